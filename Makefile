@@ -1,0 +1,59 @@
+# Two commands do all: `make demo` and `make test`. Everything else is for working on the code.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+export DO_NOT_TRACK := 1
+export PYTHONUNBUFFERED := 1
+
+.PHONY: help demo test unit integration e2e check format install crds bench clean
+
+help: ## list the targets
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+install: $(STAMP) ## create .venv with every dependency (a later call takes no time)
+
+$(STAMP): pyproject.toml constraints.txt
+	@PYTHON="$(PYTHON)" VENV="$(VENV)" bash deployments/install.sh
+	@touch $@
+
+demo: $(STAMP) ## the whole loop on this machine, about five minutes (KEEP=1 leaves it running)
+	@$(BIN)/modelyard demo $(if $(KEEP),--keep) $(DEMO_ARGS)
+
+test: $(STAMP) ## every test
+	@$(BIN)/modelyard local binaries
+	@$(BIN)/pytest $(PYTEST_ARGS)
+
+unit: $(STAMP) ## the pure tests, seconds
+	@$(BIN)/pytest tests/unit $(PYTEST_ARGS)
+
+integration: $(STAMP) ## the tests on the real control plane, Prometheus and Prefect
+	@$(BIN)/modelyard local binaries
+	@$(BIN)/pytest tests/integration $(PYTEST_ARGS)
+
+e2e: $(STAMP) ## the whole loop, end to end
+	@$(BIN)/modelyard local binaries
+	@$(BIN)/pytest tests/e2e $(PYTEST_ARGS)
+
+check: $(STAMP) ## formatting, lint, types, layers, generated files
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@$(BIN)/python -m modelyard.resources.crd --check
+
+format: $(STAMP) ## format and fix what can be fixed
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+crds: $(STAMP) ## generate config/crd from the models
+	@$(BIN)/python -m modelyard.resources.crd
+
+bench: $(STAMP) ## all measurements; see docs/performance.md
+	@$(BIN)/modelyard local binaries
+	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script; done
+
+clean: ## remove the virtual environment and caches of this checkout
+	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis out
