@@ -1,0 +1,225 @@
+"""What every custom resource has in common: identity, metadata, parsing with good errors, printing.
+
+The kinds (``registry``, ``networking``, ``llmd``, ``ome``) derive from ``Resource`` and ``Part``; ``crd`` turns their
+class attributes into manifests; the loop and the flows call ``parse`` and ``to_manifest``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Self
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    field_validator,
+    model_validator,
+)
+from pydantic.alias_generators import to_camel, to_snake
+from pydantic_core import CoreSchema
+
+from modelyard.resources.errors import ResourceInvalid, explain
+from modelyard.resources.fields import Int64, RawObject, StringMap, Time
+from modelyard.resources.rules import Breach, Rule, RulesBroken, repeated
+
+__all__ = ["Column", "ObjectMeta", "Part", "Resource", "ResourceInvalid", "StatusPart"]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of ``kubectl get``. ``priority`` above 0 shows only with ``-o wide``."""
+
+    name: str
+    path: str
+    type: Literal["string", "integer", "boolean", "date"] = "string"
+    priority: int = 0
+
+
+AGE = Column("Age", ".metadata.creationTimestamp", "date")
+
+
+class Part(BaseModel):
+    """An object inside a spec. Unknown fields are errors; ``invariants`` and distinct lists come after the fields."""
+
+    model_config = ConfigDict(
+        extra="forbid", populate_by_name=True, alias_generator=to_camel, use_attribute_docstrings=False
+    )
+
+    invariants: ClassVar[tuple[Rule, ...]] = ()
+    schema_extras: ClassVar[Mapping[str, Any]] = {}
+    """Further keywords of the CRD schema of this object (``oneOf``, ``maxProperties`` ...)."""
+    _distinct: ClassVar[tuple[tuple[str, str, tuple[str, ...]], ...]] = ()
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        """Note which lists the schema declares as sets or maps, so that the same holds here."""
+        found = []
+        for name, info in cls.model_fields.items():
+            extras = info.json_schema_extra
+            if isinstance(extras, dict) and extras.get("x-kubernetes-list-type") in ("set", "map"):
+                keys = extras.get("x-kubernetes-list-map-keys") or []
+                names = tuple(to_snake(str(key)) for key in keys) if isinstance(keys, list) else ()
+                found.append((name, info.alias or name, names))
+        cls._distinct = tuple(found)
+
+    @model_validator(mode="after")
+    def _rules_hold(self) -> Self:
+        breaches = [Breach(r.field, r.text) for r in self.invariants if r.holds is not None and not r.holds(self)]
+        for name, alias, keys in self._distinct:
+            items = getattr(self, name) or []
+            seen = [tuple(getattr(item, key) for key in keys) if keys else item for item in items]
+            for index, item in repeated(seen):
+                what = ", ".join(map(str, item)) if keys else item
+                breaches.append(Breach(f"{alias}[{index}]", f"{what!r} occurs twice - keep one of them"))
+        if breaches:
+            raise RulesBroken(breaches)
+        return self
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        produced = handler(schema)
+        target = handler.resolve_ref_schema(produced)
+        rules = [{"rule": rule.cel, "message": rule.text} for rule in cls.invariants if rule.cel is not None]
+        if rules:
+            target["x-kubernetes-validations"] = rules
+        target.update(cls.schema_extras)
+        return produced
+
+
+class StatusPart(Part):
+    """An object inside a status. Unknown fields are ignored, so that objects written by other versions can be read."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class OwnerReference(BaseModel):
+    """``metadata.ownerReferences[]``."""
+
+    model_config = ConfigDict(extra="allow", populate_by_name=True, alias_generator=to_camel)
+
+    api_version: str
+    kind: str
+    name: str
+    uid: str
+    controller: bool | None = None
+
+
+class ObjectMeta(BaseModel):
+    """The part of ``metadata`` that Modelyard reads. Everything else is kept as it came."""
+
+    model_config = ConfigDict(extra="allow", populate_by_name=True, alias_generator=to_camel)
+
+    name: str = Field("", max_length=253)
+    namespace: str = ""
+    uid: str = ""
+    generation: Int64 = 0
+    resource_version: str = ""
+    creation_timestamp: Time | None = None
+    deletion_timestamp: Time | None = None
+    labels: StringMap = Field(default_factory=dict)
+    annotations: StringMap = Field(default_factory=dict)
+    owner_references: list[OwnerReference] = Field(default_factory=list)
+    finalizers: list[str] = Field(default_factory=list)
+    managed_fields: list[RawObject] | None = None
+
+    @field_validator("labels", "annotations", "owner_references", "finalizers", mode="before")
+    @classmethod
+    def _null_is_empty(cls, value: Any, info: Any) -> Any:
+        if value is None:
+            return {} if info.field_name in ("labels", "annotations") else []
+        return value
+
+
+class Resource(BaseModel):
+    """A custom resource. Subclasses set the class attributes and add ``spec`` and ``status``."""
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True, alias_generator=to_camel)
+
+    group: ClassVar[str]
+    version: ClassVar[str]
+    kind: ClassVar[str]
+    plural: ClassVar[str]
+    namespaced: ClassVar[bool] = True
+    short_names: ClassVar[tuple[str, ...]] = ()
+    categories: ClassVar[tuple[str, ...]] = ("modelyard",)
+    columns: ClassVar[tuple[Column, ...]] = ()
+    name_pattern: ClassVar[str | None] = None
+    """A pattern for ``metadata.name`` beyond what Kubernetes demands of names."""
+    invariants: ClassVar[tuple[Rule, ...]] = ()
+    """Rules that need both metadata and spec."""
+    api_version: ClassVar[str]
+    """``group/version``, derived."""
+
+    metadata: ObjectMeta = Field(default_factory=ObjectMeta)
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        """Derive ``api_version`` from group and version."""
+        cls.api_version = f"{cls.group}/{cls.version}"
+
+    @property
+    def name(self) -> str:
+        """``metadata.name``."""
+        return self.metadata.name
+
+    @property
+    def namespace(self) -> str:
+        """``metadata.namespace``; empty for cluster-scoped objects."""
+        return self.metadata.namespace
+
+    @classmethod
+    def parse(cls, obj: Mapping[str, Any]) -> Self:
+        """Read a manifest or an object from the API server.
+
+        A missing ``apiVersion`` or ``kind`` is accepted (lists leave them out), a different one is not. What cannot be
+        read in ``status`` counts as not reported.
+
+        Raises:
+            ResourceInvalid: naming every wrong field of metadata and spec.
+        """
+        problems = []
+        for field, expected in (("apiVersion", cls.api_version), ("kind", cls.kind)):
+            found = obj.get(field)
+            if found not in (None, expected):
+                problems.append((field, f"is {found!r}, not {expected!r} - pass the object to the matching kind"))
+        if problems:
+            raise ResourceInvalid(cls.kind, obj.get("metadata"), problems)
+        try:
+            return cls.model_validate({key: value for key, value in obj.items() if key not in ("apiVersion", "kind")})
+        except ValidationError as error:
+            raise ResourceInvalid(cls.kind, obj.get("metadata"), explain(cls, error)) from None
+
+    def to_manifest(self) -> dict[str, Any]:
+        """The object as the API server takes it: aliases, no nulls, metadata without empty fields."""
+        body = self.model_dump(mode="json", by_alias=True, exclude_none=True)
+        body["metadata"] = {key: value for key, value in body["metadata"].items() if value not in ("", 0, {}, [])}
+        return {"apiVersion": self.api_version, "kind": self.kind, **body}
+
+    @field_validator("status", mode="wrap", check_fields=False)
+    @classmethod
+    def _read_what_can_be_read(cls, value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+        if not isinstance(value, Mapping):
+            return handler(value)
+        try:
+            return handler(value)
+        except ValidationError as error:
+            broken = {item["loc"][0] for item in error.errors(include_url=False) if item["loc"]}
+        try:
+            return handler({key: part for key, part in value.items() if key not in broken})
+        except ValidationError:
+            return None
+
+    @model_validator(mode="after")
+    def _rules_hold(self) -> Self:
+        breaches = [Breach(r.field, r.text) for r in self.invariants if r.holds is not None and not r.holds(self)]
+        if self.name and self.name_pattern is not None and re.search(self.name_pattern, self.name) is None:
+            breaches.append(Breach("metadata.name", f"{self.name!r} does not match {self.name_pattern} - rename it"))
+        if breaches:
+            raise RulesBroken(breaches)
+        return self

@@ -1,0 +1,62 @@
+"""Field types shared by all resource models. Each validates as the Kubernetes API server does and carries its schema.
+
+Numbers and booleans are strict: ``"3"`` is not an integer and ``"true"`` not a boolean, as in a stored manifest.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, AwareDatetime, Field, PlainSerializer, WithJsonSchema
+
+from modelyard.resources.duration import Duration
+
+Bool = Annotated[bool, Field(strict=True)]
+Int32 = Annotated[int, Field(strict=True, json_schema_extra={"format": "int32"})]
+Int64 = Annotated[int, Field(strict=True, json_schema_extra={"format": "int64"})]
+StringMap = dict[str, str]
+
+RawObject = Annotated[dict[str, Any], WithJsonSchema({"type": "object", "x-kubernetes-preserve-unknown-fields": True})]
+"""An object that is kept as it is: a fragment of a pod, or free JSON. Its inside is checked where it is used."""
+
+
+def _whole_seconds(moment: datetime) -> str:
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+Time = Annotated[
+    AwareDatetime,
+    Field(strict=False),
+    PlainSerializer(_whole_seconds, return_type=str),
+    WithJsonSchema({"type": "string", "format": "date-time"}),
+]
+"""``metav1.Time``: RFC 3339, printed in UTC and whole seconds."""
+
+
+def _not_negative(duration: Duration) -> Duration:
+    if duration < Duration("0"):
+        raise ValueError(f"{duration} is negative; write zero or a positive duration such as 30s")
+    return duration
+
+
+NonNegativeDuration = Annotated[
+    Duration,
+    AfterValidator(_not_negative),
+    WithJsonSchema(
+        {
+            "type": "string",
+            "pattern": r"^\+?(0|(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+)$",
+            "maxLength": 256,
+        }
+    ),
+]
+"""A duration of zero or more."""
+
+
+def unique(kind: str = "set", *keys: str) -> dict[str, Any]:
+    """Schema extras for a list whose items are distinct: a ``set`` of scalars or a ``map`` keyed by some fields."""
+    extras: dict[str, Any] = {"x-kubernetes-list-type": kind}
+    if keys:
+        extras["x-kubernetes-list-map-keys"] = list(keys)
+    return extras

@@ -1,0 +1,205 @@
+"""``llmd.ai/v1alpha1``: VariantAutoscaling, one model on one kind of accelerator, to be kept at the right size.
+
+Two published references describe this kind with different required fields. One schema serves both: with
+``variantProfile`` an object is in *SLO form* (sized from a performance profile against an SLO), without it in
+*saturation form* (scaled by the load its replicas report). ``scaleTargetRef`` beside a profile is allowed and names
+the workload; without it the SLO form scales the Deployment of its own name.
+
+Source: the published llmd.ai/v1alpha1 references of both forms.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, ClassVar
+
+from pydantic import AfterValidator, Field
+
+from modelyard.resources.base import AGE, Column, Part, Resource, StatusPart
+from modelyard.resources.fields import Bool, Int32, StringMap, Time
+from modelyard.resources.references import CONDITIONS, Condition, CrossVersionObjectReference
+from modelyard.resources.rules import Rule
+
+SLO_FIELDS = ("variantProfile", "variantID", "accelerator", "acceleratorCount", "sloClassRef")
+ACCELERATOR_LABEL = "inference.optimization/acceleratorName"
+
+
+def _ascii(text: str) -> str:
+    if not text.isascii():
+        raise ValueError("has digits other than 0 to 9; write it in ASCII")
+    return text
+
+
+Cost = Annotated[str, Field(pattern=r"^\d+(\.\d+)?$"), AfterValidator(_ascii)]
+
+
+class Form(StrEnum):
+    """Which of the two published forms an object is in."""
+
+    SATURATION = "saturation"
+    SLO = "slo"
+
+
+class ConfigMapKeyRef(Part):
+    """One entry of a ConfigMap."""
+
+    name: str = Field(min_length=1, description="Name of the ConfigMap.")
+    key: str = Field(min_length=1, description="Key of the entry.")
+
+
+class PerfParms(Part):
+    """Parameters of the two straight lines that describe an engine's speed."""
+
+    decode_parms: StringMap = Field(
+        min_length=1,
+        description="Decode line: inter-token latency = alpha + beta x batch size."
+        " Keys alpha (ms) and beta (ms per request), numbers as text.",
+    )
+    prefill_parms: StringMap = Field(
+        min_length=1,
+        description="Prefill line: time to first token = gamma + delta x prompt tokens x batch size."
+        " Keys gamma (ms) and delta (ms per token and request), numbers as text.",
+    )
+
+
+class VariantProfile(Part):
+    """How fast one replica is."""
+
+    perf_parms: PerfParms = Field(description="Measured parameters of prefill and decode.")
+    max_batch_size: Int32 = Field(
+        ge=1, description="Most requests one replica works on at the same time (vLLM: --max-num-seqs)."
+    )
+
+
+class VariantAutoscalingSpec(Part):
+    """What to scale, for which model, at which cost."""
+
+    schema_extras: ClassVar = {
+        "anyOf": [
+            {"required": list(SLO_FIELDS)},
+            {"required": ["scaleTargetRef"], "not": {"required": ["variantProfile"]}},
+        ]
+    }
+    invariants: ClassVar = (
+        Rule(
+            "neither form is complete",
+            "give scaleTargetRef (saturation form), or all of " + ", ".join(SLO_FIELDS) + " (SLO form)",
+            lambda s: s.scale_target_ref is not None or s.variant_profile is not None,
+            "has(self.scaleTargetRef) || has(self.variantProfile)",
+        ),
+        Rule(
+            "with variantProfile the object is in SLO form, which is not complete",
+            "add what is missing of variantID, accelerator, acceleratorCount, sloClassRef, or remove variantProfile",
+            lambda s: (
+                s.variant_profile is None
+                or None not in (s.variant_id, s.accelerator, s.accelerator_count, s.slo_class_ref)
+            ),
+            "!has(self.variantProfile) || (has(self.variantID) && has(self.accelerator)"
+            " && has(self.acceleratorCount) && has(self.sloClassRef))",
+        ),
+    )
+
+    scale_target_ref: CrossVersionObjectReference | None = Field(
+        None,
+        description="The workload to scale, in this namespace; anything with a scale subresource."
+        " Required in saturation form. Default in SLO form: the Deployment of this object's name.",
+    )
+    model_id: str = Field(
+        alias="modelID",
+        min_length=1,
+        description="Name of the model, as in the engine's metrics (label model_name).",
+    )
+    variant_cost: Cost = Field(
+        "10.0",
+        description="Cost of one replica in any unit; only compared between variants of one model. Default: 10.0.",
+    )
+    variant_id: str | None = Field(
+        None,
+        alias="variantID",
+        min_length=1,
+        pattern=r"^.+-[A-Za-z0-9]+-[1-9][0-9]*$",
+        description="Business name as model-accelerator-count, such as meta/llama-3.1-8b-A100-4. SLO form only.",
+    )
+    accelerator: str | None = Field(
+        None,
+        min_length=1,
+        description="Accelerator of a replica, such as A100; the key to its price. SLO form only.",
+    )
+    accelerator_count: Int32 | None = Field(None, ge=1, description="Accelerators one replica uses. SLO form only.")
+    slo_class_ref: ConfigMapKeyRef | None = Field(
+        None, description="The ConfigMap entry that holds the SLO of the model. SLO form only."
+    )
+    variant_profile: VariantProfile | None = Field(
+        None, description="Speed of one replica. Its presence puts the object in SLO form."
+    )
+
+
+class Allocation(StatusPart):
+    """What the variant has now."""
+
+    variant_id: str = Field(alias="variantID", min_length=1, description="The variant this is about.")
+    accelerator: str = Field(min_length=1, description="Accelerator in use.")
+    num_replicas: Int32 = Field(ge=0, description="Replicas there are.")
+    max_batch: Int32 = Field(ge=0, description="Most requests one replica works on at the same time.")
+    variant_cost: Cost = Field(description="Cost of the whole allocation per hour.")
+
+
+class OptimizedAlloc(StatusPart):
+    """What the variant should have."""
+
+    last_run_time: Time | None = Field(
+        None, description="When this was last written. Absent or null: never decided, whatever numReplicas says."
+    )
+    variant_id: str | None = Field(None, alias="variantID", min_length=1, description="The variant. SLO form only.")
+    accelerator: str = Field(min_length=2, description="Accelerator to run on.")
+    num_replicas: Int32 = Field(ge=0, description="Replicas the variant should have; 0 when scaled to zero.")
+
+
+class ActuationStatus(StatusPart):
+    """What became of the decision."""
+
+    applied: Bool = Field(description="Whether the workload has the decided number of replicas.")
+
+
+class VariantAutoscalingStatus(StatusPart):
+    """What was found and decided."""
+
+    current_alloc: Allocation | None = Field(None, description="What the variant has now. SLO form only.")
+    desired_optimized_alloc: OptimizedAlloc | None = Field(None, description="What the variant should have.")
+    actuation: ActuationStatus | None = Field(None, description="What became of the decision.")
+    conditions: list[Condition] | None = Field(
+        None,
+        json_schema_extra=CONDITIONS,
+        description="MetricsAvailable, OptimizationReady and others: whether scaling works, and if not, why.",
+    )
+
+
+class VariantAutoscaling(Resource):
+    """Keeps one model on one kind of accelerator at the right size. Source: llmd.ai/v1alpha1, both forms."""
+
+    group: ClassVar = "llmd.ai"
+    version: ClassVar = "v1alpha1"
+    kind: ClassVar = "VariantAutoscaling"
+    plural: ClassVar = "variantautoscalings"
+    short_names: ClassVar = ("va",)
+    columns: ClassVar = (
+        Column("Target", ".spec.scaleTargetRef.name"),
+        Column("Model", ".spec.modelID"),
+        Column("Optimized", ".status.desiredOptimizedAlloc.numReplicas", "integer"),
+        Column("MetricsReady", '.status.conditions[?(@.type=="MetricsAvailable")].status'),
+        AGE,
+    )
+
+    spec: VariantAutoscalingSpec = Field(description="What to scale.")
+    status: VariantAutoscalingStatus | None = Field(None, description="What was decided. Written by the autoscaler.")
+
+    @property
+    def form(self) -> Form:
+        """SLO form when there is a profile, saturation form otherwise."""
+        return Form.SLO if self.spec.variant_profile is not None else Form.SATURATION
+
+    @property
+    def target(self) -> CrossVersionObjectReference:
+        """The workload to scale: the one named, or the Deployment of the object's own name."""
+        named = self.spec.scale_target_ref
+        return named or CrossVersionObjectReference(api_version="apps/v1", kind="Deployment", name=self.name)

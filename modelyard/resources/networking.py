@@ -1,0 +1,337 @@
+"""``networking.volcano.sh/v1alpha1``: ModelRoute and ModelServer, which say how requests reach engines.
+
+Source: the published networking.volcano.sh/v1alpha1 reference. The statuses, empty there, carry conditions here.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from modelyard.resources.base import AGE, Column, Part, Resource
+from modelyard.resources.duration import Duration
+from modelyard.resources.fields import Int32, NonNegativeDuration, unique
+from modelyard.resources.references import ConditionedStatus
+from modelyard.resources.rules import Rule
+
+LABEL_VALUE = r"^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$"
+_LABEL_KEY = re.compile(
+    r"([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]",
+    re.ASCII,
+)
+LabelValue = Annotated[str, Field(max_length=63, pattern=LABEL_VALUE)]
+Labels = dict[str, LabelValue]
+
+
+def _label_keys_legal(*maps: dict[str, Any]) -> bool:
+    return all(_LABEL_KEY.fullmatch(key) is not None and len(key) <= 317 for labels in maps for key in labels)
+
+
+def _compiles(text: str | None) -> bool:
+    try:
+        re.compile(text or "")
+    except re.error:
+        return False
+    return True
+
+
+class StringMatch(Part):
+    """How to compare one string. At most one of the three; none matches anything."""
+
+    schema_extras: ClassVar = {"maxProperties": 1}
+    invariants: ClassVar = (
+        Rule(
+            "more than one of exact, prefix and regex is set",
+            "keep the one that is meant",
+            lambda m: sum(v is not None for v in (m.exact, m.prefix, m.regex)) <= 1,
+            None,  # maxProperties says the same
+        ),
+        Rule(
+            "not a regular expression",
+            "correct it, or use exact or prefix",
+            lambda m: _compiles(m.regex),
+            None,  # the cost of matching by an unbounded expression has no useful limit
+            "regex",
+        ),
+    )
+
+    exact: str | None = Field(None, description="Matches when the value is exactly this.")
+    prefix: str | None = Field(None, description="Matches when the value begins with this.")
+    regex: str | None = Field(None, description="Matches when this regular expression (RE2) is found in the value.")
+
+
+class BodyMatch(Part):
+    """What to compare in the request's JSON body."""
+
+    model: str | None = Field(
+        None, description="The model or LoRA adapter a request asks for. Default: any model matches."
+    )
+
+
+class ModelMatch(Part):
+    """Which requests a rule takes. All given conditions must hold."""
+
+    headers: dict[str, StringMatch] | None = Field(
+        None, description="Conditions on request headers, by header name; all must hold. Default: any headers."
+    )
+    uri: StringMatch | None = Field(None, description="Condition on the request's path. Default: any path.")
+    body: BodyMatch | None = Field(None, description="Condition on the request's body. Default: any body.")
+
+
+class TargetModel(Part):
+    """Where a rule sends requests to."""
+
+    model_server_name: str = Field(
+        min_length=1, description="Name of the ModelServer to send to, in the namespace of the route."
+    )
+    weight: Int32 = Field(
+        100,
+        ge=0,
+        le=100,
+        description="Share of the requests relative to the other targets of the rule (not a percentage). Default: 100.",
+    )
+
+
+class RouteRule(Part):
+    """One line of the routing table."""
+
+    invariants: ClassVar = (
+        Rule(
+            "the weights of all targets are 0, so no request could be sent anywhere",
+            "give at least one target a weight above 0, or remove the rule",
+            lambda r: not r.target_models or any(target.weight > 0 for target in r.target_models),
+            "self.targetModels.exists(t, !has(t.weight) || t.weight > 0)",
+            "targetModels",
+        ),
+    )
+
+    name: str | None = Field(None, description="A label for people.")
+    model_match: ModelMatch | None = Field(
+        None, description="Which requests this rule takes. Default: all that reach it."
+    )
+    target_models: list[TargetModel] = Field(
+        min_length=1, max_length=16, description="Where to send the requests; one target is drawn by weight."
+    )
+
+
+class RedisConfig(Part):
+    """The Redis server that shared rate limits are counted in."""
+
+    address: str = Field(pattern=r"^[^\s:]+:[0-9]{1,5}$", description="Address of the server as host:port.")
+
+
+class GlobalRateLimit(Part):
+    """Rate limits shared by all router replicas."""
+
+    redis: RedisConfig = Field(description="Where the shared counters are kept.")
+
+
+class RateLimit(Part):
+    """A budget of tokens for one route."""
+
+    input_tokens_per_unit: Int32 | None = Field(
+        None, ge=1, description="Most prompt tokens per time unit. Default: no limit."
+    )
+    output_tokens_per_unit: Int32 | None = Field(
+        None, ge=1, description="Most generated tokens per time unit. Default: no limit."
+    )
+    unit: Literal["second", "minute", "hour", "day", "month"] = Field(
+        "second", description="The time unit of both limits. Default: second."
+    )
+    global_: GlobalRateLimit | None = Field(
+        None,
+        alias="global",
+        description="Count over all router replicas together. Default: each replica counts for itself.",
+    )
+
+
+class ModelRouteSpec(Part):
+    """Which model names are served, and by which ModelServers."""
+
+    schema_extras: ClassVar = {
+        "anyOf": [
+            {"required": ["modelName"], "properties": {"modelName": {"minLength": 1}}},
+            {"required": ["loraAdapters"], "properties": {"loraAdapters": {"minItems": 1}}},
+        ]
+    }
+    invariants: ClassVar = (
+        Rule(
+            "modelName and loraAdapters are both empty",
+            "name the model, or at least one adapter, that this route serves",
+            lambda s: bool(s.model_name or s.lora_adapters),
+            "(has(self.modelName) && self.modelName != '') || (has(self.loraAdapters) && size(self.loraAdapters) > 0)",
+        ),
+        Rule(
+            "an adapter has the same name as the model",
+            "remove it from loraAdapters",
+            lambda s: s.model_name is None or s.model_name not in (s.lora_adapters or ()),
+            "!has(self.modelName) || !has(self.loraAdapters) || !(self.modelName in self.loraAdapters)",
+            "loraAdapters",
+        ),
+        Rule(
+            "modelName cannot be changed",
+            "create a second route and delete this one",
+            None,
+            "!has(oldSelf.modelName) || !has(self.modelName) || self.modelName == oldSelf.modelName",
+            "modelName",
+        ),
+    )
+
+    model_name: str | None = Field(
+        None,
+        max_length=256,
+        description="The model name clients send: a base model, a LoRA adapter or an invented name."
+        " May be absent only when loraAdapters is given. Cannot be changed later.",
+    )
+    lora_adapters: list[Annotated[str, Field(min_length=1, max_length=256)]] | None = Field(
+        None,
+        max_length=10,
+        json_schema_extra=unique(),
+        description="Names of LoRA adapters that clients may send as the model name and this route serves too.",
+    )
+    rules: list[RouteRule] = Field(
+        max_length=16,
+        description="Tried in order; the first that takes the request decides. With none left the answer is 404.",
+    )
+    rate_limit: RateLimit | None = Field(None, description="Budget of tokens of this route. Default: no limit.")
+
+
+class ModelRouteStatus(ConditionedStatus):
+    """Whether the route is accepted and its targets exist."""
+
+
+class ModelRoute(Resource):
+    """Which ModelServers serve a model name. Source: networking.volcano.sh/v1alpha1."""
+
+    group: ClassVar = "networking.volcano.sh"
+    version: ClassVar = "v1alpha1"
+    kind: ClassVar = "ModelRoute"
+    plural: ClassVar = "modelroutes"
+    columns: ClassVar = (
+        Column("Model", ".spec.modelName"),
+        Column("Adapters", ".spec.loraAdapters", priority=1),
+        Column("Accepted", '.status.conditions[?(@.type=="Accepted")].status'),
+        AGE,
+    )
+
+    spec: ModelRouteSpec = Field(description="What is served and by whom.")
+    status: ModelRouteStatus | None = Field(None, description="What Modelyard found. Written by Modelyard.")
+
+
+class PDGroup(Part):
+    """How prefill and decode pods find each other."""
+
+    invariants: ClassVar = (
+        Rule(
+            "a label key is not legal in Kubernetes",
+            "use letters, digits, '-', '_' and '.', with an optional DNS prefix and '/'",
+            lambda g: _label_keys_legal(g.prefill_labels, g.decode_labels),
+            None,  # a pattern over every key of an unbounded map has no useful cost limit
+        ),
+    )
+
+    group_key: str = Field(
+        min_length=1, description="Label key; a prefill and a decode pod may be paired when its values are equal."
+    )
+    prefill_labels: Labels = Field(min_length=1, description="Labels that mark the prefill pods.")
+    decode_labels: Labels = Field(min_length=1, description="Labels that mark the decode pods.")
+
+
+class WorkloadSelector(Part):
+    """Which pods serve the model."""
+
+    invariants: ClassVar = (
+        Rule(
+            "a label key is not legal in Kubernetes",
+            "use letters, digits, '-', '_' and '.', with an optional DNS prefix and '/'",
+            lambda s: _label_keys_legal(s.match_labels),
+            None,  # as for PDGroup
+            "matchLabels",
+        ),
+    )
+
+    match_labels: Labels = Field(
+        min_length=1,
+        description="Labels every serving pod carries. Pods are sought in the namespace of this object.",
+    )
+    pd_group: PDGroup | None = Field(
+        None, description="Tells prefill pods from decode pods; its presence turns on disaggregated serving."
+    )
+
+
+class WorkloadPort(Part):
+    """Where the engine listens."""
+
+    port: Int32 = Field(ge=1, le=65535, description="Port of the pods on which the engine serves.")
+    protocol: Literal["http", "https"] = Field("http", description="Protocol the engine speaks there. Default: http.")
+
+
+class Retry(Part):
+    """What to do when an engine does not answer."""
+
+    attempts: Int32 = Field(ge=0, description="How often a failed request is tried again.")
+    retry_interval: NonNegativeDuration = Field(
+        Duration("100ms"), description="How long to wait before each retry. Default: 100ms."
+    )
+
+
+class TrafficPolicy(Part):
+    """Timeout and retries towards the engine."""
+
+    timeout: NonNegativeDuration | None = Field(
+        None, description="How long one request may take altogether. Default: no limit."
+    )
+    retry: Retry | None = Field(None, description="Retries of failed requests. Default: none.")
+
+
+class KVConnectorSpec(Part):
+    """How the KV cache travels from prefill to decode pods."""
+
+    type: Literal["http", "lmcache", "nixl", "mooncake"] = Field(
+        "http", description="The transfer mechanism; used with pdGroup only. Default: http."
+    )
+
+
+class ModelServerSpec(Part):
+    """The pods that serve one model, and how to talk to them."""
+
+    model: str | None = Field(
+        None,
+        max_length=256,
+        description="The name the engine knows the model by; replaces the requested one unless that is a LoRA adapter.",
+    )
+    inference_engine: Literal["vLLM", "SGLang"] = Field(
+        description="The engine; decides metric names, default ports and the disaggregation protocol."
+    )
+    workload_selector: WorkloadSelector = Field(description="Which pods serve the model.")
+    workload_port: WorkloadPort | None = Field(
+        None, description="Where the engine listens. Default: http on 8000 (vLLM) or 30000 (SGLang)."
+    )
+    traffic_policy: TrafficPolicy | None = Field(None, description="Timeout and retries. Default: neither.")
+    kv_connector: KVConnectorSpec | None = Field(
+        None, description="How the KV cache travels in disaggregated serving; without effect when pdGroup is absent."
+    )
+
+
+class ModelServerStatus(ConditionedStatus):
+    """Whether pods are there to serve."""
+
+
+class ModelServer(Resource):
+    """A set of pods that serve one model. Source: networking.volcano.sh/v1alpha1."""
+
+    group: ClassVar = "networking.volcano.sh"
+    version: ClassVar = "v1alpha1"
+    kind: ClassVar = "ModelServer"
+    plural: ClassVar = "modelservers"
+    columns: ClassVar = (
+        Column("Model", ".spec.model"),
+        Column("Engine", ".spec.inferenceEngine"),
+        Column("Ready", '.status.conditions[?(@.type=="Ready")].status'),
+        AGE,
+    )
+
+    spec: ModelServerSpec = Field(description="Which pods, and how to talk to them.")
+    status: ModelServerStatus | None = Field(None, description="What Modelyard found. Written by Modelyard.")

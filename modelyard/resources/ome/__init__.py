@@ -1,0 +1,8 @@
+"""``ome.io/v1beta1``: models, serving runtimes, inference services and benchmarks.
+
+Source: the published ome.io/v1beta1 reference. It marks many fields as required that the system itself does not
+require; which, and why, is listed with the tests of the CRDs.
+"""
+
+OME_GROUP = "ome.io"
+OME_VERSION = "v1beta1"

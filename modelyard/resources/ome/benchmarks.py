@@ -1,0 +1,196 @@
+"""BenchmarkJob of ``ome.io``: a load test of an endpoint. Source: ome.io/v1beta1."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from modelyard.resources.base import AGE, Column, Part, Resource
+from modelyard.resources.fields import Int32, RawObject, StringMap, Time, unique
+from modelyard.resources.ome import OME_GROUP, OME_VERSION
+from modelyard.resources.ome.pods import RawList
+from modelyard.resources.ome.storage import StorageSpec
+from modelyard.resources.references import ConditionedStatus
+from modelyard.resources.rules import Rule
+
+Scenario = Annotated[
+    str,
+    Field(
+        max_length=64,
+        pattern=r"^(N\([0-9]+,[0-9]+\)/\([0-9]+,[0-9]+\)|U\([0-9]+,[0-9]+\)(/\([0-9]+,[0-9]+\))?|D\([0-9]+,[0-9]+\)"
+        r"|E\([0-9]+\)|I\([0-9]+,[0-9]+(,[0-9]+)?\))$",
+    ),
+]
+_SCENARIOS_OF_TASK = {
+    "text-to-text": ("N", "U", "D"),
+    "text-to-embeddings": ("E",),
+    "image-to-text": ("I",),
+    "image-to-embeddings": ("I",),
+}
+_NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?", re.ASCII)
+
+
+class HuggingFaceSecretReference(Part):
+    """A Secret with a Hugging Face token."""
+
+    name: str = Field(min_length=1, description="Name of the Secret, in the namespace of the job.")
+
+
+class InferenceServiceReference(Part):
+    """A service in the cluster."""
+
+    name: str = Field(min_length=1, description="Name of the InferenceService.")
+    namespace: str = Field(min_length=1, description="Namespace of the InferenceService.")
+
+
+class Endpoint(Part):
+    """Any endpoint, by URL."""
+
+    url: str = Field(pattern=r"^(http|https)://", description="Base URL of the endpoint.")
+    api_format: Literal["openai", "oci-cohere", "cohere"] = Field(description="API the endpoint speaks.")
+    model_name: str = Field(description="The model name to send in requests.")
+
+
+class EndpointSpec(Part):
+    """What to test: a service in the cluster or any URL."""
+
+    schema_extras: ClassVar = {"oneOf": [{"required": ["inferenceService"]}, {"required": ["endpoint"]}]}
+    invariants: ClassVar = (
+        Rule(
+            "exactly one of inferenceService and endpoint is needed",
+            "name a service of the cluster, or give a URL",
+            lambda e: (e.inference_service is None) != (e.endpoint is None),
+            "has(self.inferenceService) != has(self.endpoint)",
+        ),
+    )
+
+    inference_service: InferenceServiceReference | None = Field(None, description="A service in the cluster.")
+    endpoint: Endpoint | None = Field(None, description="Any endpoint, by URL.")
+
+
+class ServiceMetadata(Part):
+    """What the tested service runs on, to be recorded with the results."""
+
+    engine: Literal["vLLM", "SGLang", "TGI"] = Field(description="The engine.")
+    version: str = Field(description="Version of the engine, such as 0.5.3.")
+    gpu_type: Literal["H100", "A100", "MI300", "A10"] = Field(description="The GPU.")
+    gpu_count: Int32 = Field(description="Number of GPUs.")
+
+
+class PodOverride(Part):
+    """Changes to the pod that runs the test."""
+
+    image: str | None = Field(None, description="Container image. Default: the cluster's setting.")
+    env: RawList | None = Field(None, description="Environment variables.")
+    env_from: RawList | None = Field(None, description="Sources of environment variables.")
+    volume_mounts: RawList | None = Field(None, description="Where volumes are mounted.")
+    resources: RawObject | None = Field(None, description="Requests and limits.")
+    tolerations: RawList | None = Field(None, description="Node taints the pod tolerates.")
+    node_selector: StringMap | None = Field(None, description="Labels a node must carry to run the pod.")
+    affinity: RawObject | None = Field(None, description="Scheduling constraints.")
+    volumes: RawList | None = Field(None, description="Volumes that the container can mount.")
+
+
+def _scenarios_fit(spec: BenchmarkJobSpec) -> bool:
+    return all(scenario.startswith(_SCENARIOS_OF_TASK[spec.task]) for scenario in spec.traffic_scenarios or ())
+
+
+def _temperature_is_number(spec: BenchmarkJobSpec) -> bool:
+    return _NUMBER.fullmatch((spec.additional_request_params or {}).get("temperature", "0")) is not None
+
+
+class BenchmarkJobSpec(Part):
+    """What to test, with which load, and where the results go."""
+
+    invariants: ClassVar = (
+        Rule(
+            "a traffic scenario does not fit the task",
+            "text-to-text takes N, U and D; text-to-embeddings takes E; image-to-text and image-to-embeddings take I",
+            _scenarios_fit,
+            "!has(self.trafficScenarios) || self.trafficScenarios.all(s,"
+            " self.task == 'text-to-text' ? !(s.startsWith('E') || s.startsWith('I'))"
+            " : self.task == 'text-to-embeddings' ? s.startsWith('E') : s.startsWith('I'))",
+            "trafficScenarios",
+        ),
+        Rule(
+            "temperature is not a number",
+            'write it as text, such as "0.7"',
+            _temperature_is_number,
+            "!has(self.additionalRequestParams) || !('temperature' in self.additionalRequestParams)"
+            " || self.additionalRequestParams['temperature'].matches('^-?[0-9]+([.][0-9]+)?([eE][+-]?[0-9]+)?$')",
+            "additionalRequestParams.temperature",
+        ),
+        Rule(
+            "ignore_eos is neither true nor false",
+            'write "true" or "false"',
+            lambda s: (s.additional_request_params or {}).get("ignore_eos", "true") in ("true", "false"),
+            "!has(self.additionalRequestParams) || !('ignore_eos' in self.additionalRequestParams)"
+            " || self.additionalRequestParams['ignore_eos'] in ['true', 'false']",
+            "additionalRequestParams.ignore_eos",
+        ),
+    )
+
+    hugging_face_secret_reference: HuggingFaceSecretReference | None = Field(
+        None, description="Secret with the Hugging Face token for the tokenizer. Default: none."
+    )
+    endpoint: EndpointSpec = Field(description="What to test.")
+    service_metadata: ServiceMetadata | None = Field(
+        None, description="What the service runs on. Default: taken from the service where it says."
+    )
+    task: Literal["text-to-text", "image-to-text", "text-to-embeddings", "image-to-embeddings"] = Field(
+        description="Kind of requests, as input-to-output."
+    )
+    traffic_scenarios: list[Scenario] | None = Field(
+        None,
+        max_length=64,
+        json_schema_extra=unique(),
+        description="Request sizes in tokens: N(mean,deviation)/(mean,deviation), U(min,max)/(min,max), D(in,out),"
+        " E(in), or in pixels I(width,height). Default: chosen by the task.",
+    )
+    num_concurrency: list[Annotated[Int32, Field(ge=1)]] | None = Field(
+        None,
+        json_schema_extra=unique(),
+        description="How many requests are under way at once, one run for each. Default: 1, 2, 4 to 256.",
+    )
+    max_time_per_iteration: Int32 = Field(ge=1, description="Most minutes one run may take.")
+    max_requests_per_iteration: Int32 = Field(ge=1, description="Most requests of one run.")
+    additional_request_params: dict[str, Annotated[str, Field(max_length=1024)]] | None = Field(
+        None, description="Further fields of each request, such as temperature and ignore_eos; values as text."
+    )
+    dataset: StorageSpec | None = Field(None, description="Prompts or images to send. Default: made up.")
+    output_location: StorageSpec = Field(description="Where the results go.")
+    result_folder_name: str | None = Field(None, description="Folder of the results. Default: made from name and time.")
+    pod_override: PodOverride | None = Field(None, description="Changes to the pod that runs the test.")
+
+
+class BenchmarkJobStatus(ConditionedStatus):
+    """How far the test is."""
+
+    state: str = Field(description="Pending, Running, Completed or Failed.")
+    start_time: Time | None = Field(None, description="When the test began.")
+    completion_time: Time | None = Field(None, description="When the test ended, well or badly.")
+    last_reconcile_time: Time | None = Field(None, description="When this status last changed.")
+    failure_message: str | None = Field(None, description="Why the test failed.")
+    details: str | None = Field(None, description="Where the results are, and a summary.")
+
+
+class BenchmarkJob(Resource):
+    """A load test of an endpoint. Source: ome.io/v1beta1."""
+
+    group: ClassVar = OME_GROUP
+    version: ClassVar = OME_VERSION
+    kind: ClassVar = "BenchmarkJob"
+    plural: ClassVar = "benchmarkjobs"
+    columns: ClassVar = (
+        Column("Service", ".spec.endpoint.inferenceService.name"),
+        Column("Task", ".spec.task"),
+        Column("State", ".status.state"),
+        Column("Started", ".status.startTime", "date"),
+        Column("Completed", ".status.completionTime", "date"),
+        AGE,
+    )
+
+    spec: BenchmarkJobSpec = Field(description="What to test.")
+    status: BenchmarkJobStatus | None = Field(None, description="How far it is. Written by Modelyard.")

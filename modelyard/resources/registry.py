@@ -1,0 +1,447 @@
+"""``registry.volcano.sh/v1alpha1``: Model, AutoscalingPolicy and AutoscalingPolicyBinding.
+
+A Model says what to serve with which engines; a policy says how to scale; a binding puts a policy on workloads.
+
+Source: the published registry.volcano.sh/v1alpha1 reference, with the admission rules of the system it describes. The
+statuses of policy and binding, empty there, carry conditions here.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from modelyard.resources.base import AGE, Column, Part, Resource, StatusPart
+from modelyard.resources.duration import Duration
+from modelyard.resources.fields import Int32, Int64, RawObject, StringMap, unique
+from modelyard.resources.networking import ModelMatch
+from modelyard.resources.policies import AutoscalingPolicySpec
+from modelyard.resources.references import (
+    CONDITIONS,
+    Condition,
+    ConditionedStatus,
+    LocalObjectReference,
+    ObjectReference,
+)
+from modelyard.resources.rules import Rule
+
+REGISTRY_GROUP = "registry.volcano.sh"
+MILLION = 1_000_000
+DNS_NAME = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+Replicas = Annotated[Int32, Field(ge=0, le=MILLION)]
+MaxReplicas = Annotated[Int32, Field(ge=1, le=MILLION)]
+
+MIN_WITHIN_MAX = Rule(
+    "minReplicas is above maxReplicas",
+    "lower minReplicas or raise maxReplicas",
+    lambda bounds: bounds.min_replicas <= bounds.max_replicas,
+    "self.minReplicas <= self.maxReplicas",
+    "minReplicas",
+)
+
+
+class LoraAdapter(Part):
+    """A LoRA adapter that the engine loads beside the base model."""
+
+    name: str = Field(max_length=253, pattern=DNS_NAME, description="Name by which clients ask for the adapter.")
+    artifact_url: str = Field(
+        alias="artifactURL", pattern=r"^(hf://|s3://|pvc://).+", description="Where the adapter's files are."
+    )
+
+
+class ModelWorker(Part):
+    """One role of a backend."""
+
+    type: Literal["server", "prefill", "decode", "controller", "coordinator"] = Field(
+        "server", description="Role of the worker. Default: server."
+    )
+    image: str | None = Field(
+        None, pattern=r"^\S*$", description="Container image of the engine. Default: chosen by the backend's type."
+    )
+    replicas: Replicas | None = Field(None, description="Instances of this role in each replica. Default: 1.")
+    pods: Replicas | None = Field(None, description="Pods of one instance, for engines over several nodes. Default: 1.")
+    resources: RawObject | None = Field(None, description="Requests and limits of the engine's container.")
+    affinity: RawObject | None = Field(None, description="Scheduling constraints of the pods.")
+    config: RawObject | None = Field(
+        None,
+        description="Arguments of the engine: option names without leading dashes, and their values.",
+    )
+
+
+_SINGLE = ("vLLM", "SGLang", "MindIE")
+_WORKER_TYPES = {
+    "vLLMDisaggregated": {"prefill", "decode"},
+    "MindIEDisaggregated": {"prefill", "decode", "controller", "coordinator"},
+}
+
+
+def _workers_fit(backend: ModelBackend) -> bool:
+    types = [worker.type for worker in backend.workers]
+    if backend.type in _SINGLE:
+        return types == ["server"]
+    return types.count("prefill") == types.count("decode") == 1 and set(types) <= _WORKER_TYPES[backend.type]
+
+
+class ModelBackend(Part):
+    """One engine set-up for the model: the unit that is scaled."""
+
+    invariants: ClassVar = (
+        MIN_WITHIN_MAX,
+        Rule(
+            "the workers do not fit the backend's type",
+            "vLLM, SGLang, MindIE take one worker of type server; vLLMDisaggregated takes one prefill and one decode;"
+            " MindIEDisaggregated takes one prefill and one decode, and may have controller and coordinator",
+            _workers_fit,
+            "self.type in ['vLLM', 'SGLang', 'MindIE']"
+            " ? size(self.workers) == 1 && self.workers.all(w, !has(w.type) || w.type == 'server')"
+            " : self.workers.exists_one(w, has(w.type) && w.type == 'prefill')"
+            " && self.workers.exists_one(w, has(w.type) && w.type == 'decode')"
+            " && self.workers.all(w, has(w.type) && w.type != 'server'"
+            " && (self.type == 'MindIEDisaggregated' || w.type in ['prefill', 'decode']))",
+            "workers",
+        ),
+        Rule(
+            "scaleToZeroGracePeriod is outside 0s to 30m",
+            "choose a time between 0s and 30m",
+            lambda b: (
+                b.scale_to_zero_grace_period is None
+                or Duration("0s") <= b.scale_to_zero_grace_period <= Duration("30m")
+            ),
+            "!has(self.scaleToZeroGracePeriod) || (duration(self.scaleToZeroGracePeriod) >= duration('0s')"
+            " && duration(self.scaleToZeroGracePeriod) <= duration('30m'))",
+            "scaleToZeroGracePeriod",
+        ),
+        Rule(
+            "minReplicas is 0 under a backend policy without scaleToZeroGracePeriod",
+            "set minReplicas to 1 or more, or give scaleToZeroGracePeriod to allow zero",
+            lambda b: b.autoscaling_policy is None or b.min_replicas >= 1 or b.scale_to_zero_grace_period is not None,
+            "!has(self.autoscalingPolicy) || self.minReplicas >= 1 || has(self.scaleToZeroGracePeriod)",
+            "minReplicas",
+        ),
+    )
+
+    name: str = Field(
+        pattern=DNS_NAME,
+        description="Name of the backend, part of the names of everything made for it. Renaming replaces the workload.",
+    )
+    type: Literal["vLLM", "vLLMDisaggregated", "SGLang", "MindIE", "MindIEDisaggregated"] = Field(
+        description="The engine, and whether prefill and decode run apart."
+    )
+    model_uri: str = Field(
+        alias="modelURI", pattern=r"^(hf://|s3://|pvc://).+", description="Where the model's files come from."
+    )
+    cache_uri: str | None = Field(
+        None,
+        alias="cacheURI",
+        pattern=r"^(hostpath://|pvc://).+",
+        description="Where downloaded files are kept. Default: on the pod's own disk, at /models.",
+    )
+    env_from: list[RawObject] | None = Field(None, description="Sources of environment variables of the containers.")
+    env: list[RawObject] | None = Field(
+        None,
+        description="Environment variables of the containers. HF_ENDPOINT and ENDPOINT also steer the download,"
+        " RUNTIME_URL, RUNTIME_PORT and RUNTIME_METRICS_PATH say where the engine's metrics are.",
+    )
+    min_replicas: Replicas = Field(description="Fewest replicas.")
+    max_replicas: MaxReplicas = Field(description="Most replicas.")
+    scaling_cost: Int32 | None = Field(
+        None,
+        ge=0,
+        description="Cost of one replica in any unit; needed when one policy scales all backends.",
+    )
+    route_weight: Int32 = Field(
+        100, ge=0, le=100, description="Share of the requests relative to the other backends. Default: 100."
+    )
+    scale_to_zero_grace_period: Duration | None = Field(
+        None,
+        description="How long no request may have come before the last replica goes, 0s to 30m."
+        " Default: 30s under a policy of the model, otherwise never.",
+    )
+    workers: list[ModelWorker] = Field(min_length=1, max_length=1000, description="The roles of the backend.")
+    lora_adapters: list[LoraAdapter] | None = Field(
+        None, max_length=64, json_schema_extra=unique("map", "name"), description="LoRA adapters to load."
+    )
+    autoscaling_policy: AutoscalingPolicySpec | None = Field(
+        None, description="How to scale this backend alone. Not together with a policy of the model."
+    )
+
+
+def _fixed_or_scaled(spec: ModelSpec) -> bool:
+    if spec.autoscaling_policy is not None:
+        return True
+    return all(b.autoscaling_policy is not None or b.min_replicas == b.max_replicas for b in spec.backends)
+
+
+class ModelSpec(Part):
+    """What to serve, with which engines, scaled how."""
+
+    invariants: ClassVar = (
+        Rule(
+            "both the model and a backend have an autoscaling policy",
+            "keep the one of the model (all backends scale together) or those of the backends (each scales alone)",
+            lambda s: s.autoscaling_policy is None or all(b.autoscaling_policy is None for b in s.backends),
+            "!has(self.autoscalingPolicy) || self.backends.all(b, !has(b.autoscalingPolicy))",
+            "autoscalingPolicy",
+        ),
+        Rule(
+            "a backend without a policy has different minReplicas and maxReplicas",
+            "make them equal, or give it an autoscalingPolicy",
+            _fixed_or_scaled,
+            "has(self.autoscalingPolicy)"
+            " || self.backends.all(b, has(b.autoscalingPolicy) || b.minReplicas == b.maxReplicas)",
+            "backends",
+        ),
+        Rule(
+            "costs are given, but nothing is shared out between backends",
+            "remove scalingCost and costExpansionRatePercent, or give the model an autoscalingPolicy",
+            lambda s: (
+                s.autoscaling_policy is not None
+                or (s.cost_expansion_rate_percent is None and all(not b.scaling_cost for b in s.backends))
+            ),
+            "has(self.autoscalingPolicy) || (!has(self.costExpansionRatePercent)"
+            " && self.backends.all(b, !has(b.scalingCost) || b.scalingCost == 0))",
+        ),
+        Rule(
+            "scaleToZeroGracePeriod is given for a backend that cannot go to zero",
+            "remove it, or give the backend a policy and minReplicas 0",
+            lambda s: (
+                s.autoscaling_policy is not None
+                or all(
+                    b.scale_to_zero_grace_period is None or (b.autoscaling_policy is not None and b.min_replicas == 0)
+                    for b in s.backends
+                )
+            ),
+            "has(self.autoscalingPolicy) || self.backends.all(b, !has(b.scaleToZeroGracePeriod)"
+            " || (has(b.autoscalingPolicy) && b.minReplicas == 0))",
+            "backends",
+        ),
+        Rule(
+            "a policy for all backends needs the cost of each",
+            "set scalingCost above 0 on every backend",
+            lambda s: s.autoscaling_policy is None or all(b.scaling_cost for b in s.backends),
+            "!has(self.autoscalingPolicy) || self.backends.all(b, has(b.scalingCost) && b.scalingCost > 0)",
+            "backends",
+        ),
+        Rule(
+            "a policy for all backends needs at least one replica altogether",
+            "set minReplicas to 1 or more on one backend",
+            lambda s: s.autoscaling_policy is None or any(b.min_replicas >= 1 for b in s.backends),
+            "!has(self.autoscalingPolicy) || self.backends.exists(b, b.minReplicas >= 1)",
+            "backends",
+        ),
+        Rule(
+            f"the backends' maxReplicas add up to more than {MILLION}",
+            "lower them",
+            lambda s: sum(b.max_replicas for b in s.backends) <= MILLION,
+            f"self.backends.map(b, b.maxReplicas).sum() <= {MILLION}",
+            "backends",
+        ),
+    )
+
+    name: str | None = Field(
+        None,
+        max_length=64,
+        pattern=DNS_NAME,
+        description="The name clients ask for. Default: the name of the object.",
+    )
+    owner: str | None = Field(None, description="Whose model this is; free text, for people.")
+    backends: list[ModelBackend] = Field(
+        min_length=1,
+        max_length=32,
+        json_schema_extra=unique("map", "name"),
+        description="The engine set-ups that serve the model. The order breaks ties when they are scaled together.",
+    )
+    autoscaling_policy: AutoscalingPolicySpec | None = Field(
+        None, description="How to scale all backends together, by cost. Not together with policies of backends."
+    )
+    cost_expansion_rate_percent: Int32 | None = Field(
+        None,
+        ge=0,
+        le=1000,
+        description="How much dearer the next step of shared scaling may be, in percent. Default: 200 under a policy.",
+    )
+    model_match: ModelMatch | None = Field(None, description="Which requests it takes. Default: all that name it.")
+
+
+class ModelBackendStatus(StatusPart):
+    """How one backend is doing."""
+
+    name: str = Field(description="Name of the backend.")
+    replicas: Int32 | None = Field(None, description="Replicas that run.")
+
+
+class ModelStatus(StatusPart):
+    """What was found."""
+
+    conditions: list[Condition] | None = Field(
+        None, json_schema_extra=CONDITIONS, description="Initialized, Active and Failed: how far the model is, and why."
+    )
+    backend_statuses: list[ModelBackendStatus] | None = Field(None, description="How each backend is doing.")
+    observed_generation: Int64 | None = Field(
+        None, description="The metadata.generation this status was computed from."
+    )
+
+
+def _adapters_named_apart(model: Model) -> bool:
+    names = {adapter.name for backend in model.spec.backends for adapter in backend.lora_adapters or ()}
+    return model.name not in names
+
+
+class Model(Resource):
+    """A model to serve. Source: registry.volcano.sh/v1alpha1."""
+
+    group: ClassVar = REGISTRY_GROUP
+    version: ClassVar = "v1alpha1"
+    kind: ClassVar = "Model"
+    plural: ClassVar = "models"
+    columns: ClassVar = (
+        Column("Backends", ".spec.backends[*].name"),
+        Column("Active", '.status.conditions[?(@.type=="Active")].status'),
+        Column("Failed", '.status.conditions[?(@.type=="Failed")].reason', priority=1),
+        AGE,
+    )
+    invariants: ClassVar = (
+        Rule(
+            "a LoRA adapter has the same name as the model",
+            "rename the adapter",
+            _adapters_named_apart,
+            "self.spec.backends.all(b, !has(b.loraAdapters) || b.loraAdapters.all(a, a.name != self.metadata.name))",
+            "spec.backends",
+        ),
+    )
+
+    spec: ModelSpec = Field(description="What to serve.")
+    status: ModelStatus | None = Field(None, description="What was found. Written by Modelyard.")
+
+
+class AutoscalingPolicyStatus(ConditionedStatus):
+    """Whether the policy can be followed."""
+
+
+class AutoscalingPolicy(Resource):
+    """How to scale, to be put on workloads by bindings. Source: registry.volcano.sh/v1alpha1."""
+
+    group: ClassVar = REGISTRY_GROUP
+    version: ClassVar = "v1alpha1"
+    kind: ClassVar = "AutoscalingPolicy"
+    plural: ClassVar = "autoscalingpolicies"
+    columns: ClassVar = (
+        Column("Metrics", ".spec.metrics[*].metricName"),
+        Column("Tolerance", ".spec.tolerancePercent", "integer"),
+        AGE,
+    )
+
+    spec: AutoscalingPolicySpec = Field(description="How to scale.")
+    status: AutoscalingPolicyStatus | None = Field(None, description="What was found. Written by Modelyard.")
+
+
+class MetricEndpoint(Part):
+    """Where pods show their metrics."""
+
+    uri: str = Field("/metrics", description="Path. Default: /metrics.")
+    port: Int32 = Field(8100, description="Port. Default: 8100.")
+
+
+class Target(Part):
+    """A workload to measure and scale."""
+
+    target_ref: ObjectReference = Field(
+        description="The workload: anything with a scale subresource, in the namespace of the binding by default."
+    )
+    additional_match_labels: StringMap | None = Field(
+        None, description="Labels a pod of the workload must carry to be measured. Default: every pod counts."
+    )
+    metric_endpoint: MetricEndpoint | None = Field(
+        None, description="Where the pods show their metrics. Default: /metrics on port 8100."
+    )
+
+
+class ScalingConfiguration(Part):
+    """Scale one workload between bounds."""
+
+    invariants: ClassVar = (MIN_WITHIN_MAX,)
+
+    target: Target = Field(description="What to measure and scale.")
+    min_replicas: Replicas = Field(description="Fewest replicas.")
+    max_replicas: MaxReplicas = Field(description="Most replicas.")
+
+
+class OptimizerParam(Part):
+    """One of the workloads that share the load."""
+
+    invariants: ClassVar = (MIN_WITHIN_MAX,)
+
+    target: Target = Field(description="What to measure and scale.")
+    cost: Int32 | None = Field(None, ge=0, description="Cost of one replica in any unit. Default: 0.")
+    min_replicas: Replicas = Field(description="Fewest replicas.")
+    max_replicas: MaxReplicas = Field(description="Most replicas.")
+
+
+def _targets_distinct(configuration: OptimizerConfiguration) -> bool:
+    refs = [param.target.target_ref for param in configuration.params]
+    return len({(ref.namespace, ref.kind, ref.name) for ref in refs}) == len(refs)
+
+
+class OptimizerConfiguration(Part):
+    """Scale several workloads together, the cheapest first."""
+
+    invariants: ClassVar = (
+        Rule(
+            "the same workload is given twice",
+            "keep it once in params",
+            _targets_distinct,
+            None,  # comparing all pairs of an unbounded list has no useful cost limit
+            "params",
+        ),
+    )
+
+    params: list[OptimizerParam] = Field(min_length=1, description="The workloads that share the load.")
+    cost_expansion_rate_percent: Int32 = Field(
+        200, ge=0, description="How much dearer the next step may be, in percent. Default: 200."
+    )
+
+
+class AutoscalingPolicyBindingSpec(Part):
+    """Which policy holds for which workloads."""
+
+    schema_extras: ClassVar = {
+        "oneOf": [{"required": ["optimizerConfiguration"]}, {"required": ["scalingConfiguration"]}]
+    }
+    invariants: ClassVar = (
+        Rule(
+            "exactly one of optimizerConfiguration and scalingConfiguration is needed",
+            "give scalingConfiguration for one workload or optimizerConfiguration for several",
+            lambda s: (s.optimizer_configuration is None) != (s.scaling_configuration is None),
+            "has(self.optimizerConfiguration) != has(self.scalingConfiguration)",
+        ),
+    )
+
+    policy_ref: LocalObjectReference = Field(description="The AutoscalingPolicy, in the namespace of the binding.")
+    optimizer_configuration: OptimizerConfiguration | None = Field(
+        None, description="Several workloads on different accelerators, scaled together by cost."
+    )
+    scaling_configuration: ScalingConfiguration | None = Field(None, description="One workload, scaled alone.")
+
+
+class AutoscalingPolicyBindingStatus(ConditionedStatus):
+    """Whether the binding works."""
+
+
+class AutoscalingPolicyBinding(Resource):
+    """Puts an AutoscalingPolicy on workloads. Source: registry.volcano.sh/v1alpha1."""
+
+    group: ClassVar = REGISTRY_GROUP
+    version: ClassVar = "v1alpha1"
+    kind: ClassVar = "AutoscalingPolicyBinding"
+    plural: ClassVar = "autoscalingpolicybindings"
+    columns: ClassVar = (
+        Column("Policy", ".spec.policyRef.name"),
+        Column("Target", ".spec.scalingConfiguration.target.targetRef.name"),
+        Column("Min", ".spec.scalingConfiguration.minReplicas", "integer", priority=1),
+        Column("Max", ".spec.scalingConfiguration.maxReplicas", "integer", priority=1),
+        AGE,
+    )
+
+    spec: AutoscalingPolicyBindingSpec = Field(description="Which policy holds for which workloads.")
+    status: AutoscalingPolicyBindingStatus | None = Field(None, description="What was found. Written by Modelyard.")
