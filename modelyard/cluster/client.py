@@ -1,0 +1,413 @@
+"""``Cluster``: every call Modelyard makes to the Kubernetes API. Used by ``loop``, ``local``, ``demo`` and ``cli``.
+
+Objects are plain dictionaries in the API's own form. Reads and idempotent writes are repeated when the server gives no
+answer; every call ends within ``timeout`` seconds (default: the settings') by a result or a ``ClusterError``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from modelyard.cluster import applying, listing, watching
+from modelyard.cluster.discovery import Discovery
+from modelyard.cluster.errors import ClusterError, Conflict, Invalid, NotFound
+from modelyard.cluster.events import EventRecorder
+from modelyard.cluster.objects import Object, ObjectList, Scale, WatchEvent, metadata, resource_version
+from modelyard.cluster.resource_types import ResourceType
+from modelyard.cluster.settings import ClusterSettings
+from modelyard.cluster.transport import JSON, JSON_PATCH, MERGE_PATCH, Request, Transport
+
+logger = logging.getLogger(__name__)
+
+
+class Cluster:
+    """One connection to one cluster. ``async with Cluster.connect(settings) as cluster: ...``"""
+
+    def __init__(self, transport: Transport) -> None:
+        self.transport = transport
+        self.settings = transport.settings
+        self.discovery = Discovery(transport)
+        self._events = EventRecorder(self)
+
+    @classmethod
+    async def open(cls, settings: ClusterSettings | None = None) -> Cluster:
+        """Connect without a ``with``; the caller must ``close()``. Raises ``NotConfigured``."""
+        return cls(await Transport.open(settings or ClusterSettings()))
+
+    @classmethod
+    @asynccontextmanager
+    async def connect(cls, settings: ClusterSettings | None = None) -> AsyncIterator[Cluster]:
+        """A connection for the length of the ``with``. Does not wait for the server. Raises ``NotConfigured``."""
+        cluster = await cls.open(settings)
+        try:
+            yield cluster
+        finally:
+            await cluster.close()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self.transport.close()
+
+    @property
+    def server(self) -> str:
+        """Base URL of the API server."""
+        return self.transport.server
+
+    @property
+    def source(self) -> str:
+        """Where the connection's configuration came from, for messages."""
+        return self.transport.source
+
+    # Reading
+
+    async def get(
+        self, type: ResourceType, name: str, namespace: str | None = None, *, timeout: float | None = None
+    ) -> Object:
+        """One object. Raises ``NotFound``."""
+        return await self._call("GET", "get", type, namespace, name, timeout=timeout)
+
+    async def list(
+        self,
+        type: ResourceType,
+        namespace: str | None = None,
+        label_selector: str = "",
+        field_selector: str = "",
+        cached: bool = False,
+        *,
+        timeout: float | None = None,
+    ) -> ObjectList:
+        """All objects of a type, of one namespace or all.
+
+        ``cached`` reads the server's watch cache: several times faster for large collections, possibly a moment old.
+        Otherwise the list is consistent and read in pages.
+        """
+        type = await self._served(type)
+        return await listing.list_objects(
+            self.transport, type, namespace, label_selector, field_selector, cached=cached, timeout=timeout
+        )
+
+    async def watch(
+        self,
+        type: ResourceType,
+        namespace: str | None = None,
+        label_selector: str = "",
+        field_selector: str = "",
+        resource_version: str | None = None,
+        *,
+        cached: bool = False,
+    ) -> AsyncGenerator[WatchEvent, None]:
+        """Everything that is there (ADDED, then SYNC) and every change from then on, without end.
+
+        Reconnects by itself. Where the server's history no longer reaches back, it lists anew and gives the difference
+        to what it knew (DELETED for what vanished), then SYNC. With ``resource_version`` it begins there, without the
+        first list, and so cannot know of objects that vanish during a first gap. Raises a ``ClusterError`` only for
+        what waiting does not cure (forbidden, unknown kind).
+        Leave the loop by closing the iterator (``contextlib.aclosing``) or by cancellation.
+        """
+        type = await watching.patiently(lambda: self._served(type), self.settings)
+        watch = watching.Watch(
+            self.transport, type, namespace, label_selector, field_selector, resource_version, cached=cached
+        )
+        events = watch.events()
+        try:
+            async for event in events:
+                yield event
+        finally:
+            await events.aclose()
+
+    # Writing
+
+    async def create(
+        self,
+        type: ResourceType,
+        body: Object,
+        namespace: str | None = None,
+        dry_run: bool = False,
+        *,
+        timeout: float | None = None,
+    ) -> Object:
+        """Create an object; ``namespace`` defaults to the body's. Raises ``AlreadyExists``.
+
+        Not repeated if the server may have acted on it: an ``Unavailable`` then leaves open whether it exists.
+        """
+        query = {"fieldManager": self.settings.field_manager, "fieldValidation": "Strict"}
+        if dry_run:
+            query["dryRun"] = "All"
+        namespace = namespace or metadata(body).get("namespace")
+        type = await self._served(type)
+        name = str(metadata(body).get("name") or metadata(body).get("generateName") or "")
+        self._need_namespace("create", type, name, namespace)
+        request = Request(
+            "POST",
+            type.path(namespace),
+            "create",
+            type.describe(namespace, name),
+            query,
+            {"apiVersion": type.api_version, "kind": type.kind, **body},
+            idempotent=False,
+            timeout=timeout,
+        )
+        stored = await self.transport.json(request)
+        applying.warn_of_dropped_fields(body, stored, type.describe(namespace, name))
+        return stored
+
+    async def apply(
+        self,
+        body: Object,
+        force: bool = True,
+        field_manager: str | None = None,
+        subresource: str | None = None,
+        *,
+        dry_run: bool = False,
+        timeout: float | None = None,
+    ) -> Object:
+        """Server-side apply: make the object have these fields and own them; create it if need be.
+
+        ``field_manager`` defaults to the settings'. Without ``force`` a field that another manager set differently
+        raises ``Conflict``. A body without ``spec.replicas`` leaves the number of replicas as it is, also when an
+        earlier apply had set it.
+        """
+        return await applying.apply(
+            self,
+            body,
+            force=force,
+            field_manager=field_manager or self.settings.field_manager,
+            subresource=subresource,
+            dry_run=dry_run,
+            timeout=timeout,
+        )
+
+    async def merge_patch(
+        self,
+        type: ResourceType,
+        name: str,
+        patch: Object,
+        namespace: str | None = None,
+        subresource: str | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> Object:
+        """JSON merge patch. With ``metadata.resourceVersion`` in the patch, a changed object raises ``Conflict``."""
+        return await self._call(
+            "PATCH", "patch", type, namespace, name, subresource, patch, content_type=MERGE_PATCH, timeout=timeout
+        )
+
+    async def json_patch(
+        self,
+        type: ResourceType,
+        name: str,
+        operations: Sequence[Object],
+        namespace: str | None = None,
+        subresource: str | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> Object:
+        """JSON patch (RFC 6902). A failing ``test`` operation raises ``Invalid``. Never repeated when unanswered."""
+        try:
+            return await self._call(
+                "PATCH",
+                "patch",
+                type,
+                namespace,
+                name,
+                subresource,
+                list(operations),
+                content_type=JSON_PATCH,
+                idempotent=False,
+                timeout=timeout,
+            )
+        except Invalid as error:
+            if not error.causes:  # the server says no more than that it is invalid
+                error.detail += "; a 'test' operation does not hold, or a path does not exist"
+            raise
+
+    async def replace(
+        self, type: ResourceType, body: Object, subresource: str | None = None, *, timeout: float | None = None
+    ) -> Object:
+        """Replace a whole object; with ``metadata.resourceVersion`` in it a changed object raises ``Conflict``."""
+        type = await self._served(type)
+        body = {"apiVersion": type.api_version, "kind": type.kind, **body}
+        name, namespace = str(metadata(body).get("name") or ""), metadata(body).get("namespace")
+        return await self._call("PUT", "replace", type, namespace, name, subresource, body, timeout=timeout)
+
+    async def delete(
+        self,
+        type: ResourceType,
+        name: str,
+        namespace: str | None = None,
+        grace_seconds: int | None = None,
+        propagation: str | None = None,
+        missing_ok: bool = True,
+        *,
+        uid: str | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Delete an object. ``propagation``: Background, Foreground or Orphan. ``uid``: only this very object.
+
+        Raises ``NotFound`` if it is not there and ``missing_ok`` is false, ``Conflict`` if the ``uid`` differs.
+        """
+        body: Object = {"apiVersion": "v1", "kind": "DeleteOptions"}
+        if grace_seconds is not None:
+            body["gracePeriodSeconds"] = grace_seconds
+        if propagation is not None:
+            body["propagationPolicy"] = propagation
+        if uid is not None:
+            body["preconditions"] = {"uid": uid}
+        try:
+            await self._call("DELETE", "delete", type, namespace, name, None, body, timeout=timeout)
+        except NotFound:
+            if not missing_ok:
+                raise
+
+    async def update_status(
+        self,
+        type: ResourceType,
+        name: str,
+        namespace: str | None,
+        change: Callable[[Object], Object | None],
+        attempts: int = 5,
+        *,
+        current: Object | None = None,
+        timeout: float | None = None,
+    ) -> Object | None:
+        """Change an object's status without losing anybody else's change.
+
+        ``change`` gets the current object and returns the merge patch for its ``status``, or ``None`` when there is
+        nothing to do (the result is then ``None``). If the object changed meanwhile it is read again and ``change``
+        is called again, so it must be free of side effects. Raises ``Conflict`` after the last of ``attempts``.
+        ``current``: the object as just read, which saves the first read. ``timeout`` holds for each request.
+        """
+        for attempt in range(1, attempts + 1):
+            if current is None:
+                current = await self.get(type, name, namespace, timeout=timeout)
+            status = change(current)
+            if not status:
+                return None
+            patch = {"metadata": {"resourceVersion": resource_version(current)}, "status": status}
+            try:
+                return await self.merge_patch(type, name, patch, namespace, "status", timeout=timeout)
+            except Conflict as error:
+                if attempt == attempts:
+                    error.detail += f"; {attempts} attempts: another writer keeps changing this object"
+                    raise
+            current = None
+            await asyncio.sleep(random.uniform(0, 0.02 * 2**attempt))
+        raise ValueError(f"update_status needs at least one attempt, not {attempts}")
+
+    # Scaling
+
+    async def read_scale(
+        self, type: ResourceType, name: str, namespace: str | None, *, timeout: float | None = None
+    ) -> Scale:
+        """The scale subresource. Raises ``NotFound`` or, for a kind that does not scale, ``UnknownKind``."""
+        return _scale(await self._call("GET", "read scale of", type, namespace, name, "scale", timeout=timeout))
+
+    async def write_scale(
+        self,
+        type: ResourceType,
+        name: str,
+        namespace: str | None,
+        replicas: int,
+        resource_version: str | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> Scale:
+        """Set the wanted replicas. With ``resource_version`` (of a read scale) a changed object raises ``Conflict``."""
+        patch: Object = {"spec": {"replicas": replicas}}
+        if resource_version:
+            patch["metadata"] = {"resourceVersion": resource_version}
+        return _scale(
+            await self._call(
+                "PATCH", "scale", type, namespace, name, "scale", patch, content_type=MERGE_PATCH, timeout=timeout
+            )
+        )
+
+    # What the server is
+
+    async def resolve(self, api_version: str, kind: str) -> ResourceType:
+        """The served type of ``apiVersion`` and ``kind``. Raises ``UnknownKind``; see ``Discovery.resolve``."""
+        return await self.discovery.resolve(api_version, kind)
+
+    async def supports(self, type: ResourceType) -> bool:
+        """Whether the server serves this type."""
+        return await self.discovery.supports(type)
+
+    async def versions(self, group: str) -> tuple[str, ...]:
+        """Served versions of an API group, the preferred one first; empty if there is no such group."""
+        return await self.discovery.versions(group)
+
+    async def serving(self) -> bool:
+        """Whether the server is ready to serve (``/readyz``), asked once."""
+        limit = self.settings.connect_timeout
+        request = Request(
+            "GET", "/readyz", "ask", "readiness of the API server", idempotent=False, timeout=limit, try_timeout=limit
+        )
+        try:
+            await self.transport.send(request)
+        except ClusterError as error:
+            logger.debug("%s", error)
+            return False
+        return True
+
+    # Telling people
+
+    async def record_event(
+        self, regarding: Object, reason: str, message: str, kind: str = "Normal", component: str = "modelyard"
+    ) -> None:
+        """Record a Kubernetes Event about an object (or a reference to one). Never raises; see ``EventRecorder``."""
+        await self._events.record(regarding, reason, message, kind, component)
+
+    async def _served(self, type: ResourceType) -> ResourceType:
+        """The type with its version filled in."""
+        return type if type.version else await self.discovery.resolve(f"{type.group}/", type.kind)
+
+    def _need_namespace(self, verb: str, type: ResourceType, name: str, namespace: str | None) -> None:
+        if type.namespaced and not namespace:
+            raise Invalid("the namespace is missing", verb=verb, object=f"{type.kind} {name}", reason="NoNamespace")
+
+    async def _call(
+        self,
+        method: str,
+        verb: str,
+        type: ResourceType,
+        namespace: str | None,
+        name: str,
+        subresource: str | None = None,
+        body: Any = None,
+        *,
+        content_type: str = JSON,
+        idempotent: bool = True,
+        timeout: float | None = None,
+    ) -> Object:
+        type = await self._served(type)
+        self._need_namespace(verb, type, name, namespace)
+        if not name:
+            raise Invalid("the name is missing", verb=verb, object=type.describe(namespace), reason="NoName")
+        shown = None if subresource == "scale" else subresource
+        request = Request(
+            method,
+            type.path(namespace, name, subresource),
+            verb,
+            type.describe(namespace, name, shown),
+            {"fieldManager": self.settings.field_manager} if method in ("PUT", "PATCH") else {},
+            body,
+            content_type,
+            idempotent,
+            timeout,
+        )
+        return await self.transport.json(request)
+
+
+def _scale(obj: Object) -> Scale:
+    spec, status = obj.get("spec") or {}, obj.get("status") or {}  # a zero is left out of the JSON
+    return Scale(
+        replicas=int(spec.get("replicas") or 0),
+        status_replicas=int(status.get("replicas") or 0),
+        selector=str(status.get("selector") or ""),
+        resource_version=resource_version(obj),
+    )

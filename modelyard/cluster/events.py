@@ -1,0 +1,133 @@
+"""Kubernetes Events that people see in ``kubectl describe``. Used by ``Cluster.record_event``.
+
+A repetition of the same Event (object, reason, message) within the window raises its count instead of adding one. The
+Event's name is made from what it says, so that the count goes on when another process takes over.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from collections import OrderedDict
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from modelyard.cluster.errors import AlreadyExists, ClusterError, NotFound
+from modelyard.cluster.objects import Object
+from modelyard.cluster.resource_types import EVENTS
+
+if TYPE_CHECKING:
+    from modelyard.cluster.client import Cluster
+
+logger = logging.getLogger(__name__)
+
+_REMEMBERED = 4096
+"""Events whose count is kept here; forgetting one costs one more read."""
+
+_TIMEOUT = 5.0
+"""Seconds one Event may take: it is a courtesy and must not hold up the work."""
+
+_MESSAGE_LIMIT = 1024
+_REASON_LIMIT = 128
+
+
+class EventRecorder:
+    """Records Events through one cluster connection."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._recent: OrderedDict[tuple[str, ...], tuple[str, int, float]] = OrderedDict()
+        """What an Event says -> its object name, its count, the wall-clock time of its last occurrence."""
+        self._complained: set[str] = set()
+
+    async def record(self, regarding: Object, reason: str, message: str, kind: str, component: str) -> None:
+        """Record one occurrence. ``regarding`` is an object, or a reference with kind, name, namespace, uid.
+
+        Never raises: an Event that cannot be recorded is logged, once for each sort of failure.
+        """
+        reference = reference_to(regarding)
+        if len(message) > _MESSAGE_LIMIT:
+            message = message[: _MESSAGE_LIMIT - 3] + "..."
+        try:
+            await self._record(reference, reason[:_REASON_LIMIT], message, kind, component)
+        except ClusterError as error:
+            sort = f"{type(error).__name__} {error.reason}"
+            level = logging.DEBUG if sort in self._complained else logging.WARNING
+            self._complained.add(sort)
+            logger.log(level, "Event %s about %s is lost: %s", reason, reference.get("name"), error)
+
+    async def _record(self, reference: Object, reason: str, message: str, kind: str, component: str) -> None:
+        now = time.time()
+        window = self._cluster.settings.event_window
+        namespace = reference.get("namespace") or "default"  # where Events of cluster-wide objects live
+        says = (
+            *(str(reference.get(key) or "") for key in ("kind", "namespace", "name", "uid")),
+            reason,
+            message,
+            kind,
+            component,
+        )
+        recent = self._recent.get(says)
+        if recent is not None and now - recent[2] <= window:
+            name, count, _ = recent
+            if await self._raise_count(name, namespace, count + 1, now):
+                self._remember(says, name, count + 1, now)
+                return
+        # Tumbling windows, so that every process arrives at the same name.
+        digest = hashlib.blake2b("\0".join((*says, str(int(now // window)))).encode(), digest_size=8).hexdigest()
+        name = f"{str(reference.get('name') or 'unknown')[:200]}.{digest}"
+        body: Object = {
+            "metadata": {"name": name, "namespace": namespace},
+            "involvedObject": reference,
+            "reason": reason,
+            "message": message,
+            "type": kind,
+            "source": {"component": component},
+            "reportingComponent": component,
+            "firstTimestamp": _timestamp(now),
+            "lastTimestamp": _timestamp(now),
+            "count": 1,
+        }
+        try:
+            await self._cluster.create(EVENTS, body, namespace, timeout=_TIMEOUT)
+            self._remember(says, name, 1, now)
+        except AlreadyExists:
+            existing = await self._cluster.get(EVENTS, name, namespace, timeout=_TIMEOUT)
+            count = int(existing.get("count") or 1) + 1
+            if await self._raise_count(name, namespace, count, now):
+                self._remember(says, name, count, now)
+
+    async def _raise_count(self, name: str, namespace: str, count: int, now: float) -> bool:
+        """False: the Event is gone (the server keeps Events for an hour)."""
+        patch = {"count": count, "lastTimestamp": _timestamp(now)}
+        try:
+            await self._cluster.merge_patch(EVENTS, name, patch, namespace, timeout=_TIMEOUT)
+        except NotFound:
+            return False
+        return True
+
+    def _remember(self, says: tuple[str, ...], name: str, count: int, now: float) -> None:
+        self._recent[says] = (name, count, now)
+        self._recent.move_to_end(says)
+        while len(self._recent) > _REMEMBERED:
+            self._recent.popitem(last=False)
+
+
+def reference_to(regarding: Object) -> Object:
+    """An ObjectReference to an object; a reference is returned as it is, less what an Event does not take."""
+    source = regarding.get("metadata") or regarding
+    reference = {
+        "apiVersion": regarding.get("apiVersion"),
+        "kind": regarding.get("kind"),
+        "namespace": source.get("namespace"),
+        "name": source.get("name"),
+        "uid": source.get("uid"),
+        "resourceVersion": source.get("resourceVersion"),
+        "fieldPath": regarding.get("fieldPath"),
+    }
+    return {key: value for key, value in reference.items() if value}
+
+
+def _timestamp(now: float) -> str:
+    return datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,296 @@
+"""A Kubernetes Lease as the guarantee that there is one writer. Used by ``loop`` around a whole shift.
+
+The holder renews the record; whoever finds that it has not changed for its whole duration may take it. Two rules make
+that safe without comparing clocks of different machines:
+
+* The holder counts from before it *sent* its last successful renewal and stops a safety margin early.
+* A contender counts from when it *saw* the record change last, by its own monotonic clock.
+
+So the holder always stops before anybody else can begin, as long as the clocks run equally fast to within the margin.
+A request already under way when the lease ends may still arrive: bound its timeout by ``remaining``, write with a
+resource version, or check ``generation``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+import uuid
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from modelyard.cluster.errors import AlreadyExists, ClusterError, Conflict, NotFound, Unavailable
+from modelyard.cluster.objects import Object
+from modelyard.cluster.resource_types import LEASES
+
+if TYPE_CHECKING:
+    from modelyard.cluster.client import Cluster
+
+logger = logging.getLogger(__name__)
+
+_ATTEMPTS = 5
+"""Tries against others who change the same object, before one renewal or release counts as failed."""
+
+
+class Lease:
+    """One contender for one Lease object. Use one instance per process and purpose.
+
+    ``holder`` names the contender for people; a random suffix makes the identity unique, so that a restarted process
+    never takes its predecessor's lease for its own. ``renew_every`` defaults to a third of the duration, the safety
+    margin is a fifth of it (both in seconds).
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        name: str,
+        namespace: str,
+        holder: str,
+        duration_seconds: int = 15,
+        renew_every: float | None = None,
+        retry_every: float = 1.0,
+    ) -> None:
+        self._cluster = cluster
+        self.name = name
+        self.namespace = namespace
+        self.identity = f"{holder}_{uuid.uuid4().hex[:8]}"
+        self.duration = duration_seconds
+        self.margin = duration_seconds / 5
+        self.renew_every = duration_seconds / 3 if renew_every is None else renew_every
+        if duration_seconds < 1 or self.renew_every >= duration_seconds - self.margin:
+            raise ValueError(
+                f"lease {namespace}/{name}: renewing every {self.renew_every} s cannot keep a lease of "
+                f"{duration_seconds} s (safety margin {self.margin} s)"
+            )
+        self._retry_every = min(retry_every, duration_seconds / 3)
+        self._renewed_at = float("-inf")
+        self._generation = 0
+        self._reached_out = False
+        self._observed: Object = {}
+        self._observed_at = float("-inf")
+        self._task: asyncio.Task[None] | None = None
+        self._turn = asyncio.Lock()
+        self._lost = asyncio.Event()
+        self._lost.set()
+
+    @property
+    def held(self) -> bool:
+        """Whether this process may write now. Ask again before each write."""
+        return self.remaining > 0
+
+    @property
+    def remaining(self) -> float:
+        """Seconds for which the lease is certainly ours if no renewal succeeds; 0 when it is not ours."""
+        return max(0.0, self._renewed_at + self.duration - self.margin - time.monotonic())
+
+    @property
+    def generation(self) -> int:
+        """Fencing number: grows with every change of holder (``leaseTransitions``). 0: never held."""
+        return self._generation
+
+    @property
+    def observed_holder(self) -> str:
+        """The holder's identity as last seen, ``""`` for none; for messages."""
+        return str(self._observed.get("holderIdentity") or "")
+
+    async def wait_lost(self) -> None:
+        """Return when the lease has gone to somebody else, was deleted, or was released."""
+        await self._lost.wait()
+
+    async def acquire(self, timeout: float | None = None) -> bool:
+        """Take the lease and keep it renewed in the background. ``False``: ``timeout`` seconds passed first.
+
+        ``timeout`` 0 tries once, ``None`` waits for ever. If the server could not be asked to the end, ``Unavailable``
+        is raised instead of ``False``; ``Forbidden`` and the like are raised at once.
+        """
+        deadline = float("inf") if timeout is None else time.monotonic() + timeout
+        while True:
+            outage: Unavailable | None = None
+            try:
+                async with self._turn:
+                    taken = await self._try_take()
+            except Unavailable as error:
+                taken, outage = False, error
+            if taken:
+                self._lost.clear()
+                if self._task is None or self._task.done():
+                    self._task = asyncio.create_task(self._keep(), name=f"lease {self.namespace}/{self.name}")
+                return True
+            pause = self._retry_every * random.uniform(0.5, 1.0)
+            if time.monotonic() + pause >= deadline:
+                # Use the time that is left: the last try counts.
+                pause = max(0.0, deadline - time.monotonic())
+                if pause == 0.0:
+                    if outage is not None:
+                        raise outage
+                    return False
+            await asyncio.sleep(pause)
+
+    async def renew(self) -> bool:
+        """Renew once, now. ``False``: the lease went to somebody else or was deleted. Raises ``Unavailable``.
+
+        The background task does this by itself.
+        """
+        async with self._turn:
+            return await self._renew()
+
+    async def release(self) -> None:
+        """Stop being the writer and let the next contender in at once. Never raises for a server that is away."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+        async with self._turn:
+            self._give_up()
+            if not self._reached_out:
+                return
+            # Not only when we hold it: after an acquire() that was cancelled the record may bear our name as well.
+            self._reached_out = False
+            try:
+                for _ in range(_ATTEMPTS):
+                    lease = await self._read()
+                    if lease is None or self._observed.get("holderIdentity") != self.identity:
+                        return
+                    with suppress(Conflict):
+                        await self._write(lease, {"holderIdentity": "", "leaseDurationSeconds": 1})
+                        return
+            except ClusterError as error:
+                logger.warning("%s; the lease will run out in %s s instead", error, self.duration)
+
+    async def _keep(self) -> None:
+        """Renew until the lease is lost. A server that is away is asked again until it answers."""
+        pause = self.renew_every
+        while True:
+            await asyncio.sleep(pause)
+            was_held = self.held
+            try:
+                if not await self.renew():
+                    logger.warning(
+                        "Lease %s/%s is lost to %s", self.namespace, self.name, self.observed_holder or "nobody"
+                    )
+                    return
+                pause = self.renew_every
+            except ClusterError as error:
+                pause = self._retry_every * random.uniform(0.5, 1.0)
+                logger.log(
+                    logging.WARNING if was_held else logging.DEBUG,
+                    "Lease %s/%s not renewed, %.1f s left: %s",
+                    self.namespace,
+                    self.name,
+                    self.remaining,
+                    error,
+                )
+
+    async def _try_take(self) -> bool:
+        sent_at = time.monotonic()
+        lease = await self._read()
+        if lease is None:
+            self._reached_out = True
+            try:
+                await self._create()
+            except AlreadyExists:
+                return False
+            self._won(sent_at, 1)
+            return True
+        spec = self._observed
+        holder = spec.get("holderIdentity") or ""
+        if holder and holder != self.identity and not self._expired():
+            return False
+        generation = int(spec.get("leaseTransitions") or 0)
+        wanted = self._record()
+        if holder == self.identity:
+            # Ours already, by a request whose answer was lost or as long as we have held it.
+            wanted["acquireTime"] = spec.get("acquireTime") or wanted["acquireTime"]
+        else:
+            generation += 1
+        wanted["leaseTransitions"] = generation
+        self._reached_out = True
+        sent_at = time.monotonic()
+        try:
+            await self._write(lease, wanted)
+        except (Conflict, NotFound):
+            return False
+        if holder and holder != self.identity:
+            logger.info("Lease %s/%s taken over from %s, which went silent", self.namespace, self.name, holder)
+        self._won(sent_at, generation)
+        return True
+
+    async def _renew(self) -> bool:
+        if self._lost.is_set():
+            return False
+        attempt = 0
+        while True:
+            attempt += 1
+            lease = await self._read()
+            if lease is None or self._observed.get("holderIdentity") != self.identity:
+                self._give_up()
+                return False
+            sent_at = time.monotonic()
+            try:
+                await self._write(lease, {"renewTime": _micro_time(), "leaseDurationSeconds": self.duration})
+            except Conflict:  # somebody else touched the object, perhaps only a label
+                if attempt == _ATTEMPTS:
+                    raise
+            except NotFound:
+                self._give_up()
+                return False
+            else:
+                self._renewed_at = sent_at
+                return True
+
+    def _won(self, sent_at: float, generation: int) -> None:
+        self._renewed_at = sent_at
+        self._generation = generation
+
+    def _give_up(self) -> None:
+        self._renewed_at = float("-inf")
+        self._lost.set()
+
+    def _expired(self) -> bool:
+        """Whether the record has stood still for its own holder's duration, as seen by our clock."""
+        duration = float(self._observed.get("leaseDurationSeconds") or self.duration)
+        return time.monotonic() - self._observed_at >= duration
+
+    def _record(self) -> Object:
+        now = _micro_time()
+        return {
+            "holderIdentity": self.identity,
+            "leaseDurationSeconds": self.duration,
+            "acquireTime": now,
+            "renewTime": now,
+        }
+
+    async def _read(self) -> Object | None:
+        """The Lease object, and note whether its record changed."""
+        try:
+            lease = await self._cluster.get(LEASES, self.name, self.namespace, timeout=self._limit())
+        except NotFound:
+            self._observed, self._observed_at = {}, time.monotonic()
+            return None
+        spec = lease.setdefault("spec", {})
+        if spec != self._observed:
+            self._observed, self._observed_at = spec, time.monotonic()
+        return lease
+
+    async def _write(self, lease: Object, spec: Object) -> None:
+        # The resource version in the metadata makes the server refuse if anybody else wrote since it was read.
+        await self._cluster.replace(LEASES, {**lease, "spec": {**lease["spec"], **spec}}, timeout=self._limit())
+
+    async def _create(self) -> None:
+        body = {
+            "metadata": {"name": self.name, "namespace": self.namespace},
+            "spec": {**self._record(), "leaseTransitions": 1},
+        }
+        await self._cluster.create(LEASES, body, self.namespace, timeout=self._limit())
+
+    def _limit(self) -> float:
+        """Timeout of one request: a hanging server must leave time for another try."""
+        return max(0.5, self.duration / 5)
+
+
+def _micro_time() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

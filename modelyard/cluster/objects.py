@@ -1,0 +1,57 @@
+"""Small values passed between the cluster layer and its callers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+Object = dict[str, Any]
+"""A Kubernetes object as plain JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectList:
+    """One consistent list. A watch from ``resource_version`` sees everything after it."""
+
+    items: list[Object]
+    resource_version: str
+
+    def __iter__(self) -> Iterator[Object]:
+        return iter(self.items)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """The scale subresource: wanted and observed replicas, and the pods' label selector (empty if not given)."""
+
+    replicas: int
+    status_replicas: int
+    selector: str
+    resource_version: str
+
+
+@dataclass(frozen=True, slots=True)
+class WatchEvent:
+    """One event of a watch. ``kind`` is ADDED, MODIFIED, DELETED or SYNC.
+
+    SYNC follows every complete list: the events before it make up the whole collection at
+    ``object["metadata"]["resourceVersion"]``. DELETED carries the last known state.
+    """
+
+    kind: str
+    object: Object
+
+
+def metadata(obj: Object) -> Object:
+    """The object's metadata, empty when it has none."""
+    found: Object = obj.get("metadata") or {}
+    return found
+
+
+def resource_version(obj: Object) -> str:
+    """The object's resource version, ``""`` when it has none."""
+    return str(metadata(obj).get("resourceVersion") or "")

@@ -1,0 +1,231 @@
+"""A watch that never misses a change for good: it lists, follows, reconnects, and lists anew when it must.
+
+Used by ``Cluster.watch``. Where it resumes depends on how it was interrupted:
+
+* the connection ended, was cut, or the server restarted: from the last resource version seen;
+* that version is no longer in the server's history (410): a new list, reported as the difference to what was known.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import aclosing
+from typing import Any, TypeVar
+
+import orjson
+
+from modelyard.cluster.errors import ClusterError, Forbidden, NotFound, TooOld, Unauthorized, Unavailable, UnknownKind
+from modelyard.cluster.listing import list_objects, selector_query
+from modelyard.cluster.objects import Object, ObjectList, WatchEvent, metadata, resource_version
+from modelyard.cluster.resource_types import ResourceType
+from modelyard.cluster.settings import ClusterSettings
+from modelyard.cluster.transport import Request, Transport, is_transient
+
+_T = TypeVar("_T")
+
+logger = logging.getLogger(__name__)
+
+_SHORT_LIFE = 1.0
+"""Seconds below which a connection that the server ended counts as a failure, so that we do not reconnect in a spin."""
+
+_GRACE = 15.0
+"""Seconds that the end of a connection may be late before it counts as dead."""
+
+_STARTING_UP = (Unauthorized, Forbidden, NotFound, UnknownKind)
+"""What a server answers while it has not yet read its roles and CRDs."""
+
+
+class _Pause:
+    """Growing, jittered pauses between tries to reconnect; tells the log once when it begins and once when it ends."""
+
+    def __init__(self, settings: ClusterSettings, shown: str) -> None:
+        self._settings = settings
+        self._shown = shown
+        self._next = settings.retry_delay
+        self._since: float | None = None
+
+    async def after(self, error: ClusterError) -> None:
+        """Wait before the next try."""
+        if self._since is None:
+            self._since = time.monotonic()
+            logger.warning("watch %s: interrupted, reconnecting: %s", self._shown, error)
+        wait = self._next * random.uniform(0.75, 1.25)
+        if isinstance(error, Unavailable) and error.retry_after:
+            wait = max(wait, error.retry_after)
+        await asyncio.sleep(wait)
+        self._next = min(self._next * self._settings.retry_factor, self._settings.watch_retry_max)
+
+    def over(self) -> None:
+        """The connection works again."""
+        if self._since is not None:
+            logger.info("watch %s: resumed after %.1f s", self._shown, time.monotonic() - self._since)
+        self._since = None
+        self._next = self._settings.retry_delay
+
+    @property
+    def lasted(self) -> float:
+        """Seconds since the interruption began."""
+        return 0.0 if self._since is None else time.monotonic() - self._since
+
+
+class Watch:
+    """One watch of one collection. ``events()`` may be iterated once."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        type: ResourceType,
+        namespace: str | None = None,
+        label_selector: str = "",
+        field_selector: str = "",
+        resource_version: str | None = None,
+        *,
+        cached: bool = False,
+    ) -> None:
+        self._transport = transport
+        self._type = type
+        self._namespace = namespace
+        self._label_selector = label_selector
+        self._field_selector = field_selector
+        self._position = resource_version or ""
+        self._cached = cached
+        self._known: dict[tuple[str, str], Object] = {}
+        self._shown = type.describe(namespace)
+        self._pause = _Pause(transport.settings, self._shown)
+        self._established = False
+        self._listed_at = float("-inf")
+
+    async def events(self) -> AsyncGenerator[WatchEvent, None]:
+        """See ``Cluster.watch``."""
+        while True:
+            try:
+                if not self._position:
+                    listed = await self._list()
+                    for event in self._difference(listed):
+                        yield event
+                    self._position = listed.resource_version
+                    yield WatchEvent("SYNC", {"metadata": {"resourceVersion": listed.resource_version}})
+                began = time.monotonic()
+                async with aclosing(self._follow()) as events:
+                    async for event in events:
+                        yield event
+                if time.monotonic() - began < _SHORT_LIFE:
+                    raise Unavailable("the server ended the watch at once", verb="watch", object=self._shown)
+            except TooOld as error:
+                logger.info("watch %s: %s; listing anew", self._shown, error.detail)
+                self._position = ""
+                # Lists are dear: a server that refuses its own newest version must not make us list in a spin.
+                recent = time.monotonic() - self._listed_at < _SHORT_LIFE
+                await asyncio.sleep(random.uniform(0.5, 1.5) if recent else random.uniform(0, 0.1))
+            except ClusterError as error:
+                if not is_transient(error) and not self._may_pass(error):
+                    raise
+                await self._pause.after(error)
+
+    def _may_pass(self, error: ClusterError) -> bool:
+        """A restarting server refuses for a moment what it allowed before."""
+        patience = self._transport.settings.watch_patience
+        return self._established and isinstance(error, _STARTING_UP) and self._pause.lasted <= patience
+
+    async def _list(self) -> ObjectList:
+        # After a gap only a consistent list will do: a cache may be older than what was already seen.
+        listed = await list_objects(
+            self._transport,
+            self._type,
+            self._namespace,
+            self._label_selector,
+            self._field_selector,
+            cached=self._cached and not self._established,
+        )
+        self._is_up()
+        self._listed_at = time.monotonic()
+        return listed
+
+    def _difference(self, listed: ObjectList) -> Iterator[WatchEvent]:
+        """What happened since the last known state. The known state follows event by event."""
+        present = {_key(item) for item in listed.items}
+        for key in [key for key in self._known if key not in present]:
+            yield WatchEvent("DELETED", self._known.pop(key))
+        for item in listed.items:
+            key = _key(item)
+            before = self._known.get(key)
+            if before is not None and metadata(before).get("uid") != metadata(item).get("uid"):
+                yield WatchEvent("DELETED", self._known.pop(key))
+                before = None
+            if before is None or resource_version(before) != resource_version(item):
+                self._known[key] = item
+                yield WatchEvent("ADDED" if before is None else "MODIFIED", item)
+
+    async def _follow(self) -> AsyncGenerator[WatchEvent, None]:
+        """One watch connection, to its end. Raises ``TooOld`` or ``Unavailable``."""
+        life = max(1, round(self._transport.settings.watch_timeout * random.uniform(0.9, 1.1)))
+        request = Request(
+            "GET",
+            self._type.path(self._namespace),
+            "watch",
+            self._shown,
+            {
+                **selector_query(self._label_selector, self._field_selector),
+                "watch": "true",
+                "allowWatchBookmarks": "true",
+                "resourceVersion": self._position,
+                "timeoutSeconds": str(life),
+            },
+        )
+        async with self._transport.stream(request, silence=life + _GRACE) as lines:
+            self._is_up()
+            async for line in lines:
+                event = _parse(request, line)
+                obj: Object = event["object"]
+                if event["type"] == "ERROR":
+                    raise _error_event(request, obj)
+                self._position = resource_version(obj) or self._position
+                if event["type"] == "BOOKMARK":
+                    continue
+                if event["type"] == "DELETED":
+                    self._known.pop(_key(obj), None)
+                else:
+                    self._known[_key(obj)] = obj
+                yield WatchEvent(event["type"], obj)
+
+    def _is_up(self) -> None:
+        self._established = True
+        self._pause.over()
+
+
+async def patiently(action: Callable[[], Awaitable[_T]], settings: ClusterSettings) -> _T:
+    """Repeat until the server answers (for what comes before a watch)."""
+    pause = _Pause(settings, "API")
+    while True:
+        try:
+            return await action()
+        except Unavailable as error:
+            if not is_transient(error):
+                raise
+            await pause.after(error)
+
+
+def _key(obj: Object) -> tuple[str, str]:
+    meta = metadata(obj)
+    return str(meta.get("namespace") or ""), str(meta.get("name") or "")
+
+
+def _parse(request: Request, line: bytes) -> dict[str, Any]:
+    try:
+        event: dict[str, Any] = orjson.loads(line)
+    except orjson.JSONDecodeError as error:  # the last line of a connection that was cut
+        raise request.unavailable(f"the watch ended in the middle of an event ({error})") from error
+    return event
+
+
+def _error_event(request: Request, status: Object) -> ClusterError:
+    """An ERROR event as an exception. Whatever is not overload means that our position is no longer good."""
+    detail = str(status.get("message") or status)
+    code = status.get("code")
+    if code in (429, 503):
+        return request.unavailable(detail)
+    return TooOld(detail, verb=request.verb, object=request.object, status=code, reason=str(status.get("reason") or ""))
