@@ -1,0 +1,135 @@
+"""An asynchronous view of ``prometheus-api-client``: bounded time, explicit retries, errors that say what to do.
+
+Called by ``modelyard.prometheus.signals`` and the command line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import requests
+from prometheus_api_client import PrometheusApiClientException, PrometheusConnect
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+from urllib3.util.retry import Retry
+
+
+class PrometheusSettings(BaseSettings):
+    """Where Prometheus is and how to authenticate, from ``PROMETHEUS_*`` in the environment (WVA's names)."""
+
+    model_config = SettingsConfigDict(env_prefix="PROMETHEUS_", extra="ignore")
+
+    base_url: str = Field("", description="base URL; http or https")
+    bearer_token: str = Field("", repr=False, description="bearer token, with or without the word Bearer")
+    token_path: Path | None = Field(None, description="file with the token; read again for every tick, tokens expire")
+    tls_insecure_skip_verify: bool = False
+    ca_cert_path: Path | None = None
+    client_cert_path: Path | None = None
+    client_key_path: Path | None = None
+    timeout: float = Field(10, gt=0, description="seconds one query may take, retries included")
+    attempts: int = Field(3, ge=1, description="tries per query within the timeout")
+    backoff: float = Field(0.5, gt=0, description="seconds before the second try; doubles")
+
+
+class PrometheusError(Exception):
+    """A query that gave no answer. The message names the server, the query's purpose and the cause."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One element of an instant vector. ``value`` is ``None`` for NaN and infinities: no information, never zero."""
+
+    labels: Mapping[str, str]
+    value: float | None
+
+
+class Prometheus:
+    """One server. Use as ``async with Prometheus(settings) as prometheus``. Safe for concurrent queries."""
+
+    def __init__(self, settings: PrometheusSettings) -> None:
+        if not settings.base_url:
+            raise PrometheusError(
+                "no Prometheus address: set PROMETHEUS_BASE_URL (or the parameter prometheus_url), "
+                "for example http://prometheus.monitoring:9090"
+            )
+        self.settings = settings
+        self.queries = 0
+        session = requests.Session()
+        session.verify = False if settings.tls_insecure_skip_verify else str(settings.ca_cert_path or "") or True
+        if settings.client_cert_path:
+            session.cert = (str(settings.client_cert_path), str(settings.client_key_path or settings.client_cert_path))
+        session.trust_env = False
+        self._connect = PrometheusConnect(
+            url=settings.base_url.rstrip("/"), session=session, retry=Retry(total=0), headers={}, method="GET"
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._connect.close()
+
+    def _authorize(self) -> None:
+        token = self.settings.bearer_token
+        if self.settings.token_path:
+            try:
+                token = self.settings.token_path.read_text().strip()
+            except OSError as error:
+                raise PrometheusError(
+                    f"Prometheus token file {self.settings.token_path} unreadable: {error.strerror}; "
+                    "check PROMETHEUS_TOKEN_PATH and the mount"
+                ) from error
+        if token:
+            bare = token.removeprefix("Bearer ").removeprefix("bearer ").strip()
+            self._connect.headers["Authorization"] = f"Bearer {bare}"
+
+    async def query(self, promql: str, purpose: str) -> list[Sample]:
+        """An instant vector. Raises ``PrometheusError`` when no attempt succeeded in time."""
+        settings = self.settings
+        self._authorize()
+        deadline = asyncio.get_running_loop().time() + settings.timeout
+        wait = settings.backoff
+        cause = "no attempt made"
+        for attempt in range(settings.attempts):
+            left = deadline - asyncio.get_running_loop().time()
+            if left <= 0:
+                break
+            self.queries += 1
+            try:
+                async with asyncio.timeout(left):
+                    raw = await asyncio.to_thread(self._connect.custom_query, promql, None, left)
+                return [Sample(item["metric"], _number(item["value"][1])) for item in raw]
+            except TimeoutError:
+                cause = f"no answer within {settings.timeout:g} s"
+            except requests.exceptions.Timeout:
+                cause = f"no answer within {settings.timeout:g} s"
+            except requests.exceptions.ConnectionError as error:
+                cause = f"connection failed ({_root(error)})"
+            except (requests.exceptions.RequestException, PrometheusApiClientException) as error:
+                cause = str(error)[:300]
+                if "HTTP Status Code 4" in cause:
+                    break
+            except (KeyError, ValueError, TypeError) as error:
+                cause = f"the answer is not a Prometheus vector ({type(error).__name__}: {error})"
+                break
+            left = deadline - asyncio.get_running_loop().time()
+            if attempt + 1 < settings.attempts and left > wait:
+                await asyncio.sleep(wait)
+                wait *= 2
+        raise PrometheusError(f"Prometheus {settings.base_url}: query for {purpose} failed: {cause}")
+
+
+def _number(text: Any) -> float | None:
+    value = float(text)
+    return value if math.isfinite(value) else None
+
+
+def _root(error: BaseException) -> str:
+    while cause := error.__cause__ or error.__context__:
+        error = cause
+    return str(error) or type(error).__name__

@@ -1,0 +1,71 @@
+"""A real Prometheus for tests, that can be killed and started again."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import time
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+
+from modelyard.local.binaries.obtain import ensure
+
+CONFIG = """
+global: {{scrape_interval: {interval}, scrape_timeout: {interval}}}
+scrape_configs:
+  - job_name: engines
+    honor_labels: true
+    static_configs: [{{targets: ["{target}"]}}]
+"""
+
+
+@dataclass
+class PrometheusServer:
+    """A Prometheus that can be stopped and started."""
+
+    folder: Path
+    port: int
+    target: str
+    interval: str = "500ms"
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        binary = ensure(["prometheus"], print)["prometheus"]
+        config = self.folder / "prometheus.yml"
+        config.write_text(CONFIG.format(target=self.target, interval=self.interval))
+        with (self.folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [
+                    str(binary),
+                    f"--config.file={config}",
+                    f"--storage.tsdb.path={self.folder / 'data'}",
+                    f"--web.listen-address=127.0.0.1:{self.port}",
+                ],
+                stdout=log,
+                stderr=log,
+            )
+        deadline = time.monotonic() + 20
+        while True:
+            try:
+                with urllib.request.urlopen(f"{self.url}/-/ready", timeout=1):
+                    return
+            except OSError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
