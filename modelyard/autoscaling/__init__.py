@@ -1,0 +1,1 @@
+"""Signals in, decisions out. Pure: no clock, no network, no Kubernetes client."""

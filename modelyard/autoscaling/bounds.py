@@ -1,0 +1,57 @@
+"""The replica bounds of a variant: its annotations, and the HPA or ScaledObject that acts on its gauge.
+
+``select`` works them out once; targets, enforcement and the final clamp use the same numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from modelyard.autoscaling.decision import Notice
+from modelyard.autoscaling.fleet import Consumer
+from modelyard.autoscaling.policy import MAX_REPLICAS, MIN_REPLICAS, Policy
+
+
+class Bounds(NamedTuple):
+    """``lower`` is 0 when nothing asks for more, ``upper`` ``None`` when nothing limits; with where they come from."""
+
+    lower: int = 0
+    upper: int | None = None
+    lower_from: str = ""
+    upper_from: str = ""
+
+    def clamp(self, replicas: int) -> int:
+        """The nearest allowed number of replicas."""
+        if self.upper is not None and replicas > self.upper:
+            return self.upper
+        return max(replicas, self.lower)
+
+
+UNBOUNDED = Bounds()
+
+
+def variant_bounds(policy: Policy, consumers: Sequence[Consumer], published: bool) -> tuple[Bounds, tuple[Notice, ...]]:
+    """Bounds and what is wrong with them. The documented algorithm does not look at its consumer, so neither do we."""
+    if policy.lower is None and policy.upper is None and (published or not consumers):
+        return UNBOUNDED, ()
+    lower, lower_from = policy.lower or 0, f"annotation {MIN_REPLICAS}"
+    upper, upper_from = policy.upper, f"annotation {MAX_REPLICAS}"
+    notices: list[Notice] = []
+    for consumer in () if published else consumers:
+        minimum, maximum = consumer.minimum, consumer.maximum
+        if minimum is None and consumer.kind == "HorizontalPodAutoscaler":
+            minimum = 1
+        if minimum is not None and maximum is not None and minimum > maximum:
+            text = f"{consumer.kind} {consumer.key}: minimum {minimum} is above maximum {maximum}; both are ignored"
+            notices.append(Notice("InvalidConfiguration", text, "Warning"))
+            continue
+        if minimum is not None and minimum > lower:
+            lower, lower_from = minimum, f"minimum of {consumer.kind} {consumer.key}"
+        if maximum is not None and (upper is None or maximum < upper):
+            upper, upper_from = maximum, f"maximum of {consumer.kind} {consumer.key}"
+    if upper is not None and lower > upper:
+        text = f"{lower_from} ({lower}) is above {upper_from} ({upper}); the smaller number {upper} is used"
+        notices.append(Notice("InvalidConfiguration", text, "Warning"))
+        lower, lower_from = upper, upper_from
+    return Bounds(lower, upper, lower_from, upper_from), tuple(notices)

@@ -1,0 +1,51 @@
+"""Status conditions of a VariantAutoscaling, written the way Kubernetes expects them.
+
+``observedGeneration`` is always the generation decided on; ``lastTransitionTime`` changes only when the status does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from modelyard.autoscaling.fleet import Condition
+from modelyard.autoscaling.state import Story
+
+TARGET_RESOLVED = "TargetResolved"
+METRICS_AVAILABLE = "MetricsAvailable"
+OPTIMIZATION_READY = "OptimizationReady"
+ACCELERATOR_RESOLVED = "AcceleratorResolved"
+
+
+def build(
+    previous: Sequence[Condition], stories: Sequence[tuple[str, Story | None]], generation: int, now: float
+) -> tuple[Condition, ...]:
+    """The new conditions in the given order; a story of ``None`` keeps the previous condition of that type, if any.
+
+    Other types are not returned: they belong to somebody else, and whoever writes the status must leave them alone.
+    """
+    before = {condition.type: condition for condition in previous}
+    result: list[Condition] = []
+    for type_, story in stories:
+        old = before.pop(type_, None)
+        if story is None:
+            if old is not None:
+                result.append(old)
+            continue
+        status, reason, message = story
+        if old is None or old.status != status:
+            result.append(Condition(type_, status, reason, message, generation, now))
+        elif old.reason == reason and old.message == message and old.observed_generation == generation:
+            result.append(old)
+        else:
+            since = now if old.last_transition is None else old.last_transition
+            result.append(Condition(type_, status, reason, message, generation, since))
+    return tuple(result)
+
+
+def same_story(before: Sequence[Condition], after: Sequence[Condition]) -> bool:
+    """Whether nothing a user or a program acts on changed: messages carry measurements and differ in every tick."""
+
+    def essence(conditions: Sequence[Condition]) -> set[tuple[str, str, str, int | None]]:
+        return {(c.type, c.status, c.reason, c.observed_generation) for c in conditions}
+
+    return essence(before) == essence(after)

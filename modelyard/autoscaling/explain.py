@@ -1,0 +1,81 @@
+"""A decision in words: a table row, or the lines that answer "why is it 3?". For ``plan`` and the tick's artifact."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from modelyard.autoscaling.decision import DecisionRecord, Evidence
+
+
+def row(record: DecisionRecord) -> dict[str, Any]:
+    """One row of the tick's table; plain JSON values, ``-`` for what is not known."""
+    return {
+        "variant": str(record.variant),
+        "model": record.model_id,
+        "accelerator": record.accelerator or "-",
+        "current": _known(record.current),
+        "ready": _known(record.ready),
+        "reporting": record.reporting,
+        "desired before": _known(record.desired_before),
+        "target": _known(record.target),
+        "action": str(record.action),
+        "reason": record.reason,
+        "why": record.message,
+        "limited by": record.limited_by or "-",
+    }
+
+
+def lines(record: DecisionRecord) -> list[str]:
+    """The whole story of a decision, most important first."""
+    verb = "decided" if record.decided else "kept, not decided"
+    told = [
+        f"target {_known(record.target)} ({record.action}, {verb}): {record.message}",
+        f"replicas: current {_known(record.current)}, ready {_known(record.ready)}, reporting {record.reporting}, "
+        f"last desired {_known(record.desired_before)}",
+        f"accelerator {record.accelerator or '-'}, {record.gpus} GPUs and cost {record.cost:g} per replica, "
+        f"actuation {record.mode}",
+    ]
+    if record.evidence is not None:
+        told.append(_evidence(record.evidence))
+    told += [
+        f"{step.stage}: {step.detail}"
+        if step.after is None
+        else f"{step.stage} {_change(step.before, step.after)}: {step.detail}"
+        for step in record.steps
+    ]
+    if record.limited_by is not None:
+        told.append(f"limited by {record.limited_by}")
+    if not record.publish:
+        told.append("no gauge is published for it")
+    if record.write is not None:
+        told.append(f"writes {record.write} replicas to {record.workload}")
+    if record.applied is False:
+        told.append(f"not applied yet: {record.applied_message}")
+    told += [
+        f"condition {c.type}={c.status} ({c.reason}): {c.message}" for c in record.conditions if c.status != "True"
+    ]
+    told += [f"{notice.kind} {notice.reason}: {notice.message}" for notice in record.notices]
+    return told
+
+
+def _evidence(evidence: Evidence) -> str:
+    verdict = (
+        "short of capacity" if evidence.scale_up else "safe to shrink" if evidence.scale_down_safe else "in between"
+    )
+    return (
+        f"model: {evidence.reporting} replicas report, {evidence.saturated} saturated, "
+        f"mean spare KV {_number(evidence.spare_kv, 3)}, mean spare queue {_number(evidence.spare_queue, 1)}, "
+        f"highest KV {_number(evidence.max_kv, 3)}, waiting {_number(evidence.total_waiting, 1)}: {verdict}"
+    )
+
+
+def _change(before: int | None, after: int) -> str:
+    return f"{_known(before)} → {after}" if before != after else f"= {after}"
+
+
+def _known(value: int | None) -> int | str:
+    return "-" if value is None else value
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"

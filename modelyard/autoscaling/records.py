@@ -1,0 +1,145 @@
+"""Last stage: from the working states to decision records, with conditions, notices, memory and what to write."""
+
+from __future__ import annotations
+
+from modelyard.autoscaling import conditions, health
+from modelyard.autoscaling.accelerators import ACCELERATOR_LABEL, UNRESOLVED
+from modelyard.autoscaling.arbitration import action
+from modelyard.autoscaling.decision import Action, DecisionRecord, Mode
+from modelyard.autoscaling.fleet import Condition
+from modelyard.autoscaling.memory import VariantMemory
+from modelyard.autoscaling.startup import learn_startup
+from modelyard.autoscaling.state import State, Story
+
+_NOT_COUNTED = ("AtZero",)
+_TRACKED = ("transition_since", "transition_target", "relax_since", "partial_since")
+
+
+def make_record(state: State, now: float) -> DecisionRecord:
+    """The record of one variant; reads the state, changes nothing."""
+    variant, workload, target = state.variant, state.workload, state.target
+    current = state.current
+    act = Action.NONE if target is None or current is None else action(target, current)
+    write = None
+    if state.decided and state.mode is Mode.DIRECT and workload is not None and target != state.spec:
+        write = target
+    publish = state.publish and target is not None
+    changed = state.decided and target is not None and target != (current if state.desired is None else state.desired)
+    message = state.message
+    applied, applied_message = _applied(state) if publish else (None, "")
+    return DecisionRecord(
+        variant.key,
+        variant.uid,
+        variant.generation,
+        variant.resource_version,
+        variant.model_id,
+        state.workload_id,
+        current,
+        state.ready,
+        len(state.units),
+        state.desired,
+        target,
+        act,
+        state.decided,
+        state.reason,
+        message,
+        state.accelerator,
+        variant.cost,
+        state.gpus,
+        state.mode,
+        write,
+        publish,
+        state.limited_by,
+        applied,
+        applied_message,
+        state.evidence,
+        state.steps,
+        _conditions(state, message, now),
+        state.notices,
+        _memory(state, changed, now),
+    )
+
+
+def _conditions(state: State, message: str, now: float) -> tuple[Condition, ...]:
+    optimization: Story = state.optimization or ("True", "SaturationOnlyMode", message)
+    metrics: Story | None = state.metrics
+    if metrics is None and state.decided:
+        metrics = health.AVAILABLE
+    accelerator: Story | None = None
+    if state.accelerator_missing:
+        text = (
+            f"accelerator unknown: set the label {ACCELERATOR_LABEL} on the VariantAutoscaling, or a GPU product in "
+            f"the workload's node selector; published as {UNRESOLVED!r}"
+        )
+        accelerator = ("False", "AcceleratorUnresolved", text)
+    elif any(c.type == conditions.ACCELERATOR_RESOLVED for c in state.variant.conditions):
+        accelerator = ("True", "AcceleratorResolved", f"accelerator is {state.accelerator}")
+    return conditions.build(
+        state.variant.conditions,
+        (
+            (conditions.TARGET_RESOLVED, state.target_resolved),
+            (conditions.METRICS_AVAILABLE, metrics),
+            (conditions.OPTIMIZATION_READY, optimization),
+            (conditions.ACCELERATOR_RESOLVED, accelerator),
+        ),
+        state.variant.generation,
+        now,
+    )
+
+
+def _applied(state: State) -> tuple[bool, str]:
+    """Whether the published target was observed where it has to arrive: at the workload or its scaler."""
+    workload, target = state.workload, state.target
+    if workload is None:
+        return False, "the workload is not known"
+    if state.spec == target and workload.status_replicas == target:
+        return True, ""
+    asked = next((c for c in state.consumers if c.desired == target), None)
+    if asked is not None:
+        return True, f"taken over by {asked.kind} {asked.key}"
+    where = f"{workload.id} asks for {state.spec} and has {workload.status_replicas} replicas, published are {target}"
+    if state.mode is Mode.DIRECT:
+        return False, where
+    if not state.consumers and state.consumers_error is not None:
+        return False, f"{where}; HPAs and ScaledObjects could not be listed: {state.consumers_error}"
+    if not state.consumers:
+        return False, f"{where}; no HPA or ScaledObject targets it"
+    names = ", ".join(f"{c.kind} {c.key}" for c in state.consumers)
+    return False, f"{where}; waiting for {names}"
+
+
+def _memory(state: State, changed: bool, now: float) -> VariantMemory:
+    old, updates = state.memory, state.updates
+    fresh: dict[str, object] = {}
+    if state.decided and not state.published:
+        target, current = state.target, state.current
+        if target != current and (
+            updates.get("transition_since") is None or updates.get("transition_target") != target
+        ):
+            # Only a target that was published before goes on; what else is remembered belongs to a finished scaling.
+            same = state.desired == target == old.transition_target and state.timed_out_from is None
+            updates["transition_since"] = old.transition_since if same and old.transition_since is not None else now
+            updates["transition_target"] = target
+        for name in _TRACKED:
+            if getattr(old, name) != (value := updates.get(name)):
+                fresh[name] = value
+        since, waiting = updates.get("stuck_since", {}), updates.get("stuck_waiting", {})
+        if since != old.stuck_since or waiting != old.stuck_waiting:
+            fresh["stuck_since"], fresh["stuck_waiting"] = since, waiting
+    elif old.relax_since is not None:
+        # "Without a break" includes ticks in which nothing could be seen.
+        fresh["relax_since"] = None
+    if state.workload is not None and old.workload_uid != state.workload.uid:
+        fresh["workload_uid"] = state.workload.uid
+    if "woken_at" in updates:
+        fresh["woken_at"] = updates["woken_at"]
+    if state.pods:
+        learnt = learn_startup(old.startup_seconds, state.pods)
+        if learnt != old.startup_seconds:
+            fresh["startup_seconds"] = learnt
+    if changed and state.reason not in _NOT_COUNTED:
+        before = state.current if state.desired is None else state.desired
+        direction = "up" if (state.target or 0) > (before or 0) else "down"
+        key = f"{direction}/{state.reason}"
+        fresh["scalings"] = {**old.scalings, key: old.scalings.get(key, 0) + 1}
+    return old.model_copy(update=fresh) if fresh else old

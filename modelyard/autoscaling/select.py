@@ -1,0 +1,188 @@
+"""First stage of a tick: which VariantAutoscalings are this controller's, and which of them can be decided on.
+
+Every variant that is ours gets a ``State``. Those that cannot be decided are settled here, each with the condition that
+says why; the others are returned as active, in key order.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import NamedTuple
+
+from modelyard.autoscaling.bounds import variant_bounds
+from modelyard.autoscaling.decision import Mode, Notice
+from modelyard.autoscaling.fleet import Consumer, Fleet, Key, Variant, Workload, WorkloadId
+from modelyard.autoscaling.memory import VariantMemory
+from modelyard.autoscaling.policy import fleet_policy, variant_policy
+from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.state import State
+
+INSTANCE_LABEL = "wva.llmd.ai/controller-instance"
+EXCLUDE_ANNOTATION = "wva.llmd.ai/exclude"
+
+
+class Selection(NamedTuple):
+    """``states`` are all variants of this controller in key order; ``active`` those to decide on."""
+
+    states: list[State]
+    active: list[State]
+
+
+def select(fleet: Fleet, settings: FleetSettings) -> Selection:
+    """Select, and settle what cannot be decided."""
+    default = fleet_policy(settings)
+    consumers: dict[WorkloadId, list[Consumer]] = defaultdict(list)
+    for consumer in sorted(fleet.consumers, key=lambda c: (c.key, c.kind)):
+        consumers[consumer.target].append(consumer)
+    excluded = _excluded_namespaces(fleet, settings)
+    states: list[State] = []
+    claims: dict[WorkloadId, list[State]] = {}
+    for variant in sorted(fleet.variants, key=_key):
+        if not _is_ours(variant, settings):
+            continue
+        policy = variant_policy(variant.annotations, default) if variant.annotations else default
+        state = State(variant, policy)
+        state.memory = variant.memory.not_after(fleet.now)
+        states.append(state)
+        if policy.notices:
+            state.notices = policy.notices
+        if variant.last_run is not None:
+            state.desired = variant.status_replicas
+        target = variant.target
+        if target is not None and target.name and target.kind:
+            id_ = WorkloadId(variant.key.namespace, target.group, target.kind, target.name)
+            state.workload_id = id_
+            state.consumers_error = fleet.consumers_error
+            _observe(state, fleet.workloads.get(id_), consumers.get(id_, ()))
+        if _is_settled(state, excluded):
+            continue
+        assert state.workload_id is not None
+        claims.setdefault(state.workload_id, []).append(state)
+    active: list[State] = []
+    for id_, claimants in claims.items():
+        if len(claimants) > 1:
+            claimants.sort(key=lambda s: (s.variant.created, s.name))
+            for younger in claimants[1:]:
+                _reject_younger(younger, claimants[0])
+        if _target_usable(claimants[0], fleet.workload_errors.get(id_)):
+            active.append(claimants[0])
+    if len(active) > 1:
+        active.sort(key=_state_key)
+    return Selection(states, active)
+
+
+def _key(variant: Variant) -> Key:
+    return variant.key
+
+
+def _state_key(state: State) -> Key:
+    return state.variant.key
+
+
+def _is_ours(variant: Variant, settings: FleetSettings) -> bool:
+    if variant.deleting or (settings.watch_namespace and variant.key.namespace != settings.watch_namespace):
+        return False
+    return variant.labels.get(INSTANCE_LABEL) == (settings.controller_instance or None)
+
+
+def _excluded_namespaces(fleet: Fleet, settings: FleetSettings) -> frozenset[str]:
+    return frozenset(
+        name
+        for name, namespace in fleet.namespaces.items()
+        if namespace.annotations.get(EXCLUDE_ANNOTATION) == "true" and name != settings.watch_namespace
+    )
+
+
+def _observe(state: State, workload: Workload | None, consumers: list[Consumer] | tuple[()]) -> None:
+    """Take over what the workload says. Current falls back to spec: replicas just asked for count as pending."""
+    if workload is None:
+        return
+    state.workload = workload
+    known = state.memory.workload_uid
+    if known and workload.uid and known != workload.uid:
+        # Deleted and made anew: what was desired of the old one says nothing about this one.
+        state.desired = None
+        state.memory = VariantMemory(scalings=state.memory.scalings, startup_seconds=state.memory.startup_seconds)
+    state.spec = 1 if workload.spec_replicas is None else workload.spec_replicas
+    state.current = (workload.status_replicas or state.spec) if state.spec > 0 else 0
+    if not state.published:
+        leave_out_surge(state)
+    state.ready = workload.ready
+    if consumers or state.policy.lower is not None or state.policy.upper is not None:
+        state.bounds, notices = variant_bounds(state.policy, consumers, state.published)
+        state.notices += notices
+    if consumers:
+        state.consumers = consumers
+        if state.mode is Mode.DIRECT:
+            state.mode = Mode.SIGNAL
+            names = ", ".join(f"{c.kind} {c.key}" for c in consumers)
+            text = f"{names} scales {workload.id}: not scaling it directly, only publishing the desired replicas"
+            state.notices = (*state.notices, Notice("ConflictingScaler", text, "Warning"))
+    if state.consumers_error is not None and state.mode is Mode.DIRECT:
+        state.mode = Mode.SIGNAL
+        text = (
+            f"whether an HPA or ScaledObject scales {workload.id} is not known ({state.consumers_error}): not scaling "
+            "it directly, only publishing the desired replicas; grant list on horizontalpodautoscalers (autoscaling) "
+            "and scaledobjects (keda.sh)"
+        )
+        state.notices = (*state.notices, Notice("ScalersUnknown", text, "Warning"))
+
+
+def leave_out_surge(state: State) -> None:
+    """Pods beyond ``spec.replicas`` belong to a rolling update or are about to go: they are no replicas to plan with.
+
+    Were they counted, desired would follow them up, and the next surge would be a share of that.
+    """
+    if state.current is not None and state.current > state.spec:
+        state.surge = state.current - state.spec
+        state.current = state.spec
+
+
+def _is_settled(state: State, excluded: frozenset[str]) -> bool:
+    variant = state.variant
+    if variant.key.namespace in excluded:
+        message = f"namespace {variant.key.namespace} is excluded by annotation {EXCLUDE_ANNOTATION}"
+        state.keep("SkippedProcessing", message)
+        state.publish = False
+    elif variant.problem is not None:
+        state.keep("InvalidConfiguration", variant.problem)
+    elif variant.form != "saturation":
+        state.keep("SLOFormNotHandled", "an object with variantProfile is not handled by the saturation analysis")
+        state.publish = state.desired is not None
+    elif state.workload_id is None:
+        field = "spec.scaleTargetRef" if variant.target is None else "spec.scaleTargetRef.name and .kind"
+        message = f"{field} must name the workload to scale"
+        state.keep("InvalidConfiguration", message)
+        state.target_resolved = ("False", "TargetNotFound", message)
+        state.publish = False
+    else:
+        return False
+    return True
+
+
+def _reject_younger(state: State, elder: State) -> None:
+    message = (
+        f"{state.workload_id} is already scaled by VariantAutoscaling {elder.variant.key}, which is older; "
+        "give each variant a workload of its own"
+    )
+    state.keep("InvalidConfiguration", message)
+    state.target_resolved = ("True", "TargetFound", f"{state.workload_id} exists")
+    state.publish = False
+
+
+def _target_usable(state: State, read_error: str | None) -> bool:
+    workload, id_ = state.workload, state.workload_id
+    if workload is not None and not workload.deleting:
+        state.target_resolved = ("True", "TargetFound", f"{id_} found")
+        return True
+    if workload is None and read_error is not None:
+        message = f"{id_} could not be read: {read_error}; replicas are kept"
+        state.target_resolved = ("Unknown", "TargetReadFailed", message)
+        state.keep("TargetReadFailed", message, "OptimizationFailed")
+        return False
+    message = f"{id_} {'does not exist' if workload is None else 'is being deleted'}"
+    state.target_resolved = ("False", "TargetNotFound", message)
+    state.keep("TargetNotFound", message, "MetricsUnavailable")
+    state.publish = False
+    state.metrics = ("False", "MetricsUnavailable", f"{message}: there is nothing to measure")
+    return False

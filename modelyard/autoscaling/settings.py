@@ -1,0 +1,88 @@
+"""What a fleet operator can set for a run of the loop. Per-model thresholds live in ConfigMaps (``config_maps.py``).
+
+The flow's parameter model embeds this one, so the field descriptions are the texts of the Prefect UI form.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from modelyard.autoscaling.decision import Mode
+
+
+class Compatibility(StrEnum):
+    """``repaired`` (default) or ``published``: the algorithm exactly as its references document it."""
+
+    REPAIRED = "repaired"
+    PUBLISHED = "published"
+
+
+class FleetSettings(BaseModel):
+    """Policy of one controller installation. Durations are seconds of wall time."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    compatibility: Compatibility = Field(
+        Compatibility.REPAIRED,
+        description="'repaired' (default) or 'published': the documented algorithm with its known defects",
+    )
+    actuation: Mode = Field(
+        Mode.DIRECT,
+        description="who moves the workload by default: 'direct' (we do) or 'signal' (HPA or KEDA reads the gauge)",
+    )
+    dry_run: bool = Field(False, description="decide and explain, write nothing")
+    controller_namespace: str = Field(
+        "workload-variant-autoscaler-system", min_length=1, description="namespace of the global ConfigMaps"
+    )
+    controller_instance: str | None = Field(
+        None,
+        description="handle only resources labelled wva.llmd.ai/controller-instance with this value; unset: unlabelled",
+    )
+    watch_namespace: str | None = Field(None, description="handle one namespace only; unset: all")
+    saturation_config_map: str = Field(
+        "wva-saturation-scaling-config", min_length=1, description="thresholds ConfigMap"
+    )
+    scale_to_zero_config_map: str = Field(
+        "wva-model-scale-to-zero-config", min_length=1, description="scale-to-zero ConfigMap"
+    )
+    scale_to_zero: bool = Field(False, description="fleet default of scale-to-zero (WVA_SCALE_TO_ZERO)")
+    node_selector: str = Field("", description="label selector of the nodes the GPU limiter counts (WVA_NODE_SELECTOR)")
+    peak_window: float = Field(60, gt=0, description="seconds over which the peak of KV use and queue is taken")
+    warm_up: float = Field(
+        60, ge=0, description="seconds after Ready during which a pod does not count as spare capacity"
+    )
+    scale_down_margin: float = Field(
+        0.10, ge=0, le=1, description="extra spare, as a share of the trigger, that a scale-down must leave behind"
+    )
+    scale_down_delay: float = Field(
+        120, ge=0, description="seconds for which scale-down must have been safe without a break before it happens"
+    )
+    transition_limit: float = Field(
+        600, gt=0, description="seconds a scaling may take before the desired count is reset to the real one"
+    )
+    reporting_share: float = Field(
+        0.9, gt=0, le=1, description="share of a model's ready pods that must report before the normal rules apply"
+    )
+    partial_limit: float = Field(
+        120, ge=0, description="seconds to hold still on partial metrics before deciding on worst-case bounds"
+    )
+    max_step_up: int = Field(10, ge=1, description="most replicas added to one variant in one decision")
+    max_step_up_factor: float = Field(2.0, gt=1, description="a variant grows at most by this factor in one decision")
+    max_step_down: int = Field(1, ge=1, description="most replicas removed from one model in one decision")
+    stale_after: float = Field(300, gt=0, description="age in seconds after which metrics count as stale")
+    status_refresh: float = Field(300, gt=0, description="seconds after which an unchanged status is written again")
+
+    def compressed(self, factor: float) -> FleetSettings:
+        """The same policy for a world that runs ``factor`` times faster than the wall clock (demonstrations)."""
+        durations = (
+            "peak_window",
+            "warm_up",
+            "scale_down_delay",
+            "transition_limit",
+            "partial_limit",
+            "stale_after",
+            "status_refresh",
+        )
+        return self.model_copy(update={name: getattr(self, name) / factor for name in durations})

@@ -1,0 +1,233 @@
+"""Scale to zero: its settings, the documented rule, and the proofs the repaired one asks for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from builders import CONTROLLER, EAGER, MODEL, NOW, PUBLISHED, REPAIRED, ZERO, Serving, condition, hpa, one, run
+
+from modelyard.autoscaling.durations import parse_go_duration
+from modelyard.autoscaling.fleet import Key
+from modelyard.autoscaling.memory import VariantMemory
+from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.zero_config import ZeroConfigs, ZeroPolicy, retentions
+
+ON, OFF = "enable_scale_to_zero: true", "enable_scale_to_zero: false"
+ENABLED = {"default": "{enable_scale_to_zero: true, retention_period: 10m}"}
+WINDOW = ("chat", MODEL, 600)
+IDLE = [(0.0, 0.0)]
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("10m", 600),
+        ("1h30m", 5400),
+        ("1.5h", 5400),
+        ("30s", 30),
+        ("250ms", 0.25),
+        ("0", 0),
+        ("-5m", -300),
+        ("1m.5s", 60.5),
+    ],
+)
+def test_go_durations(text, seconds):
+    assert parse_go_duration(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("text", ["", "10", "2d", "m", "10 m", "ten", "5m!", "-", "1h-5m"])
+def test_not_go_durations(text):
+    with pytest.raises(ValueError, match="Go duration"):
+        parse_go_duration(text)
+
+
+class TestSettings:
+    def policy(self, data, model=MODEL, namespace="chat", settings=REPAIRED):
+        return ZeroConfigs({ZERO: data}, settings).resolve(namespace, model)
+
+    @pytest.mark.parametrize(
+        ("data", "fleet_default", "expected"),
+        [
+            ({}, False, ZeroPolicy(False, 600)),
+            ({}, True, ZeroPolicy(True, 600)),
+            ({"default": "enable_scale_to_zero: true"}, False, ZeroPolicy(True, 600)),
+            ({"default": "enable_scale_to_zero: false"}, True, ZeroPolicy(False, 600)),
+            ({"default": "retention_period: 5m"}, True, ZeroPolicy(True, 300)),
+            ({"default": "retention_period: nonsense"}, True, ZeroPolicy(True, 600)),
+            ({"default": "retention_period: 0s"}, True, ZeroPolicy(True, 600)),
+            ({"default": ON, "m": f"{{model_id: {MODEL}, {OFF}}}"}, True, ZeroPolicy(False, 600)),
+            ({"default": "retention_period: 5m", "m": f"{{model_id: {MODEL}, {ON}}}"}, False, ZeroPolicy(True, 300)),
+            (
+                {"default": "retention_period: 5m", "m": f"{{model_id: {MODEL}, retention_period: 1h}}"},
+                True,
+                ZeroPolicy(True, 3600),
+            ),
+            (
+                {"default": "retention_period: 5m", "m": f"{{model_id: {MODEL}, retention_period: bad}}"},
+                True,
+                ZeroPolicy(True, 300),
+            ),
+            ({"m": f"{{model_id: {MODEL}, namespace: other, {ON}}}"}, False, ZeroPolicy(False, 600)),
+            ({"m": f"{{model_id: {MODEL}, namespace: chat, {ON}}}"}, False, ZeroPolicy(True, 600)),
+            (
+                {
+                    "b": f"{{model_id: {MODEL}, retention_period: 2m}}",
+                    "a": f"{{model_id: {MODEL}, retention_period: 1m}}",
+                },
+                True,
+                ZeroPolicy(True, 60),
+            ),
+        ],
+    )
+    def test_layers(self, data, fleet_default, expected):
+        assert self.policy(data, settings=FleetSettings(scale_to_zero=fleet_default)) == expected
+
+    @pytest.mark.parametrize(
+        ("data", "says"),
+        [
+            ({"x": "retention_period: 1m"}, "entry without model_id"),
+            ({"x": "{broken"}, "not valid YAML"),
+            ({"a": "model_id: m", "b": "model_id: m"}, "second entry for model 'm'"),
+            ({"default": "retention_period: soon"}, "'soon' is not a Go duration"),
+            ({"default": "retention_period: 25h"}, "longer than a day"),
+            ({"default": "enable_scale_to_zero: 'yes'"}, "must be true or false"),
+            ({"default": "retention: 5m"}, "unknown field 'retention'"),
+        ],
+    )
+    def test_problems_are_told(self, data, says):
+        found = ZeroConfigs({ZERO: data}, REPAIRED)
+        assert any(says in notice.message for _, notice in found.notices)
+
+    def test_local_map_replaces(self):
+        maps = {ZERO: ENABLED, Key("chat", ZERO.name): {"default": "retention_period: 1m"}}
+        assert ZeroConfigs(maps, REPAIRED).resolve("chat", MODEL) == ZeroPolicy(False, 60)
+        assert ZeroConfigs(maps, REPAIRED).resolve("else", MODEL) == ZeroPolicy(True, 600)
+        assert Key(CONTROLLER, ZERO.name) == ZERO
+
+    def test_windows_to_query(self):
+        from builders import make_variant
+
+        variants = [make_variant(Serving()), make_variant(Serving("b", model="other"))]
+        data = {ZERO: {"x": f"{{model_id: {MODEL}, enable_scale_to_zero: true, retention_period: 500ms}}"}}
+        assert retentions(variants, data, REPAIRED) == {("chat", MODEL): 1}
+
+
+class TestDocumentedRule:
+    @pytest.mark.parametrize(
+        ("counts", "targets"),
+        [({WINDOW: 0.0}, (0, 0)), ({WINDOW: 3.0}, (1, 1)), ({}, (1, 1))],
+        ids=["idle", "busy", "unknown"],
+    )
+    @pytest.mark.parametrize("settings", [PUBLISHED, REPAIRED])
+    def test_enabled(self, counts, targets, settings):
+        found = run(Serving("a", IDLE), Serving("b", IDLE), zero=ENABLED, counts=counts, settings=settings)
+        assert (found["a"].target, found["b"].target) == targets
+
+    def test_marked_as_enforced(self):
+        record = one(Serving(load=IDLE), zero=ENABLED, counts={WINDOW: 0.0})
+        assert record.reason == "ScaledToZero"
+        assert [step.stage for step in record.steps][-1] == "enforcement"
+        assert record.message.startswith("no request for 600 s and none in flight")
+        assert (record.write, record.memory.transition_target) == (0, 0)
+
+    def test_not_enabled_keeps_the_cheapest_at_one(self):
+        """Desired was zero when scale-to-zero was switched off: the cheapest comes back, ties by name."""
+        memory = VariantMemory(transition_target=0, transition_since=NOW - 5)
+        dear = Serving("a", IDLE, cost=9, desired=0, memory=memory)
+        found = run(dear, Serving("b", IDLE, cost=5, desired=0, memory=memory), counts={WINDOW: 0.0})
+        assert found["b"].target == 1
+
+
+class TestProofsOfIdleness:
+    def idle(self, **changes):
+        return Serving(load=IDLE, **changes)
+
+    def zero(self, serving, **fields):
+        fields = {"zero": ENABLED, "counts": {WINDOW: 0.0}, **fields}
+        return one(serving, **fields)
+
+    @pytest.mark.parametrize(
+        ("serving", "fields", "why"),
+        [
+            (Serving(load=IDLE, running=1.0), {}, "holds 1 running"),
+            (Serving(load=[(0.0, 2.0)]), {}, "2 waiting requests"),
+            (Serving(load=IDLE, running=None), {}, "does not say how many requests it holds"),
+            (Serving(load=[(0.0, None)]), {}, "does not say how many requests it holds"),
+            (Serving(load=IDLE), {"signals": {"gateway_queue": {MODEL: 1.0}}}, "queued at the gateway"),
+            (Serving(load=IDLE), {"signals": {"partial_errors": ("gateway queue: 503",)}}, "could not be read"),
+            (Serving(load=[(0.0, 0.0)] * 9, current=10, ready=10), {}, "9 of 10 ready replicas"),
+            (Serving(load=IDLE, created=NOW - 30), {}, "not yet idle for 600 s"),
+            (Serving(load=IDLE, ready_age=20, startup=700), {}, "580 s to go"),
+            (Serving(load=IDLE, current=2, ready=1), {}, "1 of 2 replicas ready, the others are still starting"),
+            (Serving(load=IDLE, memory=VariantMemory(woken_at=NOW - 599)), {}, "1 s to go"),
+        ],
+    )
+    def test_repaired_asks_for_more(self, serving, fields, why):
+        record = self.zero(serving, settings=EAGER, **fields)
+        assert record.target > 0
+        assert any(step.stage == "enforcement" and why in step.detail for step in record.steps)
+        assert self.zero(serving, settings=PUBLISHED, **fields).target == 0 or "9 of 10" in why
+
+    def test_after_the_grace(self):
+        assert self.zero(self.idle(memory=VariantMemory(woken_at=NOW - 600))).target == 0
+
+    def test_waking_is_noticed_once_and_starts_the_grace(self):
+        woken = self.zero(self.idle(desired=0))
+        assert (woken.target, woken.memory.woken_at) == (1, NOW)
+        again = self.zero(self.idle(desired=0, memory=woken.memory), now=NOW + 15)
+        assert again.memory.woken_at == NOW
+
+    def test_on_its_way_to_zero_is_not_a_waking(self):
+        first = self.zero(self.idle(desired=1))
+        second = self.zero(self.idle(desired=0, memory=first.memory), now=NOW + 15)
+        assert (second.target, second.memory.woken_at) == (0, None)
+        assert second.memory.transition_since == NOW
+
+    def test_woken_without_metrics_yet_keeps_its_replica(self):
+        record = self.zero(Serving(current=1, ready=0, desired=0))
+        assert (record.target, record.decided, record.memory.woken_at) == (1, False, NOW)
+
+    def test_minimum_of_the_hpa_disables_it(self):
+        s = self.idle()
+        record = self.zero(s, consumers=[hpa(s, minimum=1)])
+        assert record.target == 1
+        assert "minimum of HorizontalPodAutoscaler" in record.message
+        assert self.zero(s, consumers=[hpa(s, minimum=0)]).target == 0
+        assert self.zero(s, consumers=[hpa(s, minimum=None)]).target == 1, "an HPA without a minimum has 1"
+        keda = replace(hpa(s, minimum=None), kind="ScaledObject")
+        assert self.zero(s, consumers=[keda]).target == 0
+
+    def test_minimum_annotation_disables_it(self):
+        assert self.zero(self.idle(variant={"annotations": {"modelyard.dev/min-replicas": "1"}})).target == 1
+
+
+class TestAtZero:
+    ZERO = Serving(current=0, spec=0, ready=0, desired=2)
+
+    @pytest.mark.parametrize("settings", [PUBLISHED, REPAIRED])
+    def test_publishes_zero(self, settings):
+        record = one(self.ZERO, settings=settings)
+        assert (record.target, record.publish, record.write, record.reason) == (0, True, None, "AtZero")
+        assert condition(record, "MetricsAvailable") == ("False", "MetricsUnavailable")
+        assert condition(record, "OptimizationReady")[0] == "True"
+
+    def test_even_without_prometheus(self):
+        assert one(self.ZERO, signals={"error": "down"}).target == 0
+
+    def test_is_no_scaling_of_ours(self):
+        assert one(self.ZERO).memory.scalings == {}
+
+    def test_explicit_minimum_raises_it(self):
+        s = replace(self.ZERO, variant={"annotations": {"modelyard.dev/min-replicas": "2"}})
+        record = one(s)
+        assert (record.target, record.write, record.reason) == (2, 2, "BelowMinimum")
+
+    def test_minimum_of_an_hpa_does_not(self):
+        assert one(self.ZERO, consumers=[hpa(self.ZERO, minimum=2)]).target == 0
+
+    def test_stays_at_zero_when_zero_is_not_enabled(self):
+        busy = Serving("busy", [(0.95, 9)] * 2, cost=99)
+        found = run(replace(self.ZERO, cost=1, desired=0), busy)
+        assert found["v1"].target == 0
+        assert found["busy"].target > 2
