@@ -1,0 +1,127 @@
+"""The agent itself: one watch over all pods, one `Pod` for each that is bound to a Node of ours; run by `__main__`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import aclosing
+
+import aiohttp
+
+from modelyard.cluster import PODS, Cluster, ClusterError, ClusterSettings, Object
+from modelyard.local import processes
+from modelyard.local.agent.addresses import Addresses
+from modelyard.local.agent.discovery import target_groups
+from modelyard.local.agent.health import Health
+from modelyard.local.agent.nodes import NodeKeeper
+from modelyard.local.agent.pods import Pod, PodServices
+from modelyard.local.agent.records import PodRecord, RecordStore
+from modelyard.local.agent.settings import AgentSettings
+
+logger = logging.getLogger(__name__)
+
+_RETRY = 1.0
+_ORPHAN_GRACE = 5.0
+
+
+class Agent:
+    """Plays the kubelet for all Nodes."""
+
+    def __init__(self, settings: AgentSettings) -> None:
+        self._settings = settings
+        self._addresses = Addresses(settings.address_prefix)
+        names = [f"{group.name}-{index}" for group in settings.nodes for index in range(group.count)]
+        self._nodes = {name: self._addresses.node(index) for index, name in enumerate(names)}
+        self._store = RecordStore(settings.records)
+        self._records: dict[str, PodRecord] = {record.uid: record for record in self._store.all()}
+        self._pods: dict[str, Pod] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._objects: dict[str, Object] = {}
+        self._health = Health(settings.health_port, lambda: target_groups(self._objects.values()))
+
+    async def run(self) -> None:
+        """Work until cancelled. Containers keep running after that; the next agent adopts them."""
+        connection = ClusterSettings(kubeconfig=self._settings.kubeconfig, field_manager="modelyard-node-agent")
+        # Probes go to loopback addresses, one short connection each, and never through a proxy.
+        connector = aiohttp.TCPConnector(limit=0, force_close=True)
+        async with (
+            self._health.serving(),
+            Cluster.connect(connection) as cluster,
+            aiohttp.ClientSession(connector=connector, trust_env=False) as session,
+        ):
+            services = PodServices(cluster, self._settings, self._store, self._addresses, session)
+            keeper = NodeKeeper(cluster, self._settings.nodes, self._nodes, self._settings.heartbeat)
+            await self._register(keeper)
+            heartbeat = asyncio.create_task(keeper.run(), name="heartbeat")
+            try:
+                await self._watch(services)
+            finally:
+                tasks = [heartbeat, *self._tasks.values()]
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _register(self, keeper: NodeKeeper) -> None:
+        while True:
+            try:
+                await keeper.register()
+                return
+            except ClusterError as error:
+                logger.warning("nodes cannot be registered yet: %s", error)
+                await asyncio.sleep(_RETRY)
+
+    async def _watch(self, services: PodServices) -> None:
+        while True:
+            try:
+                async with aclosing(services.cluster.watch(PODS)) as events:
+                    async for event in events:
+                        await self._handle(event.kind, event.object, services)
+            except ClusterError as error:
+                logger.error("the watch over pods ended: %s", error)
+                await asyncio.sleep(_RETRY)
+
+    async def _handle(self, kind: str, pod: Object, services: PodServices) -> None:
+        if kind == "SYNC":
+            await self._stop_orphans()
+            self._health.ready = True
+            return
+        uid = pod["metadata"]["uid"]
+        if kind == "DELETED":
+            self._objects.pop(uid, None)
+        else:
+            self._objects[uid] = pod
+        node = (pod.get("spec") or {}).get("nodeName")
+        if node not in self._nodes:
+            return
+        known = self._pods.get(uid)
+        if kind == "DELETED":
+            if known is not None:
+                known.vanished()
+            return
+        if known is None:
+            known = Pod(pod, self._nodes[node], services, self._records.pop(uid, None))
+            self._pods[uid] = known
+            self._tasks[uid] = asyncio.create_task(self._live(uid, known), name=f"pod {known.described}")
+        known.update(pod)
+
+    async def _live(self, uid: str, pod: Pod) -> None:
+        """Run a pod to its end; an unforeseen error is logged and the pod carried on with, not abandoned."""
+        while True:
+            try:
+                await pod.run()
+                break
+            except Exception:
+                logger.exception("pod %s: unforeseen error, trying again", pod.described)
+                await asyncio.sleep(_RETRY)
+        self._pods.pop(uid, None)
+        self._tasks.pop(uid, None)
+
+    async def _stop_orphans(self) -> None:
+        """Stop what runs for pods that no longer exist: they were removed while no agent was running."""
+        orphans, self._records = self._records, {}
+        for record in orphans.values():
+            alive = [identity for identity in record.processes() if identity.alive()]
+            if alive:
+                logger.warning("pod %s/%s no longer exists: stopping its processes", record.namespace, record.name)
+                await asyncio.to_thread(processes.stop, alive, _ORPHAN_GRACE)
+            self._store.remove(record.uid)

@@ -1,0 +1,298 @@
+"""One pod on one of our Nodes: its containers, its status, its end; run by `agent`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import aiohttp
+
+from modelyard.cluster import PODS, Cluster, ClusterError, Conflict, NotFound, Object
+from modelyard.local.agent.addresses import Addresses
+from modelyard.local.agent.containers import Container, ContainerPlace
+from modelyard.local.agent.environment import PodPlace, resolve
+from modelyard.local.agent.launch import Launch, plan
+from modelyard.local.agent.records import ContainerRecord, PodRecord, RecordStore
+from modelyard.local.agent.settings import AgentSettings
+from modelyard.local.agent.status import ContainerView, pod_status
+from modelyard.local.state import now
+
+logger = logging.getLogger(__name__)
+
+_RETRY_FIRST = 0.2
+_RETRY_LAST = 5.0
+# A pod that was deleted with force has no time left; the kubelet gives it this much.
+_FORCED_GRACE = 2.0
+
+
+@dataclass(frozen=True)
+class PodServices:
+    """What all pods of an agent share."""
+
+    cluster: Cluster
+    settings: AgentSettings
+    records: RecordStore
+    addresses: Addresses
+    session: aiohttp.ClientSession
+
+
+class Pod:
+    """The life of one pod, from its binding to a Node to its removal."""
+
+    def __init__(self, pod: Object, host_address: str, services: PodServices, record: PodRecord | None) -> None:
+        self._pod = pod
+        self._services = services
+        self._host_address = host_address
+        self._dirty = asyncio.Event()
+        self._deleted = asyncio.Event()
+        self._vanished = False
+        self._events: set[asyncio.Task[None]] = set()
+        self._restart_policy = str(pod["spec"].get("restartPolicy", "Always"))
+        self.record = record or PodRecord(
+            uid=pod["metadata"]["uid"],
+            namespace=pod["metadata"]["namespace"],
+            name=pod["metadata"]["name"],
+            node=pod["spec"]["nodeName"],
+            started_at=now(),
+        )
+        if not self.record.address or not services.addresses.claim(self.record.address):
+            self.record.address = services.addresses.take()
+        init_policy = "Never" if self._restart_policy == "Never" else "OnFailure"
+        self._init = [self._container(spec, init_policy) for spec in pod["spec"].get("initContainers") or []]
+        self._main = [self._container(spec, self._restart_policy) for spec in pod["spec"]["containers"]]
+        if record is not None:
+            self._adopt()
+
+    @property
+    def described(self) -> str:
+        """Namespace and name, for messages."""
+        return f"{self.record.namespace}/{self.record.name}"
+
+    # What the API says
+
+    def update(self, pod: Object) -> None:
+        """The pod object changed."""
+        if _revision(pod) < _revision(self._pod):
+            # From before our own last write of the status, which is on its way.
+            return
+        self._pod = pod
+        if pod["metadata"].get("deletionTimestamp"):
+            self._deleted.set()
+        self._dirty.set()
+
+    def vanished(self) -> None:
+        """The pod object is gone."""
+        self._vanished = True
+        self._deleted.set()
+
+    # Life
+
+    async def run(self) -> None:
+        """Live until the pod is deleted and everything of it has ended."""
+        if self._over():
+            # Finished under an earlier agent: nothing to run, only its deletion to await.
+            await self._deleted.wait()
+            await self._remove()
+            return
+        self._services.records.save(self.record)
+        self._dirty.set()
+        reporter = asyncio.create_task(self._report_changes(), name=f"status of {self.described}")
+        work = asyncio.create_task(self._work(), name=f"containers of {self.described}")
+        deletion = asyncio.create_task(self._deleted.wait())
+        try:
+            # A failure of the work must surface here, not wait for a deletion that may never come.
+            await asyncio.wait({work, deletion}, return_when=asyncio.FIRST_COMPLETED)
+            if work.done() and not self._deleted.is_set():
+                work.result()
+                await deletion
+            containers = [*self._init, *self._main]
+            for container in containers:
+                container.refuse_traffic()
+            self._dirty.set()
+            work.cancel()
+            await asyncio.gather(work, return_exceptions=True)
+            grace = self._grace()
+            await asyncio.gather(*(container.stop(grace) for container in containers))
+        finally:
+            for task in (reporter, work, deletion):
+                task.cancel()
+            await asyncio.gather(reporter, work, deletion, return_exceptions=True)
+        if not self._vanished:
+            await self._report_until_done()
+        await self._remove()
+
+    def _over(self) -> bool:
+        phase = (self._pod.get("status") or {}).get("phase")
+        return phase in ("Succeeded", "Failed") and not self.record.processes()
+
+    def _grace(self) -> float:
+        if self._vanished:
+            return _FORCED_GRACE
+        metadata = self._pod["metadata"]
+        grace = metadata.get("deletionGracePeriodSeconds")
+        if grace is None:
+            grace = self._pod["spec"].get("terminationGracePeriodSeconds", 30)
+        return float(grace)
+
+    async def _work(self) -> None:
+        for container in self._init:
+            if not container.succeeded:
+                await container.run()
+            if not container.succeeded:
+                # Failed for good; the status says so.
+                return
+        await asyncio.gather(*(container.run() for container in self._main))
+
+    async def _remove(self) -> None:
+        """Take the object out of the API and forget the pod."""
+        delay = _RETRY_FIRST
+        while not self._vanished:
+            try:
+                await self._services.cluster.delete(
+                    PODS, self.record.name, self.record.namespace, grace_seconds=0, uid=self.record.uid
+                )
+                break
+            except Conflict:
+                # Another pod has this name by now: ours is gone.
+                break
+            except ClusterError as error:
+                logger.warning("pod %s cannot be removed yet: %s", self.described, error)
+                await asyncio.sleep(delay)
+                delay = min(2 * delay, _RETRY_LAST)
+        self._services.records.remove(self.record.uid)
+        self._services.addresses.free(self.record.address)
+
+    # Containers
+
+    def _container(self, spec: Object, restart_policy: str) -> Container:
+        name = str(spec["name"])
+        record = self.record.containers.setdefault(name, ContainerRecord())
+        folder = self._services.settings.logs / f"{self.record.namespace}_{self.record.name}_{self.record.uid}"
+        place = ContainerPlace(
+            address=self.record.address,
+            log=folder / f"{name}.log",
+            session=self._services.session,
+            backoff_scale=self._services.settings.backoff_scale,
+            launch=self._launch,
+            changed=self._changed,
+            event=self._event,
+        )
+        return Container(spec, restart_policy, record, place)
+
+    def _adopt(self) -> None:
+        status = self._pod.get("status") or {}
+        known = {entry["name"]: entry for entry in status.get("containerStatuses") or []}
+        for container in [*self._init, *self._main]:
+            last = known.get(container.name) or {}
+            container.adopt(started=bool(last.get("started")), ready=bool(last.get("ready")))
+
+    async def _launch(self, spec: Object) -> Launch:
+        place = PodPlace(self.record.address, self._host_address, self.record.node)
+        env = await resolve(self._services.cluster, self._pod, spec, place)
+        return plan(spec, env, self.record.address, self.record.name)
+
+    def _changed(self) -> None:
+        if not self._vanished:
+            self._services.records.save(self.record)
+        self._dirty.set()
+
+    def _event(self, kind: str, reason: str, message: str) -> None:
+        if self._vanished:
+            return
+        task = asyncio.create_task(
+            self._services.cluster.record_event(self._pod, reason, message, kind, component="modelyard-node-agent")
+        )
+        # The loop keeps only weak references to tasks.
+        self._events.add(task)
+        task.add_done_callback(self._events.discard)
+
+    # Status
+
+    def _views(self, containers: Sequence[Container], policy: str, *, init: bool) -> list[ContainerView]:
+        def restarts(container: Container) -> bool:
+            if self._deleted.is_set() or policy == "Never":
+                return False
+            return policy == "Always" or not container.succeeded
+
+        return [
+            ContainerView(
+                name=container.name,
+                image=str(container.spec.get("image", "")),
+                record=container.record,
+                waiting=container.waiting if init or self._initialized() else ("PodInitializing", ""),
+                started=container.started,
+                ready=container.ready,
+                restarts=restarts(container),
+                init=init,
+            )
+            for container in containers
+        ]
+
+    def _initialized(self) -> bool:
+        return all(container.succeeded for container in self._init)
+
+    def _status(self) -> Object:
+        return pod_status(
+            self._pod,
+            self._views(self._init, "OnFailure", init=True),
+            self._views(self._main, self._restart_policy, init=False),
+            address=self.record.address,
+            host_address=self._host_address,
+            started_at=self.record.started_at,
+            moment=now(),
+        )
+
+    async def _report_changes(self) -> None:
+        while True:
+            await self._dirty.wait()
+            self._dirty.clear()
+            await self._report_until_done()
+
+    async def _report_until_done(self) -> None:
+        """Write the status if it differs from the object's, as often as it takes."""
+        delay = _RETRY_FIRST
+        while not self._vanished:
+            status = self._status()
+            if _says(self._pod.get("status") or {}, status):
+                return
+            patch = {"metadata": {"uid": self.record.uid}, "status": status}
+            try:
+                stored = await self._services.cluster.merge_patch(
+                    PODS, self.record.name, patch, self.record.namespace, subresource="status"
+                )
+            except (NotFound, Conflict):
+                # Gone, or another pod of the same name: the watch will say so.
+                return
+            except ClusterError as error:
+                logger.warning("status of pod %s cannot be written yet: %s", self.described, error)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._dirty.wait(), delay)
+                self._dirty.clear()
+                delay = min(2 * delay, _RETRY_LAST)
+                continue
+            if _revision(stored) >= _revision(self._pod):
+                self._pod = stored
+            return
+
+
+def _says(present: object, wanted: object) -> bool:
+    """Whether `present` holds all of `wanted`; the server leaves out nulls and empty maps and may add defaults."""
+    if isinstance(wanted, dict):
+        there = present if isinstance(present, dict) else {}
+        return all(_says(there.get(key), value) for key, value in wanted.items())
+    if isinstance(wanted, list):
+        return (
+            isinstance(present, list)
+            and len(present) == len(wanted)
+            and all(_says(a, b) for a, b in zip(present, wanted, strict=True))
+        )
+    return present == wanted
+
+
+def _revision(pod: Object) -> int:
+    """Resource versions of one object grow; 0 where a server writes them otherwise."""
+    text = str(pod["metadata"].get("resourceVersion", ""))
+    return int(text) if text.isdigit() else 0

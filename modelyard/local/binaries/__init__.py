@@ -1,0 +1,1 @@
+"""Finding, downloading and building the programs a local cluster consists of."""

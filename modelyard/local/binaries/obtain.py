@@ -1,0 +1,78 @@
+"""Making sure that programs are there; called by the stack before it starts anything.
+
+What is not on this machine comes from the publishers' releases where the network reaches them (a current Kubernetes),
+else from Debian (Kubernetes 1.20, compiled once, about four minutes on two cores). `MODELYARD_BINARIES=release` or
+`debian` allows one of the two only, `none` neither.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from modelyard.local import paths
+from modelyard.local.binaries import debian, releases, store
+from modelyard.local.binaries.locate import locate
+from modelyard.local.errors import BinaryNotFound
+
+_CHOICES = ("auto", "release", "debian", "none")
+
+
+def ensure(names: Iterable[str], progress: Callable[[str], None]) -> dict[str, Path]:
+    """Path of every named program, obtaining what is missing.
+
+    Args:
+        names: programs out of `locate.SERVERS`.
+        progress: told in lines what takes long.
+
+    Raises:
+        BinaryNotFound: a program is neither here nor to be had; the message says what was tried.
+    """
+    wanted = list(names)
+    found, missing = _search(wanted)
+    if not missing:
+        return found
+    with store.exclusively(lambda: progress("another process is obtaining programs; waiting for it")):
+        found, missing = _search(wanted)
+        if missing:
+            if "kube-apiserver" in missing and locate("kubectl") is None:
+                # Not asked for, but who lacks the servers will want to look at them, and it comes from the same place.
+                missing.append("kubectl")
+            progress(f"not on this machine: {', '.join(missing)}; obtaining them once, into {paths.binaries_dir()}")
+            _obtain(missing, progress)
+            found, missing = _search(wanted)
+    if missing:
+        raise BinaryNotFound(f"{', '.join(missing)} were obtained but are not in {paths.binaries_dir()}")
+    return found
+
+
+def _search(names: list[str]) -> tuple[dict[str, Path], list[str]]:
+    located = {name: locate(name) for name in names}
+    found = {name: path for name, path in located.items() if path is not None}
+    return found, [name for name in names if name not in found]
+
+
+def _obtain(missing: list[str], progress: Callable[[str], None]) -> None:
+    choice = os.environ.get("MODELYARD_BINARIES", "auto")
+    if choice not in _CHOICES:
+        raise BinaryNotFound(f"MODELYARD_BINARIES is {choice!r}; it may be {', '.join(_CHOICES)}")
+    tried: list[str] = []
+    for name, source in (("release", releases.obtain), ("debian", debian.obtain)):
+        if choice not in ("auto", name):
+            continue
+        try:
+            source(missing, progress)
+            return
+        except releases.Unreachable as error:
+            tried.append(f"releases: {error}")
+            progress(f"the publishers' releases are out of reach ({error})")
+        except BinaryNotFound as error:
+            tried.append(f"{name}: {error}")
+            if choice == "auto":
+                progress(f"{name}: {error}")
+    raise BinaryNotFound(
+        f"{', '.join(missing)}: not in KUBEBUILDER_ASSETS, on PATH or in {paths.binaries_dir()}, and not to be had ("
+        + ("; ".join(tried) or "MODELYARD_BINARIES=none")
+        + "). Put the programs into a folder and set KUBEBUILDER_ASSETS to it"
+    )

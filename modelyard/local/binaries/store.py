@@ -1,0 +1,94 @@
+"""Our cache of programs: one file each, put there whole or not at all, and a manifest of where they came from."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from modelyard.local import paths
+from modelyard.local.files import write_atomically
+from modelyard.local.state import now
+
+MANIFEST = "manifest.json"
+_SCRATCH = "obtain-"
+
+
+def install(name: str, program: Path, source: str) -> Path:
+    """Move a finished program into the cache and note its source; a reader sees the whole file or none.
+
+    Args:
+        name: file name in the cache.
+        program: the finished file, on any file system.
+        source: where it came from, for the manifest.
+    """
+    folder = paths.binaries_dir()
+    folder.mkdir(parents=True, exist_ok=True)
+    target = folder / name
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{name}.", dir=folder)
+    os.close(descriptor)
+    try:
+        shutil.copyfile(program, temporary)
+        Path(temporary).chmod(0o755)
+        with Path(temporary).open("rb") as stream:
+            os.fsync(stream.fileno())
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        Path(temporary).replace(target)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    manifest = read_manifest()
+    manifest[name] = {"source": source, "sha256": digest, "installed": now().isoformat()}
+    write_atomically(folder / MANIFEST, json.dumps(manifest, indent=1, sort_keys=True) + "\n", mode=0o644)
+    return target
+
+
+def read_manifest() -> dict[str, dict[str, str]]:
+    """Source, SHA-256 and time of each program in the cache."""
+    try:
+        found = json.loads((paths.binaries_dir() / MANIFEST).read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+@contextmanager
+def exclusively(waiting: Callable[[], None]) -> Iterator[None]:
+    """Hold the cache's lock, so that of several processes one obtains programs and the others then find them.
+
+    Args:
+        waiting: called once when another process holds the lock.
+    """
+    paths.cache_dir().mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(paths.cache_dir() / "obtain.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            waiting()
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """A folder for downloads and builds, removed at the end; what a killed predecessor left goes first.
+
+    To be used under `exclusively` only.
+    """
+    for left in paths.cache_dir().glob(f"{_SCRATCH}*"):
+        if left.is_dir():
+            shutil.rmtree(left, ignore_errors=True)
+    folder = Path(tempfile.mkdtemp(prefix=_SCRATCH, dir=paths.cache_dir()))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

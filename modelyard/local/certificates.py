@@ -1,0 +1,161 @@
+"""The cluster's certificate authority and certificates; made once per instance by the supervisor.
+
+What each is for is the table of https://kubernetes.io/docs/setup/best-practices/certificates/. One authority signs
+servers, clients and the front proxy: the front proxy is told apart by its common name.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+ADMIN = "admin"
+CONTROLLER_MANAGER = "controller-manager"
+SCHEDULER = "scheduler"
+AGENT = "agent"
+PROMETHEUS = "prometheus"
+FRONT_PROXY = "front-proxy"
+SERVER = "server"
+
+# Common name and organisations (user and groups) of each client. The agent and Prometheus are admins of this cluster:
+# it listens on loopback and belongs to the one user who can read these files.
+_CLIENTS: dict[str, tuple[str, str | None]] = {
+    ADMIN: ("modelyard-admin", "system:masters"),
+    CONTROLLER_MANAGER: ("system:kube-controller-manager", None),
+    SCHEDULER: ("system:kube-scheduler", None),
+    AGENT: ("modelyard-node-agent", "system:masters"),
+    PROMETHEUS: ("modelyard-prometheus", "system:masters"),
+    FRONT_PROXY: ("front-proxy-client", None),
+}
+_SERVER_NAMES = [
+    "localhost",
+    "kubernetes",
+    "kubernetes.default",
+    "kubernetes.default.svc",
+    "kubernetes.default.svc.cluster.local",
+]
+_SERVER_ADDRESSES = ["127.0.0.1", "10.0.0.1"]
+_VALIDITY = timedelta(days=3650)
+
+
+def certificate(folder: Path, name: str) -> Path:
+    """Path of a certificate; `ca` is the authority's."""
+    return folder / f"{name}.crt"
+
+
+def private_key(folder: Path, name: str) -> Path:
+    """Path of a private key; `service-account` signs the tokens."""
+    return folder / f"{name}.key"
+
+
+def create(folder: Path) -> None:
+    """Make all keys and certificates (PEM, P-256, ten years) unless the folder has them already."""
+    marker = folder / "complete"
+    if marker.exists():
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o700)
+    now = datetime.now(UTC)
+    ca_key = ec.generate_private_key(ec.SECP256R1())
+    ca_name = _name("modelyard-local-ca", None)
+    ca = (
+        _builder(ca_name, ca_name, ca_key.public_key(), now)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_key_usage(sign_certificates=True), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(ca_key.public_key()), critical=False)
+        .sign(ca_key, hashes.SHA256())
+    )
+    _write_key(private_key(folder, "ca"), ca_key)
+    certificate(folder, "ca").write_bytes(ca.public_bytes(serialization.Encoding.PEM))
+
+    for name, (user, group) in _CLIENTS.items():
+        _leaf(folder, name, _name(user, group), ca, ca_key, now, server=False)
+    _leaf(folder, SERVER, _name("modelyard-local", None), ca, ca_key, now, server=True)
+
+    # RS256: what every Kubernetes version can sign service account tokens with.
+    account = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    _write_key(private_key(folder, "service-account"), account)
+    (folder / "service-account.pub").write_bytes(
+        account.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    )
+    marker.touch()
+
+
+def _name(common_name: str, organization: str | None) -> x509.Name:
+    attributes = [x509.NameAttribute(NameOID.COMMON_NAME, common_name)]
+    if organization is not None:
+        attributes.insert(0, x509.NameAttribute(NameOID.ORGANIZATION_NAME, organization))
+    return x509.Name(attributes)
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, now: datetime
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        # A little into the past, for clocks that are set back.
+        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_after(now + _VALIDITY)
+    )
+
+
+def _key_usage(*, sign_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=True,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=sign_certificates,
+        crl_sign=sign_certificates,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _leaf(
+    folder: Path,
+    name: str,
+    subject: x509.Name,
+    ca: x509.Certificate,
+    ca_key: ec.EllipticCurvePrivateKey,
+    now: datetime,
+    *,
+    server: bool,
+) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    usage = ExtendedKeyUsageOID.SERVER_AUTH if server else ExtendedKeyUsageOID.CLIENT_AUTH
+    builder = (
+        _builder(subject, ca.subject, key.public_key(), now)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_key_usage(sign_certificates=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False)
+    )
+    if server:
+        names: list[x509.GeneralName] = [x509.DNSName(host) for host in _SERVER_NAMES]
+        names += [x509.IPAddress(ipaddress.ip_address(address)) for address in _SERVER_ADDRESSES]
+        builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+    _write_key(private_key(folder, name), key)
+    certificate(folder, name).write_bytes(
+        builder.sign(ca_key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+    )
+
+
+def _write_key(path: Path, key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey) -> None:
+    path.touch(mode=0o600)
+    path.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
+        )
+    )

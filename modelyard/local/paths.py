@@ -1,0 +1,75 @@
+"""Where the local cluster keeps things on disk; called by the stack, the binaries and the command line.
+
+Follows the XDG base directories. `MODELYARD_HOME` moves the state of every instance, `MODELYARD_CACHE` the binaries.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from modelyard.local.errors import LocalClusterError
+
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?")
+
+
+def _xdg(variable: str, fallback: str) -> Path:
+    value = os.environ.get(variable, "")
+    # The XDG specification says to ignore relative paths.
+    return Path(value) if value.startswith("/") else Path.home() / fallback
+
+
+def cache_dir() -> Path:
+    """Folder of what can be obtained again: `MODELYARD_CACHE`, else `$XDG_CACHE_HOME/modelyard`."""
+    own = os.environ.get("MODELYARD_CACHE")
+    return Path(own).expanduser().absolute() if own else _xdg("XDG_CACHE_HOME", ".cache") / "modelyard"
+
+
+def binaries_dir() -> Path:
+    """Folder of the programs that Modelyard downloaded or built."""
+    return cache_dir() / "bin"
+
+
+def home_dir() -> Path:
+    """Folder of all instances: `MODELYARD_HOME`, else `$XDG_STATE_HOME/modelyard`."""
+    own = os.environ.get("MODELYARD_HOME")
+    return Path(own).expanduser().absolute() if own else _xdg("XDG_STATE_HOME", ".local/state") / "modelyard"
+
+
+def instance_dir(name: str = "default", directory: Path | None = None) -> Path:
+    """Folder of one instance.
+
+    Raises:
+        LocalClusterError: the name is not a DNS label (a-z, 0-9 and '-', at most 40 characters).
+    """
+    if directory is not None:
+        return directory.expanduser().absolute()
+    if not _NAME.fullmatch(name):
+        raise LocalClusterError(
+            f"local cluster name {name!r}: only a-z, 0-9 and '-' (inside), at most 40 characters; choose another --name"
+        )
+    return home_dir() / "local" / name
+
+
+class InstancePaths:
+    """The files of one instance, by what they are."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.settings = root / "settings.json"
+        self.state = root / "state.json"
+        self.lock = root / "supervisor.lock"
+        self.kubeconfig = root / "kubeconfig"
+        self.kubeconfigs = root / "kubeconfigs"
+        self.pki = root / "pki"
+        self.logs = root / "logs"
+        self.etcd = root / "etcd"
+        self.agent = root / "agent"
+        self.agent_config = root / "agent.json"
+        self.prometheus = root / "prometheus"
+        self.prometheus_config = root / "prometheus.yml"
+
+    def log(self, component: str) -> Path:
+        """Log file of one component."""
+        return self.logs / f"{component}.log"

@@ -1,0 +1,119 @@
+"""What the supervisor tells the outside: one file, replaced at every change; read by the stack and `status`."""
+
+from __future__ import annotations
+
+import signal
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from modelyard.local.files import write_atomically
+from modelyard.local.processes import ProcessIdentity
+from modelyard.local.settings import Component
+
+_EVENTS = 50
+
+
+def now() -> datetime:
+    """The present moment in UTC, to the second, as Kubernetes writes times."""
+    return datetime.now(UTC).replace(microsecond=0)
+
+
+class Phase(StrEnum):
+    """Where the whole cluster stands."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+
+class ComponentPhase(StrEnum):
+    """Where one component stands."""
+
+    WAITING = "waiting"
+    STARTING = "starting"
+    READY = "ready"
+    NOT_READY = "not ready"
+    BACK_OFF = "back-off"
+    STOPPED = "stopped"
+
+
+class LastExit(BaseModel):
+    """How a component last ended."""
+
+    code: int | None = Field(None, description="exit code; unset when a signal ended it")
+    signal: str | None = Field(None, description="name of the signal that ended it")
+    at: datetime
+
+    @classmethod
+    def of(cls, returncode: int) -> LastExit:
+        """From a `Popen.returncode` (negative: a signal)."""
+        if returncode < 0:
+            return cls(signal=signal.Signals(-returncode).name, at=now())
+        return cls(code=returncode, at=now())
+
+    def __str__(self) -> str:
+        return f"exit code {self.code}" if self.signal is None else self.signal
+
+
+class ComponentState(BaseModel):
+    """One component as the supervisor sees it."""
+
+    phase: ComponentPhase = ComponentPhase.WAITING
+    process: ProcessIdentity | None = None
+    started_at: datetime | None = None
+    restarts: int = 0
+    last_exit: LastExit | None = None
+    message: str = ""
+    address: str = ""
+    version: str = ""
+    log: str = ""
+
+
+class Event(BaseModel):
+    """Something worth telling that happened to a component."""
+
+    at: datetime
+    component: str
+    message: str
+
+
+class StackState(BaseModel):
+    """The whole cluster as the supervisor sees it."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    phase: Phase = Phase.STARTING
+    message: str = ""
+    supervisor: ProcessIdentity
+    started_at: datetime
+    slot: int | None = None
+    pod_prefix: str = ""
+    kubeconfig: str = ""
+    components: dict[Component, ComponentState] = Field(default_factory=dict)
+    events: list[Event] = Field(default_factory=list, description="the latest, oldest first")
+
+    def record(self, component: str, message: str) -> None:
+        """Remember an event."""
+        self.events = [*self.events, Event(at=now(), component=component, message=message)][-_EVENTS:]
+
+    def save(self, path: Path) -> None:
+        """Replace the state file."""
+        write_atomically(path, self.model_dump_json(indent=1))
+
+    def processes(self) -> list[ProcessIdentity]:
+        """Components' processes that may run, in stopping order (the reverse of starting)."""
+        states = [self.components[component] for component in reversed(Component) if component in self.components]
+        return [state.process for state in states if state.process is not None]
+
+
+def load(path: Path) -> StackState | None:
+    """The last written state; None when there is none (or it is not readable as one)."""
+    try:
+        return StackState.model_validate_json(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValidationError):
+        return None

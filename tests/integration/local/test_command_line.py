@@ -1,0 +1,114 @@
+"""`modelyard local` as a person types it, in processes of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from modelyard.local.processes import ProcessIdentity, python_path_environment, wait_all_gone
+
+pytestmark = pytest.mark.integration
+
+
+class Command:
+    def __init__(self, home: Path) -> None:
+        self.env = {**os.environ, **python_path_environment(), "MODELYARD_HOME": str(home), "COLUMNS": "200"}
+
+    def __call__(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        argv = [sys.executable, "-m", "modelyard.cli.local", *arguments]
+        return subprocess.run(argv, env=self.env, capture_output=True, text=True, timeout=200)
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Iterator[Command]:
+    command = Command(tmp_path)
+    yield command
+    command("down")
+
+
+def test_up_status_logs_down(local: Command, tmp_path: Path) -> None:
+    absent = local("status")
+    assert absent.returncode == 1
+    assert "never started" in absent.stdout
+
+    small = ("--component", "etcd", "--component", "apiserver")
+    up = local("up", *small)
+    assert up.returncode == 0, up.stderr
+    assert "apiserver is ready at https://127.0.0.1:" in up.stderr
+    path = local("kubeconfig").stdout.strip()
+    assert f'export KUBECONFIG="{path}"' in up.stdout
+    assert oct(Path(path).stat().st_mode & 0o777) == "0o600"
+
+    other = local("up", *small, "--scrape-interval", "1s")
+    assert other.returncode == 0
+    assert "with other settings" in other.stderr
+
+    table = local("status")
+    assert table.returncode == 0, table.stdout
+    assert "healthy" in table.stdout
+    overview = json.loads(local("status", "-o", "json").stdout)
+    assert overview["healthy"] is True
+    assert [row["name"] for row in overview["components"]] == ["etcd", "apiserver"]
+    assert all(row["memory_bytes"] > 1e6 for row in overview["components"])
+    assert local("logs", "etcd", "-n", "1").stdout.count("\n") == 1
+    unknown = local("logs", "nothing")
+    assert unknown.returncode == 1
+    assert "components are etcd" in unknown.stderr
+
+    # Without its supervisor the cluster is reported as not healthy, and `down` still stops all of it.
+    supervisor = ProcessIdentity.of(overview["supervisor_pid"])
+    children = [ProcessIdentity.of(row["pid"]) for row in overview["components"]]
+    assert supervisor is not None
+    supervisor.send(signal.SIGKILL)
+    assert wait_all_gone([supervisor], 10)
+    orphaned = local("status")
+    assert orphaned.returncode == 1
+    assert "supervisor was killed" in orphaned.stdout
+    down = local("down")
+    assert down.returncode == 0, down.stderr
+    assert not any(child is not None and child.alive() for child in children)
+    assert not (tmp_path / "local" / "default").exists()
+    assert "there is no local cluster" in local("down").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("up", "--name", "A B"), "local cluster name"),
+        (("up", "--component", "agent"), "agent needs apiserver"),
+        (("up", "--node", "h100"), "COUNTxGPUS"),
+        (("up", "--scrape-target", "http://x"), "is not host:port"),
+        (("kubeconfig", "--name", "absent"), "modelyard local up"),
+    ],
+)
+def test_mistakes_are_explained(local: Command, arguments: tuple[str, ...], said: str) -> None:
+    done = local(*arguments)
+    assert done.returncode == 1
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_component_that_cannot_start_is_shown_with_its_log(local: Command, tmp_path: Path) -> None:
+    broken = tmp_path / "bin"
+    broken.mkdir()
+    script = broken / "etcd"
+    script.write_text(
+        "#!/bin/sh\n"
+        '[ "$1" = --version ] && echo 3.4.0 && exit\n'
+        '[ "$1" = --help ] && exit\n'
+        "echo disk on fire >&2; exit 7\n"
+    )
+    script.chmod(0o755)
+    local.env["KUBEBUILDER_ASSETS"] = str(broken)
+    done = local("up", "--component", "etcd")
+    assert done.returncode == 1
+    assert "etcd" in done.stderr
+    assert "exit code 7" in done.stderr
+    assert "disk on fire" in done.stderr
