@@ -1,0 +1,335 @@
+"""Read the cluster and Prometheus into one ``Fleet``. Called by ``modelyard.loop.tick``.
+
+One list of each kind of object per tick and a constant number of PromQL queries, whatever the number of variants.
+VariantAutoscalings and workloads are read consistently; ConfigMaps, pods, ReplicaSets, nodes and namespaces from the
+API server's watch cache. Anything a decision cannot do without raises; what it can do without is marked unknown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from modelyard.autoscaling.config_maps import saturation_names
+from modelyard.autoscaling.fleet import (
+    Consumer,
+    Fleet,
+    Key,
+    Namespace,
+    Node,
+    OwnerRef,
+    Pod,
+    Signals,
+    Variant,
+    Workload,
+    WorkloadId,
+)
+from modelyard.autoscaling.saturation_config import SaturationConfigs
+from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.zero_config import retentions
+from modelyard.cluster import (
+    CONFIG_MAPS,
+    DEPLOYMENTS,
+    NAMESPACES,
+    NODES,
+    PODS,
+    REPLICA_SETS,
+    STATEFUL_SETS,
+    Cluster,
+    ClusterError,
+    Forbidden,
+    NotFound,
+    ResourceType,
+    UnknownKind,
+)
+from modelyard.loop import observe
+from modelyard.prometheus.client import Prometheus, PrometheusError
+from modelyard.prometheus.signals import LastSeen, read_signals
+from modelyard.resources import VariantAutoscaling
+
+log = logging.getLogger(__name__)
+
+VARIANTS = ResourceType.of_resource(VariantAutoscaling)
+LISTED = {("apps", "Deployment"), ("apps", "StatefulSet"), ("leaderworkerset.x-k8s.io", "LeaderWorkerSet")}
+NAMESPACE_LISTS = 20
+"""Up to this many namespaces, pods are listed per namespace; beyond, once for the whole cluster."""
+CONCURRENCY = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which objects a loop is responsible for."""
+
+    namespaces: tuple[str, ...] = ()
+    label_selector: str = ""
+
+
+class VariantCache:
+    """Parsed VariantAutoscalings by uid and resourceVersion, so that an unchanged fleet is not parsed every tick."""
+
+    def __init__(self) -> None:
+        self._parsed: dict[str, tuple[str, Variant]] = {}
+
+    def parse(self, items: Iterable[Mapping[str, Any]]) -> tuple[Variant, ...]:
+        """Parse, reusing what has not changed; forgets what is gone."""
+        fresh: dict[str, tuple[str, Variant]] = {}
+        variants = []
+        for item in items:
+            metadata = item["metadata"]
+            uid, version = metadata["uid"], metadata["resourceVersion"]
+            known = self._parsed.get(uid)
+            parsed = known[1] if known and known[0] == version else observe.variant(item)
+            fresh[uid] = (version, parsed)
+            variants.append(parsed)
+        self._parsed = fresh
+        return tuple(variants)
+
+
+async def collect(
+    cluster: Cluster,
+    prometheus: Prometheus | PrometheusError,
+    settings: FleetSettings,
+    selection: Selection,
+    cache: VariantCache,
+    last_seen: LastSeen,
+) -> Fleet:
+    """One picture of the fleet. Raises ``ClusterError`` when the API server cannot give the vital lists."""
+    # Parsing ten thousand pods makes a million objects and no cycles: the collector would cost more than the parsing.
+    pause = gc.isenabled()
+    gc.disable()
+    try:
+        return await _collect(cluster, prometheus, settings, selection, cache, last_seen)
+    finally:
+        if pause:
+            gc.enable()
+
+
+async def _collect(
+    cluster: Cluster,
+    prometheus: Prometheus | PrometheusError,
+    settings: FleetSettings,
+    selection: Selection,
+    cache: VariantCache,
+    last_seen: LastSeen,
+) -> Fleet:
+    spaces = selection.namespaces or ((settings.watch_namespace,) if settings.watch_namespace else ())
+    variants = cache.parse(await _list(cluster, VARIANTS, spaces, selection.label_selector))
+    configured = await _config_maps(cluster, settings, spaces)
+
+    wanted = {observe.target_id(v.key.namespace, _reference(v)) for v in variants if v.target}
+    homes = sorted({v.key.namespace for v in variants})
+    everything = SaturationConfigs(configured, settings).limiter
+    periods = set(retentions(variants, configured, settings).values())
+    async with asyncio.TaskGroup() as group:
+        signals = group.create_task(_signals(prometheus, settings, spaces, variants, periods, last_seen))
+        workloads = group.create_task(_workloads(cluster, wanted, homes))
+        pods = group.create_task(_pods(cluster, homes, everything))
+        owners = group.create_task(_owners(cluster, homes, any(w.group != "apps" for w in wanted)))
+        nodes = group.create_task(_nodes(cluster, settings.node_selector, homes))
+        consumers = group.create_task(_consumers(cluster, homes))
+        namespaces = group.create_task(_namespaces(cluster, homes))
+    found, errors = workloads.result()
+    listed, nodes_error = nodes.result()
+    scalers, scalers_error = consumers.result()
+    return Fleet(
+        now=time.time(),
+        variants=variants,
+        workloads=found,
+        workload_errors=errors,
+        pods=pods.result(),
+        owners=owners.result(),
+        nodes=listed,
+        nodes_error=nodes_error,
+        consumers=scalers,
+        consumers_error=scalers_error,
+        namespaces=namespaces.result(),
+        config_maps=configured,
+        signals=signals.result(),
+    )
+
+
+def _reference(variant: Variant) -> dict[str, str]:
+    assert variant.target
+    return {"apiVersion": variant.target.api_version, "kind": variant.target.kind, "name": variant.target.name}
+
+
+async def _list(
+    cluster: Cluster,
+    kind: ResourceType,
+    namespaces: Iterable[str],
+    label_selector: str = "",
+    field_selector: str = "",
+    cached: bool = False,
+) -> list[dict[str, Any]]:
+    spaces: list[str | None] = list(namespaces) or [None]
+    if len(spaces) > NAMESPACE_LISTS:
+        keep = set(spaces)
+        listed = await cluster.list(kind, None, label_selector, field_selector, cached=cached)
+        return [item for item in listed.items if item["metadata"].get("namespace") in keep]
+    gate = asyncio.Semaphore(CONCURRENCY)
+
+    async def one(space: str | None) -> list[dict[str, Any]]:
+        async with gate:
+            return (await cluster.list(kind, space, label_selector, field_selector, cached=cached)).items
+
+    return [item for items in await asyncio.gather(*(one(space) for space in spaces)) for item in items]
+
+
+async def _config_maps(
+    cluster: Cluster, settings: FleetSettings, spaces: tuple[str, ...]
+) -> dict[Key, Mapping[str, str]]:
+    names = (*saturation_names(settings), settings.scale_to_zero_config_map)
+    lists = await asyncio.gather(
+        _list(cluster, CONFIG_MAPS, (settings.controller_namespace,), cached=True),
+        *(_list(cluster, CONFIG_MAPS, spaces, field_selector=f"metadata.name={name}", cached=True) for name in names),
+    )
+    return {observe.key_of(item): item.get("data") or {} for items in lists for item in items}
+
+
+async def _signals(
+    prometheus: Prometheus | PrometheusError,
+    settings: FleetSettings,
+    spaces: tuple[str, ...],
+    variants: tuple[Variant, ...],
+    periods: Iterable[int],
+    last_seen: LastSeen,
+) -> Signals:
+    if isinstance(prometheus, PrometheusError):
+        return Signals(error=str(prometheus))
+    if not variants:
+        return Signals()
+    try:
+        return await read_signals(
+            prometheus,
+            peak_window=settings.peak_window,
+            namespaces=spaces,
+            retentions=periods,
+            expected={(v.key.namespace, v.model_id) for v in variants if v.model_id},
+            last_seen=last_seen,
+        )
+    except PrometheusError as error:
+        return Signals(error=str(error))
+
+
+async def _workloads(
+    cluster: Cluster, wanted: set[WorkloadId], homes: list[str]
+) -> tuple[dict[WorkloadId, Workload], dict[WorkloadId, str]]:
+    kinds = {(w.group, w.kind) for w in wanted}
+    found: dict[WorkloadId, Workload] = {}
+    errors: dict[WorkloadId, str] = {}
+
+    async def listed(group: str, kind: str) -> None:
+        if group == "apps":
+            resource = DEPLOYMENTS if kind == "Deployment" else STATEFUL_SETS
+        else:
+            try:
+                resource = await cluster.resolve(f"{group}/v1", kind)
+            except UnknownKind as error:
+                errors.update({w: str(error) for w in wanted if (w.group, w.kind) == (group, kind)})
+                return
+        for item in await _list(cluster, resource, homes):
+            one = observe.workload(item, group, kind)
+            if one.id in wanted:
+                found[one.id] = one
+
+    gate = asyncio.Semaphore(CONCURRENCY)
+
+    async def scaled(target: WorkloadId) -> None:
+        async with gate:
+            try:
+                resource = await cluster.resolve(f"{target.group}/v1" if target.group else "v1", target.kind)
+                scale = await cluster.read_scale(resource, target.name, target.namespace)
+                body = await cluster.get(resource, target.name, target.namespace)
+            except NotFound:
+                return
+            except (UnknownKind, ClusterError) as error:
+                errors[target] = str(error)
+                return
+        metadata = body["metadata"]
+        found[target] = Workload(
+            id=target,
+            uid=metadata.get("uid", ""),
+            spec_replicas=scale.replicas,
+            status_replicas=scale.status_replicas,
+            ready=None,
+            created=observe.epoch(metadata.get("creationTimestamp")),
+            deleting=bool(metadata.get("deletionTimestamp")),
+            selector=scale.selector,
+        )
+
+    await asyncio.gather(
+        *(listed(group, kind) for group, kind in sorted(kinds & LISTED)),
+        *(scaled(target) for target in sorted(wanted) if (target.group, target.kind) not in LISTED),
+    )
+    return found, errors
+
+
+async def _pods(cluster: Cluster, homes: list[str], everything: bool) -> tuple[Pod, ...]:
+    if not homes:
+        return ()
+    live = "status.phase!=Succeeded,status.phase!=Failed"
+    items = await _list(cluster, PODS, () if everything else homes, field_selector=live, cached=True)
+    return tuple(observe.pod(item) for item in items)
+
+
+async def _owners(cluster: Cluster, homes: list[str], grouped: bool) -> dict[tuple[str, str, str], OwnerRef]:
+    """Intermediate owners. Kinds outside ``apps`` (LeaderWorkerSet ...) put StatefulSets between them and pods."""
+    if not homes:
+        return {}
+    kinds = [("ReplicaSet", REPLICA_SETS), *([("StatefulSet", STATEFUL_SETS)] if grouped else [])]
+    owners = {}
+    for kind, resource in kinds:
+        for item in await _list(cluster, resource, homes, cached=True):
+            owner = observe.controller_of(item)
+            if owner:
+                key = observe.key_of(item)
+                owners[key.namespace, kind, key.name] = owner
+    return owners
+
+
+async def _nodes(cluster: Cluster, selector: str, homes: list[str]) -> tuple[tuple[Node, ...], str | None]:
+    if not homes:
+        return (), None
+    try:
+        listed = await cluster.list(NODES, None, selector, cached=True)
+    except ClusterError as error:
+        return (), str(error)
+    return tuple(observe.node(item) for item in listed.items), None
+
+
+async def _consumers(cluster: Cluster, homes: list[str]) -> tuple[tuple[Consumer, ...], str | None]:
+    """HPAs and ScaledObjects, and why some could not be listed: then nobody may assume that there are none."""
+    consumers: list[Consumer] = []
+    unknown: list[str] = []
+    if not homes:
+        return (), None
+    for api_version, kind in (("autoscaling/v1", "HorizontalPodAutoscaler"), ("keda.sh/v1alpha1", "ScaledObject")):
+        try:
+            resource = await cluster.resolve(api_version, kind)
+            items = await _list(cluster, resource, homes, cached=True)
+        except UnknownKind:
+            continue
+        except Forbidden as error:
+            unknown.append(str(error))
+            continue
+        for item in items:
+            consumer = observe.hpa(item) if kind == "HorizontalPodAutoscaler" else observe.scaled_object(item)
+            if consumer:
+                consumers.append(consumer)
+    return tuple(consumers), "; ".join(unknown) or None
+
+
+async def _namespaces(cluster: Cluster, homes: list[str]) -> dict[str, Namespace]:
+    if not homes:
+        return {}
+    try:
+        listed = await cluster.list(NAMESPACES, cached=True)
+    except Forbidden as error:
+        log.warning("namespace exclusion is not honoured: %s", error)
+        return {}
+    return {item["metadata"]["name"]: observe.namespace(item) for item in listed.items}

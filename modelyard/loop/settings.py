@@ -1,0 +1,27 @@
+"""What one run of the loop needs to know: where things are, which objects are its own, which policy holds.
+
+Embedded in the flow's parameter model and built from flags by the command line.
+"""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from modelyard.autoscaling.settings import FleetSettings
+
+
+class LoopSettings(BaseModel):
+    """Connections and selection of one autoscaling loop."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    prometheus_url: str | None = Field(
+        None, description="base URL of Prometheus; unset: the environment variable PROMETHEUS_BASE_URL"
+    )
+    prometheus_timeout: float = Field(10, gt=0, description="seconds one PromQL query may take")
+    namespaces: list[str] = Field(default_factory=list, description="only these namespaces; empty: all")
+    label_selector: str = Field("", description="only VariantAutoscalings with these labels (shards a large fleet)")
+    fleet: FleetSettings = Field(default_factory=lambda: FleetSettings(), description="scaling policy")
+    time_compression: float = Field(
+        1.0, ge=1, description="divide every policy duration by this (demonstrations on the simulated engine only)"
+    )

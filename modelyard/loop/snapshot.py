@@ -1,0 +1,177 @@
+"""What Prometheus said in one tick, as a file: to plan without a cluster, and to decide on the same numbers again.
+
+    at: 2026-11-21T03:00:00Z          # optional; default: now
+    pods:
+      - {namespace: chat, pod: llama-0, model: llama, kv: 0.75, waiting: 2, running: 20, completedRate: 1.5,
+         workload: Deployment/llama}  # workload only where no Pod manifest is given
+    requestCounts:
+      - {namespace: chat, model: llama, retention: 10m, count: 0}
+
+Called by ``modelyard plan``, and by ``offline`` for the fleet.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+from modelyard.autoscaling.durations import parse_go_duration
+from modelyard.autoscaling.fleet import Fleet, PodSignal, Signals
+from modelyard.loop.plan_files import one_document
+
+REMEDY = "give a metrics snapshot with --metrics ('modelyard plan --save-snapshot FILE' writes one from a cluster)"
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, int | float | None):
+        raise ValueError(f"{value!r} is no number; write it without quotes, or leave the field out if it is unknown")
+    return value
+
+
+def _duration(text: str) -> str:
+    parse_go_duration(text)
+    return text
+
+
+Amount = Annotated[float, BeforeValidator(_number), Field(ge=0, allow_inf_nan=False)]
+Duration = Annotated[str, AfterValidator(_duration)]
+
+
+class _Entry(BaseModel):
+    model_config = ConfigDict(extra="forbid", alias_generator=to_camel, populate_by_name=True)
+
+
+class PodEntry(_Entry):
+    """One pod's signals for one model. A signal left out is unknown, which is not zero."""
+
+    namespace: str = "default"
+    pod: str
+    model: str
+    kv: Amount | None = Field(None, description="KV-cache use, a fraction: 0.75 for 75 %")
+    waiting: Amount | None = Field(None, description="requests in the queue")
+    running: Amount | None = Field(None, description="requests in the batch")
+    completed_rate: Amount | None = Field(None, description="finished requests per second")
+    sampled_at: AwareDatetime | None = Field(None, description="time of the newest sample; default: `at`")
+    workload: str | None = Field(
+        None, pattern=r"^[A-Za-z]+/[^/]+$", description="Kind/name; stands in for a Pod manifest of a Ready pod"
+    )
+
+
+class CountEntry(_Entry):
+    """Requests of one model finished over a retention period (a Go duration, as in the scale-to-zero ConfigMap)."""
+
+    namespace: str = "default"
+    model: str
+    retention: Duration
+    count: Amount
+
+
+class SeenEntry(_Entry):
+    """When any engine metric of a model was last sampled."""
+
+    namespace: str = "default"
+    model: str
+    at: AwareDatetime
+
+
+class Snapshot(_Entry):
+    """The metrics snapshot file."""
+
+    at: AwareDatetime | None = None
+    pods: list[PodEntry] = Field(default_factory=list)
+    request_counts: list[CountEntry] = Field(default_factory=list)
+    last_seen: list[SeenEntry] | None = Field(None, description="default: the models of `pods`, at `at`")
+    gateway_queue: dict[str, Amount] = Field(
+        default_factory=dict, description="requests queued at the gateway, by model"
+    )
+    error: str | None = Field(None, description="Prometheus could not be read, for this reason")
+    partial_errors: list[str] = Field(default_factory=list, description="single queries that failed")
+
+
+def read_snapshot(path: Path) -> Snapshot:
+    """The file. Raises ``PlanInputError`` with every fault in it."""
+    return one_document(path, Snapshot, REMEDY)
+
+
+def signals_of(snapshot: Snapshot, now: float) -> Signals:
+    """What the snapshot says Prometheus said, moved in time so that its ``at`` is ``now``."""
+    shift = now - snapshot.at.timestamp() if snapshot.at else 0.0
+    if snapshot.last_seen is None:
+        last_seen = {(e.namespace, e.model): now for e in snapshot.pods}
+    else:
+        last_seen = {(e.namespace, e.model): e.at.timestamp() + shift for e in snapshot.last_seen}
+    return Signals(
+        pods=tuple(
+            PodSignal(
+                e.namespace,
+                e.pod,
+                e.model,
+                e.kv,
+                e.waiting,
+                e.running,
+                e.completed_rate,
+                e.sampled_at.timestamp() + shift if e.sampled_at else now,
+            )
+            for e in snapshot.pods
+        ),
+        request_counts={
+            (e.namespace, e.model, round(parse_go_duration(e.retention))): e.count for e in snapshot.request_counts
+        },
+        last_seen=last_seen,
+        gateway_queue=snapshot.gateway_queue,
+        error=snapshot.error,
+        partial_errors=tuple(snapshot.partial_errors),
+    )
+
+
+def snapshot_of(fleet: Fleet) -> str:
+    """The metrics of a live fleet as the text of a snapshot file."""
+    signals = fleet.signals
+    document = Snapshot(
+        at=_time(fleet.now),
+        pods=[
+            PodEntry(
+                namespace=s.namespace,
+                pod=s.pod,
+                model=s.model,
+                kv=s.kv,
+                waiting=s.waiting,
+                running=s.running,
+                completed_rate=s.completed_rate,
+                sampled_at=None if s.sampled_at is None else _time(s.sampled_at),
+            )
+            for s in signals.pods
+        ],
+        request_counts=[
+            CountEntry(namespace=namespace, model=model, retention=f"{seconds}s", count=count)
+            for (namespace, model, seconds), count in sorted(signals.request_counts.items())
+        ],
+        last_seen=[
+            SeenEntry(namespace=namespace, model=model, at=_time(at))
+            for (namespace, model), at in sorted(signals.last_seen.items())
+        ],
+        gateway_queue=dict(sorted(signals.gateway_queue.items())),
+        error=signals.error,
+        partial_errors=list(signals.partial_errors),
+    )
+    plain = json.loads(document.model_dump_json(by_alias=True, exclude_none=True))
+    said = {key: value for key, value in plain.items() if value or key == "lastSeen"}
+    return yaml.safe_dump(said, sort_keys=False)
+
+
+def remarks(snapshot: Snapshot) -> Iterator[str]:
+    """What looks like a slip in a file that is nevertheless valid."""
+    for number, entry in enumerate(snapshot.pods):
+        if entry.kv is not None and entry.kv > 1:
+            yield f"pods[{number}].kv is {entry.kv:g}: KV-cache use is a fraction, so 75 % is 0.75"
+
+
+def _time(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)

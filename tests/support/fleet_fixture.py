@@ -1,0 +1,279 @@
+"""A fleet on the real control plane whose engines' metrics a test can set: what the loop's integration tests stand on.
+
+Deployments, ReplicaSets and pods are the controller-manager's own; a pod is made Ready by a status patch, as a kubelet
+would do, and its series come from a metric source that a real Prometheus scrapes every second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from modelyard.autoscaling.settings import FleetSettings
+from modelyard.cluster import DEPLOYMENTS, PODS, Cluster
+from modelyard.loop.collect import VARIANTS
+from modelyard.loop.settings import LoopSettings
+from modelyard.loop.tick import Loop, Tick
+from modelyard.prometheus.client import Prometheus, PrometheusSettings
+
+
+def escape(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+@dataclass
+class Gauges:
+    """What one pod's engine says. ``None``: the series is absent. NaN is served as NaN."""
+
+    model: str
+    kv: float | None = 0.3
+    waiting: float | None = 0.0
+    running: float | None = 1.0
+    finished: float | None = 100.0
+
+
+class MetricSource:
+    """An exposition endpoint for any number of pods, with their own namespace and pod labels."""
+
+    def __init__(self) -> None:
+        self.pods: dict[tuple[str, str], Gauges] = {}
+        self.frozen: bytes | None = None
+        """Serve this instead of rendering (large fleets that do not change)."""
+        source = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                body = source.frozen or source.render().encode()
+                self.send_response(200)
+                self.send_header("Content-Type", "text/plain; version=0.0.4")
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: Any) -> None:
+                return
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread.start()
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self._server.server_port}"
+
+    def render(self) -> str:
+        lines = []
+        for name, attribute in (
+            ("vllm:kv_cache_usage_perc", "kv"),
+            ("vllm:num_requests_waiting", "waiting"),
+            ("vllm:num_requests_running", "running"),
+            ("vllm:request_success_total", "finished"),
+        ):
+            lines.append(f"# TYPE {name} {'counter' if name.endswith('_total') else 'gauge'}")
+            for (namespace, pod), gauges in list(self.pods.items()):
+                value = getattr(gauges, attribute)
+                if value is not None:
+                    labels = f'namespace="{namespace}",pod="{pod}",model_name="{escape(gauges.model)}",engine="0"'
+                    lines.append(f"{name}{{{labels}}} {value}")
+        return "\n".join(lines) + "\n"
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def ready_status(since: float, ip: str = "127.0.0.1") -> dict[str, Any]:
+    moment = datetime.fromtimestamp(since, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return {
+        "status": {
+            "phase": "Running",
+            "podIP": ip,
+            "conditions": [
+                {"type": kind, "status": "True", "lastTransitionTime": moment}
+                for kind in ("Initialized", "ContainersReady", "Ready")
+            ],
+        }
+    }
+
+
+@dataclass
+class ServedModel:
+    """Variants of models in one namespace, their pods and their metrics."""
+
+    cluster: Cluster
+    source: MetricSource
+    namespace: str
+    prometheus_url: str = ""
+    models: dict[str, str] = field(default_factory=dict)
+    """workload: model"""
+
+    async def deploy(self, name: str, replicas: int, model: str = "llama", gpus: int = 1) -> None:
+        """A Deployment, all of whose pods are Ready since an hour and report an easy load."""
+        labels = {"app": name}
+        container = {
+            "name": "engine",
+            "image": "example.invalid/engine",
+            "resources": {"limits": {"nvidia.com/gpu": str(gpus)}},
+        }
+        await self.cluster.create(
+            DEPLOYMENTS,
+            {
+                "apiVersion": "apps/v1",
+                "kind": "Deployment",
+                "metadata": {"name": name, "namespace": self.namespace},
+                "spec": {
+                    "replicas": replicas,
+                    "selector": {"matchLabels": labels},
+                    "template": {"metadata": {"labels": labels}, "spec": {"containers": [container]}},
+                },
+            },
+            self.namespace,
+        )
+        self.models[name] = model
+        await self.settle(name, replicas)
+
+    async def vary(
+        self,
+        name: str,
+        target: str | None = None,
+        model: str = "llama",
+        cost: str = "10.0",
+        accelerator: str | None = "H100",
+        annotations: dict[str, str] | None = None,
+        kind: str = "Deployment",
+    ) -> None:
+        """A VariantAutoscaling of the same name as its workload."""
+        metadata: dict[str, Any] = {"name": name, "namespace": self.namespace, "annotations": annotations or {}}
+        if accelerator:
+            metadata["labels"] = {"inference.optimization/acceleratorName": accelerator}
+        await self.cluster.create(
+            VARIANTS,
+            {
+                "apiVersion": "llmd.ai/v1alpha1",
+                "kind": "VariantAutoscaling",
+                "metadata": metadata,
+                "spec": {
+                    "scaleTargetRef": {"apiVersion": "apps/v1", "kind": kind, "name": target or name},
+                    "modelID": model,
+                    "variantCost": cost,
+                },
+            },
+            self.namespace,
+        )
+
+    async def pods(self, workload: str) -> list[dict[str, Any]]:
+        listed = await self.cluster.list(PODS, self.namespace, f"app={workload}")
+        return [pod for pod in listed.items if not pod["metadata"].get("deletionTimestamp")]
+
+    async def settle(self, workload: str, replicas: int, age: float = 3600) -> list[str]:
+        """Wait until the controller-manager has made it ``replicas`` pods; make them Ready and let them report."""
+        async with asyncio.timeout(30):
+            while True:
+                pods = await self.pods(workload)
+                if len(pods) == replicas:
+                    break
+                await asyncio.sleep(0.1)
+        names = []
+        for pod in pods:
+            name = pod["metadata"]["name"]
+            names.append(name)
+            if not any(c["type"] == "Ready" for c in (pod.get("status") or {}).get("conditions") or ()):
+                await self.cluster.merge_patch(
+                    PODS, name, ready_status(time.time() - age), self.namespace, subresource="status"
+                )
+            self.source.pods.setdefault((self.namespace, name), Gauges(self.models[workload]))
+        for key in [k for k in self.source.pods if k[0] == self.namespace and k[1].startswith(f"{workload}-")]:
+            if key[1] not in names:
+                del self.source.pods[key]
+        async with asyncio.timeout(30):
+            while True:
+                status = (await self.cluster.get(DEPLOYMENTS, workload, self.namespace)).get("status") or {}
+                if status.get("readyReplicas", 0) == replicas and status.get("replicas", 0) == replicas:
+                    return sorted(names)
+                await asyncio.sleep(0.1)
+
+    def load(self, workload: str, **values: float | None) -> None:
+        """Set the gauges of every pod of a workload."""
+        for (namespace, pod), gauges in self.source.pods.items():
+            if namespace == self.namespace and pod.startswith(f"{workload}-"):
+                for name, value in values.items():
+                    setattr(gauges, name, value)
+
+    async def reported(self) -> None:
+        """Wait until Prometheus has scraped what the source says about this namespace now."""
+        names = {"kv": "vllm:kv_cache_usage_perc", "waiting": "vllm:num_requests_waiting"}
+        mine = {pod: gauges for (namespace, pod), gauges in self.source.pods.items() if namespace == self.namespace}
+        begun = time.time()
+        async with Prometheus(PrometheusSettings(base_url=self.prometheus_url, timeout=5)) as prometheus:
+
+            async def same() -> bool:
+                for attribute, metric in names.items():
+                    wanted = {
+                        pod: None if math.isnan(value) else value
+                        for pod, gauges in mine.items()
+                        if (value := getattr(gauges, attribute)) is not None
+                    }
+                    where = f'{metric}{{namespace="{self.namespace}"}}'
+                    found = {s.labels["pod"]: s.value for s in await prometheus.query(where, "a test")}
+                    scraped = await prometheus.query(f"timestamp({where})", "a test")
+                    if found != wanted or any((s.value or 0) < begun for s in scraped):
+                        return False
+                return True
+
+            await eventually(same, f"Prometheus reports {mine}")
+
+    async def replicas(self, workload: str) -> int:
+        return int((await self.cluster.get(DEPLOYMENTS, workload, self.namespace))["spec"]["replicas"])
+
+    async def variant(self, name: str) -> dict[str, Any]:
+        return await self.cluster.get(VARIANTS, name, self.namespace)
+
+    async def condition(self, name: str, kind: str) -> dict[str, Any]:
+        for condition in ((await self.variant(name)).get("status") or {}).get("conditions") or ():
+            if condition["type"] == kind:
+                return dict(condition)
+        return {}
+
+
+def quick(prometheus_url: str, namespace: str, **policy: Any) -> LoopSettings:
+    """Settings for tests: one namespace, short windows, no delays unless asked for."""
+    fleet = FleetSettings(
+        **{
+            "peak_window": 2,
+            "scale_down_delay": 0,
+            "partial_limit": 0,
+            "controller_namespace": f"{namespace}",
+            **policy,
+        }
+    )
+    return LoopSettings(prometheus_url=prometheus_url, prometheus_timeout=3, namespaces=[namespace], fleet=fleet)
+
+
+async def run_tick(loop: Loop, number: int = 0) -> Tick:
+    """All four stages."""
+    tick = Tick(number)
+    await loop.collect(tick)
+    loop.decide(tick)
+    await loop.actuate(tick)
+    await loop.report(tick)
+    return tick
+
+
+async def eventually(check: Callable[[], Any], what: str, seconds: float = 20) -> Any:
+    """Wait until an (asynchronous) check gives something true."""
+    deadline = asyncio.get_running_loop().time() + seconds
+    while True:
+        value = check()
+        if asyncio.iscoroutine(value):
+            value = await value
+        if value:
+            return value
+        if asyncio.get_running_loop().time() > deadline:
+            raise AssertionError(f"not within {seconds} s: {what}")
+        await asyncio.sleep(0.1)

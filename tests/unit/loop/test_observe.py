@@ -1,0 +1,139 @@
+"""Kubernetes objects into the fleet's plain values."""
+
+import pytest
+
+from modelyard.autoscaling.fleet import OwnerRef, WorkloadId
+from modelyard.loop import observe
+
+
+@pytest.mark.parametrize(
+    ("containers", "gpus"),
+    [
+        ([{"resources": {"requests": {"nvidia.com/gpu": "2"}}}], (2, "nvidia.com/gpu")),
+        ([{"resources": {"limits": {"amd.com/gpu": 4}}}], (4, "amd.com/gpu")),
+        ([{"resources": {"requests": {"nvidia.com/gpu": "1"}, "limits": {"nvidia.com/gpu": "1"}}}],
+         (1, "nvidia.com/gpu")),
+        ([{"resources": {"requests": {"nvidia.com/gpu": "1"}}}, {"resources": {"requests": {"intel.com/gpu": "1"}}}],
+         (2, "nvidia.com/gpu")),
+        ([{}], (0, "")),
+        ([{"resources": {"requests": {"nvidia.com/gpu": "many"}}}], (0, "")),
+    ],
+)  # fmt: skip
+def test_gpus_of_a_template(containers: list[dict[str, object]], gpus: tuple[int, str]) -> None:
+    assert observe.template_gpus({"containers": containers}) == gpus
+
+
+def test_a_pod_holds_the_larger_of_init_and_regular_containers() -> None:
+    one = {"resources": {"requests": {"nvidia.com/gpu": "1"}}}
+    four = {"resources": {"requests": {"nvidia.com/gpu": "4"}}}
+    assert observe.pod_gpus({"containers": [one, one], "initContainers": [four]}) == 4
+    assert observe.pod_gpus({"containers": [four, one], "initContainers": [four]}) == 5
+
+
+def pod_body(**status: object) -> dict[str, object]:
+    return {
+        "metadata": {
+            "name": "p",
+            "namespace": "n",
+            "uid": "u",
+            "creationTimestamp": "2026-11-21T00:00:00Z",
+            "ownerReferences": [
+                {"kind": "Other", "name": "o", "apiVersion": "v1", "uid": "1"},
+                {"kind": "ReplicaSet", "name": "rs", "apiVersion": "apps/v1", "uid": "2", "controller": True},
+            ],
+        },
+        "spec": {"nodeName": "node"},
+        "status": status,
+    }
+
+
+def test_a_ready_pod_says_since_when_and_a_deleted_one_is_not_ready() -> None:
+    ready = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-11-21T00:01:00Z"}
+    pod = observe.pod(pod_body(conditions=[ready], phase="Running"))
+    assert pod.ready
+    assert pod.ready_since == pod.created + 60
+    assert pod.owner == OwnerRef("apps/v1", "ReplicaSet", "rs", "2")
+    body = pod_body(conditions=[ready])
+    body["metadata"]["deletionTimestamp"] = "2026-11-21T00:02:00Z"  # type: ignore[index]
+    assert not observe.pod(body).ready
+
+
+def test_an_unschedulable_pod_says_why() -> None:
+    scheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/5 nodes"}
+    assert observe.pod(pod_body(conditions=[scheduled])).unschedulable == "0/5 nodes"
+
+
+def test_a_group_workload_counts_gpus_per_group() -> None:
+    pod = {"spec": {"containers": [{"resources": {"limits": {"nvidia.com/gpu": "8"}}}]}}
+    body = {
+        "metadata": {"name": "big", "namespace": "n"},
+        "spec": {"replicas": 2, "leaderWorkerTemplate": {"size": 4, "workerTemplate": pod}},
+        "status": {"replicas": 2, "readyReplicas": 1},
+    }
+    workload = observe.workload(body, "leaderworkerset.x-k8s.io", "LeaderWorkerSet")
+    assert (workload.gpus, workload.pods_per_replica, workload.ready) == (32, 4, 1)
+
+
+def test_replicas_left_out_stay_unknown() -> None:
+    body = {"metadata": {"name": "w", "namespace": "n"}, "spec": {"template": {}}, "status": {}}
+    assert observe.workload(body, "apps", "Deployment").spec_replicas is None
+
+
+def test_single_valued_affinity_counts_as_wanted_node_label() -> None:
+    terms = [
+        {"matchExpressions": [{"key": "nvidia.com/gpu.product", "operator": "In", "values": ["NVIDIA-L40S-48GB"]}]}
+    ]
+    spec = {
+        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
+    }
+    assert observe.wanted_nodes(spec) == {"nvidia.com/gpu.product": "NVIDIA-L40S-48GB"}
+
+
+def test_an_hpa_made_by_keda_is_left_to_its_scaled_object() -> None:
+    hpa = {
+        "metadata": {"name": "keda-hpa-x", "namespace": "n"},
+        "spec": {"scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "w"}, "maxReplicas": 5},
+    }
+    consumer = observe.hpa(hpa)
+    assert consumer is not None
+    assert (consumer.minimum, consumer.maximum) == (1, 5)
+    assert consumer.target == WorkloadId("n", "apps", "Deployment", "w")
+    hpa["metadata"]["ownerReferences"] = [{"kind": "ScaledObject", "name": "x", "controller": True}]  # type: ignore[index]
+    assert observe.hpa(hpa) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "cost"), [("5", 5.0), ("5.5", 5.5), ("0", 0.0), (None, 10.0), ("-1", 10.0), ("abc", 10.0), ("nan", 10.0)]
+)
+def test_cost_falls_back_to_the_default(text: str | None, cost: float) -> None:
+    assert observe.cost_of(text) == cost
+
+
+def test_an_object_written_but_never_decided_has_no_desired_count() -> None:
+    body = {
+        "metadata": {"name": "v", "namespace": "n", "uid": "u", "resourceVersion": "1", "generation": 1},
+        "spec": {"scaleTargetRef": {"kind": "Deployment", "name": "w"}, "modelID": 'a"\\b'},
+        "status": {"desiredOptimizedAlloc": {"lastRunTime": None, "numReplicas": 0, "accelerator": ""}},
+    }
+    variant = observe.variant(body)
+    assert variant.status_replicas is None
+    assert variant.model_id == 'a"\\b'
+    body["status"]["desiredOptimizedAlloc"]["lastRunTime"] = "2026-11-21T00:00:00Z"  # type: ignore[index]
+    assert observe.variant(body).status_replicas == 0
+
+
+def test_damaged_memory_is_reported_and_never_fatal() -> None:
+    body = {
+        "metadata": {
+            "name": "v",
+            "namespace": "n",
+            "uid": "u",
+            "resourceVersion": "1",
+            "annotations": {"modelyard.dev/autoscaling-state": '{"relax_since": "soon"}'},
+        },
+        "spec": {"scaleTargetRef": {"kind": "Deployment", "name": "w"}, "modelID": "m"},
+    }
+    variant = observe.variant(body)
+    assert variant.memory.relax_since is None
+    assert variant.memory_problem is not None
+    assert "relax_since" in variant.memory_problem
