@@ -1,0 +1,315 @@
+"""`modelyard local`: a whole cluster on this machine, for people. A thin skin over `modelyard.local.stack`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from pydantic import ValidationError
+from rich.console import Console
+from rich.table import Table
+
+from modelyard.local.binaries.locate import SERVERS, locate
+from modelyard.local.binaries.obtain import ensure
+from modelyard.local.errors import LocalClusterError
+from modelyard.local.overview import Overview, collect
+from modelyard.local.processes import python_path_environment
+from modelyard.local.settings import EVERYTHING, Component, StackSettings, default_nodes, parse_node_group
+from modelyard.local.stack import LocalStack
+
+app = typer.Typer(
+    name="local",
+    help="A small but real cluster on this machine: etcd, the Kubernetes servers, GPU nodes with simulated engines, "
+    "Prometheus. No containers, no root.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+)
+
+
+class Output(StrEnum):
+    """How to print."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+Name = Annotated[str, typer.Option("--name", help="Instances of different names live side by side.")]
+Directory = Annotated[
+    Path | None,
+    typer.Option(
+        "--dir", help="Folder of the instance. [default: by its name, under MODELYARD_HOME or the XDG state folder]"
+    ),
+]
+
+
+def _stack(name: str, directory: Path | None, settings: StackSettings | None = None) -> LocalStack:
+    return LocalStack(settings, name=name, directory=directory, bound_to_this_process=False)
+
+
+def _fail(error: Exception) -> typer.Exit:
+    typer.echo(f"Error: {error}", err=True)
+    return typer.Exit(1)
+
+
+@app.command()
+def binaries() -> None:
+    """Find or obtain every program the local cluster consists of, once, and say where it is."""
+    try:
+        found = ensure(list(SERVERS), typer.echo)
+    except LocalClusterError as error:
+        raise _fail(error) from error
+    for program, path in found.items():
+        typer.echo(f"{program}: {path}")
+
+
+@app.command()
+def up(
+    name: Name = "default",
+    directory: Directory = None,
+    foreground: Annotated[
+        bool, typer.Option("--foreground", help="Stay in the foreground; Ctrl-C stops the cluster (its data is kept).")
+    ] = False,
+    components: Annotated[
+        list[Component] | None, typer.Option("--component", help="Only these components (repeat). [default: all]")
+    ] = None,
+    nodes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--node",
+            metavar="NAME=COUNTxGPUS[xPRODUCT[xMEMORY_MIB]]",
+            help="A group of nodes (repeat), e.g. h100=2x8xNVIDIA-H100-SXM5-80GBx81559. "
+            "[default: 2 with 8 H100, 2 with 8 L40S, 1 with 8 A100]",
+        ),
+    ] = None,
+    base_port: Annotated[
+        int | None, typer.Option("--base-port", help="First of eight ports. [default: a free range, then kept]")
+    ] = None,
+    scrape_interval: Annotated[
+        str, typer.Option("--scrape-interval", help="How often Prometheus scrapes, e.g. 1s.")
+    ] = "15s",
+    scrape_targets: Annotated[
+        list[str] | None, typer.Option("--scrape-target", help="A further host:port for Prometheus (repeat).")
+    ] = None,
+    backoff_scale: Annotated[
+        float, typer.Option("--backoff-scale", help="Scales the restart back-off of crashing engines (10 s to 300 s).")
+    ] = 1.0,
+    timeout: Annotated[float, typer.Option("--timeout", help="Seconds until everything must be ready.")] = 180,
+) -> None:
+    """Start the cluster and wait until it is ready.
+
+    Programs that are not on this machine (KUBEBUILDER_ASSETS, PATH, cache) are downloaded, or built once where the
+    network does not reach their publishers. A running cluster is left as it is.
+    """
+    console = Console(stderr=True)
+    begun = time.monotonic()
+
+    def progress(line: str) -> None:
+        console.print(f"[green]•[/] {line} [dim]({time.monotonic() - begun:.1f} s)[/]", highlight=False)
+
+    try:
+        settings = StackSettings(
+            components=components or list(EVERYTHING),
+            nodes=[parse_node_group(text) for text in nodes] if nodes else default_nodes(),
+            base_port=base_port,
+            scrape_interval=scrape_interval,
+            scrape_targets=scrape_targets or [],
+            backoff_scale=backoff_scale,
+        )
+        stack = _stack(name, directory, settings)
+        if foreground:
+            stack.prepare(progress)
+            _exec_supervisor(stack)
+        if stack.running and stack.stored_settings() not in (None, settings):
+            console.print(
+                "[yellow]This cluster already runs, with other settings than these; "
+                "`modelyard local down --keep-data` first to change them.[/]"
+            )
+        with console.status("starting"):
+            stack.start(progress, timeout)
+    except ValidationError as error:
+        raise _fail(
+            ValueError("; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()))
+        ) from None
+    except (LocalClusterError, ValueError) as error:
+        raise _fail(error) from None
+    _print_next(stack)
+
+
+def _exec_supervisor(stack: LocalStack) -> None:
+    if stack.running:
+        raise LocalClusterError(f"the local cluster {stack.name!r} already runs; `modelyard local status` shows it")
+    command = stack.command()
+    typer.echo(f"running in the foreground; state and logs in {stack.paths.root}", err=True)
+    os.chdir(stack.paths.root)
+    os.execve(command[0], command, {**os.environ, **python_path_environment()})
+
+
+def _print_next(stack: LocalStack) -> None:
+    state = stack.state
+    components = {} if state is None else state.components
+    suffix = "" if stack.name == "default" else f" --name {stack.name}"
+    out = Console(highlight=False, soft_wrap=True)
+    out.print(f"\nKubernetes  {stack.server}" if Component.APISERVER in components else "")
+    if Component.PROMETHEUS in components:
+        out.print(f"Prometheus  {stack.prometheus_url}")
+    out.print(f"Kubeconfig  {stack.kubeconfig}\n")
+    out.print("Next:")
+    out.print(f'  export KUBECONFIG="{stack.kubeconfig}"')
+    kubectl = locate("kubectl")
+    if kubectl is not None:
+        out.print(f"  {'kubectl' if shutil.which('kubectl') else kubectl} get nodes,pods -A")
+    out.print(f"  modelyard local status{suffix}")
+    out.print(f"  modelyard local down{suffix}")
+
+
+@app.command()
+def status(
+    name: Name = "default",
+    directory: Directory = None,
+    output: Annotated[Output, typer.Option("--output", "-o", help="Form of the output.")] = Output.TABLE,
+) -> None:
+    """Show components, nodes and pods. The exit code is 0 only if all components and nodes are ready."""
+    overview = collect(_stack(name, directory))
+    if output is Output.JSON:
+        typer.echo(overview.model_dump_json(indent=2))
+    else:
+        # Where nobody looks at it (a file, a pipe), nothing is folded to a screen's width.
+        width = None if sys.stdout.isatty() else 200
+        _print_overview(overview, Console(highlight=False, width=width))
+    if not overview.healthy:
+        raise typer.Exit(1)
+
+
+def _print_overview(overview: Overview, console: Console) -> None:
+    healthy = "[green]healthy[/]" if overview.healthy else "[red]not healthy[/]"
+    console.print(f"Local cluster [bold]{overview.name}[/]: {overview.phase}, {healthy}")
+    if overview.message:
+        console.print(overview.message, markup=False)
+    if overview.phase == "absent":
+        console.print("Start it by: modelyard local up")
+        return
+    _table(
+        console,
+        ["component", "version", "state", "pid", "restarts", "address", "memory", "last exit"],
+        [
+            [r.name, r.version, r.phase, r.pid, r.restarts, r.address, _megabytes(r.memory_bytes), r.last_exit]
+            for r in overview.components
+        ],
+    )
+    if overview.problem:
+        console.print(overview.problem, style="red", markup=False)
+    if overview.nodes:
+        rows = [
+            [n.name, "ready" if n.ready else "not ready", n.product, f"{n.gpus_allocated} of {n.gpus}"]
+            for n in overview.nodes
+        ]
+        _table(console, ["node", "state", "accelerator", "GPUs allocated"], rows)
+    if overview.pods:
+        _table(
+            console,
+            ["namespace", "pod", "phase", "ready", "restarts", "node", "address", "GPUs", "reason"],
+            [
+                [p.namespace, p.name, p.phase, p.ready, p.restarts, p.node, p.address, p.gpus, p.reason]
+                for p in overview.pods
+            ],
+        )
+    if overview.events:
+        console.print("Latest events:")
+        for event in overview.events[-8:]:
+            console.print(f"  {event.at:%H:%M:%S} {event.component}: {event.message}", markup=False)
+    console.print(f"Kubeconfig {overview.kubeconfig}", soft_wrap=True)
+    console.print(f"Logs       {overview.directory}/logs", soft_wrap=True)
+
+
+def _table(console: Console, columns: list[str], rows: list[list[Any]]) -> None:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*("" if value is None else str(value) for value in row))
+    console.print(table)
+    console.print()
+
+
+def _megabytes(size: int | None) -> str:
+    return "" if size is None else f"{size / 1024**2:.0f} MiB"
+
+
+@app.command()
+def down(
+    name: Name = "default",
+    directory: Directory = None,
+    keep_data: Annotated[
+        bool, typer.Option("--keep-data", help="Keep objects, metrics and logs for the next `up`.")
+    ] = False,
+) -> None:
+    """Stop everything in order and remove the cluster; also cleans up after a killed supervisor."""
+    console = Console(stderr=True)
+    stack = _stack(name, directory)
+    if stack.state is None and not stack.running:
+        typer.echo(f"there is no local cluster {name!r} in {stack.paths.root}")
+        return
+    try:
+        with console.status("stopping"):
+            stack.stop(lambda line: console.print(f"[green]•[/] {line}", highlight=False), keep_data=keep_data)
+    except LocalClusterError as error:
+        raise _fail(error) from None
+    typer.echo(f"stopped; data kept in {stack.paths.root}" if keep_data else f"stopped; removed {stack.paths.root}")
+
+
+@app.command()
+def kubeconfig(
+    name: Name = "default",
+    directory: Directory = None,
+    content: Annotated[bool, typer.Option("--content", help="Print the file itself instead of its path.")] = False,
+) -> None:
+    """Print the path of the administrator's kubeconfig: `export KUBECONFIG=$(modelyard local kubeconfig)`."""
+    stack = _stack(name, directory)
+    if not stack.kubeconfig.is_file():
+        raise _fail(
+            LocalClusterError(f"no local cluster {name!r} in {stack.paths.root}; start it by `modelyard local up`")
+        )
+    typer.echo(stack.kubeconfig.read_text(encoding="utf-8") if content else str(stack.kubeconfig))
+
+
+@app.command()
+def logs(
+    what: Annotated[str, typer.Argument(help="A component, `supervisor`, or a pod as NAMESPACE/NAME or NAME.")],
+    name: Name = "default",
+    directory: Directory = None,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=1, help="How many of the last lines.")] = 50,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on printing what is added.")] = False,
+) -> None:
+    """Print the output of a component or of a pod's containers."""
+    stack = _stack(name, directory)
+    try:
+        paths = _log_files(stack, what)
+    except LocalClusterError as error:
+        raise _fail(error) from None
+    command = ["tail", "-n", str(lines), *(["-F"] if follow else []), *map(str, paths)]
+    sys.stdout.flush()
+    os.execvp(command[0], command)
+
+
+def _log_files(stack: LocalStack, what: str) -> list[Path]:
+    if what in {"supervisor", *Component}:
+        candidates = [stack.paths.log(what)]
+    else:
+        namespace, _, pod = what.rpartition("/")
+        candidates = sorted((stack.paths.logs / "pods").glob(f"{namespace or '*'}_{pod}_*/*.log"))
+    found = [path for path in candidates if path.is_file()]
+    if not found:
+        raise LocalClusterError(
+            f"no log of {what!r} in {stack.paths.logs}; components are {', '.join(Component)}, pods are in `status`"
+        )
+    return found
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,64 @@
+"""The ``modelyard`` command: one file per subject in this folder, put together here.
+
+Nothing heavy is imported before a subcommand runs, so that ``modelyard version`` and ``--help`` answer at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import typer
+
+from modelyard import __version__
+from modelyard.cli import autoscale, crds, demo, exporter, plan
+from modelyard.cli.lazy import LazyGroup
+
+app = typer.Typer(
+    name="modelyard",
+    help="Run large-language-model serving on Kubernetes: right-sized, explained, as Prefect flows.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(
+    typer.Typer(cls=LazyGroup.of("modelyard.cli.local"), no_args_is_help=True, rich_markup_mode="markdown"),
+    name="local",
+    help="A small but real cluster on this machine, without containers and without root.",
+)
+app.command("plan")(plan.plan)
+app.command("autoscale", context_settings=autoscale.CONTEXT, add_help_option=False)(autoscale.autoscale)
+app.command("exporter")(exporter.exporter)
+app.command("crds")(crds.crds)
+app.command("demo", context_settings=demo.CONTEXT, add_help_option=False)(demo.demo)
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    typer.echo(__version__)
+
+
+def main() -> None:
+    """Entry point of the console script. Errors of our own are one line that says what to do, not a traceback."""
+    try:
+        app()
+    except Exception as error:
+        causes = list(_causes(error))
+        if not all(type(cause).__module__.startswith("modelyard.") for cause in causes):
+            raise
+        for text in dict.fromkeys(str(cause) for cause in causes):
+            typer.secho(f"error: {text}", fg=typer.colors.RED, err=True)
+        sys.exit(1)
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """The errors themselves, also of what ran side by side."""
+    if isinstance(error, BaseExceptionGroup):
+        for one in error.exceptions:
+            yield from _causes(one)
+    else:
+        yield error
+
+
+if __name__ == "__main__":
+    main()
