@@ -1,0 +1,1 @@
+"""How Modelyard itself is installed: server profile, work pool, automations, self-test."""

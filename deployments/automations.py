@@ -1,0 +1,49 @@
+"""``python -m deployments.automations``: create or update the automations of ``automations.yaml``, by name."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import yaml
+from prefect.client.orchestration import PrefectClient, get_client
+from prefect.events.schemas.automations import AutomationCore
+from pydantic import TypeAdapter
+
+FILE = Path(__file__).with_name("automations.yaml")
+
+
+def load(path: Path = FILE) -> list[AutomationCore]:
+    """The automations of the file. Raises ``pydantic.ValidationError`` naming the field that is wrong."""
+    return TypeAdapter(list[AutomationCore]).validate_python(yaml.safe_load(path.read_text(encoding="utf-8")))
+
+
+async def apply(client: PrefectClient, path: Path = FILE) -> list[str]:
+    """Make the server's automations of these names equal to the file's; a sentence for each on what was done.
+
+    One that somebody disabled stays disabled. A duplicate of the same name is removed.
+    """
+    done = []
+    for wanted in load(path):
+        existing = await client.read_automations_by_name(wanted.name)
+        if not existing:
+            await client.create_automation(wanted)
+            done.append(f"{wanted.name}: created")
+            continue
+        first, *duplicates = existing
+        await client.update_automation(first.id, wanted.model_copy(update={"enabled": first.enabled}))
+        for duplicate in duplicates:
+            await client.delete_automation(duplicate.id)
+        done.append(f"{wanted.name}: updated" + (f", {len(duplicates)} duplicates removed" if duplicates else ""))
+    return done
+
+
+async def main() -> None:
+    """Apply the file to the server at PREFECT_API_URL."""
+    async with get_client() as client:
+        for line in await apply(client):
+            print(line)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,194 @@
+"""``python -m deployments.bootstrap``: install Modelyard on a Prefect server, then prove that its schedules really run.
+
+Safe to repeat. Exit code 0: installed and checked; 1: something is wrong, said on standard error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from prefect.client.orchestration import PrefectClient, get_client
+from prefect.client.schemas.actions import WorkPoolCreate
+from prefect.client.schemas.filters import (
+    DeploymentFilter,
+    DeploymentFilterId,
+    FlowRunFilter,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+)
+from prefect.client.schemas.objects import StateType
+from prefect.exceptions import ObjectAlreadyExists
+from prefect.workers.process import ProcessWorker
+from pydantic import ValidationError
+
+from deployments import automations, checks
+from deployments.declared import AUTOSCALE, deployment_names, write_with_parameters
+from deployments.profile import PREFECT_FILE, WORKER_PROFILE, environment
+from deployments.worker import POOL
+
+SERVER_TIMEOUT = 60.0
+SCHEDULE_TIMEOUT = 120.0
+DEPLOY_TIMEOUT = 180.0
+
+Say = Callable[[str], None]
+
+
+class BootstrapFailed(RuntimeError):
+    """The installation or its self-test failed; ``problems`` says why, one sentence each."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = list(problems)
+
+
+async def bootstrap(
+    *,
+    pool: str = POOL,
+    prefect_file: Path = PREFECT_FILE,
+    autoscale: Mapping[str, Any] | None = None,
+    first_run: bool = True,
+    schedule_timeout: float = SCHEDULE_TIMEOUT,
+    say: Say = print,
+) -> None:
+    """Check, create the work pool, deploy, apply the automations, check again. Raises ``BootstrapFailed``.
+
+    ``autoscale`` is merged into the autoscale deployments' parameters. ``first_run`` starts a shift now instead of
+    waiting for the schedule.
+    """
+    _fail_on(checks.package_problems(checks.installed()) + checks.settings_problems())
+    async with get_client() as client:
+        _fail_on(await checks.wait_for_server(client, SERVER_TIMEOUT))
+        _fail_on(await checks.version_problems(client))
+        say(f"Prefect server: {client.api_url}")
+        say(f"work pool {pool}: {await create_work_pool(client, pool)}")
+        with TemporaryDirectory(prefix="modelyard-bootstrap-") as folder:
+            file = prefect_file
+            if autoscale:
+                file = Path(folder) / prefect_file.name
+                write_with_parameters(autoscale, file, prefect_file)
+            await deploy(str(client.api_url), file)
+        names = deployment_names(prefect_file)
+        say(f"deployments: {', '.join(sorted(names))}")
+        for line in await automations.apply(client):
+            say(f"automation {line}")
+        _fail_on(await checks.schedule_problems(client, names, schedule_timeout))
+        say("self-test: every active schedule has planned runs")
+        if first_run:
+            say(f"first shift: {await start_first_shift(client)}")
+
+
+async def start_first_shift(client: PrefectClient) -> str:
+    """Start a shift unless one is under way; what was done, in a word. The scheduled one then stands by."""
+    deployment = await client.read_deployment_by_name(f"{AUTOSCALE}/{AUTOSCALE}")
+    under_way = FlowRunFilterState(
+        type=FlowRunFilterStateType(any_=[StateType.PENDING, StateType.RUNNING]),
+    )
+    runs = await client.read_flow_runs(
+        deployment_filter=DeploymentFilter(id=DeploymentFilterId(any_=[deployment.id])),
+        flow_run_filter=FlowRunFilter(state=under_way),
+        limit=1,
+    )
+    if runs:
+        return f"{runs[0].name} is under way already"
+    # A repeated bootstrap without a worker must not pile up runs.
+    next_shift = deployment.updated or deployment.created
+    run = await client.create_flow_run_from_deployment(deployment.id, idempotency_key=f"first-shift-{next_shift}")
+    return f"{run.name} is waiting for a worker"
+
+
+async def create_work_pool(client: PrefectClient, name: str) -> str:
+    """Make sure that the pool exists and is of type process; what was done, in a word. Raises ``BootstrapFailed``."""
+    template = ProcessWorker.get_default_base_job_template()
+    try:
+        await client.create_work_pool(WorkPoolCreate(name=name, type="process", base_job_template=template))
+    except ObjectAlreadyExists:
+        pool = await client.read_work_pool(name)
+        # A pool of another type (kubernetes) is the operator's choice; the deployments' job variables may need a look.
+        return f"exists (type {pool.type}{', paused' if pool.is_paused else ''})"
+    return "created"
+
+
+async def deploy(api_url: str, prefect_file: Path = PREFECT_FILE) -> None:
+    """Deploy everything the file declares, with Prefect's own command. Raises ``BootstrapFailed`` with its output."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-m", "prefect", "--no-prompt", "deploy", "--all", "--prefect-file", str(prefect_file)),
+        cwd=prefect_file.parent,
+        env=environment(WORKER_PROFILE, {"PREFECT_API_URL": api_url}),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    try:
+        async with asyncio.timeout(DEPLOY_TIMEOUT):
+            output, _ = await process.communicate()
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+        raise BootstrapFailed([f"`prefect deploy` has not finished within {DEPLOY_TIMEOUT:.0f} s"]) from None
+    if process.returncode:
+        raise BootstrapFailed([f"`prefect deploy` failed with code {process.returncode}:\n{output.decode()}"])
+
+
+def _fail_on(problems: Sequence[str]) -> None:
+    if problems:
+        raise BootstrapFailed(problems)
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    value = json.loads(Path(text[1:]).read_text(encoding="utf-8") if text.startswith("@") else text)
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError("a JSON object is needed")
+    return value
+
+
+def main() -> int:
+    """Bootstrap the server at PREFECT_API_URL."""
+    options = argparse.ArgumentParser(prog="python -m deployments.bootstrap", description=__doc__)
+    options.add_argument("--pool", default=POOL, help="work pool to create (default: %(default)s)")
+    options.add_argument("--prefect-file", type=Path, default=PREFECT_FILE, help="what to deploy (default: ours)")
+    options.add_argument(
+        "--schedule-timeout",
+        type=float,
+        default=SCHEDULE_TIMEOUT,
+        help="seconds within which every schedule must have a planned run (default: %(default)s)",
+    )
+    options.add_argument(
+        "--autoscale",
+        type=_json_object,
+        metavar="JSON",
+        help="parameters of the autoscale deployments, merged over the file's; or @FILE",
+    )
+    options.add_argument("--no-first-run", action="store_true", help="wait for the schedule instead of starting now")
+    given = options.parse_args()
+    try:
+        asyncio.run(
+            bootstrap(
+                pool=given.pool,
+                prefect_file=given.prefect_file,
+                autoscale=given.autoscale,
+                first_run=not given.no_first_run,
+                schedule_timeout=given.schedule_timeout,
+            )
+        )
+    except BootstrapFailed as error:
+        for problem in error.problems:
+            print(f"error: {problem}", file=sys.stderr)
+        return 1
+    except ValidationError as error:
+        for found in error.errors():
+            where = ".".join(str(part) for part in found["loc"])
+            print(f"error: --autoscale: {where}: {found['msg']}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

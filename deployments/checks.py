@@ -1,0 +1,140 @@
+"""What must hold before and after an installation, checked loudly because it fails silently otherwise.
+
+Called by ``deployments.bootstrap``. Each function returns sentences; none means all is well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from uuid import UUID
+
+import prefect
+from packaging.specifiers import SpecifierSet
+from prefect.client.orchestration import PrefectClient
+from prefect.client.schemas.filters import (
+    DeploymentFilter,
+    DeploymentFilterId,
+    FlowRunFilter,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+)
+from prefect.client.schemas.objects import StateType
+from prefect.client.schemas.responses import DeploymentResponse
+from prefect.settings import get_current_settings
+
+CAPS: Mapping[str, tuple[str, str]] = {
+    "prefect": (">=3.8.4,<4", "written and tested for these"),
+    "fastapi": ("<0.151", "the Prefect 3.8 server does not start with newer ones"),
+    "sqlalchemy": ("<2.1", "the Prefect 3.8 scheduler silently creates no runs with newer ones"),
+    "pulp": (">=3.3,<4", "4 has a different interface"),
+}
+"""Packages whose newest versions break Prefect or us, with the reason."""
+PAGE = 200
+
+
+def installed() -> dict[str, str]:
+    """The versions of the packages of ``CAPS``; absent ones left out."""
+    found = {}
+    for name in CAPS:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def package_problems(versions: Mapping[str, str]) -> list[str]:
+    """Packages that are missing or out of bounds."""
+    problems = []
+    for name, (bounds, reason) in CAPS.items():
+        found = versions.get(name)
+        if found is None:
+            problems.append(f"{name} is not installed; install {name}{bounds}")
+        elif not SpecifierSet(bounds, prereleases=True).contains(found):
+            problems.append(f"{name} {found} is installed, {name}{bounds} is needed: {reason}")
+    return problems
+
+
+def settings_problems() -> list[str]:
+    """Client settings under which runs would go astray."""
+    settings = get_current_settings()
+    problems = []
+    if not settings.api.url:
+        problems.append("PREFECT_API_URL is not set; `python -m deployments.server` starts a server and prints it")
+    if settings.server.ephemeral.enabled:
+        problems.append(
+            "ephemeral mode is on: a process without PREFECT_API_URL would start a hidden server of its own. "
+            "Set PREFECT_SERVER_ALLOW_EPHEMERAL_MODE=false"
+        )
+    return problems
+
+
+async def version_problems(client: PrefectClient) -> list[str]:
+    """A server of another version than this client."""
+    answer = await client.request("GET", "/admin/version")
+    server = str(answer.json())
+    if server == prefect.__version__:
+        return []
+    return [f"the server runs Prefect {server}, this client {prefect.__version__}; install the same version on both"]
+
+
+async def wait_for_server(client: PrefectClient, timeout: float) -> list[str]:
+    """Wait up to ``timeout`` seconds for the API to answer."""
+    deadline = time.monotonic() + timeout
+    while (error := await client.api_healthcheck()) is not None:
+        if time.monotonic() > deadline:
+            return [f"no Prefect server answers at {client.api_url} after {timeout:.0f} s: {error}"]
+        await asyncio.sleep(0.5)
+    return []
+
+
+async def read_deployments(client: PrefectClient) -> list[DeploymentResponse]:
+    """Every deployment of the server."""
+    found: list[DeploymentResponse] = []
+    while True:
+        page = await client.read_deployments(limit=PAGE, offset=len(found))
+        found += page
+        if len(page) < PAGE:
+            return found
+
+
+async def schedule_problems(client: PrefectClient, names: set[str], timeout: float) -> list[str]:
+    """Of the deployments with these names, the ones with an active schedule for which no run is planned.
+
+    Waits up to ``timeout`` seconds for the runs. Also names deployments that do not exist.
+    """
+    deployments = [deployment for deployment in await read_deployments(client) if deployment.name in names]
+    problems = [f"the deployment {name} does not exist" for name in sorted(names - {d.name for d in deployments})]
+    waiting = {
+        deployment.id: deployment.name
+        for deployment in deployments
+        if not deployment.paused and any(schedule.active for schedule in deployment.schedules)
+    }
+    deadline = time.monotonic() + timeout
+    while waiting:
+        for identity in list(waiting):
+            if await _has_scheduled_run(client, identity):
+                del waiting[identity]
+        if waiting and time.monotonic() > deadline:
+            problems += [
+                f"the deployment {name} has an active schedule, but no run was planned within {timeout:.0f} s. "
+                "Look for ERROR lines of the scheduler in the server's log (its sqlalchemy must be below 2.1)"
+                for name in waiting.values()
+            ]
+            break
+        if waiting:
+            await asyncio.sleep(0.5)
+    return problems
+
+
+async def _has_scheduled_run(client: PrefectClient, deployment: UUID) -> bool:
+    scheduled = FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.SCHEDULED]))
+    runs = await client.read_flow_runs(
+        deployment_filter=DeploymentFilter(id=DeploymentFilterId(any_=[deployment])),
+        flow_run_filter=FlowRunFilter(state=scheduled),
+        limit=1,
+    )
+    return bool(runs)

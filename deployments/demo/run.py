@@ -1,0 +1,324 @@
+"""Run the demonstration from nothing to the verdict. Called by ``modelyard demo`` (and so by ``make demo``).
+
+Starts a local cluster, Prefect and the exporter; deploys one model on two accelerators; replays real traffic through
+it; lets the deployed, scheduled flow scale it; tells what happened. Exit code 0 only if it really scaled both ways.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import sys
+import time
+from collections import deque
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import yaml
+from rich.console import Console
+from rich.table import Table
+
+from deployments.child import Child
+from deployments.demo import story
+from deployments.demo.scenario import (
+    CONTROLLER_NAMESPACE,
+    MODEL,
+    NAMESPACE,
+    Scenario,
+    deployment,
+    flow_parameters,
+    namespace,
+    variant_autoscaling,
+)
+from deployments.demo.watch import Endpoints, Sample, sample
+from deployments.profile import ROOT, free_port
+from deployments.stack import PrefectStack
+from modelyard.cluster import Cluster, ClusterSettings
+from modelyard.cluster.crd_install import install_crds
+from modelyard.demo.traffic.latency import summarize
+from modelyard.demo.traffic.replay import Replay, ReplaySettings, RequestResult
+from modelyard.demo.traffic.trace import Trace, read_trace
+from modelyard.local.settings import StackSettings
+from modelyard.local.stack import LocalStack
+from modelyard.loop import observe
+from modelyard.loop.collect import VARIANTS
+from modelyard.prometheus.client import Prometheus, PrometheusSettings
+from modelyard.resources import KINDS
+from modelyard.resources.crd import crd
+
+TRACE = ROOT / "benchmarks" / "data" / "azure-llm-inference-2023-conversation.csv"
+FIRST_RUN_AFTER = 24
+"""Seconds from the bootstrap to the first scheduled run: deploying and starting a worker takes about that long."""
+RATE_WINDOW = 5.0
+"""Wall seconds over which the shown load is averaged."""
+
+console = Console(width=None if sys.stdout.isatty() else 150)
+
+
+def say(text: str) -> None:
+    """Progress, with the seconds since the start."""
+    console.print(f"[dim]{time.monotonic() - STARTED:6.1f} s[/]  {text}", highlight=False)
+
+
+STARTED = time.monotonic()
+
+
+def main() -> int:
+    """Parse, run, print. 0: scaled up and down; 1: not, or something failed."""
+    options = argparse.ArgumentParser(prog="modelyard demo", description=__doc__)
+    options.add_argument("--keep", action="store_true", help="leave everything running at the end, until Ctrl-C")
+    options.add_argument("--out", type=Path, default=Path("out/demo"), help="folder for logs, data and the picture")
+    options.add_argument("--compression", type=float, default=Scenario.compression, help="times faster than life")
+    options.add_argument("--start", type=float, default=Scenario.start_minute, help="first minute of the trace")
+    options.add_argument("--minutes", type=float, default=Scenario.minutes, help="minutes of the trace to replay")
+    options.add_argument("--rate", type=float, default=Scenario.rate, help="scale the request rate")
+    given = options.parse_args()
+    scenario = Scenario(compression=given.compression, start_minute=given.start, minutes=given.minutes, rate=given.rate)
+    out = given.out.resolve()
+    try:
+        return asyncio.run(demonstrate(scenario, out, keep=given.keep))
+    except KeyboardInterrupt:
+        console.print("stopped")
+        return 130
+
+
+async def demonstrate(scenario: Scenario, out: Path, keep: bool) -> int:
+    """The whole demonstration."""
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
+    trace = read_trace(TRACE).stretch(scenario.start_minute, scenario.minutes)
+    if scenario.rate != 1:
+        trace = trace.scaled(rate=scenario.rate)
+    say(
+        f"replaying minutes {scenario.start_minute:g} to {scenario.start_minute + scenario.minutes:g} of a real trace: "
+        f"{len(trace.requests)} requests, {scenario.compression:g} times faster than life"
+    )
+    async with running(scenario, out) as (stack, prefect, cluster, prometheus):
+        samples, results = await act(scenario, trace, cluster, prometheus)
+        picture = out / "load-and-replicas.png"
+        story.plot(samples, scenario, picture)
+        good = conclude(scenario, samples, results)
+        console.print(f"\n[bold]Picture[/]     {picture}")
+        console.print(f"[bold]Prefect UI[/]  {prefect.ui_url}   (flow autoscale, its shifts, ticks and tables)")
+        console.print(f"[bold]Prometheus[/]  {stack.prometheus_url}/graph")
+        console.print(f"[bold]Cluster[/]     export KUBECONFIG={stack.kubeconfig}; kubectl -n {NAMESPACE} get va")
+        if keep:
+            console.print("\nEverything keeps running. Ctrl-C ends it.")
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+        else:
+            console.print("\nEverything is being stopped now; `make demo KEEP=1` leaves it running.")
+    return 0 if good else 1
+
+
+@contextlib.asynccontextmanager
+async def running(scenario: Scenario, out: Path) -> AsyncIterator[tuple[LocalStack, PrefectStack, Cluster, Prometheus]]:
+    """Cluster, engines, exporter and Prefect, all up and scheduled; stopped at the end, however it comes."""
+    exporter_port = free_port()
+    stack = LocalStack(
+        StackSettings(scrape_interval="1s", backoff_scale=0.1, scrape_targets=[f"127.0.0.1:{exporter_port}"]),
+        name="demo",
+        directory=out / "cluster",
+    )
+    known = {"KUBECONFIG": str(stack.kubeconfig)}
+    prefect_file = out / "prefect.yaml"
+    prefect = PrefectStack(out / "prefect", prefect_file=prefect_file, worker_env=known, say=say)
+    async with contextlib.AsyncExitStack() as cleanup:
+        cleanup.push_async_callback(asyncio.to_thread, prefect.stop)
+        await asyncio.to_thread(prefect.launch)
+        cleanup.push_async_callback(asyncio.to_thread, stack.stop)
+        await asyncio.to_thread(stack.start, say)
+        os.environ["KUBECONFIG"] = str(stack.kubeconfig)
+        cluster = await cleanup.enter_async_context(Cluster.connect(ClusterSettings(kubeconfig=stack.kubeconfig)))
+        await install_crds(cluster, [crd(kind) for kind in KINDS.values()])
+        say("custom resource definitions installed")
+        for name in (NAMESPACE, CONTROLLER_NAMESPACE):
+            await cluster.apply(namespace(name))
+        for variant in scenario.variants:
+            await cluster.apply(deployment(variant, scenario))
+        await served(cluster)
+        for variant in scenario.variants:
+            await cluster.apply(variant_autoscaling(variant))
+        names = ", ".join(f"{v.name} ({v.accelerator}, cost {v.cost})" for v in scenario.variants)
+        say(f"one model on two accelerators: {names}")
+
+        exporter = Child(
+            "the exporter",
+            ["-m", "modelyard.cli.main", "exporter", "--port", str(exporter_port)],
+            env={**os.environ, **known},
+            log=out / "exporter.log",
+        )
+        exporter.start()
+        cleanup.callback(exporter.stop, 5.0)
+        await asyncio.to_thread(prefect.server.wait)
+        write_prefect_file(scenario, stack.prometheus_url, prefect_file)
+        await asyncio.to_thread(prefect.start)
+        prometheus = await cleanup.enter_async_context(Prometheus(PrometheusSettings(base_url=stack.prometheus_url)))
+        await decided(cluster, scenario)
+        yield stack, prefect, cluster, prometheus
+        say("stopping")
+
+
+def write_prefect_file(scenario: Scenario, prometheus_url: str, path: Path) -> None:
+    """The project's prefect.yaml with shifts and ticks that keep up with compressed time, starting now."""
+    declared = yaml.safe_load((ROOT / "prefect.yaml").read_text(encoding="utf-8"))
+    kept = []
+    for item in declared["deployments"]:
+        if item["name"] == "autoscale":
+            item["parameters"] = {"parameters": flow_parameters(scenario, prometheus_url)}
+            first = datetime.now(UTC) + timedelta(seconds=FIRST_RUN_AFTER)
+            item["schedules"] = [
+                {
+                    **item["schedules"][0],
+                    "interval": scenario.shift_seconds,
+                    "anchor_date": first.isoformat(timespec="seconds"),
+                }
+            ]
+            kept.append(item)
+    path.write_text(yaml.safe_dump({**declared, "deployments": kept}, sort_keys=False), encoding="utf-8")
+
+
+async def served(cluster: Cluster) -> None:
+    """Wait until both variants' first engines are ready."""
+    from modelyard.cluster import DEPLOYMENTS
+
+    async with asyncio.timeout(120):
+        while True:
+            listed = await cluster.list(DEPLOYMENTS, NAMESPACE)
+            if all((d.get("status") or {}).get("readyReplicas") == d["spec"]["replicas"] for d in listed.items):
+                return
+            await asyncio.sleep(0.3)
+
+
+async def decided(cluster: Cluster, scenario: Scenario) -> None:
+    """Wait until the scheduled flow has decided for every variant."""
+    say("waiting for the first scheduled run of the flow")
+    async with asyncio.timeout(120):
+        while True:
+            listed = await cluster.list(VARIANTS, NAMESPACE)
+            known = [observe.variant(item) for item in listed.items]
+            if len(known) == len(scenario.variants) and all(v.last_run for v in known):
+                break
+            await asyncio.sleep(0.5)
+    say("the scheduled flow decides; traffic begins")
+
+
+async def act(
+    scenario: Scenario, trace: Trace, cluster: Cluster, prometheus: Prometheus
+) -> tuple[list[Sample], list[RequestResult]]:
+    """Replay the traffic, then stay quiet for a while; sample all along."""
+    endpoints = Endpoints()
+    samples: list[Sample] = []
+    begun = time.monotonic()
+
+    def minute() -> float:
+        return (time.monotonic() - begun) * scenario.compression / 60
+
+    def load() -> float:
+        now = time.monotonic() - begun
+        sent = replay.sent
+        history.append((now, sent))
+        while len(history) > 2 and history[0][0] < now - RATE_WINDOW:
+            history.popleft()
+        (early, before), (late, after) = history[0], history[-1]
+        return (after - before) / (late - early) / scenario.compression if late > early else 0.0
+
+    history: deque[tuple[float, int]] = deque()
+    replay = Replay(trace, endpoints.current, ReplaySettings(model=MODEL, time_compression=scenario.compression))
+    tasks = [
+        asyncio.create_task(endpoints.follow(cluster)),
+        asyncio.create_task(sample(cluster, prometheus, scenario, minute, load, samples)),
+        asyncio.create_task(narrate(samples, scenario, replay)),
+    ]
+    try:
+        results = await replay.run()
+        say(f"traffic is over: {len(results)} requests; quiet for {scenario.quiet_minutes:g} trace minutes")
+        await asyncio.sleep(scenario.quiet_minutes * 60 / scenario.compression)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    return samples, results
+
+
+async def narrate(samples: list[Sample], scenario: Scenario, replay: Replay) -> None:
+    """A line whenever a variant's desired count changes, and every ten seconds."""
+    shown: dict[str, int] = {}
+    at = 0.0
+    while True:
+        await asyncio.sleep(0.5)
+        if not samples:
+            continue
+        last = samples[-1]
+        for variant in scenario.variants:
+            before, now = shown.get(variant.name), last.desired[variant.name]
+            if before is not None and now != before:
+                arrow = "[green]▲[/]" if now > before else "[yellow]▼[/]"
+                say(f"{arrow} {variant.name}: {before} → {now}   {last.why.get(variant.name, '')}")
+                at = time.monotonic()
+            shown[variant.name] = now
+        if time.monotonic() - at > 10:
+            at = time.monotonic()
+            counts = ", ".join(
+                f"{v.accelerator} {last.ready[v.name]}/{last.created[v.name]}" for v in scenario.variants
+            )
+            kv = "-" if last.kv is None else f"{last.kv:.2f}"
+            say(
+                f"minute {last.minute:4.1f}: {last.load:4.1f} requests/s, ready {counts}, KV {kv}, "
+                f"queue {last.waiting or 0:.0f}, {replay.in_flight} in flight"
+            )
+
+
+def conclude(scenario: Scenario, samples: list[Sample], results: list[RequestResult]) -> bool:
+    """Print what happened; whether it is what was to be shown."""
+    console.print()
+    console.print(story.table(samples, scenario))
+    latency = Table(
+        title="What the clients saw (seconds of the trace's time)", header_style="bold", title_justify="left"
+    )
+    for column in ("variant", "requests", "answered", "failed", "TTFT p50", "p95", "p99", "ITL p50", "p95", "p99"):
+        latency.add_column(column, justify="left" if column == "variant" else "right")
+    for summary in summarize(results):
+        row: list[Any] = [summary.variant or "all", summary.requests, summary.answered, summary.failed]
+        for spread in (summary.ttft, summary.itl):
+            row += [f"{v:.3f}" for v in (spread.p50, spread.p95, spread.p99)] if spread else ["-"] * 3
+        latency.add_row(*map(str, row))
+    console.print(latency)
+    bill = Table(title="What it cost", header_style="bold", title_justify="left")
+    for column in ("variant", "replica-minutes", "cost per replica-hour", "cost", "always at the peak"):
+        bill.add_column(column, justify="left" if column == "variant" else "right")
+    used = story.replica_minutes(samples, scenario)
+    minutes = samples[-1].minute - samples[0].minute if samples else 0.0
+    total = total_peak = 0.0
+    for variant in scenario.variants:
+        peak = max((s.created[variant.name] for s in samples), default=0) * minutes
+        cost, at_peak = (amount / 60 * float(variant.cost) for amount in (used[variant.name], peak))
+        total, total_peak = total + cost, total_peak + at_peak
+        bill.add_row(variant.name, f"{used[variant.name]:.1f}", variant.cost, f"{cost:.2f}", f"{at_peak:.2f}")
+    bill.add_row("all", f"{sum(used.values()):.1f}", "", f"{total:.2f}", f"{total_peak:.2f}")
+    console.print(bill)
+    verdict = story.verdict(samples)
+    if verdict.good:
+        console.print(
+            f"[bold green]Scaled both ways[/]: {verdict.ups} times up, {verdict.downs} times down, "
+            f"peak {verdict.peak} replicas, {verdict.last} at the end."
+        )
+    else:
+        console.print(
+            f"[bold red]Did not scale both ways[/]: {verdict.ups} times up, {verdict.downs} times down, "
+            f"peak {verdict.peak}, {verdict.last} at the end. The logs are below the output folder."
+        )
+    return verdict.good
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,105 @@
+"""What happened during the demonstration, sampled from the outside as a user would see it. Called by ``run``."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from deployments.demo.scenario import NAMESPACE, PORT, Scenario
+from modelyard.cluster import PODS, Cluster, ClusterError
+from modelyard.demo.traffic.router import Endpoint
+from modelyard.loop import observe
+from modelyard.loop.collect import VARIANTS
+from modelyard.prometheus.client import Prometheus, PrometheusError
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Endpoints:
+    """The ready engine pods, kept current by a watch; the replayer asks for them."""
+
+    ready: dict[str, Endpoint] = field(default_factory=dict)
+
+    async def current(self) -> list[Endpoint]:
+        """Every pod that takes traffic."""
+        return sorted(self.ready.values())
+
+    async def follow(self, cluster: Cluster) -> None:
+        """Watch the pods until cancelled."""
+        async for event in cluster.watch(PODS, NAMESPACE):
+            if event.kind == "SYNC":
+                continue
+            pod = observe.pod(event.object)
+            address = (event.object.get("status") or {}).get("podIP")
+            if event.kind != "DELETED" and pod.ready and address:
+                url = f"http://{address}:{PORT}"
+                self.ready[pod.key.name] = Endpoint(pod.key.name, url, pod.labels.get("app", ""))
+            else:
+                self.ready.pop(pod.key.name, None)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One moment. ``minute`` is trace time. ``ready``, ``desired`` and ``created`` are replicas per variant."""
+
+    minute: float
+    load: float
+    created: dict[str, int]
+    ready: dict[str, int]
+    desired: dict[str, int]
+    kv: float | None
+    waiting: float | None
+    why: dict[str, str]
+
+
+async def sample(
+    cluster: Cluster,
+    prometheus: Prometheus,
+    scenario: Scenario,
+    minute: Callable[[], float],
+    load: Callable[[], float],
+    into: list[Sample],
+    every: float = 1.0,
+) -> None:
+    """Sample until cancelled. A moment that cannot be read is left out."""
+    while True:
+        try:
+            into.append(await _one(cluster, prometheus, scenario, minute(), load()))
+        except (ClusterError, PrometheusError, TimeoutError) as error:
+            log.debug("sample left out: %s", error)
+        await asyncio.sleep(every)
+
+
+async def _one(cluster: Cluster, prometheus: Prometheus, scenario: Scenario, minute: float, load: float) -> Sample:
+    listed, pods, kv, waiting = await asyncio.gather(
+        cluster.list(VARIANTS, NAMESPACE),
+        cluster.list(PODS, NAMESPACE, cached=True),
+        prometheus.query(f'avg(vllm:kv_cache_usage_perc{{namespace="{NAMESPACE}"}})', "KV use"),
+        prometheus.query(f'sum(vllm:num_requests_waiting{{namespace="{NAMESPACE}"}})', "queue"),
+    )
+    variants = {variant.key.name: variant for variant in map(observe.variant, listed.items)}
+    names = [variant.name for variant in scenario.variants]
+    created, ready = dict.fromkeys(names, 0), dict.fromkeys(names, 0)
+    for item in pods.items:
+        pod = observe.pod(item)
+        name = pod.labels.get("app", "")
+        if name in created and not pod.deleting:
+            created[name] += 1
+            ready[name] += pod.ready
+    why = {}
+    for name, variant in variants.items():
+        message = next((c.message for c in variant.conditions if c.type == "OptimizationReady"), "")
+        why[name] = message
+    return Sample(
+        minute=minute,
+        load=load,
+        created=created,
+        ready=ready,
+        desired={name: (variants[name].status_replicas or 0) if name in variants else 0 for name in names},
+        kv=kv[0].value if kv else None,
+        waiting=waiting[0].value if waiting else None,
+        why=why,
+    )

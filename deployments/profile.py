@@ -1,0 +1,46 @@
+"""The environment of the processes this package starts: the profile files, the server's address, where the code is.
+
+Used by ``deployments.server``, ``deployments.worker`` and ``deployments.bootstrap``.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from dotenv import dotenv_values
+
+ROOT = Path(__file__).resolve().parents[1]
+PREFECT_FILE = ROOT / "prefect.yaml"
+"""The project: where prefect.yaml and config/ are."""
+SERVER_PROFILE = ROOT / "config" / "prefect" / "server.env"
+WORKER_PROFILE = ROOT / "config" / "prefect" / "worker.env"
+
+
+def read_profile(path: Path) -> dict[str, str]:
+    """The settings of an environment file. Raises ``FileNotFoundError`` naming it when there is none."""
+    if not path.is_file():
+        raise FileNotFoundError(f"the profile {path} is missing; run from a checkout of the project")
+    return {name: value for name, value in dotenv_values(path, interpolate=False).items() if value is not None}
+
+
+def environment(profile: Path, extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment of a child process: the profile, over it what is set already, over that ``extra``.
+
+    The child finds the same interpreter as ``python`` and the same code, whether or not the project is installed.
+    """
+    env = {**read_profile(profile), **os.environ, **(extra or {})}
+    # Not Path.resolve: a virtual environment's interpreter is a link, and what it links to has none of its packages.
+    env["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), env.get("PATH", os.defpath)])
+    env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH", "")]))
+    return env
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """A TCP port nothing listens on at the moment."""
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,1 @@
+"""One outside call each, batched, as Prefect tasks. No decisions."""

@@ -1,0 +1,96 @@
+"""What a shift tells Prefect: one table artifact updated in place, one event per scaling. Called by ``flows.shift``.
+
+Best effort by design: the truth is in the resources' status. Every call has a timeout, a failure is logged once, and
+an unreachable Prefect API never holds up a tick.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+from prefect.artifacts import TableArtifact
+from prefect.client.orchestration import get_client
+from prefect.events import emit_event
+
+CALL_TIMEOUT = 2.5
+"""Seconds one call to the Prefect API may take."""
+SCALED = "modelyard.variant.scaled"
+"""Name of the event sent for every actual change of a workload."""
+
+Log = logging.Logger | logging.LoggerAdapter[logging.Logger]
+Row = Mapping[str, Any]
+
+
+class Journal:
+    """The decision table and the scaling events of one shift.
+
+    ``every`` is the number of ticks after which an unchanged table is written again. Writing goes on beside the ticks:
+    the newest table waits while an older one is under way.
+    """
+
+    def __init__(self, key: str, every: int, log: Log) -> None:
+        self.key = key
+        self._every = every
+        self._log = log
+        self._artifact: UUID | None = None
+        self._writing: asyncio.Task[None] | None = None
+        self._due = True
+        self._last_number = 0
+        self._failing = False
+
+    def record(self, number: int, rows: Sequence[Row], changes: Sequence[Row]) -> None:
+        """Take note of a tick: send its changes as events, and have the table written if it is due."""
+        for change in changes:
+            emit_event(
+                event=SCALED,
+                resource={
+                    "prefect.resource.id": f"modelyard.variant.{change['variant']}",
+                    "prefect.resource.name": str(change["variant"]),
+                },
+                payload=dict(change),
+            )
+        self._due = self._due or bool(changes) or number - self._last_number >= self._every
+        if rows and self._due and (self._writing is None or self._writing.done()):
+            self._due, self._last_number = False, number
+            description = f"Decisions of tick {number}" + (f": {len(changes)} scaled" if changes else "")
+            self._writing = asyncio.create_task(self._write(rows, description))
+
+    async def close(self) -> None:
+        """Wait for the write that is under way, which has a time limit of its own."""
+        if self._writing is not None:
+            await asyncio.wait([self._writing])
+
+    async def _write(self, rows: Sequence[Row], description: str) -> None:
+        table = [dict(row) for row in rows]
+        try:
+            async with asyncio.timeout(CALL_TIMEOUT), get_client() as client:
+                if self._artifact is None:
+                    artifact = TableArtifact(key=self.key, description=description, table=table)
+                    self._artifact = (await artifact.acreate(client=client)).id
+                else:
+                    # Not client.update_artifact: that also sends an event with the whole table in it.
+                    await client.request(
+                        "PATCH",
+                        "/artifacts/{id}",
+                        path_params={"id": self._artifact},
+                        json={"data": json.dumps(table), "description": description},
+                    )
+        except Exception as error:
+            self._due = True
+            if not self._failing:
+                self._log.warning(
+                    "The decision table cannot be written to Prefect (%s: %s); the loop goes on, and the table is "
+                    "tried again at every tick",
+                    type(error).__name__,
+                    error,
+                )
+            self._failing = True
+        else:
+            if self._failing:
+                self._log.info("The decision table is written again")
+            self._failing = False

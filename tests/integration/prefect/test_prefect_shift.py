@@ -1,0 +1,264 @@
+"""Shifts in this process, on a real Prefect server: ticks, failures, the lease, what Prefect gets to see."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from prefect.client.orchestration import PrefectClient
+from prefect.client.schemas.filters import (
+    ArtifactFilter,
+    ArtifactFilterKey,
+    FlowRunFilter,
+    FlowRunFilterId,
+    TaskRunFilter,
+    TaskRunFilterFlowRunId,
+)
+from prefect.client.schemas.objects import State
+from prefect_support import STAGES, Parameters, ticks_of, until
+from recording_loop import FileLease, autoscale, recorded
+
+from deployments.profile import WORKER_PROFILE, environment
+from deployments.server import PrefectServer
+
+pytestmark = pytest.mark.integration
+
+
+async def shift(parameters: object) -> State:
+    return await autoscale(parameters, return_state=True)
+
+
+async def test_a_shift_ticks_on_its_grid_and_tells_it_in_numbers(parameters: Parameters, record: Path) -> None:
+    state = await shift(parameters())
+    assert state.name == "Completed"
+    ticks = ticks_of(record)
+    assert (state.message or "").startswith(f"{len(ticks)} ticks, 0 failed, 0 scaled")
+    assert all(stages == STAGES for stages in ticks.values())
+    assert 1 < len(ticks) <= 8
+    assert list(ticks) == sorted(ticks)
+    assert set(ticks) <= set(range(8))
+    entries = recorded(record)
+    assert [entries[0]["stage"], entries[-1]["stage"]] == ["open", "close"]
+    assert all(entry["held"] for entry in entries if entry["tick"] >= 0)
+
+
+async def test_an_edit_is_acted_on_before_the_next_tick_is_due(parameters: Parameters, record: Path) -> None:
+    await shift(parameters(interval_seconds=3, shift_seconds=5, edit=0))
+    numbers = [entry["tick"] for entry in recorded(record) if entry["stage"] == "collect"]
+    assert numbers == [0, 1, 1], "a tick of the grid, one for the edit, and the next of the grid all the same"
+
+
+async def test_prefect_does_not_look_into_loop_or_tick(parameters: Parameters, record: Path) -> None:
+    await shift(parameters(shift_seconds=0))
+    stages = [entry for entry in recorded(record) if entry["tick"] >= 0]
+    assert [entry["stage"] for entry in stages] == STAGES
+    assert [entry["touched"] for entry in stages] == [[], [], [], []]
+    assert len({entry["loop"] for entry in stages}) == 1
+
+
+async def test_one_tick_and_done(parameters: Parameters, record: Path) -> None:
+    state = await shift(parameters(shift_seconds=0))
+    assert state.message == "1 ticks, 0 failed, 0 scaled"
+    assert ticks_of(record) == {0: STAGES}
+
+
+@pytest.mark.parametrize(
+    ("stage", "ran"), [("collect", STAGES[:1]), ("decide", STAGES[:2]), ("actuate", STAGES[:3]), ("report", STAGES)]
+)
+async def test_a_failing_tick_is_counted_and_the_next_one_goes_on(
+    parameters: Parameters, record: Path, stage: str, ran: list[str]
+) -> None:
+    state = await shift(parameters(shift_seconds=1, fail=f"{stage}@1"))
+    assert state.name == "Completed"
+    first, second, *others = ticks_of(record).values()
+    assert (first, second) == (STAGES, ran)
+    assert others
+    assert all(stages == STAGES for stages in others)
+    assert (state.message or "").startswith(f"{2 + len(others)} ticks, 1 failed, 0 scaled")
+    assert (state.message or "").endswith(f"({stage}: 1); last error: {stage}: RuntimeError: {stage} was told to fail")
+
+
+async def test_a_shift_fails_when_every_tick_failed(parameters: Parameters) -> None:
+    state = await shift(parameters(shift_seconds=0.6, fail="decide"))
+    assert state.name == "Failed"
+    assert (state.message or "").startswith("Every tick failed: ")
+    assert "decide was told to fail" in (state.message or "")
+
+
+async def test_an_unreachable_cluster_is_retried_until_the_shift_ends(parameters: Parameters, record: Path) -> None:
+    state = await shift(parameters(shift_seconds=0.8, closed=1))
+    assert state.name == "Failed"
+    assert state.message == (
+        "Not one tick: the loop's connections cannot be opened: ConnectionError: the cluster cannot be reached"
+    )
+    assert not recorded(record)
+
+
+async def test_a_slow_tick_skips_instants_and_never_bunches(parameters: Parameters, record: Path) -> None:
+    state = await shift(parameters(slow="collect@0.4"))
+    numbers = list(ticks_of(record))
+    assert numbers == sorted(numbers)
+    assert len(numbers) < 8
+    assert "skipped because they were late" in (state.message or "")
+    starts = [entry["at"] for entry in recorded(record) if entry["stage"] == "collect"]
+    assert all(later - earlier > 0.12 for earlier, later in pairwise(starts))
+
+
+async def test_two_shifts_have_one_writer_and_a_hot_standby(parameters: Parameters, record: Path) -> None:
+    first = asyncio.create_task(shift(parameters(shift_seconds=2)))
+
+    async def first_ticks() -> bool:
+        return bool(ticks_of(record))
+
+    await until(first_ticks, "the first shift ticks")
+    second = asyncio.create_task(shift(parameters(shift_seconds=4)))
+    states = await asyncio.gather(first, second)
+    assert [state.name for state in states] == ["Completed", "Completed"]
+    writers = [entry["loop"] for entry in recorded(record) if entry["tick"] >= 0]
+    handover = writers.index(next(loop for loop in writers if loop != writers[0]))
+    assert set(writers[handover:]).isdisjoint(writers[:handover])
+    assert all(entry["held"] for entry in recorded(record) if entry["stage"] in ("actuate", "report"))
+
+
+async def test_a_shift_that_never_gets_the_lease_ends_as_standby(parameters: Parameters, record: Path) -> None:
+    other = FileLease(record.with_name("shared.lock"))
+    assert await other.acquire(0)
+    states = await asyncio.gather(shift(parameters(shift_seconds=1)), shift(parameters(shift_seconds=0)))
+    assert [state.name for state in states] == ["Standby", "Standby"]
+    assert all(state.is_completed() for state in states)
+    assert not ticks_of(record)
+    await other.release()
+
+
+async def test_a_dry_run_neither_waits_for_the_writer_nor_keeps_it_out(parameters: Parameters, record: Path) -> None:
+    other = FileLease(record.with_name("shared.lock"))
+    assert await other.acquire(0)
+    state = await shift(parameters(shift_seconds=0, loop={"fleet": {"dry_run": True}}))
+    assert state.name == "Completed"
+    assert ticks_of(record) == {0: STAGES}
+    await other.release()
+
+
+@pytest.mark.parametrize(("during", "ran"), [("decide", STAGES[:2]), ("actuate", STAGES[:3])])
+async def test_a_shift_that_loses_the_lease_stops_writing_at_once(
+    parameters: Parameters, record: Path, during: str, ran: list[str]
+) -> None:
+    state = await shift(parameters(shift_seconds=1, revoke=f"{during}@1"))
+    ticks = list(ticks_of(record).values())
+    assert ticks[:2] == [STAGES, ran]
+    assert ticks[-1] == STAGES, "it goes back to waiting, and on when it has the lease again"
+    assert "1 given up because the lease was lost" in (state.message or "")
+    assert "0 failed" in (state.message or "")
+
+
+async def test_the_table_is_one_artifact_per_shift_updated_in_place(
+    parameters: Parameters, prefect_server: PrefectServer, client: PrefectClient
+) -> None:
+    state = await shift(parameters(lease_name="modelyard-autoscale-artifacts", change=2, rows=3))
+    named = ArtifactFilter(key=ArtifactFilterKey(any_=["autoscale-artifacts-decisions"]))
+    versions = await client.read_artifacts(artifact_filter=named)
+    assert len(versions) == 1
+    described = re.fullmatch(r"Decisions of tick (\d+): 1 scaled", versions[0].description or "")
+    assert described
+    assert [row["replicas"] for row in json.loads(str(versions[0].data))] == [int(described[1])] * 3
+    run = f"prefect.flow-run.{state.state_details.flow_run_id}"
+    scaled = await events(client, "modelyard.variant.scaled", run)
+    assert [event["resource"]["prefect.resource.id"] for event in scaled] == ["modelyard.variant.ns/v0"]
+    assert scaled[0]["payload"] == {"variant": "ns/v0", "from": 1, "to": 2, "reason": "Recorded"}
+    # That event would carry the whole table.
+    assert not await events(client, "prefect.artifact.updated")
+
+
+async def events(client: PrefectClient, name: str, related: str = "") -> list[dict]:
+    """The server's events of this name; waits for one ``related`` to a resource: they are stored seconds late."""
+
+    async def found() -> list[dict]:
+        answer = await client.request("POST", "/events/filter", json={"filter": {"event": {"name": [name]}}})
+        listed = answer.json()["events"]
+        return [e for e in listed if not related or related in [r["prefect.resource.id"] for r in e["related"]]]
+
+    return await until(found, f"an event {name}") if related else await found()
+
+
+async def test_every_tick_is_four_task_runs_named_after_it(
+    parameters: Parameters, client: PrefectClient, record: Path
+) -> None:
+    state = await shift(parameters(shift_seconds=0.6))
+    run = await client.read_flow_run(state.state_details.flow_run_id)
+    wanted = {f"{stage}-{number}" for number in range(len(ticks_of(record))) for stage in STAGES}
+    names: set[str] = set()
+    for _ in range(100):
+        found = await client.read_task_runs(
+            task_run_filter=TaskRunFilter(flow_run_id=TaskRunFilterFlowRunId(any_=[run.id]))
+        )
+        names = {task.name for task in found}
+        if names == wanted:
+            break
+        await asyncio.sleep(0.2)
+    assert names == wanted
+    assert (await client.read_flow_runs(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[run.id]))))[0].state
+
+
+@pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT])
+def test_a_shift_told_to_stop_gives_up_its_lease(
+    parameters: Parameters, record: Path, prefect_server: PrefectServer, sign: signal.Signals
+) -> None:
+    given = parameters(shift_seconds=60, slow="actuate@30")
+    program = (
+        "import asyncio, recording_loop, flows.parameters as p;"
+        f"asyncio.run(recording_loop.autoscale(p.AutoscaleParameters.model_validate_json({given.model_dump_json()!r})))"
+    )
+    home = {"PREFECT_API_URL": prefect_server.api_url, "PREFECT_HOME": str(prefect_server.home)}
+    env = environment(WORKER_PROFILE, home)
+    process = subprocess.Popen([sys.executable, "-c", program], env=env, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 60
+        while not any(entry["stage"] == "actuate" for entry in recorded(record)):
+            assert time.monotonic() < deadline
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.send_signal(sign)
+        assert process.wait(timeout=20) != 0
+    finally:
+        process.kill()
+        process.wait()
+    stages = [entry["stage"] for entry in recorded(record)]
+    assert stages == ["open", "collect", "decide", "actuate", "close"]
+    assert recorded(record)[-1]["held"] is False
+
+
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [("", "PREFECT_API_URL is not set"), ("http://127.0.0.1:9/api", "nothing answers at http://127.0.0.1:9/api")],
+)
+def test_the_foreground_run_says_what_to_do_without_a_server(tmp_path: Path, url: str, problem: str) -> None:
+    env = environment(WORKER_PROFILE, {"PREFECT_HOME": str(tmp_path), "PREFECT_API_URL": url})
+    done = subprocess.run(
+        [sys.executable, "-m", "flows.autoscale", "--once"], env=env, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: no Prefect server: {problem}")
+    assert "python -m deployments.server" in done.stderr
+
+
+def test_the_foreground_run_is_one_run_of_the_real_flow(tmp_path: Path, prefect_server: PrefectServer) -> None:
+    # A cluster nobody answers at: the flow itself, its parameters and its final state are what is tried here.
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(
+        "apiVersion: v1\nkind: Config\ncurrent-context: x\n"
+        "clusters: [{name: x, cluster: {server: 'http://127.0.0.1:9'}}]\n"
+        "contexts: [{name: x, context: {cluster: x, user: x}}]\nusers: [{name: x, user: {}}]\n"
+    )
+    more = {"PREFECT_API_URL": prefect_server.api_url, "PREFECT_HOME": str(tmp_path), "KUBECONFIG": str(kubeconfig)}
+    command = [sys.executable, "-m", "flows.autoscale", "--once", "--interval", "2"]
+    done = subprocess.run(command, env=environment(WORKER_PROFILE, more), capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1, done.stderr
+    assert done.stdout.startswith("Failed: Not one tick: ")

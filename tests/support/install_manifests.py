@@ -1,0 +1,43 @@
+"""The manifests of deployments/kubernetes, and a kubeconfig that acts as one of their service accounts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from modelyard.cluster import Cluster
+from modelyard.cluster.transport import Request
+
+FOLDER = Path(__file__).resolve().parents[2] / "deployments" / "kubernetes"
+CONTROLLER_NAMESPACE = "workload-variant-autoscaler-system"
+AUTOSCALER, EXPORTER = "modelyard-autoscaler", "modelyard-exporter"
+
+
+def documents(*names: str) -> list[dict[str, Any]]:
+    """Every object of these files, in order."""
+    return [document for name in names for document in yaml.safe_load_all((FOLDER / name).read_text(encoding="utf-8"))]
+
+
+def resources() -> list[str]:
+    """The files the kustomization names."""
+    listed: list[str] = documents("kustomization.yaml")[0]["resources"]
+    return listed
+
+
+async def install_roles(cluster: Cluster) -> None:
+    """Namespace, service accounts, roles and bindings, for real. They stay for the session."""
+    for document in documents("namespace.yaml", "rbac.yaml"):
+        await cluster.apply(document)
+
+
+async def kubeconfig_of(cluster: Cluster, account: str, admin: Path, target: Path) -> Path:
+    """A kubeconfig like the administrator's, with a token of the service account in place of his certificate."""
+    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 3600}}
+    path = f"/api/v1/namespaces/{CONTROLLER_NAMESPACE}/serviceaccounts/{account}/token"
+    answer = await cluster.transport.json(Request("POST", path, "request", f"token of {account}", body=request))
+    config = yaml.safe_load(admin.read_text(encoding="utf-8"))
+    config["users"][0]["user"] = {"token": answer["status"]["token"]}
+    target.write_text(yaml.safe_dump(config), encoding="utf-8")
+    return target

@@ -1,0 +1,145 @@
+"""The parameter model: limits, the form the UI shows, the command line's way to fill it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prefect.utilities.callables import parameter_schema
+from pydantic import ValidationError
+
+from flows.foreground import main, parameters_from, parser
+from flows.maintenance import maintenance
+from flows.parameters import AutoscaleParameters
+from flows.shift import artifact_key
+
+
+async def form(parameters: AutoscaleParameters) -> None:
+    """Takes what the flow takes."""
+
+
+def fields_of(schema: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """Every field of every model of a parameter schema, as (model.field, schema)."""
+    return [
+        (f"{model}.{name}", field)
+        for model, definition in schema["definitions"].items()
+        for name, field in definition.get("properties", {}).items()
+    ]
+
+
+@pytest.mark.parametrize("function", [form, maintenance.fn])
+def test_every_field_of_the_form_is_explained(function: Any) -> None:
+    fields = fields_of(parameter_schema(function).model_dump())
+    assert fields
+    assert [name for name, field in fields if not field.get("description")] == []
+
+
+def test_the_form_holds_limits_and_defaults_and_refuses_unknown_fields() -> None:
+    schema = parameter_schema(form).model_dump()["definitions"]
+    autoscale = schema["AutoscaleParameters"]
+    assert autoscale["additionalProperties"] is False
+    assert schema["LoopSettings"]["additionalProperties"] is False
+    assert schema["FleetSettings"]["additionalProperties"] is False
+    assert autoscale["properties"]["interval_seconds"]["minimum"] > 0
+    assert autoscale["properties"]["interval_seconds"]["default"] == 15
+    assert autoscale["properties"]["shift_seconds"]["default"] == 300
+    assert "required" not in autoscale, "an empty form is a valid form"
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({"interval_seconds": 0}, "interval_seconds"),
+        ({"shift_seconds": -1}, "shift_seconds"),
+        ({"lease_name": "Not A Name"}, "lease_name"),
+        ({"shift_secconds": 60}, "shift_secconds"),
+        ({"loop": {"fleet": {"max_step_up": 0}}}, "loop.fleet.max_step_up"),
+        ({"loop": {"namespace": ["a"]}}, "loop.namespace"),
+    ],
+)
+def test_wrong_parameters_are_refused_by_name(given: dict[str, Any], field: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        AutoscaleParameters.model_validate(given)
+    assert [".".join(map(str, error["loc"])) for error in caught.value.errors()] == [field]
+
+
+def test_a_shift_must_hold_a_tick() -> None:
+    with pytest.raises(ValidationError, match="the shift would end before its first tick"):
+        AutoscaleParameters.model_validate({"shift_seconds": 5, "early_end_seconds": 5})
+    assert AutoscaleParameters.model_validate({"shift_seconds": 0, "early_end_seconds": 5}).shift_seconds == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "late_by", "stale"),
+    [
+        pytest.param({}, 0, False, id="on time"),
+        pytest.param({}, -0.3, False, id="a little early"),
+        pytest.param({}, 294, False, id="late, but its shift is not over"),
+        pytest.param({}, 295, True, id="its shift is over"),
+        pytest.param({"stale_after_seconds": 30}, 29, False, id="within its own limit"),
+        pytest.param({"stale_after_seconds": 30}, 30, True, id="beyond its own limit"),
+        pytest.param({"stale_after_seconds": 9000}, 300, True, id="no limit outlives the shift"),
+        pytest.param({"shift_seconds": 0}, 59, False, id="one tick, a minute to spare"),
+        pytest.param({"shift_seconds": 0}, 61, True, id="one tick, long ago"),
+        pytest.param({"shift_seconds": 0, "stale_after_seconds": 600}, 61, True, id="one tick: a minute is the most"),
+    ],
+)
+def test_staleness(given: dict[str, Any], late_by: float, stale: bool) -> None:
+    assert AutoscaleParameters.model_validate(given).is_stale(late_by) is stale
+
+
+@pytest.mark.parametrize(
+    ("lease", "dry_run", "key"),
+    [
+        ("modelyard-autoscale", False, "autoscale-decisions"),
+        ("modelyard-autoscale", True, "autoscale-plan"),
+        ("modelyard-autoscale-team-a", False, "autoscale-team-a-decisions"),
+        ("shard7", False, "autoscale-shard7-decisions"),
+    ],
+)
+def test_each_shard_has_its_own_table(lease: str, dry_run: bool, key: str) -> None:
+    assert artifact_key(lease, dry_run) == key
+
+
+def parse(*arguments: str) -> AutoscaleParameters:
+    return parameters_from(parser().parse_args(arguments))
+
+
+def test_options_fill_the_parameters(tmp_path: Path) -> None:
+    file = tmp_path / "parameters.json"
+    file.write_text(json.dumps({"interval_seconds": 30, "loop": {"fleet": {"max_step_up": 3}}}))
+    given = parse(
+        *("--parameters", f"@{file}", "--interval", "5", "--dry-run", "--namespace", "a", "--namespace", "b"),
+        *("--selector", "team=x", "--prometheus-url", "http://p:9090", "--lease-name", "l", "--lease-namespace", "n"),
+    )
+    assert (given.interval_seconds, given.shift_seconds) == (5, 300)
+    assert (given.lease_name, given.lease_namespace) == ("l", "n")
+    assert given.loop.namespaces == ["a", "b"]
+    assert (given.loop.label_selector, given.loop.prometheus_url) == ("team=x", "http://p:9090")
+    assert (given.loop.fleet.max_step_up, given.loop.fleet.dry_run) == (3, True)
+
+
+def test_once_is_a_shift_of_zero_seconds() -> None:
+    assert parse("--once").shift_seconds == 0
+    assert parse("--shift", "60").shift_seconds == 60
+    assert parse() == AutoscaleParameters()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--interval", "0"], "error: interval_seconds: Input should be greater than or equal to 0.2"),
+        (["--parameters", '{"shift": 1}'], "error: shift: Extra inputs are not permitted"),
+        (["--parameters", "[]"], "error: --parameters: a JSON object is needed, not list"),
+        (["--parameters", '{"loop": 5}'], "error: --parameters: loop must be a JSON object"),
+        (["--parameters", "@/does/not/exist"], "error: --parameters: [Errno 2]"),
+        (["--parameters", "{"], "error: --parameters: Expecting property name"),
+    ],
+)
+def test_unusable_options_end_with_a_line_that_says_why(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    assert capsys.readouterr().err.startswith(message)

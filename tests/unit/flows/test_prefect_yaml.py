@@ -1,0 +1,191 @@
+"""prefect.yaml, the automations and the profiles, checked without a server: what deploying would find out later."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from prefect.events import DeploymentTriggerTypes
+from prefect.utilities.callables import parameter_schema
+from pydantic import TypeAdapter, ValidationError
+
+from deployments import automations
+from deployments.checks import CAPS, installed, package_problems
+from deployments.declared import deployment_names, read, write_with_parameters
+from deployments.profile import ROOT, SERVER_PROFILE, WORKER_PROFILE, environment, read_profile
+from deployments.worker import POOL
+from flows.parameters import AutoscaleParameters
+
+DECLARED = read()
+DEPLOYMENTS = {deployment["name"]: deployment for deployment in DECLARED["deployments"]}
+KEYS = {
+    "name", "entrypoint", "description", "version", "version_type", "tags", "parameters", "schedules", "triggers",
+    "concurrency_limit", "work_pool", "enforce_parameter_schema", "build", "push", "pull", "paused", "sla", "flow_name",
+}  # fmt: skip
+"""What Prefect reads of a deployment; it ignores any other key without a word."""
+
+
+def load(entrypoint: str) -> Any:
+    module, _, name = entrypoint.rpartition(".")
+    return getattr(importlib.import_module(module), name)
+
+
+@pytest.mark.parametrize("deployment", DEPLOYMENTS.values(), ids=DEPLOYMENTS)
+def test_a_deployment_is_complete_and_its_parameters_fit_its_flow(deployment: dict[str, Any]) -> None:
+    assert set(deployment) <= KEYS
+    assert deployment["description"]
+    assert "modelyard" in deployment["tags"], "the zombie automation watches this tag"
+    flow = load(deployment["entrypoint"])
+    assert flow.isasync, "a synchronous flow takes at least a second"
+    schema = parameter_schema(flow).model_dump()
+    jsonschema.Draft202012Validator(schema).validate(deployment["parameters"])
+    flow.validate_parameters(deployment["parameters"])
+    assert deployment["enforce_parameter_schema"] is True
+
+
+@pytest.mark.parametrize("deployment", DEPLOYMENTS.values(), ids=DEPLOYMENTS)
+def test_a_deployment_runs_in_our_pool_with_one_interpreter_start(deployment: dict[str, Any]) -> None:
+    pool = deployment["work_pool"]
+    assert pool["name"] == POOL
+    assert pool["job_variables"]["command"] == "python -m prefect.engine"
+    assert "concurrency_limit" not in deployment, (
+        "a server restart could kill a healthy run; the Lease keeps writers apart"
+    )
+
+
+def test_a_wrong_parameter_would_be_noticed() -> None:
+    schema = parameter_schema(load(DEPLOYMENTS["autoscale"]["entrypoint"])).model_dump()
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.Draft202012Validator(schema).validate({"parameters": {"shift_secconds": 1}})
+
+
+def test_schedules_have_a_stable_name_and_the_shift_is_as_long_as_its_interval() -> None:
+    for deployment in DEPLOYMENTS.values():
+        for schedule in deployment.get("schedules", []):
+            assert schedule["slug"]
+            assert schedule["timezone"]
+    autoscale = DEPLOYMENTS["autoscale"]
+    parameters = AutoscaleParameters.model_validate(autoscale["parameters"]["parameters"])
+    (schedule,) = autoscale["schedules"]
+    assert schedule["interval"] == parameters.shift_seconds
+    assert parameters.shift_seconds % parameters.interval_seconds == 0, "successive shifts share one grid"
+    assert DEPLOYMENTS["autoscale-once"]["parameters"]["parameters"]["shift_seconds"] == 0
+
+
+def test_a_crash_starts_a_successor_but_not_an_avalanche() -> None:
+    (trigger,) = DEPLOYMENTS["autoscale"]["triggers"]
+    parsed = TypeAdapter(DeploymentTriggerTypes).validate_python(trigger)
+    assert parsed.expect == {"prefect.flow-run.Crashed"}
+    assert parsed.within.total_seconds() >= 30
+    assert trigger["match_related"]["prefect.resource.name"] == "autoscale"
+
+
+def test_deployment_names() -> None:
+    assert deployment_names() == {"autoscale", "autoscale-once", "maintenance"}
+
+
+def test_a_copy_with_other_parameters_keeps_schedule_and_shift_together(tmp_path: Path) -> None:
+    file = tmp_path / "prefect.yaml"
+    write_with_parameters({"shift_seconds": 60, "loop": {"namespaces": ["a"]}}, file)
+    autoscale, once, maintenance = read(file)["deployments"]
+    assert autoscale["schedules"][0]["interval"] == 60
+    assert autoscale["parameters"]["parameters"] == {
+        "interval_seconds": 15,
+        "shift_seconds": 60,
+        "loop": {"namespaces": ["a"]},
+    }
+    assert once["parameters"]["parameters"] == {"shift_seconds": 0, "loop": {"namespaces": ["a"]}}
+    assert maintenance == DEPLOYMENTS["maintenance"]
+    with pytest.raises(ValidationError, match="interval_secconds"):
+        write_with_parameters({"interval_secconds": 1}, file)
+
+
+def test_zombies_are_runs_that_miss_three_heartbeats() -> None:
+    (zombies,) = automations.load()
+    trigger: Any = zombies.trigger
+    beat = int(read_profile(WORKER_PROFILE)["PREFECT_FLOWS_HEARTBEAT_FREQUENCY"])
+    assert trigger.within.total_seconds() == 3 * beat
+    for deployment in DEPLOYMENTS.values():
+        assert deployment["work_pool"]["job_variables"]["env"]["PREFECT_FLOWS_HEARTBEAT_FREQUENCY"] == str(beat)
+    assert zombies.actions[0].state.value == "CRASHED"  # type: ignore[union-attr]
+
+
+PRINT_SETTINGS = """
+from prefect.settings import get_current_settings
+from prefect.server.concurrency.lease_storage import get_concurrency_lease_storage
+s = get_current_settings()
+v = s.server.services
+print(v.task_run_recorder.batch_size, v.task_run_recorder.read_batch_size, v.event_persister.batch_size,
+      v.event_persister.read_batch_size, v.triggers.read_batch_size)
+print(s.server.events.retention_period.days, v.db_vacuum.retention_period.days, v.db_vacuum.batch_size,
+      sorted(v.db_vacuum.enabled_vacuum_types))
+print(type(get_concurrency_lease_storage()).__module__, s.server.concurrency.initial_deployment_lease_duration)
+print(s.server.analytics_enabled, s.server.ephemeral.enabled)
+print(s.worker.query_seconds, s.worker.prefetch_seconds, s.runner.poll_frequency, s.flows.heartbeat_frequency)
+"""
+
+
+def settings_under(profile: Path) -> list[str]:
+    """Prefect's own reading of a profile, in a process that has nothing else set."""
+    env = {k: v for k, v in environment(profile).items() if not k.startswith("PREFECT_") or k in read_profile(profile)}
+    done = subprocess.run(
+        [sys.executable, "-c", PRINT_SETTINGS], env=env, capture_output=True, text=True, timeout=60, check=True
+    )
+    return done.stdout.splitlines()
+
+
+def test_prefect_understands_the_server_profile() -> None:
+    batching, retention, leases, quiet, _ = settings_under(SERVER_PROFILE)
+    assert batching == "100 100 200 100 100"
+    assert retention == "2 14 1000 ['events', 'flow_runs', 'orphans']"
+    assert leases == "prefect.server.concurrency.lease_storage.filesystem 60.0"
+    assert quiet == "False False"
+
+
+def test_prefect_understands_the_worker_profile() -> None:
+    *_, quiet, polling = settings_under(WORKER_PROFILE)
+    assert quiet.endswith("False")
+    assert polling == "2.0 10.0 2 30"
+
+
+@pytest.mark.parametrize("profile", [SERVER_PROFILE, WORKER_PROFILE])
+def test_the_environment_wins_over_a_profile_and_the_caller_over_both(
+    profile: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DO_NOT_TRACK", "0")
+    assert environment(profile)["DO_NOT_TRACK"] == "0"
+    assert environment(profile, {"DO_NOT_TRACK": "2"})["DO_NOT_TRACK"] == "2"
+
+
+def test_a_child_finds_our_interpreter_and_our_code() -> None:
+    env = environment(WORKER_PROFILE)
+    assert env["PATH"].split(os.pathsep)[0] == str(Path(sys.executable).parent)
+    assert env["PYTHONPATH"].split(os.pathsep)[0] == str(ROOT)
+
+
+def test_a_missing_profile_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"nothing\.env is missing"):
+        read_profile(tmp_path / "nothing.env")
+
+
+def test_the_installed_packages_are_within_the_caps() -> None:
+    assert package_problems(installed()) == []
+
+
+def test_packages_out_of_bounds_are_named_with_the_reason() -> None:
+    good = {"prefect": "3.8.8", "fastapi": "0.150.0", "sqlalchemy": "2.0.58", "pulp": "3.3.2"}
+    assert set(good) == set(CAPS)
+    assert package_problems(good) == []
+    assert package_problems({**good, "sqlalchemy": "2.1.9"}) == [
+        "sqlalchemy 2.1.9 is installed, sqlalchemy<2.1 is needed: "
+        "the Prefect 3.8 scheduler silently creates no runs with newer ones"
+    ]
+    assert package_problems({**good, "fastapi": "0.155.0"})[0].startswith("fastapi 0.155.0")
+    del good["pulp"]
+    assert package_problems(good) == ["pulp is not installed; install pulp>=3.3,<4"]
