@@ -1,0 +1,80 @@
+"""Fixtures of the whole suite: a real control plane, and a real local cluster with nodes, engines and Prometheus.
+
+Both are started once per test session, on ports and in folders of their own, and end with the session even if it is
+killed. Tests keep apart by using namespaces of their own (fixture `namespace`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+from crds import apply_crds
+
+from modelyard.cluster import NAMESPACES, PODS, Cluster, ClusterSettings, Forbidden, Unavailable
+from modelyard.local.settings import CONTROL_PLANE, EVERYTHING, StackSettings
+from modelyard.local.stack import LocalStack
+
+
+@pytest.fixture(scope="session")
+def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
+    """etcd, API server, controller-manager and scheduler, with our CRDs; `.kubeconfig` is what a test needs."""
+    settings = StackSettings(components=list(CONTROL_PLANE))
+    with LocalStack(settings, name="control-plane", directory=tmp_path_factory.mktemp("control-plane")) as stack:
+        asyncio.run(apply_crds(stack.kubeconfig))
+        yield stack
+
+
+@pytest.fixture(scope="session")
+def local_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
+    """Everything: the control plane with our CRDs, Nodes with GPUs, the agent, Prometheus scraping every second."""
+    settings = StackSettings(components=list(EVERYTHING), scrape_interval="1s", backoff_scale=0.05)
+    with LocalStack(settings, name="local-stack", directory=tmp_path_factory.mktemp("local-stack")) as stack:
+        asyncio.run(apply_crds(stack.kubeconfig))
+        yield stack
+
+
+@pytest.fixture(scope="session")
+async def control_plane_cluster(control_plane: LocalStack) -> AsyncIterator[Cluster]:
+    """A connection to `control_plane`."""
+    async with Cluster.connect(ClusterSettings(kubeconfig=control_plane.kubeconfig)) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+async def local_cluster(local_stack: LocalStack) -> AsyncIterator[Cluster]:
+    """A connection to `local_stack`."""
+    async with Cluster.connect(ClusterSettings(kubeconfig=local_stack.kubeconfig)) as cluster:
+        yield cluster
+
+
+async def _namespace(cluster: Cluster) -> AsyncIterator[str]:
+    name = f"test-{uuid.uuid4().hex[:10]}"
+    await cluster.create(NAMESPACES, {"metadata": {"name": name}})
+    # Pods are refused until the controller-manager has made the namespace's service account (and, long ago, its token).
+    pod = {"metadata": {"name": "try"}, "spec": {"containers": [{"name": "try", "image": "modelyard.dev/none"}]}}
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                await cluster.create(PODS, pod, name, dry_run=True)
+                break
+            except (Forbidden, Unavailable):
+                await asyncio.sleep(0.05)
+    yield name
+    await cluster.delete(NAMESPACES, name)
+
+
+@pytest.fixture
+async def namespace(control_plane_cluster: Cluster) -> AsyncIterator[str]:
+    """A fresh namespace in `control_plane`, deleted after the test."""
+    async for name in _namespace(control_plane_cluster):
+        yield name
+
+
+@pytest.fixture
+async def local_namespace(local_cluster: Cluster) -> AsyncIterator[str]:
+    """A fresh namespace in `local_stack`, deleted after the test."""
+    async for name in _namespace(local_cluster):
+        yield name

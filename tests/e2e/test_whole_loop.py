@@ -1,0 +1,104 @@
+"""The whole loop as a user runs it: the demonstration, and the deployed flow under kills and outages."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from deployments.demo.run import running
+from deployments.demo.scenario import NAMESPACE, Scenario
+from deployments.stack import PrefectStack
+from modelyard.cluster import DEPLOYMENTS, LEASES, Cluster
+from modelyard.loop.collect import VARIANTS
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+CONTROLLER = "workload-variant-autoscaler-system"
+
+
+def test_the_demonstration_scales_both_ways_and_says_why(tmp_path: Path) -> None:
+    """A short stretch of the trace; the exit code is the demonstration's own verdict."""
+    command = [sys.executable, "-m", "deployments.demo.run", "--out", str(tmp_path / "out"), "--minutes", "8"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    for shown in ("Scaled both ways", "short of capacity", "more capacity than needed", "TTFT", "replica-minutes"):
+        assert shown in done.stdout
+    picture = tmp_path / "out" / "load-and-replicas.png"
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    left = [p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in " ".join(p.info["cmdline"] or [])]
+    assert not left, "the demonstration leaves no process behind"
+
+
+@pytest.fixture(scope="module")
+async def deployed(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tuple[PrefectStack, Cluster]]:
+    """A cluster with two variants and the flow deployed, scheduled every minute, ticking every 1.5 s."""
+    before = os.environ.get("KUBECONFIG")
+    out = tmp_path_factory.mktemp("deployed")
+    async with running(Scenario(), out) as (_, prefect, cluster, _):
+        yield prefect, cluster
+    if before is None:
+        os.environ.pop("KUBECONFIG", None)
+    else:
+        os.environ["KUBECONFIG"] = before
+
+
+async def ask_for(cluster: Cluster, variant: str, minimum: int) -> float:
+    """Change a variant's minimum; seconds until the workload has been scaled to it."""
+    body = {"metadata": {"annotations": {"modelyard.dev/min-replicas": str(minimum)}}}
+    await cluster.merge_patch(VARIANTS, variant, body, NAMESPACE)
+    begun = time.monotonic()
+    async with asyncio.timeout(150):
+        while (await cluster.get(DEPLOYMENTS, variant, NAMESPACE))["spec"]["replicas"] < minimum:
+            await asyncio.sleep(0.2)
+    return time.monotonic() - begun
+
+
+async def lease(cluster: Cluster) -> dict[str, Any]:
+    found = await cluster.get(LEASES, "modelyard-autoscale", CONTROLLER)
+    return dict(found["spec"])
+
+
+def flow_runs(prefect: PrefectStack) -> list[psutil.Process]:
+    """The processes of flow runs under the worker."""
+    pid = prefect.worker.child.pid
+    assert pid is not None
+    return [p for p in psutil.Process(pid).children(recursive=True) if "prefect.engine" in " ".join(p.cmdline())]
+
+
+async def test_a_shift_hands_over_to_the_next_scheduled_one(deployed: tuple[PrefectStack, Cluster]) -> None:
+    _, cluster = deployed
+    first = (await lease(cluster))["holderIdentity"]
+    async with asyncio.timeout(150):
+        while (await lease(cluster)).get("holderIdentity") in (first, "", None):
+            await asyncio.sleep(0.5)
+    await ask_for(cluster, "llama-l40s", 2)
+
+
+async def test_the_loop_keeps_deciding_while_prefect_is_down(deployed: tuple[PrefectStack, Cluster]) -> None:
+    prefect, cluster = deployed
+    prefect.server.kill()
+    try:
+        await ask_for(cluster, "llama-l40s", 3)
+        assert not prefect.server.healthy(), "it was acted on without Prefect"
+    finally:
+        await asyncio.to_thread(prefect.server.start)
+
+
+async def test_a_killed_run_is_replaced_and_the_next_one_carries_on(deployed: tuple[PrefectStack, Cluster]) -> None:
+    prefect, cluster = deployed
+    async with asyncio.timeout(120):
+        while not (runs := flow_runs(prefect)):
+            await asyncio.sleep(0.5)
+    for run in runs:
+        run.send_signal(signal.SIGKILL)
+    await ask_for(cluster, "llama-h100", 2)
