@@ -1,0 +1,201 @@
+"""Writes the tables of docs/*.md that come from the code: parameters, environment variables, state, gauges.
+
+``python docs/generate_tables.py`` rewrites what stands between ``<!-- table: NAME -->`` and ``<!-- end -->``;
+``--check`` only says what is stale. Called by hand after a change of a model, and by tests/unit/docs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import enum
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import NoneType
+from typing import Any, cast, get_args, get_origin
+
+import annotated_types
+from prometheus_client.metrics_core import Metric
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from flows.maintenance import MaintenanceParameters
+from flows.parameters import AutoscaleParameters
+from modelyard.autoscaling.fleet import Variant
+from modelyard.autoscaling.memory import VariantMemory
+from modelyard.autoscaling.settings import FleetSettings
+from modelyard.loop.exporter import GaugeCollector
+from modelyard.loop.fleetwatch import Fleetwatch
+from modelyard.loop.settings import LoopSettings
+from modelyard.prometheus.client import PrometheusSettings
+
+FOLDER = Path(__file__).resolve().parent
+BLOCK = re.compile(r"(<!-- table: (?P<name>[a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+WORDS: Mapping[type, str] = {bool: "true or false", int: "whole number", float: "number", str: "text", dict: "mapping"}
+LIMITS: Mapping[type, str] = {
+    annotated_types.Ge: "at least {ge}",
+    annotated_types.Gt: "above {gt}",
+    annotated_types.Le: "at most {le}",
+    annotated_types.Lt: "below {lt}",
+}
+
+
+UNDESCRIBED: Mapping[str, str] = {
+    "tls_insecure_skip_verify": "do not verify the server's certificate",
+    "ca_cert_path": "file with the certificate authority to trust",
+    "client_cert_path": "file with a client certificate",
+    "client_key_path": "file with its key; unset: the certificate's own file",
+}
+"""Fields whose model says nothing about them."""
+
+
+def kind_of(annotation: Any) -> str:
+    """A field's type in a word or two."""
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if origin is list:
+        return f"list of {kind_of(inner[0])}"
+    if NoneType in inner:
+        return " or ".join(kind_of(part) for part in inner if part is not NoneType)
+    if isinstance(origin, type):
+        return WORDS.get(origin, origin.__name__)
+    if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
+        return " or ".join(f"`{member.value}`" for member in annotation)
+    if hasattr(annotation, "__metadata__"):
+        return kind_of(inner[0])
+    return WORDS.get(annotation, getattr(annotation, "__name__", str(annotation)).lower())
+
+
+def limits_of(field: FieldInfo) -> str:
+    """The bounds a value must keep, in words."""
+    parts = []
+    for constraint in field.metadata:
+        text = LIMITS.get(type(constraint))
+        if text is not None:
+            value = next(v for v in vars_of(constraint) if v is not None)
+            parts.append(re.sub(r"\{\w+\}", f"{value:g}", text))
+    return ", ".join(parts)
+
+
+def vars_of(constraint: Any) -> Iterable[Any]:
+    """The values of a constraint object."""
+    return [getattr(constraint, name) for name in constraint.__dataclass_fields__]
+
+
+def default_of(field: FieldInfo) -> str:
+    """A field's default as it would be written in YAML."""
+    value = field.get_default(call_default_factory=True, validated_data={})
+    if value is PydanticUndefined:
+        return "required"
+    if value is None:
+        return "unset"
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    if isinstance(value, enum.Enum):
+        return f"`{value.value}`"
+    if isinstance(value, float):
+        return f"`{value:g}`"
+    if isinstance(value, BaseModel):
+        return "see below"
+    return f"`{value}`" if value not in ("", [], {}) else "empty"
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
+
+
+def settings_table(model: type[BaseModel]) -> str:
+    """One row per field of a settings model."""
+    return table(("Field", "Type", "Default", "Meaning"), settings_rows(model))
+
+
+def settings_rows(model: type[BaseModel]) -> Iterator[Sequence[str]]:
+    """Name, type with bounds, default, description."""
+    for name, field in model.model_fields.items():
+        annotation = field.annotation
+        nested = isinstance(annotation, type) and issubclass(annotation, BaseModel)
+        limits = limits_of(field)
+        kind = "object" if nested else kind_of(annotation) + (f", {limits}" if limits else "")
+        yield f"`{name}`", kind, default_of(field), field.description or ""
+
+
+def environment_table() -> str:
+    """One row per environment variable of the Prometheus connection."""
+    prefix = PrometheusSettings.model_config["env_prefix"]
+    rows = [
+        (f"`{prefix}{name.upper()}`", default_of(field), field.description or UNDESCRIBED[name])
+        for name, field in PrometheusSettings.model_fields.items()
+    ]
+    return table(("Variable", "Default", "Meaning"), rows)
+
+
+def memory_table() -> str:
+    """One row per field of the state that is kept with a resource."""
+    rows = [(f"`{name}`", field.description or "") for name, field in VariantMemory.model_fields.items()]
+    return table(("Field", "Meaning"), rows)
+
+
+class NoFleet:
+    """What the exporter renders when there is nothing: names, types and labels alone."""
+
+    instance: str | None = None
+
+    def published(self) -> Iterator[tuple[Variant, int | None]]:
+        """Nobody."""
+        yield from ()
+
+
+def gauges_table() -> str:
+    """One row per metric of the exporter."""
+    metrics = GaugeCollector(cast(Fleetwatch, NoFleet())).collect()
+    return table(("Metric", "Type", "Labels", "Value"), map(metric_row, metrics))
+
+
+def metric_row(metric: Metric) -> Sequence[str]:
+    """Name as scraped, type, labels, documentation."""
+    labels = ", ".join(f"`{name}`" for name in getattr(metric, "_labelnames", ()))
+    name = f"{metric.name}_total" if metric.type == "counter" else metric.name
+    return f"`{name}`", metric.type, labels, metric.documentation
+
+
+TABLES: Mapping[str, Callable[[], str]] = {
+    "autoscale-parameters": lambda: settings_table(AutoscaleParameters),
+    "loop-settings": lambda: settings_table(LoopSettings),
+    "fleet-settings": lambda: settings_table(FleetSettings),
+    "maintenance-parameters": lambda: settings_table(MaintenanceParameters),
+    "prometheus-environment": environment_table,
+    "variant-memory": memory_table,
+    "gauges": gauges_table,
+}
+
+
+def rendered(text: str) -> str:
+    """The document with every table as the code has it now. Raises ``KeyError`` for a table nobody knows."""
+    return BLOCK.sub(lambda found: found[1] + TABLES[found["name"]]() + found[3], text)
+
+
+def stale(folder: Path = FOLDER) -> list[Path]:
+    """The documents whose tables differ from the code."""
+    texts = {path: path.read_text("utf-8") for path in sorted(folder.glob("*.md"))}
+    return [path for path, text in texts.items() if rendered(text) != text]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write or check; 0 when all is well, 1 when ``--check`` found stale tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing; fail when a table is stale")
+    check = parser.parse_args(arguments).check
+    found = stale()
+    for path in found:
+        if check:
+            print(f"{path.name} is stale - run: python docs/generate_tables.py", file=sys.stderr)
+        else:
+            path.write_text(rendered(path.read_text("utf-8")), "utf-8")
+    return 1 if check and found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
