@@ -5,11 +5,16 @@ Made by ``decide``; read by ``loop.actuate``, ``loop.report``, ``loop.plan`` and
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from modelyard.autoscaling.fleet import Condition, Key, WorkloadId
 from modelyard.autoscaling.memory import VariantMemory
+
+if TYPE_CHECKING:
+    from modelyard.autoscaling.policies.view import BindingDecision
 
 
 class Action(StrEnum):
@@ -61,6 +66,48 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True)
+class Prediction:
+    """What the performance model expects at the decided size: mean milliseconds, utilisation 0 to 1.
+
+    ``load`` is the requests per second the whole variant is to carry, ``rate_per_replica`` the most one replica can
+    carry within its targets.
+    """
+
+    load: float
+    rate_per_replica: float
+    ttft: float | None = None
+    itl: float | None = None
+    utilisation: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """One way to size the model that was considered: replicas by variant, cost per hour, what it would give.
+
+    ``chosen`` marks the one decided on; ``note`` says why another one was not.
+    """
+
+    replicas: Mapping[str, int]
+    cost: float
+    ttft: float | None = None
+    itl: float | None = None
+    utilisation: float | None = None
+    chosen: bool = False
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CurrentAllocation:
+    """``status.currentAlloc`` of the SLO form. ``cost`` is of all replicas, per hour."""
+
+    variant_id: str
+    accelerator: str
+    replicas: int
+    max_batch: int
+    cost: float
+
+
+@dataclass(frozen=True, slots=True)
 class DecisionRecord:
     """Why this variant should have this many replicas.
 
@@ -100,6 +147,11 @@ class DecisionRecord:
     conditions: tuple[Condition, ...] = ()
     notices: tuple[Notice, ...] = ()
     memory: VariantMemory = field(default_factory=VariantMemory)
+    form: str = "saturation"
+    variant_id: str | None = None
+    current_alloc: CurrentAllocation | None = None
+    prediction: Prediction | None = None
+    alternatives: tuple[Alternative, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,3 +165,4 @@ class TickDecision:
     errors: tuple[str, ...] = ()
     unattributed_signals: int = 0
     """Pod signals that belong to no live pod of a known workload (``wva_pod_mapping_miss_total``)."""
+    bindings: tuple[BindingDecision, ...] = ()

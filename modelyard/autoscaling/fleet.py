@@ -10,9 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from modelyard.autoscaling.memory import VariantMemory
+
+if TYPE_CHECKING:
+    from modelyard.autoscaling.policies.view import BindingView
 
 
 class Key(NamedTuple):
@@ -64,6 +67,24 @@ class Condition:
 
 
 @dataclass(frozen=True, slots=True)
+class SLOSpec:
+    """What the SLO form adds to a variant, exactly as written in the object: nothing of it is parsed or checked yet.
+
+    ``class_name`` and ``class_key`` are ``sloClassRef``; ``decode`` and ``prefill`` the two parameter maps (text to
+    text); ``max_batch`` the engine's limit of concurrent requests; ``accelerator_count`` units per replica.
+    """
+
+    variant_id: str
+    accelerator: str
+    accelerator_count: int
+    class_name: str
+    class_key: str
+    decode: Mapping[str, str]
+    prefill: Mapping[str, str]
+    max_batch: int
+
+
+@dataclass(frozen=True, slots=True)
 class Variant:
     """One VariantAutoscaling: one model on one workload with one accelerator and cost.
 
@@ -93,6 +114,9 @@ class Variant:
     memory: VariantMemory = field(default_factory=VariantMemory)
     problem: str | None = None
     memory_problem: str | None = None
+    slo: SLOSpec | None = None
+    status_current: Mapping[str, object] | None = None
+    """``status.currentAlloc`` as it stands (SLO form)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +232,40 @@ class PodSignal:
     sampled_at: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class ModelLoad:
+    """Offered load of one model in one namespace, whoever serves it.
+
+    ``arrivals`` is requests per second now: completions plus the growth of running and waiting, so that it keeps
+    rising when the engines are saturated. ``history`` is the same over the last minutes, (time, requests per second),
+    oldest first; it may be empty.
+    """
+
+    arrivals: float | None
+    history: tuple[tuple[float, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PodPerformance:
+    """What one pod's engine did for one model over the load window. ``None`` when missing, NaN or infinite.
+
+    ``completed`` is requests finished in the window (a count); ``prompt_tokens`` and ``output_tokens`` are means per
+    finished request; ``ttft`` and ``itl`` are observed means in milliseconds; ``kv_tokens`` is the size of the KV
+    cache in tokens; ``prefix_hit_rate`` a fraction.
+    """
+
+    namespace: str
+    pod: str
+    model: str
+    completed: float | None = None
+    prompt_tokens: float | None = None
+    output_tokens: float | None = None
+    ttft: float | None = None
+    itl: float | None = None
+    kv_tokens: int | None = None
+    prefix_hit_rate: float | None = None
+
+
 class SourceState(StrEnum):
     """How the collection of a signal source went."""
 
@@ -229,6 +287,9 @@ class Signals:
     request_counts: Mapping[tuple[str, str, int], float] = field(default_factory=dict)
     last_seen: Mapping[tuple[str, str], float] = field(default_factory=dict)
     gateway_queue: Mapping[str, float] = field(default_factory=dict)
+    loads: Mapping[tuple[str, str], ModelLoad] = field(default_factory=dict)
+    performance: tuple[PodPerformance, ...] = ()
+    wake: Mapping[Key, float] = field(default_factory=dict)
     error: str | None = None
     partial_errors: tuple[str, ...] = ()
 
@@ -256,3 +317,5 @@ class Fleet:
     namespaces: Mapping[str, Namespace] = field(default_factory=dict)
     config_maps: Mapping[Key, Mapping[str, str]] = field(default_factory=dict)
     signals: Signals = field(default_factory=Signals)
+    bindings: tuple[BindingView, ...] = ()
+    """AutoscalingPolicyBindings with everything their decision needs."""

@@ -16,6 +16,25 @@ ANNOTATION = "modelyard.dev/autoscaling-state"
 Seconds = Annotated[float, Field(allow_inf_nan=False)]
 
 
+class SLOMemory(BaseModel):
+    """What the SLO form must remember of a variant: last trustworthy request sizes and the learnt corrections."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    prompt_tokens: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    output_tokens: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    tokens_at: Seconds | None = Field(default=None, description="when those request sizes were last measured")
+    ttft_factor: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
+        default=1.0, description="observed over predicted TTFT, learnt slowly"
+    )
+    itl_factor: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
+        default=1.0, description="observed over predicted ITL, learnt slowly"
+    )
+    estimate: tuple[float, ...] = Field(default=(), description="state of the online estimator (alpha, beta, gamma)")
+    covariance: tuple[float, ...] = Field(default=(), description="its covariance, row by row")
+    updates: int = Field(default=0, ge=0, description="observations the estimator has taken")
+
+
 class VariantMemory(BaseModel):
     """State a policy needs across ticks. All times are epoch seconds, all durations seconds."""
 
@@ -38,6 +57,11 @@ class VariantMemory(BaseModel):
     )
     partial_since: Seconds | None = Field(
         default=None, description="since when too few of the model's ready pods report metrics"
+    )
+    slo: SLOMemory | None = Field(default=None, description="SLO form only")
+    compute_limits: dict[str, list[float]] = Field(
+        default_factory=dict,
+        description="token analyzer: tokens in use when a queue formed, newest last, by length of output",
     )
     hidden: bool = Field(default=False, description="no gauge may be served for this variant")
     scalings: dict[str, int] = Field(

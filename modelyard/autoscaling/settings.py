@@ -74,6 +74,33 @@ class FleetSettings(BaseModel):
     stale_after: float = Field(300, gt=0, description="age in seconds after which metrics count as stale")
     status_refresh: float = Field(300, gt=0, description="seconds after which an unchanged status is written again")
 
+    tick: float = Field(15, gt=0, description="seconds between two decisions, which scaling policies count in")
+    load_window: float = Field(60, gt=0, description="seconds over which request rates and token means are taken")
+    min_completions: int = Field(
+        5, ge=1, description="finished requests in the window below which token means are not believed"
+    )
+    token_memory: float = Field(600, gt=0, description="seconds for which the last good token means are kept")
+    utilisation_cap: float = Field(
+        0.9, gt=0, le=1, description="most load on a replica, as a share of its highest rate, where no TTFT target is"
+    )
+    ttft_percentile: float | None = Field(
+        None, ge=50, lt=100, description="size for this percentile of TTFT instead of the mean; unset: the mean"
+    )
+    transition_penalty: float = Field(
+        0.1, ge=0, le=1, description="share of a replica's cost that moving it between variants counts for"
+    )
+    feedback: bool = Field(True, description="correct predicted TTFT and ITL by what is observed")
+    estimator: bool = Field(False, description="learn performance parameters online instead of using the profile's")
+    solver_seconds: float = Field(5, gt=0, description="seconds the exact allocation may take before the greedy one")
+    headroom: bool = Field(
+        True, description="when load rises, size for the load expected when a new replica would be ready"
+    )
+    headroom_limit: float = Field(2.0, ge=1, description="most growth of the load that is ever planned ahead, a factor")
+    trend_window: float = Field(300, gt=0, description="seconds of load history the trend is taken from")
+    startup_default: float = Field(
+        120, ge=0, description="start-up time in seconds of a variant whose own has not been learnt yet"
+    )
+
     def compressed(self, factor: float) -> FleetSettings:
         """The same policy for a world that runs ``factor`` times faster than the wall clock (demonstrations)."""
         durations = (
@@ -84,5 +111,10 @@ class FleetSettings(BaseModel):
             "partial_limit",
             "stale_after",
             "status_refresh",
+            "tick",
+            "load_window",
+            "token_memory",
+            "trend_window",
+            "startup_default",
         )
         return self.model_copy(update={name: getattr(self, name) / factor for name in durations})

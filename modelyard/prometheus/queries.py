@@ -73,7 +73,8 @@ class FleetQueries:
         where = namespace_matcher(namespaces)
         window = duration(peak_window)
         rate_window = duration(5 * peak_window)
-        peak = f"max by ({POD}) (max_over_time({METRIC}{where}[{window}]))"
+        # A window's peak skips NaN; an engine that says NaN now is missing, whatever it said before in the window.
+        peak = f"max by ({POD}) (max_over_time({METRIC}{where}[{window}]) unless ({METRIC}{where} != {METRIC}{where}))"
         return cls(
             kv=_first_of(KV_USE, peak),
             waiting=_first_of(WAITING, peak),

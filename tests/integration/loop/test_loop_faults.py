@@ -128,9 +128,12 @@ async def test_no_prometheus_address_is_a_condition_not_a_crash(
 async def test_nan_is_missing_not_idle(served: ServedModel, prometheus_server: PrometheusServer) -> None:
     await served.deploy("llama", 3)
     await served.vary("llama")
+    served.load("llama", kv=0.0, waiting=0)
+    await served.reported()
     served.load("llama", kv=float("nan"), waiting=float("nan"))
     await served.reported()
-    async with Loop(quick(prometheus_server.url, served.namespace)) as loop:
+    # The window still holds the idle samples from before.
+    async with Loop(quick(prometheus_server.url, served.namespace, peak_window=60)) as loop:
         await run_tick(loop)
     assert await served.replicas("llama") == 3
 
