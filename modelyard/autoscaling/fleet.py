@@ -141,6 +141,8 @@ class Workload:
     selector: str = ""
     template_labels: Mapping[str, str] = field(default_factory=dict)
     node_selector: Mapping[str, str] = field(default_factory=dict)
+    engine_args: tuple[str, ...] = ()
+    """Command and arguments of the container that runs the engine."""
 
 
 class OwnerRef(NamedTuple):
