@@ -17,8 +17,8 @@ from prefect.artifacts import TableArtifact
 from prefect.client.orchestration import get_client
 from prefect.events import emit_event
 
-CALL_TIMEOUT = 2.5
-"""Seconds one call to the Prefect API may take."""
+CALL_TIMEOUT = 10.0
+"""Seconds one call to the Prefect API may take. Generous: a busy server that is cut off does the work all the same."""
 SCALED = "modelyard.variant.scaled"
 """Name of the event sent for every actual change of a workload."""
 
@@ -30,7 +30,7 @@ class Journal:
     """The decision table and the scaling events of one shift.
 
     ``every`` is the number of ticks after which an unchanged table is written again. Writing goes on beside the ticks:
-    the newest table waits while an older one is under way.
+    the newest table waits while an older one is under way. A table's description counts the scalings since the last.
     """
 
     def __init__(self, key: str, every: int, log: Log) -> None:
@@ -41,6 +41,8 @@ class Journal:
         self._writing: asyncio.Task[None] | None = None
         self._due = True
         self._last_number = 0
+        self._newest: tuple[int, Sequence[Row]] | None = None
+        self._scaled = 0
         self._failing = False
 
     def record(self, number: int, rows: Sequence[Row], changes: Sequence[Row]) -> None:
@@ -55,17 +57,25 @@ class Journal:
                 payload=dict(change),
             )
         self._due = self._due or bool(changes) or number - self._last_number >= self._every
-        if rows and self._due and (self._writing is None or self._writing.done()):
+        self._scaled += len(changes)
+        if not rows:
+            return
+        self._newest = number, rows
+        if self._due and (self._writing is None or self._writing.done()):
             self._due, self._last_number = False, number
-            description = f"Decisions of tick {number}" + (f": {len(changes)} scaled" if changes else "")
-            self._writing = asyncio.create_task(self._write(rows, description))
+            self._writing = asyncio.create_task(self._write(number, rows))
 
     async def close(self) -> None:
-        """Wait for the write that is under way, which has a time limit of its own."""
+        """Wait for the write under way, then write what is still due; each has a time limit of its own."""
         if self._writing is not None:
             await asyncio.wait([self._writing])
+        if self._due and self._newest is not None:
+            self._due = False
+            await self._write(*self._newest)
 
-    async def _write(self, rows: Sequence[Row], description: str) -> None:
+    async def _write(self, number: int, rows: Sequence[Row]) -> None:
+        scaled = self._scaled
+        description = f"Decisions of tick {number}" + (f": {scaled} scaled" if scaled else "")
         table = [dict(row) for row in rows]
         try:
             async with asyncio.timeout(CALL_TIMEOUT), get_client() as client:
@@ -91,6 +101,7 @@ class Journal:
                 )
             self._failing = True
         else:
+            self._scaled -= scaled
             if self._failing:
                 self._log.info("The decision table is written again")
             self._failing = False

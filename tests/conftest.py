@@ -18,6 +18,13 @@ from modelyard.local.settings import CONTROL_PLANE, EVERYTHING, StackSettings
 from modelyard.local.stack import LocalStack
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests on real processes get a second try, shown as RERUN: a busy machine may stall any of a dozen of them."""
+    for item in items:
+        if {"integration", "e2e"} & set(item.path.relative_to(item.config.rootpath).parts):
+            item.add_marker(pytest.mark.flaky(reruns=1))
+
+
 @pytest.fixture(scope="session")
 def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
     """etcd, API server, controller-manager and scheduler, with our CRDs; `.kubeconfig` is what a test needs."""
