@@ -111,6 +111,8 @@ class BindingView:
     memory: BindingMemory = field(default_factory=BindingMemory)
     memory_problem: str | None = None
     problem: str | None = None
+    problem_reason: str = "InvalidConfiguration"
+    """CamelCase code of ``problem``, for the Event and the records."""
     created: float = 0.0
     deleting: bool = False
     status: Mapping[str, object] = field(default_factory=dict)
@@ -136,4 +138,7 @@ class BindingDecision:
     memory: BindingMemory
     message: str = ""
     units: tuple[Mapping[str, object], ...] = ()
-    """Per target, for status: name, currentReplicas, desiredReplicas, mode, lastScaleTime (epoch seconds) ..."""
+    """Per target, for status: name, currentReplicas, desiredReplicas, mode, lastScaleTime (epoch seconds); what is
+    not known is left out."""
+    totals: Mapping[str, object] = field(default_factory=dict)
+    """For status, over all targets: targets (names in one text), currentReplicas, desiredReplicas, mode."""
