@@ -8,19 +8,21 @@ values are requests.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import fsum
+from math import ceil, fsum
 from typing import NamedTuple
 
 from modelyard.autoscaling.decision import Evidence
-from modelyard.autoscaling.memory import VariantMemory
+from modelyard.autoscaling.replicas import StuckPods, stuck_pods, unseen
 from modelyard.autoscaling.saturation_config import Thresholds
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.state import State, Unit
 
 DIGITS = 9
 """Comparisons are made on values rounded to 1e-9, so that 0.80 - 0.70 is not below a trigger of 0.10."""
+
+_ONE = {"": 1}
 
 _UNPROVEN_FACTOR = 5
 """A pod that never completed a request while its model serves traffic is not idle, for at most this many warm-ups."""
@@ -51,8 +53,13 @@ class Analysis:
     load_queue: float = 0.0
     max_kv: float = 0.0
     waiting: float = 0.0
-    stuck_pods: dict[str, tuple[dict[str, float], dict[str, float]]] = field(default_factory=dict)
-    """By variant name: (stuck since, waiting when first seen so) of its pods, for the memory."""
+    stuck_pods: StuckPods = field(default_factory=dict)
+    """For the memory."""
+    limits: Thresholds = field(default_factory=Thresholds)
+    margin: float = 0.0
+    """Extra spare, as a share of the trigger, that a size has to leave free."""
+    per_report: float = 1.0
+    """Replicas that serve per replica that reports: those that do not report count with the mean load."""
 
     @property
     def scale_up(self) -> bool:
@@ -65,6 +72,75 @@ class Analysis:
         if self.kv_short and self.queue_short:
             return "KvCacheAndQueueSpareLow"
         return "KvCacheSpareLow" if self.kv_short else "QueueSpareLow"
+
+    @property
+    def unit(self) -> str:
+        """What sizes are counted in, for messages: replicas, which goes without saying."""
+        return ""
+
+    @property
+    def lost(self) -> float:
+        """Replicas that are there and serve nothing."""
+        return self.stuck
+
+    def worth(self, state: State) -> float:
+        """What one replica of any variant counts for."""
+        return 1.0
+
+    def wanted(self, factor: float = 1.0) -> float:
+        """Replicas needed so that each carries its target load, by KV cache or by queue, whichever asks more.
+
+        The target load leaves the trigger and the margin free. ``factor`` multiplies the load.
+        """
+        replicas = 0
+        for load, limit, trigger in self._loads(factor):
+            room = round(limit - trigger * (1 + self.margin), DIGITS)
+            if room > 0:
+                replicas = max(replicas, ceil(round(load / room, DIGITS)))
+        return replicas
+
+    def short_of(self, provided: float, factor: float) -> bool:
+        """Whether so many replicas would be short of capacity at ``factor`` times the load."""
+        if provided < 1:
+            return False
+        return any(round(limit - load / provided - trigger, DIGITS) < 0 for load, limit, trigger in self._loads(factor))
+
+    def fits(self, removed: Mapping[str, int], factor: float = 1.0) -> bool:
+        """Whether everything, saturated load included, fits without ``removed`` replicas, with margin to the triggers.
+
+        A replica with a missing signal makes the answer no: what it carries is not known.
+        """
+        left = self.capacity - sum(removed.values())
+        if left < 1 or self.incomplete:
+            return False
+        after_kv = self.limits.kv - self.load_kv * factor / left
+        after_queue = self.limits.queue - self.load_queue * factor / left
+        return round(after_kv - self.limits.kv_trigger * (1 + self.margin), DIGITS) >= 0 and (
+            round(after_queue - self.limits.queue_trigger * (1 + self.margin), DIGITS) >= 0
+        )
+
+    def _loads(self, factor: float) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
+        """(whole load, threshold, trigger) of the KV cache and of the queue."""
+        factor *= self.per_report
+        limits = self.limits
+        return (
+            (self.load_kv * factor, limits.kv, limits.kv_trigger),
+            (self.load_queue * factor, limits.queue, limits.queue_trigger),
+        )
+
+    def numbers(self) -> str:
+        """The numbers for messages."""
+        text = (
+            f"spare KV {self.spare_kv:.3f}, spare queue {self.spare_queue:.1f} "
+            f"over {self.reporting} reporting, {self.saturated} saturated"
+        )
+        if self.warming:
+            text += f", {self.warming} warming up"
+        if self.stuck:
+            text += f", {self.stuck} stuck and left out"
+        if self.incomplete:
+            text += f", {self.incomplete} with a signal missing"
+        return text
 
     def evidence(self) -> Evidence:
         """The numbers for the record."""
@@ -163,7 +239,7 @@ def analyse_repaired(
     warming_queue: list[float] = []
     reporting = saturated = warming = incomplete = capacity = 0
     serving: bool | None = None
-    stuck, stuck_pods = _stuck(states, settings, now)
+    stuck, suspicious = stuck_pods(states, settings, now)
     for state in states:
         for signal, pod in state.units:
             reporting += 1
@@ -209,29 +285,25 @@ def analyse_repaired(
         load_queue=fsum(queues) + backlog,
         max_kv=max(kvs, default=0.0),
         waiting=fsum(queues) + backlog,
-        stuck_pods=stuck_pods,
+        stuck_pods=suspicious,
+        limits=limits,
+        margin=settings.scale_down_margin,
+        per_report=_per_report(states, reporting, len(stuck), warm_before),
     )
     if kvs:
         result.kv_short = round(result.spare_kv, DIGITS) < limits.kv_trigger
     if queues or backlog:
         result.queue_short = round(result.spare_queue, DIGITS) < limits.queue_trigger
-    result.scale_down_safe = not result.scale_up and fits(result, limits, settings.scale_down_margin, 1)
+    result.scale_down_safe = not result.scale_up and result.fits(_ONE)
     return result
 
 
-def fits(analysis: Analysis, limits: Thresholds, margin: float, removed: int) -> bool:
-    """Whether everything, saturated load included, fits with ``removed`` replicas fewer, with margin to the triggers.
-
-    A replica with a missing signal makes the answer no: what it carries is not known.
-    """
-    left = analysis.capacity - removed
-    if left < 1 or analysis.incomplete:
-        return False
-    after_kv = limits.kv - analysis.load_kv / left
-    after_queue = limits.queue - analysis.load_queue / left
-    return round(after_kv - limits.kv_trigger * (1 + margin), DIGITS) >= 0 and (
-        round(after_queue - limits.queue_trigger * (1 + margin), DIGITS) >= 0
-    )
+def _per_report(states: Sequence[State], reporting: int, stuck: int, warm_before: float) -> float:
+    ready = sum(state.ready or 0 for state in states)
+    if ready <= reporting:
+        return 1.0
+    ready -= sum(unseen(state, warm_before) for state in states)
+    return max(1.0, (ready - stuck) / max(1, reporting - stuck))
 
 
 def _cautious_mean(warm: list[float], warming: list[float]) -> float:
@@ -241,33 +313,3 @@ def _cautious_mean(warm: list[float], warming: list[float]) -> float:
         return fsum(warm) / n if n else 0.0
     everything = fsum((*warm, *warming)) / (n + len(warming))
     return min(fsum(warm) / n, everything) if n else everything
-
-
-_NO_STUCK: tuple[frozenset[tuple[str, str]], dict[str, tuple[dict[str, float], dict[str, float]]]] = (frozenset(), {})
-
-
-def _stuck(
-    states: Sequence[State], settings: FleetSettings, now: float
-) -> tuple[frozenset[tuple[str, str]], dict[str, tuple[dict[str, float], dict[str, float]]]]:
-    """Replicas whose queue has not moved and that finished nothing for ``stale_after``: broken, not busy.
-
-    When that would leave no replica at all, none is left out: then it is the model that is in trouble.
-    """
-    seen: dict[str, tuple[dict[str, float], dict[str, float]]] = {}
-    aged: set[tuple[str, str]] = set()
-    reporting = 0
-    for state in states:
-        memory: VariantMemory = state.memory
-        reporting += len(state.units)
-        for signal, _ in state.units:
-            if signal.completed_rate == 0 and signal.waiting:
-                same = memory.stuck_waiting.get(signal.pod) == signal.waiting
-                since = memory.stuck_since.get(signal.pod, now) if same else now
-                since_by_pod, waiting_by_pod = seen.setdefault(state.name, ({}, {}))
-                since_by_pod[signal.pod] = since
-                waiting_by_pod[signal.pod] = signal.waiting
-                if now - since >= settings.stale_after:
-                    aged.add((signal.namespace, signal.pod))
-    if not seen:
-        return _NO_STUCK
-    return (frozenset() if len(aged) >= reporting else frozenset(aged)), seen
