@@ -1,0 +1,282 @@
+"""Sizing: the highest rate one replica carries within its targets, for many replicas at once.
+
+``size`` is called by the SLO decision, the plan and the capacity views. WVA SLO reference, "Sizing: highest rate
+within targets" with its repairs; the documented bisection is in ``bisection``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from typing import Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from modelyard.autoscaling.queueing.bisection import bisected
+from modelyard.autoscaling.queueing.chain import HIGHEST, LOWEST, chain_of, measures
+from modelyard.autoscaling.queueing.percentile import check_percent, wait_percentile
+from modelyard.autoscaling.queueing.profiles import BoolArray, FloatArray, IntArray, Profiles
+from modelyard.autoscaling.queueing.states import blocks
+from modelyard.autoscaling.queueing.within import BlockSolution, within_targets
+
+TPS_SHARE = 0.9
+"""Share of the highest rate that a replica with a target of tokens per second is sized for."""
+NEAREST = 1.1
+"""The nearest feasible target, as a multiple of the lowest reachable value. That value itself is reached by an
+almost idle replica only, at a thousandth of its capacity."""
+
+TextArray = NDArray[np.str_]
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """Latency targets in ms and generation rate in tokens/s, arrays of shape (n,); 0 means no target."""
+
+    ttft: FloatArray
+    itl: FloatArray
+    tps: FloatArray
+
+    @classmethod
+    def of(cls, rows: Iterable[Sequence[float]]) -> Self:
+        """From rows of (ttft, itl, tps)."""
+        table = np.array([tuple(row) for row in rows], dtype=np.float64).reshape(-1, 3)
+        return cls(*(np.ascontiguousarray(column) for column in table.T))
+
+    @classmethod
+    def each(cls, rows: int, ttft: ArrayLike = 0.0, itl: ArrayLike = 0.0, tps: ArrayLike = 0.0) -> Self:
+        """The same, or one array each, for ``rows`` rows."""
+        return cls(*(np.broadcast_to(np.asarray(t, dtype=np.float64), (rows,)).copy() for t in (ttft, itl, tps)))
+
+    def take(self, index: IntArray) -> Self:
+        """The chosen rows."""
+        return type(self)(self.ttft[index], self.itl[index], self.tps[index])
+
+
+@dataclass(frozen=True, slots=True)
+class Sizing:
+    """What one replica can carry. Arrays of shape (n,), rates in requests per second, times in ms.
+
+    ``rate_ttft``, ``rate_itl`` and ``rate_tps`` are the highest rates within each target (NaN where it cannot be
+    met), ``offered`` the least of them after the utilisation cap, ``rate`` the throughput there: the number to
+    divide load by. ``ttft``, ``itl`` and ``utilisation`` are predictions at ``offered``; with a percentile, ``ttft``
+    is that percentile. ``binding`` names what limits: "TTFT", "ITL", "TPS" or "stability", and for an infeasible row
+    a target that cannot be met; it is empty for rows that are not valid. ``best_ttft`` and ``best_itl`` are the
+    lowest values an almost idle replica reaches. ``fallback_rate`` is ``rate`` where feasible; where not, the
+    throughput with the target that cannot be met moved to ``nearest`` times its best value, capped at the
+    utilisation cap: never 0. Rows that are not valid are infeasible and NaN.
+    """
+
+    rate_ttft: FloatArray
+    rate_itl: FloatArray
+    rate_tps: FloatArray
+    offered: FloatArray
+    rate: FloatArray
+    ttft: FloatArray
+    itl: FloatArray
+    utilisation: FloatArray
+    binding: TextArray
+    feasible: BoolArray
+    best_ttft: FloatArray
+    best_itl: FloatArray
+    fallback_rate: FloatArray
+
+    @classmethod
+    def unknown(cls, rows: int) -> Self:
+        """NaN, infeasible, bound by nothing."""
+        columns: dict[str, object] = {field.name: np.full(rows, np.nan) for field in fields(cls)}
+        columns["binding"], columns["feasible"] = np.full(rows, "", dtype="<U9"), np.zeros(rows, dtype=bool)
+        return cls(**columns)  # type: ignore[arg-type]
+
+    def take(self, index: IntArray) -> Self:
+        """The chosen rows."""
+        return type(self)(*(getattr(self, field.name)[index] for field in fields(self)))
+
+
+def size(
+    profiles: Profiles,
+    targets: Targets,
+    *,
+    published: bool = False,
+    utilisation_cap: float = 0.9,
+    percentile: float | None = None,
+    nearest: float = NEAREST,
+) -> Sizing:
+    """The highest rate of each row within its targets. Rows are independent of each other and may be in any order.
+
+    ``utilisation_cap`` is the share of the highest rate that is never exceeded where no TTFT target is set.
+    ``percentile`` (percent) makes the TTFT target one for that percentile instead of the mean. ``published`` gives
+    the documented bisection with its defects: no cap, no percentile, parameters as they are. ``nearest`` is the
+    multiple of the lowest reachable latency that replaces a target below it for ``fallback_rate``.
+
+    A row that is not valid (NaN, negative target or decode time) is infeasible and NaN, never an error. Raises
+    ValueError when shapes differ or an option is out of range.
+    """
+    if len(profiles) != len(targets.ttft):
+        raise ValueError(f"{len(profiles)} profiles but {len(targets.ttft)} rows of targets; give one row per profile")
+    if not 0 < utilisation_cap <= 1:
+        raise ValueError(f"utilisation_cap is {utilisation_cap}; give a share above 0 and up to 1")
+    if not nearest > 1:
+        raise ValueError(f"nearest is {nearest}; give a multiple above 1 of the lowest reachable latency")
+    if percentile is not None:
+        check_percent(percentile)
+    used = profiles if published else profiles.repaired()
+    with np.errstate(invalid="ignore"):
+        valid = used.valid & (targets.ttft >= 0) & (targets.itl >= 0) & (targets.tps >= 0)
+    known = np.flatnonzero(valid)
+    unique, back = _distinct(used.take(known), targets.take(known))
+    rows = known[unique]
+    result = Sizing.unknown(len(rows))
+    for block in blocks(used.max_batch[rows]):
+        part, wanted = used.take(rows[block]), targets.take(rows[block])
+        found = (
+            _published_block(part, wanted) if published else _block(part, wanted, utilisation_cap, percentile, nearest)
+        )
+        for field in fields(Sizing):
+            getattr(result, field.name)[block] = getattr(found, field.name)
+    if len(rows) == len(profiles) and (back == np.arange(len(back))).all():
+        return result
+    everything = Sizing.unknown(len(profiles))
+    for field in fields(Sizing):
+        getattr(everything, field.name)[known] = getattr(result, field.name)[back]
+    return everything
+
+
+def size_one(
+    alpha: float,
+    beta: float,
+    gamma: float,
+    delta: float,
+    max_batch: int,
+    prompt_tokens: float,
+    output_tokens: float,
+    *,
+    ttft: float = 0.0,
+    itl: float = 0.0,
+    tps: float = 0.0,
+    queue_limit: int | None = None,
+    published: bool = False,
+    utilisation_cap: float = 0.9,
+    percentile: float | None = None,
+) -> OneSizing:
+    """``size`` for a single profile."""
+    row = (alpha, beta, gamma, delta, max_batch, prompt_tokens, output_tokens)
+    found = size(
+        Profiles.of([row], queue_limit=queue_limit),
+        Targets.of([(ttft, itl, tps)]),
+        published=published,
+        utilisation_cap=utilisation_cap,
+        percentile=percentile,
+    )
+    return OneSizing(*(getattr(found, field.name)[0].item() for field in fields(Sizing)))
+
+
+@dataclass(frozen=True, slots=True)
+class OneSizing:
+    """``Sizing`` of a single row, as plain values."""
+
+    rate_ttft: float
+    rate_itl: float
+    rate_tps: float
+    offered: float
+    rate: float
+    ttft: float
+    itl: float
+    utilisation: float
+    binding: str
+    feasible: bool
+    best_ttft: float
+    best_itl: float
+    fallback_rate: float
+
+
+def _distinct(profiles: Profiles, targets: Targets) -> tuple[IntArray, IntArray]:
+    """The first of each set of equal rows, in ascending order of batch limit, and for each row which of them it is."""
+    columns = [getattr(profiles, field.name) for field in fields(profiles)] + [targets.ttft, targets.itl, targets.tps]
+    columns.append(profiles.max_batch)  # the last key sorts first
+    order = np.lexsort(columns)
+    new = np.ones(len(order), dtype=bool)
+    if len(order):
+        differs = np.zeros(len(order) - 1, dtype=bool)
+        for column in columns:
+            ordered = column[order]
+            differs |= ordered[1:] != ordered[:-1]
+        new[1:] = differs
+    back = np.empty(len(order), dtype=np.int64)
+    back[order] = np.cumsum(new) - 1
+    return order[new], back
+
+
+def _block(
+    profiles: Profiles, targets: Targets, utilisation_cap: float, percentile: float | None, nearest: float
+) -> Sizing:
+    """Repaired sizing of a block of valid rows."""
+    chain = chain_of(profiles)
+    low = LOWEST / (profiles.service_base + profiles.service_slope)
+    high = HIGHEST * chain.full_rate
+    solved = within_targets(profiles, chain, targets.ttft, targets.itl, low, high, percentile, nearest)
+    cap = np.where(targets.ttft > 0, high, np.minimum(high, utilisation_cap * high))
+    tps = np.where(targets.tps > 0, TPS_SHARE * high, high)
+    feasible = solved.ttft_met & solved.itl_met
+    limits = [solved.rate_ttft, solved.rate_itl, tps, np.where(feasible, cap, np.minimum(cap, utilisation_cap * high))]
+    offered = np.minimum.reduce(limits)
+    found = chain.at(offered)
+    at = measures(profiles, found, published=False)
+    ttft = at.ttft
+    if percentile is not None:
+        ttft = wait_percentile(found, chain.full_rate, chain.queue, percentile) + at.prefill
+    binding = _binding(offered, high, limits, solved)
+    return _assembled(solved, tps, offered, at.throughput, ttft, at.itl, at.utilisation, binding, feasible)
+
+
+def _published_block(profiles: Profiles, targets: Targets) -> Sizing:
+    """Documented sizing of a block of valid rows."""
+    chain = chain_of(profiles)
+    low = LOWEST / (profiles.service_base + profiles.service_slope)
+    high = HIGHEST * chain.full_rate
+    solved = bisected(profiles, chain, targets.ttft, targets.itl, low, high)
+    tps = np.where(targets.tps > 0, TPS_SHARE * high, high)
+    feasible = solved.ttft_met & solved.itl_met
+    limits = [solved.rate_ttft, solved.rate_itl, tps, high]
+    offered = np.minimum.reduce(limits)
+    at = measures(profiles, chain.at(offered), published=True)
+    binding = _binding(offered, high, limits, solved)
+    return _assembled(solved, tps, offered, at.throughput, at.ttft, at.itl, at.utilisation, binding, feasible)
+
+
+def _binding(offered: FloatArray, high: FloatArray, limits: Sequence[FloatArray], solved: BlockSolution) -> TextArray:
+    """The first target whose own rate is the offered one, if it holds the replica below its highest rate at all."""
+    cases = [~solved.ttft_met, ~solved.itl_met, *((offered >= limit) & (limit < high) for limit in limits[:3])]
+    names: TextArray = np.select(cases, ["TTFT", "ITL", "TTFT", "ITL", "TPS"], "stability")
+    return names
+
+
+def _assembled(
+    solved: BlockSolution,
+    tps: FloatArray,
+    offered: FloatArray,
+    throughput: FloatArray,
+    ttft: FloatArray,
+    itl: FloatArray,
+    utilisation: FloatArray,
+    binding: TextArray,
+    feasible: BoolArray,
+) -> Sizing:
+    def known(values: FloatArray, where: BoolArray = feasible) -> FloatArray:
+        return np.where(where, values, np.nan)
+
+    return Sizing(
+        rate_ttft=known(1000.0 * solved.rate_ttft, solved.ttft_met),
+        rate_itl=known(1000.0 * solved.rate_itl, solved.itl_met),
+        rate_tps=1000.0 * tps,
+        offered=known(1000.0 * offered),
+        rate=known(throughput),
+        ttft=known(ttft),
+        itl=known(itl),
+        utilisation=known(utilisation),
+        binding=binding,
+        feasible=feasible,
+        best_ttft=solved.best_ttft,
+        best_itl=solved.best_itl,
+        fallback_rate=throughput,
+    )
