@@ -8,6 +8,7 @@ API server's watch cache. Anything a decision cannot do without raises; what it 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import gc
 import logging
 import time
@@ -48,8 +49,18 @@ from modelyard.cluster import (
     UnknownKind,
 )
 from modelyard.loop import observe
+from modelyard.loop.demands import (
+    at_zero,
+    class_references,
+    needs_loads,
+    performance_namespaces,
+    wake_expressions,
+    workload_of,
+)
 from modelyard.prometheus.client import Prometheus, PrometheusError
+from modelyard.prometheus.loads import LoadHistory
 from modelyard.prometheus.signals import LastSeen, read_signals
+from modelyard.prometheus.wake import ANNOTATION, read_expressions
 from modelyard.resources import VariantAutoscaling
 
 log = logging.getLogger(__name__)
@@ -97,13 +108,18 @@ async def collect(
     selection: Selection,
     cache: VariantCache,
     last_seen: LastSeen,
+    loads: LoadHistory | None = None,
 ) -> Fleet:
-    """One picture of the fleet. Raises ``ClusterError`` when the API server cannot give the vital lists."""
+    """One picture of the fleet. Raises ``ClusterError`` when the API server cannot give the vital lists.
+
+    ``loads`` keeps the history of offered load from tick to tick; without one, a tick of its own measures it anew.
+    """
     # Parsing ten thousand pods makes a million objects and no cycles: the collector would cost more than the parsing.
     pause = gc.isenabled()
     gc.disable()
     try:
-        return await _collect(cluster, prometheus, settings, selection, cache, last_seen)
+        loads = loads or LoadHistory(settings.trend_window, settings.tick)
+        return await _collect(cluster, prometheus, settings, selection, cache, last_seen, loads)
     finally:
         if pause:
             gc.enable()
@@ -116,24 +132,30 @@ async def _collect(
     selection: Selection,
     cache: VariantCache,
     last_seen: LastSeen,
+    loads: LoadHistory,
 ) -> Fleet:
     spaces = selection.namespaces or ((settings.watch_namespace,) if settings.watch_namespace else ())
     variants = cache.parse(await _list(cluster, VARIANTS, spaces, selection.label_selector))
-    configured = await _config_maps(cluster, settings, spaces)
+    configured = await _config_maps(cluster, settings, spaces, class_references(variants))
 
-    wanted = {observe.target_id(v.key.namespace, _reference(v)) for v in variants if v.target}
+    wanted = {target for v in variants if (target := workload_of(v))}
     homes = sorted({v.key.namespace for v in variants})
     everything = SaturationConfigs(configured, settings).limiter
     periods = set(retentions(variants, configured, settings).values())
     async with asyncio.TaskGroup() as group:
-        signals = group.create_task(_signals(prometheus, settings, spaces, variants, periods, last_seen))
+        signals = group.create_task(
+            _signals(prometheus, settings, spaces, variants, configured, periods, last_seen, loads)
+        )
         workloads = group.create_task(_workloads(cluster, wanted, homes))
+        wakes = group.create_task(_wakes(prometheus, variants, workloads))
         pods = group.create_task(_pods(cluster, homes, everything))
         owners = group.create_task(_owners(cluster, homes, any(w.group != "apps" for w in wanted)))
         nodes = group.create_task(_nodes(cluster, settings.node_selector, homes))
         consumers = group.create_task(_consumers(cluster, homes))
         namespaces = group.create_task(_namespaces(cluster, homes))
     found, errors = workloads.result()
+    pending, broken = wakes.result()
+    said = signals.result()
     listed, nodes_error = nodes.result()
     scalers, scalers_error = consumers.result()
     return Fleet(
@@ -149,13 +171,8 @@ async def _collect(
         consumers_error=scalers_error,
         namespaces=namespaces.result(),
         config_maps=configured,
-        signals=signals.result(),
+        signals=dataclasses.replace(said, wake=pending, partial_errors=(*said.partial_errors, *broken)),
     )
-
-
-def _reference(variant: Variant) -> dict[str, str]:
-    assert variant.target
-    return {"apiVersion": variant.target.api_version, "kind": variant.target.kind, "name": variant.target.name}
 
 
 async def _list(
@@ -181,14 +198,40 @@ async def _list(
 
 
 async def _config_maps(
-    cluster: Cluster, settings: FleetSettings, spaces: tuple[str, ...]
+    cluster: Cluster, settings: FleetSettings, spaces: tuple[str, ...], classes: Mapping[str, set[str]]
 ) -> dict[Key, Mapping[str, str]]:
     names = (*saturation_names(settings), settings.scale_to_zero_config_map)
     lists = await asyncio.gather(
         _list(cluster, CONFIG_MAPS, (settings.controller_namespace,), cached=True),
         *(_list(cluster, CONFIG_MAPS, spaces, field_selector=f"metadata.name={name}", cached=True) for name in names),
+        *(_class_maps(cluster, name, classes[name] - {settings.controller_namespace}) for name in sorted(classes)),
     )
     return {observe.key_of(item): item.get("data") or {} for items in lists for item in items}
+
+
+async def _class_maps(cluster: Cluster, name: str, namespaces: set[str]) -> list[dict[str, Any]]:
+    """ConfigMaps of SLO classes, whose names users choose: one that may not be read is missing for its users only."""
+    if not namespaces:
+        return []
+    try:
+        return await _list(
+            cluster, CONFIG_MAPS, sorted(namespaces), field_selector=f"metadata.name={name}", cached=True
+        )
+    except Forbidden as error:
+        log.warning("SLO classes in ConfigMap %s are not read (grant list on it): %s", name, error)
+        return []
+
+
+async def _wakes(
+    prometheus: Prometheus | PrometheusError,
+    variants: tuple[Variant, ...],
+    workloads: asyncio.Task[tuple[dict[WorkloadId, Workload], dict[WorkloadId, str]]],
+) -> tuple[dict[Key, float], list[str]]:
+    """Pending demand of the variants at zero, as far as they have an expression for it."""
+    if isinstance(prometheus, PrometheusError) or not any(ANNOTATION in v.annotations for v in variants):
+        return {}, []
+    found, _ = await workloads
+    return await read_expressions(prometheus, wake_expressions(variants, at_zero(variants, found)))
 
 
 async def _signals(
@@ -196,8 +239,10 @@ async def _signals(
     settings: FleetSettings,
     spaces: tuple[str, ...],
     variants: tuple[Variant, ...],
+    configured: Mapping[Key, Mapping[str, str]],
     periods: Iterable[int],
     last_seen: LastSeen,
+    loads: LoadHistory,
 ) -> Signals:
     if isinstance(prometheus, PrometheusError):
         return Signals(error=str(prometheus))
@@ -211,6 +256,9 @@ async def _signals(
             retentions=periods,
             expected={(v.key.namespace, v.model_id) for v in variants if v.model_id},
             last_seen=last_seen,
+            loads=loads if needs_loads(variants, settings) else None,
+            load_window=settings.load_window,
+            performance_in=performance_namespaces(variants, configured, settings),
         )
     except PrometheusError as error:
         return Signals(error=str(error))

@@ -2,7 +2,8 @@
 
 There is no second memory: a deleted or excluded resource has no series, a changed accelerator renames the one there is,
 and a restart changes nothing. Run one instance; let consumers aggregate with ``max`` all the same.
-Called by ``modelyard exporter``. Names and meaning: WVA saturation reference, "Emitted gauges".
+Called by ``modelyard exporter``. Names and meaning: WVA saturation reference, "Emitted gauges"; WVA SLO
+reference, "Series".
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from prometheus_client.registry import Collector
 from modelyard.autoscaling.fleet import Variant
 from modelyard.cluster import Cluster
 from modelyard.loop.fleetwatch import Fleetwatch
+from modelyard.loop.prediction import read_prediction
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +40,11 @@ class Published(Protocol):
 
 
 class GaugeCollector(Collector):
-    """The exposition of one controller installation."""
+    """The exposition of one controller installation.
+
+    Every variant is under the names of the saturation form (``wva_*``), a variant in SLO form under those of its own
+    published form (``inferno_*``) as well.
+    """
 
     def __init__(self, fleet: Published) -> None:
         self._fleet = fleet
@@ -46,24 +52,91 @@ class GaugeCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         """Gauges and the scaling counter, built from what the resources say now."""
         instance = self._fleet.instance
-        names = ["variant_name", "namespace", "accelerator_type", *(["controller_instance"] if instance else [])]
-        desired = GaugeMetricFamily("wva_desired_replicas", "Replicas the variant should have", labels=names)
-        current = GaugeMetricFamily("wva_current_replicas", "Replicas the workload has (status.replicas)", labels=names)
-        ratio = GaugeMetricFamily("wva_desired_ratio", "Desired over current replicas; desired at zero", labels=names)
-        counted = ["variant_name", "namespace", "direction", "reason", *(["controller_instance"] if instance else [])]
-        total = CounterMetricFamily("wva_replica_scaling", "Scaling decisions", labels=counted)
-        own = [instance] if instance else []
+        every = _Families("wva", ["variant_name", "namespace", "accelerator_type"], instance)
+        slo = _Families("inferno", ["variant_name", "namespace", "accelerator_type", "variant_id"], instance)
+        predicted = _Predictions(instance)
         for variant, replicas in self._fleet.published():
-            wanted = variant.status_replicas or 0
-            labels = [variant.key.name, variant.key.namespace, variant.status_accelerator or "unresolved", *own]
-            desired.add_metric(labels, wanted)
-            if replicas is not None:
-                current.add_metric(labels, replicas)
-                ratio.add_metric(labels, wanted / replicas if replicas else wanted)
-            for what, times in sorted(variant.memory.scalings.items()):
-                direction, _, reason = what.partition("/")
-                total.add_metric([variant.key.name, variant.key.namespace, direction, reason, *own], times)
-        return [desired, current, ratio, total]
+            known = replicas
+            if known is None and variant.status_current is not None:
+                known = _count(variant.status_current.get("numReplicas"))
+            labels = [variant.key.name, variant.key.namespace, variant.status_accelerator or "unresolved"]
+            every.add(variant, labels, known)
+            if variant.slo is not None:
+                slo.add(variant, [*labels, variant.slo.variant_id], known)
+                predicted.add(variant, labels)
+        return [*every.families(), *(f for f in (*slo.families(), *predicted.families()) if f.samples)]
+
+
+class _Families:
+    """The four families of one published form, which differ in prefix and labels only."""
+
+    def __init__(self, prefix: str, labels: list[str], instance: str | None) -> None:
+        self._own = [instance] if instance else []
+        more = ["controller_instance"] if instance else []
+        names = [*labels, *more]
+        self._desired = GaugeMetricFamily(
+            f"{prefix}_desired_replicas", "Replicas the variant should have", labels=names
+        )
+        self._current = GaugeMetricFamily(
+            f"{prefix}_current_replicas", "Replicas the workload has (status.replicas)", labels=names
+        )
+        self._ratio = GaugeMetricFamily(
+            f"{prefix}_desired_ratio", "Desired over current replicas; desired at zero", labels=names
+        )
+        self._total = CounterMetricFamily(
+            f"{prefix}_replica_scaling",
+            "Scaling decisions",
+            labels=["variant_name", "namespace", "direction", "reason", *more],
+        )
+
+    def add(self, variant: Variant, labels: list[str], replicas: int | None) -> None:
+        """One variant's series; ``replicas`` ``None``: unknown."""
+        wanted = variant.status_replicas or 0
+        values = [*labels, *self._own]
+        self._desired.add_metric(values, wanted)
+        if replicas is not None:
+            self._current.add_metric(values, replicas)
+            self._ratio.add_metric(values, wanted / replicas if replicas else wanted)
+        for what, times in sorted(variant.memory.scalings.items()):
+            direction, _, reason = what.partition("/")
+            self._total.add_metric([variant.key.name, variant.key.namespace, direction, reason, *self._own], times)
+
+    def families(self) -> tuple[Metric, ...]:
+        """What there is to expose."""
+        return self._desired, self._current, self._ratio, self._total
+
+
+class _Predictions:
+    """What the performance model expects at the decided size, from the annotation that the decision leaves."""
+
+    def __init__(self, instance: str | None) -> None:
+        self._own = [instance] if instance else []
+        names = ["model_name", "variant_name", "variant_id", "namespace", "accelerator_type"]
+        names += ["controller_instance"] if instance else []
+        self._families = {
+            "ttft": GaugeMetricFamily(
+                "inferno_predicted_ttft_seconds", "Mean time to first token expected at the desired size", labels=names
+            ),
+            "itl": GaugeMetricFamily(
+                "inferno_predicted_itl_seconds", "Mean inter-token latency expected at the desired size", labels=names
+            ),
+        }
+
+    def add(self, variant: Variant, labels: list[str]) -> None:
+        """One variant's series, as far as its annotation says something."""
+        assert variant.slo is not None
+        name, namespace, accelerator = labels
+        values = [variant.model_id, name, variant.slo.variant_id, namespace, accelerator, *self._own]
+        for what, milliseconds in read_prediction(variant.annotations).items():
+            self._families[what].add_metric(values, milliseconds / 1000)
+
+    def families(self) -> tuple[Metric, ...]:
+        """What there is to expose."""
+        return tuple(self._families.values())
+
+
+def _count(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def application(fleet: Fleetwatch) -> web.Application:

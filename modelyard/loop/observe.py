@@ -20,6 +20,7 @@ from modelyard.autoscaling.fleet import (
     Node,
     OwnerRef,
     Pod,
+    SLOSpec,
     TargetRef,
     Variant,
     Workload,
@@ -155,10 +156,11 @@ def workload(obj: Object, group: str, kind: str) -> Workload:
         size = int(groups.get("size") or 1)
         template = groups.get("workerTemplate") or {}
         worker, resource = template_gpus(template.get("spec") or {})
-        leader, leader_resource = template_gpus((groups.get("leaderTemplate") or template).get("spec") or {})
+        engine = groups.get("leaderTemplate") or template
+        leader, leader_resource = template_gpus(engine.get("spec") or {})
         gpus, resource = leader + worker * (size - 1), resource or leader_resource
     else:
-        template = spec.get("template") or {}
+        engine = template = spec.get("template") or {}
         gpus, resource = template_gpus(template.get("spec") or {})
     return Workload(
         id=WorkloadId(metadata.get("namespace", ""), group, kind, metadata["name"]),
@@ -174,7 +176,17 @@ def workload(obj: Object, group: str, kind: str) -> Workload:
         selector=_selector(spec.get("selector") or {}),
         template_labels=(template.get("metadata") or {}).get("labels") or {},
         node_selector=wanted_nodes(template.get("spec") or {}),
+        engine_args=engine_args(engine.get("spec") or {}),
     )
+
+
+def engine_args(pod_spec: Object) -> tuple[str, ...]:
+    """Command and arguments of the first container that asks for GPUs, else of the only or first one."""
+    containers: list[Object] = pod_spec.get("containers") or []
+    if not containers:
+        return ()
+    engine = next((container for container in containers if container_gpus(container)), containers[0])
+    return tuple(str(word) for word in (*(engine.get("command") or ()), *(engine.get("args") or ())))
 
 
 def _selector(selector: Object) -> str:
@@ -243,6 +255,26 @@ def cost_of(text: str | None) -> float:
     return value if math.isfinite(value) and value >= 0 else DEFAULT_COST
 
 
+def slo_spec(spec: Object) -> SLOSpec | None:
+    """What the SLO form adds, as written; ``None`` when so much of it is missing that nothing can be made of it."""
+    profile = spec.get("variantProfile") or {}
+    reference = spec.get("sloClassRef") or {}
+    try:
+        parameters = profile.get("perfParms") or {}
+        return SLOSpec(
+            variant_id=str(spec["variantID"]),
+            accelerator=str(spec["accelerator"]),
+            accelerator_count=int(spec["acceleratorCount"]),
+            class_name=str(reference.get("name") or ""),
+            class_key=str(reference.get("key") or ""),
+            decode={str(key): str(value) for key, value in (parameters.get("decodeParms") or {}).items()},
+            prefill={str(key): str(value) for key, value in (parameters.get("prefillParms") or {}).items()},
+            max_batch=int(profile["maxBatchSize"]),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None  # the object's ``problem`` says what is wrong with it
+
+
 def variant(obj: Object) -> Variant:
     """A VariantAutoscaling. One that breaks its own rules is kept, with what is wrong in ``problem``."""
     metadata, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
@@ -255,8 +287,11 @@ def variant(obj: Object) -> Variant:
     memory, damage = parse_memory(annotations.get(ANNOTATION))
     reference = spec.get("scaleTargetRef") or {}
     target = None
+    form = "slo" if spec.get("variantProfile") else "saturation"
     if reference.get("name") and reference.get("kind"):
         target = TargetRef(reference.get("apiVersion") or "", reference["kind"], reference["name"])
+    elif form == "slo" and not reference:
+        target = TargetRef("apps/v1", "Deployment", metadata["name"])
     allocation = status.get("desiredOptimizedAlloc") or {}
     decided = allocation.get("lastRunTime")
     return Variant(
@@ -271,7 +306,7 @@ def variant(obj: Object) -> Variant:
         labels=metadata.get("labels") or {},
         annotations=annotations,
         deleting=bool(metadata.get("deletionTimestamp")),
-        form="slo" if spec.get("variantProfile") else "saturation",
+        form=form,
         status_replicas=int(allocation.get("numReplicas") or 0) if decided else None,
         status_accelerator=allocation.get("accelerator") or None,
         last_run=epoch(decided) if decided else None,
@@ -280,4 +315,6 @@ def variant(obj: Object) -> Variant:
         memory=memory,
         problem=problem,
         memory_problem=damage,
+        slo=slo_spec(spec) if form == "slo" else None,
+        status_current=status.get("currentAlloc") or None,
     )

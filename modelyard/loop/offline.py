@@ -13,9 +13,10 @@ from functools import partial
 from typing import Any, TypeVar
 
 from modelyard.autoscaling.config_maps import saturation_names
-from modelyard.autoscaling.fleet import Consumer, Fleet, Key, OwnerRef, Pod, Variant, Workload, WorkloadId
+from modelyard.autoscaling.fleet import Consumer, Fleet, Key, OwnerRef, Pod, Workload, WorkloadId
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.loop import observe
+from modelyard.loop.demands import class_references, workload_of
 from modelyard.loop.manifests import DUMP, Manifest
 from modelyard.loop.plan_files import PlanInputError
 from modelyard.loop.snapshot import Snapshot, signals_of
@@ -52,7 +53,7 @@ def fleet_from_files(
         for manifest in by_kind[kind]:
             one = _read(manifest, partial(_workload, group=group, kind=kind))
             workloads[one.id] = one
-    targets = {target for v in variants if (target := _target(v))}
+    targets = {target for v in variants if (target := workload_of(v))}
     for target in targets:
         _add_unknown_kind(workloads, target, by_kind.get(target.kind, ()))
 
@@ -72,6 +73,7 @@ def fleet_from_files(
     consumers: list[Consumer] = every("ScaledObject", observe.scaled_object)
     consumers += [found for found in every("HorizontalPodAutoscaler", observe.hpa) if found]
     names = {*saturation_names(settings), settings.scale_to_zero_config_map}
+    classes = class_references(variants)
     return Fleet(
         now=now,
         variants=tuple(variants),
@@ -84,7 +86,9 @@ def fleet_from_files(
         config_maps={
             manifest.key: _read(manifest, _config)
             for manifest in by_kind["ConfigMap"]
-            if manifest.key.name in names or manifest.key.namespace == settings.controller_namespace
+            if manifest.key.name in names
+            or manifest.key.namespace == settings.controller_namespace
+            or manifest.key.namespace in classes.get(manifest.key.name, ())
         },
         signals=signals_of(snapshot, now),
     )
@@ -94,10 +98,12 @@ def remarks(fleet: Fleet, manifests: Iterable[Manifest]) -> Iterator[str]:
     """What is probably missing from the files, each with its remedy. The decision stands all the same."""
     where = {manifest.key: manifest.where for manifest in manifests if manifest.kind == "VariantAutoscaling"}
     for variant in fleet.variants:
-        target = _target(variant)
+        target = workload_of(variant)
         if target is not None and target not in fleet.workloads:
+            own = variant.form == "slo" and target.name == variant.key.name
+            named = "it scales the workload of its own name," if own else "spec.scaleTargetRef names"
             yield (
-                f"{where[variant.key]}: VariantAutoscaling {variant.key}: spec.scaleTargetRef names {target}, which is "
+                f"{where[variant.key]}: VariantAutoscaling {variant.key}: {named} {target}, which is "
                 "in none of the files; add its manifest with -f"
             )
     pods = {pod.key: pod for pod in fleet.pods}
@@ -113,11 +119,6 @@ def remarks(fleet: Fleet, manifests: Iterable[Manifest]) -> Iterator[str]:
                 f"metrics of pod {pod.key} count for nothing: its ReplicaSet {pod.owner.name} is in none of the files; "
                 f"dump the ReplicaSets too ({DUMP})"
             )
-
-
-def _target(variant: Variant) -> WorkloadId | None:
-    target = variant.target
-    return WorkloadId(variant.key.namespace, target.group, target.kind, target.name) if target else None
 
 
 def _owner(fleet: Fleet, pod: Pod) -> OwnerRef | None:

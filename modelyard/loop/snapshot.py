@@ -6,6 +6,15 @@
          workload: Deployment/llama}  # workload only where no Pod manifest is given
     requestCounts:
       - {namespace: chat, model: llama, retention: 10m, count: 0}
+    loads:                            # offered load, requests per second; history: seconds ago, oldest first
+      - {namespace: chat, model: llama, arrivals: 3.2, history: [{ago: 60, rate: 2.9}, {ago: 0, rate: 3.2}]}
+    performance:                      # of each engine over the load window; means per request, milliseconds
+      - {namespace: chat, pod: llama-0, model: llama, completed: 96, promptTokens: 512, outputTokens: 128,
+         ttft: 210, itl: 21.5, kvTokens: 400000, prefixHitRate: 0.2}
+    wake:                             # pending demand of a variant at zero
+      - {namespace: chat, name: llama, pending: 4}
+
+A value left out is unknown, which is not zero.
 
 Called by ``modelyard plan``, and by ``offline`` for the fleet.
 """
@@ -23,7 +32,7 @@ from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, 
 from pydantic.alias_generators import to_camel
 
 from modelyard.autoscaling.durations import parse_go_duration
-from modelyard.autoscaling.fleet import Fleet, PodSignal, Signals
+from modelyard.autoscaling.fleet import Fleet, Key, ModelLoad, PodPerformance, PodSignal, Signals
 from modelyard.loop.plan_files import one_document
 
 REMEDY = "give a metrics snapshot with --metrics ('modelyard plan --save-snapshot FILE' writes one from a cluster)"
@@ -81,6 +90,45 @@ class SeenEntry(_Entry):
     at: AwareDatetime
 
 
+class PointEntry(_Entry):
+    """One point of a load's history."""
+
+    ago: Amount = Field(description="seconds before `at`")
+    rate: Amount = Field(description="requests per second")
+
+
+class LoadEntry(_Entry):
+    """Offered load of a model: what arrives, whether or not the engines keep up."""
+
+    namespace: str = "default"
+    model: str
+    arrivals: Amount | None = Field(None, description="requests per second now")
+    history: list[PointEntry] = Field(default_factory=list, description="the same over the last minutes")
+
+
+class PerformanceEntry(_Entry):
+    """What one engine did for one model over the load window."""
+
+    namespace: str = "default"
+    pod: str
+    model: str
+    completed: Amount | None = Field(None, description="requests finished")
+    prompt_tokens: Amount | None = Field(None, description="mean prompt tokens of a request")
+    output_tokens: Amount | None = Field(None, description="mean output tokens of a request")
+    ttft: Amount | None = Field(None, description="mean time to first token in milliseconds")
+    itl: Amount | None = Field(None, description="mean inter-token latency in milliseconds")
+    kv_tokens: Annotated[int, Field(ge=0, strict=True)] | None = Field(None, description="KV-cache size in tokens")
+    prefix_hit_rate: Annotated[Amount, Field(le=1)] | None = Field(None, description="prefix-cache hits, a fraction")
+
+
+class WakeEntry(_Entry):
+    """Pending demand of one variant at zero."""
+
+    namespace: str = "default"
+    name: str
+    pending: Annotated[float, BeforeValidator(_number), Field(allow_inf_nan=False)]
+
+
 class Snapshot(_Entry):
     """The metrics snapshot file."""
 
@@ -91,6 +139,9 @@ class Snapshot(_Entry):
     gateway_queue: dict[str, Amount] = Field(
         default_factory=dict, description="requests queued at the gateway, by model"
     )
+    loads: list[LoadEntry] = Field(default_factory=list)
+    performance: list[PerformanceEntry] = Field(default_factory=list)
+    wake: list[WakeEntry] = Field(default_factory=list)
     error: str | None = Field(None, description="Prometheus could not be read, for this reason")
     partial_errors: list[str] = Field(default_factory=list, description="single queries that failed")
 
@@ -126,6 +177,28 @@ def signals_of(snapshot: Snapshot, now: float) -> Signals:
         },
         last_seen=last_seen,
         gateway_queue=snapshot.gateway_queue,
+        loads={
+            (e.namespace, e.model): ModelLoad(
+                e.arrivals, tuple(sorted((now - point.ago, point.rate) for point in e.history))
+            )
+            for e in snapshot.loads
+        },
+        performance=tuple(
+            PodPerformance(
+                e.namespace,
+                e.pod,
+                e.model,
+                e.completed,
+                e.prompt_tokens,
+                e.output_tokens,
+                e.ttft,
+                e.itl,
+                e.kv_tokens,
+                e.prefix_hit_rate,
+            )
+            for e in snapshot.performance
+        ),
+        wake={Key(e.namespace, e.name): e.pending for e in snapshot.wake},
         error=snapshot.error,
         partial_errors=tuple(snapshot.partial_errors),
     )
@@ -158,6 +231,34 @@ def snapshot_of(fleet: Fleet) -> str:
             for (namespace, model), at in sorted(signals.last_seen.items())
         ],
         gateway_queue=dict(sorted(signals.gateway_queue.items())),
+        loads=[
+            LoadEntry(
+                namespace=namespace,
+                model=model,
+                arrivals=load.arrivals,
+                history=[PointEntry(ago=max(0.0, round(fleet.now - at, 3)), rate=rate) for at, rate in load.history],
+            )
+            for (namespace, model), load in sorted(signals.loads.items())
+        ],
+        performance=[
+            PerformanceEntry(
+                namespace=p.namespace,
+                pod=p.pod,
+                model=p.model,
+                completed=p.completed,
+                prompt_tokens=p.prompt_tokens,
+                output_tokens=p.output_tokens,
+                ttft=p.ttft,
+                itl=p.itl,
+                kv_tokens=p.kv_tokens,
+                prefix_hit_rate=p.prefix_hit_rate,
+            )
+            for p in signals.performance
+        ],
+        wake=[
+            WakeEntry(namespace=key.namespace, name=key.name, pending=pending)
+            for key, pending in sorted(signals.wake.items())
+        ],
         error=signals.error,
         partial_errors=list(signals.partial_errors),
     )
@@ -171,6 +272,11 @@ def remarks(snapshot: Snapshot) -> Iterator[str]:
     for number, entry in enumerate(snapshot.pods):
         if entry.kv is not None and entry.kv > 1:
             yield f"pods[{number}].kv is {entry.kv:g}: KV-cache use is a fraction, so 75 % is 0.75"
+    for number, one in enumerate(snapshot.performance):
+        for name in ("ttft", "itl"):
+            value = getattr(one, name)
+            if value is not None and 0 < value < 0.5:
+                yield f"performance[{number}].{name} is {value:g}: it is in milliseconds, so 0.2 s is 200"
 
 
 def _time(seconds: float) -> datetime:

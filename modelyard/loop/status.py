@@ -5,14 +5,15 @@ Pure; called by ``modelyard.loop.actuate`` and tested on its own.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from modelyard.autoscaling.decision import DecisionRecord
+from modelyard.autoscaling.decision import CurrentAllocation, DecisionRecord
 from modelyard.autoscaling.fleet import Condition, Variant
 
-TRANSIENT = frozenset({"AcceleratorResolved"})
+TRANSIENT = frozenset({"AcceleratorResolved", "SLOFeasible", "ProfileValid", "CapacityLimited", "ScaleFromZero"})
 """Conditions of ours that go when there is nothing to say. Types we do not write are somebody else's and are kept."""
 
 QUIET_SHARE = 5
@@ -39,17 +40,36 @@ def condition_body(condition: Condition, now: float) -> dict[str, Any]:
 
 
 def allocation_body(record: DecisionRecord, now: float) -> dict[str, Any]:
-    """The parts of the status that only this loop writes; ``desiredOptimizedAlloc`` is complete or absent."""
+    """The parts of the status that only this loop writes, each complete or absent, as a merge patch.
+
+    ``None`` takes away what an object still has from its time in SLO form.
+    """
     body: dict[str, Any] = {}
     if record.target is not None:
         body["desiredOptimizedAlloc"] = {
             "lastRunTime": timestamp(now),
+            "variantID": record.variant_id,
             "accelerator": record.accelerator or "unresolved",
             "numReplicas": record.target,
         }
+    if record.current_alloc is not None or record.form != "slo":
+        body["currentAlloc"] = current_body(record.current_alloc)
     if record.applied is not None:
         body["actuation"] = {"applied": record.applied}
     return body
+
+
+def current_body(current: CurrentAllocation | None) -> dict[str, Any] | None:
+    """``currentAlloc`` of the SLO form; ``None`` when there is none, or when its numbers cannot be written."""
+    if current is None or not math.isfinite(current.cost):
+        return None
+    return {
+        "variantID": current.variant_id,
+        "accelerator": current.accelerator,
+        "numReplicas": max(0, current.replicas),
+        "maxBatch": max(0, current.max_batch),
+        "variantCost": f"{max(0.0, current.cost):.2f}",
+    }
 
 
 def status_patch(record: DecisionRecord, existing: Sequence[Mapping[str, Any]], now: float) -> dict[str, Any]:
@@ -75,6 +95,8 @@ def needs_write(record: DecisionRecord, variant: Variant, now: float, refresh: f
         return True
     if record.applied is not None and variant.applied != record.applied:
         return True
+    if _current_differs(record, variant):
+        return True
     stored = {condition.type: condition for condition in variant.conditions}
     texts_differ = False
     if TRANSIENT & stored.keys() - {condition.type for condition in record.conditions}:
@@ -93,3 +115,11 @@ def needs_write(record: DecisionRecord, variant: Variant, now: float, refresh: f
         return texts_differ
     age = now - (variant.last_run or 0.0)
     return age >= refresh or (texts_differ and age >= refresh / QUIET_SHARE)
+
+
+def _current_differs(record: DecisionRecord, variant: Variant) -> bool:
+    """Whether ``currentAlloc`` says something else than it should; one that is not known now stays as it is."""
+    if record.current_alloc is None and record.form == "slo":
+        return False
+    stored = None if variant.status_current is None else dict(variant.status_current)
+    return stored != current_body(record.current_alloc)

@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import requests
 from prometheus_api_client import PrometheusApiClientException, PrometheusConnect
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 from urllib3.util.retry import Retry
+
+_T = TypeVar("_T")
 
 
 class PrometheusSettings(BaseSettings):
@@ -46,6 +49,14 @@ class Sample:
 
     labels: Mapping[str, str]
     value: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One element of a range query: (epoch seconds, value), oldest first, without NaN and infinities."""
+
+    labels: Mapping[str, str]
+    points: tuple[tuple[float, float], ...]
 
 
 class Prometheus:
@@ -89,7 +100,42 @@ class Prometheus:
             self._connect.headers["Authorization"] = f"Bearer {bare}"
 
     async def query(self, promql: str, purpose: str) -> list[Sample]:
-        """An instant vector. Raises ``PrometheusError`` when no attempt succeeded in time."""
+        """An instant vector; a scalar is a vector of one without labels.
+
+        Raises ``PrometheusError`` when no attempt succeeded in time.
+        """
+
+        def read(left: float) -> list[Sample]:
+            raw = self._connect.custom_query(promql, None, left)
+            if len(raw) == 2 and not isinstance(raw[0], dict):
+                return [Sample({}, _number(raw[1]))]
+            return [Sample(item["metric"], _number(item["value"][1])) for item in raw]
+
+        return await self._ask(read, purpose)
+
+    async def query_range(self, promql: str, purpose: str, start: float, end: float, step: float) -> list[Series]:
+        """A range vector from ``start`` to ``end`` (epoch seconds), one point every ``step`` seconds.
+
+        Raises ``PrometheusError`` when no attempt succeeded in time.
+        """
+        # The library rounds to whole seconds, which short windows cannot afford: the exact times override its own.
+        exact = {"start": f"{start:.3f}", "end": f"{end:.3f}", "step": f"{step:.3f}"}
+        begin, finish = datetime.fromtimestamp(start, UTC), datetime.fromtimestamp(end, UTC)
+
+        def read(left: float) -> list[Series]:
+            raw = self._connect.custom_query_range(promql, begin, finish, exact["step"], exact, left)
+            return [
+                Series(
+                    item["metric"],
+                    tuple((float(at), value) for at, text in item["values"] if (value := _number(text)) is not None),
+                )
+                for item in raw
+            ]
+
+        return await self._ask(read, purpose)
+
+    async def _ask(self, read: Callable[[float], _T], purpose: str) -> _T:
+        """Call ``read`` (with the seconds it may take) in a thread until it succeeds, gives up or runs out of time."""
         settings = self.settings
         self._authorize()
         deadline = asyncio.get_running_loop().time() + settings.timeout
@@ -102,8 +148,7 @@ class Prometheus:
             self.queries += 1
             try:
                 async with asyncio.timeout(left):
-                    raw = await asyncio.to_thread(self._connect.custom_query, promql, None, left)
-                return [Sample(item["metric"], _number(item["value"][1])) for item in raw]
+                    return await asyncio.to_thread(read, left)
             except TimeoutError:
                 cause = f"no answer within {settings.timeout:g} s"
             except requests.exceptions.Timeout:

@@ -52,7 +52,8 @@ def namespace_matcher(namespaces: Iterable[str]) -> str:
 METRIC = "$metric"
 
 
-def _first_of(metrics: Iterable[str], template: str) -> str:
+def first_of(metrics: Iterable[str], template: str) -> str:
+    """``template`` for every metric, so that each series is taken under the first name it is exposed with."""
     return " or ".join(template.replace(METRIC, metric) for metric in metrics)
 
 
@@ -76,11 +77,11 @@ class FleetQueries:
         # A window's peak skips NaN; an engine that says NaN now is missing, whatever it said before in the window.
         peak = f"max by ({POD}) (max_over_time({METRIC}{where}[{window}]) unless ({METRIC}{where} != {METRIC}{where}))"
         return cls(
-            kv=_first_of(KV_USE, peak),
-            waiting=_first_of(WAITING, peak),
-            running=_first_of(RUNNING, f"sum by ({POD}) ({METRIC}{where})"),
-            finished_rate=_first_of(FINISHED, f"sum by ({POD}) (rate({METRIC}{where}[{rate_window}]))"),
-            sampled_at=_first_of(RUNNING, f"max by ({POD}) (timestamp({METRIC}{where}))"),
+            kv=first_of(KV_USE, peak),
+            waiting=first_of(WAITING, peak),
+            running=first_of(RUNNING, f"sum by ({POD}) ({METRIC}{where})"),
+            finished_rate=first_of(FINISHED, f"sum by ({POD}) (rate({METRIC}{where}[{rate_window}]))"),
+            sampled_at=first_of(RUNNING, f"max by ({POD}) (timestamp({METRIC}{where}))"),
             gateway_queue=f"sum by (target_model_name, model_name) ({GATEWAY_QUEUE})",
         )
 
@@ -92,13 +93,38 @@ def finished_over(retention_seconds: int, namespaces: Iterable[str] = ()) -> str
     """
     where = namespace_matcher(namespaces)
     window = duration(retention_seconds)
-    counted = _first_of(FINISHED, f"sum by (namespace, model_name) (increase({METRIC}{where}[{window}]))")
-    before = _first_of(RUNNING, f"max by (namespace, model_name) (max_over_time({METRIC}{where}[5m] offset {window}))")
+    counted = first_of(FINISHED, f"sum by (namespace, model_name) (increase({METRIC}{where}[{window}]))")
+    before = first_of(RUNNING, f"max by (namespace, model_name) (max_over_time({METRIC}{where}[5m] offset {window}))")
     return f"({counted}) and on (namespace, model_name) ({before})"
 
 
 def seen_over(seconds: float, namespaces: Iterable[str] = ()) -> str:
     """Newest sample time of each model's engines, looking further back than an instant query does."""
     where = namespace_matcher(namespaces)
-    inner = _first_of(RUNNING, f"max by (namespace, model_name) (timestamp({METRIC}{where}))")
+    inner = first_of(RUNNING, f"max by (namespace, model_name) (timestamp({METRIC}{where}))")
     return f"max_over_time(({inner})[{duration(seconds)}:{duration(max(seconds / 60, 1))}])"
+
+
+def offered_load(window: float, namespaces: Iterable[str] = ()) -> str:
+    """Requests per second that arrive, by namespace and model: completions plus the growth of running and waiting.
+
+    Completions alone level off at what the engines can do; requests that pile up are arrivals too. All in one query:
+    whichever part is missing (no counter before an engine's first completion) is left out of the sum, a part that is
+    NaN likewise, and a queue that drains faster than requests come in gives 0. Growth is taken per series, so that
+    requests lost with a pod that went away are not counted as negative arrivals. Source: WVA SLO reference, "Load".
+    """
+    where = namespace_matcher(namespaces)
+    span = duration(window)
+    seconds = max(window, 1.0)
+
+    def part(name: str, metrics: Iterable[str], each: str) -> str:
+        inner = first_of(metrics, f"sum by ({POD}) (({each}) > -Inf < Inf)")
+        return f'label_replace({inner}, "part", "{name}", "", "")'
+
+    grown = f"delta({METRIC}{where}[{span}]) / {seconds:g}"
+    parts = (
+        part("finished", FINISHED, f"rate({METRIC}{where}[{span}])"),
+        part("running", RUNNING, grown),
+        part("waiting", WAITING, grown),
+    )
+    return f"clamp_min(sum by (namespace, model_name) ({' or '.join(parts)}), 0)"

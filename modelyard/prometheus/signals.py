@@ -9,14 +9,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 
-from modelyard.autoscaling.fleet import PodSignal, Signals
+from modelyard.autoscaling.fleet import ModelLoad, PodSignal, Signals
 from modelyard.prometheus.client import Prometheus, PrometheusError, Sample
-from modelyard.prometheus.queries import FleetQueries, finished_over, seen_over
+from modelyard.prometheus.loads import LoadHistory
+from modelyard.prometheus.performance import by_pod, performance_queries, read_performance
+from modelyard.prometheus.queries import FleetQueries, finished_over, offered_load, seen_over
 
-PodKey = tuple[str, str, str]
-"""(namespace, pod, model)"""
 Pair = tuple[str, str]
 """(namespace, model)"""
+
+OFFERED_LOAD = "offered load"
 
 LOOK_BACK = 3600.0
 """Seconds to look back for a model that reports nothing now."""
@@ -62,15 +64,21 @@ async def read_signals(
     retentions: Iterable[int] = (),
     expected: Iterable[Pair] = (),
     last_seen: LastSeen | None = None,
+    loads: LoadHistory | None = None,
+    load_window: float = 60.0,
+    performance_in: Iterable[str] = (),
 ) -> Signals:
     """All signals of one tick.
 
     ``retentions`` are the scale-to-zero retentions in force (seconds), one query each. ``expected`` are the
     (namespace, model) pairs that should report: if any is silent, one more query tells stale from never seen.
+    ``loads``: measure offered load too, and keep its history there. ``performance_in``: the namespaces whose engines'
+    performance is needed; none costs nothing. Both are taken over ``load_window`` seconds.
     """
     namespaces = list(namespaces)
     texts = FleetQueries.build(peak_window, namespaces)
     periods = sorted(set(retentions))
+    measured = sorted(set(performance_in))
     asked = {
         "KV-cache use": texts.kv,
         "waiting requests": texts.waiting,
@@ -79,6 +87,8 @@ async def read_signals(
         "sample times": texts.sampled_at,
         "gateway queue": texts.gateway_queue,
         **{f"finished requests over {period} s": finished_over(period, namespaces) for period in periods},
+        **({} if loads is None else {OFFERED_LOAD: offered_load(load_window, namespaces)}),
+        **(performance_queries(load_window, measured) if measured else {}),
     }
     answers = await asyncio.gather(
         *(prometheus.query(text, purpose) for purpose, text in asked.items()), return_exceptions=True
@@ -97,11 +107,12 @@ async def read_signals(
         if vital in failures:
             return Signals(error=failures[vital], partial_errors=tuple(failures.values()))
 
-    kv = _by_pod(found["KV-cache use"])
-    waiting = _by_pod(found["waiting requests"])
-    running = _by_pod(found.get("running requests", []))
-    rate = _by_pod(found.get("finished requests", []))
-    sampled = _by_pod(found.get("sample times", []))
+    kv = by_pod(found["KV-cache use"])
+    waiting = by_pod(found["waiting requests"])
+    running = by_pod(found.get("running requests", []))
+    rate = by_pod(found.get("finished requests", []))
+    sampled = by_pod(found.get("sample times", []))
+    keys = sorted(kv.keys() | waiting.keys() | running.keys())
     pods = tuple(
         PodSignal(
             namespace=key[0],
@@ -113,7 +124,7 @@ async def read_signals(
             completed_rate=rate.get(key),
             sampled_at=sampled.get(key),
         )
-        for key in sorted(kv.keys() | waiting.keys() | running.keys())
+        for key in keys
     )
     counts = {
         (sample.labels.get("namespace", ""), sample.labels.get("model_name", ""), period): sample.value
@@ -127,26 +138,25 @@ async def read_signals(
             seen[namespace, model] = max(at, seen.get((namespace, model), 0.0))
     if silent := set(expected) - seen.keys():
         seen.update(await (last_seen or LastSeen()).of(prometheus, silent))
+    offered: Mapping[Pair, ModelLoad] = {}
+    if loads is not None:
+        offered, problem = await loads.update(prometheus, found.get(OFFERED_LOAD), load_window, namespaces)
+        if problem:
+            failures["load history"] = problem
+    performance = read_performance(found, (key for key in keys if key[0] in measured)) if measured else ()
     return Signals(
         pods=pods,
         request_counts=counts,
         last_seen=seen,
-        gateway_queue=_gateway(found.get("gateway queue", [])),
+        gateway_queue=gateway_queue(found.get("gateway queue", [])),
+        loads=offered,
+        performance=performance,
         partial_errors=tuple(failures.values()),
     )
 
 
-def _by_pod(samples: list[Sample]) -> dict[PodKey, float | None]:
-    values: dict[PodKey, float | None] = {}
-    for sample in samples:
-        labels = sample.labels
-        pod = labels.get("pod") or labels.get("pod_name", "")
-        if pod:
-            values[labels.get("namespace", ""), pod, labels.get("model_name", "")] = sample.value
-    return values
-
-
-def _gateway(samples: list[Sample]) -> Mapping[str, float]:
+def gateway_queue(samples: Iterable[Sample]) -> dict[str, float]:
+    """Queued requests by model: the target model where there is one, else the model asked for."""
     queue: dict[str, float] = {}
     for sample in samples:
         model = sample.labels.get("target_model_name") or sample.labels.get("model_name", "")

@@ -185,6 +185,9 @@ class VariantAutoscaling(Resource):
     columns: ClassVar = (
         Column("Target", ".spec.scaleTargetRef.name"),
         Column("Model", ".spec.modelID"),
+        Column("VariantID", ".spec.variantID"),
+        Column("Accelerator", ".status.currentAlloc.accelerator"),
+        Column("CurrentReplicas", ".status.currentAlloc.numReplicas", "integer"),
         Column("Optimized", ".status.desiredOptimizedAlloc.numReplicas", "integer"),
         Column("MetricsReady", '.status.conditions[?(@.type=="MetricsAvailable")].status'),
         AGE,

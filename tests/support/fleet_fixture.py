@@ -28,15 +28,29 @@ def escape(value: str) -> str:
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
+Value = float | Callable[[], float] | None
+
+
+def steadily(per_second: float, start: float = 0.0) -> Callable[[], float]:
+    """A value that grows from now on."""
+    begun = time.monotonic()
+    return lambda: start + per_second * (time.monotonic() - begun)
+
+
 @dataclass
 class Gauges:
-    """What one pod's engine says. ``None``: the series is absent. NaN is served as NaN."""
+    """What one pod's engine says. ``None``: the series is absent. NaN is served as NaN. A function is called anew.
+
+    ``more`` are further series by name; ``raw`` whole lines, for series with labels of their own.
+    """
 
     model: str
-    kv: float | None = 0.3
-    waiting: float | None = 0.0
-    running: float | None = 1.0
-    finished: float | None = 100.0
+    kv: Value = 0.3
+    waiting: Value = 0.0
+    running: Value = 1.0
+    finished: Value = 100.0
+    more: dict[str, Value] = field(default_factory=dict)
+    raw: list[str] = field(default_factory=list)
 
 
 class MetricSource:
@@ -77,11 +91,19 @@ class MetricSource:
         ):
             lines.append(f"# TYPE {name} {'counter' if name.endswith('_total') else 'gauge'}")
             for (namespace, pod), gauges in list(self.pods.items()):
-                value = getattr(gauges, attribute)
-                if value is not None:
-                    labels = f'namespace="{namespace}",pod="{pod}",model_name="{escape(gauges.model)}",engine="0"'
-                    lines.append(f"{name}{{{labels}}} {value}")
+                lines += self._line(name, namespace, pod, gauges.model, getattr(gauges, attribute))
+        for (namespace, pod), gauges in list(self.pods.items()):
+            for name, value in gauges.more.items():
+                lines += self._line(name, namespace, pod, gauges.model, value)
+            lines += gauges.raw
         return "\n".join(lines) + "\n"
+
+    @staticmethod
+    def _line(name: str, namespace: str, pod: str, model: str, value: Value) -> list[str]:
+        if value is None:
+            return []
+        number = value() if callable(value) else value
+        return [f'{name}{{namespace="{namespace}",pod="{pod}",model_name="{escape(model)}",engine="0"}} {number}']
 
     def close(self) -> None:
         self._server.shutdown()
@@ -198,7 +220,7 @@ class ServedModel:
                     return sorted(names)
                 await asyncio.sleep(0.1)
 
-    def load(self, workload: str, **values: float | None) -> None:
+    def load(self, workload: str, **values: Value) -> None:
         """Set the gauges of every pod of a workload."""
         for (namespace, pod), gauges in self.source.pods.items():
             if namespace == self.namespace and pod.startswith(f"{workload}-"):

@@ -87,6 +87,7 @@ def test_the_allocation_is_complete_or_absent() -> None:
     patch = status_patch(record(accelerator=None), [], NOW)
     assert patch["desiredOptimizedAlloc"] == {
         "lastRunTime": timestamp(NOW),
+        "variantID": None,
         "accelerator": "unresolved",
         "numReplicas": 2,
     }
