@@ -1,0 +1,40 @@
+"""Bindings whose target somebody else scales as well: never two writers. Pure; called by ``autoscaling.decide``."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from modelyard.autoscaling.fleet import Fleet, Key, WorkloadId
+from modelyard.autoscaling.policies.view import BindingView
+
+
+def claimed(views: Iterable[BindingView], fleet: Fleet) -> dict[Key, str]:
+    """Bindings that may only report, and why: a VariantAutoscaling, an HPA or a ScaledObject scales a target of theirs.
+
+    One claimed target is enough: the shares of an optimizer make no sense when one of them is in other hands. When
+    HPAs and ScaledObjects could not be listed, every binding may have one.
+    """
+    rivals: dict[WorkloadId, list[str]] = defaultdict(list)
+    for variant in sorted(fleet.variants, key=lambda variant: variant.key):
+        target = variant.target
+        if target is not None and target.name and not variant.deleting:
+            workload = WorkloadId(variant.key.namespace, target.group, target.kind, target.name)
+            rivals[workload].append(f"VariantAutoscaling {variant.key}")
+    for consumer in sorted(fleet.consumers, key=lambda consumer: (consumer.key, consumer.kind)):
+        rivals[consumer.target].append(f"{consumer.kind} {consumer.key}")
+    found: dict[Key, str] = {}
+    for view in views:
+        taken = [
+            f"{target.workload} is scaled by {', '.join(rivals[target.workload])}"
+            for target in view.targets
+            if target.workload in rivals
+        ]
+        if taken:
+            found[view.key] = f"{'; '.join(taken)}: not scaling, only reporting; remove one of the two"
+        elif fleet.consumers_error is not None:
+            found[view.key] = (
+                f"whether an HPA or ScaledObject scales the target is not known ({fleet.consumers_error}): "
+                "not scaling, only reporting; grant list on horizontalpodautoscalers (autoscaling) and scaledobjects (keda.sh)"
+            )
+    return found

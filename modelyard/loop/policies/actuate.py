@@ -1,0 +1,226 @@
+"""Carry out the decisions about bindings: memory, then status, then the workloads. Called by ``modelyard.loop.tick``.
+
+The order is that of variants, and harmless to be killed in: memory first, so that a window or a panic begun is known to
+a successor; then what was decided, for people; the workloads last. ``lastScaleTime`` alone follows a successful change.
+Each binding is on its own; one that fails is reported and tried again by the next tick.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from modelyard.autoscaling.decision import DecisionRecord
+from modelyard.autoscaling.fleet import Key, WorkloadId
+from modelyard.autoscaling.policies.memory import ANNOTATION, render_memory
+from modelyard.autoscaling.policies.view import BindingDecision, BindingView
+from modelyard.cluster import Cluster, ClusterError, Conflict, NotFound
+from modelyard.loop.actuate import Fence, resource_of
+from modelyard.loop.policies.objects import BINDINGS
+from modelyard.loop.policies.status import needs_write, scaled_units, status_patch
+
+log = logging.getLogger(__name__)
+
+CONCURRENCY = 16
+
+
+@dataclass
+class BindingOutcome:
+    """What became of a tick's decisions about bindings."""
+
+    scaled: dict[tuple[Key, WorkloadId], tuple[int, int]] = field(default_factory=dict)
+    """(binding, workload): (replicas before, replicas written)"""
+    written: int = 0
+    """status writes"""
+    skipped: dict[Key, str] = field(default_factory=dict)
+    errors: dict[Key, str] = field(default_factory=dict)
+
+    def summary(self) -> Mapping[str, Any]:
+        """Counts for the task's result."""
+        return {
+            "scaled": len(self.scaled),
+            "statusWrites": self.written,
+            "skipped": {str(key): why for key, why in sorted(self.skipped.items())[:20]},
+            "errors": {str(key): why for key, why in sorted(self.errors.items())[:20]},
+        }
+
+
+async def actuate_bindings(
+    cluster: Cluster,
+    views: Sequence[BindingView],
+    decisions: Sequence[BindingDecision],
+    fence: Fence,
+    refresh: float,
+    *,
+    now: float,
+    told: dict[Key, float] | None = None,
+) -> BindingOutcome:
+    """Write what changed. Raises ``NotTheWriter`` as soon as the fence says so.
+
+    ``now`` is the time decided at; ``told`` remembers when a status was written last (see ``status.needs_write``).
+    """
+    outcome = BindingOutcome()
+    told = {} if told is None else told
+    by_key = {view.key: view for view in views}
+    gate = asyncio.Semaphore(CONCURRENCY)
+
+    async def one(decision: BindingDecision) -> None:
+        async with gate:
+            fence.check()
+            try:
+                due = needs_write(decision, by_key[decision.binding], now, refresh, told.get(decision.binding))
+                await _CarryOut(cluster, by_key[decision.binding], decision, fence, outcome, now).run(due, told)
+            except ClusterError as error:
+                outcome.errors[decision.binding] = str(error)
+                log.warning("AutoscalingPolicyBinding %s: %s", decision.binding, error)
+
+    tasks = [asyncio.create_task(one(decision)) for decision in decisions]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+    for key in told.keys() - by_key.keys():
+        del told[key]
+    return outcome
+
+
+@dataclass
+class _CarryOut:
+    """The writes of one binding."""
+
+    cluster: Cluster
+    view: BindingView
+    decision: BindingDecision
+    fence: Fence
+    outcome: BindingOutcome
+    now: float
+
+    async def run(self, due: bool, told: dict[Key, float]) -> None:
+        current: dict[str, Any] | None = None
+        if self.decision.memory != self.view.memory:
+            current = await self._remember()
+            if current is None:
+                return
+        units = self.decision.units
+        if due:
+            if not await self._write_status(current, units, moved=()):
+                return
+            told[self.view.key] = self.now
+        elif any(record.write is not None for record in self.decision.records) and not await self._still_wanted(
+            current
+        ):
+            return
+        moved: list[WorkloadId] = []
+        try:
+            for record in self.decision.records:
+                if record.write is not None and record.workload is not None and await self._scale(record):
+                    moved.append(record.workload)
+        finally:
+            if moved:
+                await self._write_status(None, units, moved)
+
+    def _skip(self, why: str) -> None:
+        self.outcome.skipped[self.view.key] = why
+
+    def _superseded(self, current: Mapping[str, Any]) -> str | None:
+        metadata = current["metadata"]
+        if metadata["uid"] != self.decision.uid:
+            return "replaced by a new object of the same name"
+        if int(metadata.get("generation") or 0) != self.decision.generation:
+            return "its spec was edited meanwhile"
+        if metadata.get("deletionTimestamp"):
+            return "it is being deleted"
+        return None
+
+    def _drop(self, why: str) -> None:
+        self._skip(f"decision dropped: {why}; the next tick decides anew")
+
+    async def _remember(self) -> dict[str, Any] | None:
+        """Keep the memory with the binding; the object as it is then, ``None`` when it is not there any more."""
+        key = self.view.key
+        text = render_memory(self.decision.memory)
+        body = {"metadata": {"uid": self.view.uid, "annotations": {ANNOTATION: text if text != "{}" else None}}}
+        try:
+            return await self.cluster.merge_patch(BINDINGS, key.name, body, key.namespace, timeout=self.fence.check())
+        except (NotFound, Conflict) as error:
+            self._skip(f"deleted or replaced meanwhile ({error.reason})")
+            return None
+
+    async def _still_wanted(self, current: dict[str, Any] | None) -> bool:
+        """Whether the binding is still the one decided on; its status, which would have shown, needs no write now."""
+        key = self.view.key
+        try:
+            current = current or await self.cluster.get(BINDINGS, key.name, key.namespace, timeout=self.fence.check())
+        except NotFound:
+            self._drop("it was deleted")
+            return False
+        if why := self._superseded(current):
+            self._drop(why)
+        return why is None
+
+    async def _write_status(
+        self, current: dict[str, Any] | None, units: Sequence[Mapping[str, object]], moved: Sequence[WorkloadId]
+    ) -> bool:
+        """Whether the decision still holds and is now on record; ``moved`` are workloads that were just scaled."""
+        key, superseded = self.view.key, list[str]()
+
+        def change(current: dict[str, Any]) -> dict[str, Any] | None:
+            self.fence.check()
+            if why := self._superseded(current):
+                superseded.append(why)
+                return None
+            names = {record.workload: index for index, record in enumerate(self.decision.records)}
+            indices = {names[workload] for workload in moved}
+            stored = current.get("status") or {}
+            return status_patch(self.decision, scaled_units(units, stored, indices, self.now), stored, self.now)
+
+        try:
+            await self.cluster.update_status(
+                BINDINGS, key.name, key.namespace, change, current=current, timeout=self.fence.check()
+            )
+        except NotFound:
+            superseded.append("it was deleted")
+        except Conflict as error:
+            # The status only tells people; the decision itself is safe with the memory, so it need not wait.
+            log.warning("AutoscalingPolicyBinding %s: its status is being rewritten constantly: %s", key, error)
+            return await self._still_wanted(None)
+        if superseded:
+            if not moved:
+                self._drop(superseded[0])
+            return False
+        self.outcome.written += 1
+        return True
+
+    async def _scale(self, record: DecisionRecord) -> bool:
+        """Whether the workload was changed."""
+        assert record.write is not None
+        assert record.workload is not None
+        workload = record.workload
+        target = next(one for one in self.view.targets if one.workload == workload)
+        name, namespace = workload.name, workload.namespace
+        try:
+            kind = await resource_of(self.cluster, workload)
+            scale = await self.cluster.read_scale(kind, name, namespace, timeout=self.fence.check())
+            if scale.replicas == record.write:
+                return False
+            if scale.replicas != target.current:
+                self._skip(
+                    f"{workload} went from {target.current} to {scale.replicas} replicas meanwhile; "
+                    "the next tick decides anew"
+                )
+                return False
+            await self.cluster.write_scale(
+                kind, name, namespace, record.write, resource_version=scale.resource_version, timeout=self.fence.check()
+            )
+        except NotFound:
+            self._skip(f"{workload} was deleted meanwhile")
+            return False
+        except Conflict:
+            self._skip(f"{workload} was changed meanwhile; the next tick decides anew")
+            return False
+        self.outcome.scaled[self.view.key, workload] = (scale.replicas, record.write)
+        return True

@@ -1,0 +1,334 @@
+"""Read AutoscalingPolicyBindings, their policies, targets, pods and metrics. Called by ``modelyard.loop.collect``.
+
+One list of each kind of object per tick, one scrape per pod, one query per expression, whatever the number of bindings.
+A binding that cannot be read completely says so in its own view; it never stops another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from modelyard.autoscaling.fleet import Key, Workload, WorkloadId
+from modelyard.autoscaling.policies.view import BindingView, PolicyView, TargetView
+from modelyard.autoscaling.policy import fleet_policy, variant_policy
+from modelyard.autoscaling.select import INSTANCE_LABEL
+from modelyard.autoscaling.settings import FleetSettings
+from modelyard.cluster import PODS, Cluster, Forbidden, UnknownKind
+from modelyard.loop.collect import Selection, _list, _workloads
+from modelyard.loop.policies.objects import BINDINGS, POLICIES, WAKE_QUERY, BindingSpec, PolicySpec, TargetSpec
+from modelyard.loop.policies.pods import PodIndex, TargetPods
+from modelyard.loop.policies.scrape import Scrape
+from modelyard.loop.policies.sources import Answers
+from modelyard.loop.policies.state import PolicyState
+from modelyard.loop.policies.values import DEMAND, Measured
+from modelyard.prometheus.client import Prometheus, PrometheusError
+
+log = logging.getLogger(__name__)
+
+ERRORS_SHOWN = 10
+"""Unreadable instances named one by one in a target's view."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedBindings:
+    """The bindings of this loop and the policies they name, as stored."""
+
+    bindings: tuple[BindingSpec, ...] = ()
+    policies: Mapping[Key, PolicySpec] = field(default_factory=dict)
+    policies_error: str | None = None
+
+    @property
+    def homes(self) -> list[str]:
+        """Namespaces of the targets, in which rivals (HPAs ...) have to be looked for as well."""
+        return sorted({target.workload.namespace for binding in self.bindings for target in binding.targets})
+
+
+async def collect_bindings(
+    cluster: Cluster,
+    prometheus: Prometheus | PrometheusError,
+    settings: FleetSettings,
+    selection: Selection,
+    state: PolicyState,
+) -> tuple[BindingView, ...]:
+    """Every binding of this loop with all that its decision needs, in key order.
+
+    A cluster without our kinds has no bindings. Raises ``ClusterError`` when a vital list cannot be had.
+    """
+    listed = await list_bindings(cluster, settings, selection, state)
+    return await observe_bindings(cluster, prometheus, settings, listed, state)
+
+
+async def list_bindings(
+    cluster: Cluster, settings: FleetSettings, selection: Selection, state: PolicyState
+) -> ListedBindings:
+    """The first half: what there is to observe. ``observe_bindings`` can then run beside other reading."""
+    spaces = selection.namespaces or ((settings.watch_namespace,) if settings.watch_namespace else ())
+    try:
+        items = await _list(cluster, BINDINGS, spaces, selection.label_selector)
+    except UnknownKind:
+        return ListedBindings()
+    except Forbidden as error:
+        log.warning("AutoscalingPolicyBindings are not handled: %s", error)
+        return ListedBindings()
+    bindings = [spec for spec in state.bindings.all(items) if _is_ours(spec.view, settings)]
+    if not bindings:
+        return ListedBindings()
+    bindings.sort(key=lambda spec: spec.view.key)
+    try:
+        found = state.policies.all(await _list(cluster, POLICIES, sorted({b.view.key.namespace for b in bindings})))
+    except (UnknownKind, Forbidden) as error:
+        return ListedBindings(tuple(bindings), {}, str(error))
+    return ListedBindings(tuple(bindings), {policy.key: policy for policy in found})
+
+
+def _is_ours(view: BindingView, settings: FleetSettings) -> bool:
+    return not view.deleting and view.labels.get(INSTANCE_LABEL) == (settings.controller_instance or None)
+
+
+@dataclass(slots=True)
+class _Plan:
+    """One target while it is being put together."""
+
+    spec: TargetSpec
+    workload: Workload | None
+    problem: str | None
+    pods: TargetPods
+    metrics: tuple[str, ...] = ()
+    """Policy metrics that come from the pods."""
+
+    @property
+    def wanted(self) -> frozenset[str]:
+        """Families to keep of its pods' pages; none: no need to scrape."""
+        return frozenset((*self.metrics, *(DEMAND if self.spec.minimum == 0 else ())))
+
+
+async def observe_bindings(
+    cluster: Cluster,
+    prometheus: Prometheus | PrometheusError,
+    settings: FleetSettings,
+    listed: ListedBindings,
+    state: PolicyState,
+) -> tuple[BindingView, ...]:
+    """The second half: workloads, pods, pages and queries of these bindings."""
+    if not listed.bindings:
+        return ()
+    homes = listed.homes
+    wanted = {id_ for binding in listed.bindings for target in binding.targets for id_ in target.candidates}
+    answers = Answers(prometheus)
+    (workloads, errors), pods, _ = await asyncio.gather(
+        _found_workloads(cluster, wanted, homes), _found_pods(cluster, homes), answers.ask(_queries(listed))
+    )
+    plans = {binding.view.key: _plan(binding, listed, workloads, errors, pods, state) for binding in listed.bindings}
+    wanted_pages = _scrapes(plans)
+    pages = await state.scraper.scrape(wanted_pages)
+    published = _scrapes({b.view.key: plans[b.view.key] for b in listed.bindings if _published(b, settings)}).keys()
+    measured = state.histories.measure(wanted_pages, pages, published)
+    state.startup = {
+        plan.workload.id: plan.pods.startup_seconds
+        for targets in plans.values()
+        for plan in targets
+        if plan.workload is not None and plan.pods.startup_seconds is not None
+    }
+    return tuple(_view(binding, listed, plans[binding.view.key], answers, measured) for binding in listed.bindings)
+
+
+def _published(binding: BindingSpec, settings: FleetSettings) -> bool:
+    return variant_policy(binding.view.annotations, fleet_policy(settings)).published
+
+
+async def _found_workloads(
+    cluster: Cluster, wanted: set[WorkloadId], homes: list[str]
+) -> tuple[dict[WorkloadId, Workload], dict[WorkloadId, str]]:
+    """Like those of variants. A namespace that may not be read is the problem of the targets in it alone."""
+    try:
+        return await _workloads(cluster, wanted, homes)
+    except Forbidden:
+        found: dict[WorkloadId, Workload] = {}
+        errors: dict[WorkloadId, str] = {}
+        for home in homes:
+            here = {id_ for id_ in wanted if id_.namespace == home}
+            try:
+                some, failed = await _workloads(cluster, here, [home])
+            except Forbidden as error:
+                errors.update(dict.fromkeys(here, str(error)))
+                continue
+            found.update(some)
+            errors.update(failed)
+        return found, errors
+
+
+async def _found_pods(cluster: Cluster, homes: list[str]) -> PodIndex:
+    live = "status.phase!=Succeeded"
+    try:
+        return PodIndex(await _list(cluster, PODS, homes, field_selector=live, cached=True))
+    except Forbidden:
+        items: list[dict[str, Any]] = []
+        for home in homes:
+            try:
+                items += await _list(cluster, PODS, [home], field_selector=live, cached=True)
+            except Forbidden as error:
+                log.warning("pods of policy targets cannot be measured: %s", error)
+        return PodIndex(items)
+
+
+def _queries(listed: ListedBindings) -> Iterable[str]:
+    for binding in listed.bindings:
+        if binding.wake_query:
+            yield binding.wake_query
+        policy = _policy_of(binding, listed)[0]
+        for queries in binding.sources.values():
+            yield from (query for metric, query in queries.items() if policy is not None and metric in policy.targets)
+
+
+def _policy_of(binding: BindingSpec, listed: ListedBindings) -> tuple[PolicyView | None, str | None]:
+    key = Key(binding.view.key.namespace, binding.view.policy_name)
+    found = listed.policies.get(key)
+    if found is not None:
+        return found.view, found.problem
+    if listed.policies_error is not None:
+        return None, f"AutoscalingPolicies could not be listed: {listed.policies_error}"
+    return None, f"AutoscalingPolicy {key} does not exist; create it, or correct spec.policyRef.name"
+
+
+def _plan(
+    binding: BindingSpec,
+    listed: ListedBindings,
+    workloads: Mapping[WorkloadId, Workload],
+    errors: Mapping[WorkloadId, str],
+    pods: PodIndex,
+    state: PolicyState,
+) -> list[_Plan]:
+    policy, _ = _policy_of(binding, listed)
+    metrics = () if policy is None or binding.view.problem is not None else tuple(policy.targets)
+    plans = []
+    for spec in binding.targets:
+        workload, problem = _workload_of(spec, workloads, errors)
+        found = TargetPods()
+        if workload is not None:
+            found = pods.of(workload, spec.match_labels, state.startup.get(workload.id))
+        outside = {*binding.sources.get("", ()), *binding.sources.get(spec.name, ())}
+        plans.append(_Plan(spec, workload, problem, found, tuple(m for m in metrics if m not in outside)))
+    return plans
+
+
+def _workload_of(
+    spec: TargetSpec, workloads: Mapping[WorkloadId, Workload], errors: Mapping[WorkloadId, str]
+) -> tuple[Workload | None, str | None]:
+    for id_ in spec.candidates:
+        workload = workloads.get(id_)
+        if workload is None:
+            continue
+        if workload.deleting:
+            return None, f"{id_} is being deleted"
+        if spec.uid and workload.uid and spec.uid != workload.uid:
+            return None, f"{id_} has the uid {workload.uid}, targetRef.uid asks for {spec.uid}; correct or remove it"
+        return workload, None
+    if len(spec.candidates) == 1:
+        why = errors.get(spec.workload)
+        return None, f"{spec.workload} could not be read: {why}" if why else f"{spec.workload} does not exist"
+    names = " or ".join(id_.kind for id_ in spec.candidates)
+    return None, f"no {names} {spec.workload.namespace}/{spec.workload.name} exists"
+
+
+def _scrapes(plans: Mapping[Key, list[_Plan]]) -> dict[Scrape, set[str]]:
+    """Every page once, with the families that any target wants of it."""
+    scrapes: dict[Scrape, set[str]] = {}
+    for targets in plans.values():
+        for plan in targets:
+            if wanted := plan.wanted:
+                for instance in plan.pods.instances:
+                    for endpoint in instance.endpoints:
+                        scrapes.setdefault(Scrape(endpoint, plan.spec.port, plan.spec.uri), set()).update(wanted)
+    return scrapes
+
+
+def _view(
+    binding: BindingSpec,
+    listed: ListedBindings,
+    plans: list[_Plan],
+    answers: Answers,
+    measured: Measured,
+) -> BindingView:
+    policy, problem = _policy_of(binding, listed)
+    read = [_target(plan, measured) for plan in plans]
+    targets, tells = [target for target, _ in read], [tells for _, tells in read]
+    if policy is not None:
+        targets = _with_external(targets, binding, policy, answers)
+    if binding.wake_query:
+        targets = _with_pending(targets, tells, answers.of(binding.wake_query))
+    problems = [text for text in (binding.view.problem, problem) if text]
+    return replace(binding.view, targets=tuple(targets), policy=policy, problem="; ".join(problems) or None)
+
+
+def _target(plan: _Plan, measured: Measured) -> tuple[TargetView, bool]:
+    """The target, and whether its pods say anything about requests in them."""
+    spec, workload, pods = plan.spec, plan.workload, plan.pods
+    if workload is None:
+        return TargetView(spec.name, spec.workload, spec.minimum, spec.maximum, spec.cost, problem=plan.problem), False
+    reading = measured.read(pods.instances, spec.port, spec.uri, plan.metrics)
+    errors = [*([pods.problem] if pods.problem else []), *reading.errors]
+    if len(errors) > ERRORS_SHOWN:
+        errors = [*errors[:ERRORS_SHOWN], f"and {len(errors) - ERRORS_SHOWN} more"]
+    view = TargetView(
+        name=spec.name,
+        workload=workload.id,
+        minimum=spec.minimum,
+        maximum=spec.maximum,
+        cost=spec.cost,
+        current=1 if workload.spec_replicas is None else workload.spec_replicas,
+        ready=len(pods.instances),
+        unready=pods.unready,
+        instances=reading.instances,
+        demand=reading.demand,
+        scrape_errors=tuple(errors),
+        startup_seconds=pods.startup_seconds,
+        gpus=workload.gpus or 1,
+    )
+    return view, reading.tells_demand
+
+
+def _with_external(
+    targets: list[TargetView], binding: BindingSpec, policy: PolicyView, answers: Answers
+) -> list[TargetView]:
+    """Totals from Prometheus. One of the whole binding is put on its first readable target, so that it counts once."""
+    first = next((target.name for target in targets if target.current is not None), None)
+    result = []
+    for target in targets:
+        queries = dict(binding.sources.get(target.name, {}))
+        if target.name == first:
+            queries = {**binding.sources.get("", {}), **queries}
+        found: dict[str, float] = {}
+        errors = []
+        for metric, query in queries.items():
+            if metric not in policy.targets:
+                continue
+            value = answers.of(query)
+            if isinstance(value, str):
+                errors.append(f"metric {metric}: {value}")
+            else:
+                found[metric] = value
+        result.append(replace(target, external=found, scrape_errors=(*target.scrape_errors, *errors)))
+    return result
+
+
+def _with_pending(targets: list[TargetView], tells: list[bool], pending: float | str) -> list[TargetView]:
+    """The demand that waits outside is demand of every target: any of them could take it.
+
+    An expression that gives no number leaves unknown what is not known to be positive: unknown is never idle. Where
+    the pods have no say about demand (``tells``), the expression alone counts.
+    """
+    result = []
+    for target, told in zip(targets, tells, strict=True):
+        if isinstance(pending, str):
+            errors = (*target.scrape_errors, f"annotation {WAKE_QUERY}: {pending}")
+            result.append(replace(target, demand=target.demand or None, scrape_errors=errors))
+            continue
+        inside = target.demand if told else 0.0
+        outside = max(0.0, pending)
+        known = inside is not None or outside > 0
+        result.append(replace(target, demand=(inside or 0.0) + outside if known else None))
+    return result
