@@ -32,10 +32,10 @@ class Candidate(NamedTuple):
 
 
 class Block(NamedTuple):
-    """``size`` instances of candidate number ``index``, taken together at ``cost``."""
+    """``size`` instances of the candidate of that number, taken together at ``cost``."""
 
     cost: float
-    index: int
+    candidate: int
     size: int
 
 
@@ -52,7 +52,7 @@ def blocks(candidates: Sequence[Candidate], expansion_percent: int) -> list[Bloc
             found.append(Block(cost, index, size))
             left -= size
             length *= expansion_percent / 100
-    return sorted(found, key=lambda block: (block.cost, block.index))
+    return sorted(found, key=lambda block: (block.cost, block.candidate))
 
 
 def greedy_shares(total: int, candidates: Sequence[Candidate], expansion_percent: int = 200) -> list[int]:
@@ -63,7 +63,7 @@ def greedy_shares(total: int, candidates: Sequence[Candidate], expansion_percent
         if left <= 0:
             break
         taken = min(left, block.size)
-        shares[block.index] += taken
+        shares[block.candidate] += taken
         left -= taken
     return shares
 

@@ -22,7 +22,6 @@ def last_instance(
     desired: int,
     current: int,
     minimum: int,
-    maximum: int,
     demand: float | None,
     idle_since: float | None,
     grace: float,
@@ -40,16 +39,15 @@ def last_instance(
     idle = (idle_since if idle_since is not None else now) if demand is not None and demand <= 0 else None
     if desired > 0:
         return LastInstance(desired, idle)
-    least = max(1, min(1, maximum))
     if demand is None:
-        return LastInstance(least, None, "keeps the last instance: it is not known whether there is demand")
+        return LastInstance(1, None, "keeps the last instance: it is not known whether there is demand")
     if idle is None:
-        return LastInstance(least, None, f"keeps the last instance: {demand:g} requests are running or waiting")
+        return LastInstance(1, None, f"keeps the last instance: {demand:g} requests are running or waiting")
     if recommended > 0:
-        return LastInstance(least, idle, f"keeps the last instance: the metrics ask for {recommended}")
+        return LastInstance(1, idle, f"keeps the last instance: the metrics ask for {recommended}")
     if now - idle < grace:
         text = f"keeps the last instance until {clock(idle + grace)}: idle since {clock(idle)}, grace is {grace:g} s"
-        return LastInstance(least, idle, text)
+        return LastInstance(1, idle, text)
     return LastInstance(0, idle)
 
 
