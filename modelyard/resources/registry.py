@@ -14,9 +14,9 @@ from pydantic import Field
 
 from modelyard.resources.base import AGE, Column, Part, Resource, StatusPart
 from modelyard.resources.duration import Duration
-from modelyard.resources.fields import Int32, Int64, RawObject, StringMap, unique
+from modelyard.resources.fields import Int32, Int64, RawObject, StringMap, Time, unique
 from modelyard.resources.networking import ModelMatch
-from modelyard.resources.policies import AutoscalingPolicySpec
+from modelyard.resources.policies import AutoscalingPolicyBehavior, AutoscalingPolicySpec
 from modelyard.resources.references import (
     CONDITIONS,
     Condition,
@@ -316,7 +316,11 @@ class Model(Resource):
 
 
 class AutoscalingPolicyStatus(ConditionedStatus):
-    """Whether the policy can be followed."""
+    """Whether the policy can be followed, and what it means with every default filled in."""
+
+    effective_behavior: AutoscalingPolicyBehavior | None = Field(
+        None, description="spec.behavior as it is followed, nothing left out. Written by Modelyard."
+    )
 
 
 class AutoscalingPolicy(Resource):
@@ -329,6 +333,8 @@ class AutoscalingPolicy(Resource):
     columns: ClassVar = (
         Column("Metrics", ".spec.metrics[*].metricName"),
         Column("Tolerance", ".spec.tolerancePercent", "integer"),
+        Column("Ready", '.status.conditions[?(@.type=="Ready")].status'),
+        Column("Behavior", '.status.conditions[?(@.type=="Ready")].message', priority=1),
         AGE,
     )
 
@@ -340,13 +346,23 @@ class MetricEndpoint(Part):
     """Where pods show their metrics."""
 
     uri: str = Field("/metrics", description="Path. Default: /metrics.")
-    port: Int32 = Field(8100, description="Port. Default: 8100.")
+    port: Int32 = Field(8100, ge=1, le=65535, description="Port, 1 to 65535. Default: 8100.")
+
+
+class TargetReference(ObjectReference):
+    """A reference to a workload; its parts are bounded so that the API server can compare all of them."""
+
+    kind: str | None = Field(None, max_length=63, description="Kind of the workload.")
+    namespace: str | None = Field(
+        None, max_length=63, description="Namespace of the workload. Default: the namespace of the binding."
+    )
+    name: str = Field(min_length=1, max_length=253, description="Name of the workload.")
 
 
 class Target(Part):
     """A workload to measure and scale."""
 
-    target_ref: ObjectReference = Field(
+    target_ref: TargetReference = Field(
         description="The workload: anything with a scale subresource, in the namespace of the binding by default."
     )
     additional_match_labels: StringMap | None = Field(
@@ -391,14 +407,26 @@ class OptimizerConfiguration(Part):
             "the same workload is given twice",
             "keep it once in params",
             _targets_distinct,
-            None,  # comparing all pairs of an unbounded list has no useful cost limit
+            "self.params.all(p, self.params.exists_one(q, "
+            + " && ".join(
+                f"(has(p.target.targetRef.{name}) ? p.target.targetRef.{name} : '')"
+                f" == (has(q.target.targetRef.{name}) ? q.target.targetRef.{name} : '')"
+                for name in ("name", "kind", "__namespace__")  # "namespace" is a word of CEL
+            )
+            + "))",
             "params",
         ),
     )
 
-    params: list[OptimizerParam] = Field(min_length=1, description="The workloads that share the load.")
+    params: list[OptimizerParam] = Field(
+        min_length=1, max_length=32, description="The workloads that share the load, at most 32."
+    )
     cost_expansion_rate_percent: Int32 = Field(
-        200, ge=0, description="How much dearer the next step may be, in percent. Default: 200."
+        200,
+        ge=0,
+        le=1000,
+        description="Size of a workload's next batch of replicas relative to the last one, in percent; the batches of"
+        " all workloads are taken in order of cost. Default: 200.",
     )
 
 
@@ -424,8 +452,26 @@ class AutoscalingPolicyBindingSpec(Part):
     scaling_configuration: ScalingConfiguration | None = Field(None, description="One workload, scaled alone.")
 
 
+class ScalingUnit(StatusPart):
+    """What was decided for one workload."""
+
+    name: str = Field(description="Name of the workload.")
+    current_replicas: Int32 | None = Field(None, ge=0, description="Replicas before the decision.")
+    desired_replicas: Int32 | None = Field(None, ge=0, description="Replicas decided on.")
+    mode: Literal["Stable", "Panic"] | None = Field(
+        None, description="Panic while load that jumped is followed faster and nothing is scaled down."
+    )
+    last_scale_time: Time | None = Field(None, description="When the last change that took effect was asked for.")
+
+
 class AutoscalingPolicyBindingStatus(ConditionedStatus):
-    """Whether the binding works."""
+    """Whether the binding works, and what was decided last."""
+
+    targets: str | None = Field(None, description="Names of the workloads, for people.")
+    current_replicas: Int32 | None = Field(None, ge=0, description="Replicas of all workloads before the decision.")
+    desired_replicas: Int32 | None = Field(None, ge=0, description="Replicas of all workloads decided on.")
+    mode: Literal["Stable", "Panic"] | None = Field(None, description="Panic or Stable, as for each workload.")
+    units: list[ScalingUnit] | None = Field(None, description="The decision for each workload.")
 
 
 class AutoscalingPolicyBinding(Resource):
@@ -437,9 +483,15 @@ class AutoscalingPolicyBinding(Resource):
     plural: ClassVar = "autoscalingpolicybindings"
     columns: ClassVar = (
         Column("Policy", ".spec.policyRef.name"),
-        Column("Target", ".spec.scalingConfiguration.target.targetRef.name"),
+        Column("Targets", ".status.targets"),
         Column("Min", ".spec.scalingConfiguration.minReplicas", "integer", priority=1),
         Column("Max", ".spec.scalingConfiguration.maxReplicas", "integer", priority=1),
+        Column("Current", ".status.currentReplicas", "integer"),
+        Column("Desired", ".status.desiredReplicas", "integer"),
+        Column("Mode", ".status.mode"),
+        Column("Ready", '.status.conditions[?(@.type=="Ready")].status'),
+        Column("Metrics", '.status.conditions[?(@.type=="MetricsAvailable")].status', priority=1),
+        Column("Why", '.status.conditions[?(@.type=="Ready")].message', priority=1),
         AGE,
     )
 

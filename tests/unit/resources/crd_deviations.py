@@ -65,6 +65,7 @@ DEVIATIONS: dict[tuple[str, str], tuple[Any, str]] = {
 """(type.field, what) to (what the CRD says instead, why)."""
 
 _EXPLAINS = "the reference leaves this status empty; conditions explain what became of the object"
+_DECIDED = "the reference leaves this status empty; it tells what is in effect and what was decided"
 _CONTAINER = "one of the fields of the embedded container, spelt out because Modelyard reads it"
 
 ADDED_FIELDS: dict[str, str] = {
@@ -80,6 +81,11 @@ ADDED_FIELDS: dict[str, str] = {
             "ServingRuntimeStatus",
         )
         for name in ("conditions", "observedGeneration")
+    },
+    "AutoscalingPolicyStatus.effectiveBehavior": _DECIDED,
+    **{
+        f"AutoscalingPolicyBindingStatus.{name}": _DECIDED
+        for name in ("targets", "currentReplicas", "desiredReplicas", "mode", "units")
     },
     **{
         f"{owner}.{name}": _CONTAINER
@@ -159,6 +165,13 @@ _STRICTER: tuple[tuple[str, str, tuple[str, ...]], ...] = (
             "VariantAutoscaling.spec",
         ),
     ),
+    (
+        "the same bounds as for a Model's costExpansionRatePercent",
+        "maximum",
+        ("OptimizerConfiguration.costExpansionRatePercent",),
+    ),
+    ("other numbers are no ports", "minimum", ("MetricEndpoint.port",)),
+    ("other numbers are no ports", "maximum", ("MetricEndpoint.port",)),
     ("a shared limit needs the server that counts it", "required", ("GlobalRateLimit.redis",)),
     (
         _NAME,
@@ -236,7 +249,16 @@ _STRICTER: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         ("BenchmarkJobSpec.trafficScenarios", "ModelRouteSpec.loraAdapters", "ModelRouteSpec.modelName"),
     ),
     (_COST, "maxLength", ("BenchmarkJobSpec.additionalRequestParams", "LoraAdapter.name")),
-    (_COST, "maxItems", ("BenchmarkJobSpec.trafficScenarios", "ModelBackend.loraAdapters", "ModelSpec.backends")),
+    (
+        _COST,
+        "maxItems",
+        (
+            "BenchmarkJobSpec.trafficScenarios",
+            "ModelBackend.loraAdapters",
+            "ModelSpec.backends",
+            "OptimizerConfiguration.params",
+        ),
+    ),
     ("only one of the three ways to match may be set, says the reference", "maxProperties", ("ModelMatch.uri",)),
     ("only one of the three ways to match may be set, says the reference", "maxProperties", ("ModelMatch.headers",)),
     ("a rule without a target sends its requests nowhere", "minItems", ("Rule.targetModels",)),
