@@ -2,7 +2,7 @@
 
 import pytest
 
-from modelyard.autoscaling.fleet import OwnerRef, WorkloadId
+from modelyard.autoscaling.fleet import OwnerRef, SLOSpec, TargetRef, WorkloadId
 from modelyard.loop import observe
 
 
@@ -137,3 +137,115 @@ def test_damaged_memory_is_reported_and_never_fatal() -> None:
     assert variant.memory.relax_since is None
     assert variant.memory_problem is not None
     assert "relax_since" in variant.memory_problem
+
+
+SLO_SPEC = {
+    "modelID": "llama",
+    "variantID": "org/llama-H100-2",
+    "accelerator": "H100",
+    "acceleratorCount": 2,
+    "sloClassRef": {"name": "classes", "key": "premium"},
+    "variantProfile": {
+        "maxBatchSize": 64,
+        "perfParms": {
+            "decodeParms": {"alpha": "6.958", "beta": "0.042"},
+            "prefillParms": {"gamma": "5.2", "delta": "0.1"},
+        },
+    },
+}
+
+
+def slo_body(**spec: object) -> dict[str, object]:
+    return {
+        "apiVersion": "llmd.ai/v1alpha1",
+        "kind": "VariantAutoscaling",
+        "metadata": {"name": "llama", "namespace": "n", "uid": "u", "resourceVersion": "1"},
+        "spec": {**SLO_SPEC, **spec},
+    }
+
+
+def test_the_slo_form_is_carried_as_written_and_scales_the_deployment_of_its_name() -> None:
+    variant = observe.variant(slo_body())
+    assert variant.form == "slo"
+    assert variant.problem is None
+    assert variant.target == TargetRef("apps/v1", "Deployment", "llama")
+    assert variant.slo == SLOSpec(
+        variant_id="org/llama-H100-2",
+        accelerator="H100",
+        accelerator_count=2,
+        class_name="classes",
+        class_key="premium",
+        decode={"alpha": "6.958", "beta": "0.042"},
+        prefill={"gamma": "5.2", "delta": "0.1"},
+        max_batch=64,
+    )
+
+
+def test_an_slo_object_may_name_its_workload() -> None:
+    reference = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "other"}
+    assert observe.variant(slo_body(scaleTargetRef=reference)).target == TargetRef("apps/v1", "StatefulSet", "other")
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"acceleratorCount": "two"},
+        {"variantProfile": {"maxBatchSize": 4}},
+        {"variantProfile": {"maxBatchSize": 4, "perfParms": "none"}},
+        {"variantProfile": [1]},
+        {"sloClassRef": None},
+    ],
+)
+def test_an_incomplete_slo_object_is_kept_with_what_is_wrong(broken: dict[str, object]) -> None:
+    variant = observe.variant(slo_body(**broken))
+    assert variant.problem is not None
+    assert next(iter(broken)) in variant.problem
+
+
+def test_what_the_status_says_of_the_present_is_carried() -> None:
+    current = {"variantID": "v", "accelerator": "H100", "numReplicas": 2, "maxBatch": 64, "variantCost": "20.00"}
+    body = {**slo_body(), "status": {"currentAlloc": current}}
+    assert observe.variant(body).status_current == current
+    assert observe.variant(slo_body()).status_current is None
+
+
+def test_the_saturation_form_has_no_slo_part() -> None:
+    body = slo_body()
+    body["spec"] = {"scaleTargetRef": {"kind": "Deployment", "name": "w"}, "modelID": "m"}
+    variant = observe.variant(body)
+    assert (variant.form, variant.slo) == ("saturation", None)
+
+
+ENGINE = {"command": ["vllm", "serve"], "args": ["--max-num-seqs", "64"]}
+ON_GPU = {**ENGINE, "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+
+
+@pytest.mark.parametrize(
+    ("containers", "words"),
+    [
+        ([ENGINE], ("vllm", "serve", "--max-num-seqs", "64")),
+        ([{"command": ["sidecar"]}, ON_GPU], ("vllm", "serve", "--max-num-seqs", "64")),
+        ([{"args": ["--first"]}, {"args": ["--second"]}], ("--first",)),
+        ([{"args": [8000]}], ("8000",)),
+        ([{}], ()),
+        ([], ()),
+    ],
+)
+def test_the_command_line_of_the_engine(containers: list[dict[str, object]], words: tuple[str, ...]) -> None:
+    template = {"spec": {"containers": containers}}
+    body = {"metadata": {"name": "w", "namespace": "n"}, "spec": {"template": template}}
+    assert observe.workload(body, "apps", "Deployment").engine_args == words
+
+
+def test_the_leader_of_a_group_has_the_command_line() -> None:
+    groups = {
+        "size": 2,
+        "leaderTemplate": {"spec": {"containers": [ON_GPU]}},
+        "workerTemplate": {"spec": {"containers": [{"command": ["worker"]}]}},
+    }
+    body = {"metadata": {"name": "w", "namespace": "n"}, "spec": {"leaderWorkerTemplate": groups}}
+    workload = observe.workload(body, "leaderworkerset.x-k8s.io", "LeaderWorkerSet")
+    assert workload.engine_args == ("vllm", "serve", "--max-num-seqs", "64")
+    del groups["leaderTemplate"]
+    workload = observe.workload(body, "leaderworkerset.x-k8s.io", "LeaderWorkerSet")
+    assert workload.engine_args == ("worker",)

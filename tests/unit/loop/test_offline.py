@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 
 from modelyard.autoscaling.decide import decide
 from modelyard.autoscaling.decision import Action, TickDecision
-from modelyard.autoscaling.fleet import Fleet, Key, PodSignal, Signals, WorkloadId
+from modelyard.autoscaling.fleet import Fleet, Key, ModelLoad, PodPerformance, PodSignal, Signals, WorkloadId
 from modelyard.autoscaling.settings import Compatibility, FleetSettings
 from modelyard.loop.manifests import read_manifests
 from modelyard.loop.offline import fleet_from_files, remarks
 from modelyard.loop.plan_files import PlanInputError
 from modelyard.loop.snapshot import Snapshot, read_snapshot, signals_of, snapshot_of
+from modelyard.loop.snapshot import remarks as snapshot_remarks
 
 NOW = 1_790_000_000.0
 
@@ -235,6 +236,14 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
         ("requestCounts: [{model: m, retention: 10 minutes, count: 0}]", ["requestCounts[0].retention", "10m"]),
         ("at: 2026-01-01T00:00:00", ["at", "timezone"]),
         ("at: yesterday", ["at"]),
+        ("loads: [{model: m, arrivals: -1}]", ["loads[0].arrivals"]),
+        ("loads: [{model: m, history: [{ago: 5}]}]", ["loads[0].history[0].rate", "required"]),
+        ("loads: [{arrivals: 1}]", ["loads[0].model", "required"]),
+        ("performance: [{pod: a, model: m, ttft: fast}]", ["performance[0].ttft", "'fast' is no number"]),
+        ("performance: [{pod: a, model: m, kvTokens: 1.5}]", ["performance[0].kvTokens"]),
+        ("performance: [{pod: a, model: m, prefixHitRate: 25}]", ["performance[0].prefixHitRate"]),
+        ("wake: [{name: v, pending: soon}]", ["wake[0].pending", "'soon' is no number"]),
+        ("wake: [{name: v}]", ["wake[0].pending", "required"]),
         ("- pods", ["m.yaml: object"]),
         ("pods: [\n", ["m.yaml, line 2", "not YAML", "--save-snapshot"]),
         ("pods: []\n---\npods: []", ["2 documents", "--save-snapshot"]),
@@ -285,6 +294,16 @@ def test_a_snapshot_keeps_everything_prometheus_said(tmp_path: Path) -> None:
         request_counts={("chat", "llama", 600): 0.0, ("chat", "llama", 90): 3.5},
         last_seen={("chat", "llama"): NOW - 3, ("chat", "gone"): NOW - 900},
         gateway_queue={"llama": 4.0},
+        loads={
+            ("chat", "llama"): ModelLoad(3.25, ((NOW - 60, 2.0), (NOW - 30, 0.0), (NOW, 3.25))),
+            ("chat", "quiet"): ModelLoad(None),
+            ("chat", "zero"): ModelLoad(0.0),
+        },
+        performance=(
+            PodPerformance("chat", "a", "llama", 12.0, 512.5, 0.0, 250.25, 8.5, 400000, 0.25),
+            PodPerformance("chat", "b", "llama"),
+        ),
+        wake={Key("chat", "asleep"): 4.0, Key("chat", "none"): 0.0},
         error="no answer",
         partial_errors=("running requests: timeout",),
     )
@@ -320,3 +339,44 @@ def test_an_old_snapshot_on_a_live_fleet_counts_as_said_now() -> None:
     text = {"at": "2026-01-01T00:00:00Z", "pods": [pod("a", None, sampledAt="2025-12-31T23:59:50Z")]}
     (signal,) = signals_of(Snapshot.model_validate(text), NOW).pods
     assert signal.sampled_at == NOW - 10
+
+
+def test_seconds_where_milliseconds_belong_are_remarked() -> None:
+    entry = {"pod": "a", "model": "m", "ttft": 0.25, "itl": 20}
+    said = list(snapshot_remarks(Snapshot.model_validate({"performance": [entry]})))
+    assert len(said) == 1
+    assert "performance[0].ttft is 0.25" in said[0]
+
+
+SLO_VARIANT = {
+    "apiVersion": "llmd.ai/v1alpha1",
+    "kind": "VariantAutoscaling",
+    "metadata": {"name": "sized", "namespace": "chat"},
+    "spec": {
+        "modelID": "llama",
+        "variantID": "llama-H100-1",
+        "accelerator": "H100",
+        "acceleratorCount": 1,
+        "sloClassRef": {"name": "my-classes", "key": "premium"},
+        "variantProfile": {
+            "maxBatchSize": 64,
+            "perfParms": {
+                "decodeParms": {"alpha": "6.9", "beta": "0.04"},
+                "prefillParms": {"gamma": "5.2", "delta": "0.1"},
+            },
+        },
+    },
+}
+
+
+def config_map(namespace: str, name: str) -> dict[str, Any]:
+    return {"kind": "ConfigMap", "metadata": {"name": name, "namespace": namespace}, "data": {"a": "b"}}
+
+
+def test_config_maps_that_an_slo_class_names_are_kept_of_its_own_namespace_only(tmp_path: Path) -> None:
+    maps = [config_map("chat", "my-classes"), config_map("other", "my-classes"), config_map("chat", "unrelated")]
+    fleet = fleet_of(tmp_path, [SLO_VARIANT, *maps], [])
+    assert set(fleet.config_maps) == {Key("chat", "my-classes")}
+    assert fleet.variants[0].slo is not None
+    (said,) = remarks(fleet, read_manifests([tmp_path / "manifests.yaml"]))
+    assert "scales the workload of its own name, Deployment chat/sized" in said
