@@ -22,6 +22,7 @@ from modelyard.autoscaling.allocation.model import Demand, Option, Share
 _TIE = 1e-9
 """What a changed replica counts for beside the cheapest item's cost: it decides between equal costs only."""
 
+_GRID_NODES = 200
 _TIE_NODES = 2_000
 _NODES = 300_000
 
@@ -51,24 +52,43 @@ def cover(demand: Demand, *, penalty: float = 0.1) -> Share:
 
 
 def cheapest(demand: Demand, penalty: float, limits: Mapping[str, int] | None = None) -> dict[str, int]:
-    """The replicas of ``cover`` with the maxima lowered to ``limits`` (by option name; minima are lowered with them)."""
+    """The replicas of ``cover``, maxima (and minima with them) lowered to ``limits`` by option name."""
     if not 0 <= penalty <= 1:
         raise ValueError(f"transition penalty is {penalty!r}; it must be 0 to 1")
     bounds = [_bounds(option, limits) for option in demand.options]
-    counts = [low for low, _ in bounds]
-    need = demand.need - sum(o.rate * n for o, n in zip(demand.options, counts, strict=True))
-    if demand.load <= 0 or need <= 0:
-        return _named(demand.options, counts)
+    lowers = [low for low, _ in bounds]
+    if demand.load <= 0:
+        return _named(demand.options, lowers)
     uppers = [
         max(low, ceil(demand.need / o.rate)) if high is None else high
         for o, (low, high) in zip(demand.options, bounds, strict=True)
     ]
     if sum(o.rate * n for o, n in zip(demand.options, uppers, strict=True)) < demand.need:
         return _named(demand.options, uppers)
-    items = _items(demand.options, counts, uppers, need, penalty)
-    for item, n in zip(items, _search(items, need), strict=True):
+    slopes = [(o.cost * (1 - penalty), o.cost * (1 + penalty)) for o in demand.options]
+    return _named(demand.options, mix(demand, lowers, uppers, slopes))
+
+
+def mix(
+    demand: Demand,
+    lowers: Sequence[int],
+    uppers: Sequence[int],
+    slopes: Sequence[tuple[float, float]],
+    unserved: float = inf,
+) -> list[int]:
+    """Replicas by option that carry the load at the least price, within bounds (which must be able to).
+
+    ``slopes`` are the prices of a replica that runs and of one that does not. At a finite ``unserved`` price the whole
+    load, or any part of it, may be left unserved for (that part of) the price.
+    """
+    counts = list(lowers)
+    need = demand.need - sum(o.rate * n for o, n in zip(demand.options, counts, strict=True))
+    if demand.load <= 0 or need <= 0:
+        return counts
+    items = _items(demand.options, counts, uppers, need, slopes)
+    for item, n in zip(items, _search(items, need, unserved / demand.load), strict=True):
         counts[item.option] += n
-    return _named(demand.options, counts)
+    return counts
 
 
 def _bounds(option: Option, limits: Mapping[str, int] | None) -> tuple[int, int | None]:
@@ -83,10 +103,14 @@ def _named(options: Sequence[Option], counts: Sequence[int]) -> dict[str, int]:
 
 
 def _items(
-    options: Sequence[Option], lowers: Sequence[int], uppers: Sequence[int], need: float, penalty: float
+    options: Sequence[Option],
+    lowers: Sequence[int],
+    uppers: Sequence[int],
+    need: float,
+    slopes: Sequence[tuple[float, float]],
 ) -> list[_Item]:
     """The options' items above their lower bounds, cheapest per request first."""
-    unit = min((o.cost for o in options if o.cost > 0), default=1.0) * _TIE
+    unit = min((new for _, new in slopes if new > 0), default=1.0) * _TIE
     rank = {name: i for i, name in enumerate(sorted(o.name for o in options))}
     items = []
     for index, (option, low, high) in enumerate(zip(options, lowers, uppers, strict=True)):
@@ -94,42 +118,39 @@ def _items(
         useful = min(high - low, max(0, ceil(need / option.rate)))
         running = min(max(0, option.current - low), useful)
         if running:
-            slope = option.cost * (1 - penalty)
+            slope = slopes[index][0]
             items.append(_Item(index, option.rate, slope, max(0.0, slope - unit) + by_name, running))
         if useful > running:
-            slope = option.cost * (1 + penalty)
+            slope = slopes[index][1]
             items.append(_Item(index, option.rate, slope, slope + unit + by_name, useful - running))
     # At equal prices big replicas first: the small ones then fill the remainder exactly.
     items.sort(key=lambda item: (item.key / item.rate, -item.rate, item.option, item.key))
     return items
 
 
-def _grid(items: Sequence[_Item]) -> float:
-    """The step all costs are multiples of, 0 when there is none worth using."""
+def _grid(items: Sequence[_Item]) -> tuple[float, float]:
+    """The step all costs are multiples of, 0 when there is none worth using, and what tie-breaks can add to a cost."""
     fractions = [Fraction(item.slope).limit_denominator(1_000_000) for item in items]
     if any(abs(float(f) - item.slope) > 1e-12 * max(1.0, item.slope) for f, item in zip(fractions, items, strict=True)):
-        return 0.0
+        return 0.0, 0.0
     denominator = lcm(*(f.denominator for f in fractions))
-    step = gcd(*(f.numerator * (denominator // f.denominator) for f in fractions))
-    return step / denominator
+    step = gcd(*(f.numerator * (denominator // f.denominator) for f in fractions)) / denominator
+    noise = max(abs(item.key - item.slope) for item in items) * (sum(item.count for item in items) + 1)
+    return (step, noise) if noise < step / 4 else (0.0, 0.0)
 
 
-def _search(items: Sequence[_Item], need: float) -> list[int]:
-    """Counts by item with the least cost that carry ``need``, which all items together can."""
+def _search(items: Sequence[_Item], need: float, spare: float = inf) -> list[int]:
+    """Counts by item with the least cost that carry ``need``; what is not carried costs ``spare`` per request/s."""
+    given = len(items)
+    while items and items[-1].key / items[-1].rate >= spare:
+        items = items[:-1]
     size = len(items)
     rates, keys, tops = [i.rate for i in items], [i.key for i in items], [i.count for i in items]
     slopes = [i.slope for i in items]
-    # Costs round up to the grid only when tie-breaks cannot reach the next step.
-    grid = _grid(items)
-    drift = max((abs(k - s) for k, s in zip(keys, slopes, strict=True)), default=0.0)
-    grid = grid if drift * (sum(tops) + 1) < grid / 4 else 0.0
-    noise = drift * (sum(tops) + 1)
-    room = [0.0] * (size + 1)
-    for k in range(size - 1, -1, -1):
-        room[k] = room[k + 1] + rates[k] * tops[k]
+    grid, noise = -1.0, 0.0
     tiny = 1e-12 * need
     best_cost, best_real = inf, inf
-    best: list[int] = []
+    best: list[int] = [0] * size
     taken = [0] * size
     nodes = 0
 
@@ -142,12 +163,17 @@ def _search(items: Sequence[_Item], need: float) -> list[int]:
             cost += keys[k] * tops[k]
             rest -= whole
             k += 1
-        return cost if rest <= tiny else inf
+        return cost if rest <= tiny else cost + rest * spare
 
     def hopeless(least: float) -> bool:
+        nonlocal grid, noise
         if least >= best_cost:
             return True
-        if not grid or best_real == inf:
+        if nodes < _GRID_NODES or spare < inf or best_real == inf:
+            return False
+        if grid < 0:
+            grid, noise = _grid(items)
+        if grid == 0:
             return False
         steps = ceil((least - noise) / grid - 1e-6)
         reached = round(best_real / grid)
@@ -156,11 +182,10 @@ def _search(items: Sequence[_Item], need: float) -> list[int]:
     def descend(k: int, rest: float, cost: float, real: float) -> None:
         nonlocal best_cost, best_real, best, nodes
         nodes += 1
-        if rest <= tiny:
-            if cost < best_cost:
-                best_cost, best_real, best = cost, real, taken[:k] + [0] * (size - k)
-            return
-        if k == size or room[k] < rest - tiny:
+        total = cost if rest <= tiny else cost + rest * spare
+        if total < best_cost:
+            best_cost, best_real, best = total, real, taken[:k] + [0] * (size - k)
+        if rest <= tiny or k == size:
             return
         enough = ceil((rest - tiny) / rates[k])
         for n in range(min(tops[k], enough), -1, -1):
@@ -172,11 +197,11 @@ def _search(items: Sequence[_Item], need: float) -> list[int]:
                     continue
                 # From here on a replica fewer only moves load to items that are dearer.
                 break
-            if nodes > _NODES and best:
+            if nodes > _NODES and best_cost < inf:
                 break
             taken[k] = n
             descend(k + 1, left, spent, real + n * slopes[k])
         taken[k] = 0
 
     descend(0, need, 0.0, 0.0)
-    return best
+    return best + [0] * (given - size)

@@ -50,9 +50,13 @@ def greedy(demands: Sequence[Demand], capacity: Capacity, penalty: float) -> Rep
     """Allocate by priority, within a class by regret: whose second choice costs most more than its first goes first."""
     replicas = keep_minimums(demands, capacity)
     used = units_used(demands, replicas)
-    order = sorted(demands, key=lambda d: (d.priority, -_regret(d), d.name))
-    fill(order, replicas, used, capacity, penalty)
+    fill(by_regret(demands), replicas, used, capacity, penalty)
     return replicas
+
+
+def by_regret(demands: Iterable[Demand]) -> list[Demand]:
+    """The order of service: by priority, largest regret first, then by name."""
+    return sorted(demands, key=lambda d: (d.priority, -_regret(d), d.name))
 
 
 def fill(

@@ -45,18 +45,22 @@ class _Started(pulp.HiGHS):  # type: ignore[misc]
         super().callSolver(lp)
 
 
-def solve(problem: Any, start: Mapping[str, float] | None, seconds: float, gap: float) -> Solved:
+def solve(
+    problem: Any, start: Mapping[str, float] | None, seconds: float, gap: float, *, integer: bool = True
+) -> Solved:
     """Solve a PuLP problem to a relative ``gap``, from ``start`` (values by variable name), within ``seconds``.
 
+    ``integer`` false solves the relaxation.
     Raises ``SolverError`` when there is no solution in that time or the solver fails.
     """
     if seconds <= 0:
         raise SolverError("no time was left")
     solver = _Started(
+        mip=integer,
         msg=False,
         timeLimit=seconds,
         gapRel=gap,
-        gapAbs=0.0,
+        gapAbs=TOLERANCE,
         threads=1,
         random_seed=0,
         mip_feasibility_tolerance=TOLERANCE,
