@@ -14,6 +14,11 @@ TARGET_RESOLVED = "TargetResolved"
 METRICS_AVAILABLE = "MetricsAvailable"
 OPTIMIZATION_READY = "OptimizationReady"
 ACCELERATOR_RESOLVED = "AcceleratorResolved"
+PROFILE_VALID = "ProfileValid"
+SLO_FEASIBLE = "SLOFeasible"
+CAPACITY_LIMITED = "CapacityLimited"
+SLO_ONLY = (PROFILE_VALID, SLO_FEASIBLE, CAPACITY_LIMITED)
+"""Conditions of the SLO form; they go when the object leaves it."""
 
 
 def build(

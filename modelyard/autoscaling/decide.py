@@ -2,32 +2,40 @@
 
 The same function serves the live loop, ``modelyard plan``, replay and the tests. It only puts the stages in order; what
 each of them does is in its own module: ``select``, ``saturation_config`` and ``zero_config``, ``attribution``,
-``analysis``, ``targets`` and ``published``, ``enforcement``, ``limiter``, ``bounds``, ``records``.
+``strategy`` (and what it calls: ``analysis``, ``targets``, ``published``, and ``slo``), ``enforcement``, ``limiter``,
+``bounds``, ``records``.
 """
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from modelyard.autoscaling import health
 from modelyard.autoscaling.accelerators import ACCELERATOR_LABEL, UNRESOLVED, product_of, short_name
-from modelyard.autoscaling.analysis import Analysis, analyse_published, analyse_repaired
 from modelyard.autoscaling.attribution import attribute
 from modelyard.autoscaling.config_maps import ObjectNotice, look_alikes
-from modelyard.autoscaling.decision import Action, DecisionRecord, Notice, Step, TickDecision
+from modelyard.autoscaling.decision import DecisionRecord, Notice, Step, TickDecision
 from modelyard.autoscaling.enforcement import enforce, wake_times
 from modelyard.autoscaling.fleet import Fleet
 from modelyard.autoscaling.limiter import limit
-from modelyard.autoscaling.published import VariantNumbers, targets_g2
 from modelyard.autoscaling.records import make_record
 from modelyard.autoscaling.saturation_config import SaturationConfigs
 from modelyard.autoscaling.select import Selection, leave_out_surge, select
 from modelyard.autoscaling.settings import Compatibility, FleetSettings
+from modelyard.autoscaling.slo.capacity import share_capacity
+from modelyard.autoscaling.slo.outlook import look_ahead
+from modelyard.autoscaling.slo.prepare import measure_groups, read_variants
+from modelyard.autoscaling.slo.published import PublishedForecast
+from modelyard.autoscaling.slo.strategy import Forecast
+from modelyard.autoscaling.slo.work import GroupWork
 from modelyard.autoscaling.state import Group, State
-from modelyard.autoscaling.targets import set_targets
+from modelyard.autoscaling.strategy import Checked, Percentages, PublishedPercentages, Strategy, Tick
 from modelyard.autoscaling.zero_config import ZeroConfigs
+
+_PERCENTAGES, _PUBLISHED = Checked(Percentages()), Checked(PublishedPercentages())
+_FORECAST, _PUBLISHED_FORECAST = Forecast(_PERCENTAGES), PublishedForecast()
 
 
 def decide(fleet: Fleet, settings: FleetSettings) -> TickDecision:
@@ -54,17 +62,26 @@ def _decide(fleet: Fleet, settings: FleetSettings) -> TickDecision:
     saturation = SaturationConfigs(fleet.config_maps, settings)
     zero = ZeroConfigs(fleet.config_maps, settings)
     dropped = attribute(fleet, selection.active, fleet.now - settings.stale_after)
+    slo_notices = read_variants(fleet, selection.states, settings)
     _resolve_accelerators(fleet, selection)
     groups = _group(selection.active)
     backlogs = _backlogs(fleet, groups)
     errors: list[str] = []
-    for group in groups:
+    failed = measure_groups(groups, fleet, settings)
+    for index, group in enumerate(groups):
         try:
+            if index in failed:
+                raise RuntimeError(failed[index])
             group.config = saturation.resolve(group.namespace, group.model_id)
             group.zero = zero.resolve(group.namespace, group.model_id)
-            _decide_group(group, fleet, settings, backlogs.get(group.model_id, 0.0))
+            _decide_group(group, Tick(fleet, settings, backlogs.get(group.model_id, 0.0)))
         except Exception as error:  # one model's failure must never stop another model
             errors.append(_fail(group, error))
+    if saturation.limiter:
+        try:
+            share_capacity(fleet, groups, selection.active, settings)
+        except Exception as error:  # the limiter below still keeps what is promised within what there is
+            errors.append(f"allocation of scarce accelerators failed: {type(error).__name__}: {error}")
     decided = [state for state in selection.active if state.decided]
     published = settings.compatibility is Compatibility.PUBLISHED
     if saturation.limiter:
@@ -77,29 +94,50 @@ def _decide(fleet: Fleet, settings: FleetSettings) -> TickDecision:
     for state in decided:
         if state.bounds.upper is not None or state.bounds.lower:
             _clamp(state)
-    notices: list[ObjectNotice] = [*saturation.notices, *zero.notices]
+    try:
+        look_ahead(groups)
+    except Exception as error:  # only explanations are missing then
+        errors.append(f"predictions failed: {type(error).__name__}: {error}")
+    notices: list[ObjectNotice] = [*saturation.notices, *zero.notices, *slo_notices]
     notices += look_alikes(fleet.config_maps, settings, {state.variant.key.namespace for state in selection.states})
-    records = _records(selection, fleet.now, errors)
+    records = _records(selection, groups, fleet.now, saturation.limiter, errors)
     return TickDecision(fleet.now, tuple(records), tuple(notices), tuple(errors), dropped)
 
 
-def _records(selection: Selection, now: float, errors: list[str]) -> list[DecisionRecord]:
+def _records(
+    selection: Selection, groups: Sequence[Group], now: float, limiter: bool, errors: list[str]
+) -> list[DecisionRecord]:
     records: list[DecisionRecord] = []
+    alternatives = {
+        id(state): group.slo.alternatives
+        for group in groups
+        if group.slo is not None and group.slo.alternatives
+        for state in group.states
+    }
     for state in selection.states:
         try:
-            records.append(make_record(state, now))
+            records.append(make_record(state, now, limiter, alternatives.get(id(state), ())))
         except Exception as error:  # one variant's failure must never stop another
             errors.append(f"VariantAutoscaling {state.variant.key}: no record: {type(error).__name__}: {error}")
     return records
 
 
 def _group(active: list[State]) -> list[Group]:
-    groups: dict[tuple[str, str], Group] = {}
+    """Variants of one model that are decided together. Those in SLO form by service class; one whose profile or class
+    cannot be used is left to saturation, with the variants in saturation form."""
+    groups: dict[tuple[str, str, str], Group] = {}
     for state in active:
-        key = (state.variant.key.namespace, state.variant.model_id)
-        group = groups.get(key)
+        namespace, model = state.variant.key.namespace, state.variant.model_id
+        work = state.slo
+        service = work.service if work is not None and (not work.problem or state.published) else None
+        if work is not None and service is None and state.published:
+            state.keep("OptimizationFailed", f"{work.problem}; replicas are kept")
+            continue
+        group = groups.get((namespace, model, service.name if service is not None else ""))
         if group is None:
-            group = groups[key] = Group(*key)
+            group = groups[namespace, model, service.name if service is not None else ""] = Group(namespace, model)
+            if service is not None:
+                group.slo = GroupWork(service)
         group.states.append(state)
     for group in groups.values():
         group.published = all(state.published for state in group.states)
@@ -128,7 +166,8 @@ def _resolve_accelerators(fleet: Fleet, selection: Selection) -> None:
     """Label, then workload template, then the node of a running pod, then what status says."""
     nodes = {node.name: node for node in fleet.nodes}
     for state in selection.states:
-        name = state.variant.labels.get(ACCELERATOR_LABEL)
+        slo = state.variant.slo
+        name = slo.accelerator if slo is not None else state.variant.labels.get(ACCELERATOR_LABEL)
         if not name and state.workload is not None and (product := product_of(state.workload.node_selector)):
             name = short_name(product)
         if not name:
@@ -142,52 +181,47 @@ def _resolve_accelerators(fleet: Fleet, selection: Selection) -> None:
         state.accelerator = name or UNRESOLVED
 
 
-def _decide_group(group: Group, fleet: Fleet, settings: FleetSettings, backlog: float) -> None:
-    now = fleet.now
-    config = group.config
-    problems = config.errors if group.published else config.errors + config.unsafe
-    if problems:
-        for state in group.states:
-            state.keep("InvalidConfiguration", "; ".join(problems))
-        return
+def _strategy(group: Group) -> Strategy:
+    if group.slo is not None:
+        return _PUBLISHED_FORECAST if group.published else _FORECAST
+    return _PUBLISHED if group.published else _PERCENTAGES
+
+
+def _decide_group(group: Group, tick: Tick) -> None:
+    now = tick.fleet.now
     running: list[State] = []
     for state in group.states:
-        state.limits = config.thresholds
-        state.steps = (config.step,)
+        state.limits = group.config.thresholds
+        state.steps = (group.config.step,)
         wake_times(state, now)
         if state.spec > 0:
             running.append(state)
         else:
             _at_zero(state)
-    if not running:
+    sizes_at_zero = group.published and group.slo is not None
+    if not running and not sizes_at_zero and not (group.config.errors or group.config.unsafe):
         return
-    problem = health.metrics_problem(group, running, fleet.signals, now, settings.stale_after)
-    if problem is not None:
+    verdict = _strategy(group).propose(group, running, tick)
+    if verdict.invalid:
+        for state in group.states:
+            state.keep("InvalidConfiguration", verdict.invalid)
+        return
+    if verdict.problem is not None:
         for state in running:
-            state.keep(problem[1], f"{problem[2]}; replicas are kept", "MetricsUnavailable")
-            state.metrics = problem
+            state.keep(verdict.problem[1], f"{verdict.problem[2]}; replicas are kept", "MetricsUnavailable")
+            state.metrics = verdict.problem
         return
-    if group.published:
-        analysis = analyse_published([state.units for state in running], config.thresholds)
-        decided = _published_targets(running, analysis)
-    else:
-        analysis = analyse_repaired(running, config.thresholds, settings, now, backlog)
-        set_targets(group, analysis, settings, now)
-        decided = group.states
-        for state in decided:
-            if state.name in analysis.stuck_pods:
-                state.updates["stuck_since"], state.updates["stuck_waiting"] = analysis.stuck_pods[state.name]
-    evidence = analysis.evidence()
-    for state in decided:
+    for state in verdict.decided:
         state.decided = True
-        state.evidence = evidence
+        state.evidence = verdict.evidence
         if state.spec == 0 and not state.target:
             _at_zero(state)
             continue
         state.steps = (*state.steps, Step("targets", state.current, state.target, state.reason))
         if state.bounds.upper is not None or state.bounds.lower:
             _clamp(state)
-    enforce(group, [state for state in decided if state.spec > 0 or state.target], fleet.signals, now)
+    if not sizes_at_zero:
+        enforce(group, [s for s in verdict.decided if s.spec > 0 or s.target], tick.fleet.signals, now)
 
 
 def _at_zero(state: State) -> None:
@@ -202,34 +236,6 @@ def _at_zero(state: State) -> None:
         state.target = lower
         state.reason = "BelowMinimum"
         state.message = f"the workload is at zero, below its minimum of {lower} ({state.bounds.lower_from})"
-
-
-def _published_targets(running: list[State], analysis: Analysis) -> list[State]:
-    """Targets by the documented rule; a variant without a reporting pod gets no decision there."""
-    numbers = [
-        VariantNumbers(s.name, s.variant.cost, s.current or 0, s.desired or 0, len(s.units), s.pending) for s in running
-    ]
-    targets = targets_g2(numbers, analysis.scale_up, analysis.scale_down_safe)
-    reason = {"ScaleUp": analysis.what_is_short, "ScaleDown": "CapacitySpare"}.get(targets.reason, targets.reason)
-    decided: list[State] = []
-    for state in running:
-        target = targets.replicas.get(state.name)
-        if target is None:
-            text = "no replica of the variant reports metrics; replicas are kept"
-            state.keep("MetricsUnavailable", text)
-            state.metrics = ("False", "MetricsUnavailable", text)
-            continue
-        state.target = target
-        current = state.current or 0
-        act = Action.UP if target > current else Action.DOWN if target < current else Action.NONE
-        state.reason = reason
-        state.message = (
-            f"saturation-only mode: {act} (target: {target} replicas): {targets.why}; "
-            f"spare KV {analysis.spare_kv:.3f}, spare queue {analysis.spare_queue:.1f} "
-            f"over {analysis.counted} of {analysis.reporting} replicas"
-        )
-        decided.append(state)
-    return decided
 
 
 def _clamp(state: State) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from modelyard.autoscaling.decision import DecisionRecord, Evidence
+from modelyard.autoscaling.decision import Alternative, DecisionRecord, Evidence, Prediction
 
 
 def row(record: DecisionRecord) -> dict[str, Any]:
@@ -37,6 +37,9 @@ def lines(record: DecisionRecord) -> list[str]:
     ]
     if record.evidence is not None:
         told.append(_evidence(record.evidence))
+    if record.prediction is not None:
+        told.append(_prediction(record.prediction))
+    told += [_alternative(option) for option in record.alternatives]
     told += [
         f"{step.stage}: {step.detail}"
         if step.after is None
@@ -66,6 +69,24 @@ def _evidence(evidence: Evidence) -> str:
         f"model: {evidence.reporting} replicas report, {evidence.saturated} saturated, "
         f"mean spare KV {_number(evidence.spare_kv, 3)}, mean spare queue {_number(evidence.spare_queue, 1)}, "
         f"highest KV {_number(evidence.max_kv, 3)}, waiting {_number(evidence.total_waiting, 1)}: {verdict}"
+    )
+
+
+def _prediction(expected: Prediction) -> str:
+    utilisation = "-" if expected.utilisation is None else f"{expected.utilisation:.0%}"
+    return (
+        f"expected: {expected.load:.4g} requests/s, at most {expected.rate_per_replica:.4g} per replica, "
+        f"TTFT {_number(expected.ttft, 1)} ms, ITL {_number(expected.itl, 2)} ms, utilisation {utilisation}"
+    )
+
+
+def _alternative(option: Alternative) -> str:
+    replicas = ", ".join(f"{name} {count}" for name, count in option.replicas.items())
+    utilisation = "-" if option.utilisation is None else f"{option.utilisation:.0%}"
+    verdict = "chosen" if option.chosen else f"not chosen: {option.note}" if option.note else "not chosen"
+    return (
+        f"option {replicas}: cost {option.cost:g}, TTFT {_number(option.ttft, 1)} ms, ITL {_number(option.itl, 2)} ms, "
+        f"utilisation {utilisation}; {verdict}"
     )
 
 

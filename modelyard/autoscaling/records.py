@@ -5,9 +5,11 @@ from __future__ import annotations
 from modelyard.autoscaling import conditions, health
 from modelyard.autoscaling.accelerators import ACCELERATOR_LABEL, UNRESOLVED
 from modelyard.autoscaling.arbitration import action
-from modelyard.autoscaling.decision import Action, DecisionRecord, Mode
+from modelyard.autoscaling.decision import Action, Alternative, DecisionRecord, Mode
 from modelyard.autoscaling.fleet import Condition
-from modelyard.autoscaling.memory import VariantMemory
+from modelyard.autoscaling.memory import SLOMemory, VariantMemory
+from modelyard.autoscaling.slo import stories
+from modelyard.autoscaling.slo.work import VariantWork
 from modelyard.autoscaling.startup import learn_startup
 from modelyard.autoscaling.state import State, Story
 
@@ -15,8 +17,10 @@ _NOT_COUNTED = ("AtZero",)
 _TRACKED = ("transition_since", "transition_target", "relax_since", "partial_since")
 
 
-def make_record(state: State, now: float) -> DecisionRecord:
-    """The record of one variant; reads the state, changes nothing."""
+def make_record(
+    state: State, now: float, limiter: bool = False, alternatives: tuple[Alternative, ...] = ()
+) -> DecisionRecord:
+    """The record of one variant. ``limiter`` says whether GPUs were limited, ``alternatives`` are its group's."""
     variant, workload, target = state.variant, state.workload, state.target
     current = state.current
     act = Action.NONE if target is None or current is None else action(target, current)
@@ -54,14 +58,19 @@ def make_record(state: State, now: float) -> DecisionRecord:
         applied_message,
         state.evidence,
         state.steps,
-        _conditions(state, message, now),
+        _conditions(state, message, now, limiter),
         state.notices,
         _memory(state, changed, now),
+        variant.form,
+        variant.slo.variant_id if variant.slo is not None else None,
+        stories.current_allocation(state),
+        state.slo.prediction if state.slo is not None and state.decided else None,
+        alternatives if state.slo is not None and state.decided else (),
     )
 
 
-def _conditions(state: State, message: str, now: float) -> tuple[Condition, ...]:
-    optimization: Story = state.optimization or ("True", "SaturationOnlyMode", message)
+def _conditions(state: State, message: str, now: float, limiter: bool) -> tuple[Condition, ...]:
+    optimization: Story = state.optimization or _optimized(state.slo, message)
     metrics: Story | None = state.metrics
     if metrics is None and state.decided:
         metrics = health.AVAILABLE
@@ -74,6 +83,15 @@ def _conditions(state: State, message: str, now: float) -> tuple[Condition, ...]
         accelerator = ("False", "AcceleratorUnresolved", text)
     elif any(c.type == conditions.ACCELERATOR_RESOLVED for c in state.variant.conditions):
         accelerator = ("True", "AcceleratorResolved", f"accelerator is {state.accelerator}")
+    own: tuple[tuple[str, Story | None], ...] = ()
+    if (work := state.slo) is not None:
+        own = (
+            (conditions.PROFILE_VALID, stories.profile_valid(work)),
+            (conditions.SLO_FEASIBLE, stories.slo_feasible(work)),
+            (conditions.CAPACITY_LIMITED, stories.capacity_limited(state, limiter)),
+        )
+        if work.price_problem:
+            accelerator = ("False", "UnitCostMissing", work.price_problem)
     return conditions.build(
         state.variant.conditions,
         (
@@ -81,10 +99,19 @@ def _conditions(state: State, message: str, now: float) -> tuple[Condition, ...]
             (conditions.METRICS_AVAILABLE, metrics),
             (conditions.OPTIMIZATION_READY, optimization),
             (conditions.ACCELERATOR_RESOLVED, accelerator),
+            *own,
         ),
         state.variant.generation,
         now,
     )
+
+
+def _optimized(work: VariantWork | None, message: str) -> Story:
+    if work is None or work.problem:
+        return ("True", "SaturationOnlyMode", message)
+    if work.override:
+        return ("True", "SaturationSafetyOverride", message)
+    return ("True", "OptimizationSucceeded", message)
 
 
 def _applied(state: State) -> tuple[bool, str]:
@@ -131,6 +158,8 @@ def _memory(state: State, changed: bool, now: float) -> VariantMemory:
         fresh["relax_since"] = None
     if state.workload is not None and old.workload_uid != state.workload.uid:
         fresh["workload_uid"] = state.workload.uid
+    if state.slo is not None and state.slo.memory != (old.slo or SLOMemory()):
+        fresh["slo"] = state.slo.memory
     if "woken_at" in updates:
         fresh["woken_at"] = updates["woken_at"]
     if state.pods:

@@ -146,8 +146,8 @@ def _is_settled(state: State, excluded: frozenset[str]) -> bool:
         state.publish = False
     elif variant.problem is not None:
         state.keep("InvalidConfiguration", variant.problem)
-    elif variant.form != "saturation":
-        state.keep("SLOFormNotHandled", "an object with variantProfile is not handled by the saturation analysis")
+    elif variant.form != "saturation" and variant.slo is None:
+        state.keep("InvalidConfiguration", "the object has a variantProfile, and its SLO form could not be read")
         state.publish = state.desired is not None
     elif state.workload_id is None:
         field = "spec.scaleTargetRef" if variant.target is None else "spec.scaleTargetRef.name and .kind"

@@ -47,6 +47,12 @@ class FleetSettings(BaseModel):
     scale_to_zero_config_map: str = Field(
         "wva-model-scale-to-zero-config", min_length=1, description="scale-to-zero ConfigMap"
     )
+    unit_cost_config_map: str = Field(
+        "accelerator-unit-costs", min_length=1, description="ConfigMap of accelerator prices (SLO form)"
+    )
+    service_class_config_map: str = Field(
+        "service-classes-config", min_length=1, description="ConfigMap of service classes and their SLOs (SLO form)"
+    )
     scale_to_zero: bool = Field(False, description="fleet default of scale-to-zero (WVA_SCALE_TO_ZERO)")
     node_selector: str = Field("", description="label selector of the nodes the GPU limiter counts (WVA_NODE_SELECTOR)")
     peak_window: float = Field(60, gt=0, description="seconds over which the peak of KV use and queue is taken")

@@ -7,6 +7,7 @@ than deciding. Class attributes are the defaults, so a state only stores what di
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from modelyard.autoscaling.bounds import UNBOUNDED, Bounds
 from modelyard.autoscaling.decision import Evidence, Mode, Notice, Step
@@ -15,6 +16,9 @@ from modelyard.autoscaling.memory import VariantMemory
 from modelyard.autoscaling.policy import Policy
 from modelyard.autoscaling.saturation_config import Effective, Thresholds
 from modelyard.autoscaling.zero_config import ZeroPolicy
+
+if TYPE_CHECKING:
+    from modelyard.autoscaling.slo.work import GroupWork, VariantWork
 
 Story = tuple[str, str, str]
 """Status, reason and message of a condition."""
@@ -68,6 +72,8 @@ class State:
     target_resolved: Story | None = None
     metrics: Story | None = None
     optimization: Story | None = None
+    slo: VariantWork | None = None
+    """What is known of a variant in SLO form."""
 
     def __init__(self, variant: Variant, policy: Policy) -> None:
         self.variant = variant
@@ -87,8 +93,10 @@ class State:
 
     @property
     def gpus(self) -> int:
-        """GPUs per replica; a template that asks for none counts as one."""
-        return (self.workload.gpus if self.workload is not None else 0) or 1
+        """GPUs per replica; a template that asks for none counts as what the SLO form says, else as one."""
+        if self.workload is not None and self.workload.gpus:
+            return self.workload.gpus
+        return self.variant.slo.accelerator_count if self.variant.slo is not None else 1
 
     def keep(self, reason: str, message: str, optimization: str | None = None) -> None:
         """The safety net: publish what was desired, else what is there, and change nothing."""
@@ -100,11 +108,13 @@ class State:
 
 
 class Group:
-    """The variants of one model in one namespace, decided together."""
+    """The variants of one model in one namespace, decided together; in SLO form those of one service class."""
 
     config: Effective
     zero: ZeroPolicy
     published: bool = False
+    slo: GroupWork | None = None
+    """What is known of a group in SLO form."""
 
     def __init__(self, namespace: str, model_id: str) -> None:
         self.namespace = namespace

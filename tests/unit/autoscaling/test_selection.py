@@ -98,9 +98,9 @@ class TestTargets:
         assert (record.target, record.reason) == (2, "InvalidConfiguration")
         assert "spec.variantCost" in record.message
 
-    def test_slo_form_is_left_alone(self):
+    def test_an_slo_form_that_could_not_be_read_is_left_alone(self):
         found = run(Serving("slo", BUSY, desired=2, variant={"form": "slo"}), Serving("sat", BUSY))
-        assert (found["slo"].decided, found["slo"].write, found["slo"].reason) == (False, None, "SLOFormNotHandled")
+        assert (found["slo"].decided, found["slo"].write, found["slo"].reason) == (False, None, "InvalidConfiguration")
         assert condition(found["slo"], "OptimizationReady")[0] == "False"
         assert found["sat"].action is Action.UP
 

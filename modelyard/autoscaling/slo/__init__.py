@@ -1,0 +1,1 @@
+"""The SLO form of VariantAutoscaling: replicas from load, a performance profile and latency targets."""

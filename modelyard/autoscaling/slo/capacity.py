@@ -1,0 +1,134 @@
+"""The SLO form under the GPU limiter: one exact allocation over all models, most important class first.
+
+Called by ``decide`` before the limiter places replicas on nodes, and only where it is enabled. As long as what the
+groups want fits, nothing changes. Where it does not, the groups that compete for a scarce accelerator, directly or
+through others, share what there is by ``allocation.allocate``. Source: WVA SLO reference, "Solver".
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from modelyard.autoscaling.allocation import Demand, allocate
+from modelyard.autoscaling.decision import Step
+from modelyard.autoscaling.fleet import Fleet
+from modelyard.autoscaling.label_selector import parse_selector
+from modelyard.autoscaling.limiter import LIMITED_BY, Pools, pool_of_state
+from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.slo.targets import option_of, up_to
+from modelyard.autoscaling.slo.work import work_of
+from modelyard.autoscaling.state import Group, State
+
+
+def share_capacity(fleet: Fleet, groups: Sequence[Group], active: Sequence[State], settings: FleetSettings) -> None:
+    """Lower or move the targets of groups whose accelerators do not suffice; ``active`` are all variants."""
+    mine = [g for g in groups if g.slo is not None and g.slo.forecast and not g.published and g.states[0].decided]
+    if not mine or fleet.nodes_error is not None:
+        return
+    try:
+        matches = parse_selector(settings.node_selector)
+    except ValueError:  # the limiter says so
+        return
+    pools = Pools(fleet, matches)
+    ours = {id(state) for group in mine for state in group.states}
+    pools.reserve(state for state in active if id(state) not in ours)
+    capacity = {name: sum(free.values()) for name, free in pools.free.items()}
+    for group in mine:
+        for state in group.states:
+            pool = pool_of_state(state)
+            capacity[pool] = capacity.get(pool, 0) + placed(state) * state.gpus
+    for group in scarce(mine, capacity):
+        for state in group.states:
+            if work_of(state).problem or not work_of(state).known:
+                pool = pool_of_state(state)
+                capacity[pool] = max(0, capacity[pool] - (state.target or 0) * state.gpus)
+    affected = scarce(mine, capacity)
+    if not affected:
+        return
+    demands = {str(index): demand_of(group, str(index)) for index, group in enumerate(affected)}
+    found = allocate(
+        demands.values(), capacity, penalty=settings.transition_penalty, time_limit=settings.solver_seconds
+    )
+    for index, group in enumerate(affected):
+        share = found.shares[str(index)]
+        _apply(group, share.replicas, share.limited, share.served, demands[str(index)].load, settings, found.note)
+
+
+def placed(state: State) -> int:
+    """Replicas of the variant that hold accelerators of a node."""
+    size = state.workload.pods_per_replica if state.workload is not None else 1
+    return sum(1 for pod in state.pods if pod.node) // size
+
+
+def scarce(groups: Sequence[Group], capacity: Mapping[str, int]) -> list[Group]:
+    """Groups that compete for an accelerator of which more is wanted than there is, directly or through others."""
+    used: dict[str, int] = defaultdict(int)
+    touched: dict[str, list[int]] = defaultdict(list)
+    for index, group in enumerate(groups):
+        for state in group.states:
+            pool = pool_of_state(state)
+            used[pool] += (state.target or 0) * state.gpus
+            touched[pool].append(index)
+    open_pools = [pool for pool, units in used.items() if units > capacity.get(pool, 0)]
+    seen_pools, seen = set(open_pools), set[int]()
+    while open_pools:
+        for index in touched[open_pools.pop()]:
+            if index in seen:
+                continue
+            seen.add(index)
+            for pool in _pools(groups[index]):
+                if pool not in seen_pools:
+                    seen_pools.add(pool)
+                    open_pools.append(pool)
+    return [groups[index] for index in sorted(seen)]
+
+
+def _pools(group: Group) -> Iterable[str]:
+    return {pool_of_state(state) for state in group.states}
+
+
+def demand_of(group: Group, name: str) -> Demand:
+    """A group as a demand: the planned load, or what saturation asks for beyond it."""
+    work = group.slo
+    assert work is not None
+    states = [s for s in group.states if work_of(s).known and not work_of(s).problem]
+    load = work.planned
+    if any((s.target or 0) > s.base for s in states):
+        load = max(load, sum(work_of(s).rate * (s.target or 0) for s in states))
+        # The covering's last replica is rarely full: what it carries beyond the load is nobody's need.
+        if all((s.target or 0) <= max(s.base, work.wanted.get(s.name, 0)) for s in states):
+            load = work.planned
+    return Demand(name, work.service.priority, load, tuple(option_of(state) for state in states))
+
+
+def _apply(
+    group: Group,
+    replicas: Mapping[str, int],
+    limited: bool,
+    served: float,
+    load: float,
+    settings: FleetSettings,
+    note: str,
+) -> None:
+    text = (
+        f"accelerators are scarce: {served:.4g} of {load:.4g} requests/s can be served within the targets"
+        if served < load * (1 - 1e-9)
+        else "accelerators are scarce: served by another mix than the cheapest"
+    )
+    if note:
+        text += f" ({note})"
+    for state in group.states:
+        granted = replicas.get(state.name)
+        before = state.target
+        if granted is None or before is None:
+            continue
+        after = up_to(state, granted, settings) if granted > state.base else granted
+        if limited:
+            work_of(state).limited = text
+            state.limited_by = LIMITED_BY
+        if after != before:
+            state.steps = (*state.steps, Step("allocation", before, after, text))
+            state.target = after
+            state.message = f"{text}: {before} → {after}; {state.message}"
+            state.reason = "CapacityLimited"

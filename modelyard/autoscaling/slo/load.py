@@ -1,0 +1,224 @@
+"""The offered load of a group of variants and the size of its requests, from what was measured or remembered.
+
+Called by ``slo.prepare`` per group before sizing. Nothing missing ever becomes zero: a load that is not known leaves
+the decision to saturation, request sizes that are not known hold the forecast still. Source: WVA SLO reference,
+"Metrics collection" and its repairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import fsum
+
+from modelyard.autoscaling.fleet import PodPerformance, Signals
+from modelyard.autoscaling.headroom import NONE, plan_ahead
+from modelyard.autoscaling.memory import SLOMemory
+from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.slo.work import GroupWork, RequestSizes, work_of
+from modelyard.autoscaling.state import Group, State
+
+_MOVED = 0.1
+"""Relative change of the request sizes that is worth remembering at once."""
+
+_QUIET = 1e-6
+"""Requests per second below which nothing arrives."""
+
+Performances = Mapping[tuple[str, str, str], PodPerformance]
+"""By namespace, pod and model."""
+
+
+def by_pod(performance: Iterable[PodPerformance]) -> Performances:
+    """What each pod did."""
+    return {(found.namespace, found.pod, found.model): found for found in performance}
+
+
+def attach(states: Iterable[State], performances: Performances) -> None:
+    """Hand every state in SLO form what its own pods did."""
+    for state in states:
+        if state.slo is not None:
+            model = state.variant.model_id
+            found = (performances.get((*pod.key, model)) for pod in state.pods)
+            state.slo.performance = [item for item in found if item is not None]
+
+
+def completions(group: Group, performances: Performances, window: float) -> float | None:
+    """Requests the group's pods finished in the window; ``None`` when no ready pod says so."""
+    total, known, ready = 0.0, False, 0
+    for state in group.states:
+        ready += state.ready or 0
+        rates = {pod.key: signal.completed_rate for signal, pod in state.units}
+        for pod in state.pods:
+            found = performances.get((*pod.key, group.model_id))
+            count = found.completed if found is not None else None
+            if count is None and (rate := rates.get(pod.key)) is not None:
+                count = rate * window
+            if count is not None:
+                total += count
+                known = True
+    return total if known or not ready else None
+
+
+def measure_load(
+    group: Group,
+    together: Sequence[Group],
+    signals: Signals,
+    performances: Performances,
+    settings: FleetSettings,
+    now: float,
+) -> None:
+    """Fill in load, sizes and idleness of a group in SLO form; ``together`` are all groups of its model."""
+    work = group.slo
+    assert work is not None
+    if group.published:
+        measure_published(group, work, together, signals, performances, settings.load_window)
+        return
+    window = settings.load_window
+    model = signals.loads.get((group.namespace, group.model_id))
+    work.sizes = request_sizes(group.states, settings, now)
+    for state in group.states:
+        remember_sizes(state, work.sizes, settings, now)
+    work.full_window = _full_window(group, model.history if model is not None else (), window, now)
+    if signals.error is not None:
+        work.load_problem = f"Prometheus could not be read: {signals.error}"
+        return
+    if model is None or model.arrivals is None:
+        work.load_problem = f"the load of {group.name} is not known"
+        return
+    part = _part(group, together, performances, window)
+    if part is None:
+        work.load_problem = (
+            f"the load of {group.name} cannot be split between its service classes: no completions known"
+        )
+        return
+    work.load = max(0.0, model.arrivals) * part
+    work.idle = work.load <= _QUIET and _nothing_in_flight(group) and not completions(group, performances, window)
+    ahead = plan_ahead(model, group.states, settings, now) if work.load > _QUIET else NONE
+    work.planned = work.load * max(1.0, ahead.factor)
+    work.trend = ahead.text
+
+
+def _part(group: Group, together: Sequence[Group], performances: Performances, window: float) -> float | None:
+    """The group's share of the model's load, by what each group's pods finish."""
+    if len(together) == 1:
+        return 1.0
+    finished = [completions(other, performances, window) for other in together]
+    mine = finished[together.index(group)]
+    if mine is None or None in finished:
+        return None
+    total = fsum(count for count in finished if count is not None)
+    if total > 0:
+        return mine / total
+    # Nothing finished yet anywhere: every replica is as likely to get a request as any other.
+    ready = [sum(state.ready or 0 for state in other.states) for other in together]
+    return ready[together.index(group)] / sum(ready) if sum(ready) else None
+
+
+def _nothing_in_flight(group: Group) -> bool:
+    for state in group.states:
+        if len(state.units) < (state.ready or 0):
+            return False
+        if any(signal.running != 0 or signal.waiting != 0 for signal, _ in state.units):
+            return False
+    return True
+
+
+def _full_window(group: Group, history: Sequence[tuple[float, float]], window: float, now: float) -> bool:
+    """Whether the measured load covers a whole window, so that little of it is not just the beginning of much."""
+    if history:
+        return now - history[0][0] >= window
+    starts = [pod.ready_since for state in group.states for pod in state.pods if pod.ready_since is not None]
+    if not starts:
+        return True
+    return now - max(min(starts), min(state.variant.created for state in group.states)) >= window
+
+
+def measure_published(
+    group: Group,
+    work: GroupWork,
+    together: Sequence[Group],
+    signals: Signals,
+    performances: Performances,
+    window: float,
+) -> None:
+    """The load as documented: completions of the whole model, printed with two decimals and read again.
+
+    A missing series counts as zero there, but only once the model has metrics at all.
+    """
+    counted = [completions(other, performances, window) for other in together]
+    model = signals.loads.get((group.namespace, group.model_id))
+    if signals.error is not None:
+        work.load_problem = f"Prometheus could not be read: {signals.error}"
+        return
+    known = [count for count in counted if count is not None]
+    if known:
+        rate = fsum(known) / window
+    elif model is not None and model.arrivals is not None:
+        rate = max(0.0, model.arrivals)
+    else:
+        work.load_problem = f"the load of {group.name} is not known"
+        return
+    work.load = work.planned = _two_decimals(rate * 60) / 60
+    count = prompt = output = 0.0
+    for other in together:
+        for state in other.states:
+            for pod in state.pods:
+                found = performances.get((*pod.key, group.model_id))
+                if found is not None and found.completed:
+                    count += found.completed
+                    prompt += found.completed * (found.prompt_tokens or 0.0)
+                    output += found.completed * (found.output_tokens or 0.0)
+    work.sizes = RequestSizes(
+        float(int(_two_decimals(prompt / count))) if count else 0.0,
+        float(int(_two_decimals(output / count))) if count else 0.0,
+    )
+
+
+def _two_decimals(value: float) -> float:
+    return float(f"{value:.2f}")
+
+
+def request_sizes(states: Sequence[State], settings: FleetSettings, now: float) -> RequestSizes | None:
+    """Mean prompt and output tokens of the group: measured on enough requests, else remembered, else not known.
+
+    A ratio of few completions explodes when traffic stops, so it is not believed.
+    """
+    count = prompt = output = 0.0
+    for state in states:
+        for pod in work_of(state).performance:
+            if pod.completed and pod.prompt_tokens is not None and pod.output_tokens is not None:
+                count += pod.completed
+                prompt += pod.completed * pod.prompt_tokens
+                output += pod.completed * pod.output_tokens
+    if count >= settings.min_completions and output / count >= 1 and prompt >= 0:
+        return RequestSizes(prompt / count, output / count)
+    best: SLOMemory | None = None
+    for state in states:
+        known = work_of(state).memory
+        if known.tokens_at is None or known.prompt_tokens is None or (known.output_tokens or 0) < 1:
+            continue
+        if now - known.tokens_at <= settings.token_memory and (best is None or known.tokens_at > (best.tokens_at or 0)):
+            best = known
+    if best is None:
+        return None
+    return RequestSizes(best.prompt_tokens or 0.0, best.output_tokens or 1.0, measured=False)
+
+
+def remember_sizes(state: State, sizes: RequestSizes | None, settings: FleetSettings, now: float) -> None:
+    """Note sizes measured now, when they moved or half of the time they are remembered for is over."""
+    if sizes is None or not sizes.measured:
+        return
+    work = work_of(state)
+    known = work.memory
+    if (
+        known.tokens_at is not None
+        and abs(now - known.tokens_at) < settings.token_memory / 2
+        and _near(known.prompt_tokens, sizes.prompt)
+        and _near(known.output_tokens, sizes.output)
+    ):
+        return
+    fresh = {"prompt_tokens": round(sizes.prompt, 1), "output_tokens": round(sizes.output, 1), "tokens_at": round(now)}
+    work.memory = known.model_copy(update=fresh)
+
+
+def _near(known: float | None, value: float) -> bool:
+    return known is not None and abs(value - known) <= _MOVED * max(known, 1.0)
