@@ -17,7 +17,7 @@ Function = Callable[[FloatArray, IntArray], tuple[FloatArray, FloatArray]]
 """From points and their rows to values and derivatives; values may be infinite, derivatives unknown (NaN)."""
 
 MOST_STEPS = 80
-NEAR = 1e-6
+NEAR = 1e-7
 """Distance from the root at which one more Newton step, not evaluated, is as good as exact."""
 
 
