@@ -1,0 +1,186 @@
+"""``modelyard replay``: what policies would have cost on recorded traffic, and what users would have noticed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from modelyard.replay.trace import Trace
+
+Hear = Callable[[float], None]
+
+
+class Output(StrEnum):
+    """How to print."""
+
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+
+
+class Routing(StrEnum):
+    """How requests are spread (``modelyard.replay.settings.Routing``, not imported to say a few words)."""
+
+    LEAST_OUTSTANDING = "least-outstanding"
+    ROUND_ROBIN = "round-robin"
+    RANDOM = "random"
+
+
+def replay(
+    files: Annotated[
+        list[Path],
+        typer.Option("-f", "--filename", help="Manifest file or folder, '-' for standard input; repeat."),
+    ],
+    trace: Annotated[Path, typer.Option("--trace", help="CSV with a time, prompt and output tokens of each request.")],
+    policy: Annotated[
+        list[str],
+        typer.Option(
+            "--policy",
+            help="Policies to compare, separated by commas; repeat: default, published, fixed:3, hpa:queue=2, "
+            "keda:running=20, clairvoyant. Options follow: hpa:queue=2,min=1,max=20 or default:scale_down_delay=300.",
+        ),
+    ] = ["default"],  # noqa: B006
+    columns: Annotated[
+        str, typer.Option(help="Column names: time=NAME,prompt=NAME,output=NAME and, if there is one, model=NAME.")
+    ] = "",
+    slo_ttft: Annotated[str, typer.Option(help="Target for the time to first token.")] = "2s",
+    slo_itl: Annotated[str, typer.Option(help="Target for the mean inter-token latency of a request.")] = "60ms",
+    attainment: Annotated[float, typer.Option(help="Share of requests that should be within both.")] = 0.99,
+    rate: Annotated[float, typer.Option(help="So many times the requests.")] = 1.0,
+    prompt_scale: Annotated[float, typer.Option(help="So many times the prompt tokens.")] = 1.0,
+    output_scale: Annotated[float, typer.Option(help="So many times the output tokens.")] = 1.0,
+    start: Annotated[float, typer.Option(help="Begin at this minute of the trace.")] = 0.0,
+    minutes: Annotated[float | None, typer.Option(help="Replay so many minutes of it; default: to its end.")] = None,
+    diurnal: Annotated[
+        float | None, typer.Option(help="Repeat it for so many hours, following the course of a day from midnight.")
+    ] = None,
+    startup: Annotated[
+        str, typer.Option(help="From a pod's creation to Ready, where the engine's arguments do not say.")
+    ] = "120s",
+    profile: Annotated[
+        str | None, typer.Option(help="Engine profile (h100, a100, l40s); default: by the accelerator label.")
+    ] = None,
+    engine: Annotated[
+        str, typer.Option(help="Engine parameters over everything else: alpha=7,beta=0.05,kv_cache_tokens=400000.")
+    ] = "",
+    routing: Annotated[Routing, typer.Option(help="How the router chooses.")] = Routing.LEAST_OUTSTANDING,
+    queue_limit: Annotated[str, typer.Option(help="A request that waits so long for a replica is rejected.")] = "300s",
+    scrape: Annotated[str, typer.Option(help="Prometheus' scrape interval.")] = "15s",
+    fleet_settings: Annotated[
+        Path | None, typer.Option("--fleet-settings", help="YAML file with fleet settings, for default and published.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of everything random; equal seeds give equal results.")] = 0,
+    output: Annotated[Output, typer.Option("-o", "--output", help="How to print.")] = Output.TABLE,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Also write a folder: report, minute by minute, plots.")
+    ] = None,
+) -> None:
+    """Replay recorded traffic against a simulated fleet, policy by policy. No cluster is contacted."""
+    from modelyard.autoscaling.settings import FleetSettings
+    from modelyard.loop.manifests import read_manifests
+    from modelyard.loop.offline import fleet_from_files
+    from modelyard.loop.plan_files import one_document
+    from modelyard.loop.snapshot import Snapshot
+    from modelyard.replay import output as outputs
+    from modelyard.replay import settings as simulation
+    from modelyard.replay.compare import compare
+    from modelyard.replay.inputs import InputError, duration, numbers
+    from modelyard.replay.policies.parse import split
+    from modelyard.replay.variants import variants_of
+
+    try:
+        slo = simulation.SLO(duration("--slo-ttft", slo_ttft), duration("--slo-itl", slo_itl), attainment)
+        settings = simulation.SimulationSettings(
+            routing=simulation.Routing(routing.value),
+            queue_limit=duration("--queue-limit", queue_limit),
+            scrape_interval=duration("--scrape", scrape),
+            seed=seed,
+        )
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    wanted = split(",".join(policy))
+    if out is not None:
+        outputs.check_folder(out)
+    fleet_policy = (
+        one_document(fleet_settings, FleetSettings, "give fleet settings with --fleet-settings")
+        if fleet_settings
+        else FleetSettings()
+    )
+    manifests = read_manifests(files, [path for path in (fleet_settings, trace) if path])
+    fleet = fleet_from_files(manifests, Snapshot(), 0.0, fleet_policy)
+    variants = variants_of(
+        fleet, manifests, startup=duration("--startup", startup), profile=profile, engine=numbers("--engine", engine)
+    )
+    traffic = _traffic(trace, columns, start, minutes, diurnal, rate, prompt_scale, output_scale, seed)
+    for spec in variants:
+        if any("assumed" in source for source in spec.sources):
+            _warn(f"VariantAutoscaling {spec.key}: engine {', '.join(spec.sources)}; choose with --profile or --engine")
+    with _progress(len(wanted), traffic) as hear:
+        comparison = compare(traffic, variants, wanted, manifests, fleet_policy, slo, settings, hear)
+    context = {
+        "trace": {"file": str(trace), "requests": len(traffic), "seconds": traffic.duration, "rate": traffic.rate},
+        "variants": [
+            {"variant": str(s.key), "model": s.model, "engine": ", ".join(s.sources), "startup": s.startup}
+            for s in variants
+        ],
+        "seed": seed,
+    }
+    if out is not None:
+        outputs.write_folder(out, comparison.runs, comparison.summaries, slo, context)
+    if output is Output.JSON:
+        typer.echo(outputs.as_json(comparison.summaries, slo, context))
+    elif output is Output.CSV:
+        typer.echo(outputs.as_csv(comparison.summaries))
+    else:
+        typer.echo(outputs.table(comparison.summaries, slo, comparison.remarks))
+
+
+def _traffic(
+    path: Path,
+    columns: str,
+    start: float,
+    minutes: float | None,
+    diurnal: float | None,
+    rate: float,
+    prompt: float,
+    output: float,
+    seed: int,
+) -> Trace:
+    from modelyard.replay.trace import parse_columns, read_trace
+
+    traffic = read_trace(path, parse_columns(columns))
+    if start or minutes is not None:
+        traffic = traffic.stretch(start, minutes)
+    if diurnal is not None:
+        traffic = traffic.over_days(diurnal, seed=seed)
+    return traffic.scaled(rate=rate, prompt=prompt, output=output, seed=seed)
+
+
+@contextmanager
+def _progress(policies: int, traffic: Trace) -> Iterator[Callable[[str], Hear]]:
+    """A bar on a terminal, silence elsewhere: a function that opens a policy's bar and gives what moves it."""
+    if not sys.stderr.isatty():
+        yield lambda _: lambda _: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+
+        def begin(name: str) -> Hear:
+            task = progress.add_task(name, total=max(traffic.duration, 1.0))
+            return lambda now: progress.update(task, completed=now)
+
+        yield begin
+
+
+def _warn(text: str) -> None:
+    typer.secho(f"warning: {text}", fg=typer.colors.YELLOW, err=True)

@@ -1,0 +1,152 @@
+"""What Prometheus would have: samples of every pod at its own phase, and the queries policies ask of them.
+
+``take`` is given to the simulated fleet as its sampler; ``signals`` and the horizontal autoscalers read. Windows, rates
+and deltas are extrapolated to the edges of their window exactly as Prometheus does it; an instant value is the newest
+sample of the last five minutes, and none once the series was marked stale, some two scrapes after the pod ended.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from modelyard.replay.pods import SimulatedPod
+
+LOOKBACK: Final = 300.0
+"""Prometheus' default look-back of instant queries, seconds."""
+STALE_AFTER: Final = 2.2
+"""Scrape intervals after a target's end at which its series are marked stale."""
+
+
+class PodSample(NamedTuple):
+    """One scrape of one pod: gauges, and counters since the engine's start (sums of latencies in seconds)."""
+
+    at: float
+    kv: float
+    waiting: int
+    running: int
+    finished: int
+    finished_sized: int
+    prompt_tokens: float
+    output_tokens: float
+    ttft: float
+    ttft_count: int
+    itl: float
+    itl_count: int
+    prefix_queries: int
+    prefix_hits: int
+
+
+class Series:
+    """The samples of one pod, oldest first, as far back as anybody asks."""
+
+    __slots__ = ("pod", "samples")
+
+    def __init__(self, pod: SimulatedPod) -> None:
+        self.pod = pod
+        self.samples: deque[PodSample] = deque()
+
+    def window(self, now: float, seconds: float) -> list[PodSample]:
+        """The samples of (now - seconds, now], oldest first."""
+        begin = now - seconds
+        found: list[PodSample] = []
+        for sample in reversed(self.samples):
+            if sample.at <= begin:
+                break
+            if sample.at <= now:
+                found.append(sample)
+        found.reverse()
+        return found
+
+
+class Metrics:
+    """All series. ``keep`` is how many seconds of samples are needed at most."""
+
+    def __init__(self, scrape_interval: float, keep: float = 3600.0) -> None:
+        self.scrape_interval = scrape_interval
+        self.keep = max(keep, LOOKBACK)
+        self._series: dict[int, Series] = {}
+
+    def take(self, pod: SimulatedPod, now: float) -> None:
+        """Sample a pod whose engine stands at ``now``."""
+        series = self._series.get(pod.serial)
+        if series is None:
+            series = self._series[pod.serial] = Series(pod)
+        core, stats = pod.core, pod.core.stats
+        finished = stats.finished
+        samples = series.samples
+        samples.append(
+            PodSample(
+                now,
+                core.kv_usage,
+                core.num_waiting,
+                core.num_running,
+                sum(finished.values()),
+                stats.prompt_tokens.count,
+                stats.prompt_tokens.total,
+                stats.generation_tokens.total,
+                stats.ttft.total,
+                stats.ttft.count,
+                stats.itl.total,
+                stats.itl.count,
+                stats.prefix_queries_total,
+                stats.prefix_hits_total,
+            )
+        )
+        old = now - self.keep - LOOKBACK
+        while samples[0].at < old:
+            samples.popleft()
+
+    def series(self, now: float) -> Iterator[Series]:
+        """Every series that may still have samples somebody asks for, by pod number."""
+        old = now - self.keep - LOOKBACK
+        gone = [number for number, series in self._series.items() if series.samples[-1].at < old]
+        for number in gone:
+            del self._series[number]
+        return iter(self._series.values())
+
+    def instant(self, series: Series, now: float) -> PodSample | None:
+        """What an instant query sees: the newest sample, unless it is too old or the series was marked stale."""
+        sample = series.samples[-1]
+        if now - sample.at >= LOOKBACK:
+            return None
+        ended = series.pod.ended
+        if ended + STALE_AFTER * self.scrape_interval <= now:  # NaN while it has not ended
+            return None
+        return sample
+
+
+def increase(samples: Sequence[PodSample], field: Callable[[PodSample], float], now: float, seconds: float) -> float:
+    """``increase`` of a counter over the last ``seconds``; NaN when there are fewer than two samples."""
+    return _extrapolated(samples, field, now, seconds, counter=True)
+
+
+def delta(samples: Sequence[PodSample], field: Callable[[PodSample], float], now: float, seconds: float) -> float:
+    """``delta`` of a gauge over the last ``seconds``; NaN when there are fewer than two samples."""
+    return _extrapolated(samples, field, now, seconds, counter=False)
+
+
+def _extrapolated(
+    samples: Sequence[PodSample], field: Callable[[PodSample], float], now: float, seconds: float, *, counter: bool
+) -> float:
+    """The difference between the first and the last sample, carried on to both edges of the window.
+
+    Not further than half an average interval where the series seems to begin or end within the window, and a counter
+    not below zero. Counters never restart here: a pod's engine lives as long as its pod.
+    """
+    if len(samples) < 2:
+        return float("nan")
+    first, last = samples[0], samples[-1]
+    difference = field(last) - field(first)
+    sampled = last.at - first.at
+    average = sampled / (len(samples) - 1)
+    before, after = first.at - (now - seconds), now - last.at
+    limit = average * 1.1
+    if before >= limit:
+        before = average / 2
+    if counter and difference > 0 and (start := field(first)) >= 0:
+        before = min(before, sampled * start / difference)
+    if after >= limit:
+        after = average / 2
+    return difference * (sampled + before + after) / sampled

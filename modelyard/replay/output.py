@@ -1,0 +1,207 @@
+"""Reports on the terminal and as files: a table, JSON, CSV, and a folder with everything and the plots.
+
+Called by ``modelyard replay``. A folder is written beside its place and then moved there, so that an interrupt leaves
+either the old one or the new one.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+import math
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from modelyard.replay.plots import draw
+from modelyard.replay.report import Summary, Timeline, timeline
+from modelyard.replay.settings import SLO
+from modelyard.replay.simulate import Run
+
+REPORT = "report.json"
+WIDE = 10_000
+"""Columns where nobody is watching: a pipe has no width."""
+
+
+class OutputError(ValueError):
+    """The folder cannot be written; the message says why and what to do."""
+
+
+def table(summaries: Sequence[Summary], slo: SLO, remarks: Sequence[str] = ()) -> str:
+    """The comparison for people."""
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDE
+    console = Console(file=io.StringIO(), width=width, markup=False, emoji=False, highlight=False)
+    console.print(
+        f"SLO: TTFT {_seconds(slo.ttft)}, ITL {_seconds(slo.itl)}, both for {slo.attainment:.4g} of "
+        f"{summaries[0].requests:,} requests"
+        if summaries
+        else "nothing was replayed"
+    )
+    bounds = any(summary.bound is not None for summary in summaries)
+    grid = Table(header_style="bold", box=None, pad_edge=False)
+    titles = ["POLICY", "REPLICA-H", "COST", *(["× BOUND"] if bounds else []), "WITHIN SLO", "TTFT P50", "P95", "P99"]
+    titles += ["ITL P50", "P95", "P99", "UP", "DOWN", "PEAK", "MIN BELOW", "REJECTED", "KILLED", "WAITED"]
+    for title in titles:
+        justify: Literal["right", "left"] = "left" if title == "POLICY" else "right"
+        grid.add_column(title, justify=justify, no_wrap=title != "POLICY")
+    for s in summaries:
+        cells = [
+            s.policy,
+            f"{s.replica_hours:.2f}",
+            f"{s.cost:.2f}",
+            *([_ratio(s.cost, s.bound)] if bounds else []),
+            f"{s.attainment:.2%}",
+            *(_seconds(value) for p in (s.ttft, s.itl) for value in (p.p50, p.p95, p.p99)),
+            *(str(n) for n in (s.scale_ups, s.scale_downs, s.peak_replicas)),
+            f"{s.minutes_below}/{s.minutes}",
+            *(str(n) for n in (s.rejected, s.killed, s.waited)),
+        ]
+        colour = "" if s.attainment >= slo.attainment else "yellow"
+        grid.add_row(*(Text(cell, style=colour if n else "") for n, cell in enumerate(cells)))
+    console.print(grid)
+    for s in summaries:
+        for problem in s.problems:
+            console.print(f"{s.policy}: {problem}", soft_wrap=True)
+        if s.unfinished:
+            console.print(f"{s.policy}: {s.unfinished} requests were not done when the simulation stopped")
+    for remark in remarks:
+        console.print(remark, soft_wrap=True)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue().rstrip("\n")
+
+
+def _ratio(cost: float, bound: float | None) -> str:
+    if bound is None or bound <= 0:
+        return "-"
+    return f"{cost / bound:.2f}"
+
+
+def _seconds(value: float) -> str:
+    if math.isnan(value):
+        return "-"
+    return f"{value * 1000:.3g} ms" if value < 1 else f"{value:.3g} s"
+
+
+def as_json(summaries: Sequence[Summary], slo: SLO, context: dict[str, Any]) -> str:
+    """Everything as a document; NaN becomes null."""
+    document = {
+        **context,
+        "slo": dataclasses.asdict(slo),
+        "policies": [dataclasses.asdict(summary) for summary in summaries],
+    }
+    return json.dumps(_plain(document), indent=2, ensure_ascii=False, allow_nan=False)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(name): _plain(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def as_csv(summaries: Sequence[Summary]) -> str:
+    """One row per policy; nested numbers as ``ttft_p95``; an empty cell is not known."""
+    file = io.StringIO()
+    rows = [_flat(summary) for summary in summaries]
+    writer = csv.DictWriter(file, list(rows[0]) if rows else ["policy"], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return file.getvalue().rstrip("\n")
+
+
+def _flat(summary: Summary) -> dict[str, object]:
+    row: dict[str, object] = {}
+    for name, value in dataclasses.asdict(summary).items():
+        if name == "problems":
+            row[name] = "; ".join(value)
+        elif name == "hours_by_variant":
+            continue
+        elif isinstance(value, dict):
+            row.update({f"{name}_{part}": _cell(number) for part, number in value.items()})
+        else:
+            row[name] = _cell(value)
+    return row
+
+
+def _cell(value: object) -> object:
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return ""
+    return value
+
+
+def write_folder(
+    folder: Path, runs: Sequence[Run], summaries: Sequence[Summary], slo: SLO, context: dict[str, Any]
+) -> None:
+    """``report.json``, ``report.csv``, ``timeline.csv`` (all policies, minute by minute) and the plots.
+
+    An older report in the same place is replaced as a whole. Raises ``OutputError`` when something else is there or the
+    place cannot be written.
+    """
+    check_folder(folder)
+    target = folder.resolve()
+    temporary: Path | None = None
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+        lines = [timeline(run, slo) for run in runs]
+        (temporary / REPORT).write_text(as_json(summaries, slo, context) + "\n", encoding="utf-8")
+        (temporary / "report.csv").write_text(as_csv(summaries) + "\n", encoding="utf-8")
+        (temporary / "timeline.csv").write_text(_timelines(runs, lines), encoding="utf-8")
+        draw(temporary, runs, lines, slo)
+        temporary.chmod(0o755)
+        _put(temporary, target)
+    except OSError as error:
+        raise OutputError(f"--out {folder}: {error.strerror or error}; give a folder that can be written") from error
+    finally:
+        if temporary is not None:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def check_folder(folder: Path) -> None:
+    """Raises ``OutputError`` when ``folder`` is there and is neither empty nor an older report."""
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise OutputError(f"--out {folder}: is a file; give a folder")
+    if any(folder.iterdir()) and not (folder / REPORT).exists():
+        raise OutputError(f"--out {folder}: holds something else than a report; give an empty or a new folder")
+
+
+def _put(temporary: Path, target: Path) -> None:
+    """Move the new folder to its place; what was there goes only after."""
+    if not target.exists():
+        temporary.rename(target)
+        return
+    old = Path(tempfile.mkdtemp(prefix=f".{target.name}.old.", dir=target.parent))
+    try:
+        target.rename(old / "was")
+        try:
+            temporary.rename(target)
+        except BaseException:
+            (old / "was").rename(target)
+            raise
+    finally:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _timelines(runs: Sequence[Run], lines: Sequence[Timeline]) -> str:
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    names = [field.name for field in dataclasses.fields(Timeline)]
+    writer.writerow(["policy", *names])
+    for run, line in zip(runs, lines, strict=True):
+        for row in zip(*(getattr(line, name).tolist() for name in names), strict=True):
+            writer.writerow([run.policy, *(_cell(value) for value in row)])
+    return file.getvalue()

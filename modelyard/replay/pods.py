@@ -1,0 +1,133 @@
+"""A simulated pod: one engine in virtual time, its life from creation to end, and the step times its requests saw.
+
+Made and driven by ``fleet``; read by ``metrics`` and the policies. Times are seconds from the start of the trace; pods
+that were there before it have negative ones.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from enum import IntEnum
+
+from modelyard.local.engine.core import EngineCore
+from modelyard.local.engine.request import Request
+from modelyard.local.engine.stats import EngineStats, Histogram
+from modelyard.replay.variants import VariantSpec
+
+
+class Life(IntEnum):
+    """Where a pod is in its life."""
+
+    STARTING = 0
+    READY = 1
+    DRAINING = 2
+    ENDED = 3
+
+
+class StepLog(Histogram):
+    """The engine's histogram of inter-token latency, which also knows the longest step since any moment.
+
+    A stack of falling step times, each with the number of the run of steps it came from: whatever came before a longer
+    one can never be the maximum again, so a question is one binary search.
+    """
+
+    __slots__ = ("_lengths", "_numbers", "number", "resumed")
+
+    def __init__(self) -> None:
+        super().__init__(())
+        self.number = 0
+        self.resumed = 0.0
+        """Longest gap that a preemption made."""
+        self._numbers: list[int] = []
+        self._lengths: list[float] = []
+
+    def observe(self, value: float, count: int = -1) -> None:
+        """Add ``count`` equal steps; without a count it is the one gap of a request that had been preempted."""
+        if count < 0:
+            self.counts[0] += 1
+            self.total += value
+            self.resumed = max(self.resumed, value)
+            return
+        self.counts[0] += count
+        self.total += value * count
+        self.number += 1
+        lengths, numbers = self._lengths, self._numbers
+        while lengths and lengths[-1] <= value:
+            lengths.pop()
+            numbers.pop()
+        lengths.append(value)
+        numbers.append(self.number)
+
+    def longest_since(self, number: int) -> float:
+        """The longest step after the one of this ``number``; 0 when there was none."""
+        position = bisect_right(self._numbers, number)
+        return self._lengths[position] if position < len(self._lengths) else 0.0
+
+    def forget(self) -> None:
+        """Nobody will ask about steps so far."""
+        self._numbers.clear()
+        self._lengths.clear()
+
+
+class SimulatedPod:
+    """One replica. ``outstanding`` is what the router has sent and not got back; ``inflight`` the same by request."""
+
+    __slots__ = (
+        "core",
+        "created",
+        "ended",
+        "first_step",
+        "inflight",
+        "life",
+        "name",
+        "node",
+        "outstanding",
+        "ready_at",
+        "removed_at",
+        "scheduled",
+        "serial",
+        "steps",
+        "variant",
+        "wake",
+    )
+
+    def __init__(self, variant: VariantSpec, serial: int, created: float, seed: int) -> None:
+        self.variant = variant
+        self.serial = serial
+        self.name = f"{variant.key.name}-{serial}"
+        self.created = created
+        self.ready_at = math.nan
+        self.removed_at = math.nan
+        self.ended = math.nan
+        self.life = Life.STARTING
+        self.node = ""
+        self.steps = StepLog()
+        stats = EngineStats()
+        stats.itl = self.steps
+        self.core = EngineCore(variant.engine, stats=stats, seed=seed)
+        self.outstanding = 0
+        self.inflight: dict[int, Request] = {}
+        self.first_step: dict[int, int] = {}
+        self.wake = math.inf
+        """When something next happens in the engine."""
+        self.scheduled = math.inf
+        """The earliest entry for this pod in the simulation's agenda."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether it takes requests."""
+        return self.life is Life.READY
+
+    @property
+    def gone(self) -> bool:
+        """Whether it has ended."""
+        return self.life is Life.ENDED
+
+    @property
+    def active(self) -> bool:
+        """Whether the workload counts it: not being removed."""
+        return self.life <= Life.READY
+
+    def __repr__(self) -> str:
+        return f"<SimulatedPod {self.name} {self.life.name.lower()} outstanding={self.outstanding}>"

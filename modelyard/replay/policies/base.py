@@ -1,0 +1,50 @@
+"""What every policy is: a name, a cadence, and replicas by variant from what it can observe. Called by ``simulate``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from modelyard.autoscaling.fleet import Key
+from modelyard.replay.fleet import SimulatedFleet
+from modelyard.replay.metrics import Metrics
+from modelyard.replay.variants import VariantSpec
+
+
+class Policy(Protocol):
+    """One way to scale. Made for one simulation; it may remember things from tick to tick."""
+
+    name: str
+    interval: float
+    """Seconds between two ticks; infinite for one that never acts."""
+    keep: float
+    """Seconds of samples it needs at most."""
+
+    def initial(self, variants: Sequence[VariantSpec]) -> Mapping[Key, int]:
+        """The replicas to begin with, where they are not the manifests'. Called once, before the simulation."""
+        ...
+
+    def tick(self, now: float, fleet: SimulatedFleet, metrics: Metrics) -> Mapping[Key, int]:
+        """Replicas wanted now by variant; one left out stays as it is. ``now`` is seconds from the trace's start."""
+        ...
+
+
+class Fixed:
+    """The same number of replicas for every variant, from beginning to end; ``None``: what the manifests say."""
+
+    interval = float("inf")
+    keep = 0.0
+
+    def __init__(self, replicas: int | None = None) -> None:
+        if replicas is not None and replicas < 0:
+            raise ValueError(f"fixed: replicas must be >= 0, not {replicas}")
+        self.replicas = replicas
+        self.name = "fixed" if replicas is None else f"fixed:{replicas}"
+
+    def initial(self, variants: Sequence[VariantSpec]) -> Mapping[Key, int]:
+        """All of them from the start."""
+        return {} if self.replicas is None else {spec.key: self.replicas for spec in variants}
+
+    def tick(self, now: float, fleet: SimulatedFleet, metrics: Metrics) -> Mapping[Key, int]:
+        """Nothing, ever."""
+        return {}

@@ -1,0 +1,192 @@
+"""The real decision code as a policy: ``decide`` on a fleet built from the simulated one, tick by tick.
+
+What the cluster keeps between ticks is kept the same way: the memory as the annotation's text, the status as the merge
+patch the loop would send, and only when the loop would send one; both are read back by the loop's own reader. So a
+replayed decision is the one the loop would have made. Made by ``parse``.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from modelyard.autoscaling.decide import decide
+from modelyard.autoscaling.decision import DecisionRecord, Mode, TickDecision
+from modelyard.autoscaling.fleet import Fleet, Key, OwnerRef, Pod, Signals, Variant, Workload, WorkloadId
+from modelyard.autoscaling.memory import ANNOTATION, render_memory
+from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.zero_config import retentions
+from modelyard.loop import observe
+from modelyard.loop.actuate import to_remember
+from modelyard.loop.manifests import Manifest
+from modelyard.loop.offline import fleet_from_files
+from modelyard.loop.snapshot import Snapshot
+from modelyard.loop.status import needs_write, status_patch
+from modelyard.replay.fleet import SimulatedFleet
+from modelyard.replay.metrics import Metrics
+from modelyard.replay.pods import SimulatedPod
+from modelyard.replay.policies.horizontal import Behaviour, Horizontal
+from modelyard.replay.signals import SignalReader
+from modelyard.replay.variants import VariantSpec
+
+ORIGIN = 1_767_225_600.0
+"""The epoch second at which a replay begins (2026-01-01): decisions are made in absolute time."""
+
+OnDecision = Callable[[Fleet, TickDecision], None]
+
+
+class ModelyardPolicy:
+    """Decides as the loop would, on any manifests.
+
+    ``on_decision`` sees every fleet and decision. A variant in signal mode is moved by a horizontal autoscaler that
+    follows its gauge (``desired`` as an external metric, one per replica).
+    """
+
+    def __init__(
+        self,
+        manifests: Sequence[Manifest],
+        settings: FleetSettings | None = None,
+        name: str = "default",
+        on_decision: OnDecision | None = None,
+        gateway_metrics: bool = True,
+    ) -> None:
+        self.settings = settings or FleetSettings()
+        self.name = name
+        self.interval = self.settings.tick
+        self._gateway = gateway_metrics
+        self._on_decision = on_decision
+        self._base = fleet_from_files(manifests, Snapshot(), ORIGIN, self.settings)
+        self._bodies = {m.key: copy.deepcopy(m.body) for m in manifests if m.kind == "VariantAutoscaling"}
+        self._variants = {variant.key: variant for variant in self._base.variants}
+        self._periods = sorted(set(retentions(self._base.variants, self._base.config_maps, self.settings).values()))
+        self.keep = max(5 * self.settings.peak_window, self.settings.load_window, *self._periods, 0.0)
+        self._reader: SignalReader | None = None
+        self._followers: dict[Key, Horizontal] = {}
+        self.errors: dict[str, None] = {}
+        """What went wrong in any tick, each once."""
+
+    def initial(self, variants: Sequence[VariantSpec]) -> Mapping[Key, int]:
+        """As the manifests say."""
+        return {}
+
+    def tick(self, now: float, fleet: SimulatedFleet, metrics: Metrics) -> Mapping[Key, int]:
+        """Collect, decide, keep status and memory; what is to be written to the workloads."""
+        seen = self.observe(now, fleet, metrics)
+        decision = decide(seen, self.settings)
+        self.errors.update(dict.fromkeys(decision.errors))
+        if self._on_decision is not None:
+            self._on_decision(seen, decision)
+        by_workload = {spec.workload: spec.key for spec in fleet.variants.values()}
+        wanted: dict[Key, int] = {}
+        for record in decision.records:
+            variant = self._variants[record.variant]
+            self._keep(variant, record, seen.now)
+            scaled = by_workload.get(record.workload)
+            if scaled is None or record.target is None:
+                continue
+            if record.mode is Mode.SIGNAL:
+                follower = self._followers.setdefault(scaled, self._follower(seen, record.workload))
+                wanted[scaled] = follower.external(now, fleet.spec[scaled], float(record.target), 1.0)
+            elif record.write is not None:
+                wanted[scaled] = record.write
+        return wanted
+
+    def observe(self, now: float, fleet: SimulatedFleet, metrics: Metrics) -> Fleet:
+        """The fleet as ``collect`` would see it now."""
+        workloads = dict(self._base.workloads)
+        pods: list[Pod] = []
+        for key, spec in fleet.variants.items():
+            assert spec.workload is not None
+            alive = fleet.pods_of(key)
+            workloads[spec.workload] = _workload(workloads[spec.workload], fleet.spec[key], alive)
+            pods += [_pod(pod, spec) for pod in alive]
+        return dataclasses.replace(
+            self._base,
+            now=ORIGIN + now,
+            variants=tuple(self._variants[variant.key] for variant in self._base.variants),
+            workloads=workloads,
+            pods=tuple(pods),
+            signals=self._signals(now, fleet, metrics),
+        )
+
+    def _signals(self, now: float, fleet: SimulatedFleet, metrics: Metrics) -> Signals:
+        settings = self.settings
+        if self._reader is None:
+            self._reader = SignalReader(metrics, ORIGIN, history=settings.trend_window)
+        models = {spec.model for spec in fleet.variants.values()}
+        return self._reader.read(
+            now,
+            peak_window=settings.peak_window,
+            load_window=settings.load_window,
+            retentions=self._periods,
+            gateway_queue={model: float(fleet.queued(model)) for model in sorted(models)} if self._gateway else {},
+        )
+
+    def _keep(self, variant: Variant, record: DecisionRecord, now: float) -> None:
+        """Memory and status as the loop would write them, and the object as it would be read back."""
+        memory = to_remember(record)
+        status_due = needs_write(record, variant, now, self.settings.status_refresh)
+        if memory == variant.memory and not status_due:
+            return
+        body = self._bodies[variant.key]
+        if memory != variant.memory:
+            text = render_memory(memory)
+            annotations = {ANNOTATION: text if text != "{}" else None}
+            body = merge_patch(body, {"metadata": {"annotations": annotations}})
+        if status_due:
+            conditions = (body.get("status") or {}).get("conditions") or []
+            body = merge_patch(body, {"status": status_patch(record, conditions, now)})
+        self._bodies[variant.key] = body
+        self._variants[variant.key] = observe.variant(body)
+
+    def _follower(self, fleet: Fleet, workload: WorkloadId | None) -> Horizontal:
+        consumer = next((one for one in fleet.consumers if one.target == workload), None)
+        return Horizontal(
+            Behaviour(),
+            minimum=(consumer.minimum if consumer is not None else None) or 1,
+            maximum=(consumer.maximum if consumer is not None else None) or 10_000,
+        )
+
+
+def merge_patch(target: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
+    """RFC 7386: mappings are merged, ``None`` takes away, everything else replaces. Neither argument is changed."""
+    merged = dict(target)
+    for name, value in patch.items():
+        if value is None:
+            merged.pop(name, None)
+        elif isinstance(value, Mapping):
+            under = merged.get(name)
+            merged[name] = merge_patch(under if isinstance(under, Mapping) else {}, value)
+        else:
+            merged[name] = value
+    return merged
+
+
+def _workload(base: Workload, replicas: int, alive: Sequence[SimulatedPod]) -> Workload:
+    """Pods that are going away are not counted in a workload's status."""
+    return dataclasses.replace(
+        base,
+        spec_replicas=replicas,
+        status_replicas=sum(pod.active for pod in alive),
+        ready=sum(pod.ready for pod in alive),
+    )
+
+
+def _pod(pod: SimulatedPod, spec: VariantSpec) -> Pod:
+    workload = spec.workload
+    assert workload is not None
+    # Kubernetes keeps whole seconds.
+    return Pod(
+        key=Key(workload.namespace, pod.name),
+        uid=pod.name,
+        owner=OwnerRef(f"{workload.group}/v1" if workload.group else "v1", workload.kind, workload.name, ""),
+        created=float(int(ORIGIN + pod.created)),
+        ready_since=float(int(ORIGIN + pod.ready_at)) if pod.ready else None,
+        phase="Running",
+        deleting=not pod.active,
+        node=pod.node,
+        gpus=spec.gpus,
+        labels=spec.labels,
+    )

@@ -1,0 +1,170 @@
+"""How a replay went, in numbers: what it cost, what users noticed, how much it scaled. Called by ``output`` and tests.
+
+Percentiles are over the requests that were answered (linear interpolation); attainment is over all of them, so that a
+request that failed counts as a miss.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from modelyard.replay.requests import Outcome
+from modelyard.replay.settings import SLO
+from modelyard.replay.simulate import Run, Steps
+
+MINUTE = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Percentiles:
+    """Of the answered requests, in seconds; NaN when there are none."""
+
+    p50: float
+    p95: float
+    p99: float
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """One policy's row. Replica time is counted from a replica's creation to its end, within the trace's duration.
+
+    ``cost`` is replica-hours times each variant's cost. ``attainment`` is the share of all requests within both
+    targets. ``itl_max`` are percentiles of each request's longest gap between tokens. ``minutes_below`` are the minutes
+    (of those with arrivals, ``minutes``) in which the attainment of that minute's arrivals was below the SLO's.
+    ``rejected`` found no replica in time or were refused by the engine; ``waited`` found none ready on arrival.
+    ``bound`` is the least cost that any policy could have reached at this attainment, where it was computed.
+    """
+
+    policy: str
+    requests: int
+    replica_hours: float
+    cost: float
+    attainment: float
+    ttft_attainment: float
+    itl_attainment: float
+    ttft: Percentiles
+    itl: Percentiles
+    itl_max: Percentiles
+    scale_ups: int
+    scale_downs: int
+    peak_replicas: int
+    minutes: int
+    minutes_below: int
+    rejected: int
+    killed: int
+    unfinished: int
+    waited: int
+    hours_by_variant: Mapping[str, float]
+    problems: tuple[str, ...] = ()
+    bound: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """A replay minute by minute: ``arrivals``, ``attainment`` and 95th percentile of TTFT of that minute's arrivals
+    (NaN without any), mean ``replicas`` in existence and mean ``ready`` ones."""
+
+    minute: NDArray[np.int64]
+    arrivals: NDArray[np.int64]
+    attainment: NDArray[np.float64]
+    ttft_p95: NDArray[np.float64]
+    replicas: NDArray[np.float64]
+    ready: NDArray[np.float64]
+
+
+def summarize(run: Run, slo: SLO, bound: float | None = None) -> Summary:
+    """The row of one replay."""
+    results = run.results
+    count = len(results.at)
+    in_ttft, in_itl = results.within(slo)
+    both = in_ttft & in_itl
+    outcomes = np.bincount(results.outcome, minlength=len(Outcome))
+    minute = _minutes(run)
+    arrivals = np.bincount(minute)
+    met = np.bincount(minute, weights=both.astype(np.float64))
+    busy = arrivals > 0
+    below = int(np.count_nonzero(met[busy] < slo.attainment * arrivals[busy] - 1e-9))
+    hours = {str(spec.key): run.replica_seconds(spec.key) / 3600 for spec in run.variants}
+    return Summary(
+        policy=run.policy,
+        requests=count,
+        replica_hours=sum(hours.values()),
+        cost=sum(hours[str(spec.key)] * spec.cost for spec in run.variants),
+        attainment=float(both.mean()),
+        ttft_attainment=float(in_ttft.mean()),
+        itl_attainment=float(in_itl.mean()),
+        ttft=_percentiles(results.ttft[results.answered]),
+        itl=_percentiles(results.itl[results.answered]),
+        itl_max=_percentiles(results.itl_max[results.answered]),
+        scale_ups=sum(action.after > action.before for action in run.actions if action.at <= run.duration),
+        scale_downs=sum(action.after < action.before for action in run.actions if action.at <= run.duration),
+        peak_replicas=max(run.replicas()[1]),
+        minutes=int(np.count_nonzero(busy)),
+        minutes_below=below,
+        rejected=int(outcomes[Outcome.NO_REPLICA] + outcomes[Outcome.REFUSED]),
+        killed=int(outcomes[Outcome.KILLED]),
+        unfinished=int(outcomes[Outcome.UNFINISHED]),
+        waited=int(results.waited.sum()),
+        hours_by_variant=hours,
+        problems=run.problems,
+        bound=bound,
+    )
+
+
+def timeline(run: Run, slo: SLO) -> Timeline:
+    """The replay minute by minute."""
+    results = run.results
+    minute = _minutes(run)
+    length = max(1, math.ceil(run.duration / MINUTE))
+    arrivals = np.bincount(minute, minlength=length)
+    in_ttft, in_itl = results.within(slo)
+    met = np.bincount(minute, weights=(in_ttft & in_itl).astype(np.float64), minlength=length)
+    p95 = np.full(length, np.nan)
+    edges = np.searchsorted(minute, np.arange(length + 1))
+    for number in range(length):
+        part = slice(edges[number], edges[number + 1])
+        p95[number] = _percentile(results.ttft[part][results.answered[part]], 95)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        attainment = np.where(arrivals > 0, met / arrivals, np.nan)
+    return Timeline(
+        np.arange(length),
+        arrivals,
+        attainment,
+        p95,
+        _mean_by_minute(run.replicas(), length, run.duration),
+        _mean_by_minute(run.replicas(ready=True), length, run.duration),
+    )
+
+
+def _minutes(run: Run) -> NDArray[np.int64]:
+    # The request at the very end belongs to the last minute.
+    last = max(1, math.ceil(run.duration / MINUTE)) - 1
+    return np.minimum(run.results.at // MINUTE, last).astype(np.int64)
+
+
+def _percentiles(values: NDArray[np.float64]) -> Percentiles:
+    return Percentiles(_percentile(values, 50), _percentile(values, 95), _percentile(values, 99))
+
+
+def _percentile(values: NDArray[np.float64], share: float) -> float:
+    known = values[~np.isnan(values)]
+    return float(np.percentile(known, share)) if len(known) else math.nan
+
+
+def _mean_by_minute(steps: Steps, length: int, duration: float) -> NDArray[np.float64]:
+    """Time means of a step function over each minute; the last one only as far as the trace goes."""
+    times, counts = np.array(steps[0]), np.array(steps[1], dtype=np.float64)
+    area = np.concatenate([[0.0], np.cumsum(counts[:-1] * np.diff(times))])
+
+    def until(at: NDArray[np.float64]) -> NDArray[np.float64]:
+        place = np.maximum(np.searchsorted(times, at, side="right") - 1, 0)
+        return np.asarray(area[place] + counts[place] * (at - times[place]), dtype=np.float64)
+
+    edges = np.minimum(np.arange(length + 1) * MINUTE, duration)
+    spans = np.diff(edges)
+    return np.asarray(np.where(spans > 0, np.diff(until(edges)) / np.where(spans > 0, spans, 1), counts[-1]))

@@ -1,0 +1,68 @@
+"""What can be set for a simulation, whatever the policy: the SLO, the router, sampling and the cluster's delays.
+
+Built by the command line and benchmarks.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+SLACK = 1e-9
+
+
+class Routing(StrEnum):
+    """How the router chooses among the ready replicas of a model."""
+
+    LEAST_OUTSTANDING = "least-outstanding"
+    ROUND_ROBIN = "round-robin"
+    RANDOM = "random"
+
+
+@dataclass(frozen=True, slots=True)
+class SLO:
+    """Targets for each request, in seconds: time to first token and mean inter-token latency.
+
+    ``attainment`` is the share of requests (0 to 1) that should be within both; a request that fails misses both, one
+    of a single token has no inter-token latency and misses none.
+    """
+
+    ttft: float = 2.0
+    itl: float = 0.06
+    attainment: float = 0.99
+
+    def __post_init__(self) -> None:
+        for name in ("ttft", "itl"):
+            if not (math.isfinite(value := getattr(self, name)) and value > 0):
+                raise ValueError(f"SLO {name} must be a duration > 0, not {value!r}")
+        if not 0 < self.attainment <= 1:
+            raise ValueError(f"SLO attainment must be a share above 0 and at most 1, not {self.attainment!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class SimulationSettings:
+    """The world around the policy. Durations are seconds.
+
+    ``queue_limit``: a request that found no ready replica for so long is rejected. ``scrape_interval``: Prometheus'.
+    ``actuation_delay``: from a decision to the pods it creates or ends. ``drain_limit``: how long after the last
+    arrival the simulation goes on for requests that are still being served. ``gateway_metrics``: whether the router's
+    queue is visible to policies, as an inference gateway's is. ``pre_roll``: seconds for which the first replicas have
+    been idle, and sampled, before the first request.
+    """
+
+    routing: Routing = Routing.LEAST_OUTSTANDING
+    queue_limit: float = 300.0
+    scrape_interval: float = 15.0
+    actuation_delay: float = 1.0
+    drain_limit: float = 900.0
+    gateway_metrics: bool = True
+    pre_roll: float = 600.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("queue_limit", "actuation_delay", "drain_limit", "pre_roll"):
+            if not (math.isfinite(value := getattr(self, name)) and value >= 0):
+                raise ValueError(f"{name} must be a number of seconds >= 0, not {value!r}")
+        if not (math.isfinite(self.scrape_interval) and self.scrape_interval > 0):
+            raise ValueError(f"scrape_interval must be a number of seconds > 0, not {self.scrape_interval!r}")

@@ -1,0 +1,109 @@
+"""One replay: a trace, a fleet and a policy in; every request's result and every replica's life out.
+
+Called by ``modelyard replay``, by benchmarks and by tests.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from modelyard.autoscaling.fleet import Key
+from modelyard.replay.fleet import ScaleAction, SimulatedFleet
+from modelyard.replay.metrics import Metrics
+from modelyard.replay.pods import SimulatedPod
+from modelyard.replay.policies.base import Policy
+from modelyard.replay.requests import Results
+from modelyard.replay.settings import SimulationSettings
+from modelyard.replay.trace import Trace
+from modelyard.replay.variants import VariantSpec
+
+Steps = tuple[list[float], list[int]]
+"""Times at which a count changes, and the count from then on."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """A finished replay. Times are seconds from the start of the trace; replica time is counted up to its end."""
+
+    policy: str
+    trace: Trace
+    variants: tuple[VariantSpec, ...]
+    results: Results
+    pods: tuple[SimulatedPod, ...]
+    actions: tuple[ScaleAction, ...]
+    problems: tuple[str, ...] = ()
+
+    @property
+    def duration(self) -> float:
+        """Seconds for which replicas are counted."""
+        return self.trace.duration
+
+    def replica_seconds(self, variant: Key) -> float:
+        """Time that replicas existed, from creation to end, start-up and draining included."""
+        return sum(
+            max(0.0, min(_or(pod.ended, self.duration), self.duration) - max(pod.created, 0.0))
+            for pod in self.pods
+            if pod.variant.key == variant
+        )
+
+    def replicas(self, variant: Key | None = None, *, ready: bool = False) -> Steps:
+        """How many replicas existed (``ready``: took requests) over time; ``None``: of all variants."""
+        changes: dict[float, int] = {0.0: 0}
+        for pod in self.pods:
+            if variant is not None and pod.variant.key != variant:
+                continue
+            begin, end = (pod.ready_at, pod.removed_at) if ready else (pod.created, pod.ended)
+            if np.isnan(begin) or begin > self.duration:
+                continue
+            changes[max(begin, 0.0)] = changes.get(max(begin, 0.0), 0) + 1
+            if not np.isnan(end) and end <= self.duration:
+                changes[max(end, 0.0)] = changes.get(max(end, 0.0), 0) - 1
+        times = sorted(changes)
+        return times, np.cumsum([changes[time] for time in times]).tolist()
+
+
+def simulate(
+    trace: Trace,
+    variants: Sequence[VariantSpec],
+    policy: Policy,
+    settings: SimulationSettings | None = None,
+    progress: Callable[[float], None] | None = None,
+) -> Run:
+    """Replay the trace. ``progress`` is told the simulated time now and then.
+
+    Raises ``ValueError`` when the trace does not fit the fleet (models) or holds nothing.
+    """
+    settings = settings or SimulationSettings()
+    if not len(trace):
+        raise ValueError("the trace has no requests (in the stretch chosen): nothing can be replayed")
+    initial: Mapping[Key, int] = policy.initial(variants)
+    chosen = tuple(dataclasses.replace(spec, initial=initial.get(spec.key, spec.initial)) for spec in variants)
+    metrics = Metrics(settings.scrape_interval, policy.keep)
+    acts = policy.interval < float("inf")
+    fleet = SimulatedFleet(trace, chosen, settings, metrics.take if acts else None)
+
+    def tick(now: float) -> Mapping[Key, int]:
+        if progress is not None:
+            progress(now)
+        return policy.tick(now, fleet, metrics)
+
+    fleet.run(tick if acts else None, policy.interval)
+    if progress is not None:
+        progress(trace.duration)
+    return Run(
+        policy.name,
+        trace,
+        chosen,
+        fleet.log.columns(),
+        tuple(fleet.pods),
+        tuple(fleet.actions),
+        tuple(getattr(policy, "errors", ())),
+    )
+
+
+def _or(value: float, otherwise: float) -> float:
+    return otherwise if np.isnan(value) else value
