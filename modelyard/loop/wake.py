@@ -35,6 +35,8 @@ SLOWEST = 30.0
 """Seconds between two questions to a source that keeps failing or has nothing to say."""
 LOOK_AGAIN = 30.0
 """Seconds after which InferencePools and picker addresses are looked up again."""
+FRESH = 5.0
+"""Seconds after which a reading is not handed to a tick any more."""
 CONCURRENCY = 8
 TOKEN = "EPP_METRIC_READER_BEARER_TOKEN"
 
@@ -116,11 +118,11 @@ class WakeWatch:
         """
         sleeping = at_zero(fleet.variants, fleet.workloads)
         variants = [v for v in fleet.variants if v.key in sleeping and v.labels.get(INSTANCE_LABEL) == self._instance]
-        problems = await self._arrange(variants, sleeping)
         now = asyncio.get_running_loop().time()
+        problems = await self._arrange(variants, sleeping)
         late = [s for s in self._sources.values() if s.picker and s.next_at <= now]
         await asyncio.gather(*(self._ask(source) for source in late))
-        return self._merge(fleet, problems)
+        return self._merge(fleet, problems, now)
 
     async def wait(self, timeout: float) -> bool:
         """Wait up to ``timeout`` seconds for demand that no tick was woken for yet; whether there is some."""
@@ -157,12 +159,12 @@ class WakeWatch:
             await self._look_up({key.namespace for key in self._models})
             if self._pools_error:
                 problems.append(f"{self._pools_error}; demand for models at zero is seen in Prometheus only")
-            served: dict[Pool, set[Key]] = {}
+            served: dict[Key, tuple[Pool, set[Key]]] = {}
             for key in self._models:
                 found = pool_of(self._pools, key.namespace, sleeping[key].template_labels)
                 if found is not None:
-                    served.setdefault(found, set()).add(key)
-            for one, keys in served.items():
+                    served.setdefault(found.key, (found, set()))[1].add(key)
+            for one, keys in served.values():
                 want(_Source(f"InferencePool {one.key}", self._picker_reader(one), picker=True), keys)
         if self._models and not isinstance(self._prometheus, PrometheusError):
             want(_Source("gateway queue", self._gateway_reader(self._prometheus)), set(self._models))
@@ -263,6 +265,9 @@ class WakeWatch:
                 source.said, source.delay, error = {}, self._slower(source), None
             except _Failed as failure:
                 source.said, source.delay, error = {}, self._slower(source), str(failure)
+            except asyncio.CancelledError:
+                source.next_at = clock() + self._interval  # it was slow; a tick must not wait for it all over again
+                raise
         if error is not None and error != source.error:
             log.warning("%s cannot be asked for waiting requests: %s", source.name, error)
         source.error = error
@@ -274,15 +279,14 @@ class WakeWatch:
 
     # Handing over
 
-    def _merge(self, fleet: Fleet, problems: list[str]) -> Fleet:
-        """Fresh readings into the signals: the larger of what Prometheus and the source itself say."""
-        now = asyncio.get_running_loop().time()
+    def _merge(self, fleet: Fleet, problems: list[str], now: float) -> Fleet:
+        """Readings that were fresh at ``now`` into the signals: the larger of what Prometheus and the source say."""
         signals = fleet.signals
         wake = dict(signals.wake)
         queue = dict(signals.gateway_queue)
         problems = [*problems, *(f"{s.name}: {s.error}" for s in self._sources.values() if s.picker and s.error)]
         for source in self._sources.values():
-            if now - source.said_at > source.delay + self._interval:
+            if now - source.said_at > source.delay + FRESH:
                 continue
             if source.name == "gateway queue":
                 models = {self._models[key] for key in source.said if key in self._models}
