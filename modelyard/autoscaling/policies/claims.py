@@ -1,12 +1,27 @@
-"""Bindings whose target somebody else scales as well: never two writers. Pure; called by ``autoscaling.decide``."""
+"""Bindings whose target somebody else scales as well: never two writers. Pure; called before ``policies.decide``."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import replace
 
 from modelyard.autoscaling.fleet import Fleet, Key, WorkloadId
 from modelyard.autoscaling.policies.view import BindingView
+
+REASON = "ConflictingScaler"
+
+
+def without_rivals(views: Iterable[BindingView], fleet: Fleet) -> tuple[BindingView, ...]:
+    """The views, with ``problem`` set for those that are claimed; a problem of their own comes first."""
+    views = tuple(views)
+    found = claimed(views, fleet)
+    return tuple(
+        replace(view, problem=found[view.key], problem_reason=REASON)
+        if view.key in found and view.problem is None
+        else view
+        for view in views
+    )
 
 
 def claimed(views: Iterable[BindingView], fleet: Fleet) -> dict[Key, str]:
@@ -35,6 +50,7 @@ def claimed(views: Iterable[BindingView], fleet: Fleet) -> dict[Key, str]:
         elif fleet.consumers_error is not None:
             found[view.key] = (
                 f"whether an HPA or ScaledObject scales the target is not known ({fleet.consumers_error}): "
-                "not scaling, only reporting; grant list on horizontalpodautoscalers (autoscaling) and scaledobjects (keda.sh)"
+                "not scaling, only reporting; grant list on horizontalpodautoscalers (autoscaling) and "
+                "scaledobjects (keda.sh)"
             )
     return found

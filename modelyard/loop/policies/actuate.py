@@ -1,8 +1,8 @@
 """Carry out the decisions about bindings: memory, then status, then the workloads. Called by ``modelyard.loop.tick``.
 
 The order is that of variants, and harmless to be killed in: memory first, so that a window or a panic begun is known to
-a successor; then what was decided, for people; the workloads last. ``lastScaleTime`` alone follows a successful change.
-Each binding is on its own; one that fails is reported and tried again by the next tick.
+a successor; then what was decided, for people; the workloads last. A workload that somebody else moved meanwhile is
+left alone. Each binding is on its own; one that fails is reported and tried again by the next tick.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from modelyard.autoscaling.decision import DecisionRecord
@@ -19,8 +19,9 @@ from modelyard.autoscaling.policies.memory import ANNOTATION, render_memory
 from modelyard.autoscaling.policies.view import BindingDecision, BindingView
 from modelyard.cluster import Cluster, ClusterError, Conflict, NotFound
 from modelyard.loop.actuate import Fence, resource_of
-from modelyard.loop.policies.objects import BINDINGS
-from modelyard.loop.policies.status import needs_write, scaled_units, status_patch
+from modelyard.loop.policies.objects import BINDINGS, POLICIES, PolicySpec
+from modelyard.loop.policies.state import PolicyState
+from modelyard.loop.policies.status import needs_write, policy_status, status_patch
 
 log = logging.getLogger(__name__)
 
@@ -54,38 +55,59 @@ async def actuate_bindings(
     decisions: Sequence[BindingDecision],
     fence: Fence,
     refresh: float,
+    state: PolicyState,
     *,
     now: float,
-    told: dict[Key, float] | None = None,
 ) -> BindingOutcome:
-    """Write what changed. Raises ``NotTheWriter`` as soon as the fence says so.
+    """Write what changed, and what the policies mean to their statuses. Raises ``NotTheWriter`` if the fence says so.
 
-    ``now`` is the time decided at; ``told`` remembers when a status was written last (see ``status.needs_write``).
+    ``now`` is the time decided at, ``refresh`` the seconds a status may lag behind where only texts changed.
     """
     outcome = BindingOutcome()
-    told = {} if told is None else told
     by_key = {view.key: view for view in views}
     gate = asyncio.Semaphore(CONCURRENCY)
 
     async def one(decision: BindingDecision) -> None:
+        view = by_key[decision.binding]
         async with gate:
             fence.check()
             try:
-                due = needs_write(decision, by_key[decision.binding], now, refresh, told.get(decision.binding))
-                await _CarryOut(cluster, by_key[decision.binding], decision, fence, outcome, now).run(due, told)
+                due = needs_write(decision, view, now, refresh, state.told.get(view.key))
+                await _CarryOut(cluster, view, decision, fence, outcome, now).run(due, state.told)
             except ClusterError as error:
-                outcome.errors[decision.binding] = str(error)
-                log.warning("AutoscalingPolicyBinding %s: %s", decision.binding, error)
+                outcome.errors[view.key] = str(error)
+                log.warning("AutoscalingPolicyBinding %s: %s", view.key, error)
+
+    async def explain(policy: PolicySpec) -> None:
+        async with gate:
+            await _explain(cluster, policy, fence, outcome, now)
 
     tasks = [asyncio.create_task(one(decision)) for decision in decisions]
+    tasks += [asyncio.create_task(explain(p)) for p in state.listed_policies if policy_status(p, now) is not None]
     try:
         await asyncio.gather(*tasks)
     finally:
         for task in tasks:
             task.cancel()
-    for key in told.keys() - by_key.keys():
-        del told[key]
+    for key in state.told.keys() - by_key.keys():
+        del state.told[key]
     return outcome
+
+
+async def _explain(cluster: Cluster, policy: PolicySpec, fence: Fence, outcome: BindingOutcome, now: float) -> None:
+    """Write a policy's status: nothing depends on it, so that a failure is only logged."""
+
+    def change(current: dict[str, Any]) -> dict[str, Any] | None:
+        fence.check()
+        if current["metadata"]["uid"] != policy.uid or current["metadata"].get("generation") != policy.generation:
+            return None
+        return policy_status(replace(policy, status=current.get("status") or {}), now)
+
+    try:
+        if await cluster.update_status(POLICIES, policy.key.name, policy.key.namespace, change, timeout=fence.check()):
+            outcome.written += 1
+    except ClusterError as error:
+        log.warning("AutoscalingPolicy %s: what it means could not be written to its status: %s", policy.key, error)
 
 
 @dataclass
@@ -105,26 +127,25 @@ class _CarryOut:
             current = await self._remember()
             if current is None:
                 return
-        units = self.decision.units
+        writes = [record for record in self.decision.records if record.write is not None]
         if due:
-            if not await self._write_status(current, units, moved=()):
+            if not await self._write_status(current):
                 return
             told[self.view.key] = self.now
-        elif any(record.write is not None for record in self.decision.records) and not await self._still_wanted(
-            current
-        ):
+        elif writes and not await self._still_wanted(current):
             return
-        moved: list[WorkloadId] = []
-        try:
-            for record in self.decision.records:
-                if record.write is not None and record.workload is not None and await self._scale(record):
-                    moved.append(record.workload)
-        finally:
-            if moved:
-                await self._write_status(None, units, moved)
+        for record in writes:
+            try:
+                await self._scale(record)
+            except ClusterError as error:  # the other targets' shares are still right
+                self._note(self.outcome.errors, str(error))
+                log.warning("AutoscalingPolicyBinding %s: %s", self.view.key, error)
+
+    def _note(self, kept: dict[Key, str], why: str) -> None:
+        kept[self.view.key] = f"{kept[self.view.key]}; {why}" if self.view.key in kept else why
 
     def _skip(self, why: str) -> None:
-        self.outcome.skipped[self.view.key] = why
+        self._note(self.outcome.skipped, why)
 
     def _superseded(self, current: Mapping[str, Any]) -> str | None:
         metadata = current["metadata"]
@@ -162,10 +183,8 @@ class _CarryOut:
             self._drop(why)
         return why is None
 
-    async def _write_status(
-        self, current: dict[str, Any] | None, units: Sequence[Mapping[str, object]], moved: Sequence[WorkloadId]
-    ) -> bool:
-        """Whether the decision still holds and is now on record; ``moved`` are workloads that were just scaled."""
+    async def _write_status(self, current: dict[str, Any] | None) -> bool:
+        """Whether the decision still holds and is now on record. ``current`` is the object if it has just been read."""
         key, superseded = self.view.key, list[str]()
 
         def change(current: dict[str, Any]) -> dict[str, Any] | None:
@@ -173,10 +192,7 @@ class _CarryOut:
             if why := self._superseded(current):
                 superseded.append(why)
                 return None
-            names = {record.workload: index for index, record in enumerate(self.decision.records)}
-            indices = {names[workload] for workload in moved}
-            stored = current.get("status") or {}
-            return status_patch(self.decision, scaled_units(units, stored, indices, self.now), stored, self.now)
+            return status_patch(self.decision, current.get("status") or {}, self.now)
 
         try:
             await self.cluster.update_status(
@@ -189,14 +205,12 @@ class _CarryOut:
             log.warning("AutoscalingPolicyBinding %s: its status is being rewritten constantly: %s", key, error)
             return await self._still_wanted(None)
         if superseded:
-            if not moved:
-                self._drop(superseded[0])
+            self._drop(superseded[0])
             return False
         self.outcome.written += 1
         return True
 
-    async def _scale(self, record: DecisionRecord) -> bool:
-        """Whether the workload was changed."""
+    async def _scale(self, record: DecisionRecord) -> None:
         assert record.write is not None
         assert record.workload is not None
         workload = record.workload
@@ -206,21 +220,20 @@ class _CarryOut:
             kind = await resource_of(self.cluster, workload)
             scale = await self.cluster.read_scale(kind, name, namespace, timeout=self.fence.check())
             if scale.replicas == record.write:
-                return False
+                return
             if scale.replicas != target.current:
                 self._skip(
                     f"{workload} went from {target.current} to {scale.replicas} replicas meanwhile; "
                     "the next tick decides anew"
                 )
-                return False
+                return
             await self.cluster.write_scale(
                 kind, name, namespace, record.write, resource_version=scale.resource_version, timeout=self.fence.check()
             )
         except NotFound:
             self._skip(f"{workload} was deleted meanwhile")
-            return False
+            return
         except Conflict:
             self._skip(f"{workload} was changed meanwhile; the next tick decides anew")
-            return False
+            return
         self.outcome.scaled[self.view.key, workload] = (scale.replicas, record.write)
-        return True

@@ -67,6 +67,7 @@ async def list_bindings(
 ) -> ListedBindings:
     """The first half: what there is to observe. ``observe_bindings`` can then run beside other reading."""
     spaces = selection.namespaces or ((settings.watch_namespace,) if settings.watch_namespace else ())
+    state.listed_policies = ()
     try:
         items = await _list(cluster, BINDINGS, spaces, selection.label_selector)
     except UnknownKind:
@@ -82,6 +83,7 @@ async def list_bindings(
         found = state.policies.all(await _list(cluster, POLICIES, sorted({b.view.key.namespace for b in bindings})))
     except (UnknownKind, Forbidden) as error:
         return ListedBindings(tuple(bindings), {}, str(error))
+    state.listed_policies = found
     return ListedBindings(tuple(bindings), {policy.key: policy for policy in found})
 
 
@@ -99,11 +101,13 @@ class _Plan:
     pods: TargetPods
     metrics: tuple[str, ...] = ()
     """Policy metrics that come from the pods."""
+    active: bool = False
+    """Whether there is anything to decide on."""
 
     @property
     def wanted(self) -> frozenset[str]:
         """Families to keep of its pods' pages; none: no need to scrape."""
-        return frozenset((*self.metrics, *(DEMAND if self.spec.minimum == 0 else ())))
+        return frozenset((*self.metrics, *(DEMAND if self.spec.minimum == 0 else ()))) if self.active else frozenset()
 
 
 async def observe_bindings(
@@ -185,13 +189,14 @@ def _queries(listed: ListedBindings) -> Iterable[str]:
 
 
 def _policy_of(binding: BindingSpec, listed: ListedBindings) -> tuple[PolicyView | None, str | None]:
+    """The policy, or what is wrong with it; neither when there is none of that name."""
     key = Key(binding.view.key.namespace, binding.view.policy_name)
     found = listed.policies.get(key)
     if found is not None:
         return found.view, found.problem
     if listed.policies_error is not None:
         return None, f"AutoscalingPolicies could not be listed: {listed.policies_error}"
-    return None, f"AutoscalingPolicy {key} does not exist; create it, or correct spec.policyRef.name"
+    return None, None
 
 
 def _plan(
@@ -203,7 +208,8 @@ def _plan(
     state: PolicyState,
 ) -> list[_Plan]:
     policy, _ = _policy_of(binding, listed)
-    metrics = () if policy is None or binding.view.problem is not None else tuple(policy.targets)
+    active = policy is not None and binding.view.problem is None
+    metrics = tuple(policy.targets) if policy is not None else ()
     plans = []
     for spec in binding.targets:
         workload, problem = _workload_of(spec, workloads, errors)
@@ -211,7 +217,7 @@ def _plan(
         if workload is not None:
             found = pods.of(workload, spec.match_labels, state.startup.get(workload.id))
         outside = {*binding.sources.get("", ()), *binding.sources.get(spec.name, ())}
-        plans.append(_Plan(spec, workload, problem, found, tuple(m for m in metrics if m not in outside)))
+        plans.append(_Plan(spec, workload, problem, found, tuple(m for m in metrics if m not in outside), active))
     return plans
 
 

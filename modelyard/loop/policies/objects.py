@@ -82,23 +82,26 @@ class BindingSpec:
 
 @dataclass(frozen=True, slots=True)
 class PolicySpec:
-    """A policy, or why it cannot be followed."""
+    """A policy, or why it cannot be followed. ``status`` is its status as it stands."""
 
     key: Key
+    uid: str
+    generation: int
     view: PolicyView | None
     problem: str | None
-    uid: str
-    policy: AutoscalingPolicy | None = None
+    status: Mapping[str, Any] = field(default_factory=dict)
 
 
 def policy(obj: Object) -> PolicySpec:
     """An AutoscalingPolicy with the behaviour in effect."""
-    key, uid = key_of(obj), obj["metadata"].get("uid", "")
+    metadata = obj["metadata"]
+    view, problem = None, None
     try:
-        parsed = AutoscalingPolicy.parse(dict(obj))
+        view = policy_view(AutoscalingPolicy.parse(dict(obj)))
     except ResourceInvalid as error:
-        return PolicySpec(key, None, str(error), uid)
-    return PolicySpec(key, policy_view(parsed), None, uid, parsed)
+        problem = str(error)
+    generation = int(metadata.get("generation") or 0)
+    return PolicySpec(key_of(obj), metadata.get("uid", ""), generation, view, problem, obj.get("status") or {})
 
 
 def binding(obj: Object) -> BindingSpec:
@@ -115,11 +118,6 @@ def binding(obj: Object) -> BindingSpec:
     scaling = spec.get("scalingConfiguration")
     parts = (optimizer or {}).get("params") or () if optimizer is not None else (scaling,) if scaling else ()
     targets = tuple(_distinct_names([one for part in parts if (one := _target(part, key.namespace)) is not None]))
-    problems += [
-        f"{one.name}: metricEndpoint.port {one.port} is not a port; give one from 1 to 65535"
-        for one in targets
-        if not 0 < one.port < 65536
-    ]
     sources, grace = {}, DEFAULT_GRACE
     try:
         sources = _sources(annotations.get(SOURCES), {one.name for one in targets})

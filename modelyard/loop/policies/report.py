@@ -47,7 +47,7 @@ def _moved(decision: BindingDecision, record: DecisionRecord, outcome: BindingOu
     return outcome.scaled.get((decision.binding, record.workload)) if record.workload is not None else None
 
 
-def notices(view: BindingView, decision: BindingDecision, outcome: BindingOutcome) -> tuple[list[Notice], list[Notice]]:
+def notices(decision: BindingDecision, outcome: BindingOutcome) -> tuple[list[Notice], list[Notice]]:
     """What to tell of a binding: always (something happened), and unless it was said recently (something stands)."""
     happened = []
     standing = [notice for notice in decision.notices if notice.reason not in MOVED]
@@ -56,8 +56,6 @@ def notices(view: BindingView, decision: BindingDecision, outcome: BindingOutcom
         if (moved := _moved(decision, record, outcome)) is not None:
             text = f"{record.workload} {moved[0]} → {moved[1]}: {record.message}"
             happened.append(Notice(MOVED[0] if moved[1] > moved[0] else MOVED[1], text))
-    if view.memory_problem:
-        standing.append(Notice("StateUnreadable", view.memory_problem, "Warning"))
     for failure in (outcome.skipped.get(decision.binding), outcome.errors.get(decision.binding)):
         if failure:
             standing.append(Notice("ActuationDelayed", failure, "Warning"))
@@ -77,7 +75,7 @@ async def report_bindings(
     events: list[tuple[BindingView, Notice]] = []
     for decision in decisions:
         view = by_key[decision.binding]
-        happened, standing = notices(view, decision, outcome)
+        happened, standing = notices(decision, outcome)
         about = f"{BINDINGS.kind} {view.key}"
         events += [(view, notice) for notice in (*happened, *(n for n in standing if said.is_new(about, n, now)))]
 

@@ -40,7 +40,8 @@ class Parsed(Generic[T]):
 class PolicyState:
     """The scraper's connections, snapshots of counters and histograms, parsed objects, learnt start-up times.
 
-    ``async with PolicyState() as state``: closes the connections. ``told`` is when a binding's status was last written.
+    ``async with PolicyState() as state``: closes the connections. ``told`` is when a binding's status was last written,
+    ``listed_policies`` what the last tick read.
     """
 
     def __init__(self, scraper: Scraper | None = None) -> None:
@@ -50,6 +51,7 @@ class PolicyState:
         self.histories = Histories()
         self.startup: dict[WorkloadId, float] = {}
         self.told: dict[Key, float] = {}
+        self.listed_policies: tuple[PolicySpec, ...] = ()
 
     async def __aenter__(self) -> Self:
         return self

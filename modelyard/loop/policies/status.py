@@ -1,14 +1,18 @@
-"""From a decision about a binding to the status it should have, and whether that is worth a write. Pure.
+"""The status that a binding should have after a decision, and a policy of its own accord; whether to write it. Pure.
 
 Called by ``modelyard.loop.policies.actuate``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
+from modelyard.autoscaling import conditions
+from modelyard.autoscaling.policies.defaults import describe, manifest
 from modelyard.autoscaling.policies.view import BindingDecision, BindingView
+from modelyard.loop.observe import conditions as stored_conditions
+from modelyard.loop.policies.objects import PolicySpec
 from modelyard.loop.status import QUIET_SHARE, condition_body, timestamp
 
 TIMES = ("lastScaleTime",)
@@ -24,31 +28,14 @@ def unit_body(unit: Mapping[str, object]) -> dict[str, Any]:
     }
 
 
-def scaled_units(
-    units: Sequence[Mapping[str, object]], stored: Mapping[str, Any], moved: Collection[int], now: float
-) -> list[dict[str, Any]]:
-    """The units with the time of their last successful change: ``now`` for the ``moved`` ones, else what is stored."""
-    before = {unit.get("name"): unit.get("lastScaleTime") for unit in stored.get("units") or ()}
-    bodies = []
-    for index, unit in enumerate(units):
-        body = unit_body({name: value for name, value in unit.items() if name not in TIMES})
-        known = timestamp(now) if index in moved else before.get(unit.get("name"))
-        if known:
-            body["lastScaleTime"] = known
-        bodies.append(body)
-    return bodies
-
-
-def status_patch(
-    decision: BindingDecision, units: Sequence[Mapping[str, Any]], stored: Mapping[str, Any], now: float
-) -> dict[str, Any]:
+def status_patch(decision: BindingDecision, stored: Mapping[str, Any], now: float) -> dict[str, Any]:
     """A merge patch for the status: our fields, and our conditions merged with those of others."""
     fresh = {condition.type: condition_body(condition, now) for condition in decision.conditions}
     merged = [fresh.pop(item["type"], dict(item)) for item in stored.get("conditions") or () if item.get("type")]
     return {
         "observedGeneration": decision.generation,
         "conditions": [*merged, *fresh.values()],
-        "units": list(units),
+        "units": [unit_body(unit) for unit in decision.units],
         **_totals(decision, stored),
     }
 
@@ -68,7 +55,7 @@ def needs_write(decision: BindingDecision, view: BindingView, now: float, refres
     stored = view.status
     if stored.get("observedGeneration") != decision.generation:
         return True
-    if scaled_units(decision.units, stored, (), now) != list(stored.get("units") or ()):  # type: ignore[call-overload]
+    if stored.get("units", []) != [unit_body(unit) for unit in decision.units]:
         return True
     if any(stored.get(name) != value for name, value in _totals(decision, stored).items()):
         return True
@@ -84,3 +71,27 @@ def needs_write(decision: BindingDecision, view: BindingView, now: float, refres
             return True
         texts_differ = texts_differ or before.message != condition.message
     return texts_differ and (told is None or now - told >= refresh / QUIET_SHARE)
+
+
+def policy_status(policy: PolicySpec, now: float) -> dict[str, Any] | None:
+    """The merge patch that tells what a policy means with every default filled in; ``None``: it says so already."""
+    before = stored_conditions(policy.status.get("conditions"))
+    if policy.view is None:
+        story, effective = ("False", "InvalidConfiguration", policy.problem or ""), None
+    else:
+        behaviour = policy.view.behaviour
+        story, effective = ("True", "Accepted", describe(behaviour)), manifest(behaviour)
+    after = conditions.build(before, (("Ready", story),), policy.generation, now)
+    same = (
+        policy.status.get("observedGeneration") == policy.generation
+        and policy.status.get("effectiveBehavior") == effective
+        and set(after) <= set(before)
+    )
+    if same:
+        return None
+    others = [item for item in policy.status.get("conditions") or () if item.get("type") != "Ready"]
+    return {
+        "observedGeneration": policy.generation,
+        "conditions": [*others, *(condition_body(one, now) for one in after)],
+        "effectiveBehavior": effective,
+    }
