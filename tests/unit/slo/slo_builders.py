@@ -63,10 +63,9 @@ class SLO:
     @property
     def base(self) -> Serving:
         load = () if self.load is None else (self.load,) * self.replicas
-        fields: dict[str, Any] = {"desired": self.replicas, "accelerator": None, "current": self.replicas}
+        fields = {"desired": self.replicas, "accelerator": None, "current": self.replicas, "load": load}
         return Serving(
             self.name,
-            load,
             model=self.model,
             running=self.running,
             gpus=self.count,
