@@ -70,7 +70,10 @@ def decide_binding(view: BindingView, settings: FleetSettings, now: float) -> Bi
     assert problem is not None
     memory = _followed(view, memory, {}, now)
     records = tuple(
-        _record(view, target, how, target.current, False, problem.reason, f"{problem.text}; replicas are kept")
+        replace(
+            _record(view, target, how, target.current, False, problem.reason, f"{problem.text}; replicas are kept"),
+            publish=False,
+        )
         for target in view.targets
     )
     return _decision(view, records, "Stable", story.of_problem(view, problem.text, now), notices, memory, problem.text)
@@ -126,7 +129,10 @@ def _target_record(
     if outcome.replicas is None:
         reason, message = story.of_skip(target, metrics)
         decided = reason == "AtZero"
-        return _record(view, target, how, target.current, decided, reason, message)
+        # Somebody else may still be on the way to what was asked for last.
+        wanted = story.desired_before(view, target) if how.mode is Mode.SIGNAL and not decided else None
+        kept = target.current if wanted is None else min(max(wanted, target.minimum), target.maximum)
+        return _record(view, target, how, kept, decided, reason, message)
     replicas = outcome.replicas[key]
     reason, message = story.of_target(view, target, outcome, replicas)
     record = _record(view, target, how, replicas, True, reason, message)
