@@ -1,6 +1,7 @@
 """How long sizing a fleet takes: 10,000 (variant, accelerator) pairs with two latency targets each, on one core.
 
     python benchmarks/sizing.py [--rows 10000] [--batch 64 256] [--rounds 3] [--sample 5]
+                                [--percentile 95]
 
 Prints the seconds of ``size`` in repaired mode and the ratio to a reference in this file: the documented algorithm
 (chain over all states, bisection to 1e-6) in plain double-precision Python, one row after the other. The reference is
@@ -111,12 +112,16 @@ def main() -> None:
     parser.add_argument("--batch", type=int, nargs="+", default=[64, 256])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--sample", type=int, default=5)
+    parser.add_argument("--percentile", type=float, help="also time sizing for this percentile of TTFT")
     options = parser.parse_args()
     for batch in options.batch:
         profiles, targets = build(options.rows, batch)
         taken = seconds(lambda p=profiles, t=targets: size(p, t), options.rounds)  # type: ignore[misc]
         ours = size(profiles, targets).rate
         print(f"max batch {batch}, {options.rows} rows: {taken:.3f} s, {taken / options.rows * 1e6:.0f} µs per row")
+        if options.percentile is not None:
+            took = seconds(lambda p=profiles, t=targets: size(p, t, percentile=options.percentile), options.rounds)  # type: ignore[misc]
+            print(f"  for the {options.percentile:g}th percentile of TTFT: {took:.3f} s")
         columns = (profiles.alpha, profiles.beta, profiles.gamma, profiles.delta)
         sample = np.linspace(0, options.rows - 1, options.sample).astype(int)
         theirs = []
