@@ -34,6 +34,13 @@ class Thresholds(NamedTuple):
     queue_trigger: float = 3.0
 
 
+class TokenThresholds(NamedTuple):
+    """The token analyzer's: load over capacity above which a model grows, and below which it may shrink."""
+
+    up: float = 0.85
+    down: float = 0.70
+
+
 BUILT_IN: Mapping[str, object] = {
     "kvCacheThreshold": 0.80,
     "queueLengthThreshold": 5.0,
@@ -46,7 +53,6 @@ BUILT_IN: Mapping[str, object] = {
 }
 _NUMBERS = tuple(name for name, value in BUILT_IN.items() if isinstance(value, float))
 _SUBJECT = ("model_id", "namespace")
-_GLOBAL_ONLY = ("enableLimiter", "analyzerName")
 TOKEN_ANALYZER = "saturation"
 
 
@@ -56,12 +62,14 @@ class Effective:
 
     ``errors`` forbid a decision. ``unsafe`` values pass the documented validation and still make scaling endless or
     impossible: they forbid a decision in repaired mode and are warnings in published mode. ``step`` shows the values.
+    ``tokens`` are the thresholds of the token analyzer where it decides, ``None`` where the percentage analysis does.
     """
 
     thresholds: Thresholds
     errors: tuple[str, ...]
     unsafe: tuple[str, ...]
     step: Step
+    tokens: TokenThresholds | None = None
 
 
 class _Layer(NamedTuple):
@@ -78,7 +86,15 @@ class _Map:
         self.source = source
         self.default = _Layer("", {}, {})
         self.overrides: dict[tuple[str, str | None], _Layer] = {}
-        self.resolved: dict[tuple[str, str | None] | None, Effective] = {}
+        self.resolved: dict[tuple[tuple[str, str | None] | None, str], Effective] = {}
+        """By override (``None``: only the default entry) and analyzer."""
+
+    def override(self, namespace: str, model_id: str) -> tuple[str, str | None] | None:
+        """The override that applies to a model."""
+        for subject in ((model_id, namespace), (model_id, None)):
+            if subject in self.overrides:
+                return subject
+        return None
 
 
 class SaturationConfigs:
@@ -105,15 +121,18 @@ class SaturationConfigs:
     def resolve(self, namespace: str, model_id: str) -> Effective:
         """The effective configuration of a model in a namespace. Never raises: problems are in ``errors``."""
         source = self._map_for(namespace)
-        subject: tuple[str, str | None] | None = (model_id, namespace)
-        if subject not in source.overrides:
-            subject = (model_id, None) if (model_id, None) in source.overrides else None
-        effective = source.resolved.get(subject)
+        subject = source.override(namespace, model_id)
+        analyzer = self._analyzer(namespace, model_id)
+        effective = source.resolved.get((subject, analyzer))
         if effective is None:
-            effective = source.resolved[subject] = self._merge(
-                source, source.overrides.get(subject) if subject else None
-            )
+            effective = self._merge(source, source.overrides[subject] if subject else None, analyzer)
+            source.resolved[subject, analyzer] = effective
         return effective
+
+    def _analyzer(self, namespace: str, model_id: str) -> str:
+        """Which analyzer decides is for the global ConfigMap alone to say, by model if it wants."""
+        subject = self._global.override(namespace, model_id)
+        return _analyzer_of(self._global.default, self._global.overrides[subject] if subject else None)
 
     def _map_for(self, namespace: str) -> _Map:
         if not namespace or namespace == self._global_namespace:
@@ -137,15 +156,16 @@ class SaturationConfigs:
         for entry in document.entries:
             is_default = entry.key == DEFAULT_ENTRY
             layer = self._layer(document, entry)
-            for field in _GLOBAL_ONLY:
-                if field in layer.values and not (is_default and local is None):
-                    self._warn(
-                        document, f"{entry.where}: {field} is read from the global 'default' entry only; ignored here"
-                    )
+            if "enableLimiter" in layer.values and not (is_default and local is None):
+                text = "enableLimiter is read from the global 'default' entry only; ignored here"
+                self._warn(document, f"{entry.where}: {text}")
+            if "analyzerName" in layer.values and local is not None:
+                text = "analyzerName is read from the global ConfigMap only; ignored here"
+                self._warn(document, f"{entry.where}: {text}")
+            elif layer.values.get("analyzerName") not in (None, "", TOKEN_ANALYZER):
+                self._unknown_analyzer(document, layer)
             if is_default:
                 result.default = layer
-                if local is None and layer.values.get("analyzerName"):
-                    self._analyzer_notice(document, layer)
                 continue
             subject = entry_subject(entry, local)
             if subject is None:
@@ -160,19 +180,20 @@ class SaturationConfigs:
             else:
                 result.overrides[subject] = layer
         for subject in (None, *result.overrides):
-            effective = self._merge(result, result.overrides[subject] if subject else None)
-            result.resolved[subject] = effective
-            if subject is None or effective.step is not result.resolved[None].step:
-                for message in (*effective.errors, *effective.unsafe, *_unwise(effective, self._settings)):
-                    self._warn(document, message)
+            override = result.overrides[subject] if subject else None
+            if local is None:
+                analyzer = _analyzer_of(result.default, override)
+            else:
+                analyzer = self._analyzer(local, subject[0] if subject else "")
+            effective = self._merge(result, override, analyzer)
+            result.resolved[subject, analyzer] = effective
+            for message in (*effective.errors, *effective.unsafe, *_unwise(effective, self._settings)):
+                self._warn(document, message)
         return result
 
-    def _analyzer_notice(self, document: Document, layer: _Layer) -> None:
+    def _unknown_analyzer(self, document: Document, layer: _Layer) -> None:
         name = layer.values["analyzerName"]
-        if name == TOKEN_ANALYZER:
-            text = "the token analyzer is not available; the percentage analysis decides instead"
-        else:
-            text = f"unknown analyzer; known is {TOKEN_ANALYZER!r} or none; the percentage analysis decides"
+        text = f"unknown analyzer; known is {TOKEN_ANALYZER!r} or none; the percentage analysis decides"
         message = f"{layer.where}: analyzerName = {name!r}: {text}"
         self.notices.append((document.name, Notice("AnalyzerNotAvailable", message, "Warning")))
 
@@ -190,7 +211,7 @@ class SaturationConfigs:
                 values[field] = float(value) if field in _NUMBERS else value  # type: ignore[arg-type]
         return _Layer(entry.where, values, errors)
 
-    def _merge(self, source: _Map, override: _Layer | None) -> Effective:
+    def _merge(self, source: _Map, override: _Layer | None, analyzer: str) -> Effective:
         layers = [source.default] if override is None else [source.default, override]
         merged = dict(BUILT_IN)
         origin: dict[str, str] = {}
@@ -200,10 +221,19 @@ class SaturationConfigs:
             origin.update(dict.fromkeys(layer.values, layer.where))
             # A field that a layer sets well is not spoilt by a bad value beneath it.
             errors = {field: text for field, text in errors.items() if field not in layer.values} | dict(layer.errors)
+        merged["analyzerName"] = analyzer
         invalid, unsafe = _validate(merged, origin, layers[-1].where or "built-in defaults")
         where = " + ".join(layer.where for layer in layers if layer.where) or source.source
         step = Step("configuration", None, None, f"{_summary(merged)} from {where}")
-        return Effective(_thresholds(merged), (*errors.values(), *invalid), unsafe, step)
+        tokens = _token_thresholds(merged) if analyzer == TOKEN_ANALYZER else None
+        return Effective(_thresholds(merged), (*errors.values(), *invalid), unsafe, step, tokens)
+
+
+def _analyzer_of(default: _Layer, override: _Layer | None) -> str:
+    name = default.values.get("analyzerName", "")
+    if override is not None:
+        name = override.values.get("analyzerName", name)
+    return str(name)
 
 
 def _wrong_type(field: str, value: object) -> str | None:
@@ -228,8 +258,17 @@ def _thresholds(merged: Mapping[str, object]) -> Thresholds:
     )
 
 
+def _token_thresholds(merged: Mapping[str, object]) -> TokenThresholds:
+    up, down = merged["scaleUpThreshold"], merged["scaleDownBoundary"]
+    assert isinstance(up, float)
+    assert isinstance(down, float)
+    return TokenThresholds(up, down)
+
+
 def _summary(merged: Mapping[str, object]) -> str:
-    names = ("kvCacheThreshold", "queueLengthThreshold", "kvSpareTrigger", "queueSpareTrigger")
+    names: tuple[str, ...] = ("kvCacheThreshold", "queueLengthThreshold", "kvSpareTrigger", "queueSpareTrigger")
+    if merged["analyzerName"] == TOKEN_ANALYZER:
+        names = ("kvCacheThreshold", "queueLengthThreshold", "scaleUpThreshold", "scaleDownBoundary")
     return ", ".join(f"{name} {merged[name]:g}" for name in names)
 
 
@@ -252,9 +291,7 @@ def _validate(
     if 0 <= kv < kv_trigger <= 1:
         errors.append(say("kvCacheThreshold", f"must not be below kvSpareTrigger = {kv_trigger:g}"))
     if merged["analyzerName"] == TOKEN_ANALYZER:
-        up, down = merged["scaleUpThreshold"], merged["scaleDownBoundary"]
-        assert isinstance(up, float)
-        assert isinstance(down, float)
+        up, down = _token_thresholds(merged)
         for field, value in (("scaleUpThreshold", up), ("scaleDownBoundary", down)):
             if not 0 < value <= 1:
                 errors.append(say(field, "must be above 0 and at most 1"))

@@ -1,4 +1,7 @@
-"""Learning how long a variant's pods take from creation to Ready. Called by ``records`` for every variant."""
+"""Learning how long a variant's pods take from creation to Ready. Called by ``records`` for every variant.
+
+Head-room plans that far ahead, and a scaling may take twice as long before it is given up.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +11,27 @@ from modelyard.autoscaling.fleet import Pod
 
 _LONGEST = 7200.0
 _TOLERANCE = 0.2
+_NOT_A_START = 5.0
+"""A pod this many times slower than the fastest has not started slowly, it has lost and regained its readiness."""
 
 
 def learn_startup(known: float | None, pods: Sequence[Pod]) -> float | None:
     """The start-up time in seconds after looking at ``pods``; the known one unless it is off by more than a fifth.
 
-    The fastest of the ready pods: one that lost and regained readiness looks like a slow start, and must not decide.
-    The tolerance keeps the memory from changing with every pod.
+    The (lower) median of the ready pods, without those that lost their readiness in between and those that could not
+    be scheduled: neither says how long a start takes. The tolerance keeps the memory from changing with every pod.
     """
-    times = [pod.ready_since - pod.created for pod in pods if pod.ready_since is not None]
+    times = sorted(
+        time
+        for pod in pods
+        if pod.ready_since is not None
+        and not pod.unschedulable
+        and 0 <= (time := pod.ready_since - pod.created) <= _LONGEST
+    )
     if not times:
         return known
-    fastest = min(times)
-    if not 0 <= fastest <= _LONGEST or (known is not None and abs(fastest - known) <= _TOLERANCE * known + 1):
+    starts = [time for time in times if time <= _NOT_A_START * max(times[0], 1.0)]
+    usual = starts[(len(starts) - 1) // 2]
+    if known is not None and abs(usual - known) <= _TOLERANCE * known + 1:
         return known
-    return float(round(fastest))
+    return float(round(usual))

@@ -90,8 +90,8 @@ def _scale_up(group: Group, analysis: Assessment, settings: FleetSettings, ahead
     provided = _provided(states, analysis)
     coming = sum(s.coming for s in states) + analysis.warming
     missing = wanted - provided
-    if not coming:
-        missing = max(min(filter(None, map(analysis.worth, states)), default=1.0), missing)
+    if not coming and missing <= 0:
+        missing = min(filter(None, map(analysis.worth, states)), default=1.0)
     if ahead.text:
         numbers = f"{ahead.text}; {numbers}"
     if missing <= 0:

@@ -145,13 +145,16 @@ class TestMemory:
         ("known", "times", "learnt"),
         [
             (None, [], None),
-            (None, [60, 70, 80], 60),
+            (None, [60, 70, 80], 70),
+            (None, [60, 70, 80, 90], 70),
             (60.0, [7000, 61, 7000], 60.0),  # most pods lost their readiness for a while
             (60.0, [65, 65], 60.0),
             (60.0, [90, 91], 90),
             (None, [60, 86_400], 60),  # one pod lost its readiness for a day
             (None, [86_400], None),
             (None, [-5], None),
+            (None, [-5, 60], 60),  # a clock that was set back
+            (None, [0.2, 0.4, 3], 0),
         ],
     )
     def test_start_up_is_robust(self, known, times, learnt):

@@ -11,7 +11,7 @@ from modelyard.autoscaling.config_maps import look_alikes
 from modelyard.autoscaling.decide import decide
 from modelyard.autoscaling.decision import Action
 from modelyard.autoscaling.fleet import Key
-from modelyard.autoscaling.saturation_config import SaturationConfigs, Thresholds
+from modelyard.autoscaling.saturation_config import SaturationConfigs, Thresholds, TokenThresholds
 from modelyard.autoscaling.settings import FleetSettings
 
 SETTINGS = FleetSettings()
@@ -231,16 +231,51 @@ class TestNamespaceLocal:
         found = configs(maps={self.LOCAL: {"default": "{enableLimiter: true, analyzerName: saturation}"}})
         found.resolve("chat", "m")
         assert not found.limiter
-        ignored = [m for m in messages(found) if "is read from the global 'default' entry only" in m]
-        assert len(ignored) == 2
+        assert found.resolve("chat", "m").tokens is None
+        assert any("enableLimiter is read from the global 'default' entry only" in m for m in messages(found))
+        assert any("analyzerName is read from the global ConfigMap only" in m for m in messages(found))
 
 
 class TestAnalyzerAndNames:
-    def test_token_analyzer_is_announced_as_not_available(self):
-        found = configs({"default": "analyzerName: saturation"})
-        assert not found.resolve("n", "m").errors, "its defaults are filled in before validation"
-        assert any("percentage analysis decides instead" in message for message in messages(found))
-        assert one(Serving(load=[(0.9, 9)]), config={"default": "analyzerName: saturation"}).target == 2
+    def test_token_analyzer_with_its_defaults(self):
+        found = configs({"default": "analyzerName: saturation"}).resolve("n", "m")
+        assert not found.errors, "its defaults are filled in before validation"
+        assert found.tokens == TokenThresholds(0.85, 0.70)
+        assert "scaleUpThreshold 0.85, scaleDownBoundary 0.7" in found.step.detail
+
+    def test_percentages_are_the_default(self):
+        assert configs({"default": "scaleUpThreshold: 0.9"}).resolve("n", "m").tokens is None
+
+    def test_chosen_and_tuned_by_model(self):
+        data = {
+            "default": "{analyzerName: saturation, scaleUpThreshold: 0.9}",
+            "tuned": "{model_id: tuned, scaleDownBoundary: 0.5}",
+            "old": "{model_id: old, analyzerName: ''}",
+        }
+        found = configs(data)
+        assert found.resolve("n", "m").tokens == TokenThresholds(0.9, 0.7)
+        assert found.resolve("n", "tuned").tokens == TokenThresholds(0.9, 0.5)
+        assert found.resolve("n", "old").tokens is None
+        assert not messages(found)
+
+    def test_one_model_may_try_it(self):
+        found = configs({"default": "", "m": "{model_id: m, namespace: n, analyzerName: saturation}"})
+        assert found.resolve("n", "m").tokens == TokenThresholds()
+        assert found.resolve("else", "m").tokens is None
+
+    def test_a_local_map_tunes_what_the_global_one_chose(self):
+        maps = {
+            SATURATION: {"default": "", "m": "{model_id: m, analyzerName: saturation}"},
+            Key("chat", SATURATION.name): {"default": "scaleUpThreshold: 0.8"},
+        }
+        found = configs(maps=maps)
+        assert found.resolve("chat", "m").tokens == TokenThresholds(0.8, 0.7)
+        assert found.resolve("chat", "other").tokens is None
+
+    def test_an_override_is_validated_with_what_it_inherits(self):
+        data = {"default": "analyzerName: saturation", "m": "{model_id: m, scaleDownBoundary: 0.85}"}
+        (error,) = configs(data).resolve("n", "m").errors
+        assert "scaleUpThreshold = 0.85: must be above scaleDownBoundary = 0.85" in error
 
     def test_unknown_analyzer(self):
         assert any("unknown analyzer" in m for m in messages(configs({"default": "analyzerName: magic"})))
