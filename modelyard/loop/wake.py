@@ -12,8 +12,9 @@ import asyncio
 import dataclasses
 import logging
 import os
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Self
 
 import aiohttp
@@ -22,11 +23,18 @@ from modelyard.autoscaling.fleet import Fleet, Key, Variant, Workload
 from modelyard.autoscaling.select import INSTANCE_LABEL
 from modelyard.cluster import Cluster, ClusterError
 from modelyard.loop.demands import at_zero, wake_expressions
-from modelyard.loop.pickers import PickerError, Pool, addresses, list_pools, pool_of, scrape
+from modelyard.loop.pickers import Pool, list_pools, pool_of
+from modelyard.loop.wake_sources import (
+    ExpressionReader,
+    GatewayReader,
+    NothingKnown,
+    PickerReader,
+    Reader,
+    ReadFailed,
+    Reading,
+)
 from modelyard.prometheus.client import Prometheus, PrometheusError
-from modelyard.prometheus.queries import GATEWAY_QUEUE, FleetQueries
-from modelyard.prometheus.signals import gateway_queue
-from modelyard.prometheus.wake import LIMIT, read_expressions
+from modelyard.prometheus.wake import LIMIT
 
 log = logging.getLogger(__name__)
 
@@ -34,31 +42,18 @@ INTERVAL = 1.0
 SLOWEST = 30.0
 """Seconds between two questions to a source that keeps failing or has nothing to say."""
 LOOK_AGAIN = 30.0
-"""Seconds after which InferencePools and picker addresses are looked up again."""
+"""Seconds after which InferencePools are looked up again."""
 FRESH = 5.0
 """Seconds after which a reading is not handed to a tick any more."""
 CONCURRENCY = 8
 TOKEN = "EPP_METRIC_READER_BEARER_TOKEN"
 
-Reading = Mapping[Key, float]
-"""Pending demand by variant."""
-
-
-class _Failed(Exception):
-    """A source that could not be read; the message says why."""
-
-
-class _Nothing(Exception):
-    """A source that knows nothing of any of the models."""
-
 
 @dataclass
 class _Source:
-    """One thing to ask, for all the variants that depend on it."""
+    """One thing to ask, for all the variants (``keys``) that depend on it."""
 
-    name: str
-    read: Callable[[], Awaitable[Reading]]
-    picker: bool = False
+    reader: Reader
     keys: set[Key] = field(default_factory=set)
     delay: float = 0.0
     next_at: float = 0.0
@@ -66,7 +61,7 @@ class _Source:
     said: Reading = field(default_factory=dict)
     error: str | None = None
     told: set[Key] = field(default_factory=set)
-    """Variants for whose demand a wait was ended already: the tick knows, and may have its reasons."""
+    """Variants whose demand a tick knows of already; it may have its reasons, and is not woken for it again."""
 
 
 class WakeWatch:
@@ -98,8 +93,9 @@ class WakeWatch:
         self._pools_at = float("-inf")
         self._pools_in: set[str] = set()
         self._pools_error: str | None = None
-        self._urls: dict[Key, tuple[float, tuple[str, ...]]] = {}
-        self._gateway: dict[str, float] = {}
+        self._gateway: GatewayReader | None = None
+        if isinstance(prometheus, Prometheus):
+            self._gateway = GatewayReader(prometheus)
         self._gate = asyncio.Semaphore(CONCURRENCY)
         self._demand = asyncio.Event()
 
@@ -120,14 +116,14 @@ class WakeWatch:
         variants = [v for v in fleet.variants if v.key in sleeping and v.labels.get(INSTANCE_LABEL) == self._instance]
         now = asyncio.get_running_loop().time()
         problems = await self._arrange(variants, sleeping)
-        late = [s for s in self._sources.values() if s.picker and s.next_at <= now]
-        await asyncio.gather(*(self._ask(source) for source in late))
+        late = {n: s for n, s in self._sources.items() if isinstance(s.reader, PickerReader) and s.next_at <= now}
+        await asyncio.gather(*(self._ask(*one) for one in late.items()))
         return self._merge(fleet, problems, now)
 
     async def wait(self, timeout: float) -> bool:
         """Wait up to ``timeout`` seconds for demand that no tick was woken for yet; whether there is some."""
         self._demand.clear()
-        tasks = [asyncio.create_task(self._follow(source)) for source in self._sources.values()]
+        tasks = [asyncio.create_task(self._follow(*one)) for one in self._sources.items()]
         try:
             async with asyncio.timeout(timeout):
                 await self._demand.wait()
@@ -146,35 +142,34 @@ class WakeWatch:
     async def _arrange(self, variants: list[Variant], sleeping: Mapping[Key, Workload]) -> list[str]:
         """Make ``_sources`` those that these variants need; keep what is known of the ones there were."""
         self._models = {v.key: v.model_id for v in variants if v.model_id}
-        wanted: dict[str, _Source] = {}
-        problems: list[str] = []
+        known, self._sources = self._sources, {}
 
-        def want(source: _Source, keys: set[Key]) -> None:
-            one = wanted.setdefault(source.name, self._sources.get(source.name, source))
-            one.read = source.read
-            one.keys = keys
-            one.told &= keys
+        def want(name: str, make: Callable[[], Reader], keys: set[Key]) -> None:
+            source = known.get(name) or _Source(make())
+            source.keys = keys
+            source.told &= keys
+            self._sources[name] = source
 
-        if self._models:
-            await self._look_up({key.namespace for key in self._models})
-            if self._pools_error:
-                problems.append(f"{self._pools_error}; demand for models at zero is seen in Prometheus only")
-            served: dict[Key, tuple[Pool, set[Key]]] = {}
-            for key in self._models:
-                found = pool_of(self._pools, key.namespace, sleeping[key].template_labels)
-                if found is not None:
-                    served.setdefault(found.key, (found, set()))[1].add(key)
-            for one, keys in served.values():
-                want(_Source(f"InferencePool {one.key}", self._picker_reader(one), picker=True), keys)
-        if self._models and not isinstance(self._prometheus, PrometheusError):
-            want(_Source("gateway queue", self._gateway_reader(self._prometheus)), set(self._models))
+        if not self._models:
+            return []
+        await self._look_up({key.namespace for key in self._models})
+        served: dict[Key, tuple[Pool, set[Key]]] = {}
+        for key in self._models:
+            found = pool_of(self._pools, key.namespace, sleeping[key].template_labels)
+            if found is not None:
+                served.setdefault(found.key, (found, set()))[1].add(key)
+        for pool, keys in served.values():
+            name = f"InferencePool {pool.key} (endpoint picker {pool.picker})"
+            want(name, partial(PickerReader, self._cluster, self._session, pool, self._token), keys)
+        if self._gateway is not None and isinstance(self._prometheus, Prometheus):
+            gateway = self._gateway
+            want("gateway queue", lambda: gateway, set(self._models))
             owners: dict[str, set[Key]] = {}
             for key, text in wake_expressions(variants, self._models).items():
                 owners.setdefault(text, set()).add(key)
             for text, keys in sorted(owners.items())[:LIMIT]:
-                want(_Source(f"wake expression {text}", self._expression_reader(self._prometheus, text, keys)), keys)
-        self._sources = wanted
-        return problems
+                want(f"wake expression {text}", partial(ExpressionReader, self._prometheus, text), keys)
+        return [] if self._pools_error is None else [f"{self._pools_error}; demand is seen in Prometheus only"]
 
     async def _look_up(self, namespaces: set[str]) -> None:
         now = asyncio.get_running_loop().time()
@@ -186,90 +181,35 @@ class WakeWatch:
         except ClusterError as error:
             self._pools_error = f"InferencePools: {error}"
 
-    def _picker_reader(self, of: Pool) -> Callable[[], Awaitable[Reading]]:
-        async def read() -> Reading:
-            keys = self._sources[f"InferencePool {of.key}"].keys
-            now = asyncio.get_running_loop().time()
-            at, urls = self._urls.get(of.key, (float("-inf"), ()))
-            try:
-                if now - at >= LOOK_AGAIN or not urls:
-                    urls = await addresses(self._cluster, of)
-                    self._urls[of.key] = (now, urls)
-            except PickerError as error:
-                raise _Failed(str(error)) from error
-            if not urls:
-                raise _Nothing
-            pages = await asyncio.gather(
-                *(scrape(self._session, url, self._token) for url in urls), return_exceptions=True
-            )
-            total: dict[str, float] = {}
-            failures: list[str] = []
-            for page in pages:
-                if isinstance(page, PickerError):
-                    failures.append(str(page))
-                elif isinstance(page, BaseException):
-                    raise page
-                else:
-                    for model, queue in page.items():
-                        total[model] = total.get(model, 0.0) + queue
-            if len(failures) == len(urls):
-                self._urls.pop(of.key, None)
-                raise _Failed("; ".join(failures))
-            return {key: total.get(self._models[key], 0.0) for key in keys if key in self._models}
-
-        return read
-
-    def _gateway_reader(self, prometheus: Prometheus) -> Callable[[], Awaitable[Reading]]:
-        text = FleetQueries.build(60).gateway_queue
-
-        async def read() -> Reading:
-            try:
-                samples = await prometheus.query(text, GATEWAY_QUEUE)
-            except PrometheusError as error:
-                raise _Failed(str(error)) from error
-            if not samples:
-                raise _Nothing
-            self._gateway = gateway_queue(samples)
-            return {key: self._gateway.get(model, 0.0) for key, model in self._models.items()}
-
-        return read
-
-    def _expression_reader(self, prometheus: Prometheus, text: str, keys: set[Key]) -> Callable[[], Awaitable[Reading]]:
-        async def read() -> Reading:
-            found, problems = await read_expressions(prometheus, dict.fromkeys(keys, text))
-            if problems:
-                raise _Failed(problems[0])
-            return found
-
-        return read
-
     # Asking
 
-    async def _follow(self, source: _Source) -> None:
+    async def _follow(self, name: str, source: _Source) -> None:
         while True:
             await asyncio.sleep(max(0.0, source.next_at - asyncio.get_running_loop().time()))
-            await self._ask(source)
+            await self._ask(name, source)
             asleep = {key for key, pending in source.said.items() if pending > 0}
-            source.told &= asleep
+            if source.error is None:
+                source.told &= asleep
             if asleep - source.told:
                 source.told |= asleep
                 self._demand.set()
 
-    async def _ask(self, source: _Source) -> None:
+    async def _ask(self, name: str, source: _Source) -> None:
         clock = asyncio.get_running_loop().time
         async with self._gate:
             try:
-                source.said = await source.read()
+                models = {key: self._models[key] for key in source.keys}
+                source.said = await source.reader.read(models)
                 source.delay, error = self._interval, None
-            except _Nothing:
+            except NothingKnown:
                 source.said, source.delay, error = {}, self._slower(source), None
-            except _Failed as failure:
+            except ReadFailed as failure:
                 source.said, source.delay, error = {}, self._slower(source), str(failure)
             except asyncio.CancelledError:
                 source.next_at = clock() + self._interval  # it was slow; a tick must not wait for it all over again
                 raise
         if error is not None and error != source.error:
-            log.warning("%s cannot be asked for waiting requests: %s", source.name, error)
+            log.warning("%s cannot be asked for waiting requests: %s", name, error)
         source.error = error
         source.said_at = clock()
         source.next_at = source.said_at + source.delay
@@ -284,17 +224,17 @@ class WakeWatch:
         signals = fleet.signals
         wake = dict(signals.wake)
         queue = dict(signals.gateway_queue)
-        problems = [*problems, *(f"{s.name}: {s.error}" for s in self._sources.values() if s.picker and s.error)]
-        for source in self._sources.values():
+        for name, source in self._sources.items():
+            if source.error and isinstance(source.reader, PickerReader):
+                problems = [*problems, f"{name}: {source.error}"]
             if now - source.said_at > source.delay + FRESH:
                 continue
-            if source.name == "gateway queue":
-                models = {self._models[key] for key in source.said if key in self._models}
-                queue.update({m: max(q, queue.get(m, 0.0)) for m, q in self._gateway.items() if m in models and q > 0})
-                continue
-            for key, pending in source.said.items():
-                if key in self._models:
-                    wake[key] = max(pending, wake.get(key, pending))
+            if isinstance(source.reader, GatewayReader):
+                for model in set(self._models.values()) & source.reader.queue.keys():
+                    queue[model] = max(source.reader.queue[model], queue.get(model, 0.0))
+            else:
+                for key in source.said.keys() & source.keys:
+                    wake[key] = max(source.said[key], wake.get(key, source.said[key]))
         known = {key for key, model in self._models.items() if wake.get(key, 0) > 0 or queue.get(model, 0) > 0}
         for source in self._sources.values():
             source.told |= known & source.keys  # the tick has it now
