@@ -31,10 +31,10 @@ MOST_UTILISATION = 0.85
 
 
 def recall(states: Iterable[State], settings: FleetSettings) -> None:
-    """Take the corrections from memory; without feedback there are none."""
+    """Take the corrections from memory; without feedback, or where the parameters are learnt, there are none."""
     for state in states:
         work = work_of(state)
-        if settings.feedback:
+        if settings.feedback and not settings.estimator:
             work.ttft_factor = _bounded(work.memory.ttft_factor)
             work.itl_factor = _bounded(work.memory.itl_factor)
         else:
@@ -71,7 +71,7 @@ def mean(pods: Sequence[PodPerformance], field: str) -> float | None:
 
 def learn(groups: Sequence[Group], settings: FleetSettings, now: float) -> None:
     """Move the corrections of variants in steady state; one vectorized prediction for all of them."""
-    if not settings.feedback:
+    if not settings.feedback or settings.estimator:
         return
     states: list[State] = []
     rows: list[Row] = []
@@ -82,7 +82,7 @@ def learn(groups: Sequence[Group], settings: FleetSettings, now: float) -> None:
             continue
         for state in group.states:
             work = work_of(state)
-            if work.problem or work.coefficients is not None or not steady(state, settings, now):
+            if work.problem or not steady(state, settings, now):
                 continue
             states.append(state)
             rows.append(Row(work, sizes, observed_rate(state, settings)))

@@ -7,6 +7,7 @@ after pods were attributed. Both work variant by variant or group by group: what
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from modelyard.autoscaling.accelerators import ACCELERATOR_LABEL
@@ -15,7 +16,7 @@ from modelyard.autoscaling.decision import Notice
 from modelyard.autoscaling.fleet import Fleet
 from modelyard.autoscaling.memory import SLOMemory
 from modelyard.autoscaling.settings import FleetSettings
-from modelyard.autoscaling.slo import feedback
+from modelyard.autoscaling.slo import feedback, online
 from modelyard.autoscaling.slo.classes import ServiceClasses, slo_look_alikes
 from modelyard.autoscaling.slo.costs import UnitCosts
 from modelyard.autoscaling.slo.load import attach, by_pod, measure_load
@@ -106,11 +107,17 @@ def measure_groups(groups: Sequence[Group], fleet: Fleet, settings: FleetSetting
             measure_load(group, together, fleet.signals, performances, settings, fleet.now)
             if not group.published:
                 feedback.recall(group.states, settings)
+                online.estimate(group, settings, fleet.now)
             good.append((index, group))
         except Exception as error:  # this group's alone
             errors[index] = f"{type(error).__name__}: {error}"
     repaired = [group for _, group in good if not group.published]
-    feedback.learn(repaired, settings, fleet.now)
+    try:
+        feedback.learn(repaired, settings, fleet.now)
+    except Exception:  # then group by group: a correction that is not learnt this time is learnt the next
+        for group in repaired:
+            with suppress(Exception):
+                feedback.learn([group], settings, fleet.now)
     for published in (False, True):
         part = [(index, group) for index, group in good if group.published is published]
         failed = size_groups([group for _, group in part], settings, published)

@@ -1,0 +1,114 @@
+"""Corrections by observed latency, and parameters learnt online: what moves them, how far, and when they are kept."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from builders import records
+from slo_builders import SLO, STILL, carry_on, one_slo, slo_fleet
+
+from modelyard.autoscaling.decide import decide
+from modelyard.autoscaling.memory import SLOMemory, VariantMemory
+from modelyard.autoscaling.slo.feedback import HIGHEST, LOWEST
+
+PREDICTED_ITL, PREDICTED_TTFT = 8.4213, 30.869
+"""Profile P at 8 requests/s."""
+
+
+def variant(itl: float | None, ttft: float | None = PREDICTED_TTFT, memory: SLOMemory | None = None, **fields) -> SLO:
+    serving = {"memory": VariantMemory(slo=memory), **fields.pop("serving", {})}
+    return SLO(replicas=2, completed=480.0, itl=itl, ttft=ttft, serving=serving, **fields)
+
+
+def factors(record) -> tuple[float, float]:
+    return record.memory.slo.ttft_factor, record.memory.slo.itl_factor
+
+
+def converge(make, ticks: int = 40, settings=STILL):
+    fleet = slo_fleet(make, load=16.0)
+    writes = 0
+    for _ in range(ticks):
+        found = records(decide(fleet, settings))
+        writes += found["v1"].memory.slo != fleet.variants[0].memory.slo
+        fleet = carry_on(fleet, found, 0.0)
+        fleet = replace(fleet, variants=tuple(replace(v, status_replicas=2) for v in fleet.variants))
+    return found["v1"], writes
+
+
+def test_what_is_as_predicted_teaches_nothing():
+    assert factors(one_slo(variant(PREDICTED_ITL * 1.03), load=16.0)) == (1.0, 1.0)
+
+
+def test_one_observation_moves_a_quarter_of_the_way():
+    record = one_slo(variant(PREDICTED_ITL * 1.4, PREDICTED_TTFT * 0.8), load=16.0)
+    assert factors(record) == pytest.approx((0.95, 1.1), abs=1e-3)
+
+
+def test_it_settles_and_then_writes_nothing_more():
+    record, writes = converge(variant(PREDICTED_ITL * 1.4))
+    assert record.memory.slo.itl_factor == pytest.approx(1.4, rel=0.051)
+    assert writes < 12
+
+
+def test_a_slower_engine_gets_more_replicas_and_an_honest_prediction():
+    slow = one_slo(variant(PREDICTED_ITL * 1.2, memory=SLOMemory(itl_factor=1.2)), load=16.0, settings=STILL)
+    fine = one_slo(variant(PREDICTED_ITL), load=16.0, settings=STILL)
+    assert slow.prediction.rate_per_replica < fine.prediction.rate_per_replica
+    assert (fine.target, slow.target) == (2, 3)
+    with_two = next(option for option in slow.alternatives if option.replicas["v1"] == 2)
+    assert with_two.itl == pytest.approx(1.2 * fine.prediction.itl, rel=1e-6)
+
+
+@pytest.mark.parametrize(("ratio", "bound"), [(20.0, HIGHEST), (0.01, LOWEST)])
+def test_it_is_bounded(ratio, bound):
+    record, _ = converge(variant(PREDICTED_ITL * ratio))
+    assert record.memory.slo.itl_factor == pytest.approx(bound, rel=0.051)
+
+
+@pytest.mark.parametrize(
+    "unsteady",
+    [
+        {"serving": {"ready": 1}},
+        {"serving": {"desired": 3}},
+        {"serving": {"ready_age": 30.0}},
+        {"variant": {"annotations": {}}, "prompt": None},
+    ],
+    ids=["pending", "moving", "young", "no sizes"],
+)
+def test_it_learns_in_steady_state_only(unsteady):
+    record = one_slo(variant(PREDICTED_ITL * 1.5, **unsteady), load=16.0)
+    assert record.memory.slo is None or factors(record) == (1.0, 1.0)
+
+
+@pytest.mark.parametrize("completed", [2.0, None])
+def test_too_few_requests_teach_nothing(completed):
+    record = one_slo(replace(variant(PREDICTED_ITL * 1.5), completed=completed), load=16.0)
+    assert record.memory.slo is None or factors(record) == (1.0, 1.0)
+
+
+def test_it_can_be_switched_off():
+    off = STILL.model_copy(update={"feedback": False})
+    record = one_slo(variant(PREDICTED_ITL * 1.5, memory=SLOMemory(itl_factor=1.5)), load=16.0, settings=off)
+    assert record.prediction.itl == pytest.approx(PREDICTED_ITL, abs=1e-3)
+
+
+class TestEstimator:
+    settings = STILL.model_copy(update={"estimator": True})
+
+    def test_learnt_parameters_replace_the_profile(self):
+        record, _ = converge(variant(PREDICTED_ITL * 1.3, PREDICTED_TTFT * 1.3), settings=self.settings)
+        memory = record.memory.slo
+        assert (len(memory.estimate), len(memory.covariance)) == (3, 9)
+        assert memory.updates >= 5
+        assert memory.itl_factor == 1.0
+        assert record.prediction.itl == pytest.approx(PREDICTED_ITL * 1.3, rel=0.1)
+
+    def test_damaged_memory_starts_afresh(self):
+        damaged = SLOMemory(estimate=(1.0,), covariance=(2.0,), updates=50)
+        record = one_slo(variant(PREDICTED_ITL, memory=damaged), load=16.0, settings=self.settings)
+        assert record.decided
+        assert record.memory.slo.updates == 1
+
+    def test_off_by_default(self):
+        assert one_slo(variant(PREDICTED_ITL), load=16.0).memory.slo.estimate == ()
