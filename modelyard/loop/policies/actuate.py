@@ -17,7 +17,7 @@ from modelyard.autoscaling.decision import DecisionRecord
 from modelyard.autoscaling.fleet import Key, WorkloadId
 from modelyard.autoscaling.policies.memory import ANNOTATION, render_memory
 from modelyard.autoscaling.policies.view import BindingDecision, BindingView
-from modelyard.cluster import Cluster, ClusterError, Conflict, NotFound
+from modelyard.cluster import Cluster, ClusterError, Conflict, Invalid, NotFound
 from modelyard.loop.actuate import Fence, resource_of
 from modelyard.loop.policies.objects import BINDINGS, POLICIES, PolicySpec
 from modelyard.loop.policies.state import PolicyState
@@ -167,7 +167,10 @@ class _CarryOut:
         body = {"metadata": {"uid": self.view.uid, "annotations": {ANNOTATION: text if text != "{}" else None}}}
         try:
             return await self.cluster.merge_patch(BINDINGS, key.name, body, key.namespace, timeout=self.fence.check())
-        except (NotFound, Conflict) as error:
+        except (NotFound, Conflict, Invalid) as error:
+            # Servers differ in what they say to another uid: a conflict, or that the field cannot be changed.
+            if isinstance(error, Invalid) and not any(cause.field == "metadata.uid" for cause in error.causes):
+                raise
             self._skip(f"deleted or replaced meanwhile ({error.reason})")
             return None
 

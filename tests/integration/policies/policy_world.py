@@ -108,6 +108,17 @@ class PolicyWorld:
                 await self.cluster.merge_patch(PODS, name, status, self.namespace, subresource="status")
         if load is not None:
             await self.load(workload, load)
+        wanted = {name for pod in pods if (name := pod["metadata"]["name"]) in self.addresses}
+        await eventually(lambda: self._shown(workload, wanted), f"{wanted} are listed as Ready", 60)
+
+    async def _shown(self, workload: str, wanted: set[str]) -> bool:
+        """Whether the server's watch cache, from which pods are read, tells of exactly these Ready pods."""
+        listed = await self.cluster.list(PODS, self.namespace, f"app={workload}", cached=True)
+        return wanted == {
+            pod["metadata"]["name"]
+            for pod in listed.items
+            if (pod.get("status") or {}).get("podIP") and not pod["metadata"].get("deletionTimestamp")
+        }
 
     async def load(self, workload: str, count: float) -> None:
         """Every Ready pod of the workload has so many waiting requests from now on."""
@@ -130,7 +141,7 @@ class PolicyWorld:
     def target(self, workload: str, kind: str | None = "Deployment", **more: Any) -> dict[str, Any]:
         """A binding's reference to a workload and its metrics."""
         reference = {"name": workload, **({"kind": kind, "apiVersion": "apps/v1"} if kind else {})}
-        return {"targetRef": reference, "metricEndpoint": {"port": self.endpoints.port}, **more}
+        return {"targetRef": reference, "metricEndpoint": {"port": self.endpoints.port or 8100}, **more}
 
     async def bind(
         self,
