@@ -53,7 +53,7 @@ def allocate(
         except SolverError as error:
             answer, note = greedy(group, limits, penalty), f"greedy for {len(group)} demands: {error}"
             methods.add("greedy")
-            seconds = 0.0 if "time" in note else seconds
+            seconds -= error.seconds
         replicas.update(answer)
         if note:
             notes.append(note)

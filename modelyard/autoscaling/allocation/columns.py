@@ -10,7 +10,8 @@ The prices also give a bound that no allocation can beat (Lagrange), so the answ
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from heapq import nsmallest
 from math import inf
 from typing import Any
 
@@ -19,42 +20,57 @@ import pulp
 from modelyard.autoscaling.allocation.covering import mix
 from modelyard.autoscaling.allocation.master import Master
 from modelyard.autoscaling.allocation.model import Demand, Option, Replicas
-from modelyard.autoscaling.allocation.solver import solve
+from modelyard.autoscaling.allocation.solver import SolverError, solve
 from modelyard.autoscaling.allocation.stage import Columns, Stage, counts_of, share
 
 ROUNDS = 20
 GAP = 2e-4
 """Relative distance from the bound at which columns are good enough."""
 
-_PART = 0.4
+_PART = 0.6
 """One integer program may take this part of the seconds that are left."""
+
+_WIDTHS = (300, 2000, None)
+"""Columns beside each demand's best one that the integer programs choose from, one after the other; last all."""
+
+_LOOK_AROUND = 500
+"""Demands up to which columns are also sought around the prices; with more there are enough that fit together."""
 
 
 def generate(stage: Stage, start: Replicas, columns: Columns, seconds: float) -> tuple[Replicas, float, float]:
-    """Answer a stage: replicas, a bound on the objective, and the seconds left.
+    """Answer a stage: replicas, a bound on the objective, and the solver's seconds used.
 
     ``start`` must be allowed. Raises ``SolverError`` when ``seconds`` are used up before there are prices.
     """
+    given = seconds
     for demand in stage.demands:
         columns.add(demand, counts_of(demand, start[demand.name]))
         kept = counts_of(demand, stage.kept[demand.name])
         columns.add(demand, kept)
     bound, prices, seconds = _converge(stage, columns, seconds)
     found, value = start, stage.value(start)
-    for attempt in range(2):
-        if value - bound <= GAP * abs(value):
+    known = sum(len(columns.counts[d.name]) - 1 for d in stage.demands)
+    for width in _WIDTHS:
+        if value - bound <= GAP * abs(value) or seconds <= 0:
             break
-        if attempt:
-            # Whole replicas do not fit together well enough: look around the prices for other mixes.
+        if width is not None and width >= known:
+            continue
+        if width is None and len(stage.demands) <= _LOOK_AROUND:
             for accelerator in stage.limits:
                 for factor in (0.8, 1.25):
                     _price(stage, columns, {**prices, accelerator: prices[accelerator] * factor})
-        master = Master(stage, columns, pulp.LpInteger)
-        solved = solve(master.problem, master.start(found), seconds * _PART, GAP / 2)
+        master = Master(stage, columns if width is None else _nearest(stage, columns, prices, width), pulp.LpInteger)
+        try:
+            solved = solve(master.problem, master.start(found), seconds * _PART, GAP / 2)
+        except SolverError as error:
+            # Few columns may hold no allowed answer; the start stands.
+            seconds -= error.seconds
+            continue
         seconds -= solved.seconds
-        found = master.replicas(solved)
-        value = stage.value(found)
-    return found, bound, seconds
+        answer = master.replicas(solved)
+        if stage.value(answer) < value:
+            found, value = answer, stage.value(answer)
+    return found, bound, given - seconds
 
 
 def _converge(stage: Stage, columns: Columns, seconds: float) -> tuple[float, dict[Any, float], float]:
@@ -79,6 +95,33 @@ def _converge(stage: Stage, columns: Columns, seconds: float) -> tuple[float, di
     return best, prices, seconds
 
 
+def _nearest(stage: Stage, columns: Columns, prices: Mapping[Any, float], width: int) -> Columns:
+    """Each demand's best column at these prices, and the ``width`` others that are least behind their demand's best."""
+    chosen = Columns()
+    behind: list[tuple[float, int, tuple[int, ...]]] = []
+    for i, demand in enumerate(stage.demands):
+        known = columns.counts[demand.name]
+        if stage.whole(demand):
+            known = {counts: None for counts in known if share(demand, counts) == 1}
+        priced = sorted((_reduced(stage, demand, counts, prices), counts) for counts in known)
+        least, best = priced[0]
+        chosen.add(demand, best)
+        behind += [(reduced - least, i, counts) for reduced, counts in priced[1:]]
+    for _, i, counts in nsmallest(width, behind):
+        chosen.add(stage.demands[i], counts)
+    return chosen
+
+
+def _reduced(stage: Stage, demand: Demand, counts: Sequence[int], prices: Mapping[Any, float]) -> float:
+    """What a column minimises when units are paid for and held service is paid, at these prices."""
+    units = sum(
+        prices[o.accelerator] * o.units * n
+        for o, n in zip(demand.options, counts, strict=True)
+        if n and o.accelerator in stage.limits
+    )
+    return stage.worth(demand, counts) + units - prices.get(demand.priority, 0.0) * share(demand, counts)
+
+
 def _price(stage: Stage, columns: Columns, prices: Mapping[Any, float]) -> tuple[float, int]:
     """The Lagrange bound at these prices, and how many new columns they gave."""
     bound, fresh = 0.0, 0
@@ -90,13 +133,7 @@ def _price(stage: Stage, columns: Columns, prices: Mapping[Any, float]) -> tuple
     for demand in stage.demands:
         counts = _best(stage, demand, prices)
         fresh += columns.add(demand, counts)
-        bound += stage.worth(demand, counts) + sum(
-            prices[o.accelerator] * o.units * n
-            for o, n in zip(demand.options, counts, strict=True)
-            if o.accelerator in stage.limits
-        )
-        if demand.priority in prices:
-            bound -= prices[demand.priority] * share(demand, counts)
+        bound += _reduced(stage, demand, counts, prices)
     return bound, fresh
 
 

@@ -32,16 +32,17 @@ PROVEN = 1e-6
 _DIRECT = 400
 """Options up to which the direct program is tried."""
 
-_PART = 0.4
-"""The direct program of a stage may take this part of the seconds that are left."""
+_FIRST = 0.5
+"""The part of a stage's seconds that columns may take where the direct program follows."""
 
 
 @dataclass
 class _Progress:
-    """Where the stages stand: replicas so far, fractions held by priority (``None``: all of it), seconds left."""
+    """Where the stages stand: replicas so far, seconds and stages left, fractions held by priority (``None``: all)."""
 
     replicas: Replicas
     seconds: float
+    stages: int
     held: dict[int, float | None] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     columns: Columns = field(default_factory=Columns)
@@ -56,14 +57,18 @@ def exact(
     has an answer, or the solver fails.
     """
     ordered = sorted(demands, key=lambda d: (d.priority, d.name))
-    progress = _Progress({name: dict(counts) for name, counts in kept.items()}, seconds)
-    for priority in sorted({d.priority for d in ordered if d.load > 0}):
-        _serve(priority, ordered, kept, capacity, penalty, progress)
-    stage = Stage(ordered, kept, _limits(ordered, capacity, {}), progress.held, frozenset(), penalty)
-    progress.replicas, bound = _answer(stage, progress.replicas, progress)
+    priorities = sorted({d.priority for d in ordered if d.load > 0})
+    progress = _Progress({name: dict(counts) for name, counts in kept.items()}, seconds, len(priorities) + 1)
+    try:
+        for priority in priorities:
+            _serve(priority, ordered, kept, capacity, penalty, progress)
+        stage = Stage(ordered, kept, _limits(ordered, capacity, {}), progress.held, frozenset(), penalty)
+        progress.replicas, bound = _answer(stage, progress.replicas, progress)
+    except SolverError as error:
+        raise SolverError(str(error), seconds - progress.seconds + error.seconds) from error
     cost = stage.value(progress.replicas)
     if cost - bound > PROVEN * cost:
-        progress.notes.append(f"cost at most {(cost - bound) / cost:.2g} above the least")
+        progress.notes.append(f"cost at most {(cost - bound) / cost:.2%} above the least")
     return progress.replicas, "; ".join(progress.notes), progress.seconds
 
 
@@ -86,16 +91,20 @@ def _serve(
             progress.notes.append(f"priority {priority} serves {served:.6g} of at most {-bound:.6g} loads")
     reached = -stage.value(start)
     progress.replicas = start
+    progress.stages -= 1
     progress.held[priority] = None if reached == len(group) else reached
 
 
 def _answer(stage: Stage, start: Replicas, progress: _Progress) -> tuple[Replicas, float]:
     """The best replicas found for a stage, at least as good as ``start``, and a bound on its value."""
-    found, bound, progress.seconds = generate(stage, start, progress.columns, progress.seconds)
+    direct = sum(len(d.options) for d in stage.demands) <= _DIRECT
+    mine = progress.seconds / progress.stages
+    found, bound, used = generate(stage, start, progress.columns, mine * _FIRST if direct else mine)
+    progress.seconds -= used
     if stage.value(start) < stage.value(found):
         found = {d.name: start[d.name] for d in stage.demands}
     value = stage.value(found)
-    if value - bound <= PROVEN * abs(value) or sum(len(d.options) for d in stage.demands) > _DIRECT:
+    if value - bound <= PROVEN * abs(value) or not direct:
         return found, bound
     program = Program(stage.demands, stage.kept, stage.limits)
     program.hold(stage.held)
@@ -104,8 +113,9 @@ def _answer(stage: Stage, start: Replicas, progress: _Progress) -> tuple[Replica
     else:
         program.minimise_cost(stage.penalty)
     try:
-        solved = solve(program.problem, program.values(found), progress.seconds * _PART, PROVEN)
-    except SolverError:
+        solved = solve(program.problem, program.values(found), mine - used, PROVEN)
+    except SolverError as error:
+        progress.seconds -= error.seconds
         return found, bound
     progress.seconds -= solved.seconds
     better = program.replicas(solved.values)

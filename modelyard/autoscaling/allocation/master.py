@@ -68,11 +68,12 @@ class Master:
             found[key] = max(0.0, -dual if isinstance(key, str) else dual)
         return found
 
-    def start(self, replicas: Replicas) -> dict[str, float]:
-        """Values of all variables at given replicas."""
-        return {
+    def start(self, replicas: Replicas) -> dict[str, float] | None:
+        """Values of all variables at given replicas; ``None`` when one of their columns is not among these."""
+        values = {
             pick.name: float(counts == counts_of(demand, replicas[demand.name])) for demand, counts, pick in self._picks
         }
+        return values if sum(values.values()) == len(self._stage.demands) else None
 
     def replicas(self, solved: Solved) -> Replicas:
         """Replicas of a solution."""

@@ -18,7 +18,11 @@ TOLERANCE = 1e-9
 
 
 class SolverError(Exception):
-    """The solver ended without a solution; the text says how."""
+    """The solver ended without a solution; the text says how. ``seconds`` is the time it took."""
+
+    def __init__(self, text: str, seconds: float = 0.0) -> None:
+        super().__init__(text)
+        self.seconds = seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +78,10 @@ def solve(
     highs = problem.solverModel
     status = highs.getModelStatus()
     if status not in (highspy.HighsModelStatus.kOptimal, highspy.HighsModelStatus.kTimeLimit):
-        raise SolverError(f"HiGHS ended with {highs.modelStatusToString(status)!r}")
+        raise SolverError(f"HiGHS ended with {highs.modelStatusToString(status)!r}", problem.solutionTime)
     info = highs.getInfo()
     if info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
-        raise SolverError("the time limit was reached before there was a solution")
+        raise SolverError("the time limit was reached before there was a solution", problem.solutionTime)
     values = {variable.name: float(variable.varValue) for variable in problem.variables()}
     proven = status == highspy.HighsModelStatus.kOptimal
     return Solved(

@@ -45,9 +45,9 @@ class Stage:
 
 
 def share(demand: Demand, counts: Sequence[int]) -> float:
-    """The served fraction of the load."""
+    """The served fraction of the load; 0 without load, which adds nothing to its class."""
     if demand.load <= 0:
-        return 1.0
+        return 0.0
     carried = sum(o.rate * n for o, n in zip(demand.options, counts, strict=True))
     return 1.0 if carried >= demand.need else carried / demand.load
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
+from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -11,7 +12,9 @@ from hypothesis import strategies as st
 
 from modelyard.autoscaling.allocation import Allocation, Demand, Option, allocate, allocate_greedy, cover
 from modelyard.autoscaling.allocation.allocate import competing
+from modelyard.autoscaling.allocation.columns import generate
 from modelyard.autoscaling.allocation.model import Capacity
+from modelyard.autoscaling.allocation.stage import Columns, Stage
 
 GENEROUS = 30.0
 """Seconds no test needs: a slow machine must not change an answer."""
@@ -135,6 +138,12 @@ def test_groups_that_do_not_compete_are_apart() -> None:
     assert allocation.shares["w"].limited is False
 
 
+def test_a_demand_without_load_does_not_count_as_service_of_its_class() -> None:
+    idle = Demand("idle", 1, 0, (Option("A", 1, 10, "A"),))
+    busy = Demand("busy", 1, 2, (Option("A", 1, 10, "A"), Option("B", 1, 10, "B")))
+    assert allocate([idle, busy], {"A": 0, "B": 1}, time_limit=GENEROUS).shares["busy"].served == 1
+
+
 @pytest.mark.parametrize("seconds", [0.0, 1e-9])
 def test_without_time_the_greedy_answer_says_so(seconds: float) -> None:
     demands = gold_and_silver()
@@ -206,7 +215,7 @@ def every_allocation(demands: list[Demand], capacity: dict[str, int]) -> list[di
 
 
 @given(fleets(2))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_exact_is_the_best_of_everything_possible(fleet: tuple[list[Demand], dict[str, int]]) -> None:
     """Served fractions in order of priority, then cost with transition penalty."""
     demands, capacity = fleet
@@ -265,12 +274,9 @@ def test_the_answer_is_always_the_same(fleet: tuple[list[Demand], dict[str, int]
     assert allocate(demands, capacity, time_limit=GENEROUS) == allocate(demands, capacity, time_limit=GENEROUS)
 
 
-@given(st.integers(0, 10_000))
-@settings(max_examples=4, deadline=None)
+@pytest.mark.parametrize("seed", range(3))
 def test_a_larger_fleet_keeps_to_capacity_and_beats_greedy(seed: int) -> None:
-    """Large enough for columns, which are not the direct program."""
-    from random import Random
-
+    """Large enough for columns; what is asserted holds wherever the time limit ends the search."""
     rng = Random(seed)
     demands = []
     for i in range(40):
@@ -279,9 +285,21 @@ def test_a_larger_fleet_keeps_to_capacity_and_beats_greedy(seed: int) -> None:
         demands.append(Demand(f"d{i}", rng.choice((1, 5)), rng.uniform(1, 60), options))
     unlimited = allocate(demands, None)
     capacity = {a: units * 3 // 4 for a, units in unlimited.used.items()}
-    best, greedy = allocate(demands, capacity, time_limit=GENEROUS), allocate_greedy(demands, capacity)
-    assert best.method == "exact"
+    best, greedy = allocate(demands, capacity, time_limit=2.0), allocate_greedy(demands, capacity)
+    assert best.method in ("exact", "greedy")
     assert all(units <= capacity[a] for a, units in best.used.items())
     ours, theirs = fractions(demands, best), fractions(demands, greedy)
     assert ours[1] >= theirs[1] - 1e-6
     assert ours[5] >= theirs[5] - 1e-6 or ours[1] > theirs[1] + 1e-6
+
+
+def test_columns_agree_with_the_direct_program() -> None:
+    """Both answer a stage on their own; the bound of columns is below the optimum and their answer is not."""
+    demands = gold_and_silver()
+    kept = {d.name: dict.fromkeys((o.name for o in d.options), 0) for d in demands}
+    stage = Stage(demands, kept, {"H100": 40, "L40S": 40}, {1: None, 5: None}, frozenset(), 0.1)
+    start = {d.name: {"H100": 5, "L40S": 0} for d in demands}
+    found, bound, _ = generate(stage, start, Columns(), GENEROUS)
+    optimum = sum(d.objective(cover(d).replicas, 0.1) for d in demands)
+    assert bound <= optimum + 1e-6
+    assert stage.value(found) == pytest.approx(optimum)
