@@ -1,4 +1,7 @@
-"""Bindings whose target somebody else scales as well: never two writers. Pure; called before ``policies.decide``."""
+"""Bindings that may only report: somebody else scales their target as well, or their namespace is excluded.
+
+Pure; called by ``autoscaling.decide`` before ``policies.decide``.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,32 @@ from dataclasses import replace
 
 from modelyard.autoscaling.fleet import Fleet, Key, WorkloadId
 from modelyard.autoscaling.policies.view import BindingView
+from modelyard.autoscaling.select import EXCLUDE_ANNOTATION
+from modelyard.autoscaling.settings import FleetSettings
 
 REASON = "ConflictingScaler"
+EXCLUDED = "SkippedProcessing"
+
+
+def settled(views: Iterable[BindingView], fleet: Fleet, settings: FleetSettings) -> tuple[BindingView, ...]:
+    """The views, with ``problem`` set for those in an excluded namespace and for those that somebody else scales."""
+    views = tuple(views)
+    excluded = {
+        name
+        for name, namespace in fleet.namespaces.items()
+        if namespace.annotations.get(EXCLUDE_ANNOTATION) == "true" and name != settings.watch_namespace
+    }
+    if excluded:
+        views = tuple(_unless_excluded(view, excluded) for view in views)
+    return without_rivals(views, fleet)
+
+
+def _unless_excluded(view: BindingView, excluded: set[str]) -> BindingView:
+    spaces = sorted({view.key.namespace, *(target.workload.namespace for target in view.targets)} & excluded)
+    if not spaces:
+        return view
+    text = f"namespace {', '.join(spaces)} is excluded by annotation {EXCLUDE_ANNOTATION}"
+    return replace(view, problem=text, problem_reason=EXCLUDED)
 
 
 def without_rivals(views: Iterable[BindingView], fleet: Fleet) -> tuple[BindingView, ...]:

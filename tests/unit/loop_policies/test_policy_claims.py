@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from modelyard.autoscaling.fleet import Consumer, Fleet, Key, TargetRef, Variant, WorkloadId
-from modelyard.autoscaling.policies.claims import claimed, without_rivals
+from modelyard.autoscaling.fleet import Consumer, Fleet, Key, Namespace, TargetRef, Variant, WorkloadId
+from modelyard.autoscaling.policies.claims import claimed, settled, without_rivals
 from modelyard.autoscaling.policies.view import BindingView, TargetView
+from modelyard.autoscaling.settings import FleetSettings
 
 WEB, API = (WorkloadId("n", "apps", "Deployment", name) for name in ("web", "api"))
 
@@ -55,3 +56,14 @@ def test_a_problem_of_its_own_comes_first() -> None:
     assert (free.problem_reason, broken.problem) == ("ConflictingScaler", "broken")
     views = (view("b", WEB),)
     assert without_rivals(views, Fleet(0.0)) == views
+
+
+def test_excluded_namespaces_are_left_alone_also_as_the_place_of_a_target() -> None:
+    away = WorkloadId("m", "apps", "Deployment", "web")
+    marked = Namespace("m", annotations={"wva.llmd.ai/exclude": "true"})
+    fleet = Fleet(0.0, namespaces={"m": marked, "n": Namespace("n")})
+    here, there = settled([view("b", WEB), view("c", away)], fleet, FleetSettings())
+    assert here.problem is None
+    assert (there.problem_reason, "namespace m is excluded" in str(there.problem)) == ("SkippedProcessing", True)
+    (watched,) = settled([view("c", away)], fleet, FleetSettings(watch_namespace="m"))
+    assert watched.problem is None
