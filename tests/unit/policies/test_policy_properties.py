@@ -192,9 +192,10 @@ def test_a_quiet_binding_writes_nothing(behaviour: Behaviour, current: int, dema
     world = World(replace(behaviour, panic=replace(behaviour.panic, hold=0.0)), current)
     for number in range(45):
         world.tick(number * TICK, demand)
-    settled = world.memory
     if world.current == demand:
-        for number in range(45, 60):
+        world.tick(45 * TICK, demand)  # notices that the last change has arrived
+        settled = world.memory
+        for number in range(46, 60):
             assert world.tick(number * TICK, demand) == demand
             assert world.memory is settled
 
