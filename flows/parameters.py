@@ -56,6 +56,12 @@ class AutoscaleParameters(BaseModel):
         over = self.shift_seconds - self.early_end_seconds if self.shift_seconds else 60.0
         return late_by >= min(over, self.stale_after_seconds or over)
 
+    @property
+    def for_loop(self) -> LoopSettings:
+        """The loop's settings, with the interval as the length of a tick that scaling policies count in."""
+        tick = self.interval_seconds * self.loop.time_compression
+        return self.loop.model_copy(update={"fleet": self.loop.fleet.model_copy(update={"tick": tick})})
+
     @model_validator(mode="after")
     def _a_shift_holds_a_tick(self) -> Self:
         if 0 < self.shift_seconds <= self.early_end_seconds:

@@ -27,7 +27,7 @@ async def run_shift(parameters: AutoscaleParameters, loop_type: LoopType, tick_t
         return Completed(name="Skipped", message=f"{late_by:.0f} s late: its moment has passed, a newer run is due")
     shift = Shift(
         parameters,
-        open_loop=lambda: loop_type(parameters.loop),
+        open_loop=lambda: loop_type(parameters.for_loop),
         new_tick=tick_type,
         log=get_run_logger(),
         late_by=late_by if is_on_schedule(run) else 0.0,

@@ -20,6 +20,8 @@ from modelyard.autoscaling.decision import DecisionRecord, Notice, Step, TickDec
 from modelyard.autoscaling.enforcement import enforce, wake_times
 from modelyard.autoscaling.fleet import Fleet
 from modelyard.autoscaling.limiter import limit
+from modelyard.autoscaling.policies.claims import ours
+from modelyard.autoscaling.policies.decide import decide_bindings
 from modelyard.autoscaling.records import make_record
 from modelyard.autoscaling.saturation_config import SaturationConfigs
 from modelyard.autoscaling.select import Selection, leave_out_surge, select
@@ -39,7 +41,7 @@ _FORECAST, _PUBLISHED_FORECAST = Forecast(_PERCENTAGES), PublishedForecast()
 
 
 def decide(fleet: Fleet, settings: FleetSettings) -> TickDecision:
-    """Decide for every variant of this controller. Never raises for one model's sake: see ``TickDecision.errors``."""
+    """Decide for every variant and policy binding of this controller. Never raises for one model's sake: see ``TickDecision.errors``."""
     with _collector_paused():
         return _decide(fleet, settings)
 
@@ -101,7 +103,10 @@ def _decide(fleet: Fleet, settings: FleetSettings) -> TickDecision:
     notices: list[ObjectNotice] = [*saturation.notices, *zero.notices, *slo_notices]
     notices += look_alikes(fleet.config_maps, settings, {state.variant.key.namespace for state in selection.states})
     records = _records(selection, groups, fleet.now, saturation.limiter, errors)
-    return TickDecision(fleet.now, tuple(records), tuple(notices), tuple(errors), dropped)
+    bindings, binding_errors = decide_bindings(ours(fleet, settings), settings, fleet.now)
+    return TickDecision(
+        fleet.now, tuple(records), tuple(notices), (*errors, *binding_errors), dropped, bindings=bindings
+    )
 
 
 def _records(

@@ -34,7 +34,7 @@ def select(fleet: Fleet, settings: FleetSettings) -> Selection:
     consumers: dict[WorkloadId, list[Consumer]] = defaultdict(list)
     for consumer in sorted(fleet.consumers, key=lambda c: (c.key, c.kind)):
         consumers[consumer.target].append(consumer)
-    excluded = _excluded_namespaces(fleet, settings)
+    excluded = excluded_namespaces(fleet, settings)
     states: list[State] = []
     claims: dict[WorkloadId, list[State]] = {}
     for variant in sorted(fleet.variants, key=_key):
@@ -85,7 +85,8 @@ def _is_ours(variant: Variant, settings: FleetSettings) -> bool:
     return variant.labels.get(INSTANCE_LABEL) == (settings.controller_instance or None)
 
 
-def _excluded_namespaces(fleet: Fleet, settings: FleetSettings) -> frozenset[str]:
+def excluded_namespaces(fleet: Fleet, settings: FleetSettings) -> frozenset[str]:
+    """Namespaces whose annotation keeps this controller out."""
     return frozenset(
         name
         for name, namespace in fleet.namespaces.items()

@@ -109,17 +109,19 @@ async def collect(
     cache: VariantCache,
     last_seen: LastSeen,
     loads: LoadHistory | None = None,
+    homes: Iterable[str] = (),
 ) -> Fleet:
     """One picture of the fleet. Raises ``ClusterError`` when the API server cannot give the vital lists.
 
     ``loads`` keeps the history of offered load from tick to tick; without one, a tick of its own measures it anew.
+    ``homes`` are namespaces without variants whose HPAs, ScaledObjects and labels are wanted as well.
     """
     # Parsing ten thousand pods makes a million objects and no cycles: the collector would cost more than the parsing.
     pause = gc.isenabled()
     gc.disable()
     try:
         loads = loads or LoadHistory(settings.trend_window, settings.tick)
-        return await _collect(cluster, prometheus, settings, selection, cache, last_seen, loads)
+        return await _collect(cluster, prometheus, settings, selection, cache, last_seen, loads, homes)
     finally:
         if pause:
             gc.enable()
@@ -133,6 +135,7 @@ async def _collect(
     cache: VariantCache,
     last_seen: LastSeen,
     loads: LoadHistory,
+    others: Iterable[str],
 ) -> Fleet:
     spaces = selection.namespaces or ((settings.watch_namespace,) if settings.watch_namespace else ())
     variants = cache.parse(await _list(cluster, VARIANTS, spaces, selection.label_selector))
@@ -151,8 +154,8 @@ async def _collect(
         pods = group.create_task(_pods(cluster, homes, everything))
         owners = group.create_task(_owners(cluster, homes, any(w.group != "apps" for w in wanted)))
         nodes = group.create_task(_nodes(cluster, settings.node_selector, homes))
-        consumers = group.create_task(_consumers(cluster, homes))
-        namespaces = group.create_task(_namespaces(cluster, homes))
+        consumers = group.create_task(_consumers(cluster, sorted({*homes, *others})))
+        namespaces = group.create_task(_namespaces(cluster, sorted({*homes, *others})))
     found, errors = workloads.result()
     pending, broken = wakes.result()
     said = signals.result()

@@ -6,6 +6,8 @@ the ``Tick`` and returns a small summary, so that nothing large is kept by whoev
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
 import logging
 import math
 import os
@@ -23,9 +25,17 @@ from modelyard.cluster import Cluster, ClusterSettings, Lease
 from modelyard.loop.actuate import Fence, Outcome, actuate, summary
 from modelyard.loop.changes import ChangeWatch
 from modelyard.loop.collect import Selection, VariantCache, collect
+from modelyard.loop.policies.actuate import BindingOutcome, actuate_bindings
+from modelyard.loop.policies.collect import list_bindings, observe_bindings
+from modelyard.loop.policies.report import changes as binding_changes
+from modelyard.loop.policies.report import report_bindings
+from modelyard.loop.policies.report import rows as binding_rows
+from modelyard.loop.policies.state import PolicyState
 from modelyard.loop.report import Said, report
 from modelyard.loop.settings import LoopSettings
+from modelyard.loop.wake import WakeWatch, first_of
 from modelyard.prometheus.client import Prometheus, PrometheusError, PrometheusSettings
+from modelyard.prometheus.loads import LoadHistory
 from modelyard.prometheus.signals import LastSeen
 
 log = logging.getLogger(__name__)
@@ -39,6 +49,7 @@ class Tick:
         self.fleet: Fleet | None = None
         self.decision: TickDecision | None = None
         self.outcome = Outcome()
+        self.bindings = BindingOutcome()
 
 
 class Loop:
@@ -57,6 +68,9 @@ class Loop:
         self._stack = AsyncExitStack()
         self._cache = VariantCache()
         self._last_seen = LastSeen()
+        self._loads = LoadHistory(self.policy.trend_window, self.policy.tick)
+        self._policies: PolicyState
+        self._wakes: WakeWatch
         self._said = Said()
         self._lease: Lease | None = None
         self._changes: ChangeWatch | None = None
@@ -71,6 +85,9 @@ class Loop:
         except PrometheusError as error:
             log.error("%s", error)
             self.prometheus = error
+        self._policies = await self._stack.enter_async_context(PolicyState())
+        wakes = WakeWatch(self.cluster, self.prometheus, instance=self.policy.controller_instance)
+        self._wakes = await self._stack.enter_async_context(wakes)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -96,21 +113,40 @@ class Loop:
         return math.inf if self._lease is None else self._lease.remaining
 
     async def wait_for_change(self, timeout: float) -> bool:
-        """Wait up to ``timeout`` seconds for somebody to edit, create or delete a VariantAutoscaling of this loop."""
+        """Wait up to ``timeout`` seconds for an edit of a VariantAutoscaling, or for demand for a model at zero."""
         if self._changes is None:
             only = self.settings.namespaces[0] if len(self.settings.namespaces) == 1 else self.policy.watch_namespace
             watch = ChangeWatch(self.cluster, only, self.settings.label_selector)
             self._changes = await self._stack.enter_async_context(watch)
-        return await self._changes.wait(timeout)
+        return await first_of(self._changes.wait(timeout), self._wakes.wait(timeout))
 
     async def collect(self, tick: Tick) -> dict[str, Any]:
         """Read cluster and Prometheus into ``tick.fleet``."""
         selection = Selection(tuple(self.settings.namespaces), self.settings.label_selector)
         before = self.prometheus.queries if isinstance(self.prometheus, Prometheus) else 0
-        tick.fleet = await collect(self.cluster, self.prometheus, self.policy, selection, self._cache, self._last_seen)
+        listed = await list_bindings(self.cluster, self.policy, selection, self._policies)
+        async with asyncio.TaskGroup() as group:
+            fleet = group.create_task(
+                collect(
+                    self.cluster,
+                    self.prometheus,
+                    self.policy,
+                    selection,
+                    self._cache,
+                    self._last_seen,
+                    self._loads,
+                    listed.homes,
+                )
+            )
+            bindings = group.create_task(
+                observe_bindings(self.cluster, self.prometheus, self.policy, listed, self._policies)
+            )
+        complete = await self._wakes.complete(fleet.result())
+        tick.fleet = dataclasses.replace(complete, bindings=bindings.result())
         signals = tick.fleet.signals
         return {
             "variants": len(tick.fleet.variants),
+            "bindings": len(tick.fleet.bindings),
             "workloads": len(tick.fleet.workloads),
             "pods": len(tick.fleet.pods),
             "reportingPods": len(signals.pods),
@@ -123,10 +159,10 @@ class Loop:
         """Decide for every variant into ``tick.decision``. Pure, no I/O."""
         assert tick.fleet is not None, "collect comes first"
         tick.decision = decide(tick.fleet, self.policy)
-        actions = Counter(str(record.action) for record in tick.decision.records)
+        records = [*tick.decision.records, *(r for binding in tick.decision.bindings for r in binding.records)]
         return {
-            "actions": dict(actions),
-            "undecided": sum(1 for record in tick.decision.records if not record.decided),
+            "actions": dict(Counter(str(record.action) for record in records)),
+            "undecided": sum(1 for record in records if not record.decided),
             "errors": list(tick.decision.errors[:20]),
         }
 
@@ -135,17 +171,30 @@ class Loop:
         fleet, decision = _decided(tick)
         if self.policy.dry_run:
             return {"dryRun": True}
-        tick.outcome = await actuate(
-            self.cluster, fleet, decision, Fence(self._may_write_for), self.policy.status_refresh
+        fence = Fence(self._may_write_for)
+        refresh = self.policy.status_refresh
+        tick.outcome = await actuate(self.cluster, fleet, decision, fence, refresh)
+        tick.bindings = await actuate_bindings(
+            self.cluster,
+            fleet.bindings,
+            decision.bindings,
+            fence,
+            refresh,
+            self._policies,
+            now=decision.now,
         )
-        return dict(summary(tick.outcome))
+        return {**summary(tick.outcome), "bindings": tick.bindings.summary()}
 
     async def report(self, tick: Tick) -> dict[str, Any]:
         """Send Events of what changed; return the rows of the tick's table under ``"rows"``."""
         fleet, decision = _decided(tick)
         if self.policy.dry_run:
-            return {"rows": [row(record) for record in decision.records], "changes": []}
+            records = [row(record) for record in decision.records]
+            return {"rows": [*records, *binding_rows(decision.bindings)], "changes": []}
         rows = await report(self.cluster, fleet, decision, tick.outcome, self._said)
+        rows += await report_bindings(
+            self.cluster, fleet.bindings, decision.bindings, tick.bindings, self._said, decision.now
+        )
         why = {record.variant: record for record in decision.records if record.variant in tick.outcome.scaled}
         changes = [
             {
@@ -157,7 +206,7 @@ class Loop:
             }
             for key, (before, after) in tick.outcome.scaled.items()
         ]
-        return {"rows": rows, "changes": changes}
+        return {"rows": rows, "changes": changes + binding_changes(decision.bindings, tick.bindings)}
 
 
 def _decided(tick: Tick) -> tuple[Fleet, TickDecision]:

@@ -11,6 +11,8 @@ from dataclasses import replace
 
 from modelyard.autoscaling.fleet import Fleet, Key, WorkloadId
 from modelyard.autoscaling.policies.view import BindingView
+from modelyard.autoscaling.select import excluded_namespaces
+from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.select import EXCLUDE_ANNOTATION
 from modelyard.autoscaling.settings import FleetSettings
 
@@ -49,6 +51,12 @@ def without_rivals(views: Iterable[BindingView], fleet: Fleet) -> tuple[BindingV
         else view
         for view in views
     )
+
+
+def ours(fleet: Fleet, settings: FleetSettings) -> tuple[BindingView, ...]:
+    """The bindings to decide on: those outside excluded namespaces, with rivals made known."""
+    excluded = excluded_namespaces(fleet, settings)
+    return without_rivals((view for view in fleet.bindings if view.key.namespace not in excluded), fleet)
 
 
 def claimed(views: Iterable[BindingView], fleet: Fleet) -> dict[Key, str]:
