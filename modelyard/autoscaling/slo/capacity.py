@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from modelyard.autoscaling.allocation import Demand, allocate
 from modelyard.autoscaling.decision import Step
@@ -99,7 +100,13 @@ def demand_of(group: Group, name: str) -> Demand:
         # The covering's last replica is rarely full: what it carries beyond the load is nobody's need.
         if all((s.target or 0) <= max(s.base, work.wanted.get(s.name, 0)) for s in states):
             load = work.planned
-    return Demand(name, work.service.priority, load, tuple(option_of(state) for state in states))
+    options = [option_of(state) for state in states]
+    running = [i for i, option in enumerate(options) if option.current]
+    if running and not group.zero.enabled and not any(option.minimum for option in options):
+        # A model that may not go to zero keeps its last replica: more important ones only get what is beyond it.
+        last = min(running, key=lambda i: (options[i].cost, options[i].name))
+        options[last] = replace(options[last], minimum=1)
+    return Demand(name, work.service.priority, load, tuple(options))
 
 
 def _apply(

@@ -20,7 +20,7 @@ from modelyard.autoscaling.state import Group, State
 _MOVED = 0.1
 """Relative change of the request sizes that is worth remembering at once."""
 
-_QUIET = 1e-6
+QUIET = 1e-6
 """Requests per second below which nothing arrives."""
 
 Performances = Mapping[tuple[str, str, str], PodPerformance]
@@ -91,8 +91,8 @@ def measure_load(
         )
         return
     work.load = max(0.0, model.arrivals) * part
-    work.idle = work.load <= _QUIET and _nothing_in_flight(group) and not completions(group, performances, window)
-    ahead = plan_ahead(model, group.states, settings, now) if work.load > _QUIET else NONE
+    work.idle = work.load <= QUIET and _nothing_in_flight(group) and not completions(group, performances, window)
+    ahead = plan_ahead(model, group.states, settings, now) if work.load > QUIET else NONE
     work.planned = work.load * max(1.0, ahead.factor)
     work.trend = ahead.text
 

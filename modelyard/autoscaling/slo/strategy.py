@@ -52,6 +52,8 @@ class Forecast:
             base = {state.name: state.base for state in group.states}
             proposal = Proposal(base, "RequestSizesUnknown", text)
             metrics: Story = ("False", "MetricsMissing", text)
+            for state in group.states:
+                state.updates.pop("relax_since", None)
         else:
             proposal = propose(group, settings, now, safe)
             work.forecast = True
@@ -99,8 +101,6 @@ class Forecast:
             parts.append(f"saturation: {reason_said}")
         state.message = "; ".join(filter(None, parts))
         state.optimization = None
-        if "relax_since" not in state.updates or proposal.reason not in _RELAXED:
-            state.updates.pop("relax_since", None)
         if state.timed_out_from is not None:
             give_up(state, settings)
 
@@ -115,9 +115,6 @@ class Forecast:
             if state.optimization is None:
                 state.optimization = ("True", "SaturationOnlyMode", state.message)
         return verdict
-
-
-_RELAXED = ("ScaleDownDelayed", "InTransition", "CapacitySpare", "CheaperMix", "BelowHPATolerance")
 
 
 def missing_load(group: Group, signals: Signals, now: float, settings: FleetSettings) -> Story | None:

@@ -20,6 +20,7 @@ from modelyard.autoscaling.allocation import Demand, Option, cover
 from modelyard.autoscaling.decision import Mode
 from modelyard.autoscaling.limiter import pool_of_state
 from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.slo.load import QUIET
 from modelyard.autoscaling.slo.work import GroupWork, work_of
 from modelyard.autoscaling.state import Group, State
 from modelyard.autoscaling.targets import hpa_step
@@ -86,6 +87,9 @@ def propose(group: Group, settings: FleetSettings, now: float, safe: bool | None
     assert work is not None
     states = sized(group)
     base = {s.name: s.base for s in group.states}
+    for state in group.states:
+        # Saturation keeps time for a step of its own, which is not the one that is waited for here.
+        state.updates.pop("relax_since", None)
     if not states:
         return Proposal(base, "MetricsUnavailable", "no variant can be sized")
     penalty = settings.transition_penalty
@@ -153,7 +157,7 @@ def _relax(
     if not work.full_window:
         text = f"fewer would do, but the load has not been seen for a whole window of {settings.load_window:.0f} s"
         return Proposal(base, "WarmUpHold", text)
-    if not (work.load or work.idle):
+    if (work.load or 0.0) <= QUIET and not work.idle:
         return Proposal(base, "RequestsInFlight", "nothing arrives, but requests are in flight or may be")
     if down and safe is False:
         for state in down:

@@ -40,12 +40,21 @@ def test_enough_for_everybody_changes_nothing():
     assert {condition(r, "CapacityLimited") for r in found.values()} == {("False", "CapacitySufficient")}
 
 
-def test_the_important_class_is_served_first():
+def test_the_important_class_gets_what_is_free():
     found = run_limited(*both("gold", 1), *both("silver", 1), gpus=(3, 0), load=80.0)
-    assert found["gold-h"].target == 2  # the third is free only when the other class has given it back
-    assert found["silver-h"].target == 0 or found["silver-h"].target == 1
-    assert condition(found["silver-h"], "CapacityLimited") == ("True", "AcceleratorsExhausted")
-    assert found["silver-h"].limited_by == "gpu-limiter"
+    assert targets(found) == {"gold-h": 2, "gold-l": 0, "silver-h": 1, "silver-l": 0}
+    for name in ("gold-h", "silver-h"):
+        assert condition(found[name], "CapacityLimited") == ("True", "AcceleratorsExhausted")
+        assert found[name].limited_by == "gpu-limiter"
+    assert "56.65 of 80 requests/s" in found["gold-h"].message
+
+
+def test_the_important_class_takes_back_what_others_hold_beyond_their_last_replica():
+    found = run_limited(*both("gold", 1), *both("silver", 3), gpus=(4, 0), load=80.0)
+    assert found["silver-h"].target == 1
+    assert found["gold-h"].target == 1  # its new replicas are granted when the others have let go
+    freed = run_limited(*both("gold", 1), *both("silver", 1), gpus=(4, 0), load=80.0)
+    assert (freed["gold-h"].target, freed["silver-h"].target) == (3, 1)
 
 
 def test_what_the_cheap_accelerator_lacks_the_other_gives():
