@@ -68,7 +68,7 @@ def exact(
         raise SolverError(str(error), seconds - progress.seconds + error.seconds) from error
     cost = stage.value(progress.replicas)
     if cost - bound > PROVEN * cost:
-        progress.notes.append(f"cost at most {(cost - bound) / cost:.2%} above the least")
+        progress.notes.append(f"cost at most {100 * (cost - bound) / cost:.2g} % above the least")
     return progress.replicas, "; ".join(progress.notes), progress.seconds
 
 
@@ -96,7 +96,13 @@ def _serve(
 
 
 def _answer(stage: Stage, start: Replicas, progress: _Progress) -> tuple[Replicas, float]:
-    """The best replicas found for a stage, at least as good as ``start``, and a bound on its value."""
+    """The best replicas found for a stage, at least as good as ``start``, and a bound on its value.
+
+    What runs is tried first: where it is as good as can be told, nothing moves.
+    """
+    stay = {d.name: _running(d, stage.kept[d.name]) for d in stage.demands}
+    if stage.allows(stay) and stage.value(stay) <= stage.value(start):
+        start = stay
     direct = sum(len(d.options) for d in stage.demands) <= _DIRECT
     mine = progress.seconds / progress.stages
     found, bound, used = generate(stage, start, progress.columns, mine * _FIRST if direct else mine)
@@ -121,6 +127,13 @@ def _answer(stage: Stage, start: Replicas, progress: _Progress) -> tuple[Replica
     better = program.replicas(solved.values)
     bound = max(bound, solved.bound + program.constant)
     return (better if stage.value(better) < value else found), bound
+
+
+def _running(demand: Demand, kept: Mapping[str, int]) -> dict[str, int]:
+    """The replicas that run, within bounds; the minimums without load."""
+    if demand.load <= 0:
+        return dict(kept)
+    return {o.name: max(kept[o.name], min(o.current, demand.most(o))) for o in demand.options}
 
 
 def _limits(demands: Sequence[Demand], capacity: Capacity, reserved: Mapping[str, int]) -> dict[str, int]:

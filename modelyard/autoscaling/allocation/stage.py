@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import fsum
 
+from modelyard.autoscaling.allocation.greedy import units_used
 from modelyard.autoscaling.allocation.model import Demand, Replicas
 
 HELD = 1e-7
@@ -42,6 +43,22 @@ class Stage:
     def value(self, replicas: Replicas) -> float:
         """What the program minimises, for all demands; exactly minus the number of demands when all are served."""
         return fsum(self.worth(d, counts_of(d, replicas[d.name])) for d in self.demands)
+
+    def allows(self, replicas: Replicas) -> bool:
+        """Whether these replicas are within the limits, keep the minimums and serve what is held."""
+        used = units_used(self.demands, replicas)
+        if any(used.get(a, 0) > limit for a, limit in self.limits.items()):
+            return False
+        served: dict[int, float] = {}
+        for demand in self.demands:
+            counts = counts_of(demand, replicas[demand.name])
+            part = share(demand, counts)
+            if self.whole(demand) and part < 1:
+                return False
+            if any(n < self.kept[demand.name][o.name] for o, n in zip(demand.options, counts, strict=True)):
+                return False
+            served[demand.priority] = served.get(demand.priority, 0.0) + part
+        return all(least is None or served.get(p, 0.0) >= least - HELD for p, least in self.held.items())
 
 
 def share(demand: Demand, counts: Sequence[int]) -> float:

@@ -293,6 +293,27 @@ def test_a_larger_fleet_keeps_to_capacity_and_beats_greedy(seed: int) -> None:
     assert ours[5] >= theirs[5] - 1e-6 or ours[1] > theirs[1] + 1e-6
 
 
+def test_what_was_allocated_stays_when_nothing_changes() -> None:
+    rng = Random(7)
+    demands = []
+    for i in range(120):
+        options = tuple(Option(k, rng.uniform(3, 9), rng.uniform(10, 30), k) for k in ("A", "B", "C", "D"))
+        demands.append(Demand(f"d{i}", 1, rng.uniform(1, 60), options))
+    unlimited = allocate(demands, None)
+    capacity = {a: units * 3 // 4 for a, units in unlimited.used.items()}
+    capacity = {a: capacity.get(a, 0) for a in "ABCD"}
+    first = allocate(demands, capacity, time_limit=GENEROUS)
+    running = [
+        replace(d, options=tuple(replace(o, current=first.shares[d.name].replicas[o.name]) for o in d.options))
+        for d in demands
+    ]
+    again = allocate(running, capacity, time_limit=GENEROUS)
+    assert first.method == again.method == "exact"
+    assert fractions(running, again)[1] >= fractions(demands, first)[1] - 1e-6
+    moved = sum(again.shares[d.name].replicas != first.shares[d.name].replicas for d in demands)
+    assert moved <= len(demands) // 20
+
+
 def test_columns_agree_with_the_direct_program() -> None:
     """Both answer a stage on their own; the bound of columns is below the optimum and their answer is not."""
     demands = gold_and_silver()
