@@ -17,6 +17,7 @@ ACCELERATOR_RESOLVED = "AcceleratorResolved"
 PROFILE_VALID = "ProfileValid"
 SLO_FEASIBLE = "SLOFeasible"
 CAPACITY_LIMITED = "CapacityLimited"
+SCALE_FROM_ZERO = "ScaleFromZero"
 SLO_ONLY = (PROFILE_VALID, SLO_FEASIBLE, CAPACITY_LIMITED)
 """Conditions of the SLO form; they go when the object leaves it."""
 

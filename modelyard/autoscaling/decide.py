@@ -20,7 +20,7 @@ from modelyard.autoscaling.decision import DecisionRecord, Notice, Step, TickDec
 from modelyard.autoscaling.enforcement import enforce, wake_times
 from modelyard.autoscaling.fleet import Fleet
 from modelyard.autoscaling.limiter import limit
-from modelyard.autoscaling.policies.claims import ours
+from modelyard.autoscaling.policies.claims import settled
 from modelyard.autoscaling.policies.decide import decide_bindings
 from modelyard.autoscaling.records import make_record
 from modelyard.autoscaling.saturation_config import SaturationConfigs
@@ -34,6 +34,8 @@ from modelyard.autoscaling.slo.strategy import Forecast
 from modelyard.autoscaling.slo.work import GroupWork
 from modelyard.autoscaling.state import Group, State
 from modelyard.autoscaling.strategy import Checked, Percentages, PublishedPercentages, Strategy, Tick
+from modelyard.autoscaling.tokens.strategy import PublishedTokens, Tokens
+from modelyard.autoscaling.wake import wake
 from modelyard.autoscaling.zero_config import ZeroConfigs
 
 _PERCENTAGES, _PUBLISHED = Checked(Percentages()), Checked(PublishedPercentages())
@@ -41,7 +43,10 @@ _FORECAST, _PUBLISHED_FORECAST = Forecast(_PERCENTAGES), PublishedForecast()
 
 
 def decide(fleet: Fleet, settings: FleetSettings) -> TickDecision:
-    """Decide for every variant and policy binding of this controller. Never raises for one model's sake: see ``TickDecision.errors``."""
+    """Decide for every variant and policy binding of this controller.
+
+    Never raises for one model's or binding's sake: see ``TickDecision.errors``.
+    """
     with _collector_paused():
         return _decide(fleet, settings)
 
@@ -70,13 +75,14 @@ def _decide(fleet: Fleet, settings: FleetSettings) -> TickDecision:
     backlogs = _backlogs(fleet, groups)
     errors: list[str] = []
     failed = measure_groups(groups, fleet, settings)
+    strategies = _Strategies(fleet)
     for index, group in enumerate(groups):
         try:
             if index in failed:
                 raise RuntimeError(failed[index])
             group.config = saturation.resolve(group.namespace, group.model_id)
             group.zero = zero.resolve(group.namespace, group.model_id)
-            _decide_group(group, Tick(fleet, settings, backlogs.get(group.model_id, 0.0)))
+            _decide_group(group, strategies.of(group), Tick(fleet, settings, backlogs.get(group.model_id, 0.0)))
         except Exception as error:  # one model's failure must never stop another model
             errors.append(_fail(group, error))
     if saturation.limiter:
@@ -103,7 +109,7 @@ def _decide(fleet: Fleet, settings: FleetSettings) -> TickDecision:
     notices: list[ObjectNotice] = [*saturation.notices, *zero.notices, *slo_notices]
     notices += look_alikes(fleet.config_maps, settings, {state.variant.key.namespace for state in selection.states})
     records = _records(selection, groups, fleet.now, saturation.limiter, errors)
-    bindings, binding_errors = decide_bindings(ours(fleet, settings), settings, fleet.now)
+    bindings, binding_errors = decide_bindings(settled(fleet.bindings, fleet, settings), settings, fleet.now)
     return TickDecision(
         fleet.now, tuple(records), tuple(notices), (*errors, *binding_errors), dropped, bindings=bindings
     )
@@ -161,10 +167,11 @@ def _backlogs(fleet: Fleet, groups: list[Group]) -> dict[str, float]:
     """Gateway queue by model. It knows no namespaces: it counts only where one namespace serves the model."""
     if not fleet.signals.gateway_queue:
         return {}
-    serving: dict[str, int] = {}
+    serving: dict[str, set[str]] = {}
     for group in groups:
-        serving[group.model_id] = serving.get(group.model_id, 0) + 1
-    return {m: queue for m, queue in fleet.signals.gateway_queue.items() if queue > 0 and serving.get(m) == 1}
+        serving.setdefault(group.model_id, set()).add(group.namespace)
+    queues = fleet.signals.gateway_queue
+    return {model: queue for model, queue in queues.items() if queue > 0 and len(serving.get(model, ())) == 1}
 
 
 def _resolve_accelerators(fleet: Fleet, selection: Selection) -> None:
@@ -186,13 +193,27 @@ def _resolve_accelerators(fleet: Fleet, selection: Selection) -> None:
         state.accelerator = name or UNRESOLVED
 
 
-def _strategy(group: Group) -> Strategy:
-    if group.slo is not None:
-        return _PUBLISHED_FORECAST if group.published else _FORECAST
-    return _PUBLISHED if group.published else _PERCENTAGES
+class _Strategies:
+    """What decides each group of a tick."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        # Made per tick: it indexes what the pods report, once, when first asked.
+        self._tokens = Checked(Tokens(fleet.signals.performance))
+        self._published_tokens = Checked(PublishedTokens(fleet.signals.performance))
+        self._token_forecast = Forecast(self._tokens)
+
+    def of(self, group: Group) -> Strategy:
+        by_tokens = group.config.tokens is not None
+        if group.slo is not None:
+            if group.published:
+                return _PUBLISHED_FORECAST
+            return self._token_forecast if by_tokens else _FORECAST
+        if by_tokens:
+            return self._published_tokens if group.published else self._tokens
+        return _PUBLISHED if group.published else _PERCENTAGES
 
 
-def _decide_group(group: Group, tick: Tick) -> None:
+def _decide_group(group: Group, strategy: Strategy, tick: Tick) -> None:
     now = tick.fleet.now
     running: list[State] = []
     for state in group.states:
@@ -204,9 +225,11 @@ def _decide_group(group: Group, tick: Tick) -> None:
         else:
             _at_zero(state)
     sizes_at_zero = group.published and group.slo is not None
+    if not sizes_at_zero:
+        wake(group, tick.fleet.signals, tick.backlog, tick.settings, now)
     if not running and not sizes_at_zero and not (group.config.errors or group.config.unsafe):
         return
-    verdict = _strategy(group).propose(group, running, tick)
+    verdict = strategy.propose(group, running, tick)
     if verdict.invalid:
         for state in group.states:
             state.keep("InvalidConfiguration", verdict.invalid)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from modelyard.autoscaling import conditions, health
+from modelyard.autoscaling import conditions, health, wake
 from modelyard.autoscaling.accelerators import ACCELERATOR_LABEL, UNRESOLVED
 from modelyard.autoscaling.arbitration import action
 from modelyard.autoscaling.decision import Action, Alternative, DecisionRecord, Mode
@@ -99,6 +99,7 @@ def _conditions(state: State, message: str, now: float, limiter: bool) -> tuple[
             (conditions.METRICS_AVAILABLE, metrics),
             (conditions.OPTIMIZATION_READY, optimization),
             (conditions.ACCELERATOR_RESOLVED, accelerator),
+            (conditions.SCALE_FROM_ZERO, wake.condition(state)),
             *own,
         ),
         state.variant.generation,
@@ -160,8 +161,9 @@ def _memory(state: State, changed: bool, now: float) -> VariantMemory:
         fresh["workload_uid"] = state.workload.uid
     if state.slo is not None and state.slo.memory != (old.slo or SLOMemory()):
         fresh["slo"] = state.slo.memory
-    if "woken_at" in updates:
-        fresh["woken_at"] = updates["woken_at"]
+    for name in ("woken_at", "compute_limits"):
+        if name in updates:
+            fresh[name] = updates[name]
     if state.pods:
         learnt = learn_startup(old.startup_seconds, state.pods)
         if learnt != old.startup_seconds:

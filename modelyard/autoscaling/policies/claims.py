@@ -11,9 +11,7 @@ from dataclasses import replace
 
 from modelyard.autoscaling.fleet import Fleet, Key, WorkloadId
 from modelyard.autoscaling.policies.view import BindingView
-from modelyard.autoscaling.select import excluded_namespaces
-from modelyard.autoscaling.settings import FleetSettings
-from modelyard.autoscaling.select import EXCLUDE_ANNOTATION
+from modelyard.autoscaling.select import EXCLUDE_ANNOTATION, excluded_namespaces
 from modelyard.autoscaling.settings import FleetSettings
 
 REASON = "ConflictingScaler"
@@ -23,17 +21,13 @@ EXCLUDED = "SkippedProcessing"
 def settled(views: Iterable[BindingView], fleet: Fleet, settings: FleetSettings) -> tuple[BindingView, ...]:
     """The views, with ``problem`` set for those in an excluded namespace and for those that somebody else scales."""
     views = tuple(views)
-    excluded = {
-        name
-        for name, namespace in fleet.namespaces.items()
-        if namespace.annotations.get(EXCLUDE_ANNOTATION) == "true" and name != settings.watch_namespace
-    }
+    excluded = excluded_namespaces(fleet, settings)
     if excluded:
         views = tuple(_unless_excluded(view, excluded) for view in views)
     return without_rivals(views, fleet)
 
 
-def _unless_excluded(view: BindingView, excluded: set[str]) -> BindingView:
+def _unless_excluded(view: BindingView, excluded: frozenset[str]) -> BindingView:
     spaces = sorted({view.key.namespace, *(target.workload.namespace for target in view.targets)} & excluded)
     if not spaces:
         return view
@@ -51,12 +45,6 @@ def without_rivals(views: Iterable[BindingView], fleet: Fleet) -> tuple[BindingV
         else view
         for view in views
     )
-
-
-def ours(fleet: Fleet, settings: FleetSettings) -> tuple[BindingView, ...]:
-    """The bindings to decide on: those outside excluded namespaces, with rivals made known."""
-    excluded = excluded_namespaces(fleet, settings)
-    return without_rivals((view for view in fleet.bindings if view.key.namespace not in excluded), fleet)
 
 
 def claimed(views: Iterable[BindingView], fleet: Fleet) -> dict[Key, str]:
