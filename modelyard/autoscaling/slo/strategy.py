@@ -20,6 +20,7 @@ from modelyard.autoscaling.slo.work import GroupWork, VariantWork, work_of
 from modelyard.autoscaling.state import Group, State, Story
 from modelyard.autoscaling.strategy import Strategy, Tick, Verdict
 from modelyard.autoscaling.transition import give_up, observe_transition
+from modelyard.autoscaling.wake import REASON as WOKEN
 
 FOUND: Story = ("True", "MetricsFound", "the load and the request sizes of the model are known")
 
@@ -36,6 +37,9 @@ class Forecast:
         work = group.slo
         assert work is not None
         verdict = self._reactive.propose(group, running, tick)
+        if any(state.reason == WOKEN for state in group.states):
+            # Nothing serves and requests wait: there is no load to divide yet, and who was woken stays so.
+            return verdict
         blind = bool(verdict.problem or verdict.invalid)
         if work.load is None:
             return self._saturation_alone(group, work, verdict, tick)
