@@ -9,42 +9,24 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 from modelyard.autoscaling.fleet import Key, Workload, WorkloadId
-from modelyard.autoscaling.policies.view import BindingView, PolicyView, TargetView
+from modelyard.autoscaling.policies.view import BindingView
 from modelyard.autoscaling.policy import fleet_policy, variant_policy
 from modelyard.autoscaling.select import INSTANCE_LABEL
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.cluster import PODS, Cluster, Forbidden, UnknownKind
 from modelyard.loop.collect import Selection, _list, _workloads
-from modelyard.loop.policies.objects import BINDINGS, POLICIES, WAKE_QUERY, BindingSpec, PolicySpec, TargetSpec
+from modelyard.loop.policies.objects import BINDINGS, POLICIES, BindingSpec, TargetSpec
 from modelyard.loop.policies.pods import PodIndex, TargetPods
 from modelyard.loop.policies.scrape import Scrape
 from modelyard.loop.policies.sources import Answers
 from modelyard.loop.policies.state import PolicyState
-from modelyard.loop.policies.values import DEMAND, Measured
+from modelyard.loop.policies.views import ListedBindings, TargetPlan, binding_view, policy_of
 from modelyard.prometheus.client import Prometheus, PrometheusError
 
 log = logging.getLogger(__name__)
-
-ERRORS_SHOWN = 10
-"""Unreadable instances named one by one in a target's view."""
-
-
-@dataclass(frozen=True, slots=True)
-class ListedBindings:
-    """The bindings of this loop and the policies they name, as stored."""
-
-    bindings: tuple[BindingSpec, ...] = ()
-    policies: Mapping[Key, PolicySpec] = field(default_factory=dict)
-    policies_error: str | None = None
-
-    @property
-    def homes(self) -> list[str]:
-        """Namespaces of the targets, in which rivals (HPAs ...) have to be looked for as well."""
-        return sorted({target.workload.namespace for binding in self.bindings for target in binding.targets})
 
 
 async def collect_bindings(
@@ -91,25 +73,6 @@ def _is_ours(view: BindingView, settings: FleetSettings) -> bool:
     return not view.deleting and view.labels.get(INSTANCE_LABEL) == (settings.controller_instance or None)
 
 
-@dataclass(slots=True)
-class _Plan:
-    """One target while it is being put together."""
-
-    spec: TargetSpec
-    workload: Workload | None
-    problem: str | None
-    pods: TargetPods
-    metrics: tuple[str, ...] = ()
-    """Policy metrics that come from the pods."""
-    active: bool = False
-    """Whether there is anything to decide on."""
-
-    @property
-    def wanted(self) -> frozenset[str]:
-        """Families to keep of its pods' pages; none: no need to scrape."""
-        return frozenset((*self.metrics, *(DEMAND if self.spec.minimum == 0 else ()))) if self.active else frozenset()
-
-
 async def observe_bindings(
     cluster: Cluster,
     prometheus: Prometheus | PrometheusError,
@@ -137,7 +100,9 @@ async def observe_bindings(
         for plan in targets
         if plan.workload is not None and plan.pods.startup_seconds is not None
     }
-    return tuple(_view(binding, listed, plans[binding.view.key], answers, measured) for binding in listed.bindings)
+    return tuple(
+        binding_view(binding, listed, plans[binding.view.key], answers, measured) for binding in listed.bindings
+    )
 
 
 def _published(binding: BindingSpec, settings: FleetSettings) -> bool:
@@ -166,6 +131,8 @@ async def _found_workloads(
 
 
 async def _found_pods(cluster: Cluster, homes: list[str]) -> PodIndex:
+    if not homes:
+        return PodIndex(())
     live = "status.phase!=Succeeded"
     try:
         return PodIndex(await _list(cluster, PODS, homes, field_selector=live, cached=True))
@@ -183,20 +150,9 @@ def _queries(listed: ListedBindings) -> Iterable[str]:
     for binding in listed.bindings:
         if binding.wake_query:
             yield binding.wake_query
-        policy = _policy_of(binding, listed)[0]
+        policy = policy_of(binding, listed)[0]
         for queries in binding.sources.values():
             yield from (query for metric, query in queries.items() if policy is not None and metric in policy.targets)
-
-
-def _policy_of(binding: BindingSpec, listed: ListedBindings) -> tuple[PolicyView | None, str | None]:
-    """The policy, or what is wrong with it; neither when there is none of that name."""
-    key = Key(binding.view.key.namespace, binding.view.policy_name)
-    found = listed.policies.get(key)
-    if found is not None:
-        return found.view, found.problem
-    if listed.policies_error is not None:
-        return None, f"AutoscalingPolicies could not be listed: {listed.policies_error}"
-    return None, None
 
 
 def _plan(
@@ -206,8 +162,8 @@ def _plan(
     errors: Mapping[WorkloadId, str],
     pods: PodIndex,
     state: PolicyState,
-) -> list[_Plan]:
-    policy, _ = _policy_of(binding, listed)
+) -> list[TargetPlan]:
+    policy, _ = policy_of(binding, listed)
     active = policy is not None and binding.view.problem is None
     metrics = tuple(policy.targets) if policy is not None else ()
     plans = []
@@ -217,7 +173,7 @@ def _plan(
         if workload is not None:
             found = pods.of(workload, spec.match_labels, state.startup.get(workload.id))
         outside = {*binding.sources.get("", ()), *binding.sources.get(spec.name, ())}
-        plans.append(_Plan(spec, workload, problem, found, tuple(m for m in metrics if m not in outside), active))
+        plans.append(TargetPlan(spec, workload, problem, found, tuple(m for m in metrics if m not in outside), active))
     return plans
 
 
@@ -240,7 +196,7 @@ def _workload_of(
     return None, f"no {names} {spec.workload.namespace}/{spec.workload.name} exists"
 
 
-def _scrapes(plans: Mapping[Key, list[_Plan]]) -> dict[Scrape, set[str]]:
+def _scrapes(plans: Mapping[Key, list[TargetPlan]]) -> dict[Scrape, set[str]]:
     """Every page once, with the families that any target wants of it."""
     scrapes: dict[Scrape, set[str]] = {}
     for targets in plans.values():
@@ -250,91 +206,3 @@ def _scrapes(plans: Mapping[Key, list[_Plan]]) -> dict[Scrape, set[str]]:
                     for endpoint in instance.endpoints:
                         scrapes.setdefault(Scrape(endpoint, plan.spec.port, plan.spec.uri), set()).update(wanted)
     return scrapes
-
-
-def _view(
-    binding: BindingSpec,
-    listed: ListedBindings,
-    plans: list[_Plan],
-    answers: Answers,
-    measured: Measured,
-) -> BindingView:
-    policy, problem = _policy_of(binding, listed)
-    read = [_target(plan, measured) for plan in plans]
-    targets, tells = [target for target, _ in read], [tells for _, tells in read]
-    if policy is not None:
-        targets = _with_external(targets, binding, policy, answers)
-    if binding.wake_query:
-        targets = _with_pending(targets, tells, answers.of(binding.wake_query))
-    problems = [text for text in (binding.view.problem, problem) if text]
-    return replace(binding.view, targets=tuple(targets), policy=policy, problem="; ".join(problems) or None)
-
-
-def _target(plan: _Plan, measured: Measured) -> tuple[TargetView, bool]:
-    """The target, and whether its pods say anything about requests in them."""
-    spec, workload, pods = plan.spec, plan.workload, plan.pods
-    if workload is None:
-        return TargetView(spec.name, spec.workload, spec.minimum, spec.maximum, spec.cost, problem=plan.problem), False
-    reading = measured.read(pods.instances, spec.port, spec.uri, plan.metrics)
-    errors = [*([pods.problem] if pods.problem else []), *reading.errors]
-    if len(errors) > ERRORS_SHOWN:
-        errors = [*errors[:ERRORS_SHOWN], f"and {len(errors) - ERRORS_SHOWN} more"]
-    view = TargetView(
-        name=spec.name,
-        workload=workload.id,
-        minimum=spec.minimum,
-        maximum=spec.maximum,
-        cost=spec.cost,
-        current=1 if workload.spec_replicas is None else workload.spec_replicas,
-        ready=len(pods.instances),
-        unready=pods.unready,
-        instances=reading.instances,
-        demand=reading.demand,
-        scrape_errors=tuple(errors),
-        startup_seconds=pods.startup_seconds,
-        gpus=workload.gpus or 1,
-    )
-    return view, reading.tells_demand
-
-
-def _with_external(
-    targets: list[TargetView], binding: BindingSpec, policy: PolicyView, answers: Answers
-) -> list[TargetView]:
-    """Totals from Prometheus. One of the whole binding is put on its first readable target, so that it counts once."""
-    first = next((target.name for target in targets if target.current is not None), None)
-    result = []
-    for target in targets:
-        queries = dict(binding.sources.get(target.name, {}))
-        if target.name == first:
-            queries = {**binding.sources.get("", {}), **queries}
-        found: dict[str, float] = {}
-        errors = []
-        for metric, query in queries.items():
-            if metric not in policy.targets:
-                continue
-            value = answers.of(query)
-            if isinstance(value, str):
-                errors.append(f"metric {metric}: {value}")
-            else:
-                found[metric] = value
-        result.append(replace(target, external=found, scrape_errors=(*target.scrape_errors, *errors)))
-    return result
-
-
-def _with_pending(targets: list[TargetView], tells: list[bool], pending: float | str) -> list[TargetView]:
-    """The demand that waits outside is demand of every target: any of them could take it.
-
-    An expression that gives no number leaves unknown what is not known to be positive: unknown is never idle. Where
-    the pods have no say about demand (``tells``), the expression alone counts.
-    """
-    result = []
-    for target, told in zip(targets, tells, strict=True):
-        if isinstance(pending, str):
-            errors = (*target.scrape_errors, f"annotation {WAKE_QUERY}: {pending}")
-            result.append(replace(target, demand=target.demand or None, scrape_errors=errors))
-            continue
-        inside = target.demand if told else 0.0
-        outside = max(0.0, pending)
-        known = inside is not None or outside > 0
-        result.append(replace(target, demand=(inside or 0.0) + outside if known else None))
-    return result
