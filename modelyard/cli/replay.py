@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -131,6 +132,7 @@ def replay(
             for s in variants
         ],
         "seed": seed,
+        "clairvoyant": None if comparison.bound is None else dataclasses.asdict(comparison.bound),
     }
     if out is not None:
         outputs.write_folder(out, comparison.runs, comparison.summaries, slo, context)

@@ -46,6 +46,7 @@ class Horizontal:
         self.maximum = maximum
         self._recommended: list[tuple[float, int]] = []
         self._grown: list[tuple[float, int]] = []
+        self._started = False
 
     def pods(self, now: float, current: int, values: Mapping[str, float], ready: int, target: float) -> int:
         """For a metric per pod with an average target (``Pods`` metrics).
@@ -87,6 +88,10 @@ class Horizontal:
         b = self.behaviour
         wanted = min(max(wanted, self.minimum), self.maximum)
         longest = max(b.down_window, b.up_window)
+        if not self._started:
+            # The controller's first look at a workload counts as a recommendation to leave it as it is.
+            self._started = True
+            self._recommended.append((now, current))
         self._recommended = [(at, n) for at, n in self._recommended if at > now - longest]
         highest = max([wanted, *(n for at, n in self._recommended if at > now - b.down_window)])
         lowest = min([wanted, *(n for at, n in self._recommended if at > now - b.up_window)])
