@@ -17,7 +17,7 @@ from modelyard.autoscaling.fleet import Fleet
 from modelyard.autoscaling.label_selector import parse_selector
 from modelyard.autoscaling.limiter import LIMITED_BY, Pools, pool_of_state
 from modelyard.autoscaling.settings import FleetSettings
-from modelyard.autoscaling.slo.targets import option_of, up_to
+from modelyard.autoscaling.slo.targets import lost, option_of, up_to
 from modelyard.autoscaling.slo.work import work_of
 from modelyard.autoscaling.state import Group, State
 
@@ -38,7 +38,7 @@ def share_capacity(fleet: Fleet, groups: Sequence[Group], active: Sequence[State
     for group in mine:
         for state in group.states:
             pool = pool_of_state(state)
-            capacity[pool] = capacity.get(pool, 0) + placed(state) * state.gpus
+            capacity[pool] = capacity.get(pool, 0) + max(0, placed(state) - lost(state)) * state.gpus
     for group in scarce(mine, capacity):
         for state in group.states:
             if work_of(state).problem or not work_of(state).known:
@@ -69,7 +69,7 @@ def scarce(groups: Sequence[Group], capacity: Mapping[str, int]) -> list[Group]:
     for index, group in enumerate(groups):
         for state in group.states:
             pool = pool_of_state(state)
-            used[pool] += (state.target or 0) * state.gpus
+            used[pool] += max(0, (state.target or 0) - lost(state)) * state.gpus
             touched[pool].append(index)
     open_pools = [pool for pool, units in used.items() if units > capacity.get(pool, 0)]
     seen_pools, seen = set(open_pools), set[int]()
@@ -130,6 +130,7 @@ def _apply(
         before = state.target
         if granted is None or before is None:
             continue
+        granted += lost(state)
         after = up_to(state, granted, settings) if granted > state.base else granted
         if limited:
             work_of(state).limited = text

@@ -47,7 +47,8 @@ def _look_ahead(groups: Sequence[Group], alternatives: bool, published: bool) ->
     found = predict(rows, published=published)
     for group, mixes in plans:
         assert group.slo is not None
-        group.slo.alternatives = tuple(_alternative(mix, found, group.slo) for mix in mixes)
+        told = tuple(_alternative(mix, found, group.slo) for mix in mixes)
+        group.slo.alternatives = () if published else told
 
 
 def _published_rows(

@@ -42,12 +42,22 @@ def sized(group: Group) -> list[State]:
     return [s for s in group.states if not work_of(s).problem and (needless or work_of(s).known)]
 
 
-def option_of(state: State) -> Option:
-    """What the covering may do with a variant. One that cannot get its pods placed does not grow."""
+def lost(state: State) -> int:
+    """Replicas that should have been ready long ago: they are there, and nobody may count on them."""
+    return min(state.pending, state.base) if state.overdue else 0
+
+
+def option_of(state: State, retry: bool = False) -> Option:
+    """What the covering may do with the replicas that can be counted on.
+
+    A variant that did not get the pods it was to have does not grow; with ``retry`` one does of which others serve.
+    """
     lower, upper = state.bounds.lower, state.bounds.upper
-    stuck = (state.pending or state.surge) and any(pod.unschedulable for pod in state.pods)
-    if stuck or state.timed_out_from is not None:
-        upper = min(state.base, upper) if upper is not None else state.base
+    there = state.base - lost(state)
+    unplaced = (state.pending or state.surge) and any(pod.unschedulable for pod in state.pods)
+    failed = state.overdue and not (retry and state.ready)
+    if unplaced or failed or state.timed_out_from is not None:
+        upper = there if upper is None else min(there, upper)
     if upper is not None:
         upper = max(upper, lower)
     rate = work_of(state).rate
@@ -59,26 +69,34 @@ def option_of(state: State) -> Option:
         state.gpus,
         lower,
         upper,
-        state.base,
+        there,
     )
 
 
 def covering(group: Group, states: Sequence[State], load: float, penalty: float) -> dict[str, int]:
-    """The cheapest replicas for a load; a model that runs keeps one replica, idleness is judged elsewhere."""
+    """The cheapest replicas for a load, those that are lost included.
+
+    A model that runs keeps one replica, idleness is judged elsewhere.
+    """
     assert group.slo is not None
-    demand = Demand(group.name, group.slo.service.priority, load, tuple(option_of(s) for s in states))
-    replicas = dict(cover(demand, penalty=penalty).replicas)
+    replicas: dict[str, int] = {}
+    for retry in (False, True):
+        options = tuple(option_of(s, retry) for s in states)
+        demand = Demand(group.name, group.slo.service.priority, load, options)
+        replicas = dict(cover(demand, penalty=penalty).replicas)
+        if demand.carried(replicas) >= demand.need or not any(s.overdue for s in states):
+            break
     if states and not any(replicas.values()):
         running = [s for s in states if s.base]
         last = running[0] if len(running) == 1 else min(states, key=lambda s: (work_of(s).cost, s.name))
         if running:
             replicas[last.name] = 1
-    return replicas
+    return {s.name: replicas[s.name] + lost(s) for s in states}
 
 
 def carried(states: Sequence[State]) -> float:
     """Requests per second that the replicas there are, or are coming, can take."""
-    return sum(work_of(s).rate * s.base for s in states if s.base)
+    return sum(work_of(s).rate * (s.base - lost(s)) for s in states if s.base)
 
 
 def propose(group: Group, settings: FleetSettings, now: float, safe: bool | None) -> Proposal:

@@ -332,6 +332,15 @@ class TestBounds:
         assert found["a"].target == 2
         assert found["b"].target > 1
 
+    def test_replicas_that_never_became_ready_are_not_counted_on(self):
+        since = VariantMemory(transition_since=NOW - 3600)
+        broken = SLO("a", replicas=3, serving={"ready": 2, "desired": 3, "memory": since})
+        record = one_slo(broken, load=3 * RATE_P * 0.99)
+        assert record.target == 4
+        found = run_slo(broken, SLO("b", accelerator="A100", profile=P_SLOW, completed=0.0), load=60.0)
+        assert found["a"].target == 3
+        assert found["b"].target == 5  # cheaper, so that it could take over altogether
+
 
 P_SLOW = (8.0, 0.06, 14.0, 0.003)
 
