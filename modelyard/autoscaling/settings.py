@@ -75,7 +75,11 @@ class FleetSettings(BaseModel):
         120, ge=0, description="seconds to hold still on partial metrics before deciding on worst-case bounds"
     )
     max_step_up: int = Field(10, ge=1, description="most replicas added to one variant in one decision")
-    max_step_up_factor: float = Field(2.0, gt=1, description="a variant grows at most by this factor in one decision")
+    max_step_up_factor: float = Field(
+        2.0,
+        gt=1,
+        description="a variant grows at most by this factor in one decision (SLO form: or by max_step_up if more)",
+    )
     max_step_down: int = Field(1, ge=1, description="most replicas removed from one model in one decision")
     stale_after: float = Field(300, gt=0, description="age in seconds after which metrics count as stale")
     status_refresh: float = Field(300, gt=0, description="seconds after which an unchanged status is written again")

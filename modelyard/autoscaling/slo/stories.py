@@ -31,14 +31,18 @@ def slo_feasible(work: VariantWork) -> Story:
         if work.assumed_sizes:
             return ("Unknown", "RequestSizesUnknown", "request sizes are not known yet; an empty request would do")
         return ("True", "TargetsReachable", f"TTFT {_target(service.ttft)} and ITL {_target(service.itl)} can be met")
-    ttft = work.binding == "TTFT"
-    name, target, best = ("TTFT", service.ttft, work.best_ttft) if ttft else ("ITL", service.itl, work.best_itl)
-    field = "slo-ttft" if ttft else "slo-tpot"
-    text = (
+    if work.binding == "TTFT":
+        text = _below("TTFT", service.ttft, work.best_ttft, "slo-ttft", service.where)
+        return ("False", "TargetBelowMinimumTTFT", text)
+    text = _below("ITL", service.itl, work.best_itl, "slo-tpot", service.where)
+    return ("False", "TargetBelowMinimumITL", text)
+
+
+def _below(name: str, target: float, best: float, field: str, where: str) -> str:
+    return (
         f"{name} target {target:g} ms; lowest possible on this profile {best:.4g} ms: sized for the nearest feasible"
-        f" target; raise {field} in {service.where}, or use a faster accelerator"
+        f" target; raise {field} in {where}, or use a faster accelerator"
     )
-    return ("False", f"TargetBelowMinimum{name}", text)
 
 
 def _target(value: float) -> str:
