@@ -1,7 +1,8 @@
 """Run the demonstration from nothing to the verdict. Called by ``modelyard demo`` (and so by ``make demo``).
 
-Starts a local cluster, Prefect and the exporter; deploys one model on two accelerators; replays real traffic through
-it; lets the deployed, scheduled flow scale it; tells what happened. Exit code 0 only if it really scaled both ways.
+Starts a local cluster, Prefect and the exporter; deploys three copies of one model on two accelerators, each scaled
+another way; replays the same real traffic through each; lets the deployed, scheduled flow scale them; tells what
+happened. Exit code 0 only if every copy really scaled both ways.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import signal
 import sys
 import time
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -26,25 +27,18 @@ from rich.table import Table
 
 from deployments.child import Child
 from deployments.demo import story
-from deployments.demo.scenario import (
-    CONTROLLER_NAMESPACE,
-    MODEL,
-    NAMESPACE,
-    Scenario,
-    deployment,
-    flow_parameters,
-    namespace,
-    variant_autoscaling,
-)
-from deployments.demo.watch import Endpoints, Sample, sample
+from deployments.demo.manifests import autoscaling, deployment, flow_parameters, namespace
+from deployments.demo.scenario import CONTROLLER_NAMESPACE, MODEL, Copy, Form, Scenario
+from deployments.demo.story import Played
+from deployments.demo.watch import BINDINGS, Endpoints, Sample, sample
 from deployments.profile import ROOT, free_port
 from deployments.stack import PrefectStack
 from modelyard.cluster import Cluster, ClusterSettings
 from modelyard.cluster.crd_install import install_crds
 from modelyard.demo.traffic.latency import summarize
-from modelyard.demo.traffic.replay import Replay, ReplaySettings, RequestResult
+from modelyard.demo.traffic.replay import Replay, ReplaySettings
 from modelyard.demo.traffic.trace import Trace, read_trace
-from modelyard.local.settings import StackSettings
+from modelyard.local.settings import StackSettings, default_nodes
 from modelyard.local.stack import LocalStack
 from modelyard.loop import observe
 from modelyard.loop.collect import VARIANTS
@@ -103,14 +97,24 @@ async def demonstrate(scenario: Scenario, out: Path, keep: bool) -> int:
         f"{len(trace.requests)} requests, {scenario.compression:g} times faster than life"
     )
     async with running(scenario, out) as (stack, prefect, cluster, prometheus):
-        samples, results = await act(scenario, trace, cluster, prometheus)
-        picture = out / "load-and-replicas.png"
-        story.plot(samples, scenario, picture)
-        good = conclude(scenario, samples, results)
-        console.print(f"\n[bold]Picture[/]     {picture}")
+        played = await play(scenario, trace, cluster, prometheus)
+        pictures = []
+        good = True
+        for one in played:
+            pictures.append(
+                out / f"load-and-replicas{'' if one.copy.form is Form.SATURATION else f'-{one.copy.form}'}.png"
+            )
+            story.plot(one.samples, scenario, pictures[-1], one.copy.title)
+            good = conclude(scenario, one) and good
+        console.print(story.comparison(played, scenario))
+        console.print()
+        for picture in pictures:
+            console.print(f"[bold]Picture[/]     {picture}")
         console.print(f"[bold]Prefect UI[/]  {prefect.ui_url}   (flow autoscale, its shifts, ticks and tables)")
         console.print(f"[bold]Prometheus[/]  {stack.prometheus_url}/graph")
-        console.print(f"[bold]Cluster[/]     export KUBECONFIG={stack.kubeconfig}; kubectl -n {NAMESPACE} get va")
+        console.print(
+            f"[bold]Cluster[/]     export KUBECONFIG={stack.kubeconfig}; kubectl get va,autoscalingpolicybindings -A"
+        )
         if keep:
             console.print("\nEverything keeps running. Ctrl-C ends it.")
             with contextlib.suppress(asyncio.CancelledError):
@@ -124,8 +128,15 @@ async def demonstrate(scenario: Scenario, out: Path, keep: bool) -> int:
 async def running(scenario: Scenario, out: Path) -> AsyncIterator[tuple[LocalStack, PrefectStack, Cluster, Prometheus]]:
     """Cluster, engines, exporter and Prefect, all up and scheduled; stopped at the end, however it comes."""
     exporter_port = free_port()
+    nodes = [
+        group.model_copy(update={"count": group.count * len(scenario.copies)})
+        for group in default_nodes()
+        if any(group.product == variant.product for variant in scenario.variants)
+    ]
     stack = LocalStack(
-        StackSettings(scrape_interval="1s", backoff_scale=0.1, scrape_targets=[f"127.0.0.1:{exporter_port}"]),
+        StackSettings(
+            scrape_interval="1s", backoff_scale=0.1, scrape_targets=[f"127.0.0.1:{exporter_port}"], nodes=nodes
+        ),
         name="demo",
         directory=out / "cluster",
     )
@@ -141,15 +152,19 @@ async def running(scenario: Scenario, out: Path) -> AsyncIterator[tuple[LocalSta
         cluster = await cleanup.enter_async_context(Cluster.connect(ClusterSettings(kubeconfig=stack.kubeconfig)))
         await install_crds(cluster, [crd(kind) for kind in KINDS.values()])
         say("custom resource definitions installed")
-        for name in (NAMESPACE, CONTROLLER_NAMESPACE):
+        for name in (*scenario.namespaces, CONTROLLER_NAMESPACE):
             await cluster.apply(namespace(name))
-        for variant in scenario.variants:
-            await cluster.apply(deployment(variant, scenario))
-        await served(cluster)
-        for variant in scenario.variants:
-            await cluster.apply(variant_autoscaling(variant))
+        for copy in scenario.copies:
+            for variant in scenario.variants:
+                await cluster.apply(deployment(variant, copy, scenario))
+        await served(cluster, scenario)
+        for copy in scenario.copies:
+            for manifest in autoscaling(copy, scenario):
+                await cluster.apply(manifest)
         names = ", ".join(f"{v.name} ({v.accelerator}, cost {v.cost})" for v in scenario.variants)
         say(f"one model on two accelerators: {names}")
+        for copy in scenario.copies:
+            say(f"act {copy.act}, namespace {copy.namespace}: {copy.title}")
 
         exporter = Child(
             "the exporter",
@@ -187,100 +202,123 @@ def write_prefect_file(scenario: Scenario, prometheus_url: str, path: Path) -> N
     path.write_text(yaml.safe_dump({**declared, "deployments": kept}, sort_keys=False), encoding="utf-8")
 
 
-async def served(cluster: Cluster) -> None:
-    """Wait until both variants' first engines are ready."""
+async def served(cluster: Cluster, scenario: Scenario) -> None:
+    """Wait until every variant's first engines are ready."""
     from modelyard.cluster import DEPLOYMENTS
 
     async with asyncio.timeout(120):
         while True:
-            listed = await cluster.list(DEPLOYMENTS, NAMESPACE)
-            if all((d.get("status") or {}).get("readyReplicas") == d["spec"]["replicas"] for d in listed.items):
+            items = [d for name in scenario.namespaces for d in (await cluster.list(DEPLOYMENTS, name)).items]
+            if all((d.get("status") or {}).get("readyReplicas") == d["spec"]["replicas"] for d in items):
                 return
             await asyncio.sleep(0.3)
 
 
 async def decided(cluster: Cluster, scenario: Scenario) -> None:
-    """Wait until the scheduled flow has decided for every variant."""
+    """Wait until the scheduled flow has decided for every variant and binding."""
     say("waiting for the first scheduled run of the flow")
     async with asyncio.timeout(120):
         while True:
-            listed = await cluster.list(VARIANTS, NAMESPACE)
-            known = [observe.variant(item) for item in listed.items]
-            if len(known) == len(scenario.variants) and all(v.last_run for v in known):
+            waiting = 0
+            for copy in scenario.copies:
+                if copy.form is Form.POLICY:
+                    items = (await cluster.list(BINDINGS, copy.namespace)).items
+                    waiting += not items or not all((i.get("status") or {}).get("conditions") for i in items)
+                else:
+                    known = [observe.variant(item) for item in (await cluster.list(VARIANTS, copy.namespace)).items]
+                    waiting += len(known) < len(scenario.variants) or not all(v.last_run for v in known)
+            if not waiting:
                 break
             await asyncio.sleep(0.5)
     say("the scheduled flow decides; traffic begins")
 
 
-async def act(
-    scenario: Scenario, trace: Trace, cluster: Cluster, prometheus: Prometheus
-) -> tuple[list[Sample], list[RequestResult]]:
-    """Replay the traffic, then stay quiet for a while; sample all along."""
-    endpoints = Endpoints()
-    samples: list[Sample] = []
+async def play(scenario: Scenario, trace: Trace, cluster: Cluster, prometheus: Prometheus) -> list[Played]:
+    """Replay the traffic through every copy at once, then stay quiet for a while; sample all along."""
     begun = time.monotonic()
-
-    def minute() -> float:
-        return (time.monotonic() - begun) * scenario.compression / 60
-
-    def load() -> float:
-        now = time.monotonic() - begun
-        sent = replay.sent
-        history.append((now, sent))
-        while len(history) > 2 and history[0][0] < now - RATE_WINDOW:
-            history.popleft()
-        (early, before), (late, after) = history[0], history[-1]
-        return (after - before) / (late - early) / scenario.compression if late > early else 0.0
-
-    history: deque[tuple[float, int]] = deque()
-    replay = Replay(trace, endpoints.current, ReplaySettings(model=MODEL, time_compression=scenario.compression))
-    tasks = [
-        asyncio.create_task(endpoints.follow(cluster)),
-        asyncio.create_task(sample(cluster, prometheus, scenario, minute, load, samples)),
-        asyncio.create_task(narrate(samples, scenario, replay)),
-    ]
+    playing = [Playing(scenario, copy, trace, begun) for copy in scenario.copies]
+    tasks = [asyncio.create_task(work) for one in playing for work in one.work(cluster, prometheus)]
+    tasks.append(asyncio.create_task(narrate(playing, scenario)))
     try:
-        results = await replay.run()
-        say(f"traffic is over: {len(results)} requests; quiet for {scenario.quiet_minutes:g} trace minutes")
+        results = await asyncio.gather(*(one.replay.run() for one in playing))
+        total = sum(map(len, results))
+        say(f"traffic is over: {total} requests; quiet for {scenario.quiet_minutes:g} trace minutes")
         await asyncio.sleep(scenario.quiet_minutes * 60 / scenario.compression)
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-    return samples, results
+    return [Played(one.copy, one.samples, result) for one, result in zip(playing, results, strict=True)]
 
 
-async def narrate(samples: list[Sample], scenario: Scenario, replay: Replay) -> None:
-    """A line whenever a variant's desired count changes, and every ten seconds."""
-    shown: dict[str, int] = {}
+class Playing:
+    """The traffic of one copy under way, and what was sampled of it so far."""
+
+    def __init__(self, scenario: Scenario, copy: Copy, trace: Trace, begun: float) -> None:
+        self.copy = copy
+        self.samples: list[Sample] = []
+        self._scenario = scenario
+        self._begun = begun
+        self._endpoints = Endpoints(copy.namespace)
+        self._sent: deque[tuple[float, int]] = deque()
+        settings = ReplaySettings(model=MODEL, time_compression=scenario.compression)
+        self.replay = Replay(trace, self._endpoints.current, settings)
+
+    def work(self, cluster: Cluster, prometheus: Prometheus) -> list[Coroutine[Any, Any, None]]:
+        """What has to run beside the traffic."""
+        sampling = sample(cluster, prometheus, self._scenario, self.copy, self._minute, self._load, self.samples)
+        return [self._endpoints.follow(cluster), sampling]
+
+    def _minute(self) -> float:
+        return (time.monotonic() - self._begun) * self._scenario.compression / 60
+
+    def _load(self) -> float:
+        now = time.monotonic() - self._begun
+        sent = self._sent
+        sent.append((now, self.replay.sent))
+        while len(sent) > 2 and sent[0][0] < now - RATE_WINDOW:
+            sent.popleft()
+        (early, before), (late, after) = sent[0], sent[-1]
+        return (after - before) / (late - early) / self._scenario.compression if late > early else 0.0
+
+
+async def narrate(playing: list[Playing], scenario: Scenario) -> None:
+    """A line whenever a desired count changes, and every ten seconds."""
+    shown: dict[tuple[str, str], int] = {}
     at = 0.0
     while True:
         await asyncio.sleep(0.5)
-        if not samples:
-            continue
-        last = samples[-1]
-        for variant in scenario.variants:
-            before, now = shown.get(variant.name), last.desired[variant.name]
-            if before is not None and now != before:
-                arrow = "[green]▲[/]" if now > before else "[yellow]▼[/]"
-                say(f"{arrow} {variant.name}: {before} → {now}   {last.why.get(variant.name, '')}")
-                at = time.monotonic()
-            shown[variant.name] = now
-        if time.monotonic() - at > 10:
+        for one in playing:
+            if not one.samples:
+                continue
+            last = one.samples[-1]
+            for variant in scenario.variants:
+                known = one.copy.form, variant.name
+                before, now = shown.get(known), last.desired[variant.name]
+                if before is not None and now != before:
+                    arrow = "[green]▲[/]" if now > before else "[yellow]▼[/]"
+                    why = last.why.get(variant.name) or next(iter(last.why.values()), "")
+                    say(f"{arrow} {one.copy.form}: {variant.accelerator} {before} → {now}   {why}")
+                    at = time.monotonic()
+                shown[known] = now
+        if time.monotonic() - at > 10 and all(one.samples for one in playing):
             at = time.monotonic()
-            counts = ", ".join(
-                f"{v.accelerator} {last.ready[v.name]}/{last.created[v.name]}" for v in scenario.variants
-            )
-            kv = "-" if last.kv is None else f"{last.kv:.2f}"
-            say(
-                f"minute {last.minute:4.1f}: {last.load:4.1f} requests/s, ready {counts}, KV {kv}, "
-                f"queue {last.waiting or 0:.0f}, {replay.in_flight} in flight"
-            )
+            say(f"minute {playing[0].samples[-1].minute:4.1f}: " + "; ".join(_state(one, scenario) for one in playing))
 
 
-def conclude(scenario: Scenario, samples: list[Sample], results: list[RequestResult]) -> bool:
-    """Print what happened; whether it is what was to be shown."""
+def _state(one: Playing, scenario: Scenario) -> str:
+    last = one.samples[-1]
+    counts = " ".join(f"{v.accelerator} {last.ready[v.name]}/{last.created[v.name]}" for v in scenario.variants)
+    kv = "-" if last.kv is None else f"{last.kv:.2f}"
+    load = f"{last.load:.1f}/s " if one.copy.act == 1 else ""
+    return f"{one.copy.form} {load}{counts} KV {kv} queue {last.waiting or 0:.0f}"
+
+
+def conclude(scenario: Scenario, played: Played) -> bool:
+    """Print what happened to one copy; whether it is what was to be shown."""
+    samples, results = played.samples, played.results
     console.print()
+    console.rule(f"Act {played.copy.act}: {played.copy.title}", align="left")
     console.print(story.table(samples, scenario))
     latency = Table(
         title="What the clients saw (seconds of the trace's time)", header_style="bold", title_justify="left"

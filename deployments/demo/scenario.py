@@ -1,22 +1,54 @@
 """What the demonstration deploys and replays: one model on a cheap and an expensive accelerator, one busy hour.
 
-Everything runs ``compression`` times faster than life: engines, traffic, ticks, scrapes and every policy duration.
+The same traffic goes to three copies of that pair, each scaled another way: two acts. Everything runs ``compression``
+times faster than life: engines, traffic, ticks, scrapes and every policy duration. The objects are in ``manifests``.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from enum import StrEnum
 
-NAMESPACE = "demo"
 CONTROLLER_NAMESPACE = "workload-variant-autoscaler-system"
 MODEL = "meta-llama/Llama-3.3-70B-Instruct"
 PORT = 8000
 
 
+class Form(StrEnum):
+    """By what a pair of variants is scaled."""
+
+    SATURATION = "saturation"
+    SLO = "slo"
+    POLICY = "policy"
+
+
+@dataclass(frozen=True)
+class Copy:
+    """One copy of the pair, in a namespace of its own, with its own copy of the traffic."""
+
+    form: Form
+    namespace: str
+    act: int
+    title: str
+
+
+NAMESPACE = "demo"
+COPIES = (
+    Copy(Form.SATURATION, NAMESPACE, 1, "VariantAutoscaling in saturation form: scaled by KV-cache use and queue"),
+    Copy(Form.SLO, "demo-slo", 2, "VariantAutoscaling in SLO form: sized by a queueing model for TTFT and ITL targets"),
+    Copy(Form.POLICY, "demo-policy", 2, "AutoscalingPolicyBinding: metrics held at targets, cheap replicas first"),
+)
+SLO_TTFT = 2500
+SLO_ITL = 75
+"""Targets in milliseconds."""
+
+
 @dataclass(frozen=True)
 class DemoVariant:
-    """One way to serve the model."""
+    """One way to serve the model. ``decode`` is (alpha, beta) and ``prefill`` (gamma, delta), in milliseconds.
+
+    ``batch`` is how many requests of this traffic fit the KV cache at once, which the performance profile states.
+    """
 
     name: str
     accelerator: str
@@ -25,7 +57,10 @@ class DemoVariant:
     cost: str
     start_replicas: int
     max_replicas: int
-    engine_args: tuple[str, ...]
+    decode: tuple[float, float]
+    prefill: tuple[float, float]
+    kv_tokens: int
+    batch: int
 
 
 # A 70-billion-parameter model in FP8. α: reading the weights at the cards' joint bandwidth; δ: 140 GFLOP per prompt
@@ -39,10 +74,10 @@ VARIANTS = (
         cost="4.0",
         start_replicas=1,
         max_replicas=3,
-        engine_args=(
-            *("--alpha", "40", "--beta", "0.3", "--gamma", "30", "--delta", "0.23"),
-            *("--kv-cache-tokens", "48000", "--max-num-seqs", "64", "--max-model-len", "32768"),
-        ),
+        decode=(40, 0.3),
+        prefill=(30, 0.23),
+        kv_tokens=48000,
+        batch=32,
     ),
     DemoVariant(
         name="llama-h100",
@@ -52,10 +87,10 @@ VARIANTS = (
         cost="10.0",
         start_replicas=1,
         max_replicas=4,
-        engine_args=(
-            *("--alpha", "18", "--beta", "0.15", "--gamma", "20", "--delta", "0.12"),
-            *("--kv-cache-tokens", "64000", "--max-num-seqs", "96", "--max-model-len", "32768"),
-        ),
+        decode=(18, 0.15),
+        prefill=(20, 0.12),
+        kv_tokens=64000,
+        batch=44,
     ),
 )
 
@@ -74,83 +109,9 @@ class Scenario:
     shift_seconds: float = 60.0
     """Wall seconds of one run of the flow."""
     variants: tuple[DemoVariant, ...] = VARIANTS
+    copies: tuple[Copy, ...] = COPIES
 
-
-def namespace(name: str) -> dict[str, Any]:
-    """A namespace."""
-    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
-
-
-def deployment(variant: DemoVariant, scenario: Scenario) -> dict[str, Any]:
-    """A Deployment of simulated engines on nodes with the variant's accelerator."""
-    labels = {"app": variant.name}
-    args = [
-        *("--model", MODEL),
-        *("--startup-delay", f"{scenario.startup_seconds:g}"),
-        *("--time-compression", f"{scenario.compression:g}"),
-        *variant.engine_args,
-    ]
-    container = {
-        "name": "engine",
-        "image": "modelyard.dev/simulated-engine:latest",
-        "args": args,
-        "ports": [{"containerPort": PORT, "name": "http"}],
-        "resources": {"limits": {"nvidia.com/gpu": str(variant.gpus)}},
-        "readinessProbe": {"httpGet": {"path": "/health", "port": PORT}, "periodSeconds": 1, "failureThreshold": 1},
-    }
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": variant.name, "namespace": NAMESPACE, "labels": labels},
-        "spec": {
-            "replicas": variant.start_replicas,
-            "selector": {"matchLabels": labels},
-            "template": {
-                "metadata": {
-                    "labels": {**labels, "modelyard.dev/model": "llama-3.3-70b"},
-                    "annotations": {
-                        "prometheus.io/scrape": "true",
-                        "prometheus.io/port": str(PORT),
-                        "prometheus.io/path": "/metrics",
-                    },
-                },
-                "spec": {
-                    "nodeSelector": {"nvidia.com/gpu.product": variant.product},
-                    "terminationGracePeriodSeconds": 30,
-                    "containers": [container],
-                },
-            },
-        },
-    }
-
-
-def variant_autoscaling(variant: DemoVariant) -> dict[str, Any]:
-    """The VariantAutoscaling in saturation form."""
-    return {
-        "apiVersion": "llmd.ai/v1alpha1",
-        "kind": "VariantAutoscaling",
-        "metadata": {
-            "name": variant.name,
-            "namespace": NAMESPACE,
-            "labels": {"inference.optimization/acceleratorName": variant.accelerator},
-            "annotations": {"modelyard.dev/max-replicas": str(variant.max_replicas)},
-        },
-        "spec": {
-            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": variant.name},
-            "modelID": MODEL,
-            "variantCost": variant.cost,
-        },
-    }
-
-
-def flow_parameters(scenario: Scenario, prometheus_url: str) -> dict[str, Any]:
-    """The parameters of the deployed flow, so that it keeps up with compressed time."""
-    return {
-        "interval_seconds": round(scenario.tick_seconds / scenario.compression, 3),
-        "shift_seconds": scenario.shift_seconds,
-        "loop": {
-            "prometheus_url": prometheus_url,
-            "namespaces": [NAMESPACE],
-            "time_compression": scenario.compression,
-        },
-    }
+    @property
+    def namespaces(self) -> list[str]:
+        """Where the copies live."""
+        return [copy.namespace for copy in self.copies]

@@ -9,8 +9,19 @@ from pathlib import Path
 
 from rich.table import Table
 
-from deployments.demo.scenario import Scenario
+from deployments.demo.scenario import SLO_ITL, SLO_TTFT, Copy, Scenario
 from deployments.demo.watch import Sample
+from modelyard.demo.traffic.latency import attainment, summarize
+from modelyard.demo.traffic.replay import RequestResult
+
+
+@dataclass(frozen=True)
+class Played:
+    """One copy of the pair after the traffic: what was sampled, and what the clients saw."""
+
+    copy: Copy
+    samples: list[Sample]
+    results: list[RequestResult]
 
 
 @dataclass(frozen=True)
@@ -90,7 +101,34 @@ def _why(current: Sample) -> str:
     return texts[0] if len(texts) == 1 else "\n".join(f"{name}: {text}" for name, text in current.why.items() if text)
 
 
-def plot(samples: Sequence[Sample], scenario: Scenario, path: Path) -> None:
+def comparison(played: Sequence[Played], scenario: Scenario) -> Table:
+    """The copies side by side: the same traffic, what it cost, what the clients saw."""
+    shown = Table(title="The same traffic, scaled three ways", header_style="bold", title_justify="left")
+    slo = f"within {SLO_TTFT / 1000:g} s TTFT, {SLO_ITL} ms ITL"
+    columns = ("scaled by", "requests", "failed", "replica-minutes", "cost", "TTFT p50", "p95", "ITL p50", "p95", slo)
+    for column in columns:
+        shown.add_column(column, justify="left" if column == "scaled by" else "right")
+    for one in played:
+        used = replica_minutes(one.samples, scenario)
+        cost = sum(used[v.name] / 60 * float(v.cost) for v in scenario.variants)
+        total = summarize(one.results)[0]
+        within = attainment(one.results, ttft=SLO_TTFT / 1000, itl=SLO_ITL / 1000)
+        latencies = [
+            f"{value:.3f}" for spread in (total.ttft, total.itl) if spread for value in (spread.p50, spread.p95)
+        ]
+        shown.add_row(
+            str(one.copy.form),
+            str(total.requests),
+            str(total.failed),
+            f"{sum(used.values()):.1f}",
+            f"{cost:.2f}",
+            *(latencies or ["-"] * 4),
+            "-" if within is None else f"{within:.1%}",
+        )
+    return shown
+
+
+def plot(samples: Sequence[Sample], scenario: Scenario, path: Path, title: str) -> None:
     """Load against replicas, and KV use, over trace minutes, as PNG."""
     import matplotlib as mpl
 
@@ -124,7 +162,7 @@ def plot(samples: Sequence[Sample], scenario: Scenario, path: Path) -> None:
     load.set_ylim(bottom=0)
     handles = [h for axis in (upper, load) for h in axis.get_legend_handles_labels()[0]]
     upper.legend(handles=handles, loc="upper left", ncols=2, fontsize=8)
-    upper.set_title("Real traffic, and the replicas that served it")
+    upper.set_title(f"Real traffic, and the replicas that served it\n{title}", fontsize=10)
     lower.plot(minutes, [s.kv if s.kv is not None else float("nan") for s in samples], color="#a3be8c", label="KV use")
     lower.set_ylabel("KV-cache use")
     lower.set_ylim(0, 1.05)

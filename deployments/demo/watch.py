@@ -7,20 +7,24 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from deployments.demo.scenario import NAMESPACE, PORT, Scenario
-from modelyard.cluster import PODS, Cluster, ClusterError
+from deployments.demo.scenario import PORT, Copy, Form, Scenario
+from modelyard.cluster import DEPLOYMENTS, PODS, Cluster, ClusterError, ResourceType
 from modelyard.demo.traffic.router import Endpoint
 from modelyard.loop import observe
 from modelyard.loop.collect import VARIANTS
 from modelyard.prometheus.client import Prometheus, PrometheusError
+from modelyard.resources import AutoscalingPolicyBinding
+
+BINDINGS = ResourceType.of_resource(AutoscalingPolicyBinding)
 
 log = logging.getLogger(__name__)
 
 
 @dataclass
 class Endpoints:
-    """The ready engine pods, kept current by a watch; the replayer asks for them."""
+    """The ready engine pods of one copy, kept current by a watch; the replayer asks for them."""
 
+    namespace: str
     ready: dict[str, Endpoint] = field(default_factory=dict)
 
     async def current(self) -> list[Endpoint]:
@@ -29,7 +33,7 @@ class Endpoints:
 
     async def follow(self, cluster: Cluster) -> None:
         """Watch the pods until cancelled."""
-        async for event in cluster.watch(PODS, NAMESPACE):
+        async for event in cluster.watch(PODS, self.namespace):
             if event.kind == "SYNC":
                 continue
             pod = observe.pod(event.object)
@@ -59,6 +63,7 @@ async def sample(
     cluster: Cluster,
     prometheus: Prometheus,
     scenario: Scenario,
+    copy: Copy,
     minute: Callable[[], float],
     load: Callable[[], float],
     into: list[Sample],
@@ -67,20 +72,23 @@ async def sample(
     """Sample until cancelled. A moment that cannot be read is left out."""
     while True:
         try:
-            into.append(await _one(cluster, prometheus, scenario, minute(), load()))
+            into.append(await _one(cluster, prometheus, scenario, copy, minute(), load()))
         except (ClusterError, PrometheusError, TimeoutError) as error:
             log.debug("sample left out: %s", error)
         await asyncio.sleep(every)
 
 
-async def _one(cluster: Cluster, prometheus: Prometheus, scenario: Scenario, minute: float, load: float) -> Sample:
-    listed, pods, kv, waiting = await asyncio.gather(
-        cluster.list(VARIANTS, NAMESPACE),
-        cluster.list(PODS, NAMESPACE, cached=True),
-        prometheus.query(f'avg(vllm:kv_cache_usage_perc{{namespace="{NAMESPACE}"}})', "KV use"),
-        prometheus.query(f'sum(vllm:num_requests_waiting{{namespace="{NAMESPACE}"}})', "queue"),
+async def _one(
+    cluster: Cluster, prometheus: Prometheus, scenario: Scenario, copy: Copy, minute: float, load: float
+) -> Sample:
+    where = f'{{namespace="{copy.namespace}"}}'
+    wanted, pods, kv, waiting = await asyncio.gather(
+        _by_binding(cluster, copy) if copy.form is Form.POLICY else _by_variants(cluster, copy),
+        cluster.list(PODS, copy.namespace, cached=True),
+        prometheus.query(f"avg(vllm:kv_cache_usage_perc{where})", "KV use"),
+        prometheus.query(f"sum(vllm:num_requests_waiting{where})", "queue"),
     )
-    variants = {variant.key.name: variant for variant in map(observe.variant, listed.items)}
+    desired, why = wanted
     names = [variant.name for variant in scenario.variants]
     created, ready = dict.fromkeys(names, 0), dict.fromkeys(names, 0)
     for item in pods.items:
@@ -89,17 +97,37 @@ async def _one(cluster: Cluster, prometheus: Prometheus, scenario: Scenario, min
         if name in created and not pod.deleting:
             created[name] += 1
             ready[name] += pod.ready
-    why = {}
-    for name, variant in variants.items():
-        message = next((c.message for c in variant.conditions if c.type == "OptimizationReady"), "")
-        why[name] = message
     return Sample(
         minute=minute,
         load=load,
         created=created,
         ready=ready,
-        desired={name: (variants[name].status_replicas or 0) if name in variants else 0 for name in names},
+        desired={name: desired.get(name, 0) for name in names},
         kv=kv[0].value if kv else None,
         waiting=waiting[0].value if waiting else None,
         why=why,
     )
+
+
+async def _by_variants(cluster: Cluster, copy: Copy) -> tuple[dict[str, int], dict[str, str]]:
+    """What the VariantAutoscalings publish, and why, from their status."""
+    desired, why = {}, {}
+    for item in (await cluster.list(VARIANTS, copy.namespace)).items:
+        variant = observe.variant(item)
+        desired[variant.key.name] = variant.status_replicas or 0
+        why[variant.key.name] = next((c.message for c in variant.conditions if c.type == "OptimizationReady"), "")
+    return desired, why
+
+
+async def _by_binding(cluster: Cluster, copy: Copy) -> tuple[dict[str, int], dict[str, str]]:
+    """What the binding's workloads are asked to have, and why, from its status."""
+    deployments, bindings = await asyncio.gather(
+        cluster.list(DEPLOYMENTS, copy.namespace), cluster.list(BINDINGS, copy.namespace)
+    )
+    why = {
+        item["metadata"]["name"]: condition.message
+        for item in bindings.items
+        for condition in observe.conditions((item.get("status") or {}).get("conditions"))
+        if condition.type == "Ready"
+    }
+    return {item["metadata"]["name"]: item["spec"]["replicas"] for item in deployments.items}, why

@@ -1,0 +1,212 @@
+"""The objects the demonstration applies: engines, their autoscaling resources and configuration, flow parameters."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from deployments.demo.scenario import (
+    CONTROLLER_NAMESPACE,
+    MODEL,
+    PORT,
+    SLO_ITL,
+    SLO_TTFT,
+    Copy,
+    DemoVariant,
+    Form,
+    Scenario,
+)
+
+POLICY = "llama"
+
+
+def namespace(name: str) -> dict[str, Any]:
+    """A namespace."""
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+
+
+def deployment(variant: DemoVariant, copy: Copy, scenario: Scenario) -> dict[str, Any]:
+    """A Deployment of simulated engines on nodes with the variant's accelerator."""
+    labels = {"app": variant.name}
+    args = [
+        *("--model", MODEL),
+        *("--startup-delay", f"{scenario.startup_seconds:g}"),
+        *("--time-compression", f"{scenario.compression:g}"),
+        *("--alpha", f"{variant.decode[0]:g}", "--beta", f"{variant.decode[1]:g}"),
+        *("--gamma", f"{variant.prefill[0]:g}", "--delta", f"{variant.prefill[1]:g}"),
+        *("--kv-cache-tokens", str(variant.kv_tokens), "--max-num-seqs", str(2 * variant.batch)),
+        *("--max-model-len", "32768"),
+    ]
+    container = {
+        "name": "engine",
+        "image": "modelyard.dev/simulated-engine:latest",
+        "args": args,
+        "ports": [{"containerPort": PORT, "name": "http"}],
+        "resources": {"limits": {"nvidia.com/gpu": str(variant.gpus)}},
+        "readinessProbe": {"httpGet": {"path": "/health", "port": PORT}, "periodSeconds": 1, "failureThreshold": 1},
+    }
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": variant.name, "namespace": copy.namespace, "labels": labels},
+        "spec": {
+            "replicas": variant.start_replicas,
+            "selector": {"matchLabels": labels},
+            "template": {
+                "metadata": {
+                    "labels": {**labels, "modelyard.dev/model": "llama-3.3-70b"},
+                    "annotations": {
+                        "prometheus.io/scrape": "true",
+                        "prometheus.io/port": str(PORT),
+                        "prometheus.io/path": "/metrics",
+                    },
+                },
+                "spec": {
+                    "nodeSelector": {"nvidia.com/gpu.product": variant.product},
+                    "terminationGracePeriodSeconds": 30,
+                    "containers": [container],
+                },
+            },
+        },
+    }
+
+
+def autoscaling(copy: Copy, scenario: Scenario) -> Iterator[dict[str, Any]]:
+    """What scales this copy of the pair."""
+    if copy.form is Form.POLICY:
+        yield policy(copy, scenario)
+        yield binding(copy, scenario)
+        return
+    if copy.form is Form.SLO:
+        yield from slo_configuration(scenario)
+    for variant in scenario.variants:
+        yield variant_autoscaling(variant, copy)
+
+
+def variant_autoscaling(variant: DemoVariant, copy: Copy) -> dict[str, Any]:
+    """The VariantAutoscaling in saturation or SLO form."""
+    spec: dict[str, Any] = {
+        "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": variant.name},
+        "modelID": MODEL,
+        "variantCost": variant.cost,
+    }
+    if copy.form is Form.SLO:
+        spec |= {
+            "variantID": f"{MODEL}-{variant.accelerator}-{variant.gpus}",
+            "accelerator": variant.accelerator,
+            "acceleratorCount": variant.gpus,
+            "sloClassRef": {"name": "service-classes-config", "key": "premium.yaml"},
+            "variantProfile": {
+                "maxBatchSize": variant.batch,
+                "perfParms": {
+                    "decodeParms": dict(zip(("alpha", "beta"), map(str, variant.decode), strict=True)),
+                    "prefillParms": dict(zip(("gamma", "delta"), map(str, variant.prefill), strict=True)),
+                },
+            },
+        }
+    return {
+        "apiVersion": "llmd.ai/v1alpha1",
+        "kind": "VariantAutoscaling",
+        "metadata": {
+            "name": variant.name,
+            "namespace": copy.namespace,
+            "labels": {"inference.optimization/acceleratorName": variant.accelerator},
+            "annotations": {"modelyard.dev/max-replicas": str(variant.max_replicas)},
+        },
+        "spec": spec,
+    }
+
+
+def slo_configuration(scenario: Scenario) -> Iterator[dict[str, Any]]:
+    """Prices per accelerator, and the targets of the one service class."""
+    prices = {
+        v.accelerator: json.dumps({"device": v.product, "cost": f"{float(v.cost) / v.gpus:g}"})
+        for v in scenario.variants
+    }
+    yield config_map("accelerator-unit-costs", prices)
+    premium = f"name: Premium\npriority: 1\ndata:\n- {{model: {MODEL}, slo-tpot: {SLO_ITL}, slo-ttft: {SLO_TTFT}}}\n"
+    yield config_map("service-classes-config", {"premium.yaml": premium})
+
+
+def config_map(name: str, data: dict[str, str]) -> dict[str, Any]:
+    """A ConfigMap of the controller."""
+    metadata = {"name": name, "namespace": CONTROLLER_NAMESPACE}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
+
+
+def policy(copy: Copy, scenario: Scenario) -> dict[str, Any]:
+    """Hold the requests in a replica's batch and queue, and its KV use, at a level; grow at once, shrink slowly."""
+
+    def seconds(trace_seconds: float) -> str:
+        return f"{round(trace_seconds / scenario.compression * 1000)}ms"
+
+    return {
+        "apiVersion": "registry.volcano.sh/v1alpha1",
+        "kind": "AutoscalingPolicy",
+        "metadata": {"name": POLICY, "namespace": copy.namespace},
+        "spec": {
+            "tolerancePercent": 10,
+            "metrics": [
+                {"metricName": "vllm:num_requests_running", "targetValue": str(scenario.variants[0].batch // 2)},
+                {"metricName": "vllm:kv_cache_usage_perc", "targetValue": "700m"},
+            ],
+            "behavior": {
+                "scaleUp": {
+                    "stablePolicy": {"instances": 1, "percent": 100, "period": seconds(60)},
+                    "panicPolicy": {
+                        "period": seconds(60),
+                        "percent": 200,
+                        "panicThresholdPercent": 200,
+                        "panicModeHold": seconds(60),
+                    },
+                },
+                "scaleDown": {
+                    "instances": 1,
+                    "percent": 50,
+                    "period": seconds(60),
+                    "stabilizationWindow": seconds(180),
+                },
+            },
+        },
+    }
+
+
+def binding(copy: Copy, scenario: Scenario) -> dict[str, Any]:
+    """One total for both Deployments, shared out cheapest first."""
+    return {
+        "apiVersion": "registry.volcano.sh/v1alpha1",
+        "kind": "AutoscalingPolicyBinding",
+        "metadata": {"name": POLICY, "namespace": copy.namespace},
+        "spec": {
+            "policyRef": {"name": POLICY},
+            "optimizerConfiguration": {
+                "costExpansionRatePercent": 200,
+                "params": [
+                    {
+                        "target": {
+                            "targetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": variant.name},
+                            "metricEndpoint": {"uri": "/metrics", "port": PORT},
+                        },
+                        "minReplicas": 1,
+                        "maxReplicas": variant.max_replicas,
+                        "cost": int(float(variant.cost)),
+                    }
+                    for variant in scenario.variants
+                ],
+            },
+        },
+    }
+
+
+def flow_parameters(scenario: Scenario, prometheus_url: str) -> dict[str, Any]:
+    """The parameters of the deployed flow, so that it keeps up with compressed time."""
+    return {
+        "interval_seconds": round(scenario.tick_seconds / scenario.compression, 3),
+        "shift_seconds": scenario.shift_seconds,
+        "loop": {
+            "prometheus_url": prometheus_url,
+            "namespaces": scenario.namespaces,
+            "time_compression": scenario.compression,
+        },
+    }
