@@ -17,8 +17,10 @@ from typing import Any
 from modelyard.autoscaling.decision import DecisionRecord, TickDecision
 from modelyard.autoscaling.fleet import Fleet, Key, Variant, WorkloadId
 from modelyard.autoscaling.memory import ANNOTATION, VariantMemory, render_memory
-from modelyard.cluster import Cluster, ClusterError, Conflict, NotFound, ResourceType
+from modelyard.cluster import Cluster, ClusterError, Conflict, Invalid, NotFound, ResourceType
 from modelyard.loop.collect import VARIANTS
+from modelyard.loop.prediction import ANNOTATION as PREDICTION
+from modelyard.loop.prediction import prediction_text
 from modelyard.loop.status import allocation_body, needs_write, status_patch
 
 log = logging.getLogger(__name__)
@@ -94,8 +96,22 @@ async def actuate(
 
 def _has_work(record: DecisionRecord, variant: Variant, now: float, refresh: float) -> bool:
     return (
-        record.write is not None or to_remember(record) != variant.memory or needs_write(record, variant, now, refresh)
+        record.write is not None
+        or bool(_annotations(record, variant, to_remember(record)))
+        or needs_write(record, variant, now, refresh)
     )
+
+
+def _annotations(record: DecisionRecord, variant: Variant, memory: VariantMemory) -> dict[str, str | None]:
+    """What of ours in the annotations has to change; ``None`` removes one."""
+    changed: dict[str, str | None] = {}
+    if memory != variant.memory:
+        text = render_memory(memory)
+        changed[ANNOTATION] = text if text != "{}" else None
+    prediction = prediction_text(record, variant.annotations)
+    if prediction != variant.annotations.get(PREDICTION):
+        changed[PREDICTION] = prediction
+    return changed
 
 
 def to_remember(record: DecisionRecord) -> VariantMemory:
@@ -122,8 +138,8 @@ async def _carry_out(
     current: dict[str, Any] | None = None
     if adopts and status_due and not await _write_status(cluster, variant, record, None, fleet.now, fence, outcome):
         return
-    if memory != variant.memory:
-        current = await _remember(cluster, variant, memory, fence, outcome)
+    if annotations := _annotations(record, variant, memory):
+        current = await _remember(cluster, variant, annotations, fence, outcome)
         if current is None:
             return
     if (
@@ -137,16 +153,25 @@ async def _carry_out(
 
 
 async def _remember(
-    cluster: Cluster, variant: Variant, memory: VariantMemory, fence: Fence, outcome: Outcome
+    cluster: Cluster, variant: Variant, annotations: Mapping[str, str | None], fence: Fence, outcome: Outcome
 ) -> dict[str, Any] | None:
-    """Keep the memory with the resource; the object as it is then, ``None`` when it is not there any more."""
-    text = render_memory(memory)
-    body = {"metadata": {"uid": variant.uid, "annotations": {ANNOTATION: text if text != "{}" else None}}}
+    """Keep memory and prediction with the resource; the object as it is then, ``None`` when it is gone."""
+    body = {"metadata": {"uid": variant.uid, "annotations": dict(annotations)}}
     try:
         return await cluster.merge_patch(VARIANTS, variant.key.name, body, variant.key.namespace, timeout=fence.check())
-    except (NotFound, Conflict) as error:
+    except (NotFound, Conflict, Invalid) as error:
+        if not is_gone(error):
+            raise
         outcome.skipped[variant.key] = f"deleted or replaced meanwhile ({error.reason})"
         return None
+
+
+def is_gone(error: ClusterError) -> bool:
+    """Whether a write that names the object's uid failed because that object is not there any more.
+
+    A new object of the same name is a conflict to some API servers and an invalid change of the uid to others.
+    """
+    return not isinstance(error, Invalid) or any(cause.field == "metadata.uid" for cause in error.causes)
 
 
 async def _write_status(

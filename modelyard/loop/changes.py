@@ -9,15 +9,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any, Self
 
 from modelyard.autoscaling.memory import ANNOTATION
-from modelyard.cluster import Cluster, ClusterError
+from modelyard.autoscaling.policies.memory import ANNOTATION as POLICY_ANNOTATION
+from modelyard.cluster import Cluster, ClusterError, ResourceType, UnknownKind
 from modelyard.loop.collect import VARIANTS
+from modelyard.loop.policies.objects import BINDINGS, POLICIES
+from modelyard.loop.prediction import ANNOTATION as PREDICTION
 
 log = logging.getLogger(__name__)
 
+OURS = frozenset({ANNOTATION, POLICY_ANNOTATION, PREDICTION})
+"""Annotations that the loop itself writes."""
 PAUSE = 10.0
 """Seconds before watching again after a failure."""
 
@@ -25,7 +29,7 @@ PAUSE = 10.0
 def wish_of(obj: Mapping[str, Any]) -> tuple[Any, ...]:
     """What of an object a person controls: its spec, labels and annotations, but not the state we keep with it."""
     metadata = obj["metadata"]
-    annotations = {k: v for k, v in (metadata.get("annotations") or {}).items() if k != ANNOTATION}
+    annotations = {k: v for k, v in (metadata.get("annotations") or {}).items() if k not in OURS}
     labels = metadata.get("labels") or {}
     return metadata.get("generation"), tuple(sorted(annotations.items())), tuple(sorted(labels.items()))
 
@@ -38,17 +42,18 @@ class ChangeWatch:
         self._namespace = namespace
         self._selector = label_selector
         self._changed = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
-        self._task = asyncio.create_task(self._run(), name="change-watch")
+        # A policy is named by bindings, so the selector that shards the fleet does not hold for it.
+        for kind, selector in ((VARIANTS, self._selector), (BINDINGS, self._selector), (POLICIES, "")):
+            self._tasks.append(asyncio.create_task(self._run(kind, selector), name=f"change-watch-{kind.plural}"))
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._task:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def wait(self, timeout: float) -> bool:
         """Wait for a change for up to ``timeout`` seconds; whether there was one. The change is then forgotten."""
@@ -60,18 +65,20 @@ class ChangeWatch:
         self._changed.clear()
         return True
 
-    async def _run(self) -> None:
+    async def _run(self, kind: ResourceType, selector: str) -> None:
         while True:
             try:
-                await self._watch()
+                await self._watch(kind, selector)
+            except UnknownKind:
+                return  # a cluster without this kind; the next shift looks again
             except ClusterError as error:
                 log.info("edits are noticed at the next tick only: %s", error)
             await asyncio.sleep(PAUSE)
 
-    async def _watch(self) -> None:
+    async def _watch(self, kind: ResourceType, selector: str) -> None:
         known: dict[str, tuple[Any, ...]] = {}
         synced = False
-        async for event in self._cluster.watch(VARIANTS, self._namespace, self._selector):
+        async for event in self._cluster.watch(kind, self._namespace, selector):
             if event.kind == "SYNC":
                 synced = True
                 continue

@@ -138,7 +138,7 @@ async def _collect(
     others: Iterable[str],
 ) -> Fleet:
     spaces = selection.namespaces or ((settings.watch_namespace,) if settings.watch_namespace else ())
-    variants = cache.parse(await _list(cluster, VARIANTS, spaces, selection.label_selector))
+    variants = cache.parse(await list_objects(cluster, VARIANTS, spaces, selection.label_selector))
     configured = await _config_maps(cluster, settings, spaces, class_references(variants))
 
     wanted = {target for v in variants if (target := workload_of(v))}
@@ -149,7 +149,7 @@ async def _collect(
         signals = group.create_task(
             _signals(prometheus, settings, spaces, variants, configured, periods, last_seen, loads)
         )
-        workloads = group.create_task(_workloads(cluster, wanted, homes))
+        workloads = group.create_task(read_workloads(cluster, wanted, homes))
         wakes = group.create_task(_wakes(prometheus, variants, workloads))
         pods = group.create_task(_pods(cluster, homes, everything))
         owners = group.create_task(_owners(cluster, homes, any(w.group != "apps" for w in wanted)))
@@ -178,7 +178,7 @@ async def _collect(
     )
 
 
-async def _list(
+async def list_objects(
     cluster: Cluster,
     kind: ResourceType,
     namespaces: Iterable[str],
@@ -186,6 +186,7 @@ async def _list(
     field_selector: str = "",
     cached: bool = False,
 ) -> list[dict[str, Any]]:
+    """Objects of a kind in these namespaces (none: all); ``cached`` reads the API server's watch cache."""
     spaces: list[str | None] = list(namespaces) or [None]
     if len(spaces) > NAMESPACE_LISTS:
         keep = set(spaces)
@@ -205,8 +206,11 @@ async def _config_maps(
 ) -> dict[Key, Mapping[str, str]]:
     names = (*saturation_names(settings), settings.scale_to_zero_config_map)
     lists = await asyncio.gather(
-        _list(cluster, CONFIG_MAPS, (settings.controller_namespace,), cached=True),
-        *(_list(cluster, CONFIG_MAPS, spaces, field_selector=f"metadata.name={name}", cached=True) for name in names),
+        list_objects(cluster, CONFIG_MAPS, (settings.controller_namespace,), cached=True),
+        *(
+            list_objects(cluster, CONFIG_MAPS, spaces, field_selector=f"metadata.name={name}", cached=True)
+            for name in names
+        ),
         *(_class_maps(cluster, name, classes[name] - {settings.controller_namespace}) for name in sorted(classes)),
     )
     return {observe.key_of(item): item.get("data") or {} for items in lists for item in items}
@@ -217,7 +221,7 @@ async def _class_maps(cluster: Cluster, name: str, namespaces: set[str]) -> list
     if not namespaces:
         return []
     try:
-        return await _list(
+        return await list_objects(
             cluster, CONFIG_MAPS, sorted(namespaces), field_selector=f"metadata.name={name}", cached=True
         )
     except Forbidden as error:
@@ -267,9 +271,10 @@ async def _signals(
         return Signals(error=str(error))
 
 
-async def _workloads(
+async def read_workloads(
     cluster: Cluster, wanted: set[WorkloadId], homes: list[str]
 ) -> tuple[dict[WorkloadId, Workload], dict[WorkloadId, str]]:
+    """Those of the wanted workloads that exist, and why others could not be read."""
     kinds = {(w.group, w.kind) for w in wanted}
     found: dict[WorkloadId, Workload] = {}
     errors: dict[WorkloadId, str] = {}
@@ -283,7 +288,7 @@ async def _workloads(
             except UnknownKind as error:
                 errors.update({w: str(error) for w in wanted if (w.group, w.kind) == (group, kind)})
                 return
-        for item in await _list(cluster, resource, homes):
+        for item in await list_objects(cluster, resource, homes):
             one = observe.workload(item, group, kind)
             if one.id in wanted:
                 found[one.id] = one
@@ -324,7 +329,7 @@ async def _pods(cluster: Cluster, homes: list[str], everything: bool) -> tuple[P
     if not homes:
         return ()
     live = "status.phase!=Succeeded,status.phase!=Failed"
-    items = await _list(cluster, PODS, () if everything else homes, field_selector=live, cached=True)
+    items = await list_objects(cluster, PODS, () if everything else homes, field_selector=live, cached=True)
     return tuple(observe.pod(item) for item in items)
 
 
@@ -335,7 +340,7 @@ async def _owners(cluster: Cluster, homes: list[str], grouped: bool) -> dict[tup
     kinds = [("ReplicaSet", REPLICA_SETS), *([("StatefulSet", STATEFUL_SETS)] if grouped else [])]
     owners = {}
     for kind, resource in kinds:
-        for item in await _list(cluster, resource, homes, cached=True):
+        for item in await list_objects(cluster, resource, homes, cached=True):
             owner = observe.controller_of(item)
             if owner:
                 key = observe.key_of(item)
@@ -362,7 +367,7 @@ async def _consumers(cluster: Cluster, homes: list[str]) -> tuple[tuple[Consumer
     for api_version, kind in (("autoscaling/v1", "HorizontalPodAutoscaler"), ("keda.sh/v1alpha1", "ScaledObject")):
         try:
             resource = await cluster.resolve(api_version, kind)
-            items = await _list(cluster, resource, homes, cached=True)
+            items = await list_objects(cluster, resource, homes, cached=True)
         except UnknownKind:
             continue
         except Forbidden as error:

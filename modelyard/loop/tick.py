@@ -68,7 +68,7 @@ class Loop:
         self._stack = AsyncExitStack()
         self._cache = VariantCache()
         self._last_seen = LastSeen()
-        self._loads = LoadHistory(self.policy.trend_window, self.policy.tick)
+        self._loads = LoadHistory(self.policy.trend_window, self.policy.tick, scale=1 / settings.time_compression)
         self._policies: PolicyState
         self._wakes: WakeWatch
         self._said = Said()
@@ -86,7 +86,8 @@ class Loop:
             log.error("%s", error)
             self.prometheus = error
         self._policies = await self._stack.enter_async_context(PolicyState())
-        wakes = WakeWatch(self.cluster, self.prometheus, instance=self.policy.controller_instance)
+        often = max(0.2, 1 / self.settings.time_compression)
+        wakes = WakeWatch(self.cluster, self.prometheus, instance=self.policy.controller_instance, interval=often)
         self._wakes = await self._stack.enter_async_context(wakes)
         return self
 
@@ -113,7 +114,7 @@ class Loop:
         return math.inf if self._lease is None else self._lease.remaining
 
     async def wait_for_change(self, timeout: float) -> bool:
-        """Wait up to ``timeout`` seconds for an edit of a VariantAutoscaling, or for demand for a model at zero."""
+        """Wait up to ``timeout`` seconds for an edit of what is scaled, or for demand for a model at zero."""
         if self._changes is None:
             only = self.settings.namespaces[0] if len(self.settings.namespaces) == 1 else self.policy.watch_namespace
             watch = ChangeWatch(self.cluster, only, self.settings.label_selector)

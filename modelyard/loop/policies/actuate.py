@@ -18,7 +18,7 @@ from modelyard.autoscaling.fleet import Key, WorkloadId
 from modelyard.autoscaling.policies.memory import ANNOTATION, render_memory
 from modelyard.autoscaling.policies.view import BindingDecision, BindingView
 from modelyard.cluster import Cluster, ClusterError, Conflict, Invalid, NotFound
-from modelyard.loop.actuate import Fence, resource_of
+from modelyard.loop.actuate import Fence, is_gone, resource_of
 from modelyard.loop.policies.objects import BINDINGS, POLICIES, PolicySpec
 from modelyard.loop.policies.state import PolicyState
 from modelyard.loop.policies.status import needs_write, policy_status, status_patch
@@ -168,8 +168,7 @@ class _CarryOut:
         try:
             return await self.cluster.merge_patch(BINDINGS, key.name, body, key.namespace, timeout=self.fence.check())
         except (NotFound, Conflict, Invalid) as error:
-            # Servers differ in what they say to another uid: a conflict, or that the field cannot be changed.
-            if isinstance(error, Invalid) and not any(cause.field == "metadata.uid" for cause in error.causes):
+            if not is_gone(error):
                 raise
             self._skip(f"deleted or replaced meanwhile ({error.reason})")
             return None

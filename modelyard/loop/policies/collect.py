@@ -17,7 +17,7 @@ from modelyard.autoscaling.policy import fleet_policy, variant_policy
 from modelyard.autoscaling.select import INSTANCE_LABEL
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.cluster import PODS, Cluster, Forbidden, UnknownKind
-from modelyard.loop.collect import Selection, _list, _workloads
+from modelyard.loop.collect import Selection, list_objects, read_workloads
 from modelyard.loop.policies.objects import BINDINGS, POLICIES, BindingSpec, TargetSpec
 from modelyard.loop.policies.pods import PodIndex, TargetPods
 from modelyard.loop.policies.scrape import Scrape
@@ -51,7 +51,7 @@ async def list_bindings(
     spaces = selection.namespaces or ((settings.watch_namespace,) if settings.watch_namespace else ())
     state.listed_policies = ()
     try:
-        items = await _list(cluster, BINDINGS, spaces, selection.label_selector)
+        items = await list_objects(cluster, BINDINGS, spaces, selection.label_selector)
     except UnknownKind:
         return ListedBindings()
     except Forbidden as error:
@@ -62,7 +62,9 @@ async def list_bindings(
         return ListedBindings()
     bindings.sort(key=lambda spec: spec.view.key)
     try:
-        found = state.policies.all(await _list(cluster, POLICIES, sorted({b.view.key.namespace for b in bindings})))
+        found = state.policies.all(
+            await list_objects(cluster, POLICIES, sorted({b.view.key.namespace for b in bindings}))
+        )
     except (UnknownKind, Forbidden) as error:
         return ListedBindings(tuple(bindings), {}, str(error))
     state.listed_policies = found
@@ -114,14 +116,14 @@ async def _found_workloads(
 ) -> tuple[dict[WorkloadId, Workload], dict[WorkloadId, str]]:
     """Like those of variants. A namespace that may not be read is the problem of the targets in it alone."""
     try:
-        return await _workloads(cluster, wanted, homes)
+        return await read_workloads(cluster, wanted, homes)
     except Forbidden:
         found: dict[WorkloadId, Workload] = {}
         errors: dict[WorkloadId, str] = {}
         for home in homes:
             here = {id_ for id_ in wanted if id_.namespace == home}
             try:
-                some, failed = await _workloads(cluster, here, [home])
+                some, failed = await read_workloads(cluster, here, [home])
             except Forbidden as error:
                 errors.update(dict.fromkeys(here, str(error)))
                 continue
@@ -135,12 +137,12 @@ async def _found_pods(cluster: Cluster, homes: list[str]) -> PodIndex:
         return PodIndex(())
     live = "status.phase!=Succeeded"
     try:
-        return PodIndex(await _list(cluster, PODS, homes, field_selector=live, cached=True))
+        return PodIndex(await list_objects(cluster, PODS, homes, field_selector=live, cached=True))
     except Forbidden:
         items: list[dict[str, Any]] = []
         for home in homes:
             try:
-                items += await _list(cluster, PODS, [home], field_selector=live, cached=True)
+                items += await list_objects(cluster, PODS, [home], field_selector=live, cached=True)
             except Forbidden as error:
                 log.warning("pods of policy targets cannot be measured: %s", error)
         return PodIndex(items)

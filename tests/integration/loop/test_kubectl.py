@@ -51,7 +51,8 @@ async def test_get_shows_the_state_and_describe_the_reasons(
     assert await served.replicas("llama") == 3
 
     header, *rows = table(await kubectl(control_plane, "get", "va", "-n", served.namespace))
-    assert header == ["NAME", "TARGET", "MODEL", "OPTIMIZED", "METRICSREADY", "AGE"]
+    both_forms = ["TARGET", "MODEL", "VARIANTID", "ACCELERATOR", "CURRENTREPLICAS", "OPTIMIZED", "METRICSREADY"]
+    assert header == ["NAME", *both_forms, "AGE"]
     assert rows[0][:5] == ["llama", "llama", "org/llama", "3", "True"]
     assert re.fullmatch(r"\d+[smh].*", rows[0][5])
     full_name = await kubectl(control_plane, "get", "variantautoscalings.llmd.ai", "-n", served.namespace, "-o", "name")

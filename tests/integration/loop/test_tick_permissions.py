@@ -25,6 +25,7 @@ from modelyard.cluster.transport import Request, Transport
 from modelyard.local.stack import LocalStack
 from modelyard.loop.collect import VARIANTS
 from modelyard.loop.fleetwatch import Fleetwatch
+from modelyard.loop.policies.objects import BINDINGS, POLICIES
 from modelyard.loop.tick import Loop
 
 pytestmark = pytest.mark.integration
@@ -32,8 +33,15 @@ pytestmark = pytest.mark.integration
 Right = tuple[str, str, str]
 """API group, resource (with subresource), verb."""
 
-NOT_SERVED_HERE = {"leaderworkerset.x-k8s.io", "keda.sh"}
+NOT_SERVED_HERE = {
+    "leaderworkerset.x-k8s.io",
+    "keda.sh",
+    "inference.networking.k8s.io",
+    "inference.networking.x-k8s.io",
+}
 """Groups of other projects' CRDs, which this cluster does not have; nobody asks for them."""
+FOR_INFERENCE_POOLS = {("", "services", "get")}
+"""Needed only where there are inference pools."""
 
 
 class Notes:
@@ -103,7 +111,7 @@ def granted(role: str) -> set[Right]:
         for resource in rule["resources"]
         for verb in rule["verbs"]
         if group not in NOT_SERVED_HERE
-    }
+    } - FOR_INFERENCE_POOLS
 
 
 @pytest.fixture
@@ -139,6 +147,37 @@ async def ordered_workload(served: ServedModel) -> None:
     served.source.pods[served.namespace, name] = Gauges("other", kv=0.78)
 
 
+async def bound_workload(served: ServedModel) -> None:
+    """A Deployment scaled by a policy whose metric is a total from Prometheus, far above its target."""
+    await served.deploy("bound", 1, model="third")
+    registry = "registry.volcano.sh/v1alpha1"
+    policy = {
+        "apiVersion": registry,
+        "kind": "AutoscalingPolicy",
+        "metadata": {"name": "steady", "namespace": served.namespace},
+        "spec": {"metrics": [{"metricName": "demand", "targetValue": "10"}]},
+    }
+    binding = {
+        "apiVersion": registry,
+        "kind": "AutoscalingPolicyBinding",
+        "metadata": {
+            "name": "bound",
+            "namespace": served.namespace,
+            "annotations": {"modelyard.dev/metric-sources": "demand: vector(30)"},
+        },
+        "spec": {
+            "policyRef": {"name": "steady"},
+            "scalingConfiguration": {
+                "target": {"targetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "bound"}},
+                "minReplicas": 1,
+                "maxReplicas": 4,
+            },
+        },
+    }
+    await served.cluster.create(POLICIES, policy, served.namespace)
+    await served.cluster.create(BINDINGS, binding, served.namespace)
+
+
 async def test_ticks_need_exactly_the_rights_of_the_manifests(
     served: ServedModel,
     prometheus_server: PrometheusServer,
@@ -149,6 +188,7 @@ async def test_ticks_need_exactly_the_rights_of_the_manifests(
     await served.deploy("llama", 2)
     await served.vary("llama")
     await ordered_workload(served)
+    await bound_workload(served)
     served.load("llama", kv=0.78)
     thresholds = {
         "metadata": {"name": "wva-saturation-scaling-config", "namespace": served.namespace},
@@ -182,6 +222,8 @@ async def test_ticks_need_exactly_the_rights_of_the_manifests(
         tick = await run_tick(loop)
         assert set(tick.outcome.scaled) == {(served.namespace, "llama"), (served.namespace, "ordered")}
         assert not tick.outcome.errors
+        assert list(tick.bindings.scaled.values()) == [(1, 3)]
+        assert not tick.bindings.errors
         # A status write with nothing new to remember reads the object first: edits until a tick has such a one.
         for cost in range(11, 17):
             edit = {"spec": {"variantCost": str(cost)}}
@@ -191,6 +233,12 @@ async def test_ticks_need_exactly_the_rights_of_the_manifests(
             assert not tick.outcome.errors
             if ("llmd.ai", "variantautoscalings", "get") in notes.needed:
                 break
+        for most in (5, 6, 7):
+            bounds = {"spec": {"scalingConfiguration": {"maxReplicas": most}}}
+            await served.cluster.merge_patch(BINDINGS, "bound", bounds, served.namespace)
+            tick = await run_tick(loop)
+            assert tick.bindings.written
+            assert not tick.bindings.errors
         assert await lease.renew()
         await lease.release()
         noticed = asyncio.create_task(loop.wait_for_change(20))
