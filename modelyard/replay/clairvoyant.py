@@ -18,7 +18,7 @@ request's arrival and arrival + TTFT target + (o − 1)·ITL target. Requests th
   put into it, and each rise of that mean pays one start-up. The rises of a function's means never exceed its own;
 * *whole replicas*: the same with whole numbers held for whole intervals. Rounding a replica's life outwards to the
   grid adds at most an interval at each end, so each start pays its start-up less one interval, and each end gets one
-  back. Intervals are a third of the shortest start-up. A solver stopped by its time limit gives its dual bound.
+  back. Intervals are a third of the shortest start-up. The solver's bound at its first node is taken.
 
 **Limits.** It is a bound for this simulator: queueing, routing, the KV cache and the choice of what to batch are
 relaxed, so it may be below what even perfect foresight could reach, most of all when few replicas serve (a share of a
@@ -100,16 +100,15 @@ class _Group:
 
 
 class Clairvoyant:
-    """The bound for one trace, fleet and SLO, for any attainment. ``seconds`` limits each solution of the programme.
+    """The bound for one trace, fleet and SLO, for any attainment.
 
     Raises ``ValueError`` when the trace names models that no variant serves.
     """
 
-    def __init__(self, trace: Trace, variants: Sequence[VariantSpec], slo: SLO, seconds: float = 3.0) -> None:
+    def __init__(self, trace: Trace, variants: Sequence[VariantSpec], slo: SLO) -> None:
         self._trace = trace
         self._slo = slo
         self._variants = list(variants)
-        self._seconds = seconds
         self._speeds = [_speed(spec, slo) for spec in variants]
         self._computed = [_computed(trace, spec) for spec in variants]
         self._model = _models(trace, variants)
@@ -184,10 +183,10 @@ class Clairvoyant:
 
     def _solve(self, prices: Sequence[float], spare: int) -> float:
         """Price times seconds of replicas, the higher of both relaxations."""
-        fluid = max(0.0, self._programme(self._fluid, prices, spare, whole=False).solve(self._seconds))
+        fluid = max(0.0, self._programme(self._fluid, prices, spare, whole=False).solve())
         if self._whole is None or fluid >= MANY * min(prices) * self._trace.duration:
             return fluid
-        return max(fluid, self._programme(self._whole, prices, spare, whole=True).solve(self._seconds))
+        return max(fluid, self._programme(self._whole, prices, spare, whole=True).solve())
 
     def _programme(self, grid: _Grid, prices: Sequence[float], spare: int, *, whole: bool) -> Programme:
         programme = Programme()

@@ -223,8 +223,8 @@ class SimulatedFleet:
         pod.scheduled = math.inf
         if pod.gone:
             return
-        if pod.wake <= self.now:
-            self._advance(pod)
+        if pod.wake <= self.now and (events := pod.core.advance(self.now)):
+            self._take(pod, events)
         if not pod.gone:
             self._reschedule(pod)
 

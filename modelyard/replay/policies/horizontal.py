@@ -197,10 +197,11 @@ class KEDAPolicy(_Horizontals):
             current = fleet.spec[key]
             if total > 0 or (not values and current):
                 self._active_at[key] = now
+            idle = now - self._active_at.setdefault(key, now)
             active = total > 0
             if current == 0:
                 wanted[key] = max(1, self.minimum) if active else self.minimum
-            elif not active and self.minimum == 0 and now - self._active_at.get(key, now) >= self.cooldown:
+            elif not active and self.minimum == 0 and idle >= self.cooldown:
                 wanted[key] = 0
             else:
                 wanted[key] = scaler.external(now, current, total, self.target)
