@@ -103,7 +103,7 @@ def _decide(fleet: Fleet, settings: FleetSettings) -> TickDecision:
         if state.bounds.upper is not None or state.bounds.lower:
             _clamp(state)
     try:
-        look_ahead(groups)
+        look_ahead(groups, settings.ttft_percentile)
     except Exception as error:  # only explanations are missing then
         errors.append(f"predictions failed: {type(error).__name__}: {error}")
     notices: list[ObjectNotice] = [*saturation.notices, *zero.notices, *slo_notices]

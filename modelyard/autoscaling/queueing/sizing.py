@@ -23,9 +23,9 @@ __all__ = ["NEAREST", "TPS_SHARE", "OneSizing", "Sizing", "Targets", "size", "si
 
 TPS_SHARE = 0.9
 """Share of the highest rate that a replica with a target of tokens per second is sized for."""
-NEAREST = 1.1
-"""The nearest feasible target, as a multiple of the lowest reachable value. That value itself is reached by an
-almost idle replica only, at a thousandth of its capacity."""
+NEAREST = 1.05
+"""The nearest target worth sizing for, as a multiple of the lowest reachable value. That value itself is reached by an
+almost idle replica only, at a thousandth of its capacity; and no profile is accurate to less than these 5 %."""
 
 
 def size(
@@ -42,7 +42,7 @@ def size(
     ``utilisation_cap`` is the share of the highest rate that is never exceeded where no TTFT target is set.
     ``percentile`` (percent) makes the TTFT target one for that percentile instead of the mean. ``published`` gives
     the documented bisection with its defects: no cap, no percentile, parameters as they are. ``nearest`` is the
-    multiple of the lowest reachable latency that replaces a target below it for ``fallback_rate``.
+    multiple of the lowest reachable latency that replaces any target below it for ``fallback_rate``.
 
     A row that is not valid (NaN, negative target or decode time) is infeasible and NaN, never an error. Raises
     ValueError when shapes differ or an option is out of range.
@@ -142,7 +142,31 @@ def _block(
     if percentile is not None:
         ttft = wait_percentile(found, chain.full_rate, chain.queue, percentile) + at.prefill
     binding = _binding(offered, high, limits, solved)
-    return _assembled(solved, tps, offered, at.throughput, ttft, at.itl, at.utilisation, binding, feasible)
+    answer = _assembled(solved, tps, offered, at.throughput, ttft, at.itl, at.utilisation, binding, feasible)
+    close = np.flatnonzero(
+        _close(targets.ttft, solved.best_ttft, solved.ttft_met, nearest)
+        | _close(targets.itl, solved.best_itl, solved.itl_met, nearest)
+    )
+    if len(close):
+        part, wanted = profiles.take(close), targets.take(close)
+        again = chain_of(part)
+        ttft_aim = _raised(wanted.ttft, solved.best_ttft[close], nearest)
+        itl_aim = _raised(wanted.itl, solved.best_itl[close], nearest)
+        eased = within_targets(part, again, ttft_aim, itl_aim, low[close], high[close], percentile, nearest)
+        most = np.minimum.reduce([eased.rate_ttft, eased.rate_itl, tps[close], limits[3][close]])
+        answer.fallback_rate[close] = measures(part, again.at(most), published=False).throughput
+    return answer
+
+
+def _close(target: FloatArray, best: FloatArray, met: BoolArray, nearest: float) -> BoolArray:
+    """Targets that can be met, but only by a replica with next to nothing to do."""
+    with np.errstate(invalid="ignore"):
+        found: BoolArray = met & (target > 0) & (target < nearest * best)
+    return found
+
+
+def _raised(target: FloatArray, best: FloatArray, nearest: float) -> FloatArray:
+    return np.where(target > 0, np.fmax(target, nearest * best), 0.0)
 
 
 def _published_block(profiles: Profiles, targets: Targets) -> Sizing:

@@ -26,13 +26,14 @@ class _Mix(NamedTuple):
     rows: Sequence[tuple[State, int, int]]
 
 
-def look_ahead(groups: Sequence[Group], alternatives: bool = True) -> None:
-    """Fill in predictions of variants and alternatives of groups."""
+def look_ahead(groups: Sequence[Group], percentile: float | None = None, alternatives: bool = True) -> None:
+    """Fill in predictions of variants and alternatives of groups; ``percentile`` is what TTFT targets speak of."""
     for published in (False, True):
-        _look_ahead([g for g in groups if g.slo is not None and g.published is published], alternatives, published)
+        mine = [g for g in groups if g.slo is not None and g.published is published]
+        _look_ahead(mine, None if published else percentile, alternatives, published)
 
 
-def _look_ahead(groups: Sequence[Group], alternatives: bool, published: bool) -> None:
+def _look_ahead(groups: Sequence[Group], percentile: float | None, alternatives: bool, published: bool) -> None:
     rows: list[Row] = []
     plans: list[tuple[Group, list[_Mix]]] = []
     for group in groups:
@@ -44,7 +45,7 @@ def _look_ahead(groups: Sequence[Group], alternatives: bool, published: bool) ->
             _published_rows(states, work, rows, plans, group)
             continue
         plans.append((group, [_mix(states, work, *mix, rows) for mix in _mixes(states, work, alternatives)]))
-    found = predict(rows, published=published)
+    found = predict(rows, published=published, percentile=percentile)
     for group, mixes in plans:
         assert group.slo is not None
         told = tuple(_alternative(mix, found, group.slo) for mix in mixes)
@@ -108,11 +109,13 @@ def _alternative(mix: _Mix, found: Sequence[Expected], work: GroupWork) -> Alter
             share = load * own.rate * count / supply
             own.prediction = Prediction(share, own.rate, seen.ttft, seen.itl, seen.utilisation)
     worst = NOTHING
-    if expected and all(e.itl is not None for e in expected):
+    if expected and all(e.utilisation is not None for e in expected):
         shares = [work_of(state).rate * count / supply for state, count, _ in mix.rows]
         worst = Expected(
             sum(share * (e.ttft or 0.0) for share, e in zip(shares, expected, strict=True)),
-            sum(share * (e.itl or 0.0) for share, e in zip(shares, expected, strict=True)),
+            None
+            if any(e.itl is None for e in expected)
+            else sum(share * (e.itl or 0.0) for share, e in zip(shares, expected, strict=True)),
             max(e.utilisation or 0.0 for e in expected),
         )
     note = mix.note
@@ -123,11 +126,11 @@ def _alternative(mix: _Mix, found: Sequence[Expected], work: GroupWork) -> Alter
 
 def _why_not(expected: Expected, supply: float, load: float, work: GroupWork) -> str:
     service = work.service
-    if expected.itl is None:
+    if expected.utilisation is None:
         return "its replicas would be overloaded" if load else ""
     if service.ttft and (expected.ttft or 0.0) > service.ttft * 1.001:
         return f"TTFT would be {expected.ttft:.4g} ms, above {service.ttft:g} ms"
-    if service.itl and expected.itl > service.itl * 1.001:
+    if service.itl and (expected.itl or 0.0) > service.itl * 1.001:
         return f"ITL would be {expected.itl:.4g} ms, above {service.itl:g} ms"
     if supply < work.planned * (1 - 1e-9):
         return f"would carry {supply:.4g}/s of {work.planned:.4g}/s planned for"

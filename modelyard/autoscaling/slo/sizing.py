@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from modelyard.autoscaling.queueing.chain import analyse
+from modelyard.autoscaling.queueing.percentile import ttft_percentile
 from modelyard.autoscaling.queueing.profiles import Profiles
 from modelyard.autoscaling.queueing.sizing import Targets, size
 from modelyard.autoscaling.settings import FleetSettings
@@ -93,16 +94,19 @@ def _size(rows: Sequence[Row], settings: FleetSettings, published: bool) -> None
         work.binding = str(found.binding[i])
         work.best_ttft = float(found.best_ttft[i]) * work.ttft_factor
         work.best_itl = float(found.best_itl[i]) * work.itl_factor
-        work.rate = float(found.rate[i] if work.feasible else found.fallback_rate[i])
-        work.sized_ttft = float(found.ttft[i]) * work.ttft_factor
-        work.sized_itl = float(found.itl[i]) * work.itl_factor
+        # Published: what cannot be met has no candidate. Repaired: never an almost idle replica, see ``NEAREST``.
+        work.rate = float(found.rate[i] if published else found.fallback_rate[i])
+        work.eased = work.feasible and work.rate > float(found.rate[i]) * (1 + 1e-9)
         work.sized_utilisation = float(found.utilisation[i])
         if not (math.isfinite(work.rate) and work.rate > 0):
             work.rate = math.nan
 
 
 class Expected(NamedTuple):
-    """Mean TTFT and ITL in ms and utilisation 0 to 1; ``None`` where the model has no value (overload)."""
+    """Latencies in ms and utilisation 0 to 1; all ``None`` where the model has no value (overload).
+
+    ``ttft`` is the mean, or the percentile asked for; ``itl`` the mean, ``None`` for requests of a single token.
+    """
 
     ttft: float | None
     itl: float | None
@@ -113,19 +117,25 @@ NOTHING = Expected(None, None, None)
 IDLE_RATE = 1e-6
 
 
-def predict(rows: Sequence[Row], corrected: bool = True, published: bool = False) -> list[Expected]:
-    """What each row's replica does at its rate; ``corrected`` by what was learnt from observation."""
+def predict(
+    rows: Sequence[Row], corrected: bool = True, published: bool = False, percentile: float | None = None
+) -> list[Expected]:
+    """What each row's replica does at its rate; ``corrected`` by what was learnt from observation.
+
+    ``percentile`` (percent) of TTFT instead of its mean, so that it speaks of what a percentile target speaks of.
+    """
     if not rows:
         return []
     rates = np.array([row.rate for row in rows], dtype=np.float64)
     profiles = profiles_of(rows)
     found = analyse(profiles, rates, published=published)
+    ttfts = found.ttft if percentile is None else ttft_percentile(profiles, rates, percentile)
     result: list[Expected] = []
     for i, row in enumerate(rows):
-        ttft, itl, load = float(found.ttft[i]), float(found.itl[i]), float(found.utilisation[i])
-        if not math.isfinite(itl):
+        ttft, itl, load = float(ttfts[i]), float(found.itl[i]), float(found.utilisation[i])
+        if not (math.isfinite(load) and math.isfinite(ttft)):
             result.append(NOTHING)
             continue
         up, down = (row.work.ttft_factor, row.work.itl_factor) if corrected else (1.0, 1.0)
-        result.append(Expected(ttft * up, itl * down, load))
+        result.append(Expected(ttft * up, itl * down if math.isfinite(itl) else None, load))
     return result

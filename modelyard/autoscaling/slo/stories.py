@@ -6,6 +6,7 @@ Called by ``records``. Source: WVA SLO reference, "Status and conditions" and "C
 from __future__ import annotations
 
 from modelyard.autoscaling.decision import CurrentAllocation
+from modelyard.autoscaling.queueing.sizing import NEAREST
 from modelyard.autoscaling.slo.published import CURRENT_MAX_BATCH
 from modelyard.autoscaling.slo.work import VariantWork
 from modelyard.autoscaling.state import State, Story
@@ -30,6 +31,15 @@ def slo_feasible(work: VariantWork) -> Story:
     if work.feasible:
         if work.assumed_sizes:
             return ("Unknown", "RequestSizesUnknown", "request sizes are not known yet; an empty request would do")
+        if work.eased:
+            ttft = service.ttft > 0 and service.ttft < NEAREST * work.best_ttft
+            name, target, best = ("TTFT", service.ttft, work.best_ttft) if ttft else ("ITL", service.itl, work.best_itl)
+            text = (
+                f"{name} target {target:g} ms; lowest possible on this profile {best:.4g} ms, by replicas with next to "
+                f"nothing to do: sized for {NEAREST * best:.4g} ms; raise {'slo-ttft' if ttft else 'slo-tpot'} in "
+                f"{service.where}, or use a faster accelerator"
+            )
+            return ("False", f"TargetBelowMinimum{name}", text)
         return ("True", "TargetsReachable", f"TTFT {_target(service.ttft)} and ITL {_target(service.itl)} can be met")
     if work.binding == "TTFT":
         text = _below("TTFT", service.ttft, work.best_ttft, "slo-ttft", service.where)

@@ -45,11 +45,11 @@ class VariantWork:
     """The parameters to size with when they are learnt online instead of taken from the profile."""
     rate: float = math.nan
     feasible: bool | None = None
+    eased: bool = False
+    """Whether a target can be met, but only by a replica with next to nothing to do, and is sized for a little more."""
     binding: str = ""
     best_ttft: float = math.nan
     best_itl: float = math.nan
-    sized_ttft: float = math.nan
-    sized_itl: float = math.nan
     sized_utilisation: float = math.nan
     assumed_sizes: bool = False
     """Whether the request sizes are made up, so that only "infeasible whatever comes" can be said."""

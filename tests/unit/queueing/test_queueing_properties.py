@@ -88,6 +88,39 @@ def test_a_tighter_target_never_gives_a_higher_rate(
 
 
 @FEW
+@given(profile, st.lists(st.floats(0.3, 3), min_size=2, max_size=8), st.floats(0.3, 100), percent)
+def test_no_tighter_target_gives_a_higher_rate_feasible_or_not(
+    row: tuple[float, ...], multiples: list[float], other: float, percentile: float | None
+) -> None:
+    idle = analyse(Profiles.of([row]), min_rates(Profiles.of([row])))
+    itl, ttft = float(np.nan_to_num(idle.itl[0])), float(idle.ttft[0])
+    assume(ttft > 1e-3)
+    tightest_last = sorted(multiples, reverse=True)
+    count = len(tightest_last)
+    for rows in (
+        [(m * ttft, other * itl, 0.0) for m in tightest_last],
+        [(other * ttft, m * itl, 0.0) for m in tightest_last],
+        [(0.0, m * itl, 0.0) for m in tightest_last],
+    ):
+        found = size(Profiles.of([row] * count), Targets.of(rows), percentile=percentile)
+        rates = found.fallback_rate
+        assert (rates[1:] <= rates[:-1] * (1 + 1e-7)).all()
+        known = found.feasible
+        assert (rates[known] >= found.rate[known] * (1 - 1e-9)).all()
+
+
+def test_a_target_only_an_idle_replica_meets_does_not_order_a_thousand_times_too_many() -> None:
+    p = (7.5, 0.05, 12.0, 0.002, 96, 512, 256)
+    exact = size(Profiles.of([p]), Targets.of([(500, 7.5501, 0)]))
+    assert exact.feasible[0]
+    assert exact.rate[0] < 0.01
+    assert exact.fallback_rate[0] > 3
+    assert exact.fallback_rate[0] == pytest.approx(
+        float(size(Profiles.of([p]), Targets.of([(500, 7.4, 0)])).fallback_rate[0]), rel=1e-6
+    )
+
+
+@FEW
 @given(profile, st.floats(0.001, 1.2), percent)
 def test_the_rate_is_within_its_targets_and_none_higher_is(
     row: tuple[float, ...], reach: float, percentile: float | None

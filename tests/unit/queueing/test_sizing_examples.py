@@ -9,7 +9,7 @@ import pytest
 
 from modelyard.autoscaling.queueing.chain import analyse_one
 from modelyard.autoscaling.queueing.profiles import Profiles
-from modelyard.autoscaling.queueing.sizing import Targets, size, size_one
+from modelyard.autoscaling.queueing.sizing import NEAREST, Targets, size, size_one
 
 P = (7.5, 0.05, 12.0, 0.002, 96, 512.0, 256.0)
 TOP = 29.5380
@@ -61,7 +61,7 @@ def test_targets_below_what_the_hardware_can_do(ttft: float, itl: float, binding
 
 def test_an_infeasible_target_is_sized_for_the_nearest_feasible_one() -> None:
     found = size_one(*P, ttft=500, itl=7.5)
-    nearest = size_one(*P, ttft=500, itl=1.1 * found.best_itl)
+    nearest = size_one(*P, ttft=500, itl=NEAREST * found.best_itl)
     assert found.fallback_rate == pytest.approx(nearest.rate, rel=1e-6)
     assert found.rate_ttft == pytest.approx(28.3232, rel=1e-5)
     flat = size_one(20, 0, 5, 0.002, 8, 100, 50, itl=15)

@@ -67,6 +67,31 @@ class TestSizing:
         record = one_slo(SLO(**silent), load=0.0)
         assert condition(record, "SLOFeasible") == ("Unknown", "RequestSizesUnknown")
 
+    def test_a_target_that_only_an_idle_replica_meets_is_told(self):
+        record = one_slo(SLO(), load=40.0, classes={"premium.yaml": premium(itl=7.6)})
+        assert condition(record, "SLOFeasible") == ("False", "TargetBelowMinimumITL")
+        message = next(c.message for c in record.conditions if c.type == "SLOFeasible")
+        assert "ITL target 7.6 ms; lowest possible on this profile 7.55 ms" in message
+        assert "sized for 7.928 ms" in message
+        assert record.target == 11
+
+    def test_a_single_output_token_has_a_prediction_without_itl(self):
+        record = one_slo(SLO(output=1.0), load=40.0)
+        assert record.prediction.itl is None
+        assert record.prediction.ttft == pytest.approx(12.0, rel=0.5)
+        assert 0 < record.prediction.utilisation < 1
+        assert all(a.utilisation is not None for a in record.alternatives if a.replicas["v1"])
+        assert "overloaded" not in " ".join(a.note for a in record.alternatives)
+
+    def test_a_percentile_target_and_its_prediction_speak_of_the_same(self):
+        near = INSTANT.model_copy(update={"ttft_percentile": 99.0})
+        lone = {"classes": {"premium.yaml": premium(itl=0, ttft=500)}}
+        rate = one_slo(SLO(), load=5.0, settings=near, **lone).prediction.rate_per_replica
+        record = one_slo(SLO(), load=rate, settings=near, **lone)
+        assert record.prediction.ttft == pytest.approx(500, rel=1e-3)
+        mean = one_slo(SLO(), load=rate, **lone)
+        assert mean.prediction.ttft < 250
+
     def test_without_targets_utilisation_is_capped(self):
         record = one_slo(SLO(), load=40.0, classes={"premium.yaml": premium(itl=0, ttft=0)})
         assert record.prediction.rate_per_replica == pytest.approx(0.9 * 29.53797, rel=1e-3)

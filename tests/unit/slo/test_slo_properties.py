@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from builders import condition
 from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
@@ -26,13 +25,12 @@ def test_more_load_never_gives_fewer_replicas(load, more, replicas):
 
 
 @QUICK
-@given(load=LOADS, itl=st.floats(7.7, 14), tighter=st.floats(0.6, 1.0))
+@given(load=LOADS, itl=st.floats(5, 14), tighter=st.floats(0.6, 1.0))
 def test_a_tighter_target_never_gives_fewer_replicas(load, itl, tighter):
-    tight = max(7.7, itl * tighter)
     loose = one_slo(SLO(), load=load, classes={"a": premium(itl=itl)}, settings=PATIENT)
-    strict = one_slo(SLO(), load=load, classes={"a": premium(itl=tight)}, settings=PATIENT)
-    assert condition(strict, "SLOFeasible") == ("True", "TargetsReachable")
+    strict = one_slo(SLO(), load=load, classes={"a": premium(itl=itl * tighter)}, settings=PATIENT)
     assert strict.target >= loose.target
+    assert strict.target <= load / 3 + 2
 
 
 @QUICK
