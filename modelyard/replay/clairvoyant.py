@@ -37,7 +37,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelyard.replay.programme import Programme
-from modelyard.replay.settings import SLACK, SLO
+from modelyard.replay.settings import SLACK, SLO, SimulationError
 from modelyard.replay.trace import Trace
 from modelyard.replay.variants import VariantSpec
 
@@ -102,7 +102,7 @@ class _Group:
 class Clairvoyant:
     """The bound for one trace, fleet and SLO, for any attainment.
 
-    Raises ``ValueError`` when the trace names models that no variant serves.
+    Raises ``SimulationError`` when the trace names models that no variant serves.
     """
 
     def __init__(self, trace: Trace, variants: Sequence[VariantSpec], slo: SLO) -> None:
@@ -253,6 +253,6 @@ def _models(trace: Trace, variants: Sequence[VariantSpec]) -> NDArray[np.str_]:
     if trace.model is None:
         names = {spec.model for spec in variants}
         if len(names) != 1:
-            raise ValueError("the trace does not say which of several models a request is for")
+            raise SimulationError("the trace does not say which of several models a request is for")
         return np.full(len(trace), names.pop())
     return np.array(trace.models)[trace.model]

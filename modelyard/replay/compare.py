@@ -41,7 +41,7 @@ def compare(
 ) -> Comparison:
     """Replay every policy. ``begin`` is told each one's name and gives what is told the simulated time.
 
-    Raises ``PolicyInputError`` before anything runs, ``ValueError`` when trace and fleet do not fit.
+    Raises ``PolicyInputError`` before anything runs, ``SimulationError`` when trace and fleet do not fit.
     """
     factories = [
         (text, factory(text, manifests, fleet_settings, settings.gateway_metrics))

@@ -24,7 +24,7 @@ from modelyard.local.engine.request import Event, EventKind
 from modelyard.replay.pods import Life, SimulatedPod
 from modelyard.replay.requests import Outcome, RequestLog
 from modelyard.replay.router import Router
-from modelyard.replay.settings import SimulationSettings
+from modelyard.replay.settings import SimulationError, SimulationSettings
 from modelyard.replay.trace import Trace
 from modelyard.replay.variants import VariantSpec
 
@@ -352,19 +352,19 @@ class SimulatedFleet:
 def _model_index(trace: Trace, models: Sequence[str]) -> list[int] | None:
     """Each request's position in ``models``; ``None`` when there is one model and the trace names none.
 
-    Raises ``ValueError`` when the trace does not say which of several models a request is for, or names another one.
+    Raises ``SimulationError`` when the trace does not say which of several models a request is for, or names another.
     """
     if trace.model is None:
         if len(models) == 1:
             return None
-        raise ValueError(
+        raise SimulationError(
             f"the fleet serves {len(models)} models ({', '.join(models)}) and the trace does not say which request is "
             "for which: give its column with --columns model=NAME, or only one model's manifests"
         )
     places = {model: place for place, model in enumerate(models)}
     unknown = [name for name in trace.models if name not in places]
     if unknown:
-        raise ValueError(
+        raise SimulationError(
             f"the trace has requests for {', '.join(unknown)}, which no variant serves; served: {', '.join(models)}"
         )
     table = [places[name] for name in trace.models]

@@ -8,7 +8,6 @@ from typing import Final
 
 import numpy as np
 
-
 GIVE_UP: Final = 300.0
 """Seconds after which a solver is stopped that has gone astray; then there is no bound, or a weaker one."""
 

@@ -12,6 +12,10 @@ from enum import StrEnum
 SLACK = 1e-9
 
 
+class SimulationError(ValueError):
+    """Trace and fleet do not fit together; the message says why and what to do."""
+
+
 class Routing(StrEnum):
     """How the router chooses among the ready replicas of a model."""
 

@@ -17,7 +17,7 @@ from modelyard.replay.metrics import Metrics
 from modelyard.replay.pods import SimulatedPod
 from modelyard.replay.policies.base import Policy
 from modelyard.replay.requests import Results
-from modelyard.replay.settings import SimulationSettings
+from modelyard.replay.settings import SimulationError, SimulationSettings
 from modelyard.replay.trace import Trace
 from modelyard.replay.variants import VariantSpec
 
@@ -75,11 +75,11 @@ def simulate(
 ) -> Run:
     """Replay the trace. ``progress`` is told the simulated time now and then.
 
-    Raises ``ValueError`` when the trace does not fit the fleet (models) or holds nothing.
+    Raises ``SimulationError`` when the trace does not fit the fleet (models) or holds nothing.
     """
     settings = settings or SimulationSettings()
     if not len(trace):
-        raise ValueError("the trace has no requests (in the stretch chosen): nothing can be replayed")
+        raise SimulationError("the trace has no requests (in the stretch chosen): nothing can be replayed")
     initial: Mapping[Key, int] = policy.initial(variants)
     chosen = tuple(dataclasses.replace(spec, initial=initial.get(spec.key, spec.initial)) for spec in variants)
     metrics = Metrics(settings.scrape_interval, policy.keep)

@@ -1,0 +1,211 @@
+"""The numbers of a report by hand, its forms, the folder that is written whole or not at all, and the command."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import typer
+from replay_fleets import KEY, Script, poisson, spec, trace_of
+from typer.testing import CliRunner
+
+from modelyard.cli.replay import replay
+from modelyard.replay import output
+from modelyard.replay.inputs import InputError, duration, numbers
+from modelyard.replay.output import OutputError, write_folder
+from modelyard.replay.policies.base import Fixed
+from modelyard.replay.report import Summary, summarize, timeline
+from modelyard.replay.settings import SLO, SimulationSettings
+from modelyard.replay.simulate import Run, simulate
+
+ROOT = Path(__file__).resolve().parents[3]
+SAMPLE = ROOT / "config/samples/plan/manifests.yaml"
+TRACE = ROOT / "benchmarks/data/azure-llm-inference-2023-conversation.csv"
+QUICK = SimulationSettings(pre_roll=60, actuation_delay=0)
+
+
+def small() -> Run:
+    # TTFT of 10 ms + 0.1 ms a token: 60 ms for the short prompts, 260 ms for the long one. ITL 10.5 ms alone.
+    rows = [(0.0, 500, 11), (5.0, 500, 11), (10.0, 2500, 11), (65.0, 500, 1), (70.0, 90_000, 5)]
+    return simulate(trace_of(rows, 180.0), [spec(initial=1, cost=36.0)], Script((90, 2), (150, 1)), QUICK)
+
+
+def test_a_summary_by_hand() -> None:
+    one = summarize(small(), SLO(0.1, 0.011, attainment=0.7))
+    assert one.requests == 5
+    assert one.attainment == pytest.approx(3 / 5)
+    assert one.ttft_attainment == pytest.approx(3 / 5)
+    assert one.itl_attainment == pytest.approx(4 / 5), "a single token misses no ITL target, a refused request does"
+    assert one.ttft.p50 == pytest.approx(0.06)
+    assert one.ttft.p99 == pytest.approx(0.06 + 0.97 * 0.2)
+    assert one.itl.p50 == pytest.approx(0.0105)
+    assert (one.rejected, one.killed, one.unfinished, one.waited) == (1, 0, 0, 0)
+    assert (one.scale_ups, one.scale_downs, one.peak_replicas) == (1, 1, 2)
+    assert one.replica_hours == pytest.approx((180 + 60) / 3600)
+    assert one.cost == pytest.approx(36 * 240 / 3600)
+    assert one.hours_by_variant == {str(KEY): pytest.approx(240 / 3600)}
+    # Two thirds of the first minute's three and half of the second's two are within: both below 0.7.
+    assert (one.minutes, one.minutes_below) == (2, 2)
+    assert summarize(small(), SLO(0.1, 0.011, attainment=0.6)).minutes_below == 1
+    assert summarize(small(), SLO(1.0, 0.011, attainment=0.6)).attainment == pytest.approx(4 / 5)
+
+
+def test_a_timeline_by_hand() -> None:
+    line = timeline(small(), SLO(0.1, 0.011))
+    assert line.arrivals.tolist() == [3, 2, 0]
+    assert line.attainment[:2].tolist() == pytest.approx([2 / 3, 1 / 2])
+    assert math.isnan(line.attainment[2])
+    assert line.replicas.tolist() == pytest.approx([1, 1.5, 1.5])
+    assert line.ready.tolist() == pytest.approx([1, 1, 1.5])
+
+
+def test_the_areas_of_a_timeline_are_the_replica_hours() -> None:
+    run = simulate(poisson(5, 333.0), [spec()], Script((20, 3), (100, 2), (200, 4), (290, 1)), QUICK)
+    line = timeline(run, SLO())
+    minutes = np.append(np.full(5, 60.0), 33.0)
+    assert float((line.replicas * minutes).sum()) == pytest.approx(run.replica_seconds(KEY))
+    assert int(line.arrivals.sum()) == len(run.trace)
+
+
+def summaries() -> tuple[list[Run], list[Summary]]:
+    runs = [small(), simulate(small().trace, [spec()], Fixed(2), QUICK)]
+    return runs, [summarize(run, SLO()) for run in runs]
+
+
+def test_json_and_csv_say_the_same() -> None:
+    runs, rows = summaries()
+    document = json.loads(output.as_json(rows, SLO(), {"seed": 1}))
+    assert document["seed"] == 1
+    assert document["slo"] == {"ttft": 2.0, "itl": 0.06, "attainment": 0.99}
+    table = list(csv.DictReader(io.StringIO(output.as_csv(rows))))
+    assert [row["policy"] for row in table] == [run.policy for run in runs]
+    for row, plain in zip(table, document["policies"], strict=True):
+        assert float(row["cost"]) == plain["cost"]
+        assert float(row["ttft_p95"]) == plain["ttft"]["p95"]
+        assert row["bound"] == ""
+        assert plain["bound"] is None
+
+
+def test_what_is_not_known_is_no_number() -> None:
+    run = simulate(trace_of([(0.0, 90_000, 5)], 10), [spec()], Fixed(), QUICK)
+    row = summarize(run, SLO())
+    assert math.isnan(row.ttft.p50)
+    assert json.loads(output.as_json([row], SLO(), {}))["policies"][0]["ttft"]["p50"] is None
+    assert next(csv.DictReader(io.StringIO(output.as_csv([row]))))["ttft_p50"] == ""
+    assert " - " in output.table([row], SLO())
+
+
+def test_a_folder_is_replaced_as_a_whole(tmp_path: Path) -> None:
+    runs, rows = summaries()
+    folder = tmp_path / "deep" / "report"
+    write_folder(folder, runs, rows, SLO(), {})
+    names = {"report.json", "report.csv", "timeline.csv", "replay.png"}
+    assert {path.name for path in folder.iterdir()} == names
+    (folder / "left-over").write_text("x")
+    write_folder(folder, runs[:1], rows[:1], SLO(), {})
+    assert {path.name for path in folder.iterdir()} == names
+    assert len(json.loads((folder / "report.json").read_text())["policies"]) == 1
+    assert [path.name for path in folder.parent.iterdir()] == ["report"], "nothing temporary stays"
+
+
+def test_an_interrupt_leaves_the_old_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs, rows = summaries()
+    folder = tmp_path / "report"
+    write_folder(folder, runs, rows, SLO(), {})
+    before = (folder / "report.json").read_text()
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(output, "draw", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_folder(folder, runs[:1], rows[:1], SLO(), {})
+    assert (folder / "report.json").read_text() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["report"]
+
+
+def test_a_folder_with_something_else_is_not_touched(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("x")
+    with pytest.raises(OutputError, match="holds something else"):
+        write_folder(tmp_path, [], [], SLO(), {})
+    with pytest.raises(OutputError, match="is a file"):
+        write_folder(tmp_path / "thesis.txt", [], [], SLO(), {})
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("2s", 2.0), ("60ms", 0.06), ("1m30s", 90.0), ("15", 15.0), ("0", 0.0)])
+def test_durations(text: str, seconds: float) -> None:
+    assert duration("--x", text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("text", ["soon", "-2s", "-1", "nan", "inf", ""])
+def test_durations_that_are_none(text: str) -> None:
+    with pytest.raises(InputError, match="--x"):
+        duration("--x", text)
+
+
+def test_numbers() -> None:
+    assert numbers("--engine", "alpha=7, beta=0.5") == {"alpha": 7.0, "beta": 0.5}
+    assert numbers("--engine", "") == {}
+    with pytest.raises(InputError, match="--engine alpha: write NAME=NUMBER"):
+        numbers("--engine", "alpha")
+
+
+app = typer.Typer(pretty_exceptions_enable=False)
+app.command()(replay)
+
+
+def invoke(*arguments: object) -> tuple[str, BaseException | None]:
+    result = CliRunner().invoke(app, ["-f", str(SAMPLE), "--trace", str(TRACE), *map(str, arguments)])
+    return result.stdout, result.exception
+
+
+def test_the_command_compares_policies(tmp_path: Path) -> None:
+    shown, error = invoke("--policy", "fixed:1,default", "--minutes", 5, "--out", tmp_path / "r", "--rate", 2)
+    assert error is None
+    lines = shown.splitlines()
+    assert "TTFT 2 s, ITL 60 ms, both for 0.99" in lines[0]
+    assert [line.split()[0] for line in lines[1:]] == ["POLICY", "fixed:1", "default"]
+    assert (tmp_path / "r" / "replay.png").stat().st_size > 10_000
+
+
+def test_the_command_wants_to_know_which_model(tmp_path: Path) -> None:
+    other = SAMPLE.read_text().replace("llama-8b", "other").replace("Llama-3.1-8B", "Other")
+    (tmp_path / "other.yaml").write_text(other)
+    _, error = invoke("-f", tmp_path / "other.yaml", "--minutes", 1)
+    assert "the fleet serves 2 models" in str(error)
+    assert type(error).__module__.startswith("modelyard.")
+
+
+def test_the_command_prints_json_with_the_bound() -> None:
+    shown, error = invoke("--policy", "fixed:1", "--policy", "clairvoyant", "--minutes", 3, "-o", "json", "--start", 10)
+    assert error is None
+    document = json.loads(shown)
+    (one,) = document["policies"]
+    assert 0 < one["bound"] <= one["cost"]
+    assert document["clairvoyant"]["attainment"] == 0.99
+    assert document["trace"]["seconds"] == 180
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--policy", "magic"], "--policy magic"),
+        (["--slo-ttft", "soon"], "--slo-ttft soon"),
+        (["--attainment", "2"], "attainment must be a share"),
+        (["--minutes", "90"], "do not lie within the trace of 59 minutes"),
+        (["--columns", "time=when"], "no column when"),
+        (["--engine", "speed=1"], "--engine speed: unknown; known: alpha"),
+        (["--rate", "0"], "rate: the factor must be a number > 0"),
+        (["--diurnal", "-1"], "--diurnal: the hours"),
+    ],
+)
+def test_what_the_command_refuses_is_one_line(arguments: list[str], message: str) -> None:
+    shown, error = invoke(*arguments)
+    assert shown == ""
+    assert message in str(error)
+    assert type(error).__module__.startswith("modelyard."), "the entry point prints errors of our own without traceback"
