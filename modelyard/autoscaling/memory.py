@@ -33,6 +33,7 @@ class SLOMemory(BaseModel):
     estimate: tuple[float, ...] = Field(default=(), description="state of the online estimator (alpha, beta, gamma)")
     covariance: tuple[float, ...] = Field(default=(), description="its covariance, row by row")
     updates: int = Field(default=0, ge=0, description="observations the estimator has taken")
+    rejected: int = Field(default=0, ge=0, description="observations it has rejected in a row")
 
 
 class VariantMemory(BaseModel):

@@ -13,7 +13,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from modelyard.autoscaling.queueing.iteration import Parameters, equivalent, from_observation, from_profile, predict
+from modelyard.autoscaling.queueing.iteration import (
+    Parameters,
+    equivalent,
+    from_batch,
+    from_observation,
+    from_profile,
+    predict,
+)
 from modelyard.autoscaling.queueing.profiles import FloatArray
 
 INITIAL = Parameters(5.0, 0.05, 5e-5)
@@ -28,6 +35,8 @@ GATE = 7.378
 """Normalised innovation squared that 97.5 % of honest observations stay below (chi-square, two values)."""
 UNGATED = 5
 """First updates, which are taken without the gate."""
+RESTART = 5
+"""After so many rejected observations in a row it is not they that are outliers."""
 STEP = 0.01
 BOUND = 10.0
 FLOOR = 1e-9
@@ -127,6 +136,35 @@ def update(
     return Update(taken, True, "", nis, predicted)
 
 
+def restart(observation: Observation, *, initial: Parameters = INITIAL) -> EstimatorState | None:
+    """A filter made from the observation alone, for when what was known explains nothing any more.
+
+    The first guess puts the batch in by Little's law, unlike ``from_observation``, which would have a busy engine
+    carry nothing; the observation is then taken as often as there are ungated updates. ``initial`` bounds the
+    parameters as in ``update``. ``None`` where no parameters explain the observation.
+    """
+    usable = (observation.rate, observation.ttft, observation.itl, observation.prompt_tokens, observation.output_tokens)
+    if not all(math.isfinite(value) and value > 0 for value in usable):
+        return None
+    guess = from_batch(
+        observation.rate,
+        observation.max_batch,
+        observation.ttft,
+        observation.itl,
+        observation.prompt_tokens,
+        observation.output_tokens,
+    )
+    middle = np.array(initial)
+    bounded = np.clip(np.array(guess), np.maximum(middle / BOUND, FLOOR), np.maximum(middle * BOUND, FLOOR))
+    state = EstimatorState(tuple(bounded.tolist()), start(initial).covariance, 0)
+    for _ in range(UNGATED):
+        found = update(state, observation, initial=initial)
+        if not found.accepted:
+            return None
+        state = found.state
+    return state
+
+
 def _drift(initial: Parameters) -> FloatArray:
     drift: FloatArray = np.diag((SPREAD * np.array(initial)) ** 2)
     return drift
@@ -150,6 +188,7 @@ __all__ = [
     "equivalent",
     "from_observation",
     "from_profile",
+    "restart",
     "resume",
     "start",
     "update",

@@ -111,6 +111,25 @@ def from_observation(ttft: float, itl: float, prompt_tokens: float, output_token
     return _above_zero(alpha if alpha > 0 else 0.9 * itl, beta, PINNED_GAMMA)
 
 
+def from_batch(
+    rate: float, max_batch: int, ttft: float, itl: float, prompt_tokens: float, output_tokens: float
+) -> Parameters:
+    """Three parameters from one observation (requests/s, ms) of a busy engine, taken to queue nothing.
+
+    The batch is what Little's law says; the prompt's own time is what TTFT has beyond two iterations. Where that
+    leaves nothing for the iteration itself, half of it is taken to depend on the batch.
+    """
+    batch = min(rate * (ttft + output_tokens * itl) / 1000.0, 0.9 * max_batch)
+    context = prompt_tokens + output_tokens / 2.0
+    gamma = min(PINNED_GAMMA, 0.1 * itl / (context * (batch + 1.0)))
+    beta = max((ttft - 2.0 * itl) / prompt_tokens - gamma, 0.0) if prompt_tokens > 0 else 0.0
+    computed = (prompt_tokens + output_tokens) / (output_tokens + 1.0) * batch + 1.0
+    alpha = itl - beta * computed - gamma * context * (batch + 1.0)
+    if alpha < 0.1 * itl:
+        alpha, beta = 0.5 * itl, (0.5 * itl - gamma * context * (batch + 1.0)) / computed
+    return _above_zero(alpha, beta, gamma)
+
+
 def _above_zero(*values: float) -> Parameters:
     return Parameters(*(max(value, _FLOOR) for value in values))
 

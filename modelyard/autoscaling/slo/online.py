@@ -8,11 +8,14 @@ is no feedback then, which would count the same difference twice. Source: WVA SL
 from __future__ import annotations
 
 from modelyard.autoscaling.queueing.estimator import (
+    RESTART,
     UNGATED,
     EstimatorState,
     Observation,
+    Parameters,
     equivalent,
     from_profile,
+    restart,
     resume,
     update,
 )
@@ -54,14 +57,31 @@ def _learn(
     seen = Observation(observed_rate(state, settings), profile.max_batch, sizes.prompt, sizes.output, ttft, itl)
     found = update(known, seen, initial=initial)
     if not found.accepted:
-        return known if memory.estimate else None
+        return _rejected(own, known, seen, initial)
     moved = max(abs(new - old) / old for new, old in zip(found.state.estimate, known.estimate, strict=True))
-    if moved > NOTICEABLE or found.state.updates <= UNGATED:
-        own.memory = memory.model_copy(
-            update={
-                "estimate": tuple(float(f"{value:.6g}") for value in found.state.estimate),
-                "covariance": tuple(float(f"{value:.6g}") for value in found.state.covariance),
-                "updates": found.state.updates,
-            }
-        )
+    if moved > NOTICEABLE or found.state.updates <= UNGATED or memory.rejected:
+        _remember(own, found.state)
     return found.state
+
+
+def _rejected(own: VariantWork, known: EstimatorState, seen: Observation, initial: Parameters) -> EstimatorState | None:
+    """One outlier is left out; when everything is one, the engine is another than the one that was learnt."""
+    memory = own.memory
+    rejected = min(memory.rejected + 1, RESTART)
+    if rejected == RESTART and (fresh := restart(seen, initial=initial)) is not None:
+        _remember(own, fresh)
+        return fresh
+    if rejected != memory.rejected and seen.rate > 0:
+        own.memory = memory.model_copy(update={"rejected": rejected})
+    return known if memory.estimate else None
+
+
+def _remember(own: VariantWork, learnt: EstimatorState) -> None:
+    own.memory = own.memory.model_copy(
+        update={
+            "estimate": tuple(float(f"{value:.6g}") for value in learnt.estimate),
+            "covariance": tuple(float(f"{value:.6g}") for value in learnt.covariance),
+            "updates": learnt.updates,
+            "rejected": 0,
+        }
+    )

@@ -19,6 +19,7 @@ from modelyard.autoscaling.queueing.estimator import (
     equivalent,
     from_observation,
     from_profile,
+    restart,
     resume,
     start,
     update,
@@ -167,3 +168,25 @@ def test_starting_from_an_observation() -> None:
     assert from_observation(5.0, 9.0, 512, 256).beta == pytest.approx(0, abs=1e-8)
     assert from_observation(500.0, 0.1, 512, 256).alpha == pytest.approx(0.09)
     assert min(from_observation(5.0, 9.0, 1, 256)) > 0
+
+
+@pytest.mark.parametrize("busy", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("true", [TRUE, Parameters(30, 0.02, 1e-5), Parameters(3, 0.15, 2e-4)])
+@pytest.mark.parametrize(("prompt", "output"), [(512, 256), (40, 500), (3000, 20)])
+def test_a_restart_explains_what_was_seen_at_any_load(
+    true: Parameters, busy: float, prompt: float, output: float
+) -> None:
+    rates = np.geomspace(0.001, 1000, 400)
+    highest = max(r for r in rates if np.isfinite(predict(np.array([true]), float(r), 64, prompt, output).itl[0]))
+    rate = float(busy * highest)
+    real = predict(np.array([true]), rate, 64, prompt, output)
+    seen = Observation(rate, 64, prompt, output, float(real.ttft[0]), float(real.itl[0]))
+    state = restart(seen, initial=Parameters(8, 0.05, 5e-5))
+    assert state is not None
+    found = predict(np.array([state.estimate]), rate, 64, prompt, output)
+    assert (found.ttft[0], found.itl[0]) == pytest.approx((seen.ttft, seen.itl), rel=0.25)
+
+
+@pytest.mark.parametrize("wrong", [0.0, -1.0, math.nan, math.inf])
+def test_no_restart_from_nothing(wrong: float) -> None:
+    assert restart(replace(SEEN, itl=wrong)) is None

@@ -104,6 +104,42 @@ class TestEstimator:
         assert memory.itl_factor == 1.0
         assert record.prediction.itl == pytest.approx(PREDICTED_ITL * 1.3, rel=0.1)
 
+    def test_an_engine_that_became_another_is_learnt_anew_after_a_few_outliers(self):
+        record, _ = converge(variant(PREDICTED_ITL, PREDICTED_TTFT), settings=self.settings)
+        learnt = record.memory.slo
+        slow = variant(PREDICTED_ITL * 4, PREDICTED_TTFT * 4, memory=learnt)
+        predictions, memories = [], []
+        fleet = slo_fleet(slow, load=16.0)
+        for _ in range(8):
+            found = records(decide(fleet, self.settings))
+            predictions.append(found["v1"].prediction.itl)
+            memories.append(found["v1"].memory.slo)
+            fleet = carry_on(fleet, found, 0.0)
+            fleet = replace(fleet, variants=tuple(replace(v, status_replicas=2) for v in fleet.variants))
+        assert [m.rejected for m in memories[:5]] == [1, 2, 3, 4, 0]
+        assert {m.estimate for m in memories[:4]} == {learnt.estimate}
+        assert memories[-1].rejected == 0
+        rate = [record.prediction.rate_per_replica, found["v1"].prediction.rate_per_replica]
+        assert rate[1] < rate[0] / 3
+
+    def test_a_single_outlier_is_left_out(self):
+        record, _ = converge(variant(PREDICTED_ITL, PREDICTED_TTFT), settings=self.settings)
+        odd = one_slo(
+            variant(PREDICTED_ITL * 4, PREDICTED_TTFT * 4, memory=record.memory.slo), load=16.0, settings=self.settings
+        )
+        assert odd.memory.slo.estimate == record.memory.slo.estimate
+        again = one_slo(
+            variant(PREDICTED_ITL, PREDICTED_TTFT, memory=odd.memory.slo), load=16.0, settings=self.settings
+        )
+        assert (odd.memory.slo.rejected, again.memory.slo.rejected) == (1, 0)
+
+    def test_what_no_parameters_explain_changes_nothing_and_writes_nothing_more(self):
+        memory = SLOMemory(rejected=5)
+        impossible = variant(PREDICTED_ITL, PREDICTED_TTFT, memory=memory, batch=1)
+        record = one_slo(impossible, load=16.0, settings=self.settings)
+        assert record.decided
+        assert (record.memory.slo.estimate, record.memory.slo.rejected) == ((), 5)
+
     def test_damaged_memory_starts_afresh(self):
         damaged = SLOMemory(estimate=(1.0,), covariance=(2.0,), updates=50)
         record = one_slo(variant(PREDICTED_ITL, memory=damaged), load=16.0, settings=self.settings)
