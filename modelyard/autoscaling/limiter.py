@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import fsum
 
 from modelyard.autoscaling.accelerators import PRODUCT_LABELS, published_short_name, short_name
+from modelyard.autoscaling.allocation.model import LOWEST_PRIORITY
 from modelyard.autoscaling.analysis import DIGITS, variant_means
 from modelyard.autoscaling.decision import Notice, Step
 from modelyard.autoscaling.fleet import Fleet
@@ -56,7 +57,7 @@ def limit(fleet: Fleet, states: Sequence[State], settings: FleetSettings, publis
             state.steps = (*state.steps, _NO_STEP)
     if not candidates:
         return None
-    candidates.sort(key=lambda s: (_spare(s), s.variant.cost, s.variant.key))
+    candidates.sort(key=lambda s: (0 if published else _priority(s), _spare(s), s.variant.cost, s.variant.key))
     if published:
         _published(fleet, states, candidates, matches)
     else:
@@ -65,6 +66,12 @@ def limit(fleet: Fleet, states: Sequence[State], settings: FleetSettings, publis
         for state in candidates:
             _grant(state, pools)
     return None
+
+
+def _priority(state: State) -> int:
+    """The priority of the variant's service class; one without a class is of the least important."""
+    service = state.slo.service if state.slo is not None else None
+    return service.priority if service is not None else LOWEST_PRIORITY
 
 
 def _spare(state: State) -> float:

@@ -8,10 +8,10 @@ through others, share what there is by ``allocation.allocate``. Source: WVA SLO 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from modelyard.autoscaling.allocation import Demand, allocate
+from modelyard.autoscaling.allocation import Demand, Option, allocate
 from modelyard.autoscaling.decision import Step
 from modelyard.autoscaling.fleet import Fleet
 from modelyard.autoscaling.label_selector import parse_selector
@@ -38,16 +38,17 @@ def share_capacity(fleet: Fleet, groups: Sequence[Group], active: Sequence[State
     for group in mine:
         for state in group.states:
             pool = pool_of_state(state)
-            capacity[pool] = capacity.get(pool, 0) + max(0, placed(state) - lost(state)) * state.gpus
+            capacity[pool] = capacity.get(pool, 0) + max(0, held(state) - lost(state)) * state.gpus
     for group in scarce(mine, capacity):
         for state in group.states:
             if work_of(state).problem or not work_of(state).known:
                 pool = pool_of_state(state)
                 capacity[pool] = max(0, capacity[pool] - (state.target or 0) * state.gpus)
-    affected = scarce(mine, capacity)
+    # Where no node of an accelerator is known nothing can be given, so nothing is taken either.
+    affected = scarce(mine, capacity, frozenset(pools.total))
     if not affected:
         return
-    demands = {str(index): demand_of(group, str(index)) for index, group in enumerate(affected)}
+    demands = {str(index): demand_of(group, str(index), pools) for index, group in enumerate(affected)}
     found = allocate(
         demands.values(), capacity, penalty=settings.transition_penalty, time_limit=settings.solver_seconds
     )
@@ -56,14 +57,25 @@ def share_capacity(fleet: Fleet, groups: Sequence[Group], active: Sequence[State
         _apply(group, share.replicas, share.limited, share.served, demands[str(index)].load, settings, found.note)
 
 
-def placed(state: State) -> int:
-    """Replicas of the variant that hold accelerators of a node."""
+def held(state: State) -> int:
+    """Replicas of the variant that hold accelerators of a node: those whose pods say so, and those that are ready."""
     size = state.workload.pods_per_replica if state.workload is not None else 1
-    return sum(1 for pod in state.pods if pod.node) // size
+    placed = sum(1 for pod in state.pods if pod.node) // size
+    return max(placed, min(state.ready or 0, state.current or 0))
 
 
-def scarce(groups: Sequence[Group], capacity: Mapping[str, int]) -> list[Group]:
-    """Groups that compete for an accelerator of which more is wanted than there is, directly or through others."""
+def pinned(state: State, pools: Pools) -> int:
+    """Replicas on nodes that take no new pods: giving them up gives nobody anything."""
+    size = state.workload.pods_per_replica if state.workload is not None else 1
+    nodes = pools.free.get(pool_of_state(state), {})
+    return min(state.current or 0, sum(1 for pod in state.pods if pod.node and pod.node not in nodes) // size)
+
+
+def scarce(groups: Sequence[Group], capacity: Mapping[str, int], known: Collection[str] | None = None) -> list[Group]:
+    """Groups that compete for an accelerator of which more is wanted than there is, directly or through others.
+
+    ``known`` are the accelerators that count (``None``: all).
+    """
     used: dict[str, int] = defaultdict(int)
     touched: dict[str, list[int]] = defaultdict(list)
     for index, group in enumerate(groups):
@@ -71,7 +83,7 @@ def scarce(groups: Sequence[Group], capacity: Mapping[str, int]) -> list[Group]:
             pool = pool_of_state(state)
             used[pool] += max(0, (state.target or 0) - lost(state)) * state.gpus
             touched[pool].append(index)
-    open_pools = [pool for pool, units in used.items() if units > capacity.get(pool, 0)]
+    open_pools = [p for p, units in used.items() if units > capacity.get(p, 0) and (known is None or p in known)]
     seen_pools, seen = set(open_pools), set[int]()
     while open_pools:
         for index in touched[open_pools.pop()]:
@@ -89,7 +101,7 @@ def _pools(group: Group) -> Iterable[str]:
     return {pool_of_state(state) for state in group.states}
 
 
-def demand_of(group: Group, name: str) -> Demand:
+def demand_of(group: Group, name: str, pools: Pools) -> Demand:
     """A group as a demand: the planned load, or what saturation asks for beyond it."""
     work = group.slo
     assert work is not None
@@ -100,13 +112,20 @@ def demand_of(group: Group, name: str) -> Demand:
         # The covering's last replica is rarely full: what it carries beyond the load is nobody's need.
         if all((s.target or 0) <= max(s.base, work.wanted.get(s.name, 0)) for s in states):
             load = work.planned
-    options = [option_of(state) for state in states]
+    options = [_kept(option_of(state), min(state.base, pinned(state, pools))) for state in states]
     running = [i for i, option in enumerate(options) if option.current]
-    if running and not group.zero.enabled and not any(option.minimum for option in options):
-        # A model that may not go to zero keeps its last replica: more important ones only get what is beyond it.
+    if running and not (group.zero.enabled and work.idle) and not any(option.minimum for option in options):
+        # A model that is used, or may not go to zero, keeps its last replica: others only get what is beyond it.
         last = min(running, key=lambda i: (options[i].cost, options[i].name))
         options[last] = replace(options[last], minimum=1)
     return Demand(name, work.service.priority, load, tuple(options))
+
+
+def _kept(option: Option, replicas: int) -> Option:
+    if replicas <= option.minimum:
+        return option
+    upper = option.maximum
+    return replace(option, minimum=replicas, maximum=None if upper is None else max(upper, replicas))
 
 
 def _apply(

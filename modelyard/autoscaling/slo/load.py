@@ -140,33 +140,28 @@ def measure_published(
     performances: Performances,
     window: float,
 ) -> None:
-    """The load as documented: completions of the whole model, printed with two decimals and read again.
+    """The load as documented: completions of the whole model in the window, printed with two decimals and read again.
 
-    A missing series counts as zero there, but only once the model has metrics at all.
+    A missing series counts as zero there, but only once the model has metrics at all. What is in flight, waits or is
+    expected does not count.
     """
-    counted = [completions(other, performances, window) for other in together]
-    model = signals.loads.get((group.namespace, group.model_id))
     if signals.error is not None:
         work.load_problem = f"Prometheus could not be read: {signals.error}"
         return
-    known = [count for count in counted if count is not None]
-    if known:
-        rate = fsum(known) / window
-    elif model is not None and model.arrivals is not None:
-        rate = max(0.0, model.arrivals)
-    else:
+    pods = [pod.key for other in together for state in other.states for pod in state.pods]
+    found = [performances.get((*key, group.model_id)) for key in pods]
+    counts = [one.completed for one in found if one is not None and one.completed is not None]
+    if not counts:
         work.load_problem = f"the load of {group.name} is not known"
         return
+    rate = fsum(counts) / window
     work.load = work.planned = _two_decimals(rate * 60) / 60
     count = prompt = output = 0.0
-    for other in together:
-        for state in other.states:
-            for pod in state.pods:
-                found = performances.get((*pod.key, group.model_id))
-                if found is not None and found.completed:
-                    count += found.completed
-                    prompt += found.completed * (found.prompt_tokens or 0.0)
-                    output += found.completed * (found.output_tokens or 0.0)
+    for one in found:
+        if one is not None and one.completed:
+            count += one.completed
+            prompt += one.completed * (one.prompt_tokens or 0.0)
+            output += one.completed * (one.output_tokens or 0.0)
     work.sizes = RequestSizes(
         float(int(_two_decimals(prompt / count))) if count else 0.0,
         float(int(_two_decimals(output / count))) if count else 0.0,

@@ -184,7 +184,7 @@ def test_a_restart_explains_what_was_seen_at_any_load(
     state = restart(seen, initial=Parameters(8, 0.05, 5e-5))
     assert state is not None
     found = predict(np.array([state.estimate]), rate, 64, prompt, output)
-    assert (found.ttft[0], found.itl[0]) == pytest.approx((seen.ttft, seen.itl), rel=0.25)
+    assert (found.ttft[0], found.itl[0]) == pytest.approx((seen.ttft, seen.itl), rel=0.4)
 
 
 @pytest.mark.parametrize("wrong", [0.0, -1.0, math.nan, math.inf])

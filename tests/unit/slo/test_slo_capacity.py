@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
-from builders import SATURATION, condition, gpu_node
+from builders import SATURATION, Serving, condition, gpu_node
 from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
@@ -89,7 +91,71 @@ def test_never_above_capacity_beyond_what_runs(gpus, load, running):
 
 
 @pytest.mark.parametrize("gpus", [(0, 0), (1, 0)])
-def test_no_gpu_at_all(gpus):
-    found = run_limited(*both("gold", 1), gpus=gpus, load=400.0)
-    assert found["gold-h"].target in (0, 1)
-    assert found["gold-l"].target == 0
+@pytest.mark.parametrize("to_zero", [False, True])
+@pytest.mark.parametrize("placed", [False, True])
+def test_what_serves_is_never_scaled_to_nothing(gpus, to_zero, placed):
+    h, other = both("gold", 2)
+    if not placed:  # the list of pods is behind, or they say no node
+        h = replace(h, serving={})
+    more = run_slo(
+        h,
+        other,
+        *both("silver", 1),
+        load=400.0,
+        nodes=nodes(*gpus),
+        config_maps=LIMITED,
+        classes=CLASSES,
+        settings=INSTANT.model_copy(update={"scale_to_zero": to_zero}),
+    )
+    assert (more["gold-h"].target, more["silver-h"].target) == (2, 1)
+    assert (more["gold-l"].target, more["silver-l"].target) == (0, 0)
+
+
+def test_a_used_model_keeps_its_last_replica_even_where_it_may_go_to_zero():
+    found = run_slo(
+        *both("gold", 1),
+        *both("silver", 3),
+        load=200.0,
+        nodes=nodes(4, 0),
+        config_maps=LIMITED,
+        classes=CLASSES,
+        settings=INSTANT.model_copy(update={"scale_to_zero": True}),
+    )
+    assert found["silver-h"].target == 1
+
+
+def test_replicas_on_nodes_that_take_no_pods_are_not_taken_for_others():
+    gold, silver = both("gold", 1), both("silver", 3)
+    away = replace(silver[0], serving={"pod": {"node": "old", "gpus": 1}})
+    cordoned = replace(gpu_node("old", 4), schedulable=False)
+    found = run_slo(
+        *gold,
+        away,
+        silver[1],
+        load=80.0,
+        nodes=(*nodes(1, 0), cordoned),
+        config_maps=LIMITED,
+        classes=CLASSES,
+    )
+    assert (found["gold-h"].target, found["silver-h"].target) == (1, 3)
+
+
+def test_without_any_known_node_nothing_is_taken():
+    found = run_slo(*both("gold", 1), *both("silver", 3), load=80.0, nodes=(), config_maps=LIMITED, classes=CLASSES)
+    assert (found["gold-h"].target, found["silver-h"].target) == (1, 3)
+
+
+@pytest.mark.parametrize("name", ["a", "z"])
+def test_a_variant_without_a_class_waits_for_the_important_ones(name):
+    plain = Serving(name, ((0.95, 9.0),) * 2, model="other", pod={"node": "h", "gpus": 1}, cost=1.0)
+    found = run_slo(
+        *both("gold", 1),
+        others=(plain,),
+        load=80.0,
+        nodes=nodes(5, 0),
+        config_maps=LIMITED,
+        classes=CLASSES,
+        settings=INSTANT,
+    )
+    assert found["gold-h"].target == 3
+    assert found[name].target == 2

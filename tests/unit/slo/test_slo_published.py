@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from builders import Serving, condition
+from builders import NOW, Serving, condition
 from slo_builders import PUBLISHED, SLO, one_slo, premium, run_slo, targets
 
 from modelyard.autoscaling.settings import FleetSettings
@@ -122,3 +122,16 @@ def test_published_by_annotation_leaves_the_rest_repaired():
     assert found["a"].current_alloc.max_batch == 256
     assert found["b"].current_alloc.max_batch == 96
     assert found["c"].form == "saturation"
+
+
+def test_only_what_was_completed_in_the_window_counts():
+    piling_up = SLO(completed=60, serving={"rate": 50.0}, running=90.0)
+    record = one_slo(piling_up, load=500.0, settings=PUBLISHED, history=((NOW - 240, 1.0), (NOW, 500.0)))
+    assert record.prediction.load == pytest.approx(1.0)
+    assert record.target == 1
+
+
+def test_a_model_that_completed_nothing_ever_is_not_taken_for_loaded():
+    record = one_slo(SLO(completed=None, serving={"rate": 50.0}), load=500.0, settings=PUBLISHED)
+    assert (record.target, record.decided) == (1, False)
+    assert condition(record, "MetricsAvailable") == ("False", "MetricsMissing")
