@@ -16,6 +16,7 @@ from types import NoneType
 from typing import Any, cast, get_args, get_origin
 
 import annotated_types
+import yaml
 from prometheus_client.metrics_core import Metric
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -24,14 +25,19 @@ from pydantic_core import PydanticUndefined
 from flows.maintenance import MaintenanceParameters
 from flows.parameters import AutoscaleParameters
 from modelyard.autoscaling.fleet import Variant
-from modelyard.autoscaling.memory import VariantMemory
+from modelyard.autoscaling.memory import ANNOTATION as STATE
+from modelyard.autoscaling.memory import SLOMemory, VariantMemory
+from modelyard.autoscaling.policies.memory import BindingMemory
 from modelyard.autoscaling.settings import FleetSettings
+from modelyard.loop import observe
 from modelyard.loop.exporter import GaugeCollector
 from modelyard.loop.fleetwatch import Fleetwatch
+from modelyard.loop.prediction import ANNOTATION as PREDICTION
 from modelyard.loop.settings import LoopSettings
 from modelyard.prometheus.client import PrometheusSettings
 
 FOLDER = Path(__file__).resolve().parent
+SAMPLE = FOLDER.parent / "config" / "samples" / "variantautoscaling-slo.yaml"
 BLOCK = re.compile(r"(<!-- table: (?P<name>[a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 WORDS: Mapping[type, str] = {bool: "true or false", int: "whole number", float: "number", str: "text", dict: "mapping"}
 LIMITS: Mapping[type, str] = {
@@ -47,6 +53,8 @@ UNDESCRIBED: Mapping[str, str] = {
     "ca_cert_path": "file with the certificate authority to trust",
     "client_cert_path": "file with a client certificate",
     "client_key_path": "file with its key; unset: the certificate's own file",
+    "prompt_tokens": "mean prompt tokens of a request, when they were last measured",
+    "output_tokens": "mean output tokens of a request, likewise",
 }
 """Fields whose model says nothing about them."""
 
@@ -132,25 +140,28 @@ def environment_table() -> str:
     return table(("Variable", "Default", "Meaning"), rows)
 
 
-def memory_table() -> str:
+def memory_table(model: type[BaseModel]) -> str:
     """One row per field of the state that is kept with a resource."""
-    rows = [(f"`{name}`", field.description or "") for name, field in VariantMemory.model_fields.items()]
+    rows = [(f"`{name}`", field.description or UNDESCRIBED[name]) for name, field in model.model_fields.items()]
     return table(("Field", "Meaning"), rows)
 
 
-class NoFleet:
-    """What the exporter renders when there is nothing: names, types and labels alone."""
+class OneVariant:
+    """A fleet of the sample in SLO form, of which the exporter renders every family there is."""
 
     instance: str | None = None
 
     def published(self) -> Iterator[tuple[Variant, int | None]]:
-        """Nobody."""
-        yield from ()
+        """The sample, as if it had been scaled once."""
+        body = yaml.safe_load(SAMPLE.read_text("utf-8"))
+        told = {PREDICTION: '{"ttft": 1, "itl": 1}', STATE: '{"scalings": {"up/LoadAboveCapacity": 1}}'}
+        body["metadata"] |= {"uid": "", "resourceVersion": "", "annotations": told}
+        yield observe.variant(body), 0
 
 
 def gauges_table() -> str:
     """One row per metric of the exporter."""
-    metrics = GaugeCollector(cast(Fleetwatch, NoFleet())).collect()
+    metrics = GaugeCollector(cast(Fleetwatch, OneVariant())).collect()
     return table(("Metric", "Type", "Labels", "Value"), map(metric_row, metrics))
 
 
@@ -167,7 +178,9 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "fleet-settings": lambda: settings_table(FleetSettings),
     "maintenance-parameters": lambda: settings_table(MaintenanceParameters),
     "prometheus-environment": environment_table,
-    "variant-memory": memory_table,
+    "variant-memory": lambda: memory_table(VariantMemory),
+    "slo-memory": lambda: memory_table(SLOMemory),
+    "binding-memory": lambda: memory_table(BindingMemory),
     "gauges": gauges_table,
 }
 
