@@ -123,8 +123,11 @@ def replay(
     for spec in variants:
         if any("assumed" in source for source in spec.sources):
             _warn(f"VariantAutoscaling {spec.key}: engine {', '.join(spec.sources)}; choose with --profile or --engine")
+    ignored = sorted({manifest.kind for manifest in manifests if manifest.kind == "AutoscalingPolicyBinding"})
+    if ignored:
+        _warn(f"{', '.join(ignored)} objects are not replayed: only VariantAutoscalings scale here")
     with _progress(len(wanted), traffic) as hear:
-        comparison = compare(traffic, variants, wanted, manifests, fleet_policy, slo, settings, hear)
+        comparison = compare(traffic, variants, wanted, manifests, fleet_policy, slo, settings, hear, fleet.nodes)
     context = {
         "trace": {"file": str(trace), "requests": len(traffic), "seconds": traffic.duration, "rate": traffic.rate},
         "variants": [

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from modelyard.autoscaling.fleet import Node
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.loop.manifests import Manifest
 from modelyard.replay.clairvoyant import Bound, Clairvoyant
@@ -38,6 +39,7 @@ def compare(
     slo: SLO,
     settings: SimulationSettings,
     begin: Callable[[str], Callable[[float], None]],
+    nodes: Sequence[Node] = (),
 ) -> Comparison:
     """Replay every policy. ``begin`` is told each one's name and gives what is told the simulated time.
 
@@ -50,7 +52,7 @@ def compare(
     ]
     comparison = Comparison()
     for text, make in factories:
-        run = simulate(trace, variants, make(), settings, begin(str(text)))
+        run = simulate(trace, variants, make(), settings, begin(str(text)), nodes)
         comparison.runs.append(run)
         comparison.summaries.append(summarize(run, slo))
     if len(factories) < len(wanted):

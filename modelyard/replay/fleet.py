@@ -18,12 +18,13 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
-from modelyard.autoscaling.fleet import Key
+from modelyard.autoscaling.fleet import Key, Node
 from modelyard.local.engine.core import Rejected
 from modelyard.local.engine.request import Event, EventKind
 from modelyard.replay.pods import Life, SimulatedPod
 from modelyard.replay.requests import Outcome, RequestLog
 from modelyard.replay.router import Router
+from modelyard.replay.scheduler import Scheduler
 from modelyard.replay.settings import SimulationError, SimulationSettings
 from modelyard.replay.trace import Trace
 from modelyard.replay.variants import VariantSpec
@@ -56,7 +57,7 @@ class SimulatedFleet:
     """One simulation. Call ``run`` once; everything else may be read by policies and samplers meanwhile.
 
     ``sample`` is called for each pod every ``scrape_interval`` (each at its own phase) and when it ends, with the pod's
-    engine advanced to that time.
+    engine advanced to that time. ``nodes`` limit how many replicas run: one that fits on none exists and waits.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class SimulatedFleet:
         variants: Sequence[VariantSpec],
         settings: SimulationSettings,
         sample: Callable[[SimulatedPod, float], None] | None = None,
+        nodes: Sequence[Node] = (),
     ) -> None:
         self.trace = trace
         self.settings = settings
@@ -79,6 +81,8 @@ class SimulatedFleet:
         self._tick: Tick | None = None
         self._interval = math.inf
         self._sample = sample
+        self._scheduler = Scheduler(nodes)
+        self._homeless: list[SimulatedPod] = []
         self._router = Router(settings.routing, settings.seed)
         models = sorted({spec.model for spec in variants})
         self._models = models
@@ -233,6 +237,12 @@ class SimulatedFleet:
         pod = SimulatedPod(spec, serial, at, self.settings.seed + serial)
         self.pods.append(pod)
         self._alive[spec.key].append(pod)
+        node = self._scheduler.place(pod)
+        if node is None:
+            pod.unschedulable = "no node has enough free GPUs"
+            self._homeless.append(pod)
+            return
+        pod.node = node
         if warm:
             pod.ready_at = at + spec.startup
             self._serve(pod)
@@ -338,6 +348,16 @@ class SimulatedFleet:
         pod.life = Life.ENDED
         pod.ended = self.now
         self._alive[pod.variant.key].remove(pod)
+        if pod.unschedulable:
+            self._homeless.remove(pod)
+            return
+        self._scheduler.release(pod)
+        for waiting in list(self._homeless):
+            node = self._scheduler.place(waiting)
+            if node is not None:
+                self._homeless.remove(waiting)
+                waiting.node, waiting.unschedulable = node, ""
+                self._push(self.now + waiting.variant.startup, _Due.READY, waiting, waiting.serial)
 
     def _on_expire(self, subject: object) -> None:
         assert isinstance(subject, str)

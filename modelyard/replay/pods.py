@@ -88,6 +88,7 @@ class SimulatedPod:
         "scheduled",
         "serial",
         "steps",
+        "unschedulable",
         "variant",
         "wake",
     )
@@ -102,6 +103,7 @@ class SimulatedPod:
         self.ended = math.nan
         self.life = Life.STARTING
         self.node = ""
+        self.unschedulable = ""
         self.steps = StepLog()
         stats = EngineStats()
         stats.itl = self.steps

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from modelyard.autoscaling.fleet import Key
+from modelyard.autoscaling.fleet import Key, Node
 from modelyard.replay.fleet import ScaleAction, SimulatedFleet
 from modelyard.replay.metrics import Metrics
 from modelyard.replay.pods import SimulatedPod
@@ -72,8 +72,9 @@ def simulate(
     policy: Policy,
     settings: SimulationSettings | None = None,
     progress: Callable[[float], None] | None = None,
+    nodes: Sequence[Node] = (),
 ) -> Run:
-    """Replay the trace. ``progress`` is told the simulated time now and then.
+    """Replay the trace. ``progress`` is told the simulated time now and then; ``nodes`` hold the GPUs, if limited.
 
     Raises ``SimulationError`` when the trace does not fit the fleet (models) or holds nothing.
     """
@@ -84,7 +85,7 @@ def simulate(
     chosen = tuple(dataclasses.replace(spec, initial=initial.get(spec.key, spec.initial)) for spec in variants)
     metrics = Metrics(settings.scrape_interval, policy.keep)
     acts = policy.interval < float("inf")
-    fleet = SimulatedFleet(trace, chosen, settings, metrics.take if acts else None)
+    fleet = SimulatedFleet(trace, chosen, settings, metrics.take if acts else None, nodes)
 
     def tick(now: float) -> Mapping[Key, int]:
         if progress is not None:

@@ -43,6 +43,9 @@ class VariantSpec:
     gpus: int = 1
     workload: WorkloadId | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
+    gpu_resource: str = ""
+    pods_per_replica: int = 1
+    node_selector: Mapping[str, str] = field(default_factory=dict)
     sources: tuple[str, ...] = ()
 
 
@@ -86,6 +89,9 @@ def variants_of(
                 gpus=workload.gpus or 1,
                 workload=id_,
                 labels=workload.template_labels,
+                gpu_resource=workload.gpu_resource,
+                pods_per_replica=workload.pods_per_replica,
+                node_selector=workload.node_selector,
                 sources=tuple(sources),
             )
         )

@@ -184,9 +184,10 @@ def _pod(pod: SimulatedPod, spec: VariantSpec) -> Pod:
         owner=OwnerRef(f"{workload.group}/v1" if workload.group else "v1", workload.kind, workload.name, ""),
         created=float(int(ORIGIN + pod.created)),
         ready_since=float(int(ORIGIN + pod.ready_at)) if pod.ready else None,
-        phase="Running",
+        phase="Pending" if pod.unschedulable else "Running",
         deleting=not pod.active,
         node=pod.node,
         gpus=spec.gpus,
         labels=spec.labels,
+        unschedulable=pod.unschedulable,
     )
