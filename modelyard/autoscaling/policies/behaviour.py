@@ -17,15 +17,17 @@ from modelyard.autoscaling.policies.view import Behaviour, DirectionLimits
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """The replicas to have now, and what to remember.
+    """The replicas to have now, and what to remember: ``memory`` with ``remembered`` applied once all is decided.
 
-    ``blocked`` says in a few words what keeps the replicas from the recommendation and until when, empty when nothing
-    does; ``blocked_by`` is the code for it: ``Stabilizing``, ``RateLimited`` or ``Panicking``.
+    ``noted`` is the recommendation to record. ``blocked`` says in a few words what keeps the replicas from the
+    recommendation and until when, empty when nothing does; ``blocked_by`` is the code for it: ``Stabilizing``,
+    ``RateLimited`` or ``Panicking``.
     """
 
     replicas: int
     panic: bool
     memory: BindingMemory
+    noted: int
     steps: tuple[Step, ...] = ()
     blocked: str = ""
     blocked_by: str = ""
@@ -68,18 +70,25 @@ def correct(
     if clamped != replicas:
         run.step("clamp", clamped, f"bounds are {minimum} to {maximum}")
         run.blocked = run.blocked_by = ""
-    noted = windows.record(memory.recommended, clamped if published else recommended, now, tick, line=False)
-    corrected = windows.record(memory.corrected, clamped, now, tick, line=True)
-    changes: dict[str, object] = {}
+    if until != memory.panic_until:
+        memory = memory.model_copy(update={"panic_until": until})
+    noted = clamped if published else recommended
+    return Correction(clamped, panic, memory, noted, tuple(run.steps), run.blocked, run.blocked_by)
+
+
+def remembered(correction: Correction, replicas: int, now: float, tick: float) -> BindingMemory:
+    """The memory after a correction was followed: ``replicas`` is what came of it in the end (wake-up, last instance).
+
+    Were it the corrected number that is recorded, a limit would count from replicas that there never were.
+    """
+    memory, changes = correction.memory, dict[str, object]()
+    noted = windows.record(memory.recommended, correction.noted, now, tick, line=False)
+    corrected = windows.record(memory.corrected, replicas, now, tick, line=True)
     if noted is not memory.recommended:
         changes["recommended"] = noted
     if corrected is not memory.corrected:
         changes["corrected"] = corrected
-    if until != memory.panic_until:
-        changes["panic_until"] = until
-    if changes:
-        memory = memory.model_copy(update=changes)
-    return Correction(clamped, panic, memory, tuple(run.steps), run.blocked, run.blocked_by)
+    return memory.model_copy(update=changes) if changes else memory
 
 
 def clock(time: float) -> str:
@@ -97,7 +106,8 @@ def _panic_until(run: _Run) -> float | None:
     if reached and (run.published or run.recommended > run.current):
         return run.now + panic.hold
     until = run.memory.panic_until
-    return until if until is not None and run.now <= until else None
+    # No longer than the hold that is in force: it may have been shortened, and the clock may have been set back.
+    return min(until, run.now + panic.hold) if until is not None and run.now <= until else None
 
 
 class _Run:

@@ -127,7 +127,7 @@ def _target_record(
         return _record(view, target, how, None, False, "TargetInvalid", story.missing(target))
     key = str(target.workload)
     if outcome.replicas is None:
-        reason, message = story.of_skip(target, metrics)
+        reason, message = story.of_skip(target, metrics, outcome.recommendation)
         decided = reason == "AtZero"
         # Somebody else may still be on the way to what was asked for last.
         wanted = story.desired_before(view, target) if how.mode is Mode.SIGNAL and not decided else None
@@ -178,6 +178,8 @@ def _about(view: BindingView, memory: BindingMemory) -> BindingMemory:
     """The memory, with fresh windows when the binding now scales something else than before."""
     if not view.targets:
         return memory
+    if not view.optimizer and view.targets[0].current is None:
+        return memory  # which workload a reference means is known only once it can be read
     subject = "optimizer" if view.optimizer else str(view.targets[0].workload)
     if memory.subject == subject:
         return memory

@@ -1,11 +1,11 @@
-"""How many replicas the metrics ask for. Pure arithmetic; called by ``policies.scaling`` and ``policies.optimizer``.
+"""How many replicas the metrics ask for. Pure arithmetic; called by ``policies.total``.
 
 Source: Kthena autoscaler reference, "Recommended replicas".
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from math import ceil, fsum, inf, isnan
 from typing import NamedTuple
 
@@ -35,6 +35,8 @@ class Recommendation(NamedTuple):
     why: str
     bounded: str = ""
     """``minimum`` or ``maximum`` when the bounds decided."""
+    held: str = ""
+    """CamelCase code of why nothing is done although metrics said something."""
 
 
 def recommend(
@@ -48,6 +50,7 @@ def recommend(
     unready: float = 0,
     external: Mapping[str, float] | None = None,
     weights: Sequence[float] | None = None,
+    unknown: Collection[str] = (),
     published: bool = False,
 ) -> Recommendation:
     """Replicas so that every metric is at its target.
@@ -55,9 +58,12 @@ def recommend(
     ``targets`` is what one instance should carry, ``instances`` one map of measured values per ready instance (what
     could not be measured is left out), ``unready`` the instances that exist and are not ready, ``external`` totals
     measured elsewhere, ``tolerance`` a share. ``weights`` is how many ordinary instances each one counts for.
+    ``unknown`` are metrics that have a value which could not be read: the others alone may add, and take nothing away,
+    for it might be the one that needs what there is. With no instance ready, none of those on their way is given up.
 
-    ``published`` is the documented arithmetic on what is handed in, without the guard that keeps load above its target
-    from ever shrinking, and load below from ever growing, when there are more or fewer instances than ``current``.
+    ``published`` is the documented arithmetic on what is handed in, without these two guards and the one that keeps
+    load above its target from ever shrinking, and load below from ever growing, when there are more or fewer instances
+    than ``current``.
     """
     if current < minimum:
         return Recommendation(minimum, (), f"{current} is below the minimum {minimum}", "minimum")
@@ -74,6 +80,15 @@ def recommend(
     if not found:
         return Recommendation(None, (), "no metric of the policy could be measured")
     best = max(found, key=lambda proposal: proposal.replicas)
+    if not published and current > 0 and best.replicas <= current:
+        told = {proposal.metric for proposal in found}
+        dark = [name for name in targets if name in unknown and name not in told]
+        if dark:
+            why = f"{best.why}; {', '.join(dark)} cannot be measured now, and without it nothing is taken away"
+            return Recommendation(None, tuple(found), why, held="MetricsIncomplete")
+        if best.replicas < current and unready > 0 and not instances:
+            why = f"{best.why}; no instance is ready, and none of the {unready:g} on their way is given up"
+            return Recommendation(None, tuple(found), why, held="NoReadyInstance")
     clamped = min(max(best.replicas, minimum), maximum)
     bounded = "minimum" if clamped > best.replicas else "maximum" if clamped < best.replicas else ""
     why = best.why + (f", bounded to {clamped} by the {bounded} of replicas" if bounded else "")

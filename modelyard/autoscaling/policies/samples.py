@@ -1,19 +1,20 @@
 """From what one pod's metrics endpoint shows to one value per metric. Pure; called by ``modelyard.loop.policies``.
 
-Gauges are used as they are, over several label sets added up or, for shares, averaged. Counters become a rate per
-second and histograms the 95th percentile, both over the last minute, which takes a second look at the pod: until then
-they are missing, never zero. Source: Kthena autoscaler reference, "Pod state and what it does to the metrics".
+Gauges are used as they are, over several label sets added up or, for shares, averaged; of times the largest counts.
+Counters become a rate per second and histograms the 95th percentile, both over the last minute, which takes a second
+look at the pod: until then they are missing, never zero. Source: Kthena autoscaler reference, "Pod state and what it
+does to the metrics".
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import fsum, inf, isfinite, isnan
 from typing import NamedTuple
 
 from modelyard.autoscaling.policies.histogram import EMPTY, Buckets, quantile_of_difference
-from modelyard.autoscaling.policies.names import is_ratio
+from modelyard.autoscaling.policies.names import is_latency, is_ratio
 
 PERCENTILE = 95
 FRESH = 60.0
@@ -49,11 +50,17 @@ class PodHistory:
 
 
 class PodValues(NamedTuple):
-    """One value per metric, why the others have none, and the history to hand in next time."""
+    """One value per metric, why the others have none, and the history to hand in next time.
+
+    ``absent`` are the metrics that the pod does not have at all: others without a value are only not known now.
+    ``times`` are those whose values must not be added up: percentiles and gauges of a time.
+    """
 
     values: dict[str, float]
     problems: dict[str, str]
     history: PodHistory
+    absent: frozenset[str] = frozenset()
+    times: frozenset[str] = frozenset()
 
 
 def pod_values(
@@ -79,26 +86,36 @@ def pod_values(
     problems: dict[str, str] = {}
     counters: dict[str, float] = {}
     histograms: dict[str, Buckets] = {}
+    absent: set[str] = set()
+    times: set[str] = set()
     for name in names:
         try:
             buckets = by_name.get(f"{name}_bucket")
             lines = by_name.get(name) or by_name.get(f"{name}_total")
             if buckets:
                 histograms[name] = _joined(buckets, by_name.get(f"{name}_count", ()))
+                times.add(name)
             elif not lines:
+                absent.add(name)
                 problems[name] = "is not among the pod's metrics"
             elif lines[0].type == "counter":
                 counters[name] = _total(lines)
             elif lines[0].type in ("gauge", "untyped", "unknown"):
-                values[name] = _mean(lines) if is_ratio(name) else _total(lines)
+                total = _total(lines)
+                if is_latency(name):
+                    times.add(name)
+                    total = max(line.value for line in lines)
+                values[name] = total / len(lines) if is_ratio(name) else total
             else:
                 problems[name] = f"is a {lines[0].type}; use a gauge, a counter or a histogram"
         except ValueError as error:
             problems[name] = str(error)
-    looks = previous.looks if previous.start == start and not _restarted(previous.looks, counters, histograms) else ()
+    # A clock set back leaves looks from what is now the future: they would be the newest for as long as that.
+    looks = tuple(look for look in previous.looks if look.time < now) if previous.start == start else ()
+    looks = () if _restarted(looks, counters, histograms) else looks
     past = _past(looks, now, published)
     for name, total in counters.items():
-        if past is None or name not in past.counters or past.time >= now:
+        if past is None or name not in past.counters:
             problems[name] = "is a counter and was seen for the first time; its rate is known from the next look on"
         else:
             values[name] = (total - past.counters[name]) / (now - past.time)
@@ -115,28 +132,32 @@ def pod_values(
             problems[name] = str(error)
     if counters or histograms:
         looks = _kept((*looks, Look(now, counters, histograms)), now)
-    return PodValues(values, problems, PodHistory(start, looks))
+    return PodValues(values, problems, PodHistory(start, looks), frozenset(absent), frozenset(times))
 
 
-def joined(maps: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The values of an instance with several pods that take requests: sums, shares averaged.
+def joined(maps: Sequence[Mapping[str, float]], times: Collection[str] = ()) -> dict[str, float]:
+    """The values of an instance with several pods that take requests: sums, shares averaged, of ``times`` the largest.
 
     A metric that one of the pods lacks is missing for the instance: a part of a sum would be too little.
     """
     shared = set(maps[0]).intersection(*maps[1:]) if maps else set()
-    total = {name: fsum(values[name] for values in maps) for name in sorted(shared)}
-    return {name: value / len(maps) if is_ratio(name) else value for name, value in total.items()}
+    found: dict[str, float] = {}
+    for name in sorted(shared):
+        values = [one[name] for one in maps]
+        total = fsum(values)
+        found[name] = max(values) if name in times else total / len(values) if is_ratio(name) else total
+    return found
 
 
 def _total(lines: Sequence[Sample]) -> float:
     bad = next((line for line in lines if not isfinite(line.value)), None)
     if bad is not None:
         raise ValueError(f"shows {bad.value}")
+    below = next((line for line in lines if line.value < 0), None)
+    if below is not None:
+        # No load is below zero: whoever says so does not know it, and taken for true it would empty the workload.
+        raise ValueError(f"shows {below.value:g}, which is no load")
     return fsum(line.value for line in lines)
-
-
-def _mean(lines: Sequence[Sample]) -> float:
-    return _total(lines) / len(lines)
 
 
 def _joined(buckets: Sequence[Sample], counts: Sequence[Sample]) -> Buckets:

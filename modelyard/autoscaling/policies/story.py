@@ -71,8 +71,10 @@ def metrics_story(view: BindingView, wanted: Mapping[str, float]) -> Story | Non
     return ("True", "MetricsFound", f"all metrics of {len(instances)} ready instances were measured{because}")
 
 
-def of_skip(target: TargetView, metrics: Story | None) -> tuple[str, str]:
+def of_skip(target: TargetView, metrics: Story | None, advice: Recommendation) -> tuple[str, str]:
     """Reason and message of a target nothing was decided for."""
+    if advice.held:
+        return advice.held, f"{advice.why}; replicas are kept"
     if metrics is None:
         return "TargetInvalid", NOTHING_KNOWN.why
     if metrics[1] == "AtZero":

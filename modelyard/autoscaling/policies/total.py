@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from math import ceil, fsum
 
 from modelyard.autoscaling.decision import Step
-from modelyard.autoscaling.policies import windows, zero
-from modelyard.autoscaling.policies.behaviour import Correction, correct
+from modelyard.autoscaling.policies import zero
+from modelyard.autoscaling.policies.behaviour import Correction, correct, remembered
 from modelyard.autoscaling.policies.memory import BindingMemory
 from modelyard.autoscaling.policies.names import is_ratio
 from modelyard.autoscaling.policies.recommend import Recommendation, recommend
@@ -74,15 +74,12 @@ def decide_total(
         settings.tick,
         published=published,
     )
-    memory = correction.memory
     total = correction.replicas - kept
     steps = [Step("recommendation", current + kept, recommended + kept, advice.why), *correction.steps]
     woken = wake is not None and recommended > 0
     if wake is not None and total < wake:
         steps.append(Step("wake-up", total + kept, wake + kept, "pending demand passes all limits"))
         total = wake
-        line = windows.record(memory.corrected, total + kept, now, settings.tick, line=True)
-        memory = memory.model_copy(update={"corrected": line})
     replicas = _shared(view, known, weight, choice, total, carried, current, settings)
     if lost:
         replicas = {
@@ -109,6 +106,9 @@ def decide_total(
                 idle[key] = verdict.idle_since
             if verdict.blocked:
                 held[key] = verdict.blocked
+    if held and not choice.exact:
+        total = sum(replicas.values())
+    memory = remembered(correction, total + kept, now, settings.tick)
     memory = memory if idle == memory.idle_since else memory.model_copy(update={"idle_since": idle})
     return Outcome(advice, memory, replicas, correction, woken, tuple(steps), held, current + kept)
 
@@ -147,6 +147,7 @@ def _recommendation(
         unready=fsum(target.unready * weight[target.name] for target in known),
         external=combine_external(known),
         weights=weights if weighted and not published else None,
+        unknown=frozenset().union(*(target.unknown for target in known)),
         published=published,
     )
 

@@ -65,7 +65,8 @@ class TargetView:
     ``instances`` holds one map per ready instance, metric to value; a metric that could not be read is left out.
     ``unready`` counts instances that exist and are not ready. ``external`` holds totals measured elsewhere
     (Prometheus). ``demand`` is the pending or running work known for scale-to-zero and wake-up, ``None`` unknown.
-    ``cost`` is per instance. ``scrape_errors`` says which instances could not be read and why.
+    ``cost`` is per instance. ``scrape_errors`` says which instances could not be read and why, ``unknown`` names the
+    metrics that are there, or may be, and have no value now.
     """
 
     name: str
@@ -81,6 +82,7 @@ class TargetView:
     demand: float | None = None
     problem: str | None = None
     scrape_errors: tuple[str, ...] = ()
+    unknown: frozenset[str] = frozenset()
     startup_seconds: float | None = None
     gpus: int = 1
 
@@ -115,6 +117,8 @@ class BindingView:
     """CamelCase code of ``problem``, for the Event and the records."""
     created: float = 0.0
     deleting: bool = False
+    rivals: Mapping[WorkloadId, tuple[str, ...]] = field(default_factory=dict)
+    """Targets that something scales which another loop is responsible for, and what that is."""
     status: Mapping[str, object] = field(default_factory=dict)
     """``status`` as it stands."""
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from modelyard.autoscaling.fleet import Key, Workload, WorkloadId
+from modelyard.autoscaling.label_selector import parse_selector
 from modelyard.autoscaling.policies.view import BindingView
 from modelyard.autoscaling.policy import fleet_policy, variant_policy
 from modelyard.autoscaling.select import INSTANCE_LABEL
@@ -19,6 +21,7 @@ from modelyard.autoscaling.settings import FleetSettings
 from modelyard.cluster import PODS, Cluster, Forbidden, UnknownKind
 from modelyard.loop.collect import Selection, list_objects, read_workloads
 from modelyard.loop.policies.objects import BINDINGS, POLICIES, BindingSpec, TargetSpec
+from modelyard.loop.policies.others import binding_claims, claims_beyond
 from modelyard.loop.policies.pods import PodIndex, TargetPods
 from modelyard.loop.policies.scrape import Scrape
 from modelyard.loop.policies.sources import Answers
@@ -49,15 +52,18 @@ async def list_bindings(
 ) -> ListedBindings:
     """The first half: what there is to observe. ``observe_bindings`` can then run beside other reading."""
     spaces = selection.namespaces or ((settings.watch_namespace,) if settings.watch_namespace else ())
+    selected = parse_selector(selection.label_selector)
     state.listed_policies = ()
     try:
-        items = await list_objects(cluster, BINDINGS, spaces, selection.label_selector)
+        items = await list_objects(cluster, BINDINGS, spaces)
     except UnknownKind:
         return ListedBindings()
     except Forbidden as error:
         log.warning("AutoscalingPolicyBindings are not handled: %s", error)
         return ListedBindings()
-    bindings = [spec for spec in state.bindings.all(items) if _is_ours(spec.view, settings)]
+    # Which bindings are ours is found out here and not by the API server: the others are rivals to know of.
+    listed = state.bindings.all(items)
+    bindings = [spec for spec in listed if _is_ours(spec.view, settings) and selected(spec.view.labels)]
     if not bindings:
         return ListedBindings()
     bindings.sort(key=lambda spec: spec.view.key)
@@ -68,7 +74,11 @@ async def list_bindings(
     except (UnknownKind, Forbidden) as error:
         return ListedBindings(tuple(bindings), {}, str(error))
     state.listed_policies = found
-    return ListedBindings(tuple(bindings), {policy.key: policy for policy in found})
+    ours = {spec.view.key for spec in bindings}
+    others = binding_claims(spec for spec in listed if spec.view.key not in ours)
+    result = ListedBindings(tuple(bindings), {policy.key: policy for policy in found})
+    others += await claims_beyond(cluster, result.homes, spaces, selection.label_selector)
+    return replace(result, others=tuple(others))
 
 
 def _is_ours(view: BindingView, settings: FleetSettings) -> bool:

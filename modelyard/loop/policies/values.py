@@ -35,6 +35,8 @@ class Reading(NamedTuple):
     demand: float | None
     tells_demand: bool
     errors: tuple[str, ...]
+    unknown: frozenset[str] = frozenset()
+    """Metrics that an instance has or may have and that could not be read; one it shows not at all is none of them."""
 
 
 class _Values(NamedTuple):
@@ -42,6 +44,8 @@ class _Values(NamedTuple):
     problems: Mapping[str, str]
     shown: frozenset[str]
     """Names that are on the page, readable or not."""
+    absent: frozenset[str] = frozenset()
+    times: frozenset[str] = frozenset()
 
 
 class Measured:
@@ -55,31 +59,36 @@ class Measured:
         maps: list[Mapping[str, float]] = []
         lacking: dict[tuple[str, str], list[str]] = defaultdict(list)
         errors: list[str] = []
+        unknown: set[str] = set()
         demand, unread, tells = 0.0, False, False
         for instance in instances:
             values: list[dict[str, float]] = []
+            times: set[str] = set()
             unread = unread or not instance.endpoints
             for endpoint in instance.endpoints:
                 page = self._pages.get(Scrape(endpoint, port, uri), "not scraped")
                 if isinstance(page, str):
                     values.append({})
                     unread = True
+                    unknown.update(metrics)
                     if page != "not scraped":
                         errors.append(f"pod {endpoint.name}: {page}")
                     continue
                 values.append({name: value for name, value in page.values.items() if name in metrics})
+                times |= page.times
                 for metric in metrics:
                     if metric in page.problems:
+                        unknown.update({metric} - page.absent)
                         lacking[metric, page.problems[metric]].append(endpoint.name)
                 load = [page.values[name] for name in DEMAND if name in page.values]
                 # A page without them, of an engine of another kind, only says nothing; NaN in one says "not known".
                 unread = unread or any(name in page.problems and name in page.shown for name in DEMAND)
                 tells = tells or bool(load)
                 demand += max(0.0, sum(load))
-            maps.append(joined(values))
+            maps.append(joined(values, times))
         errors += [_lack(metric, why, pods, len(instances)) for (metric, why), pods in lacking.items()]
         known = demand if tells and (demand > 0 or not unread) else None
-        return Reading(tuple(maps), known, tells or unread, tuple(errors))
+        return Reading(tuple(maps), known, tells or unread, tuple(errors), frozenset(unknown))
 
 
 def _lack(metric: str, why: str, pods: Sequence[str], count: int) -> str:
@@ -115,7 +124,9 @@ class Histories:
                 wanted[scrape], page.samples, history, scrape.endpoint.start, page.at, published=scrape in published
             )
             shown = frozenset((*(sample.name for sample in page.samples), *page.problems))
-            results[scrape] = _Values(values.values, {**values.problems, **page.problems}, shown)
+            problems = {**values.problems, **page.problems}
+            absent = values.absent - page.problems.keys()
+            results[scrape] = _Values(values.values, problems, shown, absent, values.times)
             fresh[key] = page.at, values.history
         self._of = fresh
         return Measured(results)

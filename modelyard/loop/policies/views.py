@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from modelyard.autoscaling.fleet import Key, Workload
+from modelyard.autoscaling.policies.claims import Claim, outside
 from modelyard.autoscaling.policies.view import BindingView, PolicyView, TargetView
 from modelyard.loop.policies.objects import WAKE_QUERY, BindingSpec, PolicySpec, TargetSpec
 from modelyard.loop.policies.pods import TargetPods
@@ -23,6 +24,8 @@ class ListedBindings:
     bindings: tuple[BindingSpec, ...] = ()
     policies: Mapping[Key, PolicySpec] = field(default_factory=dict)
     policies_error: str | None = None
+    others: tuple[Claim, ...] = ()
+    """What other loops scale."""
 
     @property
     def homes(self) -> list[str]:
@@ -76,7 +79,8 @@ def binding_view(
     if binding.wake_query:
         targets = _with_pending(targets, tells, answers.of(binding.wake_query))
     problems = [text for text in (binding.view.problem, problem) if text]
-    return replace(binding.view, targets=tuple(targets), policy=policy, problem="; ".join(problems) or None)
+    view = replace(binding.view, targets=tuple(targets), policy=policy, problem="; ".join(problems) or None)
+    return replace(view, rivals=outside(view, listed.others)) if listed.others else view
 
 
 def _target(plan: TargetPlan, measured: Measured) -> tuple[TargetView, bool]:
@@ -100,6 +104,7 @@ def _target(plan: TargetPlan, measured: Measured) -> tuple[TargetView, bool]:
         instances=reading.instances,
         demand=reading.demand,
         scrape_errors=tuple(errors),
+        unknown=reading.unknown,
         startup_seconds=pods.startup_seconds,
         gpus=workload.gpus or 1,
     )
@@ -118,15 +123,18 @@ def _with_external(
             queries = {**binding.sources.get("", {}), **queries}
         found: dict[str, float] = {}
         errors = []
+        unknown = set(target.unknown)
         for metric, query in queries.items():
             if metric not in policy.targets:
                 continue
             value = answers.of(query)
             if isinstance(value, str):
                 errors.append(f"metric {metric}: {value}")
+                unknown.add(metric)
             else:
                 found[metric] = value
-        result.append(replace(target, external=found, scrape_errors=(*target.scrape_errors, *errors)))
+        told = (*target.scrape_errors, *errors)
+        result.append(replace(target, external=found, scrape_errors=told, unknown=frozenset(unknown)))
     return result
 
 
@@ -134,7 +142,8 @@ def _with_pending(targets: list[TargetView], tells: list[bool], pending: float |
     """The demand that waits outside is demand of every target: any of them could take it.
 
     An expression that gives no number leaves unknown what is not known to be positive: unknown is never idle. Where
-    the pods have no say about demand (``tells``), the expression alone counts.
+    the pods have no say about demand (``tells``), the expression alone counts; but pods of which none is ready yet,
+    or none any more, were not asked: they are no proof that nobody wants them.
     """
     result = []
     for target, told in zip(targets, tells, strict=True):
@@ -142,7 +151,8 @@ def _with_pending(targets: list[TargetView], tells: list[bool], pending: float |
             errors = (*target.scrape_errors, f"annotation {WAKE_QUERY}: {pending}")
             result.append(replace(target, demand=target.demand or None, scrape_errors=errors))
             continue
-        inside = target.demand if told else 0.0
+        down = target.unready > 0 and not target.instances
+        inside = target.demand if told or down else 0.0
         outside = max(0.0, pending)
         known = inside is not None or outside > 0
         result.append(replace(target, demand=(inside or 0.0) + outside if known else None))

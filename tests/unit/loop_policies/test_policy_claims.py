@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from modelyard.autoscaling.decision import Mode
 from modelyard.autoscaling.fleet import Consumer, Fleet, Key, Namespace, TargetRef, Variant, WorkloadId
-from modelyard.autoscaling.policies.claims import claimed, settled, without_rivals
+from modelyard.autoscaling.policies.claims import Claim, claimed, outside, settled, without_rivals
 from modelyard.autoscaling.policies.view import BindingView, TargetView
 from modelyard.autoscaling.settings import FleetSettings
 
@@ -67,3 +68,40 @@ def test_excluded_namespaces_are_left_alone_also_as_the_place_of_a_target() -> N
     assert (there.problem_reason, "namespace m is excluded" in str(there.problem)) == ("SkippedProcessing", True)
     (watched,) = settled([view("c", away)], fleet, FleetSettings(watch_namespace="m"))
     assert watched.problem is None
+
+
+def test_in_signal_mode_an_hpa_is_who_carries_the_decisions_out() -> None:
+    fleet = Fleet(0.0, consumers=(Consumer(Key("n", "h"), "HorizontalPodAutoscaler", WEB, 1, 2),))
+    unknown = Fleet(0.0, consumers_error="forbidden")
+    published = FleetSettings(actuation=Mode.SIGNAL)
+    for world in (fleet, unknown):
+        asked = replace(view("b", WEB), annotations={"modelyard.dev/actuation": "signal"})
+        refused = replace(view("c", WEB), annotations={"modelyard.dev/actuation": "direct"})
+        assert set(claimed([asked, refused, view("d", WEB)], world)) == {Key("n", "c"), Key("n", "d")}
+        assert set(claimed([asked, refused, view("d", WEB)], world, published)) == {Key("n", "c")}
+    assert "modelyard.dev/actuation: signal" in claimed([view("b", WEB)], fleet)[Key("n", "b")]
+
+
+def test_a_variant_comes_first_in_signal_mode_as_well() -> None:
+    fleet = Fleet(0.0, variants=(variant(TargetRef("", "Deployment", "web")),))
+    asked = replace(view("b", WEB), annotations={"modelyard.dev/actuation": "signal"})
+    assert set(claimed([asked], fleet)) == {Key("n", "b")}
+
+
+def test_of_two_loops_exactly_one_scales() -> None:
+    older, younger = replace(view("a", WEB), created=1.0), replace(view("b", WEB, API), created=2.0)
+    claims = {one.key: Claim(str(one.key), frozenset({WEB}), one.key, one.created) for one in (older, younger)}
+    assert outside(older, [claims[younger.key]]) == {}
+    assert outside(younger, [claims[older.key]]) == {WEB: ("n/a",)}
+    found = claimed([replace(younger, rivals=outside(younger, [claims[older.key]]))], Fleet(0.0))
+    assert "n/a: not scaling" in found[younger.key]
+    same = replace(view("c", WEB), created=1.0)
+    assert bool(outside(same, [claims[older.key]])) is not bool(
+        outside(older, [Claim("c", frozenset({WEB}), same.key, 1.0)])
+    )
+
+
+def test_a_variant_of_another_loop_always_comes_first() -> None:
+    claim = Claim("VariantAutoscaling n/v", frozenset({WEB}), Key("n", "v"), 9.0, binding=False)
+    assert outside(view("b", WEB), [claim]) == {WEB: ("VariantAutoscaling n/v",)}
+    assert outside(view("b", API), [claim]) == {}

@@ -110,3 +110,12 @@ def test_a_pod_that_could_not_be_read_once_keeps_its_history_and_one_that_is_gon
     measure(histories, {a: "hangs", b: page(15, 15)})
     assert read({a: page(30, 30)}, "served_total", histories=histories).instances == ({"served_total": 1.0},)
     assert read({b: page(60, 45)}, "served_total", histories=histories).instances == ({},)
+
+
+def test_what_is_there_and_cannot_be_read_is_told_from_what_is_not_there() -> None:
+    one, two = endpoint("one"), endpoint("two")
+    assert read({one: shown("queue NaN\n"), two: shown("queue 3\n")}, "queue", "other").unknown == {"queue"}
+    counter = "# TYPE served_total counter\nserved_total 3\n"
+    assert read({one: shown(counter)}, "served_total", "other").unknown == {"served_total"}
+    assert read({one: shown("queue oops\n")}, "queue").unknown == {"queue"}
+    assert read({one: "hangs", two: shown("queue 3\n")}, "queue", "other").unknown == {"queue", "other"}

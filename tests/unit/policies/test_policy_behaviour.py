@@ -6,7 +6,7 @@ import pytest
 from policy_builders import FREE, METRIC, SETTINGS, WRITTEN, binding, each, policy, target
 
 from modelyard.autoscaling.policies import windows
-from modelyard.autoscaling.policies.behaviour import correct
+from modelyard.autoscaling.policies.behaviour import correct, remembered
 from modelyard.autoscaling.policies.decide import decide_binding
 from modelyard.autoscaling.policies.memory import BindingMemory
 from modelyard.autoscaling.policies.recommend import CEILING, ceiling, recommend
@@ -58,7 +58,7 @@ def test_up_waits_for_its_window() -> None:
     for now in (0, 15, 30, 45):
         step = correct(behaviour, 4, 2, 1, 9, memory, now, 15)
         found.append(step.replicas)
-        memory = step.memory
+        memory = remembered(step, step.replicas, now, 15)
     assert found == [2, 2, 2, 4]
     assert correct(behaviour, 4, 2, 1, 9, BindingMemory(), 0, 15).blocked_by == "Stabilizing"
 

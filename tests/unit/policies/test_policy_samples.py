@@ -133,3 +133,44 @@ def test_histograms_that_say_nothing(now: Buckets, past: Buckets, percentile: in
 def test_the_infinite_bucket_counts_as_twice_the_last_bound() -> None:
     assert quantile_of_difference(Buckets(10, ((1, 0), (4, 0), (inf, 10))), percentile=100) == 8
     assert quantile_of_difference(Buckets(5, ((1, 5),)), Buckets(5, ((1, 5),))) == 0
+
+
+def test_a_load_below_zero_is_none() -> None:
+    found = look([gauge("waiting", -1)], EMPTY, 0.0, "waiting")
+    assert found.values == {}
+    assert found.problems == {"waiting": "shows -1, which is no load"}
+    assert not found.absent
+
+
+def test_times_are_not_added_up() -> None:
+    lines = [Sample("ttft_seconds", {"engine": str(n)}, value, "gauge") for n, value in enumerate((0.2, 0.9, 0.4))]
+    found = look(lines, EMPTY, 0.0, "ttft_seconds")
+    assert found.values == {"ttft_seconds": 0.9}
+    assert found.times == {"ttft_seconds"}
+    pods: list[dict[str, float]] = [
+        {"ttft_seconds": 0.2, "waiting": 3.0, "kv_usage": 0.4},
+        {"ttft_seconds": 0.6, "waiting": 5.0, "kv_usage": 0.8},
+    ]
+    assert joined(pods, found.times) == pytest.approx({"ttft_seconds": 0.6, "waiting": 8.0, "kv_usage": 0.6})
+
+
+def test_percentiles_of_several_pods_are_not_added_up() -> None:
+    buckets = [Sample("ttft_bucket", {"le": bound}, 10.0, "histogram") for bound in ("0.1", "0.5", "+Inf")]
+    first = pod_values(["ttft"], buckets, PodHistory(), "s", 0.0)
+    more = [
+        Sample("ttft_bucket", {"le": bound}, 10.0 + add, "histogram")
+        for bound, add in zip(("0.1", "0.5", "+Inf"), (0.0, 100.0, 100.0), strict=True)
+    ]
+    second = pod_values(["ttft"], more, first.history, "s", 15.0)
+    assert second.times == {"ttft"}
+    assert joined([second.values, second.values], second.times) == second.values
+
+
+def test_a_clock_set_back_starts_a_rate_anew_and_not_after_that_time() -> None:
+    def served(count: float, history: PodHistory, now: float) -> PodValues:
+        return pod_values(["served_total"], [Sample("served_total", {}, count, "counter")], history, "s", now)
+
+    before = served(100.0, PodHistory(), 36_000.0)
+    back = served(160.0, before.history, 0.0)
+    assert back.values == {}
+    assert served(250.0, back.history, 15.0).values == {"served_total": 6.0}
