@@ -42,7 +42,7 @@ def test_no_policy_is_below_the_bound(policy: Policy, slo: SLO, rate: float) -> 
     never_beaten(poisson(rate, 150, seed=int(rate)), policy, slo)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(
     rows=st.lists(st.tuples(st.floats(0, 200), st.integers(1, 2000), st.integers(1, 200)), min_size=1, max_size=80),
     steps=st.lists(st.tuples(st.floats(0, 200), st.integers(0, 3)), max_size=6),

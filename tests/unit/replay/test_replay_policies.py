@@ -11,7 +11,7 @@ import pytest
 from replay_fleets import KEY, poisson, spec, trace_of
 
 from modelyard.autoscaling.decide import decide
-from modelyard.autoscaling.decision import TickDecision
+from modelyard.autoscaling.decision import Mode, TickDecision
 from modelyard.autoscaling.fleet import Fleet
 from modelyard.autoscaling.settings import Compatibility, FleetSettings
 from modelyard.loop.manifests import Manifest, read_manifests
@@ -109,6 +109,30 @@ def test_every_decision_is_what_decide_says_and_is_kept_as_the_cluster_would(tmp
     # What was written is what was done, a second later.
     writes = [(fleet.now - ORIGIN + 1, record.write) for fleet, d in seen for record in d.records if record.write]
     assert [(a.at, a.after) for a in run.actions] == [w for w in writes if w[0] <= run.actions[-1].at]
+
+
+HPA = """
+---
+apiVersion: autoscaling/v2
+kind: HorizontalPodAutoscaler
+metadata: {name: llama, namespace: chat}
+spec:
+  scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: llama}
+  minReplicas: 1
+  maxReplicas: 3
+"""
+
+
+def test_a_variant_with_an_hpa_is_moved_by_the_hpa(tmp_path: Path) -> None:
+    seen: list[TickDecision] = []
+    found = manifests(tmp_path, MANIFESTS + HPA)
+    policy = ModelyardPolicy(found, on_decision=lambda _, decision: seen.append(decision))
+    run = simulate(poisson(12, 600, prompt=800, output=200), variants(found), policy)
+    assert all(record.mode is Mode.SIGNAL and record.write is None for d in seen for record in d.records)
+    wanted = {record.target for d in seen for record in d.records}
+    assert max(number or 0 for number in wanted) > 1
+    assert [action.after for action in run.actions][-1] > 1
+    assert all(1 <= action.after <= 3 for action in run.actions)
 
 
 def test_the_fleet_of_a_tick_is_what_the_cluster_would_show(tmp_path: Path) -> None:
