@@ -14,10 +14,13 @@ from typer.testing import CliRunner
 
 from modelyard.autoscaling.arbitration import arbitrate
 from modelyard.autoscaling.policies.shares import Candidate, exact_shares, greedy_shares
-from modelyard.autoscaling.queueing.sizing import size_one
+from modelyard.autoscaling.queueing.sizing import NEAREST, size_one
+from modelyard.autoscaling.saturation_config import BUILT_IN
+from modelyard.autoscaling.settings import FleetSettings
 from modelyard.cli.main import app
 from modelyard.loop.policies.objects import binding
 from modelyard.resources import KINDS
+from modelyard.resources.policies import AutoscalingPolicySpec
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs" / "autoscaling.md").read_text(encoding="utf-8")
@@ -97,6 +100,18 @@ def test_the_manifests_in_it_are_in_the_samples_or_valid_themselves() -> None:
         for document in yaml.safe_load_all(path.read_text(encoding="utf-8")):
             if document.get("kind") in by_kind:
                 by_kind[document["kind"]].parse(document)
+
+
+def test_the_defaults_named_in_it() -> None:
+    named = re.findall(r"`(\w+)` \((\d[\d.]*)( %)?(?: s)?\)|(\d[\d.]*)( %)? \(`(\w+)`\)", squeezed(PAGE))
+    found = {(first or second): float(a or b) / (100 if p or q else 1) for first, a, p, b, q, second in named}
+    assert {"kvCacheThreshold", "load_window", "scale_down_margin", "startup_default", "transition_penalty"} <= set(
+        found
+    )
+    tolerance = AutoscalingPolicySpec.model_fields["tolerance_percent"].default
+    defaults = {**FleetSettings().model_dump(), **BUILT_IN, "tolerancePercent": tolerance}
+    assert found == {name: defaults[name] for name in found}
+    assert f"{NEAREST:g} times" in PAGE
 
 
 def test_the_percentiles() -> None:
