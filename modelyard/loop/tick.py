@@ -31,6 +31,7 @@ from modelyard.loop.policies.report import changes as binding_changes
 from modelyard.loop.policies.report import report_bindings
 from modelyard.loop.policies.report import rows as binding_rows
 from modelyard.loop.policies.state import PolicyState
+from modelyard.loop.policies.wake import BindingWakes
 from modelyard.loop.report import Said, report
 from modelyard.loop.settings import LoopSettings
 from modelyard.loop.wake import WakeWatch, first_of
@@ -71,6 +72,7 @@ class Loop:
         self._loads = LoadHistory(self.policy.trend_window, self.policy.tick, scale=1 / settings.time_compression)
         self._policies: PolicyState
         self._wakes: WakeWatch
+        self._binding_wakes: BindingWakes
         self._said = Said()
         self._lease: Lease | None = None
         self._changes: ChangeWatch | None = None
@@ -89,6 +91,7 @@ class Loop:
         often = max(0.2, 1 / self.settings.time_compression)
         wakes = WakeWatch(self.cluster, self.prometheus, instance=self.policy.controller_instance, interval=often)
         self._wakes = await self._stack.enter_async_context(wakes)
+        self._binding_wakes = BindingWakes(self.prometheus, often)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -119,7 +122,8 @@ class Loop:
             only = self.settings.namespaces[0] if len(self.settings.namespaces) == 1 else self.policy.watch_namespace
             watch = ChangeWatch(self.cluster, only, self.settings.label_selector)
             self._changes = await self._stack.enter_async_context(watch)
-        return await first_of(self._changes.wait(timeout), self._wakes.wait(timeout))
+        waits = (self._changes.wait(timeout), self._wakes.wait(timeout), self._binding_wakes.wait(timeout))
+        return await first_of(*waits)
 
     async def collect(self, tick: Tick) -> dict[str, Any]:
         """Read cluster and Prometheus into ``tick.fleet``."""
@@ -143,6 +147,7 @@ class Loop:
                 observe_bindings(self.cluster, self.prometheus, self.policy, listed, self._policies)
             )
         complete = await self._wakes.complete(fleet.result())
+        self._binding_wakes.follow(listed.bindings, bindings.result())
         tick.fleet = dataclasses.replace(complete, bindings=bindings.result())
         signals = tick.fleet.signals
         return {

@@ -12,8 +12,7 @@ import asyncio
 import dataclasses
 import logging
 import os
-from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Coroutine, Mapping
 from functools import partial
 from typing import Any, Self
 
@@ -24,47 +23,21 @@ from modelyard.autoscaling.select import INSTANCE_LABEL
 from modelyard.cluster import Cluster, ClusterError
 from modelyard.loop.demands import at_zero, wake_expressions
 from modelyard.loop.pickers import Pool, list_pools, pool_of
-from modelyard.loop.wake_sources import (
-    ExpressionReader,
-    GatewayReader,
-    NothingKnown,
-    PickerReader,
-    Reader,
-    ReadFailed,
-    Reading,
-)
+from modelyard.loop.polling import INTERVAL, Poller, Source
+from modelyard.loop.wake_sources import ExpressionReader, GatewayReader, PickerReader
 from modelyard.prometheus.client import Prometheus, PrometheusError
 from modelyard.prometheus.wake import LIMIT
 
 log = logging.getLogger(__name__)
 
-INTERVAL = 1.0
-SLOWEST = 30.0
-"""Seconds between two questions to a source that keeps failing or has nothing to say."""
 LOOK_AGAIN = 30.0
 """Seconds after which InferencePools are looked up again."""
 FRESH = 5.0
 """Seconds after which a reading is not handed to a tick any more."""
-CONCURRENCY = 8
 TOKEN = "EPP_METRIC_READER_BEARER_TOKEN"
 
 
-@dataclass
-class _Source:
-    """One thing to ask, for all the variants (``keys``) that depend on it."""
-
-    reader: Reader
-    keys: set[Key] = field(default_factory=set)
-    delay: float = 0.0
-    next_at: float = 0.0
-    said_at: float = float("-inf")
-    said: Reading = field(default_factory=dict)
-    error: str | None = None
-    told: set[Key] = field(default_factory=set)
-    """Variants whose demand a tick knows of already; it may have its reasons, and is not woken for it again."""
-
-
-class WakeWatch:
+class WakeWatch(Poller):
     """``async with WakeWatch(cluster, prometheus) as wakes``; then ``complete`` in every tick and ``wait`` between.
 
     ``instance`` selects variants as ``FleetSettings.controller_instance`` does; ``interval`` is in seconds; ``token``
@@ -80,14 +53,13 @@ class WakeWatch:
         interval: float = INTERVAL,
         token: str | None = None,
     ) -> None:
+        super().__init__(interval)
         self._cluster = cluster
         self._prometheus = prometheus
         self._instance = instance or None
-        self._interval = interval
         text = os.environ.get(TOKEN, "") if token is None else token
         self._token = text.removeprefix("Bearer ").removeprefix("bearer ").strip()
         self._session: aiohttp.ClientSession
-        self._sources: dict[str, _Source] = {}
         self._models: dict[Key, str] = {}
         self._pools: tuple[Pool, ...] = ()
         self._pools_at = float("-inf")
@@ -96,8 +68,6 @@ class WakeWatch:
         self._gateway: GatewayReader | None = None
         if isinstance(prometheus, Prometheus):
             self._gateway = GatewayReader(prometheus)
-        self._gate = asyncio.Semaphore(CONCURRENCY)
-        self._demand = asyncio.Event()
 
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(trust_env=False)
@@ -120,36 +90,12 @@ class WakeWatch:
         await asyncio.gather(*(self._ask(*one) for one in late.items()))
         return self._merge(fleet, problems, now)
 
-    async def wait(self, timeout: float) -> bool:
-        """Wait up to ``timeout`` seconds for demand that no tick was woken for yet; whether there is some."""
-        self._demand.clear()
-        tasks = [asyncio.create_task(self._follow(*one)) for one in self._sources.items()]
-        try:
-            async with asyncio.timeout(timeout):
-                await self._demand.wait()
-        except TimeoutError:
-            return False
-        finally:
-            for task in tasks:
-                task.cancel()
-            for ended in await asyncio.gather(*tasks, return_exceptions=True):
-                if isinstance(ended, Exception):
-                    log.error("a source of waiting requests broke down", exc_info=ended)
-        return True
-
     # Sources
 
     async def _arrange(self, variants: list[Variant], sleeping: Mapping[Key, Workload]) -> list[str]:
         """Make ``_sources`` those that these variants need; keep what is known of the ones there were."""
         self._models = {v.key: v.model_id for v in variants if v.model_id}
         known, self._sources = self._sources, {}
-
-        def want(name: str, make: Callable[[], Reader], keys: set[Key]) -> None:
-            source = known.get(name) or _Source(make())
-            source.keys = keys
-            source.told &= keys
-            self._sources[name] = source
-
         if not self._models:
             return []
         await self._look_up({key.namespace for key in self._models})
@@ -160,15 +106,16 @@ class WakeWatch:
                 served.setdefault(found.key, (found, set()))[1].add(key)
         for pool, keys in served.values():
             name = f"InferencePool {pool.key} (endpoint picker {pool.picker})"
-            want(name, partial(PickerReader, self._cluster, self._session, pool, self._token), keys)
+            self._want(known, name, partial(PickerReader, self._cluster, self._session, pool, self._token), keys)
         if self._gateway is not None and isinstance(self._prometheus, Prometheus):
             gateway = self._gateway
-            want("gateway queue", lambda: gateway, set(self._models))
+            self._want(known, "gateway queue", lambda: gateway, set(self._models))
             owners: dict[str, set[Key]] = {}
             for key, text in wake_expressions(variants, self._models).items():
                 owners.setdefault(text, set()).add(key)
             for text, keys in sorted(owners.items())[:LIMIT]:
-                want(f"wake expression {text}", partial(ExpressionReader, self._prometheus, text), keys)
+                reader = partial(ExpressionReader, self._prometheus, text)
+                self._want(known, f"wake expression {text}", reader, keys)
         return [] if self._pools_error is None else [f"{self._pools_error}; demand is seen in Prometheus only"]
 
     async def _look_up(self, namespaces: set[str]) -> None:
@@ -181,41 +128,8 @@ class WakeWatch:
         except ClusterError as error:
             self._pools_error = f"InferencePools: {error}"
 
-    # Asking
-
-    async def _follow(self, name: str, source: _Source) -> None:
-        while True:
-            await asyncio.sleep(max(0.0, source.next_at - asyncio.get_running_loop().time()))
-            await self._ask(name, source)
-            asleep = {key for key, pending in source.said.items() if pending > 0}
-            if source.error is None:
-                source.told &= asleep
-            if asleep - source.told:
-                source.told |= asleep
-                self._demand.set()
-
-    async def _ask(self, name: str, source: _Source) -> None:
-        clock = asyncio.get_running_loop().time
-        async with self._gate:
-            try:
-                models = {key: self._models[key] for key in source.keys}
-                source.said = await source.reader.read(models)
-                source.delay, error = self._interval, None
-            except NothingKnown:
-                source.said, source.delay, error = {}, self._slower(source), None
-            except ReadFailed as failure:
-                source.said, source.delay, error = {}, self._slower(source), str(failure)
-            except asyncio.CancelledError:
-                source.next_at = clock() + self._interval  # it was slow; a tick must not wait for it all over again
-                raise
-        if error is not None and error != source.error:
-            log.warning("%s cannot be asked for waiting requests: %s", name, error)
-        source.error = error
-        source.said_at = clock()
-        source.next_at = source.said_at + source.delay
-
-    def _slower(self, source: _Source) -> float:
-        return min(max(2 * source.delay, self._interval), max(SLOWEST, self._interval))
+    def _about(self, source: Source) -> Mapping[Key, str]:
+        return {key: self._models[key] for key in source.keys}
 
     # Handing over
 

@@ -17,9 +17,11 @@ from prometheus_server import PrometheusServer, free_port
 
 from modelyard.autoscaling.fleet import Fleet, Key
 from modelyard.cluster import CRDS, DEPLOYMENTS, PODS, SERVICES, AlreadyExists, Cluster
-from modelyard.loop.tick import Loop, Tick
+from modelyard.loop.collect import Selection, VariantCache, collect
+from modelyard.loop.tick import Loop
 from modelyard.loop.wake import WakeWatch, first_of
 from modelyard.prometheus.client import Prometheus, PrometheusError, PrometheusSettings
+from modelyard.prometheus.signals import LastSeen
 
 pytestmark = pytest.mark.integration
 
@@ -163,13 +165,12 @@ async def asleep(served: ServedModel, name: str = "llama", **annotations: str) -
 
 
 async def fleet_of(served: ServedModel, prometheus_url: str = "") -> Fleet:
+    """What a tick sees before anybody is asked who waits: a whole tick of the loop asks that itself."""
     url = prometheus_url or f"http://127.0.0.1:{free_port()}"
     settings = quick(url, served.namespace).model_copy(update={"prometheus_timeout": 2 if prometheus_url else 0.2})
     async with Loop(settings) as loop:
-        tick = Tick(0)
-        await loop.collect(tick)
-    assert tick.fleet is not None
-    return tick.fleet
+        selection = Selection((served.namespace,))
+        return await collect(loop.cluster, loop.prometheus, loop.policy, selection, VariantCache(), LastSeen())
 
 
 @pytest.mark.parametrize("group", sorted(GROUPS))
