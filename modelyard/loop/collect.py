@@ -13,6 +13,7 @@ import gc
 import logging
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,6 +58,7 @@ from modelyard.loop.demands import (
     wake_expressions,
     workload_of,
 )
+from modelyard.loop.reading import CONCURRENCY, NAMESPACE_LISTS, Reader
 from modelyard.prometheus.client import Prometheus, PrometheusError
 from modelyard.prometheus.loads import LoadHistory
 from modelyard.prometheus.signals import LastSeen, read_signals
@@ -67,9 +69,11 @@ log = logging.getLogger(__name__)
 
 VARIANTS = ResourceType.of_resource(VariantAutoscaling)
 LISTED = {("apps", "Deployment"), ("apps", "StatefulSet"), ("leaderworkerset.x-k8s.io", "LeaderWorkerSet")}
-NAMESPACE_LISTS = 20
-"""Up to this many namespaces, pods are listed per namespace; beyond, once for the whole cluster."""
-CONCURRENCY = 16
+
+
+LIVE_PODS = "status.phase!=Succeeded,status.phase!=Failed"
+BINDINGS_PODS = "status.phase!=Succeeded"
+"""Policy bindings count a failed pod as one that is not ready."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,33 +114,39 @@ async def collect(
     last_seen: LastSeen,
     loads: LoadHistory | None = None,
     homes: Iterable[str] = (),
+    reader: Reader | None = None,
 ) -> Fleet:
     """One picture of the fleet. Raises ``ClusterError`` when the API server cannot give the vital lists.
 
     ``loads`` keeps the history of offered load from tick to tick; without one, a tick of its own measures it anew.
-    ``homes`` are namespaces without variants whose HPAs, ScaledObjects and labels are wanted as well.
+    ``homes`` are namespaces without variants whose HPAs, ScaledObjects and labels are wanted as well. ``reader`` shares
+    lists with whoever else reads in this tick.
     """
     # Parsing ten thousand pods makes a million objects and no cycles: the collector would cost more than the parsing.
     pause = gc.isenabled()
     gc.disable()
     try:
         loads = loads or LoadHistory(settings.trend_window, settings.tick)
-        return await _collect(cluster, prometheus, settings, selection, cache, last_seen, loads, homes)
+        async with AsyncExitStack() as stack:
+            if reader is None:
+                reader = await stack.enter_async_context(Reader(cluster))
+            return await _collect(reader, prometheus, settings, selection, cache, last_seen, loads, sorted(homes))
     finally:
         if pause:
             gc.enable()
 
 
 async def _collect(
-    cluster: Cluster,
+    reader: Reader,
     prometheus: Prometheus | PrometheusError,
     settings: FleetSettings,
     selection: Selection,
     cache: VariantCache,
     last_seen: LastSeen,
     loads: LoadHistory,
-    others: Iterable[str],
+    others: list[str],
 ) -> Fleet:
+    cluster = reader.cluster
     spaces = selection.namespaces or ((settings.watch_namespace,) if settings.watch_namespace else ())
     variants = cache.parse(await list_objects(cluster, VARIANTS, spaces, selection.label_selector))
     configured = await _config_maps(cluster, settings, spaces, class_references(variants))
@@ -149,9 +159,9 @@ async def _collect(
         signals = group.create_task(
             _signals(prometheus, settings, spaces, variants, configured, periods, last_seen, loads)
         )
-        workloads = group.create_task(read_workloads(cluster, wanted, homes))
+        workloads = group.create_task(read_workloads(reader, wanted, homes))
         wakes = group.create_task(_wakes(prometheus, variants, workloads))
-        pods = group.create_task(_pods(cluster, homes, everything))
+        pods = group.create_task(_pods(reader, homes, others, everything))
         owners = group.create_task(_owners(cluster, homes, any(w.group != "apps" for w in wanted)))
         nodes = group.create_task(_nodes(cluster, settings.node_selector, homes))
         consumers = group.create_task(_consumers(cluster, sorted({*homes, *others})))
@@ -272,9 +282,10 @@ async def _signals(
 
 
 async def read_workloads(
-    cluster: Cluster, wanted: set[WorkloadId], homes: list[str]
+    reader: Reader, wanted: set[WorkloadId], homes: list[str]
 ) -> tuple[dict[WorkloadId, Workload], dict[WorkloadId, str]]:
     """Those of the wanted workloads that exist, and why others could not be read."""
+    cluster = reader.cluster
     kinds = {(w.group, w.kind) for w in wanted}
     found: dict[WorkloadId, Workload] = {}
     errors: dict[WorkloadId, str] = {}
@@ -288,9 +299,10 @@ async def read_workloads(
             except UnknownKind as error:
                 errors.update({w: str(error) for w in wanted if (w.group, w.kind) == (group, kind)})
                 return
-        for item in await list_objects(cluster, resource, homes):
-            one = observe.workload(item, group, kind)
-            if one.id in wanted:
+        for item in await reader.list(resource, homes):
+            key = observe.key_of(item)
+            if WorkloadId(key.namespace, group, kind, key.name) in wanted:
+                one = observe.workload(item, group, kind)
                 found[one.id] = one
 
     gate = asyncio.Semaphore(CONCURRENCY)
@@ -325,12 +337,18 @@ async def read_workloads(
     return found, errors
 
 
-async def _pods(cluster: Cluster, homes: list[str], everything: bool) -> tuple[Pod, ...]:
+async def _pods(reader: Reader, homes: list[str], others: list[str], everything: bool) -> tuple[Pod, ...]:
+    """Pods that may still serve. ``others`` are namespaces whose pods are listed for policy bindings as well."""
     if not homes:
         return ()
-    live = "status.phase!=Succeeded,status.phase!=Failed"
-    items = await list_objects(cluster, PODS, () if everything else homes, field_selector=live, cached=True)
-    return tuple(observe.pod(item) for item in items)
+    shared: list[str] = []
+    if not everything and (wide := len(homes) > NAMESPACE_LISTS) == (len(others) > NAMESPACE_LISTS):
+        shared = homes if wide else [home for home in homes if home in others]
+    own = [home for home in homes if home not in shared]
+    items = await reader.list(PODS, shared, field_selector=BINDINGS_PODS, cached=True) if shared else []
+    if own:
+        items = items + await reader.list(PODS, () if everything else own, field_selector=LIVE_PODS, cached=True)
+    return tuple(pod for item in items if (pod := reader.pods.parse(item)).phase != "Failed")
 
 
 async def _owners(cluster: Cluster, homes: list[str], grouped: bool) -> dict[tuple[str, str, str], OwnerRef]:

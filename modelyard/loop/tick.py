@@ -32,6 +32,7 @@ from modelyard.loop.policies.report import report_bindings
 from modelyard.loop.policies.report import rows as binding_rows
 from modelyard.loop.policies.state import PolicyState
 from modelyard.loop.policies.wake import BindingWakes
+from modelyard.loop.reading import PodCache, Reader
 from modelyard.loop.report import Said, report
 from modelyard.loop.settings import LoopSettings
 from modelyard.loop.wake import WakeWatch, first_of
@@ -68,6 +69,7 @@ class Loop:
         self.prometheus: Prometheus | PrometheusError
         self._stack = AsyncExitStack()
         self._cache = VariantCache()
+        self._pods = PodCache()
         self._last_seen = LastSeen()
         self._loads = LoadHistory(self.policy.trend_window, self.policy.tick, scale=1 / settings.time_compression)
         self._policies: PolicyState
@@ -130,7 +132,7 @@ class Loop:
         selection = Selection(tuple(self.settings.namespaces), self.settings.label_selector)
         before = self.prometheus.queries if isinstance(self.prometheus, Prometheus) else 0
         listed = await list_bindings(self.cluster, self.policy, selection, self._policies)
-        async with asyncio.TaskGroup() as group:
+        async with Reader(self.cluster, self._pods) as reader, asyncio.TaskGroup() as group:
             fleet = group.create_task(
                 collect(
                     self.cluster,
@@ -141,11 +143,10 @@ class Loop:
                     self._last_seen,
                     self._loads,
                     listed.homes,
+                    reader,
                 )
             )
-            bindings = group.create_task(
-                observe_bindings(self.cluster, self.prometheus, self.policy, listed, self._policies)
-            )
+            bindings = group.create_task(observe_bindings(reader, self.prometheus, self.policy, listed, self._policies))
         complete = await self._wakes.complete(fleet.result())
         self._binding_wakes.follow(listed.bindings, bindings.result())
         tick.fleet = dataclasses.replace(complete, bindings=bindings.result())

@@ -10,7 +10,6 @@ import asyncio
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
 
 from modelyard.autoscaling.fleet import Key, Workload, WorkloadId
 from modelyard.autoscaling.label_selector import parse_selector
@@ -19,7 +18,7 @@ from modelyard.autoscaling.policy import fleet_policy, variant_policy
 from modelyard.autoscaling.select import INSTANCE_LABEL
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.cluster import PODS, Cluster, Forbidden, UnknownKind
-from modelyard.loop.collect import Selection, list_objects, read_workloads
+from modelyard.loop.collect import BINDINGS_PODS, Selection, list_objects, read_workloads
 from modelyard.loop.policies.objects import BINDINGS, POLICIES, BindingSpec, TargetSpec
 from modelyard.loop.policies.others import binding_claims, claims_beyond
 from modelyard.loop.policies.pods import PodIndex, TargetPods
@@ -27,6 +26,7 @@ from modelyard.loop.policies.scrape import Scrape
 from modelyard.loop.policies.sources import Answers
 from modelyard.loop.policies.state import PolicyState
 from modelyard.loop.policies.views import ListedBindings, TargetPlan, binding_view, policy_of
+from modelyard.loop.reading import Reader
 from modelyard.prometheus.client import Prometheus, PrometheusError
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,8 @@ async def collect_bindings(
     A cluster without our kinds has no bindings. Raises ``ClusterError`` when a vital list cannot be had.
     """
     listed = await list_bindings(cluster, settings, selection, state)
-    return await observe_bindings(cluster, prometheus, settings, listed, state)
+    async with Reader(cluster) as reader:
+        return await observe_bindings(reader, prometheus, settings, listed, state)
 
 
 async def list_bindings(
@@ -86,7 +87,7 @@ def _is_ours(view: BindingView, settings: FleetSettings) -> bool:
 
 
 async def observe_bindings(
-    cluster: Cluster,
+    reader: Reader,
     prometheus: Prometheus | PrometheusError,
     settings: FleetSettings,
     listed: ListedBindings,
@@ -99,7 +100,7 @@ async def observe_bindings(
     wanted = {id_ for binding in listed.bindings for target in binding.targets for id_ in target.candidates}
     answers = Answers(prometheus)
     (workloads, errors), pods, _ = await asyncio.gather(
-        _found_workloads(cluster, wanted, homes), _found_pods(cluster, homes), answers.ask(_queries(listed))
+        _found_workloads(reader, wanted, homes), _found_pods(reader, homes), answers.ask(_queries(listed))
     )
     plans = {binding.view.key: _plan(binding, listed, workloads, errors, pods, state) for binding in listed.bindings}
     wanted_pages = _scrapes(plans)
@@ -122,18 +123,18 @@ def _published(binding: BindingSpec, settings: FleetSettings) -> bool:
 
 
 async def _found_workloads(
-    cluster: Cluster, wanted: set[WorkloadId], homes: list[str]
+    reader: Reader, wanted: set[WorkloadId], homes: list[str]
 ) -> tuple[dict[WorkloadId, Workload], dict[WorkloadId, str]]:
     """Like those of variants. A namespace that may not be read is the problem of the targets in it alone."""
     try:
-        return await read_workloads(cluster, wanted, homes)
+        return await read_workloads(reader, wanted, homes)
     except Forbidden:
         found: dict[WorkloadId, Workload] = {}
         errors: dict[WorkloadId, str] = {}
         for home in homes:
             here = {id_ for id_ in wanted if id_.namespace == home}
             try:
-                some, failed = await read_workloads(cluster, here, [home])
+                some, failed = await read_workloads(reader, here, [home])
             except Forbidden as error:
                 errors.update(dict.fromkeys(here, str(error)))
                 continue
@@ -142,20 +143,19 @@ async def _found_workloads(
         return found, errors
 
 
-async def _found_pods(cluster: Cluster, homes: list[str]) -> PodIndex:
+async def _found_pods(reader: Reader, homes: list[str]) -> PodIndex:
     if not homes:
         return PodIndex(())
-    live = "status.phase!=Succeeded"
     try:
-        return PodIndex(await list_objects(cluster, PODS, homes, field_selector=live, cached=True))
+        items = await reader.list(PODS, homes, field_selector=BINDINGS_PODS, cached=True)
     except Forbidden:
-        items: list[dict[str, Any]] = []
+        items = []
         for home in homes:
             try:
-                items += await list_objects(cluster, PODS, [home], field_selector=live, cached=True)
+                items += await reader.list(PODS, [home], field_selector=BINDINGS_PODS, cached=True)
             except Forbidden as error:
                 log.warning("pods of policy targets cannot be measured: %s", error)
-        return PodIndex(items)
+    return PodIndex(items, reader.pods.parse)
 
 
 def _queries(listed: ListedBindings) -> Iterable[str]:

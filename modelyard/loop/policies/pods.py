@@ -7,7 +7,7 @@ an old restart does not make a pod count less, and one that is not ready never s
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -50,23 +50,30 @@ class TargetPods:
 
 
 class Body(NamedTuple):
-    """A pod in the fleet's terms, and how to reach it."""
+    """A pod in the fleet's terms, and as it was read."""
 
     pod: Pod
-    endpoint: Endpoint
+    item: Mapping[str, Any]
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """How to reach it."""
+        return _endpoint(self.item)
 
 
 class PodIndex:
     """All pods of a tick, by the workload that owns them, so that many targets do not each search them all."""
 
-    def __init__(self, items: Iterable[Mapping[str, Any]]) -> None:
+    def __init__(
+        self, items: Iterable[Mapping[str, Any]], parse: Callable[[Mapping[str, Any]], Pod] = observe.pod
+    ) -> None:
         self._owned: dict[tuple[str, str, str], list[Body]] = defaultdict(list)
         self._in: dict[str, list[Body]] = defaultdict(list)
         for item in items:
-            pod = observe.pod(item)
+            pod = parse(item)
             if pod.phase == "Succeeded":
                 continue
-            body = Body(pod, _endpoint(item))
+            body = Body(pod, item)
             self._in[pod.key.namespace].append(body)
             for kind, name in _owners(pod):
                 self._owned[pod.key.namespace, kind, name].append(body)
