@@ -25,8 +25,8 @@ def row(record: DecisionRecord) -> dict[str, Any]:
     }
 
 
-def lines(record: DecisionRecord) -> list[str]:
-    """The whole story of a decision, most important first."""
+def lines(record: DecisionRecord, alternatives: bool = True) -> list[str]:
+    """The whole story of a decision, most important first; ``alternatives`` may be shown elsewhere, once per model."""
     verb = "decided" if record.decided else "kept, not decided"
     told = [
         f"target {_known(record.target)} ({record.action}, {verb}): {record.message}",
@@ -39,7 +39,8 @@ def lines(record: DecisionRecord) -> list[str]:
         told.append(_evidence(record.evidence))
     if record.prediction is not None:
         told.append(_prediction(record.prediction))
-    told += [_alternative(option) for option in record.alternatives]
+    if alternatives:
+        told += [_alternative(option) for option in record.alternatives]
     told += [
         f"{step.stage}: {step.detail}"
         if step.after is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import sys
 import time
 from enum import StrEnum
 from pathlib import Path
@@ -14,7 +15,11 @@ import typer
 if TYPE_CHECKING:
     from modelyard.autoscaling.fleet import Fleet
     from modelyard.autoscaling.settings import FleetSettings
+    from modelyard.autoscaling.what_if import Settled
     from modelyard.loop.snapshot import Snapshot
+
+
+WHAT_IF = "What if"
 
 
 class Output(StrEnum):
@@ -37,7 +42,9 @@ def plan(
     namespace: Annotated[
         list[str] | None, typer.Option("-n", "--namespace", help="Only this namespace; repeat.")
     ] = None,
-    selector: Annotated[str, typer.Option("-l", "--selector", help="Only VariantAutoscalings with these labels.")] = "",
+    selector: Annotated[
+        str, typer.Option("-l", "--selector", help="Only VariantAutoscalings and bindings with these labels.")
+    ] = "",
     policy: Annotated[
         Path | None, typer.Option("--policy", help="YAML file with fleet settings (as the flow's parameter 'fleet').")
     ] = None,
@@ -51,14 +58,64 @@ def plan(
     save_snapshot: Annotated[
         Path | None, typer.Option(help="Also write the metrics seen to this file, for --metrics.")
     ] = None,
+    load: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--load",
+            help="What if the load were other: 2x, 1.5 or 150%; MODEL=2x (or a binding's name) for one, repeat.",
+            rich_help_panel=WHAT_IF,
+        ),
+    ] = None,
+    slo_ttft: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--slo-ttft",
+            help="What if the TTFT target were other: 300ms, or 80% of what is set; CLASS=300ms for one class, repeat.",
+            rich_help_panel=WHAT_IF,
+        ),
+    ] = None,
+    slo_itl: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--slo-itl", help="The same for the inter-token latency: 40ms, CLASS=40ms.", rich_help_panel=WHAT_IF
+        ),
+    ] = None,
+    capacity: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--capacity",
+            help="What if there were so many GPUs for these variants, H100=16, limiter on; repeat. Replaces the nodes.",
+            rich_help_panel=WHAT_IF,
+        ),
+    ] = None,
+    without: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--without",
+            help="What if this variant were not there (NAMESPACE/NAME or NAME): others take its load; repeat.",
+            rich_help_panel=WHAT_IF,
+        ),
+    ] = None,
+    settle: Annotated[
+        bool | None,
+        typer.Option(
+            "--settle/--no-settle",
+            help="Also decide on and on in virtual time, with the load held, until nothing changes (200 ticks at most)."
+            " Default: with any question above.",
+            rich_help_panel=WHAT_IF,
+        ),
+    ] = None,
 ) -> None:
-    """Show what would be decided now, and why. Nothing is written to the cluster."""
+    """Show what would be decided now, and why; or what would be if. Nothing is written to the cluster."""
     from modelyard.autoscaling.decide import decide
     from modelyard.autoscaling.settings import Compatibility, FleetSettings
-    from modelyard.cli import plan_output
+    from modelyard.autoscaling.what_if import imagine, parse
+    from modelyard.cli import plan_json, plan_output
     from modelyard.loop import snapshot as snapshots
+    from modelyard.loop.plan_bindings import measured
     from modelyard.loop.plan_files import PlanInputError, one_document
 
+    question = parse(load or (), slo_ttft or (), slo_itl or (), capacity or (), without or ())
     settings = one_document(policy, FleetSettings, "give fleet settings with --policy") if policy else FleetSettings()
     if published:
         settings = settings.model_copy(update={"compatibility": Compatibility.PUBLISHED})
@@ -74,18 +131,40 @@ def plan(
     else:
         fleet = asyncio.run(_from_cluster(settings, namespace or [], selector, prometheus))
         if snapshot is not None:
-            fleet = dataclasses.replace(fleet, signals=snapshots.signals_of(snapshot, fleet.now))
+            fleet = dataclasses.replace(
+                fleet,
+                signals=snapshots.signals_of(snapshot, fleet.now),
+                bindings=measured(fleet.bindings, snapshot.policies),
+            )
     if save_snapshot:
         try:
             save_snapshot.write_text(snapshots.snapshot_of(fleet), encoding="utf-8")
         except OSError as error:
             why = error.strerror or error
             raise PlanInputError(f"{save_snapshot}: {why}; give a writable path with --save-snapshot") from error
+    fleet, settings, said = imagine(fleet, settings, question)
     decision = decide(fleet, settings)
+    settled = _settled(fleet, settings) if (bool(question) if settle is None else settle) else None
     if output is Output.JSON:
-        typer.echo(plan_output.as_json(decision, settings))
+        typer.echo(plan_json.as_json(decision, settings, fleet.bindings, said, settled))
     else:
-        plan_output.print_table(decision, bool(files))
+        plan_output.print_plan(decision, settings, fleet.bindings, bool(files), said, settled)
+
+
+def _settled(fleet: Fleet, settings: FleetSettings) -> Settled:
+    from modelyard.autoscaling.what_if import settle
+
+    if not sys.stderr.isatty():
+        return settle(fleet, settings)
+    from rich.console import Console
+    from rich.progress import Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("deciding in virtual time")
+        return settle(
+            fleet, settings, heard=lambda tick: progress.update(task, description=f"deciding ahead, tick {tick + 1}")
+        )
 
 
 def _from_files(
@@ -108,7 +187,10 @@ def _from_files(
     manifests = read_manifests(files, beside)
     fleet = offline.fleet_from_files(manifests, snapshot, time.time(), settings)
     wanted = tuple(v for v in fleet.variants if (not namespaces or v.key.namespace in namespaces) and matches(v.labels))
-    fleet = dataclasses.replace(fleet, variants=wanted)
+    bindings = tuple(
+        b for b in fleet.bindings if (not namespaces or b.key.namespace in namespaces) and matches(b.labels)
+    )
+    fleet = dataclasses.replace(fleet, variants=wanted, bindings=bindings)
     for remark in offline.remarks(fleet, manifests):
         _warn(remark)
     return fleet

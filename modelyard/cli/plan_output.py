@@ -1,98 +1,191 @@
-"""A tick's decision on the terminal: a table with the reasons below it, or JSON for programs. Called by ``plan``."""
+"""A plan on the terminal: what was assumed, the next tick's decisions with their reasons, where things settle.
+
+Called by ``plan``. Everything is printed as it is: messages hold brackets and colons that are no markup.
+"""
 
 from __future__ import annotations
 
-import dataclasses
-import json
-import math
 import sys
-from collections.abc import Mapping
-from datetime import UTC, datetime
-from typing import Any, Literal
+from collections.abc import Iterable, Sequence
 
-from pydantic import BaseModel
-from pydantic.alias_generators import to_camel
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from modelyard.autoscaling.decision import Action, TickDecision
+from modelyard.autoscaling.decision import Action, Alternative, DecisionRecord, TickDecision
 from modelyard.autoscaling.explain import lines
+from modelyard.autoscaling.explain_binding import binding_lines
+from modelyard.autoscaling.policies.view import BindingView
 from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.what_if import Move, Settled
+from modelyard.autoscaling.what_if.settle import End
 
 COLOURS = {Action.UP: "green", Action.DOWN: "yellow", Action.NONE: ""}
 WIDE = 10_000
 """Columns where nobody is watching: a pipe has no width, one line per variant is what grep wants."""
+MOST_MOVES = 20
+"""Changes on the way that are shown; JSON has all of them."""
+NUMBERS = {"CURRENT", "READY", "TARGET", "NOW", "NEXT TICK", "SETTLED", "COST", "TTFT ms", "ITL ms", "UTILISATION"}
 
 
-def as_json(decision: TickDecision, settings: FleetSettings) -> str:
-    """The whole decision. Names are the records' own in camelCase, objects are named by namespace and name.
-
-    ``memory`` is what the annotation ``modelyard.dev/autoscaling-state`` would hold, in its own names.
-    """
-    document = {
-        "at": datetime.fromtimestamp(decision.now, UTC).isoformat().replace("+00:00", "Z"),
-        "compatibility": str(settings.compatibility),
-        "records": _plain(decision.records),
-        "notices": [{"object": about, **_plain(notice)} for about, notice in decision.notices],
-        "errors": list(decision.errors),
-        "unattributedSignals": decision.unattributed_signals,
-    }
-    return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
-
-
-def _plain(value: Any) -> Any:
-    """JSON values. What JSON cannot say (infinity) becomes null."""
-    if isinstance(value, BaseModel):
-        return value.model_dump(mode="json", exclude_defaults=True)
-    if dataclasses.is_dataclass(value):
-        return {to_camel(field.name): _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if hasattr(value, "_asdict"):
-        return {to_camel(name): _plain(part) for name, part in value._asdict().items()}
-    if isinstance(value, Mapping):
-        return {str(key): _plain(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(part) for part in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return str(value) if isinstance(value, str) else value
-
-
-def print_table(decision: TickDecision, from_files: bool) -> None:
-    """The table, then the whole story of each variant, then what concerns the configuration.
-
-    Everything is printed as it is: messages hold brackets and colons that are no markup.
-    """
-    width = None if sys.stdout.isatty() else WIDE
-    console = Console(markup=False, emoji=False, highlight=False, soft_wrap=True, width=width)
-    if not decision.records:
+def print_plan(
+    decision: TickDecision,
+    settings: FleetSettings,
+    views: Sequence[BindingView],
+    from_files: bool,
+    assumptions: Sequence[str] = (),
+    settled: Settled | None = None,
+) -> None:
+    """The table, then the whole story of each variant and binding, then configuration, then where things settle."""
+    console = Console(
+        markup=False, emoji=False, highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else WIDE
+    )
+    for said in assumptions:
+        console.print(Text.assemble(("assumed", "magenta"), f": {said}"))
+    targets = [record for binding in decision.bindings for record in binding.records]
+    if not decision.records and not decision.bindings:
         place = "in these files. Add one with -f" if from_files else "found. Create one"
-        console.print(f"No VariantAutoscaling {place}, or widen --namespace and --selector.")
+        console.print(
+            f"No VariantAutoscaling or AutoscalingPolicyBinding {place}, or widen --namespace and --selector."
+        )
     else:
-        table = Table(header_style="bold", box=None, pad_edge=False)
-        for title in ("VARIANT", "MODEL", "CURRENT", "READY", "TARGET", "ACTION", "WHY"):
-            justify: Literal["right", "left"] = "right" if title in ("CURRENT", "READY", "TARGET") else "left"
-            table.add_column(title, justify=justify, overflow="fold")
-        for record in decision.records:
-            table.add_row(
-                Text(str(record.variant)),
-                Text(record.model_id),
-                Text(_number(record.current)),
-                Text(_number(record.ready)),
-                Text(_number(record.target)),
-                Text(str(record.action), style=COLOURS[record.action]),
-                Text(record.message),
-            )
-        console.print(table, soft_wrap=False)
-        for record in decision.records:
-            console.print(Text(str(record.variant), style="bold"))
-            for line in lines(record):
-                console.print(f"  {line}")
+        if settled is not None:
+            console.print(Text("Next tick", style="bold underline"))
+        _decisions(console, [*decision.records, *targets])
+        _stories(console, decision)
+        _bindings(console, decision, settings, views)
     for about, notice in decision.notices:
         console.print(Text.assemble((notice.kind, "yellow"), f" {about}: {notice.reason}: {notice.message}"))
     for error in decision.errors:
         console.print(Text.assemble(("error", "red"), f" {error}"))
+    if settled is not None and (decision.records or targets):
+        _settled(console, decision, settled)
 
 
-def _number(value: int | None) -> str:
+def _decisions(console: Console, records: Iterable[DecisionRecord]) -> None:
+    table = _table("VARIANT", "MODEL", "CURRENT", "READY", "TARGET", "ACTION", "WHY")
+    for record in records:
+        table.add_row(
+            Text(str(record.variant)),
+            Text(record.model_id),
+            Text(_count(record.current)),
+            Text(_count(record.ready)),
+            Text(_count(record.target)),
+            Text(str(record.action), style=COLOURS[record.action]),
+            Text(record.message),
+        )
+    console.print(table, soft_wrap=False)
+
+
+def _stories(console: Console, decision: TickDecision) -> None:
+    told: set[int] = set()
+    for record in decision.records:
+        console.print(Text(str(record.variant), style="bold"))
+        for line in lines(record, alternatives=False):
+            console.print(f"  {line}")
+    for record in decision.records:
+        if record.alternatives and id(record.alternatives) not in told:
+            told.add(id(record.alternatives))
+            console.print(Text(f"options for {record.model_id} in {record.variant.namespace}", style="bold"))
+            _alternatives(console, record.alternatives)
+
+
+def _alternatives(console: Console, options: Iterable[Alternative]) -> None:
+    table = _table("  OPTION", "COST", "TTFT ms", "ITL ms", "UTILISATION", "VERDICT")
+    for option in options:
+        replicas = ", ".join(f"{name} {count}" for name, count in option.replicas.items())
+        verdict = "chosen" if option.chosen else f"not chosen: {option.note}" if option.note else "not chosen"
+        table.add_row(
+            Text(f"  {replicas}"),
+            Text(f"{option.cost:g}"),
+            Text(_number(option.ttft, 1)),
+            Text(_number(option.itl, 2)),
+            Text(_share(option.utilisation)),
+            Text(verdict, style="bold" if option.chosen else ""),
+        )
+    console.print(table, soft_wrap=False)
+
+
+def _bindings(console: Console, decision: TickDecision, settings: FleetSettings, views: Sequence[BindingView]) -> None:
+    by_key = {view.key: view for view in views}
+    for binding in decision.bindings:
+        console.print(Text(str(binding.binding), style="bold"))
+        for line in binding_lines(binding, by_key[binding.binding], settings, decision.now):
+            console.print(f"  {line}")
+        for record in binding.records:
+            for line in lines(record):
+                console.print(f"  {record.variant_id}: {line}")
+
+
+def _settled(console: Console, first: TickDecision, settled: Settled) -> None:
+    titles = {
+        End.SETTLED: f"Settled after {_time(settled.seconds)}, the load being held",
+        End.MOVING: f"Not settled after {_time(settled.looked_at)}: it goes on changing under a held load",
+        End.WAITING: f"Looked {_time(settled.looked_at)} ahead: a delay is longer than that, more may change after it",
+    }
+    console.print(Text(titles[settled.end], style="bold underline"))
+    if not settled.path:
+        console.print("Nothing changes.")
+    else:
+        table = _table("AFTER", "VARIANT", "WORKLOAD", "REPLICAS", "REASON", "WHY")
+        first_ones, last_ones = (settled.path, ()) if len(settled.path) <= MOST_MOVES else _shortened(settled.path)
+        for move in (*first_ones, *last_ones):
+            if last_ones and move is last_ones[0]:
+                table.add_row(Text(f"... {len(settled.path) - MOST_MOVES} more"))
+            table.add_row(
+                Text(_time(move.seconds)),
+                Text(move.object),
+                Text(move.workload),
+                Text(f"{_count(move.before)} → {move.after}"),
+                Text(move.reason),
+                Text(move.message),
+            )
+        console.print(table, soft_wrap=False)
+    summary = _table("VARIANT", "MODEL", "NOW", "NEXT TICK", "SETTLED", "COST", "TTFT ms", "ITL ms", "UTILISATION")
+    then = {(r.variant, r.workload): r for r in _all(first)}
+    for record in _all(settled.last):
+        before, seen = then.get((record.variant, record.workload)), record.prediction
+        summary.add_row(
+            Text(str(record.variant)),
+            Text(record.model_id),
+            Text(_count(before.current if before else None)),
+            Text(_count(before.target if before else None)),
+            Text(_count(record.target)),
+            Text("-" if record.target is None else f"{record.target * record.cost:g}"),
+            Text(_number(seen.ttft if seen else None, 1)),
+            Text(_number(seen.itl if seen else None, 2)),
+            Text(_share(seen.utilisation if seen else None)),
+        )
+    console.print(summary, soft_wrap=False)
+
+
+def _shortened(path: Sequence[Move]) -> tuple[Sequence[Move], Sequence[Move]]:
+    return path[: MOST_MOVES // 2], path[len(path) - MOST_MOVES // 2 :]
+
+
+def _all(decision: TickDecision) -> list[DecisionRecord]:
+    return [*decision.records, *(record for binding in decision.bindings for record in binding.records)]
+
+
+def _table(*titles: str) -> Table:
+    table = Table(header_style="bold", box=None, pad_edge=False)
+    for title in titles:
+        table.add_column(title, justify="right" if title in NUMBERS else "left", overflow="fold")
+    return table
+
+
+def _time(seconds: float) -> str:
+    minutes, left = divmod(round(seconds), 60)
+    return f"{minutes} min {left} s" if minutes else f"{left} s"
+
+
+def _count(value: int | None) -> str:
     return "-" if value is None else str(value)
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0%}"

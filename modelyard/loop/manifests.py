@@ -8,13 +8,14 @@ from typing import Any, NamedTuple
 
 from modelyard.autoscaling.fleet import Key, TargetRef
 from modelyard.loop.plan_files import PlanInputError, documents
+from modelyard.resources import AutoscalingPolicy, AutoscalingPolicyBinding
 
-DUMP = "kubectl get va,deploy,sts,rs,pods,hpa,cm,nodes,ns -A -o yaml"
+DUMP = "kubectl get va,autoscalingpolicies,autoscalingpolicybindings,deploy,sts,rs,pods,hpa,cm,nodes,ns -A -o yaml"
 REMEDY = f"give readable manifests with -f, for example what '{DUMP}' prints"
 SUFFIXES = {".yaml", ".yml", ".json"}
 NAMED = {
     *("VariantAutoscaling", "Deployment", "StatefulSet", "LeaderWorkerSet", "ReplicaSet", "Pod", "Node", "Namespace"),
-    *("ConfigMap", "HorizontalPodAutoscaler", "ScaledObject"),
+    *("ConfigMap", "HorizontalPodAutoscaler", "ScaledObject", AutoscalingPolicy.kind, AutoscalingPolicyBinding.kind),
 }
 """Kinds a decision uses: these need a name. What has none otherwise (a Kustomization) is passed over."""
 

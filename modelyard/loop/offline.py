@@ -18,7 +18,10 @@ from modelyard.autoscaling.settings import FleetSettings
 from modelyard.loop import observe
 from modelyard.loop.demands import class_references, workload_of
 from modelyard.loop.manifests import DUMP, Manifest
+from modelyard.loop.plan_bindings import is_ours, measured, views_of
+from modelyard.loop.plan_bindings import remarks as binding_remarks
 from modelyard.loop.plan_files import PlanInputError
+from modelyard.loop.policies import objects
 from modelyard.loop.snapshot import Snapshot, signals_of
 
 _T = TypeVar("_T")
@@ -35,7 +38,8 @@ def fleet_from_files(
 ) -> Fleet:
     """The fleet these files describe at ``now``, or at the snapshot's own time if it has one.
 
-    Objects of kinds that a decision does not use are ignored. Raises ``PlanInputError`` for one not in the API's form.
+    Objects of kinds that a decision does not use are ignored. Raises ``PlanInputError`` for one not in the API's form,
+    and for measurements of a binding that is not in the files.
     """
     settings = settings or FleetSettings()
     if snapshot.at is not None:
@@ -53,8 +57,10 @@ def fleet_from_files(
         for manifest in by_kind[kind]:
             one = _read(manifest, partial(_workload, group=group, kind=kind))
             workloads[one.id] = one
+    specs = [spec for spec in every(objects.BINDINGS.kind, objects.binding) if is_ours(spec.view, settings)]
     targets = {target for v in variants if (target := workload_of(v))}
-    for target in targets:
+    targets |= {id_ for spec in specs for target in spec.targets for id_ in target.candidates}
+    for target in sorted(targets):
         _add_unknown_kind(workloads, target, by_kind.get(target.kind, ()))
 
     pods = every("Pod", observe.pod)
@@ -91,6 +97,7 @@ def fleet_from_files(
             or manifest.key.namespace in classes.get(manifest.key.name, ())
         },
         signals=signals_of(snapshot, now),
+        bindings=measured(views_of(specs, every(objects.POLICIES.kind, objects.policy), workloads), snapshot.policies),
     )
 
 
@@ -106,6 +113,7 @@ def remarks(fleet: Fleet, manifests: Iterable[Manifest]) -> Iterator[str]:
                 f"{where[variant.key]}: VariantAutoscaling {variant.key}: {named} {target}, which is "
                 "in none of the files; add its manifest with -f"
             )
+    yield from binding_remarks(fleet.bindings)
     pods = {pod.key: pod for pod in fleet.pods}
     for signal in fleet.signals.pods:
         pod = pods.get(Key(signal.namespace, signal.pod))

@@ -13,6 +13,9 @@
          ttft: 210, itl: 21.5, kvTokens: 400000, prefixHitRate: 0.2}
     wake:                             # pending demand of a variant at zero
       - {namespace: chat, name: llama, pending: 4}
+    policies:                         # the targets of AutoscalingPolicyBindings: one map of metrics per ready instance
+      - {namespace: chat, binding: llama, target: llama, instances: [{"vllm:num_requests_waiting": 12}], unready: 0,
+         external: {queue_depth: 40}, demand: 30}
 
 A value left out is unknown, which is not zero.
 
@@ -129,6 +132,24 @@ class WakeEntry(_Entry):
     pending: Annotated[float, BeforeValidator(_number), Field(allow_inf_nan=False)]
 
 
+class PolicyEntry(_Entry):
+    """What was measured of one target of an AutoscalingPolicyBinding."""
+
+    namespace: str = Field("default", description="of the binding")
+    binding: str
+    target: str | None = Field(None, description="as targetRef names it; may be left out where there is only one")
+    instances: list[dict[str, Annotated[float, BeforeValidator(_number), Field(allow_inf_nan=False)]]] = Field(
+        default_factory=list, description="metrics of each ready instance; one that was not read is left out"
+    )
+    unready: Annotated[int, Field(ge=0, strict=True)] = Field(0, description="instances that exist and are not ready")
+    external: dict[str, Annotated[float, BeforeValidator(_number), Field(allow_inf_nan=False)]] = Field(
+        default_factory=dict, description="totals measured elsewhere, by metric"
+    )
+    demand: Amount | None = Field(None, description="requests running and waiting, for scale to zero and back")
+    startup_seconds: Amount | None = Field(None, description="learnt time from creation to Ready")
+    problems: list[str] = Field(default_factory=list, description="why something could not be measured")
+
+
 class Snapshot(_Entry):
     """The metrics snapshot file."""
 
@@ -142,6 +163,7 @@ class Snapshot(_Entry):
     loads: list[LoadEntry] = Field(default_factory=list)
     performance: list[PerformanceEntry] = Field(default_factory=list)
     wake: list[WakeEntry] = Field(default_factory=list)
+    policies: list[PolicyEntry] = Field(default_factory=list)
     error: str | None = Field(None, description="Prometheus could not be read, for this reason")
     partial_errors: list[str] = Field(default_factory=list, description="single queries that failed")
 
@@ -258,6 +280,22 @@ def snapshot_of(fleet: Fleet) -> str:
         wake=[
             WakeEntry(namespace=key.namespace, name=key.name, pending=pending)
             for key, pending in sorted(signals.wake.items())
+        ],
+        policies=[
+            PolicyEntry(
+                namespace=view.key.namespace,
+                binding=view.key.name,
+                target=target.name,
+                instances=[dict(instance) for instance in target.instances],
+                unready=target.unready,
+                external=dict(target.external),
+                demand=target.demand,
+                startup_seconds=target.startup_seconds,
+                problems=list(target.scrape_errors),
+            )
+            for view in fleet.bindings
+            for target in view.targets
+            if target.current is not None
         ],
         error=signals.error,
         partial_errors=list(signals.partial_errors),

@@ -27,7 +27,9 @@ def modelyard(*arguments: str, **environment: str) -> subprocess.CompletedProces
     )
 
 
-@pytest.mark.parametrize("arguments", [["version"], ["--help"], ["plan", "--help"], ["exporter", "--help"]])
+@pytest.mark.parametrize(
+    "arguments", [["version"], ["--help"], ["plan", "--help"], ["replay", "--help"], ["exporter", "--help"]]
+)
 def test_nothing_heavy_is_loaded_to_say_a_few_words(arguments: list[str]) -> None:
     result = modelyard(*arguments, PYTHONPROFILEIMPORTTIME="1")
     assert result.returncode == 0
@@ -43,7 +45,7 @@ def test_the_version_is_the_packages() -> None:
 
 def test_help_names_every_command() -> None:
     shown = modelyard("--help").stdout
-    for command in ("plan", "autoscale", "exporter", "crds", "demo", "version", "local"):
+    for command in ("plan", "replay", "autoscale", "exporter", "crds", "demo", "version", "local"):
         assert f" {command} " in shown
 
 

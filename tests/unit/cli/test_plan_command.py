@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from modelyard.cli.main import app
 from modelyard.loop.plan_files import PlanInputError
 
 SAMPLES = Path(__file__).resolve().parents[3] / "config" / "samples" / "plan"
+MANIFESTS = ("-f", SAMPLES / "manifests.yaml")
 
 
 @pytest.fixture(autouse=True)
@@ -85,8 +87,10 @@ def test_the_shipped_example_scales_up_and_says_why() -> None:
     assert result.stderr == ""
 
 
-def test_the_whole_example_folder_will_do() -> None:
-    found = decided("-f", SAMPLES, "--metrics", SAMPLES / "metrics.yaml")
+def test_a_whole_folder_will_do(tmp_path: Path) -> None:
+    for name in ("manifests.yaml", "metrics.yaml"):
+        shutil.copy(SAMPLES / name, tmp_path)
+    found = decided("-f", tmp_path, "--metrics", tmp_path / "metrics.yaml")
     assert {r["variant"]["name"]: r["target"] for r in found["records"]} == {"llama-8b-h100": 1, "llama-8b-l40s": 3}
 
 
@@ -95,7 +99,11 @@ def test_json_is_complete_and_the_same_every_time(tmp_path: Path) -> None:
     arguments = ("-f", files, "--metrics", metrics(tmp_path / "s.yaml", "llama", (0.76, 1), (0.76, 1)))
     found = decided(*arguments)
     assert found == decided(*arguments)
-    assert found.keys() == {"at", "compatibility", "records", "notices", "errors", "unattributedSignals"}
+    assert found.keys() == {
+        *("at", "compatibility", "assumptions", "records", "bindings", "notices", "errors", "unattributedSignals"),
+        "settled",
+    }
+    assert (found["assumptions"], found["bindings"], found["settled"]) == ([], [], None)
     assert found["at"] == "2026-06-01T12:00:00Z"
     (record,) = found["records"]
 
@@ -176,7 +184,7 @@ def test_a_percentage_where_a_fraction_is_meant_is_pointed_out(tmp_path: Path) -
 def test_no_variant_in_the_files_is_said(tmp_path: Path) -> None:
     result = run("-f", write(tmp_path / "m.yaml", deployment("llama")), "--metrics", write(tmp_path / "s.yaml", {}))
     assert result.exit_code == 0
-    assert "No VariantAutoscaling in these files" in result.stdout
+    assert "No VariantAutoscaling or AutoscalingPolicyBinding in these files" in result.stdout
 
 
 def test_a_snapshot_can_be_written_from_files_too(tmp_path: Path) -> None:
@@ -198,7 +206,7 @@ def test_a_snapshot_can_be_written_from_files_too(tmp_path: Path) -> None:
 )
 def test_a_bad_policy_is_named_by_field(tmp_path: Path, policy: str, said: list[str]) -> None:
     (tmp_path / "policy.yaml").write_text(policy + "\n")
-    result = run("-f", SAMPLES, "--metrics", SAMPLES / "metrics.yaml", "--policy", tmp_path / "policy.yaml")
+    result = run(*MANIFESTS, "--metrics", SAMPLES / "metrics.yaml", "--policy", tmp_path / "policy.yaml")
     assert isinstance(result.exception, PlanInputError)
     for part in said:
         assert part in str(result.exception)
@@ -206,7 +214,7 @@ def test_a_bad_policy_is_named_by_field(tmp_path: Path, policy: str, said: list[
 
 def test_a_policy_changes_the_decision(tmp_path: Path) -> None:
     policy = write(tmp_path / "policy.yaml", {"actuation": "signal"})
-    found = decided("-f", SAMPLES, "--metrics", SAMPLES / "metrics.yaml", "--policy", policy)
+    found = decided(*MANIFESTS, "--metrics", SAMPLES / "metrics.yaml", "--policy", policy)
     assert {r["mode"] for r in found["records"]} == {"signal"}
     assert {r["write"] for r in found["records"]} == {None}
 
@@ -214,12 +222,12 @@ def test_a_policy_changes_the_decision(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["-f", SAMPLES / "manifests.yaml"], "--metrics"),
+        ([*MANIFESTS], "--metrics"),
         (["-f", SAMPLES / "absent.yaml", "--metrics", SAMPLES / "metrics.yaml"], "absent.yaml: No such file"),
-        (["-f", SAMPLES, "--metrics", SAMPLES / "absent.yaml"], "absent.yaml: No such file"),
-        (["-f", SAMPLES, "--metrics", SAMPLES / "metrics.yaml", "-l", "a b"], "-l a b"),
+        ([*MANIFESTS, "--metrics", SAMPLES / "absent.yaml"], "absent.yaml: No such file"),
+        ([*MANIFESTS, "--metrics", SAMPLES / "metrics.yaml", "-l", "a b"], "-l a b"),
         (
-            ["-f", SAMPLES, "--metrics", SAMPLES / "metrics.yaml", "--save-snapshot", SAMPLES / "absent" / "s.yaml"],
+            [*MANIFESTS, "--metrics", SAMPLES / "metrics.yaml", "--save-snapshot", SAMPLES / "absent" / "s.yaml"],
             "--save-snapshot",
         ),
     ],
@@ -231,6 +239,6 @@ def test_what_cannot_be_done_is_said_with_the_remedy(arguments: list[Any], said:
 
 
 def test_an_unknown_output_is_refused() -> None:
-    result = run("-f", SAMPLES, "--metrics", SAMPLES / "metrics.yaml", "-o", "yaml")
+    result = run(*MANIFESTS, "--metrics", SAMPLES / "metrics.yaml", "-o", "yaml")
     assert result.exit_code == 2
     assert "json" in result.output

@@ -1,0 +1,10 @@
+"""What would be decided if something were different: assumptions in, an imagined fleet and its decisions out. Pure.
+
+``imagine`` turns a fleet and its settings into the ones asked about; the decision knows nothing of it. ``settle`` lets
+the decision run in virtual time until nothing changes any more. Called by ``modelyard plan``.
+"""
+
+from modelyard.autoscaling.what_if.assumptions import Assumptions, Imagined, WhatIfError, imagine, parse
+from modelyard.autoscaling.what_if.settle import Move, Settled, settle
+
+__all__ = ["Assumptions", "Imagined", "Move", "Settled", "WhatIfError", "imagine", "parse", "settle"]

@@ -1,0 +1,169 @@
+"""Other accelerators than there are: the limiter switched on, over an inventory that was named."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import yaml
+
+from modelyard.autoscaling.accelerators import ACCELERATOR_LABEL, PRODUCT_LABELS, UNRESOLVED, short_name
+from modelyard.autoscaling.config_maps import DEFAULT_ENTRY, find, read_document, saturation_names
+from modelyard.autoscaling.decide import decide
+from modelyard.autoscaling.decision import DecisionRecord
+from modelyard.autoscaling.fleet import Fleet, Key, Node, OwnerRef, Pod, Variant, Workload
+from modelyard.autoscaling.limiter import pool_of_node
+from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.what_if.absence import without_pods
+from modelyard.autoscaling.what_if.errors import WhatIfError, listed
+from modelyard.autoscaling.what_if.spread import states_of
+
+_LABELS = {"amd.com": "amd.com/gpu.product", "intel.com": "intel.com/gpu.product"}
+_LIMITER = "enableLimiter"
+_NODE = "assumed-"
+_LONG_AGO = 86400.0
+
+
+def with_capacity(
+    fleet: Fleet, settings: FleetSettings, capacity: Mapping[str, int]
+) -> tuple[Fleet, FleetSettings, list[str]]:
+    """The fleet with the limiter on and ``capacity`` (GPUs by accelerator) in place of all nodes.
+
+    The GPUs named are for the fleet's variants together, those in use included, each accelerator as on one node: what
+    other workloads hold, fragmentation and node selectors do not count. Replicas beyond it are gone. Accelerators that
+    are not named have none beyond what is in use. Raises ``WhatIfError`` for one that no variant uses and no node has.
+    """
+    found = {record.variant: record for record in decide(fleet, settings).records}
+    used = {key: r.accelerator for key, r in found.items() if r.accelerator and r.accelerator != UNRESOLVED}
+    pools: dict[str, str] = {}
+    for name in used.values():
+        pools.setdefault(short_name(name).upper(), short_name(name))
+    for node in fleet.nodes:
+        for resource in node.gpus:
+            if (pool := pool_of_node(node.labels, resource)) is not None:
+                pools.setdefault(pool.upper(), pool)
+    wanted: dict[str, int] = {}
+    for name, count in capacity.items():
+        known = pools.get(short_name(name).upper())
+        if known is None:
+            raise WhatIfError(
+                f"--capacity {name}={count}: no variant uses this accelerator and no node has it; there are: "
+                f"{listed(pools.values())}"
+            )
+        wanted[known] = wanted.get(known, 0) + count
+    told = [f"{', '.join(f'{count} {name}' for name, count in wanted.items())} for these variants, the limiter on"]
+    fleet, lost = _fitted(fleet, settings, found, used, wanted)
+    told += lost
+    workloads, vendors, in_use = dict(fleet.workloads), dict[str, str](), dict[str, int]()
+    homes: dict[Key, tuple[str, int]] = {}
+    placeholders: list[Pod] = []
+    for state in states_of(fleet, settings):
+        accelerator = used.get(state.variant.key)
+        if accelerator is None or state.workload is None or state.workload_id is None:
+            continue
+        name, each = short_name(accelerator), found[state.variant.key].gpus
+        workload = workloads[state.workload_id] = _workload(state.workload, each)
+        vendors.setdefault(name, workload.gpu_resource)
+        in_use[name] = in_use.get(name, 0) + (state.current or 0) * workload.gpus
+        share = -(-workload.gpus // workload.pods_per_replica)
+        homes |= {pod.key: (name, share) for pod in state.pods}
+        for number in range(len(state.pods), (state.current or 0) * workload.pods_per_replica):
+            placeholders.append(_placeholder(workload, number, share, fleet.now, number < (state.ready or 0)))
+            homes[placeholders[-1].key] = (name, share)
+    unnamed = in_use.keys() - wanted.keys()
+    if unnamed:
+        told[0] += f"; of {', '.join(sorted(unnamed))} no more than is in use"
+    nodes = {**{name: in_use[name] for name in unnamed}, **wanted}
+    assumed = replace(
+        fleet,
+        nodes=tuple(_node(name, count, vendors.get(name, "")) for name, count in sorted(nodes.items())),
+        nodes_error=None,
+        variants=tuple(_labelled(variant, used.get(variant.key)) for variant in fleet.variants),
+        workloads=workloads,
+        pods=tuple(_at_home(pod, homes.get(pod.key)) for pod in (*fleet.pods, *placeholders)),
+        config_maps=_limited(fleet, settings),
+    )
+    return assumed, settings.model_copy(update={"node_selector": ""}), told
+
+
+def _fitted(
+    fleet: Fleet,
+    settings: FleetSettings,
+    found: Mapping[Key, DecisionRecord],
+    used: Mapping[Key, str],
+    wanted: Mapping[str, int],
+) -> tuple[Fleet, list[str]]:
+    """The fleet with no more replicas than there would be accelerators for; the dearest ones are the first to go."""
+    states = states_of(fleet, settings)
+    told: list[str] = []
+    workloads, gone = dict(fleet.workloads), set[Key]()
+    for name, count in wanted.items():
+        mine = [s for s in states if short_name(used.get(s.variant.key, "")) == name and s.workload_id is not None]
+        over = sum((s.current or 0) * found[s.variant.key].gpus for s in mine) - count
+        for state in sorted(mine, key=lambda s: (-found[s.variant.key].cost, s.variant.key)):
+            current, each = state.current or 0, found[state.variant.key].gpus
+            fewer = min(current, max(0, -(-over // each)))
+            if not fewer or state.workload is None or state.workload_id is None:
+                continue
+            over -= fewer * each
+            left = current - fewer
+            size = state.workload.pods_per_replica
+            by_age = sorted(state.pods, key=lambda pod: (pod.ready_since is None, pod.ready_since or 0.0, pod.key))
+            gone |= {pod.key for pod in by_age[left * size :]}
+            ready = state.workload.ready
+            workloads[state.workload_id] = replace(
+                state.workload,
+                spec_replicas=left,
+                status_replicas=left,
+                ready=None if ready is None else min(ready, left),
+            )
+            told.append(f"{fewer} of {current} replicas of {state.variant.key} have no {name} and are gone")
+    if not told:
+        return fleet, told
+    fleet, _ = without_pods(fleet, states, gone)
+    return replace(fleet, workloads=workloads), told
+
+
+def _placeholder(workload: Workload, number: int, gpus: int, now: float, ready: bool) -> Pod:
+    """A pod of a replica that is known by number only."""
+    id_ = workload.id
+    owner = OwnerRef(f"{id_.group}/v1" if id_.group else "v1", id_.kind, id_.name, "")
+    key = Key(id_.namespace, f"{id_.name}-unnamed-{number}")
+    since = now - _LONG_AGO if ready else None
+    return Pod(key, f"assumed/{key}", owner, now - _LONG_AGO, since, phase="Running", gpus=gpus)
+
+
+def _at_home(pod: Pod, home: tuple[str, int] | None) -> Pod:
+    """The pod on the one node of its accelerator; pods of others hold nothing of this inventory."""
+    return replace(pod, node="") if home is None else replace(pod, node=f"{_NODE}{home[0]}", gpus=home[1])
+
+
+def _workload(workload: Workload, gpus: int) -> Workload:
+    selector = {key: value for key, value in workload.node_selector.items() if key in PRODUCT_LABELS}
+    return replace(workload, gpus=workload.gpus or gpus, node_selector=selector)
+
+
+def _labelled(variant: Variant, accelerator: str | None) -> Variant:
+    """Which accelerator a variant has may be known from its pods' nodes alone, and those are not there any more."""
+    if accelerator is None or variant.labels.get(ACCELERATOR_LABEL):
+        return variant
+    return replace(variant, labels={**variant.labels, ACCELERATOR_LABEL: accelerator})
+
+
+def _node(accelerator: str, count: int, resource: str) -> Node:
+    vendor = resource.partition("/")[0]
+    label = _LABELS.get(vendor, "nvidia.com/gpu.product")
+    return Node(f"{_NODE}{accelerator}", {label: accelerator}, {f"{label.partition('/')[0]}/gpu": count})
+
+
+def _limited(fleet: Fleet, settings: FleetSettings) -> dict[Key, Mapping[str, str]]:
+    """The ConfigMaps with the limiter switched on, everything else as it is written."""
+    document, _ = find(fleet.config_maps, settings.controller_namespace, saturation_names(settings))
+    key = document.id if document is not None else Key(settings.controller_namespace, settings.saturation_config_map)
+    data = dict(fleet.config_maps.get(key) or {})
+    written = read_document(key, data)
+    if DEFAULT_ENTRY in written.broken:
+        raise WhatIfError(f"--capacity: the limiter cannot be switched on: {written.broken[DEFAULT_ENTRY]}")
+    fields = next((dict(entry.fields) for entry in written.entries if entry.key == DEFAULT_ENTRY), {})
+    data[DEFAULT_ENTRY] = yaml.safe_dump({**fields, _LIMITER: True}, sort_keys=False)
+    return {**fleet.config_maps, key: data}

@@ -1,0 +1,107 @@
+"""More or less load, as if it had been so all along: arrivals and their history, engines, queues, policy metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from modelyard.autoscaling.fleet import Fleet, Key, ModelLoad, PodPerformance, PodSignal, Signals
+from modelyard.autoscaling.policies.view import BindingView, TargetView
+from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.what_if.errors import WhatIfError, listed
+from modelyard.autoscaling.what_if.spread import Engine, engines_of
+
+
+def scale_load(fleet: Fleet, settings: FleetSettings, subject: str, factor: float) -> tuple[Fleet, list[str]]:
+    """The fleet with ``factor`` times the load of ``subject``: a model ID, a binding, or ``""`` for everything.
+
+    Request sizes stay. Latencies that were observed belong to another load and are forgotten, so that nothing is
+    learnt from them. Raises ``WhatIfError`` for a subject that does not exist.
+    """
+    models = {variant.model_id for variant in fleet.variants}
+    views = tuple(view for view in fleet.bindings if not subject or subject in (view.key.name, str(view.key)))
+    if subject and subject not in models and not views:
+        known = listed((*models, *(str(view.key) for view in fleet.bindings)))
+        raise WhatIfError(f"--load {subject}: no such model or AutoscalingPolicyBinding; there are: {known}")
+    wanted = {model for model in models if not subject or model == subject}
+    told = [f"{factor:g} times the load of {subject or 'everything'}, as if it had been so all along"]
+    if factor == 1:
+        return fleet, told
+    engines = engines_of(fleet, settings)
+    signals, unknown = _signals(fleet, wanted, factor, engines)
+    if unknown:
+        told.append(f"{unknown} pods do not say how many requests run: what their KV cache cannot take is not counted")
+    chosen = {view.key for view in views}
+    bindings = tuple(scaled_binding(view, factor) if view.key in chosen else view for view in fleet.bindings)
+    return replace(fleet, signals=signals, bindings=bindings), told
+
+
+def _signals(fleet: Fleet, models: set[str], factor: float, engines: Mapping[Key, Engine]) -> tuple[Signals, int]:
+    before = fleet.signals
+    woken = {variant.key for variant in fleet.variants if variant.model_id in models}
+    unknown = 0
+    pods = []
+    for signal in before.pods:
+        if signal.model not in models:
+            pods.append(signal)
+            continue
+        pods.append(scaled_pod(signal, factor, engines.get(Key(signal.namespace, signal.pod), Engine())))
+        unknown += signal.running is None and (signal.kv or 0.0) * factor > 1
+    after = replace(
+        before,
+        pods=tuple(pods),
+        request_counts={
+            key: count * factor if key[1] in models else count for key, count in before.request_counts.items()
+        },
+        gateway_queue={
+            model: queue * factor if model in models else queue for model, queue in before.gateway_queue.items()
+        },
+        loads={key: _load(load, factor) if key[1] in models else load for key, load in before.loads.items()},
+        performance=tuple(_performance(one, factor) if one.model in models else one for one in before.performance),
+        wake={key: pending * factor if key in woken else pending for key, pending in before.wake.items()},
+    )
+    return after, unknown
+
+
+def scaled_pod(signal: PodSignal, factor: float, engine: Engine) -> PodSignal:
+    """One pod under ``factor`` times its load. What its cache and its batch cannot hold waits."""
+    kv, running, waiting = _times(signal.kv, factor), _times(signal.running, factor), _times(signal.waiting, factor)
+    if kv is not None and running is not None and signal.running and running > (room := engine.room(signal)):
+        waiting = (waiting or 0.0) + running - room
+        kv, running = kv * room / running, room
+    return replace(
+        signal,
+        kv=None if kv is None else min(kv, max(1.0, signal.kv or 0.0)),
+        running=running,
+        waiting=waiting,
+        completed_rate=_times(signal.completed_rate, factor),
+    )
+
+
+def _times(value: float | None, factor: float) -> float | None:
+    return None if value is None else value * factor
+
+
+def _load(load: ModelLoad, factor: float) -> ModelLoad:
+    return ModelLoad(_times(load.arrivals, factor), tuple((at, rate * factor) for at, rate in load.history))
+
+
+def _performance(one: PodPerformance, factor: float) -> PodPerformance:
+    return replace(one, completed=_times(one.completed, factor), ttft=None, itl=None)
+
+
+def scaled_binding(view: BindingView, factor: float) -> BindingView:
+    """A binding whose metrics, totals and demand are ``factor`` times what they are.
+
+    Shares (KV use ...) are multiplied too and may pass 1: then they say how many instances would hold them.
+    """
+    return replace(view, targets=tuple(_target(target, factor) for target in view.targets))
+
+
+def _target(target: TargetView, factor: float) -> TargetView:
+    return replace(
+        target,
+        instances=tuple({name: value * factor for name, value in one.items()} for one in target.instances),
+        external={name: value * factor for name, value in target.external.items()},
+        demand=_times(target.demand, factor),
+    )

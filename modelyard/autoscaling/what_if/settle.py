@@ -1,0 +1,133 @@
+"""Where things settle: the same decision again and again in virtual time, with the load held, until nothing changes.
+
+Called by ``modelyard plan``. Pure and deterministic. Source: WVA SLO reference, "Suggested shape" (what-if).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from modelyard.autoscaling.decide import decide
+from modelyard.autoscaling.decision import DecisionRecord, TickDecision
+from modelyard.autoscaling.fleet import Fleet
+from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.what_if.world import World
+from modelyard.autoscaling.zero_config import retentions
+
+MOST_TICKS = 200
+UNPROVEN_WARM_UPS = 5
+"""A pod counts as new for so many warm-ups at most."""
+
+
+class End(StrEnum):
+    """How it ended: ``settled``; ``moving``: it went on changing; ``waiting``: some delay is longer than what was
+    looked at, so that more may change after it."""
+
+    SETTLED = "settled"
+    MOVING = "moving"
+    WAITING = "waiting"
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One change on the way, ``seconds`` after the beginning. ``workload`` tells the targets of a binding apart."""
+
+    seconds: float
+    object: str
+    workload: str
+    before: int | None
+    after: int
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """``seconds`` is when the last replica changed or became ready, ``looked_at`` how long was looked at in all.
+
+    ``path`` holds every change of a target, the next tick's first; ``last`` is the decision in the end.
+    """
+
+    end: End
+    seconds: float
+    looked_at: float
+    path: tuple[Move, ...]
+    last: TickDecision
+
+
+def settle(
+    fleet: Fleet, settings: FleetSettings, most_ticks: int = MOST_TICKS, heard: Callable[[int], None] | None = None
+) -> Settled:
+    """Decide every ``settings.tick`` seconds from ``fleet.now`` on, until nothing has changed for the longest delay.
+
+    Load, request sizes and metrics are held; arrivals no longer rise. ``heard`` is told the number of each tick.
+    """
+    world = World(fleet, settings)
+    quiet = _quiet(fleet, settings, world.longest_start)
+    path: list[Move] = []
+    changed = fleet.now
+    before: dict[tuple[str, str], tuple[int | None, int | None, int | None]] = {}
+    decision = TickDecision(fleet.now)
+    for tick in range(most_ticks):
+        if tick:
+            world.advance()
+        decision = decide(world.fleet(), settings)
+        now = {_name(record): (record.current, record.ready, record.target) for record in _records(decision)}
+        path += _moves(decision, before, decision.now - fleet.now)
+        if tick and now != before:
+            changed = decision.now
+        before = now
+        world.follow(decision)
+        if heard is not None:
+            heard(tick)
+        if world.starting:
+            changed = max(changed, decision.now)
+        elif decision.now - changed >= quiet:
+            return Settled(End.SETTLED, changed - fleet.now, decision.now - fleet.now, tuple(path), decision)
+    end = End.WAITING if quiet > decision.now - fleet.now else End.MOVING
+    return Settled(end, changed - fleet.now, decision.now - fleet.now, tuple(path), decision)
+
+
+def _records(decision: TickDecision) -> list[DecisionRecord]:
+    return [*decision.records, *(record for binding in decision.bindings for record in binding.records)]
+
+
+def _name(record: DecisionRecord) -> tuple[str, str]:
+    return str(record.variant), str(record.workload)
+
+
+def _moves(
+    decision: TickDecision, before: dict[tuple[str, str], tuple[int | None, int | None, int | None]], seconds: float
+) -> list[Move]:
+    """Targets that differ from the ones before; in the first tick, from what is there."""
+    found = []
+    for record in _records(decision):
+        known = before.get(_name(record))
+        last = record.current if known is None or known[2] is None else known[2]
+        if record.target is not None and record.target != last:
+            found.append(Move(seconds, *_name(record), last, record.target, record.reason, record.message))
+    return found
+
+
+def _quiet(fleet: Fleet, settings: FleetSettings, longest_start: float) -> float:
+    """Seconds after which a world in which nothing has changed will not change any more: its longest delay."""
+    waits = [settings.scale_down_delay, settings.partial_limit, settings.load_window, longest_start]
+    waits.append(UNPROVEN_WARM_UPS * settings.warm_up)
+    if any(load.history for load in fleet.signals.loads.values()):
+        waits.append(settings.trend_window)
+    windows = retentions(fleet.variants, fleet.config_maps, settings)
+    waits += [
+        float(window)
+        for (namespace, model), window in windows.items()
+        if not fleet.signals.request_counts.get((namespace, model, window))
+    ]
+    for view in fleet.bindings:
+        waits.append(view.grace)
+        if view.policy is not None:
+            rules = view.policy.behaviour
+            waits += [rules.panic.hold, 2 * rules.panic.period]
+            for limits in (rules.up, rules.down):
+                waits += [limits.window, 2 * limits.period]
+    return max(waits) + 2 * settings.tick

@@ -1,0 +1,321 @@
+"""The workloads of variants in virtual time: replicas come after their start-up and share the held load.
+
+One ``World`` per question, used by ``settle``: ``fleet`` is what a tick would see now, ``follow`` lets its decision
+take effect, ``advance`` moves on by one tick. Scalers that read the gauge are taken to follow it at once. A replica
+that could not be scheduled never comes.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import fsum, inf
+
+from modelyard.autoscaling.accelerators import short_name
+from modelyard.autoscaling.attribution import GROUP_INDEX_LABEL
+from modelyard.autoscaling.decision import DecisionRecord, Mode, TickDecision
+from modelyard.autoscaling.fleet import (
+    Fleet,
+    Key,
+    ModelLoad,
+    OwnerRef,
+    Pod,
+    PodPerformance,
+    PodSignal,
+    Signals,
+    Variant,
+    WorkloadId,
+)
+from modelyard.autoscaling.headroom import startup
+from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.state import State
+from modelyard.autoscaling.what_if.bindings import BindingWorld
+from modelyard.autoscaling.what_if.placement import Placement
+from modelyard.autoscaling.what_if.spread import Engine, Spread, engine_of, states_of
+
+_Model = tuple[str, str]
+"""Namespace and model ID."""
+
+
+@dataclass(slots=True)
+class _Replica:
+    """One replica and its pods; one that is known by number only has none. ``ready_at`` infinite: never."""
+
+    pods: tuple[Pod, ...]
+    ready_at: float
+    assumed: bool = False
+    placed: bool = True
+
+    def pods_at(self, now: float) -> tuple[Pod, ...]:
+        ready = self.ready_at if self.ready_at <= now else None
+        return tuple(
+            pod if pod.ready_since is not None or ready is None else replace(pod, ready_since=ready, phase="Running")
+            for pod in self.pods
+        )
+
+
+class _Deployed:
+    """The workload of one variant."""
+
+    def __init__(self, state: State, settings: FleetSettings, now: float) -> None:
+        assert state.workload is not None
+        self.workload = state.workload
+        self.variant = state.variant.key
+        self.model: _Model = (state.variant.key.namespace, state.variant.model_id)
+        self.engine = engine_of(state)
+        self.startup = startup(state, settings)
+        self.spec = state.spec
+        self.pool = ""
+        """The accelerator, as the decisions say."""
+        self._made = 0
+        self._owner = next((pod.owner for pod in state.pods if pod.owner is not None), None) or _owner(state)
+        self.replicas = _replicas(state, self.startup, settings, now)
+        while len(self.replicas) < (state.current or 0):
+            ready = sum(r.ready_at <= now for r in self.replicas) < (state.ready or 0)
+            self.replicas.append(_Replica((), -inf) if ready else self._new(now))
+        self.replicas = self.replicas[: state.current or 0]
+
+    def scale(self, wanted: int, now: float) -> None:
+        """New ones are created now; of those there are, the ones not ready go first, then the youngest."""
+        self.spec = wanted
+        self.replicas.sort(key=lambda replica: replica.ready_at)
+        del self.replicas[wanted:]
+        self.replicas += [self._new(now) for _ in range(wanted - len(self.replicas))]
+
+    def _new(self, now: float) -> _Replica:
+        self._made += 1
+        id_, size = self.workload.id, self.workload.pods_per_replica
+        labels = {GROUP_INDEX_LABEL: f"assumed-{self._made}"} if size > 1 else {}
+        pods = tuple(
+            Pod(
+                Key(id_.namespace, name := f"{id_.name}-assumed-{self._made}" + (f"-{index}" if size > 1 else "")),
+                f"assumed/{id_.namespace}/{name}",
+                self._owner,
+                created=now,
+                gpus=-(-self.workload.gpus // size),
+                labels=labels,
+            )
+            for index in range(size)
+        )
+        return _Replica(pods, now + self.startup, assumed=True, placed=False)
+
+    def reporting(self, replica: _Replica) -> list[Key]:
+        """The pods of a replica whose engine has metrics: of a new group, its first."""
+        return [pod.key for pod in (replica.pods[:1] if replica.assumed else replica.pods)]
+
+    def ready(self, now: float) -> int:
+        """Replicas that are ready."""
+        return sum(replica.ready_at <= now for replica in self.replicas)
+
+
+def _owner(state: State) -> OwnerRef:
+    id_ = state.workload_id
+    assert id_ is not None
+    return OwnerRef(f"{id_.group}/v1" if id_.group else "v1", id_.kind, id_.name, "")
+
+
+def _replicas(state: State, start: float, settings: FleetSettings, now: float) -> list[_Replica]:
+    """The replicas whose pods are known, ready ones first."""
+    assert state.workload is not None
+    size = state.workload.pods_per_replica
+    groups: dict[str, list[Pod]] = defaultdict(list)
+    for index, pod in enumerate(state.pods):
+        name = pod.labels.get(GROUP_INDEX_LABEL, f"by number {index // size}")
+        groups[name if size > 1 else pod.key.name].append(pod)
+    found = []
+    for pods in groups.values():
+        if len(pods) >= size and all(pod.ready for pod in pods):
+            at = max(pod.ready_since or 0.0 for pod in pods)
+        elif any(pod.unschedulable for pod in pods):
+            at = inf
+        else:
+            at = max(now + settings.tick, min(pod.created for pod in pods) + start)
+        found.append(_Replica(tuple(pods), at))
+    return sorted(found, key=lambda replica: replica.ready_at)
+
+
+class World:
+    """Everything of a fleet that a decision moves."""
+
+    def __init__(self, fleet: Fleet, settings: FleetSettings) -> None:
+        self._start = fleet
+        self._settings = settings
+        self.now = fleet.now
+        self._variants: dict[Key, Variant] = {variant.key: variant for variant in fleet.variants}
+        states = states_of(fleet, settings)
+        self._deployed: dict[WorkloadId, _Deployed] = {
+            state.workload_id: _Deployed(state, settings, fleet.now)
+            for state in states
+            if state.workload_id is not None and state.workload is not None
+        }
+        ours = {pod.key for state in states for pod in state.pods}
+        self._foreign = tuple(pod for pod in fleet.pods if pod.key not in ours)
+        self._engines = {pod.key: engine_of(state) for state in states for pod in state.pods}
+        self._signals: dict[_Model, list[PodSignal]] = defaultdict(list)
+        """Of the pods that are moved; the others' stay as they are."""
+        for signal in fleet.signals.pods:
+            if Key(signal.namespace, signal.pod) in ours:
+                self._signals[signal.namespace, signal.model].append(signal)
+        heard = {Key(s.namespace, s.pod) for s in fleet.signals.pods}
+        self._silent = {pod.key for state in states for pod in state.pods if pod.ready} - heard
+        self._spreads: dict[_Model, Spread] = {}
+        self._bindings = BindingWorld(fleet.bindings, settings, fleet.now)
+
+    def fleet(self) -> Fleet:
+        """What a tick would see now; at the beginning the very fleet that was handed in."""
+        if self.now == self._start.now:
+            return self._start
+        workloads = dict(self._start.workloads)
+        pods = list(self._foreign)
+        for id_, deployed in self._deployed.items():
+            ready = deployed.ready(self.now)
+            workloads[id_] = replace(
+                deployed.workload,
+                spec_replicas=deployed.spec,
+                status_replicas=len(deployed.replicas),
+                ready=None if deployed.workload.ready is None else ready,
+            )
+            pods += [pod for replica in deployed.replicas for pod in replica.pods_at(self.now)]
+        return replace(
+            self._start,
+            now=self.now,
+            variants=tuple(self._variants[variant.key] for variant in self._start.variants),
+            workloads=workloads,
+            pods=tuple(pods),
+            signals=self._seen(),
+            bindings=self._bindings.views(self.now),
+        )
+
+    def follow(self, decision: TickDecision) -> None:
+        """Remember what was decided, and scale the workloads."""
+        for record in decision.records:
+            self._remember(record)
+            deployed = self._deployed.get(record.workload) if record.workload is not None else None
+            if deployed is None or deployed.variant != record.variant:
+                continue
+            follows = record.mode is Mode.SIGNAL and record.publish and record.decided
+            wanted = record.target if follows else record.write
+            deployed.pool = short_name(record.accelerator or "")
+            if wanted is not None and wanted != deployed.spec:
+                deployed.scale(wanted, self.now)
+        self._place()
+        self._bindings.follow(decision.bindings, self.now)
+
+    def advance(self) -> None:
+        """One tick later."""
+        self.now += self._settings.tick
+
+    def _place(self) -> None:
+        """Give new replicas a node; those that find none try again in the next tick."""
+        waiting = [(d, r) for d in self._deployed.values() for r in d.replicas if not r.placed]
+        if not waiting:
+            return
+        there = (pod for d in self._deployed.values() for r in d.replicas if r.placed for pod in r.pods)
+        placement = Placement(self._start, (*self._foreign, *there))
+        for deployed, replica in waiting:
+            found = placement.place(replica.pods, deployed.pool, deployed.workload)
+            if found is not None:
+                replica.pods, replica.placed, replica.ready_at = found, True, self.now + deployed.startup
+            else:
+                text = f"no node has {deployed.pool} enough for it"
+                replica.pods = tuple(replace(pod, unschedulable=text) for pod in replica.pods)
+                replica.ready_at = inf
+
+    @property
+    def starting(self) -> bool:
+        """Whether replicas are on their way that will come."""
+        waits = (r.ready_at for deployed in self._deployed.values() for r in deployed.replicas)
+        return any(self.now < at < inf for at in waits) or self._bindings.starting(self.now)
+
+    @property
+    def longest_start(self) -> float:
+        """Seconds the slowest variant's replicas take to be ready."""
+        return max((deployed.startup for deployed in self._deployed.values()), default=0.0)
+
+    def _remember(self, record: DecisionRecord) -> None:
+        before = self._variants[record.variant]
+        after = replace(before, memory=record.memory, conditions=record.conditions)
+        if record.target is not None:
+            after = replace(after, status_replicas=record.target, last_run=self.now)
+        self._variants[record.variant] = after
+
+    def _seen(self) -> Signals:
+        """The load where it was held, on the replicas there are."""
+        before, later = self._start.signals, self.now - self._start.now
+        pods = [s for s in before.pods if Key(s.namespace, s.pod) not in self._engines]
+        performance = [p for p in before.performance if Key(p.namespace, p.pod) not in self._engines]
+        queues, wakes = dict(before.gateway_queue), dict(before.wake)
+        there: dict[_Model, list[tuple[Key, Engine]]] = defaultdict(list)
+        served: set[str] = set()
+        for deployed in self._deployed.values():
+            for replica in deployed.replicas:
+                if replica.ready_at <= self.now:
+                    served.add(deployed.model[1])
+                    there[deployed.model] += [(key, deployed.engine) for key in deployed.reporting(replica)]
+        for model, engines in there.items():
+            known = {Key(s.namespace, s.pod) for s in self._signals[model]}
+            reporting = [(key, engine) for key, engine in engines if key not in self._silent]
+            moved = {key for key, _ in reporting} != known
+            spread = self._spread(model)
+            if moved:
+                queues.pop(model[1], None)
+            pods += spread.on(reporting, model[1]) if moved else self._signals[model]
+            performance += _performance(before.performance, reporting, model, moved)
+        for key in list(wakes):
+            if self._variants.get(key) is not None and self._variants[key].model_id in served:
+                wakes[key] = 0.0
+        return replace(
+            before,
+            pods=tuple(_later(s, later) for s in pods),
+            performance=tuple(performance),
+            gateway_queue=queues,
+            wake=wakes,
+            loads={key: _held(load, self.now, self._settings) for key, load in before.loads.items()},
+            last_seen={key: at + later for key, at in before.last_seen.items()},
+        )
+
+    def _spread(self, model: _Model) -> Spread:
+        if model not in self._spreads:
+            queue = self._start.signals.gateway_queue.get(model[1], 0.0)
+            pending = [p for key, p in self._start.signals.wake.items() if self._variants[key].model_id == model[1]]
+            if not self._signals[model]:
+                queue = max([queue, *pending])
+            self._spreads[model] = Spread(self._signals[model], self._engines, queue)
+        return self._spreads[model]
+
+
+def _later(signal: PodSignal, seconds: float) -> PodSignal:
+    return signal if signal.sampled_at is None else replace(signal, sampled_at=signal.sampled_at + seconds)
+
+
+def _held(load: ModelLoad, now: float, settings: FleetSettings) -> ModelLoad:
+    """The arrivals go on as they are; what was before grows old."""
+    if load.arrivals is None or not load.history:
+        return load
+    points = [point for point in load.history if point[0] > now - settings.trend_window - settings.tick]
+    newest = load.history[-1][0]
+    steps = int((now - newest) / settings.tick)
+    first = max(0, steps - int(settings.trend_window / settings.tick))
+    points += [(newest + (step + 1) * settings.tick, load.arrivals) for step in range(first, steps)]
+    return ModelLoad(load.arrivals, tuple(points))
+
+
+def _performance(
+    found: Sequence[PodPerformance], pods: Sequence[tuple[Key, Engine]], model: _Model, moved: bool
+) -> list[PodPerformance]:
+    """What the engines do, with the same requests in all; how fast they are now nobody has measured."""
+    mine = {Key(p.namespace, p.pod): p for p in found if (p.namespace, p.model) == model}
+    if not moved:
+        return [mine[key] for key, _ in pods if key in mine]
+    counts = [p.completed for p in mine.values() if p.completed is not None]
+    if not mine:
+        return []
+    completed = fsum(counts) / len(pods) if counts and pods else None
+    sized = max(mine.values(), key=lambda p: p.completed or 0.0)
+    caches = [p.kv_tokens for p in mine.values() if p.kv_tokens is not None]
+    like = replace(sized, kv_tokens=min(caches, default=None))
+    return [
+        replace(mine.get(key, like), namespace=key.namespace, pod=key.name, completed=completed, ttft=None, itl=None)
+        for key, _ in pods
+    ]

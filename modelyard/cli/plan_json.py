@@ -1,0 +1,95 @@
+"""A plan as JSON for programs. Called by ``plan``.
+
+Keys are stable, names are the records' own in camelCase, objects are named by namespace and name:
+
+- ``at``, ``compatibility``: when and how it was decided; ``assumptions``: what was assumed, in words;
+- ``records``: one per VariantAutoscaling (``DecisionRecord``); ``memory`` is what its annotation would hold;
+- ``bindings``: one per AutoscalingPolicyBinding (``BindingDecision``) with ``records``, one per target, and ``blocks``:
+  what holds back the next change (``code``, ``direction``, ``until``, ``text``);
+- ``notices``, ``errors``, ``unattributedSignals``: about configuration and the tick as a whole;
+- ``settled``: ``null`` unless asked for, else ``end`` (``settled``, ``moving``, ``waiting``), ``seconds`` to the last
+  change, ``lookedAt`` seconds in all, ``path`` (every change of a target), and ``records`` and ``bindings`` in the end.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.alias_generators import to_camel
+
+from modelyard.autoscaling.decision import TickDecision
+from modelyard.autoscaling.explain_binding import blocks
+from modelyard.autoscaling.policies.view import BindingDecision, BindingView
+from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.what_if import Settled
+
+
+def as_json(
+    decision: TickDecision,
+    settings: FleetSettings,
+    views: Sequence[BindingView] = (),
+    assumptions: Sequence[str] = (),
+    settled: Settled | None = None,
+) -> str:
+    """The whole plan. What JSON cannot say (infinity) is ``null``. ``views`` are the bindings decided on."""
+    document = {
+        "at": _time(decision.now),
+        "compatibility": str(settings.compatibility),
+        "assumptions": list(assumptions),
+        "records": _plain(decision.records),
+        "bindings": _bindings(decision, settings, views),
+        "notices": [{"object": about, **_plain(notice)} for about, notice in decision.notices],
+        "errors": list(decision.errors),
+        "unattributedSignals": decision.unattributed_signals,
+        "settled": None if settled is None else _settled(settled, settings, views),
+    }
+    return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
+
+
+def _settled(settled: Settled, settings: FleetSettings, views: Sequence[BindingView]) -> dict[str, Any]:
+    return {
+        "end": str(settled.end),
+        "seconds": settled.seconds,
+        "lookedAt": settled.looked_at,
+        "path": _plain(settled.path),
+        "records": _plain(settled.last.records),
+        "bindings": _bindings(settled.last, settings, views),
+    }
+
+
+def _bindings(decision: TickDecision, settings: FleetSettings, views: Sequence[BindingView]) -> list[dict[str, Any]]:
+    by_key = {view.key: view for view in views}
+    return [_binding(one, by_key.get(one.binding), settings, decision.now) for one in decision.bindings]
+
+
+def _binding(one: BindingDecision, view: BindingView | None, settings: FleetSettings, now: float) -> dict[str, Any]:
+    held = () if view is None else blocks(one, view, settings, now)
+    told = [{**_plain(block), "until": None if block.until is None else _time(block.until)} for block in held]
+    return {**_plain(one), "blocks": told}
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
+
+
+def _plain(value: Any) -> Any:
+    """JSON values. What JSON cannot say (infinity) becomes null."""
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json", exclude_defaults=True)
+    if dataclasses.is_dataclass(value):
+        return {to_camel(field.name): _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if hasattr(value, "_asdict"):
+        return {to_camel(name): _plain(part) for name, part in value._asdict().items()}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return str(value) if isinstance(value, str) else value
