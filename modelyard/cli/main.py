@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import typer
 
 from modelyard import __version__
-from modelyard.cli import autoscale, crds, demo, exporter, plan
+from modelyard.cli import autoscale, crds, demo, exporter, plan, replay
 from modelyard.cli.lazy import LazyGroup
 
 app = typer.Typer(
@@ -26,6 +26,7 @@ app.add_typer(
     help="A small but real cluster on this machine, without containers and without root.",
 )
 app.command("plan")(plan.plan)
+app.command("replay")(replay.replay)
 app.command("autoscale", context_settings=autoscale.CONTEXT, add_help_option=False)(autoscale.autoscale)
 app.command("exporter")(exporter.exporter)
 app.command("crds")(crds.crds)
