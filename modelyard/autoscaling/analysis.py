@@ -24,6 +24,11 @@ DIGITS = 9
 
 _ONE = {"": 1}
 
+BACKLOG = 2.0
+"""A replica's queue counts up to this multiple of the threshold. What waits in an engine is served by that engine
+alone: new replicas take their share of what is still to come, and a long queue says no more about that than a full
+one."""
+
 _UNPROVEN_FACTOR = 5
 """A pod that never completed a request while its model serves traffic is not idle, for at most this many warm-ups."""
 
@@ -229,6 +234,8 @@ def analyse_repaired(
 ) -> Analysis:
     """The repaired analysis of one model. ``backlog`` is requests queued in front of all replicas (at the gateway)."""
     kv_limit, queue_limit = limits.kv, limits.queue
+    longest = BACKLOG * queue_limit
+    waiting = 0.0
     warm_before = now - settings.warm_up
     unproven_after = now - _UNPROVEN_FACTOR * settings.warm_up
     kvs: list[float] = []
@@ -268,6 +275,8 @@ def analyse_repaired(
                 spare = kv_limit - kv
                 (spare_kv if warm else warming_kv).append(min(spare, 0.0) if full else spare)
             if queue is not None:
+                waiting += queue
+                queue = min(queue, longest)
                 queues.append(queue)
                 spare = queue_limit - queue
                 (spare_queue if warm else warming_queue).append(min(spare, 0.0) if full else spare)
@@ -284,7 +293,7 @@ def analyse_repaired(
         load_kv=fsum(kvs),
         load_queue=fsum(queues) + backlog,
         max_kv=max(kvs, default=0.0),
-        waiting=fsum(queues) + backlog,
+        waiting=waiting + backlog,
         stuck_pods=suspicious,
         limits=limits,
         margin=settings.scale_down_margin,

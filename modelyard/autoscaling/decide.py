@@ -218,6 +218,7 @@ def _decide_group(group: Group, strategy: Strategy, tick: Tick) -> None:
     running: list[State] = []
     for state in group.states:
         state.limits = group.config.thresholds
+        state.shrink_delay = tick.settings.scale_down_delay
         state.steps = (group.config.step,)
         wake_times(state, now)
         if state.spec > 0:

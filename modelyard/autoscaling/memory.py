@@ -59,6 +59,12 @@ class VariantMemory(BaseModel):
     partial_since: Seconds | None = Field(
         default=None, description="since when too few of the model's ready pods report metrics"
     )
+    shrunk_at: Seconds | None = Field(
+        default=None, description="when the variant was last asked to shrink, null once it was asked to grow"
+    )
+    regrets: int = Field(default=0, ge=0, description="scale-downs in a row that were soon taken back")
+    regretted: int | None = Field(default=None, description="the replicas that were too few then")
+    regretted_at: Seconds | None = Field(default=None, description="when the last of them was")
     slo: SLOMemory | None = Field(default=None, description="SLO form only")
     compute_limits: dict[str, list[float]] = Field(
         default_factory=dict,
@@ -84,7 +90,7 @@ class VariantMemory(BaseModel):
         return self.model_copy(update=late) if late else self
 
 
-_TIMES = ("transition_since", "relax_since", "woken_at", "partial_since")
+_TIMES = ("transition_since", "relax_since", "woken_at", "partial_since", "shrunk_at", "regretted_at")
 
 
 def parse_memory(text: str | None) -> tuple[VariantMemory, str | None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from modelyard.autoscaling import conditions, health, wake
+from modelyard.autoscaling import conditions, health, regret, wake
 from modelyard.autoscaling.accelerators import ACCELERATOR_LABEL, UNRESOLVED
 from modelyard.autoscaling.arbitration import action
 from modelyard.autoscaling.decision import Action, Alternative, DecisionRecord, Mode
@@ -170,6 +170,8 @@ def _memory(state: State, changed: bool, now: float) -> VariantMemory:
             fresh["startup_seconds"] = learnt
     if changed and state.reason not in _NOT_COUNTED:
         before = state.current if state.desired is None else state.desired
+        if not state.published:
+            fresh |= regret.after(old, before or 0, state.target or 0, state.shrink_delay, now)
         direction = "up" if (state.target or 0) > (before or 0) else "down"
         key = f"{direction}/{state.reason}"
         fresh["scalings"] = {**old.scalings, key: old.scalings.get(key, 0) + 1}

@@ -63,7 +63,10 @@ class FleetSettings(BaseModel):
         0.10, ge=0, le=1, description="extra spare, as a share of the trigger, that a scale-down must leave behind"
     )
     scale_down_delay: float = Field(
-        120, ge=0, description="seconds for which scale-down must have been safe without a break before it happens"
+        120,
+        ge=0,
+        description="seconds for which scale-down must have been safe without a break before it happens; four "
+        "times as long, at most 32, for each time that the same scale-down was taken back within five delays",
     )
     transition_limit: float = Field(
         600, gt=0, description="seconds a scaling may take before the desired count is reset to the real one"
@@ -80,7 +83,9 @@ class FleetSettings(BaseModel):
         gt=1,
         description="a variant grows at most by this factor in one decision (SLO form: or by max_step_up if more)",
     )
-    max_step_down: int = Field(1, ge=1, description="most replicas removed from one model in one decision")
+    max_step_down: int = Field(
+        1, ge=1, description="most replicas removed from one model in one decision (a tenth of them if that is more)"
+    )
     stale_after: float = Field(300, gt=0, description="age in seconds after which metrics count as stale")
     status_refresh: float = Field(300, gt=0, description="seconds after which an unchanged status is written again")
 

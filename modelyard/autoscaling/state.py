@@ -60,6 +60,8 @@ class State:
     overdue: bool = False
     timed_out_from: int | None = None
     """The desired count that was given up because its transition took too long."""
+    shrink_delay: float = 0.0
+    """The fleet's scale-down delay, seconds."""
     target: int | None = None
     decided: bool = False
     publish: bool = True

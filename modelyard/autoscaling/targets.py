@@ -25,6 +25,7 @@ from modelyard.autoscaling.assessment import Assessment
 from modelyard.autoscaling.decision import Mode
 from modelyard.autoscaling.fleet import ModelLoad
 from modelyard.autoscaling.headroom import NONE, Headroom, plan_ahead
+from modelyard.autoscaling.regret import Step, shrink_delay
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.state import Group, State
 from modelyard.autoscaling.transition import describe_transition, give_up, observe_transition, partial_hold
@@ -39,6 +40,19 @@ def grow_limit(replicas: int, settings: FleetSettings) -> int:
     """The most replicas a variant of this size may be asked for in one decision."""
     by_factor = int(round(replicas * (settings.max_step_up_factor - 1), DIGITS))
     return replicas + min(settings.max_step_up, max(1, by_factor))
+
+
+def down_limit(replicas: int, settings: FleetSettings) -> int:
+    """The most replicas that are taken from a model of this size in one decision."""
+    return max(settings.max_step_down, replicas // 10)
+
+
+def _because(delay: float, settings: FleetSettings) -> str:
+    return (
+        " (longer than usual: what was given up lately was soon wanted back)"
+        if delay > settings.scale_down_delay
+        else ""
+    )
 
 
 def set_targets(
@@ -202,8 +216,10 @@ def _scale_down(
     for state in states:
         state.updates["relax_since"] = since
     waited = now - since
-    if waited < settings.scale_down_delay:
-        text = f"could shrink; waiting for {settings.scale_down_delay:.0f} s without a break"
+    budget = down_limit(sum(s.base for s in states), settings)
+    delay = shrink_delay((Step(s.memory, s.base, s.base - budget) for s in able), settings.scale_down_delay, now)
+    if waited < delay:
+        text = f"could shrink; waiting for {delay:.0f} s without a break{_because(delay, settings)}"
         _say(states, "ScaleDownDelayed", f"{text}; {numbers}")
         return
 
@@ -214,7 +230,7 @@ def _scale_down(
     def safe(state: State, step: int) -> bool:
         return analysis.fits({**removed, state.name: removed.get(state.name, 0) + step}, ahead.factor)
 
-    budget, total = settings.max_step_down, sum(s.base for s in states)
+    total = sum(s.base for s in states)
     taken: list[State] = []
     for state in sorted(able, key=lambda s: (s.variant.cost, s.name), reverse=True):
         room = min(state.base - _floor(state, group), total - 1)

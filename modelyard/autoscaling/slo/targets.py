@@ -19,11 +19,12 @@ from typing import NamedTuple
 from modelyard.autoscaling.allocation import Demand, Option, cover
 from modelyard.autoscaling.decision import Mode
 from modelyard.autoscaling.limiter import pool_of_state
+from modelyard.autoscaling.regret import Step, shrink_delay
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.slo.load import QUIET
 from modelyard.autoscaling.slo.work import GroupWork, work_of
 from modelyard.autoscaling.state import Group, State
-from modelyard.autoscaling.targets import hpa_step
+from modelyard.autoscaling.targets import down_limit, hpa_step
 from modelyard.autoscaling.transition import describe_transition
 
 
@@ -190,16 +191,20 @@ def _relax(
     if moving is not None:
         return Proposal(base, "InTransition", describe_transition(moving))
     wish = _changes(states, work.wanted)
-    left = settings.scale_down_delay - (now - since)
+    budget = down_limit(sum(s.base for s in group.states), settings)
+    steps = (Step(s.memory, s.base, max(s.base - budget, work.wanted[s.name])) for s in down)
+    delay = shrink_delay(steps, settings.scale_down_delay, now)
+    left = delay - (now - since)
     if left > 0:
-        text = f"{wish} would do; waiting for {settings.scale_down_delay:.0f} s without a break, {left:.0f} s to go"
+        text = f"{wish} would do; waiting for {delay:.0f} s without a break, {left:.0f} s to go"
+        if delay > settings.scale_down_delay:
+            text += " (longer than usual: what was given up lately was soon wanted back)"
         return Proposal(base, "ScaleDownDelayed", text)
     target = dict(base)
     if up:
         for state in up:
             target[state.name] = up_to(state, work.wanted[state.name], settings)
         return Proposal(target, "CheaperMix", f"{wish} is cheaper; what it replaces goes when it is ready")
-    budget = settings.max_step_down
     ignored = ""
     for state in sorted(down, key=lambda s: (work_of(s).cost, s.name), reverse=True):
         room = state.base - work.wanted[state.name]

@@ -46,6 +46,13 @@ class Capacity(NamedTuple):
         return self.demand >= self.effective
 
 
+BACKLOG = 2.0
+"""Repaired: what waits at a replica counts up to this multiple of what the replica holds.
+
+It is served there, however long it takes: new replicas only take their share of what is still to come.
+"""
+
+
 def tokens_in_use(kv: float, total: int) -> int:
     """Tokens in a cache of ``total`` tokens that is used to the fraction ``kv``."""
     return min(total, max(0, round(kv * total)))
@@ -95,6 +102,7 @@ def replica_capacity(
     if not compute:
         compute = memory
     if floor_share > 0:
+        demand = replica.in_use + min(demand - replica.in_use, BACKLOG * memory)
         # What is held without a queue can be held, whatever was learnt or derived before.
         compute = max(compute, floor(floor_share * memory), replica.in_use)
     return Capacity(demand, memory, min(memory, compute), observed if learning else None)

@@ -124,7 +124,12 @@ class TestStuckPods:
         assert "1 stuck and left out" in record.message
         assert record.action is Action.DOWN
         assert record.memory == first.memory.model_copy(
-            update={"transition_since": later, "transition_target": 3, "scalings": {"down/CapacitySpare": 1}}
+            update={
+                "transition_since": later,
+                "transition_target": 3,
+                "shrunk_at": later,
+                "scalings": {"down/CapacitySpare": 1},
+            }
         )
 
     def test_a_queue_that_moves_starts_again(self):
@@ -421,3 +426,20 @@ class TestPendingPodsFallback:
         stray = Pod(Key("chat", "stray"), "x", None, NOW, NOW, "Running")
         s = Serving(load=[(0.6, 0)] * 2, workload={"ready": None})
         assert one(s, extra_pods=[stray]).ready == 2
+
+
+class TestBacklog:
+    """What waits in an engine is served there: it asks for no replicas of its own."""
+
+    @pytest.mark.parametrize("waiting", [10.0, 100.0, 9000.0])
+    def test_a_long_queue_asks_for_no_more_than_a_full_one(self, waiting):
+        record = one(Serving(load=((0.3, waiting), *((0.3, 0.0),) * 7), desired=8))
+        assert (record.target, record.reason) == (8, "ScaleDownDelayed")
+        assert record.evidence.total_waiting == waiting
+
+    def test_where_every_replica_queues_growth_is_as_fast_as_ever(self):
+        assert one(Serving(load=((0.95, 9000.0),) * 4, desired=4)).target == 8
+
+    def test_the_queue_of_the_gateway_counts_in_full(self):
+        queue = {"gateway_queue": {MODEL: 100.0}}
+        assert one(Serving(load=((0.3, 0.0),) * 8, desired=8), signals=queue).target == 16
