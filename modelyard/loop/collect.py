@@ -54,7 +54,8 @@ from modelyard.loop.demands import (
     at_zero,
     class_references,
     needs_loads,
-    performance_namespaces,
+    slo_namespaces,
+    token_namespaces,
     wake_expressions,
     workload_of,
 )
@@ -265,6 +266,7 @@ async def _signals(
         return Signals(error=str(prometheus))
     if not variants:
         return Signals()
+    sized, tokens = slo_namespaces(variants), token_namespaces(variants, configured, settings)
     try:
         return await read_signals(
             prometheus,
@@ -275,7 +277,9 @@ async def _signals(
             last_seen=last_seen,
             loads=loads if needs_loads(variants, settings) else None,
             load_window=settings.load_window,
-            performance_in=performance_namespaces(variants, configured, settings),
+            performance_in=sized | tokens,
+            latency_in=sized,
+            caches_in=tokens,
         )
     except PrometheusError as error:
         return Signals(error=str(error))

@@ -23,19 +23,22 @@ def needs_loads(variants: Iterable[Variant], settings: FleetSettings) -> bool:
     return any(headroom or variant.form == SLO for variant in variants)
 
 
-def performance_namespaces(
+def slo_namespaces(variants: Iterable[Variant]) -> set[str]:
+    """Namespaces with a variant in SLO form: it alone looks at observed TTFT and ITL."""
+    return {variant.key.namespace for variant in variants if variant.form == SLO}
+
+
+def token_namespaces(
     variants: Iterable[Variant], config_maps: Mapping[Key, Mapping[str, str]], settings: FleetSettings
 ) -> set[str]:
-    """Namespaces with a variant in SLO form, or whose saturation configuration chooses the token analyzer.
+    """Namespaces whose configuration chooses the token analyzer, which alone looks at the engines' caches.
 
     Configuration of the controller's namespace concerns every namespace it may apply to: asking once too often is
     harmless.
     """
-    variants = list(variants)
     everywhere = _chooses_tokens(config_maps, settings.controller_namespace, settings)
     homes = {variant.key.namespace for variant in variants}
-    chosen = homes if everywhere else {home for home in homes if _chooses_tokens(config_maps, home, settings)}
-    return chosen | {variant.key.namespace for variant in variants if variant.form == SLO}
+    return homes if everywhere else {home for home in homes if _chooses_tokens(config_maps, home, settings)}
 
 
 def _chooses_tokens(config_maps: Mapping[Key, Mapping[str, str]], namespace: str, settings: FleetSettings) -> bool:

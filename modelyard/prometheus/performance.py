@@ -65,31 +65,45 @@ CACHE_PURPOSE = "KV-cache sizes"
 HITS_PURPOSE = "prefix-cache hits by pod"
 
 
-def performance_queries(window: float, namespaces: Iterable[str]) -> dict[str, str]:
-    """PromQL by purpose; means and counts over ``window`` seconds."""
+def performance_queries(
+    window: float,
+    namespaces: Iterable[str],
+    latency_in: Iterable[str] | None = None,
+    caches_in: Iterable[str] | None = None,
+) -> dict[str, str]:
+    """PromQL by purpose; means and counts over ``window`` seconds.
+
+    ``latency_in`` and ``caches_in``: the namespaces whose latencies, or caches, are wanted; ``None``: all of them.
+    """
+    namespaces = list(namespaces)
+    latencies = namespaces if latency_in is None else sorted(set(latency_in))
+    caches = namespaces if caches_in is None else sorted(set(caches_in))
     where = namespace_matcher(namespaces)
     span = duration(window)
 
-    def means(ratios: Iterable[Ratio]) -> str:
+    def means(ratios: Iterable[Ratio], where: str = where) -> str:
         def rate(metric: str) -> str:
             return f"sum by ({POD}) (rate({metric}{where}[{span}]))"
 
         return " or ".join(f"{rate(top)} / {rate(bottom)}" for top, bottom in ratios)
 
-    # The real info metric has no model_name: it is matched on namespace and pod alone.
-    blocks = first_of(
-        CACHE_INFO, f"max by (namespace, pod, pod_name, num_gpu_blocks, block_size, engine) ({METRIC}{where})"
-    )
-    tokens = first_of(CACHE_TOKENS, f"max by (namespace, pod, pod_name) ({METRIC}{where})")
-    return {
+    queries = {
         COMPLETED_PURPOSE: first_of(FINISHED, f"sum by ({POD}) (increase({METRIC}{where}[{span}]))"),
         PROMPT_PURPOSE: means(PROMPT_TOKENS),
         OUTPUT_PURPOSE: means(OUTPUT_TOKENS),
-        TTFT_PURPOSE: means(TTFT),
-        ITL_PURPOSE: means(ITL),
-        CACHE_PURPOSE: f"{blocks} or {tokens}",
-        HITS_PURPOSE: means(PREFIX_HITS),
     }
+    if latencies:
+        where = namespace_matcher(latencies)
+        queries |= {TTFT_PURPOSE: means(TTFT, where), ITL_PURPOSE: means(ITL, where)}
+    if caches:
+        where = namespace_matcher(caches)
+        # The real info metric has no model_name: it is matched on namespace and pod alone.
+        blocks = first_of(
+            CACHE_INFO, f"max by (namespace, pod, pod_name, num_gpu_blocks, block_size, engine) ({METRIC}{where})"
+        )
+        tokens = first_of(CACHE_TOKENS, f"max by (namespace, pod, pod_name) ({METRIC}{where})")
+        queries |= {CACHE_PURPOSE: f"{blocks} or {tokens}", HITS_PURPOSE: means(PREFIX_HITS, where)}
+    return queries
 
 
 def read_performance(answers: Mapping[str, list[Sample]], known: Iterable[PodKey] = ()) -> tuple[PodPerformance, ...]:

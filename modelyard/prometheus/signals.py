@@ -67,13 +67,16 @@ async def read_signals(
     loads: LoadHistory | None = None,
     load_window: float = 60.0,
     performance_in: Iterable[str] = (),
+    latency_in: Iterable[str] | None = None,
+    caches_in: Iterable[str] | None = None,
 ) -> Signals:
     """All signals of one tick.
 
     ``retentions`` are the scale-to-zero retentions in force (seconds), one query each. ``expected`` are the
     (namespace, model) pairs that should report: if any is silent, one more query tells stale from never seen.
     ``loads``: measure offered load too, and keep its history there. ``performance_in``: the namespaces whose engines'
-    performance is needed; none costs nothing. Both are taken over ``load_window`` seconds.
+    performance is needed; none costs nothing. Both are taken over ``load_window`` seconds. ``latency_in`` and
+    ``caches_in`` are those of them whose TTFT and ITL, or whose caches, matter (``None``: all).
     """
     namespaces = list(namespaces)
     texts = FleetQueries.build(peak_window, namespaces)
@@ -88,7 +91,7 @@ async def read_signals(
         "gateway queue": texts.gateway_queue,
         **{f"finished requests over {period} s": finished_over(period, namespaces) for period in periods},
         **({} if loads is None else {OFFERED_LOAD: offered_load(load_window, namespaces)}),
-        **(performance_queries(load_window, measured) if measured else {}),
+        **(performance_queries(load_window, measured, latency_in, caches_in) if measured else {}),
     }
     answers = await asyncio.gather(
         *(prometheus.query(text, purpose) for purpose, text in asked.items()), return_exceptions=True

@@ -229,6 +229,23 @@ async def test_performance_is_asked_only_where_it_is_needed(prometheus: Promethe
     assert usual < one == prometheus.queries - before
 
 
+async def test_latencies_and_caches_are_asked_only_where_they_matter(prometheus: Prometheus) -> None:
+    both = ["saturated", "sglang"]
+    before = prometheus.queries
+    signals = await read(prometheus, performance_in=both, latency_in=["saturated"], caches_in=["sglang"])
+    asked = prometheus.queries - before
+    vllm, sglang = signals.performance
+    assert (vllm.ttft, vllm.itl) == (pytest.approx(250, rel=0.01), pytest.approx(20, rel=0.01))
+    assert (vllm.kv_tokens, vllm.prefix_hit_rate) == (None, None)
+    assert (sglang.ttft, sglang.itl) == (None, None)
+    assert sglang.kv_tokens == 250000
+    assert sglang.prefix_hit_rate == pytest.approx(0.25, rel=0.01)
+    before = prometheus.queries
+    (vllm, _) = (await read(prometheus, performance_in=both, latency_in=(), caches_in=())).performance
+    assert prometheus.queries - before == asked - 4
+    assert vllm.prompt_tokens == pytest.approx(512, rel=0.01)
+
+
 async def test_wake_expressions_of_any_form(prometheus: Prometheus) -> None:
     before = prometheus.queries
     found, problems = await read_expressions(

@@ -8,7 +8,14 @@ import pytest
 
 from modelyard.autoscaling.fleet import Key, SLOSpec, TargetRef, Variant, Workload, WorkloadId
 from modelyard.autoscaling.settings import Compatibility, FleetSettings
-from modelyard.loop.demands import at_zero, class_references, needs_loads, performance_namespaces, wake_expressions
+from modelyard.loop.demands import (
+    at_zero,
+    class_references,
+    needs_loads,
+    slo_namespaces,
+    token_namespaces,
+    wake_expressions,
+)
 
 SLO = SLOSpec("m-H100-1", "H100", 1, "classes", "premium", {}, {}, 64)
 SETTINGS = FleetSettings()
@@ -54,20 +61,24 @@ TOKENS = {"default": "analyzerName: saturation"}
 @pytest.mark.parametrize(
     ("config_maps", "namespaces"),
     [
-        ({}, {"sized"}),
-        ({Key(SETTINGS.controller_namespace, NAME): {"default": "kvCacheThreshold: 0.7"}}, {"sized"}),
+        ({}, set()),
+        ({Key(SETTINGS.controller_namespace, NAME): {"default": "kvCacheThreshold: 0.7"}}, set()),
         ({Key(SETTINGS.controller_namespace, NAME): TOKENS}, {"sized", "chat", "code"}),
-        ({Key("chat", NAME): TOKENS}, {"sized", "chat"}),
-        ({Key("chat", NAME): {"llama#chat": "analyzerName: saturation"}}, {"sized", "chat"}),
-        ({Key("chat", NAME): {"default": "analyzerName: [", "x": "analyzerName: other"}}, {"sized"}),
-        ({Key("elsewhere", NAME): TOKENS}, {"sized"}),
+        ({Key("chat", NAME): TOKENS}, {"chat"}),
+        ({Key("chat", NAME): {"llama#chat": "analyzerName: saturation"}}, {"chat"}),
+        ({Key("chat", NAME): {"default": "analyzerName: [", "x": "analyzerName: other"}}, set()),
+        ({Key("elsewhere", NAME): TOKENS}, set()),
     ],
 )
-def test_performance_is_needed_where_the_slo_form_or_the_token_analyzer_is(
+def test_caches_matter_where_the_token_analyzer_is(
     config_maps: dict[Key, dict[str, str]], namespaces: set[str]
 ) -> None:
     variants = [variant(), variant("w", "code"), variant("x", "sized", SLO)]
-    assert performance_namespaces(variants, config_maps, SETTINGS) == namespaces
+    assert token_namespaces(variants, config_maps, SETTINGS) == namespaces
+
+
+def test_latencies_matter_where_the_slo_form_is() -> None:
+    assert slo_namespaces([variant(), variant("w", "code"), variant("x", "sized", SLO)]) == {"sized"}
 
 
 def test_slo_classes_are_looked_up_in_the_variants_own_namespaces() -> None:
