@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from math import fsum
 
-from modelyard.autoscaling.fleet import PodPerformance, Signals
+from modelyard.autoscaling.fleet import ModelLoad, PodPerformance, Signals
 from modelyard.autoscaling.headroom import NONE, plan_ahead
 from modelyard.autoscaling.memory import SLOMemory
 from modelyard.autoscaling.settings import FleetSettings
@@ -74,10 +74,29 @@ def measure_load(
         return
     window = settings.load_window
     model = signals.loads.get((group.namespace, group.model_id))
-    work.sizes = request_sizes(group.states, settings, now)
+    _measure(group, work, model, together, signals, performances, settings)
+    quiet = work.load is not None and work.load * window < settings.min_completions
+    work.sizes = request_sizes(group.states, settings, now, quiet)
     for state in group.states:
         remember_sizes(state, work.sizes, settings, now)
+    if work.load is not None and model is not None:
+        ahead = plan_ahead(model, group.states, settings, now) if work.load > QUIET else NONE
+        work.planned = work.load * max(1.0, ahead.factor)
+        work.trend = ahead.text
     work.full_window = _full_window(group, model.history if model is not None else (), window, now)
+
+
+def _measure(
+    group: Group,
+    work: GroupWork,
+    model: ModelLoad | None,
+    together: Sequence[Group],
+    signals: Signals,
+    performances: Performances,
+    settings: FleetSettings,
+) -> None:
+    """The load now, and whether the group is idle; or why the load is not known."""
+    window = settings.load_window
     if signals.error is not None:
         work.load_problem = f"Prometheus could not be read: {signals.error}"
         return
@@ -92,9 +111,6 @@ def measure_load(
         return
     work.load = max(0.0, model.arrivals) * part
     work.idle = work.load <= QUIET and _nothing_in_flight(group) and not completions(group, performances, window)
-    ahead = plan_ahead(model, group.states, settings, now) if work.load > QUIET else NONE
-    work.planned = work.load * max(1.0, ahead.factor)
-    work.trend = ahead.text
 
 
 def _part(group: Group, together: Sequence[Group], performances: Performances, window: float) -> float | None:
@@ -102,6 +118,12 @@ def _part(group: Group, together: Sequence[Group], performances: Performances, w
     if len(together) == 1:
         return 1.0
     finished = [completions(other, performances, window) for other in together]
+    if any(count is not None for count in finished):
+        # Where counts are to be had, an engine that reports and has none has not finished its first request.
+        finished = [
+            0.0 if count is None and all(len(s.units) >= (s.ready or 0) for s in other.states) else count
+            for count, other in zip(finished, together, strict=True)
+        ]
     mine = finished[together.index(group)]
     if mine is None or None in finished:
         return None
@@ -172,10 +194,14 @@ def _two_decimals(value: float) -> float:
     return float(f"{value:.2f}")
 
 
-def request_sizes(states: Sequence[State], settings: FleetSettings, now: float) -> RequestSizes | None:
+def request_sizes(
+    states: Sequence[State], settings: FleetSettings, now: float, quiet: bool = False
+) -> RequestSizes | None:
     """Mean prompt and output tokens of the group: measured on enough requests, else remembered, else not known.
 
-    A ratio of few completions explodes when traffic stops, so it is not believed.
+    A ratio of few completions explodes when traffic stops, so it is not believed. A model that is ``quiet`` never has
+    enough: there the few count, failing those what is remembered, however old. So little load needs no precision,
+    and not to know it would keep replicas for ever.
     """
     count = prompt = output = 0.0
     for state in states:
@@ -191,8 +217,13 @@ def request_sizes(states: Sequence[State], settings: FleetSettings, now: float) 
         known = work_of(state).memory
         if known.tokens_at is None or known.prompt_tokens is None or (known.output_tokens or 0) < 1:
             continue
-        if now - known.tokens_at <= settings.token_memory and (best is None or known.tokens_at > (best.tokens_at or 0)):
+        if (quiet or now - known.tokens_at <= settings.token_memory) and (
+            best is None or known.tokens_at > (best.tokens_at or 0)
+        ):
             best = known
+    old = best is None or best.tokens_at is None or now - best.tokens_at > settings.token_memory
+    if quiet and old and count >= 1 and output / count >= 1 and prompt >= 0:
+        return RequestSizes(prompt / count, output / count, measured=False)
     if best is None:
         return None
     return RequestSizes(best.prompt_tokens or 0.0, best.output_tokens or 1.0, measured=False)

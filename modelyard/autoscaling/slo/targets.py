@@ -138,13 +138,18 @@ def _grow(
 def up_to(state: State, wanted: int, settings: FleetSettings) -> int:
     """As many as the load demands, bounded per decision: by the number of steps or the factor, whichever allows more.
 
-    One measurement that went wrong must not order hundreds of replicas.
+    And bounded to two decisions ahead of what is ready: a measurement that went wrong stays so for a whole window,
+    and must not order hundreds of replicas.
     """
     base = state.base
     if wanted <= base:
         return base
-    most = max(base + settings.max_step_up, int(base * settings.max_step_up_factor))
-    target = min(wanted, most)
+
+    def step(replicas: int) -> int:
+        return max(replicas + settings.max_step_up, int(replicas * settings.max_step_up_factor))
+
+    ready = max(state.ready or 0, (state.current or 0) - state.pending)
+    target = min(wanted, step(base), max(base, step(step(ready))))
     if state.mode is Mode.SIGNAL and state.current:
         # An HPA does not react to less.
         target = max(target, state.current + hpa_step(state.current))
@@ -237,5 +242,5 @@ def _why_not(states: Sequence[State]) -> str:
         if state.bounds.upper is not None and state.base >= state.bounds.upper:
             parts.append(f"{state.name} is at its {state.bounds.upper_from} ({state.bounds.upper})")
         else:
-            parts.append(f"{state.name} did not get the replicas asked for before")
+            parts.append(f"{state.name} did not get the replicas asked for before, or is far ahead of those ready")
     return ", ".join(parts)

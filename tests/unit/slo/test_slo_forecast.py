@@ -210,6 +210,24 @@ class TestRequestSizes:
         assert (record.target, record.reason) == (2, "RequestSizesUnknown")
         assert condition(record, "MetricsAvailable") == ("False", "MetricsMissing")
 
+    @pytest.mark.parametrize("known", [{}, {"completed": 0.25}, {"memory": REMEMBERED}, {"old": True}])
+    def test_a_model_with_next_to_no_traffic_is_not_kept_large_for_ever(self, known):
+        old = VariantMemory(slo=SLOMemory(prompt_tokens=512, output_tokens=256, tokens_at=NOW - 86_400))
+        memory = old if "old" in known else known.get("memory", VariantMemory())
+        completed = known.get("completed", 0.0)
+        sizes = {} if completed else {"prompt": None, "output": None}
+        variant = SLO(replicas=8, completed=completed, serving={"memory": memory}, **sizes)
+        record = one_slo(variant, load=0.02)
+        assert record.target == (1 if known else 8)
+        assert record.memory.slo is None or record.memory.slo.tokens_at != NOW
+
+    def test_a_wrong_measurement_does_not_order_more_while_nothing_more_is_ready(self):
+        coming = VariantMemory(transition_target=22, transition_since=NOW - 15)
+        rising = SLO(replicas=11, serving={"ready": 1, "desired": 22, "memory": coming, "current": 11})
+        assert one_slo(rising, load=50_000.0).target == 22
+        ready = SLO(replicas=11, serving={"desired": 11})
+        assert one_slo(ready, load=50_000.0).target == 22
+
     def test_saturation_still_grows_while_sizes_are_unknown(self):
         few = SLO(replicas=2, completed=2, load=(0.95, 9.0))
         assert one_slo(few, load=400.0).target > 2
@@ -320,8 +338,14 @@ class TestClasses:
         found = run_slo(gold, free, load=40.0, classes=TWO)
         assert found["gold"].prediction.load == pytest.approx(10.0)
 
+    def test_a_class_that_finished_nothing_yet_does_not_blind_the_other(self):
+        gold = SLO("gold", class_key="gold", completed=100.0)
+        free = SLO("free", class_key="free", completed=None, prompt=None, output=None, serving={"rate": None})
+        found = run_slo(gold, free, load=40.0, classes=TWO)
+        assert targets(found) == {"gold": 3, "free": 1}
+
     def test_a_class_whose_pods_say_nothing_makes_the_split_unknown(self):
-        gold = SLO("gold", class_key="gold", completed=None, serving={"rate": None})
+        gold = SLO("gold", class_key="gold", completed=None, load=None)
         free = SLO("free", class_key="free", completed=100.0)
         found = run_slo(gold, free, load=400.0, classes=TWO)
         assert targets(found) == {"gold": 1, "free": 1}

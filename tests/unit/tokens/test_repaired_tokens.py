@@ -342,3 +342,16 @@ def test_missing_is_never_zero(serving, data):
     for s in holed:
         assert states[s.name].target >= len(s.load)
     assert all(p.model == MODEL for p in performance_of(make_fleet(*holed)))
+
+
+class TestBacklog:
+    """What waits in an engine is served there: new replicas only take their share of what is still to come."""
+
+    def test_a_long_queue_at_one_replica_asks_for_no_more_than_a_full_one(self):
+        few, many = (analysed(Serving(load=[(0.5, waiting), *[(0.1, 0)] * 7])) for waiting in (256, 9000))
+        assert few.demand == many.demand == 0.5 * 16_000 + 2 * 12_800 + 7 * 1_600
+        assert not many.scale_up
+        assert many.waiting == 9000
+
+    def test_where_every_replica_queues_growth_is_as_fast_as_ever(self):
+        assert tokens(Serving(load=[(0.95, 9000)] * 4), settings=EAGER)["v1"].target == 8
