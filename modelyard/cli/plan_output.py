@@ -25,7 +25,8 @@ WIDE = 10_000
 """Columns where nobody is watching: a pipe has no width, one line per variant is what grep wants."""
 MOST_MOVES = 20
 """Changes on the way that are shown; JSON has all of them."""
-NUMBERS = {"CURRENT", "READY", "TARGET", "NOW", "NEXT TICK", "SETTLED", "COST", "TTFT ms", "ITL ms", "UTILISATION"}
+EXPECTED = ("COST", "TTFT ms", "ITL ms", "UTILISATION")
+NUMBERS = {"CURRENT", "READY", "TARGET", "NOW", "NEXT TICK", "SETTLED", "LAST", *EXPECTED}
 
 
 def print_plan(
@@ -91,7 +92,7 @@ def _stories(console: Console, decision: TickDecision) -> None:
 
 
 def _alternatives(console: Console, options: Iterable[Alternative]) -> None:
-    table = _table("  OPTION", "COST", "TTFT ms", "ITL ms", "UTILISATION", "VERDICT")
+    table = _table("  OPTION", *EXPECTED, "VERDICT")
     for option in options:
         replicas = ", ".join(f"{name} {count}" for name, count in option.replicas.items())
         verdict = "chosen" if option.chosen else f"not chosen: {option.note}" if option.note else "not chosen"
@@ -141,7 +142,18 @@ def _settled(console: Console, first: TickDecision, settled: Settled) -> None:
                 Text(move.message),
             )
         console.print(table, soft_wrap=False)
-    summary = _table("VARIANT", "MODEL", "NOW", "NEXT TICK", "SETTLED", "COST", "TTFT ms", "ITL ms", "UTILISATION")
+    rests = settled.end is End.SETTLED
+    summary = _table(
+        "VARIANT",
+        "MODEL",
+        "NOW",
+        "NEXT TICK",
+        "SETTLED" if rests else "LAST",
+        "COST",
+        "TTFT ms",
+        "ITL ms",
+        "UTILISATION",
+    )
     then = {(r.variant, r.workload): r for r in _all(first)}
     for record in _all(settled.last):
         before, seen = then.get((record.variant, record.workload)), record.prediction
@@ -150,13 +162,21 @@ def _settled(console: Console, first: TickDecision, settled: Settled) -> None:
             Text(record.model_id),
             Text(_count(before.current if before else None)),
             Text(_count(before.target if before else None)),
-            Text(_count(record.target)),
+            Text(_count(record.target) if rests else _range(record, settled)),
             Text("-" if record.target is None else f"{record.target * record.cost:g}"),
             Text(_number(seen.ttft if seen else None, 1)),
             Text(_number(seen.itl if seen else None, 2)),
             Text(_share(seen.utilisation if seen else None)),
         )
     console.print(summary, soft_wrap=False)
+
+
+def _range(record: DecisionRecord, settled: Settled) -> str:
+    """The fewest and the most replicas of the second half, where nothing came to rest."""
+    late = [m for m in settled.path if (m.object, m.workload) == (str(record.variant), str(record.workload))]
+    seen = {m.after for m in late if m.seconds >= settled.looked_at / 2}
+    seen |= {record.target} if record.target is not None else set()
+    return _count(record.target) if len(seen) < 2 else f"{min(seen)} to {max(seen)}"
 
 
 def _shortened(path: Sequence[Move]) -> tuple[Sequence[Move], Sequence[Move]]:

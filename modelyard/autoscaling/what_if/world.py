@@ -9,130 +9,26 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import fsum, inf
 
 from modelyard.autoscaling.accelerators import short_name
-from modelyard.autoscaling.attribution import GROUP_INDEX_LABEL
 from modelyard.autoscaling.decision import DecisionRecord, Mode, TickDecision
 from modelyard.autoscaling.fleet import (
     Fleet,
     Key,
     ModelLoad,
-    OwnerRef,
-    Pod,
     PodPerformance,
     PodSignal,
     Signals,
     Variant,
     WorkloadId,
 )
-from modelyard.autoscaling.headroom import startup
 from modelyard.autoscaling.settings import FleetSettings
-from modelyard.autoscaling.state import State
 from modelyard.autoscaling.what_if.bindings import BindingWorld
+from modelyard.autoscaling.what_if.deployed import Deployed, Model
 from modelyard.autoscaling.what_if.placement import Placement
 from modelyard.autoscaling.what_if.spread import Engine, Spread, engine_of, states_of
-
-_Model = tuple[str, str]
-"""Namespace and model ID."""
-
-
-@dataclass(slots=True)
-class _Replica:
-    """One replica and its pods; one that is known by number only has none. ``ready_at`` infinite: never."""
-
-    pods: tuple[Pod, ...]
-    ready_at: float
-    assumed: bool = False
-    placed: bool = True
-
-    def pods_at(self, now: float) -> tuple[Pod, ...]:
-        ready = self.ready_at if self.ready_at <= now else None
-        return tuple(
-            pod if pod.ready_since is not None or ready is None else replace(pod, ready_since=ready, phase="Running")
-            for pod in self.pods
-        )
-
-
-class _Deployed:
-    """The workload of one variant."""
-
-    def __init__(self, state: State, settings: FleetSettings, now: float) -> None:
-        assert state.workload is not None
-        self.workload = state.workload
-        self.variant = state.variant.key
-        self.model: _Model = (state.variant.key.namespace, state.variant.model_id)
-        self.engine = engine_of(state)
-        self.startup = startup(state, settings)
-        self.spec = state.spec
-        self.pool = ""
-        """The accelerator, as the decisions say."""
-        self._made = 0
-        self._owner = next((pod.owner for pod in state.pods if pod.owner is not None), None) or _owner(state)
-        self.replicas = _replicas(state, self.startup, settings, now)
-        while len(self.replicas) < (state.current or 0):
-            ready = sum(r.ready_at <= now for r in self.replicas) < (state.ready or 0)
-            self.replicas.append(_Replica((), -inf) if ready else self._new(now))
-        self.replicas = self.replicas[: state.current or 0]
-
-    def scale(self, wanted: int, now: float) -> None:
-        """New ones are created now; of those there are, the ones not ready go first, then the youngest."""
-        self.spec = wanted
-        self.replicas.sort(key=lambda replica: replica.ready_at)
-        del self.replicas[wanted:]
-        self.replicas += [self._new(now) for _ in range(wanted - len(self.replicas))]
-
-    def _new(self, now: float) -> _Replica:
-        self._made += 1
-        id_, size = self.workload.id, self.workload.pods_per_replica
-        labels = {GROUP_INDEX_LABEL: f"assumed-{self._made}"} if size > 1 else {}
-        pods = tuple(
-            Pod(
-                Key(id_.namespace, name := f"{id_.name}-assumed-{self._made}" + (f"-{index}" if size > 1 else "")),
-                f"assumed/{id_.namespace}/{name}",
-                self._owner,
-                created=now,
-                gpus=-(-self.workload.gpus // size),
-                labels=labels,
-            )
-            for index in range(size)
-        )
-        return _Replica(pods, now + self.startup, assumed=True, placed=False)
-
-    def reporting(self, replica: _Replica) -> list[Key]:
-        """The pods of a replica whose engine has metrics: of a new group, its first."""
-        return [pod.key for pod in (replica.pods[:1] if replica.assumed else replica.pods)]
-
-    def ready(self, now: float) -> int:
-        """Replicas that are ready."""
-        return sum(replica.ready_at <= now for replica in self.replicas)
-
-
-def _owner(state: State) -> OwnerRef:
-    id_ = state.workload_id
-    assert id_ is not None
-    return OwnerRef(f"{id_.group}/v1" if id_.group else "v1", id_.kind, id_.name, "")
-
-
-def _replicas(state: State, start: float, settings: FleetSettings, now: float) -> list[_Replica]:
-    """The replicas whose pods are known, ready ones first."""
-    assert state.workload is not None
-    size = state.workload.pods_per_replica
-    groups: dict[str, list[Pod]] = defaultdict(list)
-    for index, pod in enumerate(state.pods):
-        name = pod.labels.get(GROUP_INDEX_LABEL, f"by number {index // size}")
-        groups[name if size > 1 else pod.key.name].append(pod)
-    found = []
-    for pods in groups.values():
-        if len(pods) >= size and all(pod.ready for pod in pods):
-            at = max(pod.ready_since or 0.0 for pod in pods)
-        elif any(pod.unschedulable for pod in pods):
-            at = inf
-        else:
-            at = max(now + settings.tick, min(pod.created for pod in pods) + start)
-        found.append(_Replica(tuple(pods), at))
-    return sorted(found, key=lambda replica: replica.ready_at)
 
 
 class World:
@@ -144,22 +40,22 @@ class World:
         self.now = fleet.now
         self._variants: dict[Key, Variant] = {variant.key: variant for variant in fleet.variants}
         states = states_of(fleet, settings)
-        self._deployed: dict[WorkloadId, _Deployed] = {
-            state.workload_id: _Deployed(state, settings, fleet.now)
+        self._deployed: dict[WorkloadId, Deployed] = {
+            state.workload_id: Deployed(state, settings, fleet.now)
             for state in states
             if state.workload_id is not None and state.workload is not None
         }
         ours = {pod.key for state in states for pod in state.pods}
         self._foreign = tuple(pod for pod in fleet.pods if pod.key not in ours)
         self._engines = {pod.key: engine_of(state) for state in states for pod in state.pods}
-        self._signals: dict[_Model, list[PodSignal]] = defaultdict(list)
+        self._signals: dict[Model, list[PodSignal]] = defaultdict(list)
         """Of the pods that are moved; the others' stay as they are."""
         for signal in fleet.signals.pods:
             if Key(signal.namespace, signal.pod) in ours:
                 self._signals[signal.namespace, signal.model].append(signal)
         heard = {Key(s.namespace, s.pod) for s in fleet.signals.pods}
         self._silent = {pod.key for state in states for pod in state.pods if pod.ready} - heard
-        self._spreads: dict[_Model, Spread] = {}
+        self._spreads: dict[Model, Spread] = {}
         self._bindings = BindingWorld(fleet.bindings, settings, fleet.now)
 
     def fleet(self) -> Fleet:
@@ -246,7 +142,7 @@ class World:
         pods = [s for s in before.pods if Key(s.namespace, s.pod) not in self._engines]
         performance = [p for p in before.performance if Key(p.namespace, p.pod) not in self._engines]
         queues, wakes = dict(before.gateway_queue), dict(before.wake)
-        there: dict[_Model, list[tuple[Key, Engine]]] = defaultdict(list)
+        there: dict[Model, list[tuple[Key, Engine]]] = defaultdict(list)
         served: set[str] = set()
         for deployed in self._deployed.values():
             for replica in deployed.replicas:
@@ -275,7 +171,7 @@ class World:
             last_seen={key: at + later for key, at in before.last_seen.items()},
         )
 
-    def _spread(self, model: _Model) -> Spread:
+    def _spread(self, model: Model) -> Spread:
         if model not in self._spreads:
             queue = self._start.signals.gateway_queue.get(model[1], 0.0)
             pending = [p for key, p in self._start.signals.wake.items() if self._variants[key].model_id == model[1]]
@@ -302,7 +198,7 @@ def _held(load: ModelLoad, now: float, settings: FleetSettings) -> ModelLoad:
 
 
 def _performance(
-    found: Sequence[PodPerformance], pods: Sequence[tuple[Key, Engine]], model: _Model, moved: bool
+    found: Sequence[PodPerformance], pods: Sequence[tuple[Key, Engine]], model: Model, moved: bool
 ) -> list[PodPerformance]:
     """What the engines do, with the same requests in all; how fast they are now nobody has measured."""
     mine = {Key(p.namespace, p.pod): p for p in found if (p.namespace, p.model) == model}

@@ -17,7 +17,7 @@ from prometheus_server import PrometheusServer, free_port
 
 from modelyard.autoscaling.decision import TickDecision
 from modelyard.autoscaling.settings import FleetSettings
-from modelyard.cli.plan_output import as_json
+from modelyard.cli.plan_json import as_json
 from modelyard.cluster import (
     CONFIG_MAPS,
     DEPLOYMENTS,
