@@ -9,6 +9,11 @@ from typing import NamedTuple
 
 from modelyard.autoscaling.policies.behaviour import clock
 
+UNKNOWN = (
+    "it is not known whether there is demand (no instance tells of running and waiting requests, or one could not be "
+    "read; the annotation modelyard.dev/wake-query can say it instead)"
+)
+
 
 class LastInstance(NamedTuple):
     """The replicas to have, since when the target has been idle, and what holds the last instance, if anything."""
@@ -40,7 +45,7 @@ def last_instance(
     if desired > 0:
         return LastInstance(desired, idle)
     if demand is None:
-        return LastInstance(1, None, "keeps the last instance: it is not known whether there is demand")
+        return LastInstance(1, None, f"keeps the last instance: {UNKNOWN}")
     if idle is None:
         return LastInstance(1, None, f"keeps the last instance: {demand:g} requests are running or waiting")
     if recommended > 0:

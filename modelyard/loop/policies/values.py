@@ -64,7 +64,9 @@ class Measured:
         for instance in instances:
             values: list[dict[str, float]] = []
             times: set[str] = set()
-            unread = unread or not instance.endpoints
+            if not instance.endpoints:
+                unread = True
+                unknown.update(metrics)
             for endpoint in instance.endpoints:
                 page = self._pages.get(Scrape(endpoint, port, uri), "not scraped")
                 if isinstance(page, str):
