@@ -161,6 +161,8 @@ def _memory(state: State, changed: bool, now: float) -> VariantMemory:
         fresh["workload_uid"] = state.workload.uid
     if state.slo is not None and state.slo.memory != (old.slo or SLOMemory()):
         fresh["slo"] = state.slo.memory
+    elif state.variant.form != "slo" and old.slo is not None:
+        fresh["slo"] = None
     for name in ("woken_at", "compute_limits"):
         if name in updates:
             fresh[name] = updates[name]

@@ -34,7 +34,7 @@ def regrets(memory: VariantMemory, delay: float, now: float) -> int:
     """Regrets in force; ``delay`` is the fleet's scale-down delay in seconds."""
     if not memory.regrets or memory.regretted_at is None or delay <= 0:
         return 0
-    return max(0, memory.regrets - int((now - memory.regretted_at) / (FORGET * delay)))
+    return max(0, min(MOST, memory.regrets) - int((now - memory.regretted_at) / (FORGET * delay)))
 
 
 def shrink_delay(steps: Iterable[Step], delay: float, now: float) -> float:

@@ -15,6 +15,9 @@ from modelyard.autoscaling.decision import Notice
 from modelyard.autoscaling.fleet import Key
 from modelyard.autoscaling.settings import FleetSettings
 
+_HIGHEST = 1e12
+"""A price nobody means; far beyond, a fleet's cost could not be added up."""
+
 
 class UnitCosts:
     """All prices of one tick. Never raises: an entry that cannot be read is missing, and named in ``notices``."""
@@ -64,6 +67,8 @@ class UnitCosts:
 
     def _take(self, document: Document, prices: dict[str, float], name: str, value: object, where: str) -> None:
         cost = number(value)
+        if cost is not None and cost > _HIGHEST:
+            cost = None
         if cost is None:
             text = "is missing" if value is None else f"= {value!r} must be a finite number of at least 0"
             self._warn(document, f"{where} {text}; the accelerator has no price")

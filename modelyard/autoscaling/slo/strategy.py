@@ -22,6 +22,9 @@ from modelyard.autoscaling.strategy import Strategy, Tick, Verdict
 from modelyard.autoscaling.transition import give_up, observe_transition
 from modelyard.autoscaling.wake import REASON as WOKEN
 
+BLIND = 2.5
+"""Scale-down delays that saturation alone waits before it takes replicas from a model in SLO form."""
+
 FOUND: Story = ("True", "MetricsFound", "the load and the request sizes of the model are known")
 
 
@@ -113,12 +116,31 @@ class Forecast:
         story = text or ("False", "MetricsMissing", work.load_problem)
         if verdict.problem or verdict.invalid:
             return Verdict(problem=story if not verdict.invalid else None, invalid=verdict.invalid)
+        _hold_unseen(group, tick)
         for state in verdict.decided:
             state.metrics = story
             state.message = f"{work.load_problem}: saturation alone decides; {state.message}"
             if state.optimization is None:
                 state.optimization = ("True", "SaturationOnlyMode", state.message)
         return verdict
+
+
+def _hold_unseen(group: Group, tick: Tick) -> None:
+    """Saturation knows nothing of latency targets: what it would give up while the load is not known waits longer."""
+    if not any(state.target is not None and state.target < state.base for state in group.states):
+        return
+    now, delay = tick.fleet.now, BLIND * tick.settings.scale_down_delay
+    known = [state.memory.relax_since for state in group.states]
+    since = now if None in known else max(time for time in known if time is not None)
+    if now - since >= delay:
+        return
+    for state in group.states:
+        state.updates["relax_since"] = since
+        state.target = max(state.target or 0, state.base)
+        state.reason = "ScaleDownDelayed"
+        state.message = (
+            f"could shrink, but without a known load only after {delay:.0f} s without a break; {state.message}"
+        )
 
 
 def missing_load(group: Group, signals: Signals, now: float, settings: FleetSettings) -> Story | None:

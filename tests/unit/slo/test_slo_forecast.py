@@ -267,6 +267,13 @@ class TestMissingIsNotZero:
         assert busy.target > 3
         assert condition(busy, "OptimizationReady") == ("True", "SaturationOnlyMode")
 
+    @pytest.mark.parametrize(("ago", "target", "reason"), [(130, 3, "ScaleDownDelayed"), (310, 2, "CapacitySpare")])
+    def test_without_a_load_saturation_takes_replicas_only_after_a_longer_wait(self, ago, target, reason):
+        calm = SLO(replicas=3, serving={"memory": VariantMemory(relax_since=NOW - ago)})
+        record = one_slo(calm, load=None, settings=STILL)
+        assert (record.target, record.reason) == (target, reason)
+        assert record.memory.relax_since == (NOW - ago if target == 3 else None)
+
     def test_neither_keeps_everything(self):
         record = one_slo(SLO(replicas=3, load=None, completed=None), load=None)
         assert (record.target, record.decided) == (3, False)
