@@ -41,7 +41,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument(
         "--namespace", action="append", metavar="NAME", help="only this namespace (may be repeated; default: all)"
     )
-    options.add_argument("--selector", metavar="LABELS", help="only VariantAutoscalings with these labels")
+    options.add_argument("--selector", metavar="LABELS", help="only resources with these labels")
     options.add_argument(
         "--prometheus-url", metavar="URL", help="default: the environment variable PROMETHEUS_BASE_URL"
     )

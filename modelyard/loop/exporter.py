@@ -21,6 +21,7 @@ from prometheus_client.registry import Collector
 from modelyard.autoscaling.fleet import Variant
 from modelyard.cluster import Cluster
 from modelyard.loop.fleetwatch import Fleetwatch
+from modelyard.loop.policies.gauges import PolicyCollector
 from modelyard.loop.prediction import read_prediction
 
 log = logging.getLogger(__name__)
@@ -143,6 +144,7 @@ def application(fleet: Fleetwatch) -> web.Application:
     """``/metrics`` and ``/readyz`` (503 until everything has been listed once), ``/healthz`` (the process lives)."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(GaugeCollector(fleet))
+    registry.register(PolicyCollector(fleet))
 
     async def metrics(_: web.Request) -> web.Response:
         if not fleet.synced.is_set():

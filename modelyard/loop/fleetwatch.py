@@ -1,4 +1,4 @@
-"""VariantAutoscalings, their workloads' replica counts and excluded namespaces, kept current by watches.
+"""VariantAutoscalings with their workloads' replica counts, bindings, excluded namespaces: kept current by watches.
 
 What ``modelyard.loop.exporter`` renders at a scrape. A count that cannot be read any more keeps its last value: a
 consumer must never see a collapse that did not happen. Only what is deleted goes.
@@ -18,6 +18,8 @@ from modelyard.cluster import NAMESPACES, Cluster, ClusterError, ResourceType, U
 from modelyard.loop import observe
 from modelyard.loop.actuate import resource_of
 from modelyard.loop.collect import LISTED, VARIANTS
+from modelyard.loop.policies.gauges import Gauges, gauges_of
+from modelyard.loop.policies.objects import BINDINGS
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +50,7 @@ class Fleetwatch:
         self.synced = asyncio.Event()
         """Set once everything there is has been listed."""
         self._variants: dict[Key, Variant] = {}
+        self._bindings: dict[Key, tuple[Gauges, ...]] = {}
         self._excluded: dict[Key, bool] = {}
         self._replicas: dict[tuple[str, str], dict[Key, int]] = {}
         self._awaited: set[str] = set()
@@ -57,6 +60,7 @@ class Fleetwatch:
         """Watch until cancelled. Raises ``ClusterError`` (in a group) when VariantAutoscalings may not be watched."""
         async with asyncio.TaskGroup() as self._tasks:
             self._start("VariantAutoscalings", _known(VARIANTS), self._variants, self._variant, vital=True)
+            self._start(f"{BINDINGS.kind}s", _known(BINDINGS), self._bindings, self._binding)
             if self.watch_namespace is None:
                 self._start("namespaces", _known(NAMESPACES), self._excluded, _is_excluded)
 
@@ -74,6 +78,18 @@ class Fleetwatch:
             target = variant.target
             counts = self._replicas.get((target.group, target.kind), {})
             yield variant, counts.get(Key(variant.key.namespace, target.name))
+
+    def published_bindings(self) -> Iterator[Gauges]:
+        """The targets of every binding whose gauges may be served."""
+        for key, units in sorted(self._bindings.items()):
+            if not self._excluded.get(Key("", key.namespace)):
+                yield from units
+
+    async def _binding(self, _: ResourceType, obj: Object) -> tuple[Gauges, ...]:
+        metadata = obj["metadata"]
+        if metadata.get("deletionTimestamp") or (metadata.get("labels") or {}).get(INSTANCE_LABEL) != self.instance:
+            return ()
+        return tuple(gauges_of(observe.key_of(obj), obj.get("status") or {}))
 
     def _start(
         self,

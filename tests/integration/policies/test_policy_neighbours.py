@@ -15,7 +15,8 @@ from modelyard.autoscaling.decision import Mode
 from modelyard.cluster import DEPLOYMENTS, HPAS
 from modelyard.local.stack import LocalStack
 from modelyard.loop.collect import VARIANTS
-from modelyard.loop.policies.objects import BINDINGS
+from modelyard.loop.fleetwatch import Fleetwatch
+from modelyard.loop.policies.objects import BINDINGS, POLICIES
 from modelyard.loop.settings import LoopSettings
 from modelyard.loop.tick import Loop
 
@@ -173,3 +174,39 @@ async def test_pods_that_are_all_down_are_neither_idle_nor_too_many(
         await mine.settle("chat", 3, load=0)
         await run_tick(loop)
         assert await mine.replicas("chat") == 0
+
+
+async def test_the_gauges_follow_the_binding_and_go_with_it(mine: PolicyWorld) -> None:
+    await mine.deploy("chat", 2, load=30)
+    await mine.policy()
+    await mine.bind("chat", annotations={"modelyard.dev/actuation": "signal"})
+    watch = Fleetwatch(mine.cluster)
+    running = asyncio.create_task(watch.run())
+
+    def shown() -> list[tuple[str, int, int | None]]:
+        found = (one for one in watch.published_bindings() if one.binding.namespace == mine.namespace)
+        return [(one.target, one.desired, one.current) for one in found]
+
+    async def becomes(expected: list[tuple[str, int, int | None]]) -> None:
+        async def same() -> bool:
+            return shown() == expected
+
+        await eventually(same, f"the gauges are {expected}, not {shown()}")
+
+    try:
+        await asyncio.wait_for(watch.synced.wait(), 20)
+        assert shown() == []
+        async with Loop(quick(NOWHERE, mine.namespace)) as loop:
+            await run_tick(loop)
+            await becomes([("chat", 6, 2)])
+            await mine.cluster.delete(POLICIES, "queue", mine.namespace)
+            await run_tick(loop)
+            await becomes([])
+            await mine.policy()
+            await run_tick(loop)
+            await becomes([("chat", 6, 2)])
+        await mine.cluster.delete(BINDINGS, "chat", mine.namespace)
+        await becomes([])
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
