@@ -93,6 +93,7 @@ def replay(
     from modelyard.replay import settings as simulation
     from modelyard.replay.compare import compare
     from modelyard.replay.inputs import InputError, duration, numbers
+    from modelyard.replay.policies.bindings import remarks
     from modelyard.replay.policies.parse import split
     from modelyard.replay.variants import variants_of
 
@@ -122,10 +123,9 @@ def replay(
     traffic = _traffic(trace, columns, start, minutes, diurnal, rate, prompt_scale, output_scale, seed)
     for spec in variants:
         if any("assumed" in source for source in spec.sources):
-            _warn(f"VariantAutoscaling {spec.key}: engine {', '.join(spec.sources)}; choose with --profile or --engine")
-    ignored = sorted({manifest.kind for manifest in manifests if manifest.kind == "AutoscalingPolicyBinding"})
-    if ignored:
-        _warn(f"{', '.join(ignored)} objects are not replayed: only VariantAutoscalings scale here")
+            _warn(f"{spec.key}: engine {', '.join(spec.sources)}; choose with --profile or --engine")
+    for remark in remarks(fleet.bindings, manifests):
+        _warn(remark)
     with _progress(len(wanted), traffic) as hear:
         comparison = compare(traffic, variants, wanted, manifests, fleet_policy, slo, settings, hear, fleet.nodes)
     context = {

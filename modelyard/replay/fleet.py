@@ -101,6 +101,11 @@ class SimulatedFleet:
         """The pods of a variant that have not ended, oldest first."""
         return self._alive[variant]
 
+    def look(self, pod: SimulatedPod) -> None:
+        """Bring a pod's engine to now, so that its metrics are what a scrape would find."""
+        if not pod.gone:
+            self._advance(pod)
+
     def queued(self, model: str) -> int:
         """Requests at the router that found no ready replica."""
         return len(self._queues[model])

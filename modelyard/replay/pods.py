@@ -7,12 +7,15 @@ that were there before it have negative ones.
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
+from functools import lru_cache
 
 from modelyard.local.engine.core import EngineCore
 from modelyard.local.engine.request import Request
 from modelyard.local.engine.stats import EngineStats, Histogram
+from modelyard.local.engine.vocabulary import vllm_buckets
 from modelyard.replay.variants import VariantSpec
 
 
@@ -34,8 +37,8 @@ class StepLog(Histogram):
 
     __slots__ = ("_lengths", "_numbers", "number", "resumed")
 
-    def __init__(self) -> None:
-        super().__init__(())
+    def __init__(self, bounds: Sequence[float] = ()) -> None:
+        super().__init__(bounds)
         self.number = 0
         self.resumed = 0.0
         """Longest gap that a preemption made."""
@@ -45,11 +48,11 @@ class StepLog(Histogram):
     def observe(self, value: float, count: int = -1) -> None:
         """Add ``count`` equal steps; without a count it is the one gap of a request that had been preempted."""
         if count < 0:
-            self.counts[0] += 1
+            self.counts[bisect_left(self.bounds, value)] += 1
             self.total += value
             self.resumed = max(self.resumed, value)
             return
-        self.counts[0] += count
+        self.counts[bisect_left(self.bounds, value)] += count
         self.total += value * count
         self.number += 1
         lengths, numbers = self._lengths, self._numbers
@@ -68,6 +71,12 @@ class StepLog(Histogram):
         """Nobody will ask about steps so far."""
         self._numbers.clear()
         self._lengths.clear()
+
+
+@lru_cache(maxsize=64)
+def _buckets(context: int) -> Mapping[str, Sequence[float]]:
+    """The bounds of an engine's histograms, which all engines of one size share."""
+    return vllm_buckets(context)
 
 
 class SimulatedPod:
@@ -104,8 +113,9 @@ class SimulatedPod:
         self.life = Life.STARTING
         self.node = ""
         self.unschedulable = ""
-        self.steps = StepLog()
-        stats = EngineStats()
+        buckets = _buckets(variant.engine.context_limit)
+        self.steps = StepLog(buckets["itl"])
+        stats = EngineStats(buckets)
         stats.itl = self.steps
         self.core = EngineCore(variant.engine, stats=stats, seed=seed)
         self.outstanding = 0

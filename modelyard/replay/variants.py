@@ -1,4 +1,4 @@
-"""What can be scaled: the variants of a fleet, how fast their engines are, how long they take to start.
+"""What can be scaled: variants and policy targets of a fleet, how fast their engines are, how long they take to start.
 
 ``variants_of`` takes them from manifests. Called by ``modelyard replay``; the simulator and the policies read them.
 """
@@ -10,13 +10,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from modelyard.autoscaling.accelerators import ACCELERATOR_LABEL
-from modelyard.autoscaling.fleet import Fleet, Key, Variant, WorkloadId
+from modelyard.autoscaling.accelerators import ACCELERATOR_LABEL, PRODUCT_LABELS
+from modelyard.autoscaling.fleet import Fleet, Key, SLOSpec, Workload, WorkloadId
 from modelyard.local.engine.config import PROFILES, EngineConfig
+from modelyard.loop.demands import workload_of
 from modelyard.loop.manifests import Manifest
 
 GRACE = 30.0
 """Kubernetes' default terminationGracePeriodSeconds."""
+COST = 10.0
+"""Of a binding's target that has none, per replica and hour."""
 ENGINE_FIELDS = {found.name: found.type for found in dataclasses.fields(EngineConfig)}
 
 
@@ -26,7 +29,9 @@ class VariantInputError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class VariantSpec:
-    """One variant: a workload whose replicas each run one engine of one model.
+    """One workload that is scaled, and whose replicas each run one engine of one model.
+
+    ``key`` is its VariantAutoscaling's; the target of a binding has the workload's namespace and name.
 
     ``startup`` is seconds from a pod's creation to Ready, ``grace`` the seconds a removed pod may go on serving what
     it has, ``cost`` per replica and hour. ``initial`` replicas are ready when the trace begins. ``sources`` says where
@@ -57,53 +62,116 @@ def variants_of(
     engine: Mapping[str, float] | None = None,
     profile: str | None = None,
 ) -> list[VariantSpec]:
-    """The variants of a fleet read from files, in key order.
+    """The variants of a fleet read from files, in key order, then the targets of its bindings that are none of them.
 
     The engine's speed, in rising precedence: the profile of the accelerator (label
-    ``inference.optimization/acceleratorName``), ``profile``, the ``perfParms`` of an SLO-form object, the engine's own
-    command line, ``engine``. ``startup`` holds where the command line says nothing. Raises ``VariantInputError``.
+    ``inference.optimization/acceleratorName`` of the variant or the workload, or the name of a binding's target),
+    ``profile``, the ``perfParms`` of an SLO-form object, the engine's own command line, ``engine``. ``startup`` holds
+    where the command line says nothing. Raises ``VariantInputError``.
     """
     bodies = {(m.kind, m.key): m.body for m in manifests}
+    given = _Given(bodies, startup, engine or {}, profile)
     found: list[VariantSpec] = []
     for variant in sorted(fleet.variants, key=lambda v: v.key):
-        target = variant.target
+        target = workload_of(variant)
         where = f"VariantAutoscaling {variant.key}"
         if target is None:
             raise VariantInputError(f"{where}: spec.scaleTargetRef names no workload; add it")
-        id_ = WorkloadId(variant.key.namespace, target.group, target.kind, target.name)
-        workload = fleet.workloads.get(id_)
+        workload = fleet.workloads.get(target)
         if workload is None:
-            raise VariantInputError(f"{where}: {id_} is in none of the files; add its manifest with -f")
-        body = bodies.get((target.kind, Key(variant.key.namespace, target.name)), {})
-        arguments = dict(_arguments(body))
-        config, sources = _engine(variant, arguments, profile, engine or {}, where)
-        found.append(
-            VariantSpec(
-                key=variant.key,
-                model=variant.model_id,
-                engine=config,
-                initial=1 if workload.spec_replicas is None else workload.spec_replicas,
-                startup=_number(where, "startup-delay", arguments.get("startup-delay"), startup),
-                grace=_grace(body),
-                cost=variant.cost,
-                gpus=workload.gpus or 1,
-                workload=id_,
-                labels=workload.template_labels,
-                gpu_resource=workload.gpu_resource,
-                pods_per_replica=workload.pods_per_replica,
-                node_selector=workload.node_selector,
-                sources=tuple(sources),
-            )
-        )
+            raise VariantInputError(f"{where}: {target} is in none of the files; add its manifest with -f")
+        accelerator = variant.labels.get(ACCELERATOR_LABEL) or (variant.slo.accelerator if variant.slo else "")
+        found.append(given.spec(where, variant.key, variant.model_id, workload, variant.cost, accelerator, variant.slo))
+    taken = {spec.workload for spec in found}
+    keys = {spec.key for spec in found}
+    for view in fleet.bindings:
+        where = f"AutoscalingPolicyBinding {view.key}"
+        for one in view.targets:
+            workload = fleet.workloads.get(one.workload)
+            if workload is None:
+                raise VariantInputError(f"{where}: {one.problem or f'{one.workload} is in none of the files'}")
+            if workload.id in taken:
+                continue
+            id_ = workload.id
+            key = Key(id_.namespace, id_.name)
+            if key in keys:
+                key = Key(id_.namespace, f"{id_.kind}/{id_.name}")
+            model = _model_of(given.arguments(workload)) or str(view.key)
+            labels = {**_labels(given.body(workload)), **workload.template_labels, **workload.node_selector}
+            named = [labels[name] for name in (ACCELERATOR_LABEL, *PRODUCT_LABELS) if name in labels]
+            found.append(given.spec(where, key, model, workload, one.cost or COST, (named or [id_.name])[0], None))
+            taken.add(id_)
+            keys.add(key)
     if not found:
-        raise VariantInputError("no VariantAutoscaling in these files; add one with -f")
+        raise VariantInputError("no VariantAutoscaling and no AutoscalingPolicyBinding in these files; add one with -f")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """What was given for all of them."""
+
+    bodies: Mapping[tuple[str, Key], Mapping[str, Any]]
+    startup: float
+    engine: Mapping[str, float]
+    profile: str | None
+
+    def body(self, workload: Workload) -> Mapping[str, Any]:
+        """The workload's manifest."""
+        return self.bodies.get((workload.id.kind, Key(workload.id.namespace, workload.id.name)), {})
+
+    def arguments(self, workload: Workload) -> dict[str, str]:
+        """The flags of its containers."""
+        return dict(_arguments(self.body(workload)))
+
+    def spec(
+        self,
+        where: str,
+        key: Key,
+        model: str,
+        workload: Workload,
+        cost: float,
+        accelerator: str,
+        slo: SLOSpec | None,
+    ) -> VariantSpec:
+        arguments = self.arguments(workload)
+        config, sources = _engine(accelerator, slo, arguments, self.profile, self.engine, where)
+        return VariantSpec(
+            key=key,
+            model=model,
+            engine=config,
+            initial=1 if workload.spec_replicas is None else workload.spec_replicas,
+            startup=_number(where, "startup-delay", arguments.get("startup-delay"), self.startup),
+            grace=_grace(self.body(workload)),
+            cost=cost,
+            gpus=workload.gpus or 1,
+            workload=workload.id,
+            labels=workload.template_labels,
+            gpu_resource=workload.gpu_resource,
+            pods_per_replica=workload.pods_per_replica,
+            node_selector=workload.node_selector,
+            sources=tuple(sources),
+        )
+
+
+def _model_of(arguments: Mapping[str, str]) -> str | None:
+    """The model that an engine says it serves."""
+    return arguments.get("served-model-name") or arguments.get("model")
+
+
+def _labels(body: Mapping[str, Any]) -> Mapping[str, str]:
+    found: Mapping[str, str] = (body.get("metadata") or {}).get("labels") or {}
     return found
 
 
 def _engine(
-    variant: Variant, arguments: Mapping[str, str], profile: str | None, given: Mapping[str, float], where: str
+    accelerator: str,
+    slo: SLOSpec | None,
+    arguments: Mapping[str, str],
+    profile: str | None,
+    given: Mapping[str, float],
+    where: str,
 ) -> tuple[EngineConfig, list[str]]:
-    accelerator = variant.labels.get(ACCELERATOR_LABEL) or (variant.slo.accelerator if variant.slo else "")
     named = next((name for name in PROFILES if name in accelerator.lower()), None)
     name = arguments.get("profile") or profile or named or "h100"
     if name not in PROFILES:
@@ -111,13 +179,13 @@ def _engine(
     known = arguments.get("profile") or profile or named
     sources = [f"profile {name}" + ("" if known else " (assumed: no accelerator label says otherwise)")]
     values: dict[str, Any] = {}
-    if variant.slo is not None:
-        for part in (variant.slo.decode, variant.slo.prefill):
+    if slo is not None:
+        for part in (slo.decode, slo.prefill):
             for parameter in ("alpha", "beta", "gamma", "delta"):
                 if parameter in part:
                     values[parameter] = _number(where, parameter, part[parameter], 0.0)
-        if variant.slo.max_batch > 0:
-            values["max_num_seqs"] = variant.slo.max_batch
+        if slo.max_batch > 0:
+            values["max_num_seqs"] = slo.max_batch
         sources.append("perfParms")
     from_arguments = {flag.replace("-", "_"): text for flag, text in arguments.items()}
     taken = {name: text for name, text in from_arguments.items() if name in ENGINE_FIELDS}

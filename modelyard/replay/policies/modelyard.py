@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from modelyard.autoscaling.decide import decide
 from modelyard.autoscaling.decision import DecisionRecord, Mode, TickDecision
@@ -27,7 +26,9 @@ from modelyard.loop.status import needs_write, status_patch
 from modelyard.replay.fleet import SimulatedFleet
 from modelyard.replay.metrics import Metrics
 from modelyard.replay.pods import SimulatedPod
+from modelyard.replay.policies.bindings import Bindings
 from modelyard.replay.policies.horizontal import Behaviour, Horizontal
+from modelyard.replay.policies.stored import merge_patch
 from modelyard.replay.signals import SignalReader
 from modelyard.replay.variants import VariantSpec
 
@@ -38,9 +39,9 @@ OnDecision = Callable[[Fleet, TickDecision], None]
 
 
 class ModelyardPolicy:
-    """Decides as the loop would, on any manifests.
+    """Decides as the loop would, on any manifests: VariantAutoscalings and AutoscalingPolicyBindings.
 
-    ``on_decision`` sees every fleet and decision. A variant in signal mode is moved by a horizontal autoscaler that
+    ``on_decision`` sees every fleet and decision. A workload in signal mode is moved by a horizontal autoscaler that
     follows its gauge (``desired`` as an external metric, one per replica).
     """
 
@@ -60,6 +61,7 @@ class ModelyardPolicy:
         self._base = fleet_from_files(manifests, Snapshot(), ORIGIN, self.settings)
         self._bodies = {m.key: copy.deepcopy(m.body) for m in manifests if m.kind == "VariantAutoscaling"}
         self._variants = {variant.key: variant for variant in self._base.variants}
+        self._bindings = Bindings(manifests, self.settings, ORIGIN, gateway_metrics)
         self._periods = sorted(set(retentions(self._base.variants, self._base.config_maps, self.settings).values()))
         self.keep = max(5 * self.settings.peak_window, self.settings.load_window, *self._periods, 0.0)
         self._reader: SignalReader | None = None
@@ -78,17 +80,20 @@ class ModelyardPolicy:
         self.errors.update(dict.fromkeys(decision.errors))
         if self._on_decision is not None:
             self._on_decision(seen, decision)
-        by_workload = {spec.workload: spec.key for spec in fleet.variants.values()}
-        wanted: dict[Key, int] = {}
         for record in decision.records:
-            variant = self._variants[record.variant]
-            self._keep(variant, record, seen.now)
+            self._keep(self._variants[record.variant], record, seen.now)
+        self._bindings.keep(seen.bindings, decision.bindings, seen.now)
+        by_workload = {spec.workload: spec.key for spec in fleet.variants.values()}
+        records = [*decision.records, *(record for binding in decision.bindings for record in binding.records)]
+        wanted: dict[Key, int] = {}
+        for record in records:
             scaled = by_workload.get(record.workload)
             if scaled is None or record.target is None:
                 continue
             if record.mode is Mode.SIGNAL:
-                follower = self._followers.setdefault(scaled, self._follower(seen, record.workload))
-                wanted[scaled] = follower.external(now, fleet.spec[scaled], float(record.target), 1.0)
+                if record.publish:
+                    follower = self._followers.setdefault(scaled, self._follower(seen, record.workload))
+                    wanted[scaled] = follower.external(now, fleet.spec[scaled], float(record.target), 1.0)
             elif record.write is not None:
                 wanted[scaled] = record.write
         return wanted
@@ -108,6 +113,7 @@ class ModelyardPolicy:
             variants=tuple(self._variants[variant.key] for variant in self._base.variants),
             workloads=workloads,
             pods=tuple(pods),
+            bindings=self._bindings.observe(now, fleet, workloads, {pod.key.name: pod for pod in pods}),
             signals=self._signals(now, fleet, metrics),
         )
 
@@ -148,20 +154,6 @@ class ModelyardPolicy:
             minimum=(consumer.minimum if consumer is not None else None) or 1,
             maximum=(consumer.maximum if consumer is not None else None) or 10_000,
         )
-
-
-def merge_patch(target: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
-    """RFC 7386: mappings are merged, ``None`` takes away, everything else replaces. Neither argument is changed."""
-    merged = dict(target)
-    for name, value in patch.items():
-        if value is None:
-            merged.pop(name, None)
-        elif isinstance(value, Mapping):
-            under = merged.get(name)
-            merged[name] = merge_patch(under if isinstance(under, Mapping) else {}, value)
-        else:
-            merged[name] = value
-    return merged
 
 
 def _workload(base: Workload, replicas: int, alive: Sequence[SimulatedPod]) -> Workload:

@@ -19,8 +19,9 @@ from modelyard.loop.offline import fleet_from_files
 from modelyard.loop.snapshot import Snapshot
 from modelyard.replay.policies.base import Fixed
 from modelyard.replay.policies.horizontal import Behaviour, Horizontal, HPAPolicy, KEDAPolicy
-from modelyard.replay.policies.modelyard import ORIGIN, ModelyardPolicy, merge_patch
+from modelyard.replay.policies.modelyard import ORIGIN, ModelyardPolicy
 from modelyard.replay.policies.parse import PolicyInputError, factory, split
+from modelyard.replay.policies.stored import merge_patch
 from modelyard.replay.settings import SimulationSettings
 from modelyard.replay.simulate import simulate
 from modelyard.replay.variants import VariantInputError, VariantSpec, variants_of

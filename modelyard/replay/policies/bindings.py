@@ -1,0 +1,191 @@
+"""AutoscalingPolicyBindings in a replay: what a tick would see of them, and what the cluster would keep.
+
+The views are put together by the loop's own parts (``modelyard.loop.policies``) from the simulated pods, each looked at
+in the tick itself, as the loop reads metrics endpoints. Made and asked by ``ModelyardPolicy``.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+from modelyard.autoscaling.fleet import Key, Pod, Workload, WorkloadId
+from modelyard.autoscaling.policies.memory import ANNOTATION, render_memory
+from modelyard.autoscaling.policies.view import BindingDecision, BindingView
+from modelyard.autoscaling.policy import fleet_policy, variant_policy
+from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.startup import learn_startup
+from modelyard.loop.manifests import Manifest
+from modelyard.loop.plan_bindings import is_ours
+from modelyard.loop.policies import objects
+from modelyard.loop.policies.exposition import Page
+from modelyard.loop.policies.objects import BINDINGS, POLICIES, BindingSpec, TargetSpec
+from modelyard.loop.policies.pods import Endpoint, Instance, TargetPods
+from modelyard.loop.policies.scrape import Scrape
+from modelyard.loop.policies.sources import Answers
+from modelyard.loop.policies.status import needs_write, status_patch
+from modelyard.loop.policies.values import Histories
+from modelyard.loop.policies.views import ListedBindings, TargetPlan, binding_view, policy_of
+from modelyard.prometheus.client import PrometheusError
+from modelyard.replay.exposition import KNOWN, is_known, page
+from modelyard.replay.fleet import SimulatedFleet
+from modelyard.replay.pods import SimulatedPod
+from modelyard.replay.policies.stored import merge_patch
+
+NO_PROMQL: Final = "PromQL is not evaluated in a replay"
+ADDRESS: Final = "127.0.0.1"
+
+
+class Bindings:
+    """The bindings of some manifests over one replay. ``origin`` is the epoch second at which it begins.
+
+    An expression that waits for a binding at zero (``modelyard.dev/wake-query``) is answered with the requests that
+    wait at the router for its model, if ``gateway`` shows them; metrics from Prometheus have no answer.
+    """
+
+    def __init__(self, manifests: Sequence[Manifest], settings: FleetSettings, origin: float, gateway: bool) -> None:
+        self._settings = settings
+        self._origin = origin
+        self._gateway = gateway
+        self._bodies = {m.key: copy.deepcopy(m.body) for m in manifests if m.kind == BINDINGS.kind}
+        read = {key: objects.binding(body) for key, body in sorted(self._bodies.items())}
+        self._specs = {key: spec for key, spec in read.items() if is_ours(spec.view, settings)}
+        policies = [objects.policy(m.body) for m in manifests if m.kind == POLICIES.kind]
+        self._policies = {policy.key: policy for policy in policies}
+        self._histories = Histories()
+        self._startup: dict[WorkloadId, float] = {}
+        self._told: dict[Key, float] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._specs)
+
+    def observe(
+        self, now: float, fleet: SimulatedFleet, workloads: Mapping[WorkloadId, Workload], pods: Mapping[str, Pod]
+    ) -> tuple[BindingView, ...]:
+        """The bindings as ``collect`` would see them ``now`` (seconds from the trace's start); ``pods`` by name."""
+        if not self._specs:
+            return ()
+        listed = ListedBindings(tuple(self._specs.values()), self._policies)
+        alive = {spec.workload: fleet.pods_of(key) for key, spec in fleet.variants.items() if spec.workload is not None}
+        plans = {key: self._plans(spec, listed, workloads, alive, pods) for key, spec in self._specs.items()}
+        wanted = _pages_wanted(plans.values())
+        by_name = {pod.name: pod for some in alive.values() for pod in some}
+        pages: dict[Scrape, Page | str] = {}
+        for scrape, names in wanted.items():
+            pod = by_name[scrape.endpoint.name]
+            fleet.look(pod)
+            pages[scrape] = page(pod.core, names, self._origin + now)
+        published = [plans[key] for key, spec in self._specs.items() if self._published(spec)]
+        measured = self._histories.measure(wanted, pages, _pages_wanted(published).keys())
+        answers = self._answers(fleet, plans)
+        return tuple(binding_view(spec, listed, plans[key], answers, measured) for key, spec in self._specs.items())
+
+    def keep(self, views: Iterable[BindingView], decisions: Iterable[BindingDecision], now: float) -> None:
+        """Memory and status as the loop would write them at ``now`` (epoch seconds), and the object read back."""
+        by_key = {view.key: view for view in views}
+        for decision in decisions:
+            self._keep_one(by_key[decision.binding], decision, now)
+
+    def _plans(
+        self,
+        binding: BindingSpec,
+        listed: ListedBindings,
+        workloads: Mapping[WorkloadId, Workload],
+        alive: Mapping[WorkloadId, Sequence[SimulatedPod]],
+        pods: Mapping[str, Pod],
+    ) -> list[TargetPlan]:
+        policy, _ = policy_of(binding, listed)
+        metrics = tuple(policy.targets) if policy is not None else ()
+        active = policy is not None and binding.view.problem is None
+        plans = []
+        for spec in binding.targets:
+            outside = {*binding.sources.get("", ()), *binding.sources.get(spec.name, ())}
+            inside = tuple(metric for metric in metrics if metric not in outside)
+            workload = next((workloads[id_] for id_ in spec.candidates if id_ in workloads), None)
+            if workload is None:
+                plans.append(TargetPlan(spec, None, _nowhere(spec), TargetPods(), inside, active))
+                continue
+            found = self._pods_of(workload, alive.get(workload.id, ()), pods)
+            plans.append(TargetPlan(spec, workload, None, found, inside, active))
+        return plans
+
+    def _pods_of(self, workload: Workload, alive: Sequence[SimulatedPod], pods: Mapping[str, Pod]) -> TargetPods:
+        ready = [pod for pod in alive if pod.ready]
+        startup = learn_startup(self._startup.get(workload.id), [pods[pod.name] for pod in ready])
+        if startup is not None:
+            self._startup[workload.id] = startup
+        wanted = 1 if workload.spec_replicas is None else workload.spec_replicas
+        waiting = sum(pod.active and not pod.ready for pod in alive)
+        instances = tuple(Instance(pod.name, (Endpoint(pod.name, "", pod.name, ADDRESS),)) for pod in ready)
+        return TargetPods(instances, min(waiting, max(0, wanted - len(ready))), startup)
+
+    def _published(self, binding: BindingSpec) -> bool:
+        return variant_policy(binding.view.annotations, fleet_policy(self._settings)).published
+
+    def _answers(self, fleet: SimulatedFleet, plans: Mapping[Key, Sequence[TargetPlan]]) -> Answers:
+        models = {spec.workload: spec.model for spec in fleet.variants.values()}
+        queues: dict[str, float] = {}
+        for key, spec in self._specs.items():
+            if spec.wake_query and self._gateway:
+                mine = {models[p.workload.id] for p in plans[key] if p.workload is not None and p.workload.id in models}
+                queues[spec.wake_query] = float(sum(fleet.queued(model) for model in mine))
+        return _Answers(queues)
+
+    def _keep_one(self, view: BindingView, decision: BindingDecision, now: float) -> None:
+        due = needs_write(decision, view, now, self._settings.status_refresh, self._told.get(view.key))
+        if decision.memory == view.memory and not due:
+            return
+        body = self._bodies[view.key]
+        if decision.memory != view.memory:
+            text = render_memory(decision.memory)
+            body = merge_patch(body, {"metadata": {"annotations": {ANNOTATION: text if text != "{}" else None}}})
+        if due:
+            body = merge_patch(body, {"status": status_patch(decision, body.get("status") or {}, now)})
+            self._told[view.key] = now
+        self._bodies[view.key] = body
+        self._specs[view.key] = objects.binding(body)
+
+
+def remarks(views: Iterable[BindingView], manifests: Iterable[Manifest]) -> Iterator[str]:
+    """Metrics of these bindings' policies that a replay cannot measure, each with its remedy."""
+    specs = {m.key: objects.binding(m.body) for m in manifests if m.kind == BINDINGS.kind}
+    for view in views:
+        if view.policy is None:
+            continue
+        asked = {metric for queries in specs[view.key].sources.values() for metric in queries}
+        for metric in sorted(view.policy.targets):
+            if metric in asked:
+                yield f"AutoscalingPolicyBinding {view.key}: metric {metric} is missing here: {NO_PROMQL}"
+            elif not is_known(metric):
+                yield (
+                    f"AutoscalingPolicyBinding {view.key}: metric {metric} is missing here: the simulated engine has "
+                    f"none of that name; it has {', '.join(KNOWN)}"
+                )
+
+
+class _Answers(Answers):
+    """What waits at the router, for the expressions that ask for it."""
+
+    def __init__(self, queues: Mapping[str, float]) -> None:
+        super().__init__(PrometheusError(NO_PROMQL))
+        self._queues = queues
+
+    def of(self, query: str) -> float | str:
+        return self._queues.get(query, NO_PROMQL)
+
+
+def _pages_wanted(plans: Iterable[Sequence[TargetPlan]]) -> dict[Scrape, set[str]]:
+    wanted: dict[Scrape, set[str]] = {}
+    for targets in plans:
+        for plan in targets:
+            if names := plan.wanted:
+                for instance in plan.pods.instances:
+                    for endpoint in instance.endpoints:
+                        wanted.setdefault(Scrape(endpoint, plan.spec.port, plan.spec.uri), set()).update(names)
+    return wanted
+
+
+def _nowhere(spec: TargetSpec) -> str:
+    kinds = " or ".join(id_.kind for id_ in spec.candidates)
+    return f"{kinds} {spec.workload.namespace}/{spec.workload.name} is in none of the files; add its manifest with -f"
