@@ -84,19 +84,24 @@ def of_skip(target: TargetView, metrics: Story | None, advice: Recommendation) -
 
 def of_target(view: BindingView, target: TargetView, outcome: Outcome, replicas: int) -> tuple[str, str]:
     """Reason and message of a decided target."""
-    current, advice, correction = target.current or 0, outcome.recommendation, outcome.correction
+    parts = _parts(view, outcome, f", of which {replicas} here")
+    if (held := outcome.held.get(str(target.workload))) is not None:
+        parts.append(held)
+    return _reason(view, target, outcome, replicas, target.current or 0), "; ".join(parts)
+
+
+def _parts(view: BindingView, outcome: Outcome, share: str = "") -> list[str]:
+    """Why the total is what it is; ``share`` is said of it where several targets share it."""
+    advice, correction = outcome.recommendation, outcome.correction
     assert correction is not None
     parts = [advice.why]
-    key = str(target.workload)
     if view.optimizer:
-        parts.append(f"total {outcome.current} → {correction.replicas}, of which {replicas} here")
+        parts.append(f"total {outcome.current} → {correction.replicas}{share}")
     if outcome.woken:
         parts = ["pending demand wakes it", *(parts if advice.replicas else ())]
     if correction.blocked:
         parts.append(correction.blocked)
-    if key in outcome.held:
-        parts.append(outcome.held[key])
-    return _reason(view, target, outcome, replicas, current), "; ".join(parts)
+    return parts
 
 
 def _reason(view: BindingView, target: TargetView, outcome: Outcome, replicas: int, current: int) -> str:
@@ -138,8 +143,9 @@ def overall(view: BindingView, outcome: Outcome, records: Sequence[DecisionRecor
         + (f" → {record.target}" if record.target != record.current and record.target is not None else "")
         for record in records
     )
-    why = next((record.message for record in records if record.decided), None)
-    if why is None:
+    if outcome.correction is not None:
+        why = "; ".join([*_parts(view, outcome), *dict.fromkeys(outcome.held.values())])
+    else:
         why = records[0].message if records else outcome.recommendation.why
     return f"{numbers}: {why}"
 

@@ -403,3 +403,12 @@ def test_panic_is_told_and_outlasts_missing_metrics() -> None:
     held = decide(replace(calm, memory=blind.memory), 1030).records[0]
     assert (held.write, held.reason) == (None, "Panicking")
     assert "panic until 00:17:40Z: no scale-down" in held.message
+
+
+def test_the_story_of_several_targets_speaks_of_none_of_them_alone() -> None:
+    cheap = target("cheap", 1, high=3, cost=1, instances=each(1, 30.0))
+    dear = target("dear", 1, high=5, cost=9, instances=each(1, 30.0))
+    decision = decide_binding(binding(cheap, dear, optimizer=True), SETTINGS, 0.0)
+    assert decision.message.startswith("cheap 1 → 3, dear 1 → 3: waiting 30 each over 2 instances")
+    assert decision.message.endswith("total 2 → 6")
+    assert [record.message.rpartition(", ")[2] for record in decision.records] == ["of which 3 here"] * 2
