@@ -6,7 +6,7 @@ Source: Kthena autoscaler reference, "Optimizer (heterogeneous) mode".
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil, fsum
 
@@ -80,19 +80,21 @@ def decide_total(
     if wake is not None and total < wake:
         steps.append(Step("wake-up", total + kept, wake + kept, "pending demand passes all limits"))
         total = wake
-    replicas = _shared(view, known, weight, choice, total, carried, current, settings)
-    if lost:
-        replicas = {
-            key: max(share, min(target.current or 0, target.maximum))
-            for (key, share), target in zip(replicas.items(), known, strict=True)
-        }
+    last = [] if published else [t for t in known if t.minimum == 0]
     held: dict[str, str] = {}
-    idle: dict[str, float] = {}
-    if not published:
-        for target in known:
+    while True:
+        replicas = _shared(view, known, weight, choice, total, carried, current, settings, held)
+        if lost:
+            replicas = {
+                key: max(share, min(target.current or 0, target.maximum))
+                for (key, share), target in zip(replicas.items(), known, strict=True)
+            }
+        idle: dict[str, float] = {}
+        blocked: dict[str, str] = {}
+        for target in last:
             key = str(target.workload)
             verdict = zero.last_instance(
-                replicas[key],
+                replicas[key] if key not in held else 0,
                 target.current or 0,
                 target.minimum,
                 target.demand,
@@ -101,11 +103,16 @@ def decide_total(
                 now,
                 recommended=0 if view.optimizer else recommended,
             )
-            replicas[key] = verdict.replicas
             if verdict.idle_since is not None:
                 idle[key] = verdict.idle_since
             if verdict.blocked:
-                held[key] = verdict.blocked
+                blocked[key] = verdict.blocked
+                replicas[key] = max(replicas[key], verdict.replicas)
+        # An instance that stays is part of the total: beside it, the total would grow by one in every tick.
+        if blocked.keys() <= held.keys() or not view.optimizer:
+            held = {**held, **blocked}
+            break
+        held = {**held, **blocked}
     if held and not choice.exact:
         total = sum(replicas.values())
     memory = remembered(correction, total + kept, now, settings.tick)
@@ -205,10 +212,22 @@ def _shared(
     carried: float,
     current: int,
     settings: FleetSettings,
+    held: Collection[str],
 ) -> dict[str, int]:
+    """Replicas by target; the ``held`` ones keep at least one instance of the total."""
     if not view.optimizer:
         return {str(known[0].workload): total}
-    candidates = [Candidate(t.name, t.cost, t.minimum, t.maximum, t.current or 0, weight[t.name]) for t in known]
+    candidates = [
+        Candidate(
+            t.name,
+            t.cost,
+            max(t.minimum, 1) if str(t.workload) in held else t.minimum,
+            t.maximum,
+            t.current or 0,
+            weight[t.name],
+        )
+        for t in known
+    ]
     if choice.exact:
         # Capacities need not add up to whole numbers: an unchanged total means exactly what there is.
         demand = carried if total == current else float(total)

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from modelyard.autoscaling.allocation import Demand, Option, allocate
+from modelyard.autoscaling.allocation import Demand, Option, Share, allocate
 from modelyard.autoscaling.decision import Step
 from modelyard.autoscaling.fleet import Fleet
 from modelyard.autoscaling.label_selector import parse_selector
@@ -52,9 +52,16 @@ def share_capacity(fleet: Fleet, groups: Sequence[Group], active: Sequence[State
     found = allocate(
         demands.values(), capacity, penalty=settings.transition_penalty, time_limit=settings.solver_seconds
     )
+    growth = [_growth(group, found.shares[str(index)].replicas) for index, group in enumerate(affected)]
     for index, group in enumerate(affected):
         share = found.shares[str(index)]
-        _apply(group, share.replicas, share.limited, share.served, demands[str(index)].load, settings, found.note)
+        elsewhere = {pool for other, grown in enumerate(growth) if other != index for pool in grown}
+        _apply(group, share, demands[str(index)].load, settings, found.note, elsewhere)
+
+
+def _growth(group: Group, replicas: Mapping[str, int]) -> set[str]:
+    """Accelerators of which a group is given more than it has."""
+    return {pool_of_state(s) for s in group.states if replicas.get(s.name, 0) + lost(s) > s.base}
 
 
 def held(state: State) -> int:
@@ -129,14 +136,11 @@ def _kept(option: Option, replicas: int) -> Option:
 
 
 def _apply(
-    group: Group,
-    replicas: Mapping[str, int],
-    limited: bool,
-    served: float,
-    load: float,
-    settings: FleetSettings,
-    note: str,
+    group: Group, share: Share, load: float, settings: FleetSettings, note: str, elsewhere: Collection[str]
 ) -> None:
+    """Set the group's targets. What runs is given up only where another group takes it (``elsewhere``): giving it up
+    for a cheaper mix alone would undo, without any delay, what the demand had asked for a tick before."""
+    served = share.served
     text = (
         f"accelerators are scarce: {served:.4g} of {load:.4g} requests/s can be served within the targets"
         if served < load * (1 - 1e-9)
@@ -145,13 +149,15 @@ def _apply(
     if note:
         text += f" ({note})"
     for state in group.states:
-        granted = replicas.get(state.name)
+        granted = share.replicas.get(state.name)
         before = state.target
         if granted is None or before is None:
             continue
         granted += lost(state)
         after = up_to(state, granted, settings) if granted > state.base else granted
-        if limited:
+        if pool_of_state(state) not in elsewhere:
+            after = max(after, min(before, state.base))
+        if share.limited:
             work_of(state).limited = text
             state.limited_by = LIMITED_BY
         if after != before:

@@ -243,8 +243,8 @@ def test_exact_optimizer_weighs_capacity() -> None:
         annotations=annotations,
     )
     decision = decide(view)
-    # Nine A100 carry the load; the last one goes only once it is idle.
-    assert [record.target for record in decision.records] == [1, 3]
+    # Nine A100 carry the load; the last one goes only once it is idle, and carries its part until then.
+    assert [record.target for record in decision.records] == [3, 2]
     settled = replace(
         view,
         targets=(
@@ -255,6 +255,21 @@ def test_exact_optimizer_weighs_capacity() -> None:
     assert [record.write for record in decide(settled).records] == [None, None]
     more = replace(settled, targets=(settled.targets[0], replace(settled.targets[1], instances=each(3, 40))))
     assert [record.target for record in decide(more).records] == [0, 4]
+
+
+def test_a_last_instance_that_stays_is_part_of_the_total() -> None:
+    """Beside it, an unchanged load would ask for one instance more in every tick."""
+    view, seen = pair(3, 1, 40), []
+    view = replace(view, targets=tuple(replace(t, minimum=0, demand=5.0) for t in view.targets))
+    for tick in range(6):
+        decision = decide(view, 1000 + 15 * tick)
+        seen.append([record.target for record in decision.records])
+        moved = zip(view.targets, decision.records, strict=True)
+        targets = tuple(
+            replace(t, current=r.target, ready=r.target, instances=each(r.target or 0, 40 / 4)) for t, r in moved
+        )
+        view = replace(view, targets=targets, memory=decision.memory)
+    assert seen == [[3, 1]] * 6
 
 
 def test_broken_optimizer_annotations_are_told() -> None:
