@@ -6,10 +6,10 @@
 AutoscalingPolicyBindings, whose pods are scraped over HTTP (pages of 29 kB).
 
 Prints, per size: seconds of the first tick (every status is written) and of the quiet ones after it (nothing changes)
-by stage; number of PromQL queries; API calls per object and writes, as the API server counts them; peak memory of the
-measuring process; the load average of the machine; and the growth from the smallest to the largest size as a ratio
-against linear growth (1.0 = linear, below = better). The reference for the quiet tick is the plain way in the same run:
-one GET of each object and of each workload, one after the other.
+by stage; number of PromQL queries; API calls per object and writes, as the API server counts them; CPU seconds of the
+loop and of the servers; the load average of the machine; peak memory of the measuring process; and the growth from the
+smallest to the largest size as a ratio against linear growth (1.0 = linear, below = better). The reference for the
+quiet tick is the plain way in the same run: one GET of each object and of each workload, one after the other.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ sys.path.insert(0, str(ROOT / "tests" / "support"))
 
 from crds import apply_crds
 from prometheus_server import PrometheusServer, free_port
+from tick_fleet.cpu import server_seconds
 from tick_fleet.engines import KEEP_ALIVE, FleetSource, PageServer
 from tick_fleet.objects import PODS_PER_OBJECT, SPACE, grow, planned, prepare
 
@@ -63,10 +64,10 @@ async def api_calls() -> tuple[float, float]:
     return sum(count for _, count in counts), sum(count for verb, count in counts if verb not in READS)
 
 
-async def timed_tick(loop: Loop, number: int) -> tuple[Tick, dict[str, float]]:
+async def timed_tick(loop: Loop, number: int, folder: str) -> tuple[Tick, dict[str, Any]]:
     """One tick with the seconds of each stage and what it asked for."""
     calls, writes = await api_calls()
-    tick, cpu = Tick(number), time.process_time()
+    tick, servers, cpu = Tick(number), server_seconds(folder), time.process_time()
     marks = [time.perf_counter()]
     collected = await loop.collect(tick)
     marks.append(time.perf_counter())
@@ -77,12 +78,14 @@ async def timed_tick(loop: Loop, number: int) -> tuple[Tick, dict[str, float]]:
     await loop.report(tick)
     marks.append(time.perf_counter())
     cpu = time.process_time() - cpu
+    used = {name: seconds - servers[name] for name, seconds in server_seconds(folder).items()}
     calls_after, writes_after = await api_calls()
     stages = {name: marks[n + 1] - marks[n] for n, name in enumerate(STAGES)}
     return tick, {
         **stages,
         "seconds": marks[-1] - marks[0],
         "cpu": cpu,
+        "servers": used,
         "calls": calls_after - calls,
         "writes": writes_after - writes,
         "queries": collected["queries"],
@@ -90,15 +93,15 @@ async def timed_tick(loop: Loop, number: int) -> tuple[Tick, dict[str, float]]:
     }
 
 
-async def measure(prometheus_url: str, rounds: int) -> dict[str, Any]:
+async def measure(prometheus_url: str, rounds: int, folder: str) -> dict[str, Any]:
     """In a process of its own: one first tick and several quiet ones."""
     settings = LoopSettings(prometheus_url=prometheus_url, fleet=FleetSettings(controller_namespace=SPACE))
     async with Loop(settings) as loop, Cluster.connect(ClusterSettings()) as counter:
-        tick, first = await timed_tick(loop, 0)
+        tick, first = await timed_tick(loop, 0, folder)
         quiet = []
         for number in range(1, 1 + rounds):
             await asyncio.sleep(KEEP_ALIVE + 1)
-            tick, found = await timed_tick(loop, number)
+            tick, found = await timed_tick(loop, number, folder)
             quiet.append(found)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         fleet, decision = tick.fleet, tick.decision
@@ -148,7 +151,7 @@ def run(fleet: str, sizes: list[int], rounds: int) -> None:
         components = [Component.ETCD, Component.APISERVER]
         stack_settings = StackSettings(components=components)
         with (
-            PageServer(free_port()) as pages,
+            PageServer(free_port(), folder) as pages,
             LocalStack(stack_settings, name="bench", directory=Path(folder) / "cluster") as stack,
         ):
             os.environ["KUBECONFIG"] = str(stack.kubeconfig)
@@ -160,7 +163,16 @@ def run(fleet: str, sizes: list[int], rounds: int) -> None:
                 asyncio.run(_grow(stack, source, fleet, made, size, pages.port))
                 made = size
                 time.sleep(WARM_UP)
-                command = [sys.executable, __file__, "--measure", server.url, "--rounds", str(rounds)]
+                command = [
+                    sys.executable,
+                    __file__,
+                    "--measure",
+                    server.url,
+                    "--rounds",
+                    str(rounds),
+                    "--folder",
+                    folder,
+                ]
                 child = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
                 found = json.loads(child.stdout.splitlines()[-1])
                 results.append(found)
@@ -190,9 +202,9 @@ async def _grow(stack: LocalStack, source: FleetSource, fleet: str, start: int, 
     source.add(SPACE, ((pod, one.model, one.engine) for one in objects for _, pod, _ in one.pods()))
 
 
-def best(found: dict[str, Any]) -> dict[str, float]:
+def best(found: dict[str, Any]) -> dict[str, Any]:
     """The fastest quiet tick."""
-    quiet: list[dict[str, float]] = found["quiet"]
+    quiet: list[dict[str, Any]] = found["quiet"]
     return min(quiet, key=lambda tick: tick["seconds"])
 
 
@@ -208,10 +220,12 @@ def show(found: dict[str, Any]) -> None:
     for name, t in (("first", found["first"]), *((f"quiet {i}", t) for i, t in enumerate(quiet, 1))):
         stages = ", ".join(f"{stage} {t[stage]:.2f}" for stage in STAGES)
         print(
-            f"  {name:7} tick {t['seconds']:6.2f} s ({stages}; CPU {t['cpu']:.2f}); {t['queries']:.0f} PromQL queries; "
+            f"  {name:7} tick {t['seconds']:6.2f} s ({stages}); {t['queries']:.0f} PromQL queries; "
             f"{t['calls']:.0f} API calls = {t['calls'] / n:.3f} per object, {t['writes']:.0f} of them writes; "
             f"load average {t['load']:.1f}"
         )
+        shares = ", ".join(f"{server} {seconds:.2f}" for server, seconds in t["servers"].items())
+        print(f"          CPU seconds: {t['cpu'] + sum(t['servers'].values()):.2f} (the loop {t['cpu']:.2f}, {shares})")
     seconds = best(found)["seconds"]
     print(
         f"  peak memory {found['peak_mib']:.0f} MiB; reference (a GET per object) {found['reference']:.2f} s: "
@@ -227,9 +241,10 @@ def main() -> None:
     parser.add_argument("--sizes", default="100,1000")
     parser.add_argument("--rounds", type=int, default=3, help="quiet ticks per size")
     parser.add_argument("--measure", metavar="PROMETHEUS_URL", help=argparse.SUPPRESS)
+    parser.add_argument("--folder", default="", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.measure:
-        print(json.dumps(asyncio.run(measure(given.measure, given.rounds))))
+        print(json.dumps(asyncio.run(measure(given.measure, given.rounds, given.folder))))
         return
     if not re.fullmatch(r"\d+(,\d+)*", given.sizes):
         parser.error("--sizes: numbers separated by commas, for example 100,1000")

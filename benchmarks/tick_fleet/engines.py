@@ -113,17 +113,20 @@ def page(engine: Engine, series_labels: str = 'engine="0",model_name="meta/llama
 
 
 class PageServer:
-    """The pages of all pods, from a process of its own. ``with PageServer(port): ...``"""
+    """The pages of all pods, from a process of its own. ``with PageServer(port, folder): ...``
 
-    def __init__(self, port: int) -> None:
-        self.port = port
+    ``folder`` is only there to know the process by: see ``cpu``.
+    """
+
+    def __init__(self, port: int, folder: str) -> None:
+        self.port, self.folder = port, folder
 
     def __enter__(self) -> PageServer:
         folder = Path(__file__).resolve().parents[1]
         support = folder.parent / "tests" / "support"
         code = f"import sys; sys.path[:0] = [{str(folder)!r}, {str(support)!r}]; "
         code += f"from tick_fleet.engines import serve; serve({self.port})"
-        self._process = subprocess.Popen([sys.executable, "-c", code])
+        self._process = subprocess.Popen([sys.executable, "-c", code, self.folder])
         for _ in range(200):
             try:
                 with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=1):

@@ -39,7 +39,7 @@ PROFILES = {
     "H100": {"decodeParms": {"alpha": "7.5", "beta": "0.05"}, "prefillParms": {"gamma": "12", "delta": "0.002"}},
     "L40S": {"decodeParms": {"alpha": "19", "beta": "0.18"}, "prefillParms": {"gamma": "40", "delta": "0.006"}},
 }
-LATENCIES = {"H100": (0.0249, 0.00795), "L40S": (0.0764, 0.02245)}
+LATENCIES = {"H100": (0.02135, 0.00796), "L40S": (0.1178, 0.02356)}
 """Seconds of TTFT and ITL that these profiles predict at the load there is: nothing to learn from."""
 CLASSES = ("premium.yaml", "standard.yaml")
 
