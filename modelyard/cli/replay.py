@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
@@ -26,6 +28,14 @@ class Output(StrEnum):
     CSV = "csv"
 
 
+class Gaps(StrEnum):
+    """What gaps in a history stand for (``modelyard.replay.history.Gaps``)."""
+
+    FAIL = "fail"
+    ZERO = "zero"
+    INTERPOLATE = "interpolate"
+
+
 class Routing(StrEnum):
     """How requests are spread (``modelyard.replay.settings.Routing``, not imported to say a few words)."""
 
@@ -39,7 +49,29 @@ def replay(
         list[Path],
         typer.Option("-f", "--filename", help="Manifest file or folder, '-' for standard input; repeat."),
     ],
-    trace: Annotated[Path, typer.Option("--trace", help="CSV with a time, prompt and output tokens of each request.")],
+    trace: Annotated[
+        Path | None, typer.Option("--trace", help="CSV with a time, prompt and output tokens of each request.")
+    ] = None,
+    prometheus_url: Annotated[
+        str | None,
+        typer.Option(help="Instead of --trace: the traffic this Prometheus remembers; with --namespace and --model."),
+    ] = None,
+    namespace: Annotated[str, typer.Option(help="Whose traffic, in Prometheus.")] = "",
+    model: Annotated[str, typer.Option(help="Which model's traffic, as its engines name it.")] = "",
+    begin: Annotated[
+        str, typer.Option("--from", help="Since when: a time (2026-01-31T08:00Z) or how long ago (6h).")
+    ] = "1h",
+    end: Annotated[str, typer.Option("--to", help="Until when: likewise, or now.")] = "1m",
+    step: Annotated[str, typer.Option(help="Length of the steps in which the rate is constant.")] = "15s",
+    gaps: Annotated[
+        Gaps, typer.Option(help="What steps without data stand for: an error, no requests, or what is around them.")
+    ] = Gaps.FAIL,
+    prompt_tokens: Annotated[
+        float | None, typer.Option(help="Mean prompt tokens of a request, over what Prometheus says.")
+    ] = None,
+    output_tokens: Annotated[
+        float | None, typer.Option(help="Mean output tokens of a request, over what Prometheus says.")
+    ] = None,
     policy: Annotated[
         list[str],
         typer.Option(
@@ -84,18 +116,15 @@ def replay(
     ] = None,
 ) -> None:
     """Replay recorded traffic against a simulated fleet, policy by policy. No cluster is contacted."""
-    from modelyard.autoscaling.settings import FleetSettings
-    from modelyard.loop.manifests import read_manifests
-    from modelyard.loop.offline import fleet_from_files
-    from modelyard.loop.plan_files import one_document
-    from modelyard.loop.snapshot import Snapshot
     from modelyard.replay import output as outputs
     from modelyard.replay import settings as simulation
     from modelyard.replay.compare import compare
-    from modelyard.replay.inputs import InputError, duration, numbers
-    from modelyard.replay.policies.bindings import remarks
+    from modelyard.replay.history import Gaps as HistoryGaps
+    from modelyard.replay.history import HistoryRequest
+    from modelyard.replay.inputs import InputError, duration, moment, numbers
     from modelyard.replay.policies.parse import split
-    from modelyard.replay.variants import variants_of
+    from modelyard.replay.scenario import Scenario, read_world, shaped, trace_from_history
+    from modelyard.replay.trace import parse_columns, read_trace
 
     try:
         slo = simulation.SLO(duration("--slo-ttft", slo_ttft), duration("--slo-itl", slo_itl), attainment)
@@ -110,31 +139,48 @@ def replay(
     wanted = split(",".join(policy))
     if out is not None:
         outputs.check_folder(out)
-    fleet_policy = (
-        one_document(fleet_settings, FleetSettings, "give fleet settings with --fleet-settings")
-        if fleet_settings
-        else FleetSettings()
+    if (trace is None) == (prometheus_url is None):
+        raise InputError("give the traffic with either --trace or --prometheus-url")
+    world = read_world(
+        files,
+        fleet_settings,
+        [trace] if trace else [],
+        startup=duration("--startup", startup),
+        profile=profile,
+        engine=numbers("--engine", engine),
     )
-    manifests = read_manifests(files, [path for path in (fleet_settings, trace) if path])
-    fleet = fleet_from_files(manifests, Snapshot(), 0.0, fleet_policy)
-    variants = variants_of(
-        fleet, manifests, startup=duration("--startup", startup), profile=profile, engine=numbers("--engine", engine)
-    )
-    traffic = _traffic(trace, columns, start, minutes, diurnal, rate, prompt_scale, output_scale, seed)
-    for spec in variants:
-        if any("assumed" in source for source in spec.sources):
-            _warn(f"{spec.key}: engine {', '.join(spec.sources)}; choose with --profile or --engine")
-    for remark in remarks(fleet.bindings, manifests):
-        _warn(remark)
+    warnings = [*world.warnings]
+    if trace is not None:
+        source = str(trace)
+        traffic = read_trace(trace, parse_columns(columns))
+    else:
+        if not (namespace and model):
+            raise InputError("--prometheus-url needs --namespace and --model: whose traffic it is")
+        now = time.time()
+        source = f"{prometheus_url} {namespace}/{model}"
+        request = HistoryRequest(
+            namespace,
+            model,
+            moment("--from", begin, now),
+            moment("--to", end, now),
+            duration("--step", step),
+            HistoryGaps(gaps.value),
+            prompt_tokens,
+            output_tokens,
+        )
+        traffic, filled = asyncio.run(trace_from_history(prometheus_url or "", request, world.models, seed))
+        warnings += filled
+    traffic = shaped(
+        traffic, start=start, minutes=minutes, diurnal=diurnal, prompt=prompt_scale, output=output_scale, seed=seed
+    ).scaled(rate=rate, seed=seed)
+    for warning in warnings:
+        _warn(warning)
     with _progress(len(wanted), traffic) as hear:
-        comparison = compare(traffic, variants, wanted, manifests, fleet_policy, slo, settings, hear, fleet.nodes)
+        comparison = compare(
+            traffic, world.variants, wanted, world.manifests, world.fleet_settings, slo, settings, hear, world.nodes
+        )
     context = {
-        "trace": {"file": str(trace), "requests": len(traffic), "seconds": traffic.duration, "rate": traffic.rate},
-        "variants": [
-            {"variant": str(s.key), "model": s.model, "engine": ", ".join(s.sources), "startup": s.startup}
-            for s in variants
-        ],
-        "seed": seed,
+        **Scenario(world, traffic, slo, settings).context(source, traffic),
         "clairvoyant": None if comparison.bound is None else dataclasses.asdict(comparison.bound),
     }
     if out is not None:
@@ -145,27 +191,6 @@ def replay(
         typer.echo(outputs.as_csv(comparison.summaries))
     else:
         typer.echo(outputs.table(comparison.summaries, slo, comparison.remarks))
-
-
-def _traffic(
-    path: Path,
-    columns: str,
-    start: float,
-    minutes: float | None,
-    diurnal: float | None,
-    rate: float,
-    prompt: float,
-    output: float,
-    seed: int,
-) -> Trace:
-    from modelyard.replay.trace import parse_columns, read_trace
-
-    traffic = read_trace(path, parse_columns(columns))
-    if start or minutes is not None:
-        traffic = traffic.stretch(start, minutes)
-    if diurnal is not None:
-        traffic = traffic.over_days(diurnal, seed=seed)
-    return traffic.scaled(rate=rate, prompt=prompt, output=output, seed=seed)
 
 
 @contextmanager

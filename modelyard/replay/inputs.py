@@ -1,8 +1,9 @@
-"""Reading what stands on the command line of ``modelyard replay``: durations and lists of numbers."""
+"""Reading what stands on the command line of ``modelyard replay``: durations, times and lists of numbers."""
 
 from __future__ import annotations
 
 import math
+from datetime import UTC, datetime
 
 from modelyard.autoscaling.durations import parse_go_duration
 
@@ -23,6 +24,26 @@ def duration(option: str, text: str) -> float:
     if not (math.isfinite(seconds) and seconds >= 0):
         raise InputError(f"{option} {text}: must be a duration >= 0")
     return seconds
+
+
+def moment(option: str, text: str, now: float) -> float:
+    """Epoch seconds of a time: ISO 8601 (UTC unless it says otherwise), ``now``, or how long ago, as in ``6h``.
+
+    Raises ``InputError``.
+    """
+    if text == "now":
+        return now
+    try:
+        ago = parse_go_duration(text)
+    except ValueError:
+        pass
+    else:
+        return now - ago
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise InputError(f"{option} {text}: write a time (2026-01-31T08:00Z), now, or how long ago (6h)") from None
+    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
 
 
 def numbers(option: str, text: str) -> dict[str, float]:

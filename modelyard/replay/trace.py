@@ -136,18 +136,23 @@ def _sized(tokens: Ints, factor: float) -> Ints:
 
 
 def from_rates(
-    edges: Sequence[float], rates: Sequence[float], prompt: float, output: float, *, seed: int = 0, spread: bool = True
+    edges: Sequence[float],
+    rates: Sequence[float],
+    prompt: float | Sequence[float],
+    output: float | Sequence[float],
+    *,
+    seed: int = 0,
+    spread: bool = True,
 ) -> Trace:
     """A trace with Poisson arrivals at ``rates[i]`` per second between ``edges[i]`` and ``edges[i+1]`` (seconds).
 
-    ``prompt`` and ``output`` are mean tokens; sizes are geometric, or all equal without ``spread``. For histories that
-    only know rates and means. Raises ``TraceInputError`` naming the interval whose rate is unknown (NaN) or negative.
+    ``prompt`` and ``output`` are mean tokens, of all or of each interval; sizes are geometric, or equal to the mean
+    without ``spread``. For histories that only know rates and means. Raises ``TraceInputError`` naming the interval
+    whose rate is unknown (NaN) or negative.
     """
     if len(edges) != len(rates) + 1 or any(b <= a for a, b in itertools.pairwise(edges)):
         raise TraceInputError(f"{len(rates)} rates need {len(rates) + 1} rising interval edges, not {len(edges)}")
-    for name, value in (("prompt", prompt), ("output", output)):
-        if not (math.isfinite(value) and value >= 1):
-            raise TraceInputError(f"mean {name} tokens must be a number >= 1, not {value!r}")
+    means = {name: _means(name, value, len(rates)) for name, value in (("prompt", prompt), ("output", output))}
     chance = np.random.default_rng(seed)
     parts: list[Floats] = []
     for (begin, end), rate in zip(itertools.pairwise(edges), rates, strict=True):
@@ -155,11 +160,22 @@ def from_rates(
             raise TraceInputError(f"the rate from {begin:g} s to {end:g} s is {rate!r}: give a number >= 0")
         parts.append(np.sort(chance.uniform(begin, end, chance.poisson(rate * (end - begin)))))
     at = np.concatenate(parts) - edges[0] if parts else np.empty(0)
+    place = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
     sizes = [
-        chance.geometric(1 / mean, len(at)) if spread else np.full(len(at), max(1, round(mean)))
-        for mean in (prompt, output)
+        chance.geometric(1 / mean[place]) if spread else np.maximum(1, np.rint(mean[place])) for mean in means.values()
     ]
     return Trace(at, sizes[0].astype(np.int64), sizes[1].astype(np.int64), float(edges[-1] - edges[0]))
+
+
+def _means(name: str, value: float | Sequence[float], count: int) -> Floats:
+    """The mean of each interval. Raises ``TraceInputError``."""
+    means = np.broadcast_to(np.asarray(value, dtype=np.float64), (count,)) if np.ndim(value) == 0 else np.array(value)
+    if len(means) != count:
+        raise TraceInputError(f"{count} intervals need {count} mean {name} tokens, not {len(means)}")
+    wrong = ~(np.isfinite(means) & (means >= 1))
+    if wrong.any():
+        raise TraceInputError(f"mean {name} tokens must be a number >= 1, not {float(means[wrong][0])!r}")
+    return means
 
 
 def parse_columns(text: str) -> dict[str, str]:
