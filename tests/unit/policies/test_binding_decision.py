@@ -260,7 +260,8 @@ def test_exact_optimizer_weighs_capacity() -> None:
 def test_a_last_instance_that_stays_is_part_of_the_total() -> None:
     """Beside it, an unchanged load would ask for one instance more in every tick."""
     view, seen = pair(3, 1, 40), []
-    view = replace(view, targets=tuple(replace(t, minimum=0, demand=5.0) for t in view.targets))
+    targets = tuple(replace(t, minimum=0, demand=5.0) for t in view.targets)
+    view = replace(view, targets=targets, expansion_percent=100)  # the cheapest takes everything
     for tick in range(6):
         decision = decide(view, 1000 + 15 * tick)
         seen.append([record.target for record in decision.records])
