@@ -20,7 +20,10 @@ class LoopSettings(BaseModel):
     )
     prometheus_timeout: float = Field(10, gt=0, description="seconds one PromQL query may take")
     namespaces: list[str] = Field(default_factory=list, description="only these namespaces; empty: all")
-    label_selector: str = Field("", description="only VariantAutoscalings with these labels (shards a large fleet)")
+    label_selector: str = Field(
+        "",
+        description="only VariantAutoscalings and policy bindings with these labels (shards a large fleet)",
+    )
     fleet: FleetSettings = Field(default_factory=lambda: FleetSettings(), description="scaling policy")
     time_compression: float = Field(
         1.0, ge=1, description="divide every policy duration by this (demonstrations on the simulated engine only)"
