@@ -49,6 +49,11 @@ class Assessment(Protocol):
         ...
 
     @property
+    def waiting(self) -> float:
+        """Requests that wait, in engines and at the gateway."""
+        ...
+
+    @property
     def unit(self) -> str:
         """What sizes are counted in, for messages."""
         ...

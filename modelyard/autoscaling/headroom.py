@@ -39,6 +39,9 @@ def plan_ahead(
     newest = max((time for time, _ in history), default=None)
     if newest is None or not now - newest <= settings.load_window:
         return NONE
+    # Rates are means over the load window: a step looks like a rise for as long, and a rise has to be seen for longer.
+    if newest - min(time for time, _ in history) < min(2 * settings.load_window, settings.trend_window / 2):
+        return NONE
     lead = settings.tick + max((startup(state, settings) for state in growing), default=settings.startup_default)
     forecast = forecaster(history, load.arrivals, lead, settings.headroom_limit)
     if not forecast.rising:

@@ -62,6 +62,13 @@ class FleetSettings(BaseModel):
     scale_down_margin: float = Field(
         0.10, ge=0, le=1, description="extra spare, as a share of the trigger, that a scale-down must leave behind"
     )
+    scale_down_elasticity: float = Field(
+        2.0,
+        ge=1,
+        le=4,
+        description="per cent by which what a replica holds (KV cache, queue) is taken to rise for one per cent more "
+        "load, when saturation judges a scale-down; 2 is true at half of an engine's highest rate, 1 is proportional",
+    )
     scale_down_delay: float = Field(
         120,
         ge=0,

@@ -75,8 +75,7 @@ class Percentages:
         """Every state of the group gets a target: variants at zero may be woken."""
         settings, now = tick.settings, tick.fleet.now
         analysis = analyse_repaired(running, group.config.thresholds, settings, now, tick.backlog)
-        # The SLO form plans ahead by itself.
-        load = None if group.slo is not None else tick.fleet.signals.loads.get((group.namespace, group.model_id))
+        load = tick.fleet.signals.loads.get((group.namespace, group.model_id))
         set_targets(group, analysis, settings, now, load)
         for state in group.states:
             if state.name in analysis.stuck_pods:

@@ -17,7 +17,7 @@ What load and capacity are measured in is the analysis' affair (``assessment``).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import ceil
 
 from modelyard.autoscaling.analysis import DIGITS
@@ -25,6 +25,7 @@ from modelyard.autoscaling.assessment import Assessment
 from modelyard.autoscaling.decision import Mode
 from modelyard.autoscaling.fleet import ModelLoad
 from modelyard.autoscaling.headroom import NONE, Headroom, plan_ahead
+from modelyard.autoscaling.offered import replicas_offered
 from modelyard.autoscaling.regret import Step, shrink_delay
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.state import Group, State
@@ -58,14 +59,14 @@ def _because(delay: float, settings: FleetSettings) -> str:
 def set_targets(
     group: Group, analysis: Assessment, settings: FleetSettings, now: float, load: ModelLoad | None = None
 ) -> None:
-    """Set ``target``, ``reason`` and ``message`` of every state of the group; ``load`` is what head-room comes from."""
+    """Set ``target``, ``reason`` and ``message`` of every state of the group; ``load`` is what the model is offered."""
     states = group.states
     for state in states:
         observe_transition(state, settings, now)
         state.target = state.base
     partial = partial_hold(states, settings, now)
     ahead = NONE
-    if load is not None:
+    if load is not None and group.slo is None:  # the SLO form plans ahead by itself
         able = [s for s in states if not s.overdue and _room_up(s, 1, group, settings)]
         ahead = plan_ahead(load, able, settings, now)
     numbers = analysis.numbers()
@@ -73,7 +74,8 @@ def set_targets(
         text = f"{_reporting(states, analysis)}: holding still, {partial:.0f} s to go"
         _say(states, "PartialMetrics", f"{text}; {numbers}")
     elif analysis.scale_up:
-        _scale_up(group, analysis, settings, ahead, numbers)
+        offered = replicas_offered(states, load, analysis.waiting, ahead.factor, settings, now)
+        _scale_up(group, analysis, settings, ahead, numbers, offered)
     elif ahead.text and _scale_ahead(group, analysis, settings, ahead, numbers):
         pass
     elif blocker := next((state for state in states if state.moving), None):
@@ -98,9 +100,19 @@ def _provided(states: Sequence[State], analysis: Assessment) -> float:
     return sum((s.base - (s.pending if s.overdue else 0)) * analysis.worth(s) for s in states) - analysis.lost
 
 
-def _scale_up(group: Group, analysis: Assessment, settings: FleetSettings, ahead: Headroom, numbers: str) -> None:
+def _scale_up(
+    group: Group,
+    analysis: Assessment,
+    settings: FleetSettings,
+    ahead: Headroom,
+    numbers: str,
+    offered: int | None,
+) -> None:
+    """``offered`` is the replicas that the offered load needs at most, where that is known."""
     states, unit = group.states, analysis.unit
     wanted = analysis.wanted(ahead.factor)
+    if offered is not None:
+        wanted = min(wanted, offered * _mean_worth(states, analysis))
     provided = _provided(states, analysis)
     coming = sum(s.coming for s in states) + analysis.warming
     missing = wanted - provided
@@ -125,6 +137,13 @@ def _scale_up(group: Group, analysis: Assessment, settings: FleetSettings, ahead
         _say(states, "AtMaximum", f"{text}; {numbers}")
         return
     _say(states, analysis.what_is_short, f"short of capacity ({what}): {_steps(given)}; {numbers}")
+
+
+def _mean_worth(states: Sequence[State], analysis: Assessment) -> float:
+    ready = sum(s.ready or 0 for s in states)
+    if not ready:
+        return max(map(analysis.worth, states), default=1.0)
+    return sum((s.ready or 0) * analysis.worth(s) for s in states) / ready
 
 
 def _scale_ahead(group: Group, analysis: Assessment, settings: FleetSettings, ahead: Headroom, numbers: str) -> bool:
@@ -208,15 +227,27 @@ def _scale_down(
     if not able:
         _say(states, "AtMinimum", f"could shrink, but every variant is at its minimum; {numbers}")
         return
-    if ahead.text and not any(analysis.fits({s.name: 1}, ahead.factor) for s in able):
-        _say(states, "LoadRising", f"could shrink, but {ahead.text}; {numbers}")
+    total = sum(s.base for s in states)
+
+    def fits(removed: Mapping[str, int]) -> bool:
+        # A fuller replica is slower, so that what it holds rises faster than its load.
+        left = total - sum(removed.values())
+        return left > 0 and analysis.fits(
+            removed, ahead.factor * (total / left) ** (settings.scale_down_elasticity - 1)
+        )
+
+    if not any(fits({s.name: 1}) for s in able):
+        if ahead.text:
+            _say(states, "LoadRising", f"could shrink, but {ahead.text}; {numbers}")
+        else:
+            _say(states, "SteadyState", f"as many as needed: fewer would each carry too much; {numbers}")
         return
     known = [state.memory.relax_since for state in states]
     since = now if None in known else max(time for time in known if time is not None)
     for state in states:
         state.updates["relax_since"] = since
     waited = now - since
-    budget = down_limit(sum(s.base for s in states), settings)
+    budget = down_limit(total, settings)
     delay = shrink_delay((Step(s.memory, s.base, s.base - budget) for s in able), settings.scale_down_delay, now)
     if waited < delay:
         text = f"could shrink; waiting for {delay:.0f} s without a break{_because(delay, settings)}"
@@ -228,9 +259,8 @@ def _scale_down(
     passing = sum(removed.values())
 
     def safe(state: State, step: int) -> bool:
-        return analysis.fits({**removed, state.name: removed.get(state.name, 0) + step}, ahead.factor)
+        return fits({**removed, state.name: removed.get(state.name, 0) + step})
 
-    total = sum(s.base for s in states)
     taken: list[State] = []
     for state in sorted(able, key=lambda s: (s.variant.cost, s.name), reverse=True):
         room = min(state.base - _floor(state, group), total - 1)

@@ -43,8 +43,7 @@ class Tokens(_WithPerformance):
         thresholds = config.tokens or TokenThresholds()
         performance = self._performance
         analysis = analyse_tokens(group.states, performance, config.thresholds, thresholds, settings, now, tick.backlog)
-        # The SLO form plans ahead by itself.
-        load = None if group.slo is not None else tick.fleet.signals.loads.get((group.namespace, group.model_id))
+        load = tick.fleet.signals.loads.get((group.namespace, group.model_id))
         set_targets(group, analysis, settings, now, load)
         for state in group.states:
             if state.name in analysis.stuck_pods:

@@ -29,7 +29,7 @@ from modelyard.autoscaling.targets import grow_limit, hpa_step
 
 SHORT = [(0.75, 0)] * 2
 IDLE = [(0.10, 0)] * 4
-SIGNAL = FleetSettings(actuation=Mode.SIGNAL, scale_down_delay=0, scale_down_margin=0)
+SIGNAL = FleetSettings(actuation=Mode.SIGNAL, scale_down_delay=0, scale_down_margin=0, scale_down_elasticity=1)
 
 
 class TestSaturatedLoad:
@@ -350,9 +350,19 @@ class TestScaleDown:
     def test_needs_margin(self):
         # Exactly on the documented boundary: 2 × 0.35 on one replica leaves 0.10.
         edge = [(0.35, 1), (0.35, 1)]
+        proportional = FleetSettings(scale_down_delay=0, scale_down_elasticity=1)
         assert one(Serving(load=edge), settings=EAGER).target == 1
-        assert one(Serving(load=edge), settings=FleetSettings(scale_down_delay=0)).target == 2
-        assert one(Serving(load=[(0.34, 0.8)] * 2), settings=FleetSettings(scale_down_delay=0)).target == 1
+        assert one(Serving(load=edge), settings=proportional).target == 2
+        assert one(Serving(load=[(0.34, 0.8)] * 2), settings=proportional).target == 1
+
+    def test_a_fuller_replica_is_slower(self):
+        # One replica instead of two has twice the load, and is taken to hold four times as much, not twice.
+        now = FleetSettings(scale_down_delay=0)
+        assert one(Serving(load=[(0.17, 0.4)] * 2), settings=now).target == 1
+        held = one(Serving(load=[(0.18, 0.4)] * 2), settings=now)
+        assert (held.target, held.reason) == (2, "SteadyState")
+        # Among many replicas one more or less makes little difference.
+        assert one(Serving(load=[(0.55, 0.4)] * 10), settings=now).target == 9
 
     def test_needs_time_without_a_break(self):
         minute = FleetSettings(scale_down_delay=60)
@@ -386,7 +396,7 @@ class TestScaleDown:
         assert (one(s, settings=EAGER).target, one(s, settings=EAGER).reason) == (4, "AtMinimum")
 
     def test_several_at_once_when_allowed_and_safe(self):
-        several = FleetSettings(scale_down_delay=0, max_step_down=8)
+        several = FleetSettings(scale_down_delay=0, max_step_down=8, scale_down_elasticity=1)
         assert one(Serving(load=[(0.1, 0)] * 10), settings=several).target == 2
         assert one(Serving(load=[(0.3, 0)] * 10), settings=several).target == 5
 

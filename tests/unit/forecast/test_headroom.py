@@ -52,6 +52,14 @@ class TestGrowingAhead:
         state = percentages_decide(Serving(load=CALM), settings=FleetSettings(**changes), load=load)["v1"]
         assert (state.target, state.reason) == (2, "SteadyState")
 
+    def test_a_step_is_no_rise(self):
+        # A mean over a minute makes a rise of a minute of a step, and a history of less than two says no more.
+        steep = rising(2, 0.2)
+        short, long = (ModelLoad(steep.arrivals, steep.history[-points:]) for points in (8, 9))
+        assert plan_ahead(short, [], REPAIRED, NOW).factor == 1
+        assert plan_ahead(short, [], REPAIRED.model_copy(update={"load_window": 30}), NOW).factor > 1
+        assert plan_ahead(long, [], REPAIRED, NOW).factor > 1
+
     def test_further_ahead_for_a_slow_start(self):
         slow = Serving(load=[(0.55, 0)] * 2, memory=VariantMemory(startup_seconds=285))
         fast = replace(slow, memory=VariantMemory(startup_seconds=20))
@@ -101,7 +109,7 @@ class TestGrowingAhead:
 
 
 class TestNotShrinkingAgainstARise:
-    IDLE = Serving(load=[(0.42, 0)] * 3, memory=VariantMemory(relax_since=NOW - 500))
+    IDLE = Serving(load=[(0.29, 0)] * 3, memory=VariantMemory(relax_since=NOW - 500))
 
     def test_held(self):
         assert percentages_decide(self.IDLE, settings=OFF, load=rising())["v1"].target == 2
@@ -138,7 +146,9 @@ def follow(rates, policy, replicas=3, per_request=0.09):
 def test_a_rise_is_followed_ahead_and_without_flapping():
     """From 20 to 50 requests/s within 15 minutes: 3, then up to 7 are needed."""
     rates = [20.0] * 30 + [20 + 0.5 * i for i in range(60)] + [50.0] * 60
-    ahead, reactive = follow(rates, REPAIRED), follow(rates, OFF)
+    # What these replicas hold is proportional to their load.
+    proportional = {"scale_down_elasticity": 1.0}
+    ahead, reactive = (follow(rates, policy.model_copy(update=proportional)) for policy in (REPAIRED, OFF))
     for size in (5, 6, 7):
         assert reactive.index(size) - ahead.index(size) in (8, 9), "about 135 s, start-up and a tick, earlier"
     assert ahead[-1] == reactive[-1] == 7
