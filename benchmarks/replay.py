@@ -1,6 +1,7 @@
 """How fast a replay is: the shipped hour of traffic, at its own rate and at ten times it, on one core.
 
     python benchmarks/replay.py [--rates 1 10] [--policies fixed:8,default]
+    python benchmarks/replay.py --table [--write]     the comparison of policies in docs/replay.md, instead
 
 Prints the seconds of each replay, how many times faster than the traffic it is, and the ratio to a reference in this
 file, measured in the same run: the same engines and requests with every engine advanced at every arrival and event-free
@@ -12,6 +13,8 @@ from __future__ import annotations
 import argparse
 import time
 from pathlib import Path
+
+import replay_table
 
 from modelyard.autoscaling.fleet import Key
 from modelyard.autoscaling.settings import FleetSettings
@@ -50,13 +53,18 @@ def bare(trace: Trace, replicas: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rates", type=float, nargs="+", default=[1.0, 10.0])
+    parser.add_argument("--rates", type=float, nargs="+", default=None)
     parser.add_argument("--policies", default="default,published,hpa:kv=0.6")
+    parser.add_argument("--table", action="store_true", help="the comparison of policies")
+    parser.add_argument("--write", action="store_true", help="put the comparison into docs/replay.md")
     options = parser.parse_args()
+    if options.table:
+        replay_table.main(options.rates or replay_table.RATES, options.write)
+        return
     manifests = read_manifests([MANIFESTS])
     variants = variants_of(fleet_from_files(manifests, Snapshot(), 0.0), manifests)
     recorded = read_trace(TRACE)
-    for rate in options.rates:
+    for rate in options.rates or [1.0, 10.0]:
         trace = recorded.scaled(rate=rate)
         replicas = max(2, round(rate * REPLICAS_PER_RATE))
         reference = bare(trace, replicas)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -137,6 +138,8 @@ def replay(
     except ValueError as error:
         raise InputError(str(error)) from error
     wanted = split(",".join(policy))
+    # So that a report under way is cleared up, as an interrupt from the keyboard has it.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     if out is not None:
         outputs.check_folder(out)
     if (trace is None) == (prometheus_url is None):

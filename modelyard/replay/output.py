@@ -144,6 +144,18 @@ def _cell(value: object) -> object:
 def write_folder(
     folder: Path, runs: Sequence[Run], summaries: Sequence[Summary], slo: SLO, context: dict[str, Any]
 ) -> None:
+    """``write_report`` of these runs."""
+    check_folder(folder)
+    write_report(folder, [(run.policy, timeline(run, slo)) for run in runs], summaries, slo, context)
+
+
+def write_report(
+    folder: Path,
+    lines: Sequence[tuple[str, Timeline]],
+    summaries: Sequence[Summary],
+    slo: SLO,
+    context: dict[str, Any],
+) -> None:
     """``report.json``, ``report.csv``, ``timeline.csv`` (all policies, minute by minute) and the plots.
 
     An older report in the same place is replaced as a whole. Raises ``OutputError`` when something else is there or the
@@ -155,11 +167,10 @@ def write_folder(
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-        lines = [timeline(run, slo) for run in runs]
         (temporary / REPORT).write_text(as_json(summaries, slo, context) + "\n", encoding="utf-8")
         (temporary / "report.csv").write_text(as_csv(summaries) + "\n", encoding="utf-8")
-        (temporary / "timeline.csv").write_text(_timelines(runs, lines), encoding="utf-8")
-        draw(temporary, runs, lines, slo)
+        (temporary / "timeline.csv").write_text(_timelines(lines), encoding="utf-8")
+        draw(temporary, lines, slo)
         temporary.chmod(0o755)
         _put(temporary, target)
     except OSError as error:
@@ -196,12 +207,12 @@ def _put(temporary: Path, target: Path) -> None:
         shutil.rmtree(old, ignore_errors=True)
 
 
-def _timelines(runs: Sequence[Run], lines: Sequence[Timeline]) -> str:
+def _timelines(lines: Sequence[tuple[str, Timeline]]) -> str:
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     names = [field.name for field in dataclasses.fields(Timeline)]
     writer.writerow(["policy", *names])
-    for run, line in zip(runs, lines, strict=True):
+    for policy, line in lines:
         for row in zip(*(getattr(line, name).tolist() for name in names), strict=True):
-            writer.writerow([run.policy, *(_cell(value) for value in row)])
+            writer.writerow([policy, *(_cell(value) for value in row)])
     return file.getvalue()

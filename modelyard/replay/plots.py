@@ -9,32 +9,31 @@ import numpy as np
 
 from modelyard.replay.report import Timeline
 from modelyard.replay.settings import SLO
-from modelyard.replay.simulate import Run
 
 POINTS = 720
 """More minutes than that are averaged together: a week has ten thousand."""
 
 
-def draw(folder: Path, runs: Sequence[Run], lines: Sequence[Timeline], slo: SLO) -> None:
+def draw(folder: Path, lines: Sequence[tuple[str, Timeline]], slo: SLO) -> None:
     """``replay.png``: all policies over time."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    if not runs:
+    if not lines:
         return
     figure, axes = plt.subplots(4, 1, sharex=True, figsize=(11, 11), layout="constrained")
-    first = lines[0]
+    first = lines[0][1]
     group = max(1, -(-len(first.minute) // POINTS))
     hours = _grouped(first.minute.astype(np.float64), group) / 60
     axes[0].fill_between(hours, _grouped(first.arrivals / 60.0, group), color="0.8", step="mid")
     axes[0].set_ylabel("requests per second")
     axes[0].set_title("Load")
-    for run, line in zip(runs, lines, strict=True):
-        axes[1].plot(hours, _grouped(line.replicas, group), label=run.policy, drawstyle="steps-mid")
-        axes[2].plot(hours, _grouped(line.ttft_p95, group), label=run.policy)
-        axes[3].plot(hours, 100 * _grouped(line.attainment, group), label=run.policy)
+    for policy, line in lines:
+        axes[1].plot(hours, _grouped(line.replicas, group), label=policy, drawstyle="steps-mid")
+        axes[2].plot(hours, _grouped(line.ttft_p95, group), label=policy)
+        axes[3].plot(hours, 100 * _grouped(line.attainment, group), label=policy)
     axes[1].set_title("Replicas")
     axes[1].set_ylabel("replicas")
     axes[1].set_ylim(bottom=0)

@@ -87,13 +87,13 @@ def test_a_crash_starts_a_successor_but_not_an_avalanche() -> None:
 
 
 def test_deployment_names() -> None:
-    assert deployment_names() == {"autoscale", "autoscale-once", "maintenance"}
+    assert deployment_names() == {"autoscale", "autoscale-once", "replay", "maintenance"}
 
 
 def test_a_copy_with_other_parameters_keeps_schedule_and_shift_together(tmp_path: Path) -> None:
     file = tmp_path / "prefect.yaml"
     write_with_parameters({"shift_seconds": 60, "loop": {"namespaces": ["a"]}}, file)
-    autoscale, once, maintenance = read(file)["deployments"]
+    autoscale, once, replay, maintenance = read(file)["deployments"]
     assert autoscale["schedules"][0]["interval"] == 60
     assert autoscale["parameters"]["parameters"] == {
         "interval_seconds": 15,
@@ -101,6 +101,7 @@ def test_a_copy_with_other_parameters_keeps_schedule_and_shift_together(tmp_path
         "loop": {"namespaces": ["a"]},
     }
     assert once["parameters"]["parameters"] == {"shift_seconds": 0, "loop": {"namespaces": ["a"]}}
+    assert replay == DEPLOYMENTS["replay"]
     assert maintenance == DEPLOYMENTS["maintenance"]
     with pytest.raises(ValidationError, match="interval_secconds"):
         write_with_parameters({"interval_secconds": 1}, file)

@@ -1,0 +1,274 @@
+"""The flow ``replay``: several policies side by side on recorded traffic, as one table.
+
+Deployed by ``prefect.yaml`` without a schedule, for a button or a pipeline; in the foreground by
+``python -m flows.replay --parameters @FILE``. ``modelyard replay`` does the same without Prefect.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import math
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from prefect import flow, get_run_logger
+from prefect.artifacts import TableArtifact, acreate_progress_artifact, aupdate_progress_artifact
+from prefect.client.schemas.objects import State
+from prefect.states import Completed, Failed
+from pydantic import ValidationError
+
+from flows.foreground import NO_SERVER, server_problem
+from flows.replay_parameters import ReplayParameters
+from modelyard.replay.batch import Batch, BatchResult
+from modelyard.replay.output import check_folder
+from modelyard.replay.policies.parse import CLAIRVOYANT
+from modelyard.replay.report import Summary
+from modelyard.replay.scenario import Scenario, read_world, shaped, trace_from_history
+from modelyard.replay.trace import parse_columns, read_trace
+from tasks.replay import Hearing, replay_batch, write_reports
+
+CALL_TIMEOUT = 10.0
+"""Seconds that one call about progress may take."""
+
+
+@flow(name="replay", persist_result=False, retries=0)
+async def replay(parameters: ReplayParameters) -> State[Any]:
+    """Replay every policy at every rate, some at a time, and compare them in a table.
+
+    *Failed* when one of them could not be replayed; the table then has the others.
+    """
+    log = get_run_logger()
+    for folder in _folders(parameters).values():
+        check_folder(folder)
+    scenario, source, warnings = await read_scenario(parameters)
+    for warning in warnings:
+        log.warning("%s", warning)
+    policies = parameters.chosen
+    bound = any(policy.kind == CLAIRVOYANT for policy in policies)
+    batches = [
+        Batch(scenario, policy, rate, bound)
+        for rate in parameters.rates
+        for policy in policies
+        if policy.kind != CLAIRVOYANT
+    ]
+    progress = _Progress([batch.name for batch in batches], f"{parameters.artifact_key}-progress")
+    gate = asyncio.Semaphore(parameters.parallel)
+    limited = replay_batch.with_options(timeout_seconds=parameters.timeout_seconds)
+
+    async def one(batch: Batch) -> BatchResult | Exception:
+        async with gate:
+            try:
+                return await limited(batch, Hearing(progress.tell))
+            except Exception as error:
+                return error
+
+    async with progress:
+        running = [asyncio.create_task(one(batch)) for batch in batches]
+        try:
+            found = await asyncio.gather(*running)
+        finally:
+            # A signal ends one of them; the others must not go on.
+            for task in running:
+                task.cancel()
+    done = [result for result in found if isinstance(result, BatchResult)]
+    failed = [f"{b.name}: {e}" for b, e in zip(batches, found, strict=True) if isinstance(e, Exception)]
+    if done:
+        await _table(parameters, done, source, [*warnings, *failed])
+    for rate, folder in _folders(parameters).items():
+        results = [result for result in done if result.rate == rate]
+        if results:
+            context = scenario.context(source, scenario.at_rate(rate))
+            await write_reports(folder, results, scenario.slo, context)
+    if failed:
+        return Failed(message="; ".join(failed))
+    return Completed(message=_in_short(parameters, done))
+
+
+async def read_scenario(parameters: ReplayParameters) -> tuple[Scenario, str, list[str]]:
+    """Fleet and traffic, where the traffic comes from, and warnings. Raises errors that say what to correct."""
+    with tempfile.TemporaryDirectory(prefix="modelyard-replay-") as folder:
+        files = list(parameters.manifests)
+        if parameters.manifest_text.strip():
+            text = Path(folder) / "manifest_text.yaml"
+            text.write_text(parameters.manifest_text, encoding="utf-8")
+            files.append(text)
+        world = await asyncio.to_thread(
+            read_world,
+            files,
+            parameters.fleet,
+            startup=parameters.startup_seconds,
+            profile=parameters.profile,
+            engine=parameters.engine,
+        )
+    warnings = list(world.warnings)
+    start, minutes = 0.0, None
+    if parameters.trace is not None:
+        given = parameters.trace
+        source, start, minutes = str(given.file), given.start_minute, given.minutes
+        trace = await asyncio.to_thread(read_trace, given.file, parse_columns(given.columns))
+    else:
+        past = parameters.history
+        assert past is not None, "checked by the model"
+        source = f"{past.namespace}/{past.model}"
+        trace, filled = await trace_from_history(past.prometheus_url, past.request, world.models, parameters.seed)
+        warnings += filled
+    trace = shaped(
+        trace,
+        start=start,
+        minutes=minutes,
+        diurnal=parameters.diurnal_hours,
+        prompt=parameters.prompt_scale,
+        output=parameters.output_scale,
+        seed=parameters.seed,
+    )
+    return Scenario(world, trace, parameters.slo.slo, parameters.simulation), source, warnings
+
+
+class _Progress:
+    """One progress artifact over all batches. Best effort: a server that does not answer holds up nothing."""
+
+    def __init__(self, names: Sequence[str], key: str) -> None:
+        self._shares = dict.fromkeys(names, 0.0)
+        self._key = key
+        self._artifact: UUID | None = None
+        self._writer: asyncio.Task[None] | None = None
+        self._log = get_run_logger()
+
+    def tell(self, name: str, share: float) -> None:
+        """Take note of how far a batch is (0 to 1)."""
+        self._shares[name] = share
+
+    async def __aenter__(self) -> _Progress:
+        self._writer = asyncio.create_task(self._follow())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._writer is not None
+        self._writer.cancel()
+        await asyncio.wait([self._writer])
+        await self._write()
+
+    async def _follow(self) -> None:
+        while True:
+            await self._write()
+            await asyncio.sleep(1)
+
+    async def _write(self) -> None:
+        percent = 100 * sum(self._shares.values()) / max(1, len(self._shares))
+        try:
+            async with asyncio.timeout(CALL_TIMEOUT):
+                if self._artifact is None:
+                    self._artifact = await acreate_progress_artifact(
+                        progress=percent, key=self._key, description=f"{len(self._shares)} replays"
+                    )
+                else:
+                    await aupdate_progress_artifact(self._artifact, progress=percent)
+        except Exception as error:
+            self._log.debug("progress could not be written: %s", error)
+
+
+def row(result: BatchResult) -> dict[str, Any]:
+    """A row of the table artifact."""
+    s = result.summary
+    return {
+        "policy": s.policy,
+        "rate": result.rate,
+        "replica-hours": round(s.replica_hours, 2),
+        "cost": round(s.cost, 2),
+        "× bound": _ratio(s),
+        "within SLO %": round(100 * s.attainment, 2),
+        "TTFT p95 ms": _milliseconds(s.ttft.p95),
+        "ITL p95 ms": _milliseconds(s.itl.p95),
+        "up": s.scale_ups,
+        "down": s.scale_downs,
+        "peak": s.peak_replicas,
+        "minutes below": s.minutes_below,
+        "rejected": s.rejected,
+        "killed": s.killed,
+    }
+
+
+def _ratio(summary: Summary) -> float | None:
+    bound = summary.bound
+    return round(summary.cost / bound, 2) if bound is not None and 0 < bound < math.inf else None
+
+
+def _milliseconds(seconds: float) -> float | None:
+    return None if math.isnan(seconds) else round(1000 * seconds, 1)
+
+
+async def _table(
+    parameters: ReplayParameters, done: Sequence[BatchResult], source: str, remarks: Sequence[str]
+) -> None:
+    slo = parameters.slo
+    text = (
+        f"{source}: TTFT {slo.ttft_seconds:g} s and ITL {slo.itl_seconds:g} s for {slo.attainment:.4g} of the requests"
+    )
+    artifact = TableArtifact(
+        key=parameters.artifact_key, description="; ".join([text, *remarks]), table=[row(one) for one in done]
+    )
+    async with asyncio.timeout(CALL_TIMEOUT):
+        await artifact.acreate()
+
+
+def _folders(parameters: ReplayParameters) -> dict[float, Path]:
+    """A folder for each rate."""
+    if parameters.out is None:
+        return {}
+    if len(parameters.rates) == 1:
+        return {parameters.rates[0]: parameters.out}
+    return {rate: parameters.out / f"rate-{rate:g}" for rate in parameters.rates}
+
+
+def _in_short(parameters: ReplayParameters, done: Sequence[BatchResult]) -> str:
+    enough = [one for one in done if one.summary.attainment >= parameters.slo.attainment]
+    if not enough:
+        return f"{len(done)} replays; none has {parameters.slo.attainment:.4g} of the requests within the targets"
+    best = min(enough, key=lambda one: one.summary.cost / one.rate)
+    return (
+        f"{len(done)} replays, {len(enough)} within the targets; the cheapest of these: {best.summary.policy} at rate "
+        f"{best.rate:g} for {best.summary.cost:.2f}"
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run in this terminal, recorded by the Prefect server at PREFECT_API_URL. 0: completed, 1: not, 2: not begun."""
+    options = argparse.ArgumentParser(
+        prog="python -m flows.replay", description="Replay policies side by side, recorded by a Prefect server."
+    )
+    options.add_argument("--parameters", metavar="JSON", required=True, help="the flow's parameters as JSON, or @FILE")
+    text: str = options.parse_args(arguments).parameters
+    try:
+        given = json.loads(Path(text[1:]).read_text(encoding="utf-8") if text.startswith("@") else text)
+        parameters = ReplayParameters.model_validate(given)
+    except ValidationError as error:
+        for problem in error.errors():
+            where = ".".join(str(part) for part in problem["loc"]) or "parameters"
+            print(f"error: {where}: {problem['msg']}", file=sys.stderr)
+        return 2
+    except (OSError, ValueError) as error:
+        print(f"error: --parameters: {error}", file=sys.stderr)
+        return 2
+    try:
+        return asyncio.run(_run(parameters))
+    except KeyboardInterrupt:
+        return 130
+
+
+async def _run(parameters: ReplayParameters) -> int:
+    if problem := await server_problem():
+        print(NO_SERVER.format(problem=problem), file=sys.stderr)
+        return 2
+    state = await replay(parameters, return_state=True)
+    print(f"{state.name}: {state.message}" if state.message else state.name)
+    return 0 if state.is_completed() else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,153 @@
+"""The replay flow on a real Prefect server: its table, its progress, its files, its failures, its interrupts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from prefect.client.orchestration import PrefectClient
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId, ArtifactFilterKey
+from prefect.states import State
+
+from deployments.server import PrefectServer
+from flows.replay import replay
+from flows.replay_parameters import ReplayParameters
+
+pytestmark = pytest.mark.integration
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def parameters(folder: Path | None = None, **changes: Any) -> ReplayParameters:
+    return ReplayParameters.model_validate(
+        {
+            "manifests": [str(ROOT / "config/samples/plan/manifests.yaml")],
+            "trace": {"file": str(ROOT / "benchmarks/data/azure-llm-inference-2023-conversation.csv"), "minutes": 4},
+            "policies": ["default", "fixed:1", "clairvoyant"],
+            "rates": [1, 2],
+            "out": None if folder is None else str(folder),
+            **changes,
+        }
+    )
+
+
+async def artifacts(client: PrefectClient, state: State[Any], key: str) -> list[Any]:
+    run = state.state_details.flow_run_id
+    assert run is not None
+    chosen = ArtifactFilter(key=ArtifactFilterKey(any_=[key]), flow_run_id=ArtifactFilterFlowRunId(any_=[run]))
+    return await client.read_artifacts(artifact_filter=chosen)
+
+
+async def test_every_policy_at_every_rate_becomes_a_row(client: PrefectClient, tmp_path: Path) -> None:
+    folder = tmp_path / "report"
+    ticks: list[float] = []
+
+    async def heart() -> None:
+        while True:
+            ticks.append(time.monotonic())
+            await asyncio.sleep(0.05)
+
+    beating = asyncio.create_task(heart())
+    state = await replay(parameters(folder), return_state=True)
+    beating.cancel()
+    assert state.is_completed(), state.message
+    assert state.message
+    assert "4 replays" in state.message
+    assert len(ticks) > 20, "the event loop was free meanwhile"
+    (table,) = await artifacts(client, state, "replay")
+    rows = json.loads(table.data)
+    assert [(row["policy"], row["rate"]) for row in rows] == [
+        ("default", 1.0), ("fixed:1", 1.0), ("default", 2.0), ("fixed:1", 2.0),
+    ]  # fmt: skip
+    assert all(row["× bound"] >= 1 for row in rows)
+    assert all(0 < row["within SLO %"] <= 100 for row in rows)
+    assert "TTFT 2 s" in table.description
+    (progress,) = await artifacts(client, state, "replay-progress")
+    assert float(progress.data) == 100
+    for rate in ("rate-1", "rate-2"):
+        assert sorted(path.name for path in (folder / rate).iterdir()) == [
+            "replay.png", "report.csv", "report.json", "timeline.csv",
+        ]  # fmt: skip
+    report = json.loads((folder / "rate-2/report.json").read_text())
+    assert [row["policy"] for row in report["policies"]] == ["default", "fixed:1"]
+    assert report["policies"][0]["cost"] == pytest.approx(rows[2]["cost"], abs=0.01)
+    run = state.state_details.flow_run_id
+    tasks = await client.read_task_runs()
+    names = {task.name for task in tasks if task.flow_run_id == run}
+    assert {"default ×1", "fixed:1 ×1", "default ×2", "fixed:1 ×2"} <= names
+
+
+async def test_one_that_fails_does_not_take_the_others_along(client: PrefectClient, tmp_path: Path) -> None:
+    wrong = parameters(policies=["fixed:1", "default:scale_down_delay=-5"], rates=[1])
+    state = await replay(wrong, return_state=True)
+    assert state.is_failed()
+    assert "default:scale_down_delay=-5 ×1: --policy default:scale_down_delay=-5: scale_down_delay" in str(
+        state.message
+    )
+    (table,) = await artifacts(client, state, "replay")
+    assert [row["policy"] for row in json.loads(table.data)] == ["fixed:1"]
+    assert "scale_down_delay" in table.description
+
+
+async def test_a_batch_that_takes_too_long_is_ended_with_its_process(client: PrefectClient) -> None:
+    slow = parameters(policies=["default"], rates=[1], diurnal_hours=24 * 20, timeout_seconds=4)
+    state = await replay(slow, return_state=True)
+    assert state.is_failed()
+    assert "default ×1" in str(state.message)
+    assert not [child for child in psutil.Process().children() if "multiprocessing.spawn" in " ".join(child.cmdline())]
+
+
+async def test_a_folder_that_holds_something_else_is_left_alone_before_anything_runs(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("years of work")
+    state = await replay(parameters(tmp_path, rates=[1]), return_state=True)
+    assert state.is_failed()
+    assert "holds something else than a report" in str(state.message)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_leaves_no_process_and_nothing_half_written(
+    prefect_server: PrefectServer, tmp_path: Path, number: signal.Signals
+) -> None:
+    document = tmp_path / "parameters.json"
+    out = tmp_path / "out"
+    long = parameters(out, policies=["default", "published"], rates=[1], diurnal_hours=24 * 10)
+    document.write_text(long.model_dump_json())
+    process = subprocess.Popen(
+        [sys.executable, "-m", "flows.replay", "--parameters", f"@{document}"],
+        env={**os.environ, "PREFECT_API_URL": prefect_server.api_url, "PREFECT_HOME": str(tmp_path / "home")},
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    mine = psutil.Process(process.pid)
+    children: list[psutil.Process] = []
+    try:
+        deadline = time.monotonic() + 60
+        while len(children) < 2:
+            assert time.monotonic() < deadline, "no replay began"
+            assert process.poll() is None
+            time.sleep(0.2)
+            children = [c for c in mine.children() if "spawn_main" in " ".join(c.cmdline())]
+        process.send_signal(number)
+        said, _ = process.communicate(timeout=60)
+        assert process.returncode != 0, said
+        _, alive = psutil.wait_procs(children, timeout=10)
+        assert not alive
+    finally:
+        for child in children:
+            if child.is_running():
+                child.kill()
+        process.kill()
+        process.wait()
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name != "home") == ["parameters.json"]

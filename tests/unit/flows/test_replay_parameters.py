@@ -1,0 +1,88 @@
+"""The parameters of the replay flow, and what it makes of them before anything runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from prefect.utilities.callables import parameter_schema
+from pydantic import ValidationError
+
+from flows.replay import main, read_scenario
+from flows.replay import replay as replay_flow
+from flows.replay_parameters import ReplayParameters
+from modelyard.replay.history import Gaps
+
+ROOT = Path(__file__).resolve().parents[3]
+MANIFESTS = ROOT / "config/samples/plan/manifests.yaml"
+TRACE = ROOT / "benchmarks/data/azure-llm-inference-2023-conversation.csv"
+PAST = {"namespace": "chat", "model": "m", "begin": "2026-01-31T08:00Z", "end": "2026-01-31T09:00+00:00"}
+
+
+def given(**changes: Any) -> dict[str, Any]:
+    document = {"manifests": [str(MANIFESTS)], "trace": {"file": str(TRACE), "minutes": 2}}
+    return {name: value for name, value in {**document, **changes}.items() if value is not None}
+
+
+def test_the_form_offers_and_checks_every_field() -> None:
+    schema = parameter_schema(replay_flow).model_dump()
+    form = schema["definitions"]["ReplayParameters"]
+    assert all(field.get("description") for field in form["properties"].values())
+    assert form["additionalProperties"] is False
+    validator = jsonschema.Draft202012Validator(schema)
+    validator.validate({"parameters": given()})
+    validator.validate({"parameters": given(trace=None, history=PAST)})
+    for wrong in (given(rates=[0]), given(polices=["default"]), given(slo={"ttft_seconds": 0}), given(parallel=0)):
+        with pytest.raises(jsonschema.ValidationError):
+            validator.validate({"parameters": wrong})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"trace": None}, "either trace or history"),
+        ({"history": PAST}, "either trace or history"),
+        ({"manifests": None}, "manifests, or give them as manifest_text"),
+        ({"policies": ["clairvoyant"]}, "name a policy to compare with it"),
+        ({"policies": ["hpa:heat=2"]}, "--policy hpa:heat=2: unknown: heat"),
+        ({"policies": ["guess"]}, "--policy guess: unknown"),
+        ({"rates": [1, 1.0]}, "each only once"),
+        ({"trace": {"file": "x.csv", "columns": "when=T"}}, "--columns when=T"),
+        ({"trace": None, "history": {**PAST, "end": "2026-01-31T08:00Z"}}, "must be at least one step"),
+        ({"artifact_key": "Two Words"}, "should match pattern"),
+    ],
+)
+def test_parameters_that_cannot_work_are_refused_at_once(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        ReplayParameters.model_validate(given(**changes))
+
+
+def test_a_history_is_asked_for_in_utc() -> None:
+    past = ReplayParameters.model_validate(given(trace=None, history={**PAST, "gaps": "zero"})).history
+    assert past is not None
+    request = past.request
+    assert (request.end - request.start, request.start % 3600, request.gaps) == (3600, 0, Gaps.ZERO)
+
+
+async def test_the_scenario_is_that_of_the_files_or_the_text() -> None:
+    files = ReplayParameters.model_validate(given(prompt_scale=2))
+    text = ReplayParameters.model_validate(given(prompt_scale=2, manifests=None, manifest_text=MANIFESTS.read_text()))
+    first, source, warnings = await read_scenario(files)
+    second, _, _ = await read_scenario(text)
+    assert first.world.variants == second.world.variants
+    assert [str(spec.key) for spec in first.world.variants] == ["chat/llama-8b-h100", "chat/llama-8b-l40s"]
+    assert source == str(TRACE)
+    assert not warnings
+    assert first.trace.duration == 120
+    plain, _, _ = await read_scenario(ReplayParameters.model_validate(given()))
+    assert first.trace.prompt.sum() == pytest.approx(2 * plain.trace.prompt.sum())
+    assert len(first.at_rate(3)) == 3 * len(first.trace)
+
+
+def test_the_command_refuses_what_the_form_would(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["--parameters", '{"rates": [-1]}']) == 2
+    assert "error: rates.0: Input should be greater than 0" in capsys.readouterr().err
+    assert main(["--parameters", f"@{tmp_path}/none.json"]) == 2
+    assert "error: --parameters:" in capsys.readouterr().err
