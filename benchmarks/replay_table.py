@@ -32,7 +32,7 @@ from modelyard.replay.trace import Trace, read_trace
 ROOT = Path(__file__).resolve().parent.parent
 TRACE = ROOT / "benchmarks/data/azure-llm-inference-2023-conversation.csv"
 PAGE = ROOT / "docs/replay.md"
-BEGIN, END = "<!-- table: comparison -->", "<!-- end -->"
+BEGIN, END = "<!-- comparison -->", "<!-- end of comparison -->"
 RATES = (1.0, 5.0, 20.0)
 MODEL = "llama-8b"
 ACCELERATORS = (("l40s", 12.0), ("h100", 40.0))
