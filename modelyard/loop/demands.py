@@ -18,9 +18,9 @@ SLO = "slo"
 
 
 def needs_loads(variants: Iterable[Variant], settings: FleetSettings) -> bool:
-    """Whether offered load is needed: to size the SLO form, or for the head-room of the saturation form."""
-    headroom = settings.headroom and settings.compatibility is Compatibility.REPAIRED
-    return any(headroom or variant.form == SLO for variant in variants)
+    """Whether offered load is needed: to size the SLO form, and to bound growth and plan ahead in repaired mode."""
+    repaired = settings.compatibility is Compatibility.REPAIRED
+    return any(repaired or variant.form == SLO for variant in variants)
 
 
 def slo_namespaces(variants: Iterable[Variant]) -> set[str]:

@@ -42,14 +42,14 @@ def variant(name: str = "v", namespace: str = "chat", slo: SLOSpec | None = None
     ("variants", "settings", "needed"),
     [
         ([variant()], FleetSettings(), True),
-        ([variant()], FleetSettings(headroom=False), False),
+        ([variant()], FleetSettings(headroom=False), True),
         ([variant()], FleetSettings(compatibility=Compatibility.PUBLISHED), False),
         ([variant(), variant("w", slo=SLO)], FleetSettings(headroom=False), True),
         ([variant(slo=SLO)], FleetSettings(compatibility=Compatibility.PUBLISHED), True),
         ([], FleetSettings(), False),
     ],
 )
-def test_loads_are_needed_for_headroom_and_for_the_slo_form(
+def test_loads_are_needed_to_bound_growth_and_for_the_slo_form(
     variants: list[Variant], settings: FleetSettings, needed: bool
 ) -> None:
     assert needs_loads(variants, settings) is needed
