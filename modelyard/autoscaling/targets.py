@@ -219,6 +219,13 @@ def _why_not(states: Sequence[State], group: Group) -> str:
     return ", ".join(parts)
 
 
+def _idle(states: Sequence[State]) -> bool:
+    """Whether every reporting replica says that it neither works on anything nor has anything waiting."""
+    return all(
+        signal.running == 0 and not signal.waiting and not signal.kv for state in states for signal, _ in state.units
+    )
+
+
 def _scale_down(
     group: Group, analysis: Assessment, settings: FleetSettings, now: float, ahead: Headroom, numbers: str
 ) -> None:
@@ -248,7 +255,9 @@ def _scale_down(
         state.updates["relax_since"] = since
     waited = now - since
     budget = down_limit(total, settings)
-    delay = shrink_delay((Step(s.memory, s.base, s.base - budget) for s in able), settings.scale_down_delay, now)
+    delay = settings.scale_down_delay
+    if not _idle(states):  # a load that is gone is at no edge between two sizes, whatever was regretted before
+        delay = shrink_delay((Step(s.memory, s.base, s.base - budget) for s in able), delay, now)
     if waited < delay:
         text = f"could shrink; waiting for {delay:.0f} s without a break{_because(delay, settings)}"
         _say(states, "ScaleDownDelayed", f"{text}; {numbers}")

@@ -198,7 +198,8 @@ def _relax(
     wish = _changes(states, work.wanted)
     budget = down_limit(sum(s.base for s in group.states), settings)
     steps = (Step(s.memory, s.base, max(s.base - budget, work.wanted[s.name])) for s in down)
-    delay = shrink_delay(steps, settings.scale_down_delay, now)
+    # A load that is gone is at no edge between two sizes, whatever was regretted before.
+    delay = settings.scale_down_delay if work.idle else shrink_delay(steps, settings.scale_down_delay, now)
     left = delay - (now - since)
     if left > 0:
         text = f"{wish} would do; waiting for {delay:.0f} s without a break, {left:.0f} s to go"

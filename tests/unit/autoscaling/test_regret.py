@@ -61,6 +61,13 @@ def test_the_decision_waits_and_says_why(ago, target):
         assert record.memory.shrunk_at == NOW
 
 
+def test_a_load_that_is_gone_is_at_no_edge():
+    """Nothing runs and nothing waits: idle replicas are not kept for what was regretted under load."""
+    memory = VariantMemory(relax_since=NOW - 130, regrets=3, regretted=2, regretted_at=NOW - 600)
+    assert one(Serving(load=((0.0, 0.0),) * 3, running=0, desired=3, memory=memory)).target == 2
+    assert one(Serving(load=((0.0, 0.0),) * 3, running=1, desired=3, memory=memory)).target == 3
+
+
 def test_growing_again_is_remembered_as_regret():
     memory = VariantMemory(shrunk_at=NOW - 60)
     record = one(Serving(load=((0.95, 9.0),) * 2, desired=2, memory=memory))
