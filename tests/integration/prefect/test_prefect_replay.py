@@ -15,8 +15,15 @@ from typing import Any
 import psutil
 import pytest
 from prefect.client.orchestration import PrefectClient
-from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId, ArtifactFilterKey
+from prefect.client.schemas.filters import (
+    ArtifactFilter,
+    ArtifactFilterFlowRunId,
+    ArtifactFilterKey,
+    TaskRunFilter,
+    TaskRunFilterFlowRunId,
+)
 from prefect.states import State
+from prefect_support import until
 
 from deployments.server import PrefectServer
 from flows.replay import replay
@@ -81,9 +88,14 @@ async def test_every_policy_at_every_rate_becomes_a_row(client: PrefectClient, t
     assert [row["policy"] for row in report["policies"]] == ["default", "fixed:1"]
     assert report["policies"][0]["cost"] == pytest.approx(rows[2]["cost"], abs=0.01)
     run = state.state_details.flow_run_id
-    tasks = await client.read_task_runs()
-    names = {task.name for task in tasks if task.flow_run_id == run}
-    assert {"default ×1", "fixed:1 ×1", "default ×2", "fixed:1 ×2"} <= names
+    assert run is not None
+    mine = TaskRunFilter(flow_run_id=TaskRunFilterFlowRunId(any_=[run]))
+
+    async def all_named() -> bool:
+        names = {task.name for task in await client.read_task_runs(task_run_filter=mine)}
+        return {"default ×1", "fixed:1 ×1", "default ×2", "fixed:1 ×2"} <= names
+
+    await until(all_named, "a task run for every policy and rate: they are recorded late")
 
 
 async def test_one_that_fails_does_not_take_the_others_along(client: PrefectClient, tmp_path: Path) -> None:
