@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from itertools import pairwise
 from pathlib import Path
 
@@ -162,8 +163,9 @@ async def test_a_shift_that_loses_the_lease_stops_writing_at_once(
 async def test_the_table_is_one_artifact_per_shift_updated_in_place(
     parameters: Parameters, prefect_server: PrefectServer, client: PrefectClient
 ) -> None:
-    state = await shift(parameters(lease_name="modelyard-autoscale-artifacts", change=2, rows=3))
-    named = ArtifactFilter(key=ArtifactFilterKey(any_=["autoscale-artifacts-decisions"]))
+    name = f"artifacts-{uuid.uuid4().hex[:8]}"
+    state = await shift(parameters(lease_name=f"modelyard-autoscale-{name}", change=2, rows=3))
+    named = ArtifactFilter(key=ArtifactFilterKey(any_=[f"autoscale-{name}-decisions"]))
     versions = await client.read_artifacts(artifact_filter=named)
     assert len(versions) == 1
     described = re.fullmatch(r"Decisions of tick (\d+): 1 scaled", versions[0].description or "")
