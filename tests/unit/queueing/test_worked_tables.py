@@ -79,3 +79,10 @@ def test_candidates_of_the_worked_fleet(
     at = analyse_one(*profile, load / 60 / replicas)
     assert at.itl == pytest.approx(itl, abs=6e-4)
     assert at.ttft == pytest.approx(ttft, abs=0.06)
+
+
+def test_the_documented_rounding_of_load_and_tokens_changes_nothing() -> None:
+    """2400.04 requests a minute of 511 tokens, what the rounding path makes of it: the same three replicas."""
+    sized = size_one(*P[:5], 511, 256, ttft=500, itl=10, published=True)
+    assert 2400.04 / 60 / sized.rate == pytest.approx(2.1332, abs=6e-4)
+    assert ceil(2400.04 / 60 / sized.rate) == 3
