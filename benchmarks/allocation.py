@@ -20,7 +20,7 @@ from itertools import zip_longest
 
 import pulp
 
-from modelyard.autoscaling.allocation import Allocation, Demand, Option, allocate, allocate_greedy
+from modelyard.autoscaling.mixing import Allocation, Demand, Option, allocate, allocate_greedy
 
 TYPES = tuple(f"T{i}" for i in range(8))
 PRICES = tuple(10 * 1.5**i for i in range(8))

@@ -16,21 +16,11 @@ import time
 from collections.abc import Callable
 
 from modelyard.autoscaling.decide import decide
-from modelyard.autoscaling.fleet import (
-    Condition,
-    Fleet,
-    Key,
-    OwnerRef,
-    Pod,
-    PodSignal,
-    Signals,
-    TargetRef,
-    Variant,
-    Workload,
-    WorkloadId,
-)
-from modelyard.autoscaling.memory import VariantMemory
+from modelyard.autoscaling.fleet import Fleet, Variant
 from modelyard.autoscaling.settings import Compatibility, FleetSettings
+from modelyard.autoscaling.variants.memory import VariantMemory
+from modelyard.metrics.values import PodSignal, Signals
+from modelyard.objects import Condition, Key, OwnerRef, Pod, TargetRef, Workload, WorkloadId
 
 NOW = 1_700_000_000.0
 MODEL_VARIANTS = 2

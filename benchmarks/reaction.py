@@ -18,8 +18,8 @@ from pathlib import Path
 
 from deployments.demo.run import running
 from deployments.demo.scenario import NAMESPACE, Scenario
+from modelyard.autoscaling.live.collect import VARIANTS as KIND
 from modelyard.cluster import DEPLOYMENTS
-from modelyard.loop.collect import VARIANTS as KIND
 
 INTERVAL = 15.0
 ROUNDS = [("llama-l40s", 2), ("llama-l40s", 3), ("llama-h100", 2), ("llama-h100", 3), ("llama-h100", 4)]

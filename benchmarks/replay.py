@@ -16,13 +16,13 @@ from pathlib import Path
 
 import replay_table
 
-from modelyard.autoscaling.fleet import Key
+from modelyard.autoscaling.offline.fleet import fleet_from_files
+from modelyard.autoscaling.offline.manifests import read_manifests
+from modelyard.autoscaling.offline.snapshot import Snapshot
 from modelyard.autoscaling.settings import FleetSettings
-from modelyard.local.engine.config import PROFILES
-from modelyard.local.engine.core import EngineCore
-from modelyard.loop.manifests import read_manifests
-from modelyard.loop.offline import fleet_from_files
-from modelyard.loop.snapshot import Snapshot
+from modelyard.engine.config import PROFILES
+from modelyard.engine.core import EngineCore
+from modelyard.objects import Key
 from modelyard.replay.policies.base import Fixed
 from modelyard.replay.policies.parse import factory, split
 from modelyard.replay.report import summarize

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from modelyard.local.engine.config import PROFILES
+from modelyard.engine.config import PROFILES
 from modelyard.replay.batch import Batch, BatchResult, replay
 from modelyard.replay.policies.parse import split
 from modelyard.replay.scenario import Scenario, World, read_world

@@ -24,8 +24,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from modelyard.autoscaling.queueing.profiles import Profiles
-from modelyard.autoscaling.queueing.sizing import Targets, size
+from modelyard.autoscaling.sizing.profiles import Profiles
+from modelyard.autoscaling.sizing.sizes import Targets, size
 
 Row = tuple[float, float, float, float, int, float, float]
 

@@ -36,13 +36,13 @@ from tick_fleet.cpu import server_seconds
 from tick_fleet.engines import KEEP_ALIVE, FleetSource, PageServer
 from tick_fleet.objects import PODS_PER_OBJECT, SPACE, grow, planned, prepare
 
+from modelyard.autoscaling.live.settings import LoopSettings
+from modelyard.autoscaling.live.tick import Loop, Tick
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.cluster import DEPLOYMENTS, Cluster, ClusterSettings
 from modelyard.local.binaries.obtain import ensure
 from modelyard.local.settings import Component, StackSettings
 from modelyard.local.stack import LocalStack
-from modelyard.loop.settings import LoopSettings
-from modelyard.loop.tick import Loop, Tick
 
 FLEETS = ("saturation", "mixed")
 SCRAPE_INTERVAL = 15

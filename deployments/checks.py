@@ -1,6 +1,6 @@
 """What must hold before and after an installation, checked loudly because it fails silently otherwise.
 
-Called by ``deployments.bootstrap``. Each function returns sentences; none means all is well.
+Each function returns sentences; none means all is well.
 """
 
 from __future__ import annotations

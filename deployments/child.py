@@ -1,4 +1,4 @@
-"""A long-running child process with a log: started, watched, stopped by its id. Used by server, worker and demo."""
+"""A long-running child process with a log: started, watched, stopped by its id."""
 
 from __future__ import annotations
 

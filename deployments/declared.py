@@ -1,7 +1,4 @@
-"""prefect.yaml as data, and copies of it with other parameters for the autoscale deployment.
-
-Used by ``deployments.bootstrap`` (``--autoscale``), by the demo, and by the tests.
-"""
+"""prefect.yaml as data, and copies of it with other parameters for the autoscale deployment."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The environment of the processes this package starts: the profile files, the server's address, where the code is.
-
-Used by ``deployments.server``, ``deployments.worker`` and ``deployments.bootstrap``.
-"""
+"""The environment of the processes this package starts: the profile files, the server's address, where the code is."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Everything of Prefect that Modelyard needs, on this machine: server, deployments and automations, worker.
-
-Used by the demo: ``async with PrefectStack(home) as prefect: ...`` (or ``with``).
-"""
+"""Everything of Prefect that Modelyard needs, on this machine: server, deployments and automations, worker."""
 
 from __future__ import annotations
 

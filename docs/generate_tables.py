@@ -24,17 +24,17 @@ from pydantic_core import PydanticUndefined
 
 from flows.maintenance import MaintenanceParameters
 from flows.parameters import AutoscaleParameters
+from modelyard.autoscaling.bindings.memory import BindingMemory
 from modelyard.autoscaling.fleet import Variant
-from modelyard.autoscaling.memory import ANNOTATION as STATE
-from modelyard.autoscaling.memory import SLOMemory, VariantMemory
-from modelyard.autoscaling.policies.memory import BindingMemory
+from modelyard.autoscaling.live import observe
+from modelyard.autoscaling.live.exporter import GaugeCollector
+from modelyard.autoscaling.live.fleetwatch import Fleetwatch
+from modelyard.autoscaling.live.prediction import ANNOTATION as PREDICTION
+from modelyard.autoscaling.live.settings import LoopSettings
 from modelyard.autoscaling.settings import FleetSettings
-from modelyard.loop import observe
-from modelyard.loop.exporter import GaugeCollector
-from modelyard.loop.fleetwatch import Fleetwatch
-from modelyard.loop.prediction import ANNOTATION as PREDICTION
-from modelyard.loop.settings import LoopSettings
-from modelyard.prometheus.client import PrometheusSettings
+from modelyard.autoscaling.variants.memory import ANNOTATION as STATE
+from modelyard.autoscaling.variants.memory import SLOMemory, VariantMemory
+from modelyard.metrics.client import PrometheusSettings
 
 FOLDER = Path(__file__).resolve().parent
 SAMPLE = FOLDER.parent / "config" / "samples" / "variantautoscaling-slo.yaml"

@@ -13,7 +13,7 @@ from prefect.client.schemas.objects import State
 
 from flows.parameters import AutoscaleParameters
 from flows.shift_run import run_shift
-from modelyard.loop.tick import Loop, Tick
+from modelyard.autoscaling.live.tick import Loop, Tick
 
 
 @flow(name="autoscale", persist_result=False, retries=0)

@@ -1,4 +1,4 @@
-"""How late a run begins, and whether its moment has passed. Called by ``flows.autoscale``.
+"""How late a run begins, and whether its moment has passed.
 
 After an outage Prefect starts every run it missed, oldest first; without this guard each would drive the fleet once.
 """

@@ -9,7 +9,7 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from modelyard.loop.settings import LoopSettings
+from modelyard.autoscaling.live.settings import LoopSettings
 
 NAME = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 

@@ -1,7 +1,5 @@
 """One shift of the autoscaling loop: hold the Lease, tick on time, survive failures, hand over.
 
-Called by ``flows.shift_run``.
-
 A shift never writes without the Lease. It waits for it (hot standby), goes back to waiting when it loses it, and gives
 it up a little early, so that the next run, already started and waiting for its moment, misses no tick.
 """
@@ -17,8 +15,8 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 
 from flows.parameters import AutoscaleParameters
-from modelyard.loop.cadence import Cadence, Slot, shift_cadence
-from modelyard.loop.settings import LoopSettings
+from modelyard.autoscaling.live.settings import LoopSettings
+from modelyard.reconcile.cadence import Cadence, Slot, shift_cadence
 from tasks.actuate import actuate
 from tasks.collect import collect
 from tasks.controller import LeaseHandle, Stages, TickSpace
@@ -35,9 +33,9 @@ Log = logging.Logger | logging.LoggerAdapter[logging.Logger]
 
 
 LoopType = Callable[[LoopSettings], AbstractAsyncContextManager[Stages]]
-"""Makes a loop, to be opened for one shift: ``modelyard.loop.tick.Loop``."""
+"""Makes a loop, to be opened for one shift: ``modelyard.autoscaling.live.tick.Loop``."""
 TickType = Callable[[int], TickSpace]
-"""Makes the workspace of a tick from its number: ``modelyard.loop.tick.Tick``."""
+"""Makes the workspace of a tick from its number: ``modelyard.autoscaling.live.tick.Tick``."""
 
 
 @dataclass

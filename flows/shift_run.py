@@ -1,7 +1,4 @@
-"""A shift as a flow run: skipped when its moment has passed, else run, and its outcome told as a state.
-
-Called by ``flows.autoscale``.
-"""
+"""A shift as a flow run: skipped when its moment has passed, else run, and its outcome told as a state."""
 
 from __future__ import annotations
 

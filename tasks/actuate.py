@@ -1,4 +1,4 @@
-"""Stage three of a tick as a task: write what was decided. Called by ``flows.shift`` while it holds the Lease."""
+"""Stage three of a tick as a task: write what was decided."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stage one of a tick as a task: read cluster and Prometheus. Called by ``flows.shift``."""
+"""Stage one of a tick as a task: read cluster and Prometheus."""
 
 from __future__ import annotations
 

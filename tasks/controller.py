@@ -1,4 +1,5 @@
-"""What the tasks and the shift need of a loop: the shape of ``modelyard.loop.tick.Loop`` and of the cluster's Lease.
+"""What the tasks and the shift need of a loop: the shape of ``modelyard.autoscaling.live.tick.Loop`` and of the
+cluster's Lease.
 
 Protocols rather than the classes, so that a shift can be driven by any loop, and Prefect sees opaque objects only.
 """

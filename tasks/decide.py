@@ -1,4 +1,4 @@
-"""Stage two of a tick as a task: decide for every variant. Called by ``flows.shift``."""
+"""Stage two of a tick as a task: decide for every variant."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a shift tells Prefect: one table artifact updated in place, one event per scaling. Called by ``flows.shift``.
+"""What a shift tells Prefect: one table artifact updated in place, one event per scaling.
 
 Best effort by design: the truth is in the resources' status. Every call has a timeout, a failure is logged once, and
 an unreachable Prefect API never holds up a tick.

@@ -1,4 +1,4 @@
-"""Corrections to runs that Prefect left in a state nothing will ever change. Called by ``flows.maintenance``."""
+"""Corrections to runs that Prefect left in a state nothing will ever change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stage four of a tick as a task: Kubernetes Events, and the tick's table. Called by ``flows.shift``."""
+"""Stage four of a tick as a task: Kubernetes Events, and the tick's table."""
 
 from __future__ import annotations
 

@@ -16,6 +16,8 @@ from typing import Any
 
 from fleet_fixture import ready_status
 
+from modelyard.autoscaling.live.bindings.objects import BINDINGS, POLICIES
+from modelyard.autoscaling.live.collect import VARIANTS
 from modelyard.cluster import (
     CONFIG_MAPS,
     DEPLOYMENTS,
@@ -26,8 +28,6 @@ from modelyard.cluster import (
     Cluster,
     ResourceType,
 )
-from modelyard.loop.collect import VARIANTS
-from modelyard.loop.policies.objects import BINDINGS, POLICIES
 from tick_fleet.engines import Engine, pod_address
 
 SPACE = "fleet"

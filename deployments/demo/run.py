@@ -1,4 +1,4 @@
-"""Run the demonstration from nothing to the verdict. Called by ``modelyard demo`` (and so by ``make demo``).
+"""Run the demonstration from nothing to the verdict.
 
 Starts a local cluster, Prefect and the exporter; deploys three copies of one model on two accelerators, each scaled
 another way; replays the same real traffic through each; lets the deployed, scheduled flow scale them; tells what
@@ -33,18 +33,18 @@ from deployments.demo.story import Played
 from deployments.demo.watch import BINDINGS, Endpoints, Sample, sample
 from deployments.profile import ROOT, free_port
 from deployments.stack import PrefectStack
+from modelyard.autoscaling.live import observe
+from modelyard.autoscaling.live.collect import VARIANTS
 from modelyard.cluster import Cluster, ClusterSettings
 from modelyard.cluster.crd_install import install_crds
-from modelyard.demo.traffic.latency import summarize
-from modelyard.demo.traffic.replay import Replay, ReplaySettings
-from modelyard.demo.traffic.trace import Trace, read_trace
 from modelyard.local.settings import StackSettings, default_nodes
 from modelyard.local.stack import LocalStack
-from modelyard.loop import observe
-from modelyard.loop.collect import VARIANTS
-from modelyard.prometheus.client import Prometheus, PrometheusSettings
+from modelyard.metrics.client import Prometheus, PrometheusSettings
 from modelyard.resources import KINDS
 from modelyard.resources.crd import crd
+from modelyard.traffic.latency import summarize
+from modelyard.traffic.replay import Replay, ReplaySettings
+from modelyard.traffic.trace import Trace, read_trace
 
 TRACE = ROOT / "benchmarks" / "data" / "azure-llm-inference-2023-conversation.csv"
 FIRST_RUN_AFTER = 24

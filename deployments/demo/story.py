@@ -1,4 +1,4 @@
-"""The demonstration's outcome for people: a table of why, cost, a picture, and the verdict. Called by ``run``."""
+"""The demonstration's outcome for people: a table of why, cost, a picture, and the verdict."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from rich.table import Table
 
 from deployments.demo.scenario import SLO_ITL, SLO_TTFT, Copy, Scenario
 from deployments.demo.watch import Sample
-from modelyard.demo.traffic.latency import attainment, summarize
-from modelyard.demo.traffic.replay import RequestResult
+from modelyard.traffic.latency import attainment, summarize
+from modelyard.traffic.replay import RequestResult
 
 
 @dataclass(frozen=True)

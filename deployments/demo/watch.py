@@ -1,4 +1,4 @@
-"""What happened during the demonstration, sampled from the outside as a user would see it. Called by ``run``."""
+"""What happened during the demonstration, sampled from the outside as a user would see it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from deployments.demo.scenario import PORT, Copy, Form, Scenario
+from modelyard.autoscaling.live import observe
+from modelyard.autoscaling.live.collect import VARIANTS
 from modelyard.cluster import DEPLOYMENTS, PODS, Cluster, ClusterError, ResourceType
-from modelyard.demo.traffic.router import Endpoint
-from modelyard.loop import observe
-from modelyard.loop.collect import VARIANTS
-from modelyard.prometheus.client import Prometheus, PrometheusError
+from modelyard.metrics.client import Prometheus, PrometheusError
+from modelyard.objects import parse
 from modelyard.resources import AutoscalingPolicyBinding
+from modelyard.traffic.router import Endpoint
 
 BINDINGS = ResourceType.of_resource(AutoscalingPolicyBinding)
 
@@ -36,7 +37,7 @@ class Endpoints:
         async for event in cluster.watch(PODS, self.namespace):
             if event.kind == "SYNC":
                 continue
-            pod = observe.pod(event.object)
+            pod = parse.pod(event.object)
             address = (event.object.get("status") or {}).get("podIP")
             if event.kind != "DELETED" and pod.ready and address:
                 url = f"http://{address}:{PORT}"
@@ -92,7 +93,7 @@ async def _one(
     names = [variant.name for variant in scenario.variants]
     created, ready = dict.fromkeys(names, 0), dict.fromkeys(names, 0)
     for item in pods.items:
-        pod = observe.pod(item)
+        pod = parse.pod(item)
         name = pod.labels.get("app", "")
         if name in created and not pod.deleting:
             created[name] += 1
@@ -127,7 +128,7 @@ async def _by_binding(cluster: Cluster, copy: Copy) -> tuple[dict[str, int], dic
     why = {
         item["metadata"]["name"]: condition.message
         for item in bindings.items
-        for condition in observe.conditions((item.get("status") or {}).get("conditions"))
+        for condition in parse.conditions((item.get("status") or {}).get("conditions"))
         if condition.type == "Ready"
     }
     return {item["metadata"]["name"]: item["spec"]["replicas"] for item in deployments.items}, why

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from modelyard.autoscaling.decision import Notice
 from modelyard.autoscaling.fleet import Consumer
-from modelyard.autoscaling.policy import MAX_REPLICAS, MIN_REPLICAS, Policy
+from modelyard.autoscaling.handling import MAX_REPLICAS, MIN_REPLICAS, Policy
+from modelyard.objects import Notice
 
 
 class Bounds(NamedTuple):

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from modelyard.autoscaling.fleet import Condition
-from modelyard.autoscaling.state import Story
+from modelyard.autoscaling.variants.state import Story
+from modelyard.objects import Condition
 
 TARGET_RESOLVED = "TargetResolved"
 METRICS_AVAILABLE = "MetricsAvailable"

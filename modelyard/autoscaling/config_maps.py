@@ -12,9 +12,8 @@ from typing import NamedTuple
 
 import yaml
 
-from modelyard.autoscaling.decision import Notice
-from modelyard.autoscaling.fleet import Key
 from modelyard.autoscaling.settings import FleetSettings
+from modelyard.objects import Key, Notice
 
 DEFAULT_ENTRY = "default"
 OLDER_SATURATION_NAMES = ("wva-saturation-scaling-config", "saturation-scaling-config", "capacity-scaling-config")

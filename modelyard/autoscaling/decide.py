@@ -1,7 +1,7 @@
 """One tick's decision: a picture of the fleet in, a record per variant out. Pure: no clock, no network, no randomness.
 
-The same function serves the live loop, ``modelyard plan``, replay and the tests. It only puts the stages in order; what
-each of them does is in its own module: ``select``, ``saturation_config`` and ``zero_config``, ``attribution``,
+The same function serves the live loop, ``modelyard plan``, replay and the tests. It only puts the stages in order;
+what each of them does is in its own module: ``select``, ``saturation_config`` and ``zero_config``, ``attribution``,
 ``strategy`` (and what it calls: ``analysis``, ``targets``, ``published``, and ``slo``), ``enforcement``, ``limiter``,
 ``bounds``, ``records``.
 """
@@ -12,31 +12,32 @@ import gc
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from modelyard.autoscaling import health
 from modelyard.autoscaling.accelerators import ACCELERATOR_LABEL, UNRESOLVED, product_of, short_name
-from modelyard.autoscaling.attribution import attribute
+from modelyard.autoscaling.bindings.claims import settled
+from modelyard.autoscaling.bindings.decide import decide_bindings
 from modelyard.autoscaling.config_maps import ObjectNotice, look_alikes
-from modelyard.autoscaling.decision import DecisionRecord, Notice, Step, TickDecision
-from modelyard.autoscaling.enforcement import enforce, wake_times
+from modelyard.autoscaling.decision import DecisionRecord, Step, TickDecision
 from modelyard.autoscaling.fleet import Fleet
 from modelyard.autoscaling.limiter import limit
-from modelyard.autoscaling.policies.claims import settled
-from modelyard.autoscaling.policies.decide import decide_bindings
-from modelyard.autoscaling.records import make_record
-from modelyard.autoscaling.saturation_config import SaturationConfigs
+from modelyard.autoscaling.published.slo import PublishedForecast
 from modelyard.autoscaling.select import Selection, leave_out_surge, select
 from modelyard.autoscaling.settings import Compatibility, FleetSettings
-from modelyard.autoscaling.slo.capacity import share_capacity
-from modelyard.autoscaling.slo.outlook import look_ahead
-from modelyard.autoscaling.slo.prepare import measure_groups, read_variants
-from modelyard.autoscaling.slo.published import PublishedForecast
-from modelyard.autoscaling.slo.strategy import Forecast
-from modelyard.autoscaling.slo.work import GroupWork
-from modelyard.autoscaling.state import Group, State
-from modelyard.autoscaling.strategy import Checked, Percentages, PublishedPercentages, Strategy, Tick
-from modelyard.autoscaling.tokens.strategy import PublishedTokens, Tokens
-from modelyard.autoscaling.wake import wake
-from modelyard.autoscaling.zero_config import ZeroConfigs
+from modelyard.autoscaling.variants import health
+from modelyard.autoscaling.variants.attribution import attribute
+from modelyard.autoscaling.variants.enforcement import enforce, wake_times
+from modelyard.autoscaling.variants.records import make_record
+from modelyard.autoscaling.variants.saturation_config import SaturationConfigs
+from modelyard.autoscaling.variants.slo.capacity import share_capacity
+from modelyard.autoscaling.variants.slo.outlook import look_ahead
+from modelyard.autoscaling.variants.slo.prepare import measure_groups, read_variants
+from modelyard.autoscaling.variants.slo.strategy import Forecast
+from modelyard.autoscaling.variants.slo.work import GroupWork
+from modelyard.autoscaling.variants.state import Group, State
+from modelyard.autoscaling.variants.strategy import Checked, Percentages, PublishedPercentages, Strategy, Tick
+from modelyard.autoscaling.variants.tokens.strategy import PublishedTokens, Tokens
+from modelyard.autoscaling.variants.wake import wake
+from modelyard.autoscaling.variants.zero_config import ZeroConfigs
+from modelyard.objects import Notice
 
 _PERCENTAGES, _PUBLISHED = Checked(Percentages()), Checked(PublishedPercentages())
 _FORECAST, _PUBLISHED_FORECAST = Forecast(_PERCENTAGES), PublishedForecast()

@@ -1,20 +1,14 @@
-"""What a decision says: one record per variant, from which status, Event, artifact, gauges and ``plan`` are rendered.
-
-Made by ``decide``; read by ``loop.actuate``, ``loop.report``, ``loop.plan`` and the tests.
-"""
+"""What a decision says: one record per target, from which status, Event, artifact, gauges and plan are rendered."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
-from modelyard.autoscaling.fleet import Condition, Key, WorkloadId
-from modelyard.autoscaling.memory import VariantMemory
-
-if TYPE_CHECKING:
-    from modelyard.autoscaling.policies.view import BindingDecision
+from modelyard.autoscaling.bindings.memory import BindingMemory
+from modelyard.autoscaling.variants.memory import VariantMemory
+from modelyard.objects import Condition, Key, Notice, WorkloadId
 
 
 class Action(StrEnum):
@@ -40,15 +34,6 @@ class Step:
     before: int | None
     after: int | None
     detail: str
-
-
-@dataclass(frozen=True, slots=True)
-class Notice:
-    """Something to tell the user as a Kubernetes Event. ``kind`` is ``Normal`` or ``Warning``."""
-
-    reason: str
-    message: str
-    kind: str = "Normal"
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +137,31 @@ class DecisionRecord:
     current_alloc: CurrentAllocation | None = None
     prediction: Prediction | None = None
     alternatives: tuple[Alternative, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BindingDecision:
+    """What one binding should do: a record per target, and what to remember and to say on the binding itself.
+
+    ``mode`` is ``Stable`` or ``Panic``. The records' ``variant`` is the binding's key, their ``form`` ``policy`` or
+    ``optimizer``; ``write`` is what to put on the target's scale subresource now.
+    """
+
+    binding: Key
+    uid: str
+    generation: int
+    resource_version: str
+    records: tuple[DecisionRecord, ...]
+    mode: str
+    conditions: tuple[Condition, ...]
+    notices: tuple[Notice, ...]
+    memory: BindingMemory
+    message: str = ""
+    units: tuple[Mapping[str, object], ...] = ()
+    """Per target, for status: name, currentReplicas, desiredReplicas, mode, lastScaleTime (epoch seconds); what is
+    not known is left out."""
+    totals: Mapping[str, object] = field(default_factory=dict)
+    """For status, over all targets: targets (names in one text), currentReplicas, desiredReplicas, mode."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """The GPU limiter: no model is promised replicas for which there is no GPU.
 
-Called by ``decide`` once per tick over the variants of all models. The repaired limiter sees what every pod of the
-cluster really uses, leaves out nodes that take no pods, fits replicas onto single nodes and hands back what does not
-make a whole replica. The published one is the documented arithmetic over totals.
+The repaired limiter sees what every pod of the cluster really uses, leaves out nodes that take no pods, fits replicas
+onto single nodes and hands back what does not make a whole replica. The published one is the documented arithmetic
+over totals.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import fsum
 
 from modelyard.autoscaling.accelerators import PRODUCT_LABELS, published_short_name, short_name
-from modelyard.autoscaling.allocation.model import LOWEST_PRIORITY
-from modelyard.autoscaling.analysis import DIGITS, variant_means
-from modelyard.autoscaling.decision import Notice, Step
+from modelyard.autoscaling.decision import Step
 from modelyard.autoscaling.fleet import Fleet
-from modelyard.autoscaling.label_selector import Matcher, parse_selector
+from modelyard.autoscaling.mixing.model import LOWEST_PRIORITY
 from modelyard.autoscaling.settings import FleetSettings
-from modelyard.autoscaling.state import State
+from modelyard.autoscaling.variants.analysis import DIGITS, variant_means
+from modelyard.autoscaling.variants.state import State
+from modelyard.objects import Notice
+from modelyard.objects.selectors import Matcher, parse_selector
 
 LIMITED_BY = "gpu-limiter"
 _VENDORS = ("nvidia.com", "amd.com", "intel.com")

@@ -1,7 +1,7 @@
 """First stage of a tick: which VariantAutoscalings are this controller's, and which of them can be decided on.
 
-Every variant that is ours gets a ``State``. Those that cannot be decided are settled here, each with the condition that
-says why; the others are returned as active, in key order.
+Every variant that is ours gets a ``State``. Those that cannot be decided are settled here, each with the condition
+that says why; the others are returned as active, in key order.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from collections import defaultdict
 from typing import NamedTuple
 
 from modelyard.autoscaling.bounds import variant_bounds
-from modelyard.autoscaling.decision import Mode, Notice
-from modelyard.autoscaling.fleet import Consumer, Fleet, Key, Variant, Workload, WorkloadId
-from modelyard.autoscaling.memory import VariantMemory
-from modelyard.autoscaling.policy import fleet_policy, variant_policy
+from modelyard.autoscaling.decision import Mode
+from modelyard.autoscaling.fleet import Consumer, Fleet, Variant
+from modelyard.autoscaling.handling import fleet_policy, variant_policy
 from modelyard.autoscaling.settings import FleetSettings
-from modelyard.autoscaling.state import State
+from modelyard.autoscaling.variants.memory import VariantMemory
+from modelyard.autoscaling.variants.state import State
+from modelyard.objects import Key, Notice, Workload, WorkloadId
 
 INSTANCE_LABEL = "wva.llmd.ai/controller-instance"
 EXCLUDE_ANNOTATION = "wva.llmd.ai/exclude"

@@ -1,4 +1,4 @@
-"""Learning how long a variant's pods take from creation to Ready. Called by ``records`` for every variant.
+"""Learning how long a variant's pods take from creation to Ready.
 
 Head-room plans that far ahead, and a scaling may take twice as long before it is given up.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from modelyard.autoscaling.fleet import Pod
+from modelyard.objects import Pod
 
 _LONGEST = 7200.0
 _TOLERANCE = 0.2

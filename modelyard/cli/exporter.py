@@ -32,8 +32,8 @@ def exporter(
 
 
 async def _serve(host: str, port: int, instance: str | None, watch_namespace: str | None) -> None:
+    from modelyard.autoscaling.live.exporter import serve
     from modelyard.cluster import Cluster, ClusterSettings
-    from modelyard.loop.exporter import serve
 
     task = asyncio.current_task()
     assert task is not None

@@ -14,9 +14,9 @@ import typer
 
 if TYPE_CHECKING:
     from modelyard.autoscaling.fleet import Fleet
+    from modelyard.autoscaling.offline.snapshot import Snapshot
     from modelyard.autoscaling.settings import FleetSettings
     from modelyard.autoscaling.what_if import Settled
-    from modelyard.loop.snapshot import Snapshot
 
 
 WHAT_IF = "What if"
@@ -108,12 +108,12 @@ def plan(
 ) -> None:
     """Show what would be decided now, and why; or what would be if. Nothing is written to the cluster."""
     from modelyard.autoscaling.decide import decide
+    from modelyard.autoscaling.offline import snapshot as snapshots
+    from modelyard.autoscaling.offline.bindings import measured
+    from modelyard.autoscaling.offline.files import PlanInputError, one_document
     from modelyard.autoscaling.settings import Compatibility, FleetSettings
     from modelyard.autoscaling.what_if import imagine, parse
     from modelyard.cli import plan_json, plan_output
-    from modelyard.loop import snapshot as snapshots
-    from modelyard.loop.plan_bindings import measured
-    from modelyard.loop.plan_files import PlanInputError, one_document
 
     question = parse(load or (), slo_ttft or (), slo_itl or (), capacity or (), without or ())
     settings = one_document(policy, FleetSettings, "give fleet settings with --policy") if policy else FleetSettings()
@@ -175,10 +175,10 @@ def _from_files(
     namespaces: list[str],
     selector: str,
 ) -> Fleet:
-    from modelyard.autoscaling.label_selector import parse_selector
-    from modelyard.loop import offline
-    from modelyard.loop.manifests import read_manifests
-    from modelyard.loop.plan_files import PlanInputError
+    from modelyard.autoscaling.offline import fleet as offline
+    from modelyard.autoscaling.offline.files import PlanInputError
+    from modelyard.autoscaling.offline.manifests import read_manifests
+    from modelyard.objects.selectors import parse_selector
 
     try:
         matches = parse_selector(selector)
@@ -197,8 +197,8 @@ def _from_files(
 
 
 async def _from_cluster(settings: FleetSettings, namespaces: list[str], selector: str, prometheus: str | None) -> Fleet:
-    from modelyard.loop.settings import LoopSettings
-    from modelyard.loop.tick import Loop, Tick
+    from modelyard.autoscaling.live.settings import LoopSettings
+    from modelyard.autoscaling.live.tick import Loop, Tick
 
     chosen = LoopSettings(prometheus_url=prometheus, namespaces=namespaces, label_selector=selector, fleet=settings)
     async with Loop(chosen) as loop:

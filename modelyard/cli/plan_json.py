@@ -1,4 +1,4 @@
-"""A plan as JSON for programs. Called by ``plan``.
+"""A plan as JSON for programs.
 
 Keys are stable, names are the records' own in camelCase, objects are named by namespace and name:
 
@@ -23,9 +23,9 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.alias_generators import to_camel
 
-from modelyard.autoscaling.decision import TickDecision
-from modelyard.autoscaling.explain_binding import blocks
-from modelyard.autoscaling.policies.view import BindingDecision, BindingView
+from modelyard.autoscaling.bindings.explain import blocks
+from modelyard.autoscaling.bindings.view import BindingView
+from modelyard.autoscaling.decision import BindingDecision, TickDecision
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.what_if import Settled
 

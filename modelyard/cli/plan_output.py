@@ -1,6 +1,6 @@
 """A plan on the terminal: what was assumed, the next tick's decisions with their reasons, where things settle.
 
-Called by ``plan``. Everything is printed as it is: messages hold brackets and colons that are no markup.
+Everything is printed as it is: messages hold brackets and colons that are no markup.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from modelyard.autoscaling.bindings.explain import binding_lines
+from modelyard.autoscaling.bindings.view import BindingView
 from modelyard.autoscaling.decision import Action, Alternative, DecisionRecord, TickDecision
 from modelyard.autoscaling.explain import lines
-from modelyard.autoscaling.explain_binding import binding_lines
-from modelyard.autoscaling.policies.view import BindingView
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.what_if import Move, Settled
 from modelyard.autoscaling.what_if.settle import End

@@ -1,4 +1,4 @@
-"""Server-side apply, with two repairs that the server does not make. Used by ``Cluster.apply``.
+"""Server-side apply, with two repairs that the server does not make.
 
 * Replicas: a manager that stops applying ``spec.replicas`` gives the field up, and where the server does not record
   that a scaler took it over (before 1.22) it falls back to 1. So the field is first handed to a second manager.

@@ -1,4 +1,4 @@
-"""``Cluster``: every call Modelyard makes to the Kubernetes API. Used by ``loop``, ``local``, ``demo`` and ``cli``.
+"""``Cluster``: every call Modelyard makes to the Kubernetes API.
 
 Objects are plain dictionaries in the API's own form. Reads and idempotent writes are repeated when the server gives no
 answer; every call ends within ``timeout`` seconds (default: the settings') by a result or a ``ClusterError``.

@@ -1,4 +1,4 @@
-"""Finds the cluster and its credentials: a kubeconfig or the pod's service account. Used by ``transport``.
+"""Finds the cluster and its credentials: a kubeconfig or the pod's service account.
 
 Parsing, tokens, client certificates and exec plugins are the ``kubernetes`` package's; what is ours is the order of
 the places, and messages that say which of them were tried.

@@ -1,4 +1,4 @@
-"""Install CustomResourceDefinitions and wait until they are served. Called by the command line, the demo and the tests.
+"""Install CustomResourceDefinitions and wait until they are served.
 
 Created or replaced rather than applied: API servers before CEL rules drop the schema parts they do not know on a plain
 write, but refuse them in a server-side apply.

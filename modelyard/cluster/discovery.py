@@ -1,4 +1,4 @@
-"""Which kinds, versions and subresources this server has. Used by ``Cluster`` to turn apiVersion and kind into a path.
+"""Which kinds, versions and subresources this server has.
 
 Reads the API's own lists, one group version at a time and only when asked, so that a broken aggregated API hurts
 nobody who does not use it.

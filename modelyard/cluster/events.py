@@ -1,4 +1,4 @@
-"""Kubernetes Events that people see in ``kubectl describe``. Used by ``Cluster.record_event``.
+"""Kubernetes Events that people see in ``kubectl describe``.
 
 A repetition of the same Event (object, reason, message) within the window raises its count instead of adding one. The
 Event's name is made from what it says, so that the count goes on when another process takes over.

@@ -1,4 +1,4 @@
-"""A Kubernetes Lease as the guarantee that there is one writer. Used by ``loop`` around a whole shift.
+"""A Kubernetes Lease as the guarantee that there is one writer.
 
 The holder renews the record; whoever finds that it has not changed for its whole duration may take it. Two rules make
 that safe without comparing clocks of different machines:

@@ -1,4 +1,4 @@
-"""Reading a whole collection, in pages or from the server's watch cache. Used by ``Cluster.list`` and the watch."""
+"""Reading a whole collection, in pages or from the server's watch cache."""
 
 from __future__ import annotations
 

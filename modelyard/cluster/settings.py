@@ -1,4 +1,4 @@
-"""How to reach the API server and how long to wait for it. Read by every module of this package."""
+"""How to reach the API server and how long to wait for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One HTTP request to the API server: credentials, timeouts, repetition, errors. Used by every module of this package.
+"""One HTTP request to the API server: credentials, timeouts, repetition, errors.
 
 Connections, TLS and credentials are those of the ``kubernetes`` package's asyncio client. Bodies are read raw and
 parsed with orjson into plain dictionaries, because its generated models cost several times more than the request.

@@ -1,6 +1,6 @@
 """A watch that never misses a change for good: it lists, follows, reconnects, and lists anew when it must.
 
-Used by ``Cluster.watch``. Where it resumes depends on how it was interrupted:
+Where it resumes depends on how it was interrupted:
 
 * the connection ended, was cut, or the server restarted: from the last resource version seen;
 * that version is no longer in the server's history (410): a new list, reported as the difference to what was known.

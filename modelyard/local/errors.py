@@ -1,4 +1,4 @@
-"""What the local cluster raises; called by everything in `modelyard.local`."""
+"""What the local cluster raises."""
 
 from __future__ import annotations
 

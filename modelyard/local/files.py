@@ -1,4 +1,4 @@
-"""Writing small files so that a reader (or a crash) never sees half of one; called by whoever keeps state."""
+"""Writing small files so that a reader (or a crash) never sees half of one."""
 
 from __future__ import annotations
 

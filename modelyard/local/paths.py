@@ -1,4 +1,4 @@
-"""Where the local cluster keeps things on disk; called by the stack, the binaries and the command line.
+"""Where the local cluster keeps things on disk.
 
 Follows the XDG base directories. `MODELYARD_HOME` moves the state of every instance, `MODELYARD_CACHE` the binaries.
 """

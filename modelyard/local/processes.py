@@ -1,4 +1,4 @@
-"""Operating-system processes by identity: start, find again, signal, wait; called by the supervisor and the node agent.
+"""Operating-system processes by identity: start, find again, signal, wait.
 
 A process is known by its pid *and* its start time, so that a recycled pid is never taken for ours. Both survive on
 disk, so a restarted supervisor or agent finds the processes of its predecessor. Linux only (/proc and pidfd).

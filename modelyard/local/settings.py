@@ -1,4 +1,4 @@
-"""What a local cluster consists of; written by the stack, read by the supervisor."""
+"""What a local cluster consists of; written by the stack."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`LocalStack`: a local cluster as an object. Used by the command line, the demo and the tests.
+"""`LocalStack`: a local cluster as an object.
 
     with LocalStack(StackSettings(components=list(CONTROL_PLANE)), directory=folder) as stack:
         ...  # stack.kubeconfig, stack.prometheus_url

@@ -1,4 +1,4 @@
-"""What the supervisor tells the outside: one file, replaced at every change; read by the stack and `status`."""
+"""What the supervisor tells the outside: one file, replaced at every change."""
 
 from __future__ import annotations
 

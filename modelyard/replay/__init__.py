@@ -2,6 +2,6 @@
 
 Answers "what would this policy have cost, and would users have noticed?" in seconds. ``trace`` reads the traffic,
 ``variants`` takes the fleet from manifests, ``fleet`` simulates it, ``metrics`` is what Prometheus would have sampled,
-``policies`` decide, ``clairvoyant`` bounds what any policy can reach, ``report`` and ``output`` say how it went.
-Called by ``modelyard replay`` and by benchmarks. No clock, no network; everything is equal for equal seeds.
+``policies`` decide, ``clairvoyant`` bounds what any policy can reach, ``report`` and ``output`` say how it went. No
+clock, no network; everything is equal for equal seeds.
 """

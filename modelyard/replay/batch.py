@@ -1,4 +1,4 @@
-"""One policy at one rate: the unit in which replays are spread over processes. Called by ``tasks.replay``.
+"""One policy at one rate: the unit in which replays are spread over processes.
 
 Everything that goes in and out can be pickled.
 """

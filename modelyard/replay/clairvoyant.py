@@ -1,4 +1,4 @@
-"""The least that any policy could pay for a trace at a given attainment: a bound, not a policy. Called by ``compare``.
+"""The least that any policy could pay for a trace at a given attainment: a bound, not a policy.
 
 **What is bounded.** Replica time as ``Run`` counts it: from creation to end, start-up included, within the trace's
 duration. The number of replicas before the first request is free to choose and costs no start-up.
@@ -9,8 +9,8 @@ duration. The number of replicas before the first request is free to choose and 
 
 seconds of its own: a step with *d* sequences lasts at least α + β·d, which is (α + β·d)/d for each; a mean step of at
 most the target means a mean *d* of at most D over the request's tokens, and 1/d is convex. This work lies between the
-request's arrival and arrival + TTFT target + (o − 1)·ITL target. Requests that miss, of which there may be
-(1 − attainment) of all, cost nothing here.
+request's arrival and arrival + TTFT target + (o − 1)·ITL target. Requests that miss, of which there may be (1 −
+attainment) of all, cost nothing here.
 
 **Replicas.** Time is cut into intervals. Two relaxations are solved, and the higher value is the bound:
 
@@ -22,8 +22,8 @@ request's arrival and arrival + TTFT target + (o − 1)·ITL target. Requests th
 
 **Limits.** It is a bound for this simulator: queueing, routing, the KV cache and the choice of what to batch are
 relaxed, so it may be below what even perfect foresight could reach, most of all when few replicas serve (a share of a
-replica is enough for light load if start-ups are short) or targets are tight against queueing. With ``jitter`` it holds
-in the mean. Missed requests are priced generously: each frees as much as the largest of its interval.
+replica is enough for light load if start-ups are short) or targets are tight against queueing. With ``jitter`` it
+holds in the mean. Missed requests are priced generously: each frees as much as the largest of its interval.
 """
 
 from __future__ import annotations

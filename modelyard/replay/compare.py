@@ -1,4 +1,4 @@
-"""Several policies on the same traffic and fleet, with the bound that none of them can beat. Called by the command."""
+"""Several policies on the same traffic and fleet, with the bound that none of them can beat."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from modelyard.autoscaling.fleet import Node
+from modelyard.autoscaling.offline.manifests import Manifest
 from modelyard.autoscaling.settings import FleetSettings
-from modelyard.loop.manifests import Manifest
+from modelyard.objects import Node
 from modelyard.replay.clairvoyant import Bound, Clairvoyant
 from modelyard.replay.policies.parse import CLAIRVOYANT, PolicyText, factory
 from modelyard.replay.report import Summary, summarize

@@ -1,7 +1,7 @@
-"""What a simulated pod's metrics endpoint would show of what a policy asks for. Called by ``policies.bindings``.
+"""What a simulated pod's metrics endpoint would show of what a policy asks for.
 
 Names, types, labels and buckets are those of vLLM, as the engine that runs as a process exposes them
-(``modelyard.local.engine.metrics``); only what is asked for is made.
+(``modelyard.engine.metrics``); only what is asked for is made.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from modelyard.autoscaling.policies.samples import Sample
-from modelyard.local.engine.core import EngineCore
-from modelyard.local.engine.stats import Histogram
-from modelyard.local.engine.vocabulary import VLLM_HISTOGRAMS
-from modelyard.loop.policies.exposition import Page
+from modelyard.autoscaling.bindings.samples import Sample
+from modelyard.autoscaling.live.bindings.exposition import Page
+from modelyard.engine.core import EngineCore
+from modelyard.engine.stats import Histogram
+from modelyard.engine.vocabulary import VLLM_HISTOGRAMS
 
 _GAUGES: Final[Mapping[str, Callable[[EngineCore], float]]] = {
     "vllm:num_requests_running": lambda core: core.num_running,

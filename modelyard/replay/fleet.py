@@ -1,8 +1,8 @@
 """The fleet in virtual time: arrivals, router, replicas that start, serve, drain and end, and a policy that scales it.
 
 One agenda of events; an engine is advanced only when something happens to it (a request comes, a first token or an end
-is due, it is sampled), and leaps over equal steps in between. Called by ``simulate``. Deterministic: equal trace,
-variants, policy, settings and seed give equal results.
+is due, it is sampled), and leaps over equal steps in between. Deterministic: equal trace, variants, policy, settings
+and seed give equal results.
 
 **Which pod goes** when replicas are removed is what the ReplicaSet controller prefers: pods not ready yet, then those
 ready for the shortest time. A removed pod gets no new requests, finishes what it has and is killed after its grace.
@@ -18,9 +18,9 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
-from modelyard.autoscaling.fleet import Key, Node
-from modelyard.local.engine.core import Rejected
-from modelyard.local.engine.request import Event, EventKind
+from modelyard.engine.core import Rejected
+from modelyard.engine.request import Event, EventKind
+from modelyard.objects import Key, Node
 from modelyard.replay.pods import Life, SimulatedPod
 from modelyard.replay.requests import Outcome, RequestLog
 from modelyard.replay.router import Router

@@ -1,4 +1,4 @@
-"""Past traffic out of Prometheus: arrivals and token means step by step, as a trace. Called by ``modelyard replay``.
+"""Past traffic out of Prometheus: arrivals and token means step by step, as a trace.
 
 Each step's rate is taken over a window around the step that holds several scrapes. What was not recorded is missing,
 never zero: a gap is an error unless the caller says what it stands for.
@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from modelyard.prometheus.client import Prometheus, Series
-from modelyard.prometheus.performance import OUTPUT_TOKENS, PROMPT_TOKENS
-from modelyard.prometheus.queries import duration, namespace_matcher, offered_load
+from modelyard.metrics.client import Prometheus, Series
+from modelyard.metrics.performance import OUTPUT_TOKENS, PROMPT_TOKENS
+from modelyard.metrics.queries import duration, namespace_matcher, offered_load
 from modelyard.replay.trace import Trace, TraceInputError, from_rates
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from datetime import UTC, datetime
 
-from modelyard.autoscaling.durations import parse_go_duration
+from modelyard.objects.durations import parse_go_duration
 
 
 class InputError(ValueError):

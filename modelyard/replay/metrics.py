@@ -1,8 +1,9 @@
 """What Prometheus would have: samples of every pod at its own phase, and the queries policies ask of them.
 
-``take`` is given to the simulated fleet as its sampler; ``signals`` and the horizontal autoscalers read. Windows, rates
-and deltas are extrapolated to the edges of their window exactly as Prometheus does it; an instant value is the newest
-sample of the last five minutes, and none once the series was marked stale, some two scrapes after the pod ended.
+``take`` is given to the simulated fleet as its sampler; ``signals`` and the horizontal autoscalers read. Windows,
+rates and deltas are extrapolated to the edges of their window exactly as Prometheus does it; an instant value is the
+newest sample of the last five minutes, and none once the series was marked stale, some two scrapes after the pod
+ended.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Reports on the terminal and as files: a table, JSON, CSV, and a folder with everything and the plots.
 
-Called by ``modelyard replay``. A folder is written beside its place and then moved there, so that an interrupt leaves
-either the old one or the new one.
+A folder is written beside its place and then moved there, so that an interrupt leaves either the old one or the new
+one.
 """
 
 from __future__ import annotations

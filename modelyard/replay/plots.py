@@ -1,4 +1,4 @@
-"""Plots of replays: load, replicas, and latency against the SLO over time. Called by ``output``."""
+"""Plots of replays: load, replicas, and latency against the SLO over time."""
 
 from __future__ import annotations
 

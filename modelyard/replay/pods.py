@@ -1,7 +1,7 @@
 """A simulated pod: one engine in virtual time, its life from creation to end, and the step times its requests saw.
 
-Made and driven by ``fleet``; read by ``metrics`` and the policies. Times are seconds from the start of the trace; pods
-that were there before it have negative ones.
+Made and driven by ``fleet``. Times are seconds from the start of the trace; pods that were there before it have
+negative ones.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from functools import lru_cache
 
-from modelyard.local.engine.core import EngineCore
-from modelyard.local.engine.request import Request
-from modelyard.local.engine.stats import EngineStats, Histogram
-from modelyard.local.engine.vocabulary import vllm_buckets
+from modelyard.engine.core import EngineCore
+from modelyard.engine.request import Request
+from modelyard.engine.stats import EngineStats, Histogram
+from modelyard.engine.vocabulary import vllm_buckets
 from modelyard.replay.variants import VariantSpec
 
 

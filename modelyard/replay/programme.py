@@ -1,4 +1,4 @@
-"""A linear or mixed-integer programme put together entry by entry, minimised by HiGHS. Used by ``clairvoyant``."""
+"""A linear or mixed-integer programme put together entry by entry, minimised by HiGHS."""
 
 from __future__ import annotations
 

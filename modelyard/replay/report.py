@@ -1,4 +1,4 @@
-"""How a replay went, in numbers: what it cost, what users noticed, how much it scaled. Called by ``output`` and tests.
+"""How a replay went, in numbers: what it cost, what users noticed, how much it scaled.
 
 Percentiles are over the requests that were answered (linear interpolation); attainment is over all of them, so that a
 request that failed counts as a miss.

@@ -1,4 +1,4 @@
-"""What became of every request: one row each, in columns. Filled by ``fleet``, read by ``report`` and the tests."""
+"""What became of every request: one row each, in columns. Filled by ``fleet``."""
 
 from __future__ import annotations
 

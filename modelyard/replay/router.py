@@ -1,4 +1,4 @@
-"""Choosing a replica for each request among the ready ones of its model. Called by ``fleet``.
+"""Choosing a replica for each request among the ready ones of its model.
 
 ``least-outstanding`` is what the demonstration's router and inference gateways do by default: the fewest requests sent
 and not answered; ties go round.

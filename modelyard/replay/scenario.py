@@ -1,4 +1,4 @@
-"""Everything a replay needs besides policy and rate, from files or from a history. Called by the command and by tasks.
+"""Everything a replay needs besides policy and rate, from files or from a history.
 
 A ``Scenario`` is plain data: it can be handed to another process.
 """
@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from modelyard.autoscaling.fleet import Node
+from modelyard.autoscaling.offline.files import one_document
+from modelyard.autoscaling.offline.fleet import fleet_from_files
+from modelyard.autoscaling.offline.manifests import Manifest, read_manifests
+from modelyard.autoscaling.offline.snapshot import Snapshot
 from modelyard.autoscaling.settings import FleetSettings
-from modelyard.loop.manifests import Manifest, read_manifests
-from modelyard.loop.offline import fleet_from_files
-from modelyard.loop.plan_files import one_document
-from modelyard.loop.snapshot import Snapshot
-from modelyard.prometheus.client import Prometheus, PrometheusSettings
+from modelyard.metrics.client import Prometheus, PrometheusSettings
+from modelyard.objects import Node
 from modelyard.replay.history import HistoryRequest, read_history, trace_of
 from modelyard.replay.policies.bindings import remarks
 from modelyard.replay.settings import SLO, SimulationSettings

@@ -1,4 +1,4 @@
-"""Which node a replica's pods get, and which replicas find none. Called by ``fleet`` where the manifests name nodes.
+"""Which node a replica's pods get, and which replicas find none.
 
 Only GPUs and node labels count. Among the nodes that fit the one with most free GPUs is taken, ties by name. Without
 nodes there is room for everything.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from modelyard.autoscaling.fleet import Node
+from modelyard.objects import Node
 from modelyard.replay.pods import SimulatedPod
 
 ANYWHERE = ""

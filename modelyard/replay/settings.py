@@ -1,7 +1,4 @@
-"""What can be set for a simulation, whatever the policy: the SLO, the router, sampling and the cluster's delays.
-
-Built by the command line and benchmarks.
-"""
+"""What can be set for a simulation, whatever the policy: the SLO, the router, sampling and the cluster's delays."""
 
 from __future__ import annotations
 

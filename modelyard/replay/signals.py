@@ -1,6 +1,6 @@
 """The sampled metrics as the ``Signals`` of a decision: what the loop's queries would have answered at that moment.
 
-Called by ``policies.modelyard`` in every tick. Each expression here mirrors one of ``modelyard.prometheus``.
+Each expression here mirrors one of ``modelyard.metrics``.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 
-from modelyard.autoscaling.fleet import ModelLoad, PodPerformance, PodSignal, Signals
+from modelyard.metrics.values import ModelLoad, PodPerformance, PodSignal, Signals
 from modelyard.replay.metrics import Metrics, PodSample, Series, delta, increase
 
 Pair = tuple[str, str]

@@ -1,7 +1,4 @@
-"""One replay: a trace, a fleet and a policy in; every request's result and every replica's life out.
-
-Called by ``modelyard replay``, by benchmarks and by tests.
-"""
+"""One replay: a trace, a fleet and a policy in; every request's result and every replica's life out."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from modelyard.autoscaling.fleet import Key, Node
+from modelyard.objects import Key, Node
 from modelyard.replay.fleet import ScaleAction, SimulatedFleet
 from modelyard.replay.metrics import Metrics
 from modelyard.replay.pods import SimulatedPod

@@ -1,7 +1,7 @@
 """Traffic as columns: reading any CSV, choosing a stretch, scaling rate and sizes, stretching over a day.
 
-Called by ``modelyard replay`` and benchmarks. Columns instead of one object per request, because a week of traffic is
-millions of requests. ``from_rates`` is the seam for other sources, such as a Prometheus history.
+Columns instead of one object per request, because a week of traffic is millions of requests. ``from_rates`` is the
+seam for other sources, such as a Prometheus history.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What can be scaled: variants and policy targets of a fleet, how fast their engines are, how long they take to start.
 
-``variants_of`` takes them from manifests. Called by ``modelyard replay``; the simulator and the policies read them.
+``variants_of`` takes them from manifests.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from modelyard.autoscaling.accelerators import ACCELERATOR_LABEL, PRODUCT_LABELS
-from modelyard.autoscaling.fleet import Fleet, Key, SLOSpec, Workload, WorkloadId
-from modelyard.local.engine.config import PROFILES, EngineConfig
-from modelyard.loop.demands import workload_of
-from modelyard.loop.manifests import Manifest
+from modelyard.autoscaling.fleet import Fleet, SLOSpec
+from modelyard.autoscaling.live.demands import workload_of
+from modelyard.autoscaling.offline.manifests import Manifest
+from modelyard.engine.config import PROFILES, EngineConfig
+from modelyard.objects import Key, Workload, WorkloadId
 
 GRACE = 30.0
 """Kubernetes' default terminationGracePeriodSeconds."""

@@ -1,6 +1,6 @@
 """Durations as Kubernetes writes them (``metav1.Duration``, Go's ``time.Duration``): ``15s``, ``1m30s``, ``100ms``.
 
-Used by the resource models. Nanosecond exact; printing gives Go's form (``60s`` prints as ``1m0s``).
+Nanosecond exact; printing gives Go's form (``60s`` prints as ``1m0s``).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Turning Pydantic's errors into lines a person can act on: which object, which field, what is wrong, what to do.
-
-Called by ``Resource.parse``.
-"""
+"""Turning Pydantic's errors into lines a person can act on: which object, which field, what is wrong, what to do."""
 
 from __future__ import annotations
 

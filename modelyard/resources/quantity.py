@@ -1,7 +1,7 @@
 """Kubernetes quantities (``resource.Quantity``): ``100m``, ``1.5Gi``, ``12e6``.
 
-Used by the resource models (metric targets) and by whoever reads container requests and limits. Values are exact
-decimals; printing gives the canonical form of Kubernetes: no fraction, no lost precision, the largest fitting suffix.
+Values are exact decimals; printing gives the canonical form of Kubernetes: no fraction, no lost precision, the largest
+fitting suffix.
 """
 
 from __future__ import annotations

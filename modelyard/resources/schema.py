@@ -1,7 +1,7 @@
 """From a Pydantic model to the structural schema of a CRD.
 
 Pydantic's own JSON schema is rewritten into what every API server since Kubernetes 1.20 accepts: no references, no
-titles, no null alternatives, free-form objects marked as such. Called by ``crd``.
+titles, no null alternatives, free-form objects marked as such.
 """
 
 from __future__ import annotations

@@ -16,12 +16,12 @@ from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from modelyard.autoscaling.live.collect import VARIANTS
+from modelyard.autoscaling.live.settings import LoopSettings
+from modelyard.autoscaling.live.tick import Loop, Tick
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.cluster import DEPLOYMENTS, PODS, Cluster
-from modelyard.loop.collect import VARIANTS
-from modelyard.loop.settings import LoopSettings
-from modelyard.loop.tick import Loop, Tick
-from modelyard.prometheus.client import Prometheus, PrometheusSettings
+from modelyard.metrics.client import Prometheus, PrometheusSettings
 
 
 def escape(value: str) -> str:

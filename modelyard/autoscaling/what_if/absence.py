@@ -7,12 +7,14 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from math import fsum
 
-from modelyard.autoscaling.fleet import Fleet, Key, PodPerformance, PodSignal, Variant
-from modelyard.autoscaling.memory import SLOMemory
+from modelyard.autoscaling.fleet import Fleet, Variant
 from modelyard.autoscaling.settings import FleetSettings
-from modelyard.autoscaling.state import State
+from modelyard.autoscaling.variants.memory import SLOMemory
+from modelyard.autoscaling.variants.state import State
 from modelyard.autoscaling.what_if.errors import WhatIfError, listed
 from modelyard.autoscaling.what_if.spread import Spread, engine_of, states_of
+from modelyard.metrics.values import PodPerformance, PodSignal
+from modelyard.objects import Key
 
 
 def without(fleet: Fleet, settings: FleetSettings, name: str) -> tuple[Fleet, list[str]]:

@@ -1,6 +1,6 @@
 """What is assumed, read from the command line, and put into effect one after the other.
 
-Called by ``modelyard plan``. Source: WVA SLO reference, "Suggested shape" (what-if).
+Source: WVA SLO reference, "Suggested shape" (what-if).
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
-from modelyard.autoscaling.durations import parse_go_duration
 from modelyard.autoscaling.fleet import Fleet
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.what_if.absence import without
@@ -18,6 +17,7 @@ from modelyard.autoscaling.what_if.errors import WhatIfError
 from modelyard.autoscaling.what_if.inventory import with_capacity
 from modelyard.autoscaling.what_if.load import scale_load
 from modelyard.autoscaling.what_if.targets import Target, with_targets
+from modelyard.objects.durations import parse_go_duration
 
 __all__ = ["Assumptions", "Imagined", "WhatIfError", "imagine", "parse"]
 

@@ -1,7 +1,7 @@
 """The targets of policy bindings in virtual time: instances come after their start-up and share the held metrics.
 
 Metrics that add up keep their total over all instances of a binding, shares are diluted; instances take their part by
-the capacity the binding declares for their target. Totals measured elsewhere and demand stay. Used by ``world``.
+the capacity the binding declares for their target. Totals measured elsewhere and demand stay.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import fsum
 
-from modelyard.autoscaling.decision import DecisionRecord, Mode
-from modelyard.autoscaling.fleet import Key
-from modelyard.autoscaling.policies.shares import parse_choice
-from modelyard.autoscaling.policies.view import BindingDecision, BindingView, TargetView
+from modelyard.autoscaling.bindings.shares import parse_choice
+from modelyard.autoscaling.bindings.view import BindingView, TargetView
+from modelyard.autoscaling.decision import BindingDecision, DecisionRecord, Mode
 from modelyard.autoscaling.settings import FleetSettings
+from modelyard.objects import Key
 
 
 @dataclass(slots=True)

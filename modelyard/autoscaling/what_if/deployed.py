@@ -1,4 +1,4 @@
-"""One variant's workload in virtual time: its replicas, when they are ready, which go first. Used by ``world``."""
+"""One variant's workload in virtual time: its replicas, when they are ready, which go first."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 from math import inf
 
-from modelyard.autoscaling.attribution import GROUP_INDEX_LABEL
-from modelyard.autoscaling.fleet import Key, OwnerRef, Pod
-from modelyard.autoscaling.headroom import startup
 from modelyard.autoscaling.settings import FleetSettings
-from modelyard.autoscaling.state import State
+from modelyard.autoscaling.variants.attribution import GROUP_INDEX_LABEL
+from modelyard.autoscaling.variants.headroom import startup
+from modelyard.autoscaling.variants.state import State
 from modelyard.autoscaling.what_if.spread import engine_of
+from modelyard.objects import Key, OwnerRef, Pod
 
 Model = tuple[str, str]
 """Namespace and model ID."""

@@ -11,12 +11,13 @@ from modelyard.autoscaling.accelerators import ACCELERATOR_LABEL, PRODUCT_LABELS
 from modelyard.autoscaling.config_maps import DEFAULT_ENTRY, find, read_document, saturation_names
 from modelyard.autoscaling.decide import decide
 from modelyard.autoscaling.decision import DecisionRecord
-from modelyard.autoscaling.fleet import Fleet, Key, Node, OwnerRef, Pod, Variant, Workload
+from modelyard.autoscaling.fleet import Fleet, Variant
 from modelyard.autoscaling.limiter import pool_of_node
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.what_if.absence import without_pods
 from modelyard.autoscaling.what_if.errors import WhatIfError, listed
 from modelyard.autoscaling.what_if.spread import states_of
+from modelyard.objects import Key, Node, OwnerRef, Pod, Workload
 
 _LABELS = {"amd.com": "amd.com/gpu.product", "intel.com": "intel.com/gpu.product"}
 _LIMITER = "enableLimiter"

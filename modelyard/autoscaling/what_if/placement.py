@@ -1,4 +1,4 @@
-"""Which node a new replica gets in virtual time, so that GPUs are used once. Used by ``world``.
+"""Which node a new replica gets in virtual time, so that GPUs are used once.
 
 Where no node of its accelerator is known a replica runs without one. Where nodes are known and none has room it waits,
 as it would for the scheduler.
@@ -10,8 +10,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from modelyard.autoscaling.accelerators import PRODUCT_LABELS
-from modelyard.autoscaling.fleet import Fleet, Pod, Workload
+from modelyard.autoscaling.fleet import Fleet
 from modelyard.autoscaling.limiter import Pools
+from modelyard.objects import Pod, Workload
 
 
 class Placement:

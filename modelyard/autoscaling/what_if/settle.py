@@ -1,6 +1,6 @@
 """Where things settle: the same decision again and again in virtual time, with the load held, until nothing changes.
 
-Called by ``modelyard plan``. Pure and deterministic. Source: WVA SLO reference, "Suggested shape" (what-if).
+Pure and deterministic. Source: WVA SLO reference, "Suggested shape" (what-if).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from modelyard.autoscaling.decide import decide
 from modelyard.autoscaling.decision import DecisionRecord, TickDecision
 from modelyard.autoscaling.fleet import Fleet
 from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.variants.zero_config import retentions
 from modelyard.autoscaling.what_if.world import World
-from modelyard.autoscaling.zero_config import retentions
 
 MOST_TICKS = 200
 UNPROVEN_WARM_UPS = 5

@@ -1,9 +1,9 @@
-"""How the load of a model lies on its pods, and how it would lie on others. Used by what-if questions and ``settle``.
+"""How the load of a model lies on its pods, and how it would lie on others.
 
 The requests in a model's engines are held constant: those running and those waiting together. They lie on the pods in
-proportion to what each can hold (its room), times how far the pod was from the mean when it was measured: a router that
-is unfair stays so. What a pod has no room for waits. Where a pod does not report all three signals, cache use and queue
-are only spread, each by itself.
+proportion to what each can hold (its room), times how far the pod was from the mean when it was measured: a router
+that is unfair stays so. What a pod has no room for waits. Where a pod does not report all three signals, cache use and
+queue are only spread, each by itself.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ from dataclasses import dataclass, replace
 from math import fsum, inf
 from statistics import fmean
 
-from modelyard.autoscaling.attribution import attribute
-from modelyard.autoscaling.fleet import Fleet, Key, PodSignal
+from modelyard.autoscaling.fleet import Fleet
 from modelyard.autoscaling.select import select
 from modelyard.autoscaling.settings import FleetSettings
-from modelyard.autoscaling.state import State
-from modelyard.autoscaling.tokens.knowledge import arguments_of
+from modelyard.autoscaling.variants.attribution import attribute
+from modelyard.autoscaling.variants.state import State
+from modelyard.autoscaling.variants.tokens.knowledge import arguments_of
+from modelyard.metrics.values import PodSignal
+from modelyard.objects import Key
 
 _UNFAIR = 2.0
 """Most a pod may differ from the mean for good: one that has just started does not stay idle."""

@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 import yaml
 
 from modelyard.autoscaling.config_maps import Entry, read_document
-from modelyard.autoscaling.fleet import Fleet, Key
+from modelyard.autoscaling.fleet import Fleet
 from modelyard.autoscaling.settings import FleetSettings
-from modelyard.autoscaling.slo.costs import number
+from modelyard.autoscaling.variants.slo.costs import number
 from modelyard.autoscaling.what_if.errors import WhatIfError, listed
+from modelyard.objects import Key
 
 FIELDS = {"TTFT": ("slo-ttft",), "ITL": ("slo-tpot", "slo-itl")}
 """Fields of a class's entry, by what they limit; the first one counts."""

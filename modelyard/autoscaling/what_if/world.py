@@ -1,8 +1,7 @@
 """The workloads of variants in virtual time: replicas come after their start-up and share the held load.
 
-One ``World`` per question, used by ``settle``: ``fleet`` is what a tick would see now, ``follow`` lets its decision
-take effect, ``advance`` moves on by one tick. Scalers that read the gauge are taken to follow it at once. A replica
-that could not be scheduled never comes.
+One ``World`` per question. Scalers that read the gauge are taken to follow it at once. A replica that could not be
+scheduled never comes.
 """
 
 from __future__ import annotations
@@ -14,21 +13,14 @@ from math import fsum, inf
 
 from modelyard.autoscaling.accelerators import short_name
 from modelyard.autoscaling.decision import DecisionRecord, Mode, TickDecision
-from modelyard.autoscaling.fleet import (
-    Fleet,
-    Key,
-    ModelLoad,
-    PodPerformance,
-    PodSignal,
-    Signals,
-    Variant,
-    WorkloadId,
-)
+from modelyard.autoscaling.fleet import Fleet, Variant
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.what_if.bindings import BindingWorld
 from modelyard.autoscaling.what_if.deployed import Deployed, Model
 from modelyard.autoscaling.what_if.placement import Placement
 from modelyard.autoscaling.what_if.spread import Engine, Spread, engine_of, states_of
+from modelyard.metrics.values import ModelLoad, PodPerformance, PodSignal, Signals
+from modelyard.objects import Key, WorkloadId
 
 
 class World:

@@ -1,7 +1,7 @@
-"""Loopback addresses for Nodes and pods; used by the agent.
+"""Loopback addresses for Nodes and pods.
 
-Linux answers on all of 127.0.0.0/8, so every pod can have an address of its own that real clients reach, and many
-pods can listen on one port. The price: Kubernetes accepts no loopback address in Endpoints, so Services have none here;
+Linux answers on all of 127.0.0.0/8, so every pod can have an address of its own that real clients reach, and many pods
+can listen on one port. The price: Kubernetes accepts no loopback address in Endpoints, so Services have none here;
 clients find pods by their labels.
 """
 

@@ -1,4 +1,4 @@
-"""How long a container that ended waits before it is started again; pure, called by `containers`."""
+"""How long a container that ended waits before it is started again."""
 
 from __future__ import annotations
 

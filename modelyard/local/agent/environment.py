@@ -1,4 +1,4 @@
-"""A container's environment variables: literals, fields of the pod, ConfigMaps and Secrets; called by `pods`."""
+"""A container's environment variables: literals, fields of the pod, ConfigMaps and Secrets."""
 
 from __future__ import annotations
 

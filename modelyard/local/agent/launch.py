@@ -1,4 +1,4 @@
-"""From a container of a pod spec to the local process that stands for it; pure, called by `containers`.
+"""From a container of a pod spec to the local process that stands for it.
 
 Only images under `modelyard.dev/` are run: the agent executes on the user's own machine, without isolation, so it must
 never execute what somebody meant for a container. `modelyard.dev/simulated-engine` is our engine; every other image
@@ -89,7 +89,7 @@ def plan(container: Object, env: Mapping[str, str], address: str, pod_name: str)
         argv = [
             sys.executable,
             "-m",
-            "modelyard.local.engine",
+            "modelyard.engine",
             *_engine_address(container, arguments, address),
             *arguments,
         ]

@@ -1,4 +1,4 @@
-"""What the node agent is told; written by `modelyard.local.components.agent`, read by `__main__`."""
+"""What the node agent is told; written by `modelyard.local.components.agent`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pod's status as a kubelet would report it; pure, called by `pods`."""
+"""A pod's status as a kubelet would report it."""
 
 from __future__ import annotations
 

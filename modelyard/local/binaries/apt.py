@@ -1,4 +1,4 @@
-"""Debian packages and sources without installing anything and without touching the machine's APT; used by `debian`.
+"""Debian packages and sources without installing anything and without touching the machine's APT.
 
 An APT configuration of our own: the machine's own package sources, read and written down again with source packages
 switched on, and lists and cache in a scratch folder. Keys and proxy settings stay the machine's.

@@ -1,4 +1,4 @@
-"""Compiling Kubernetes 1.20.2 from Debian 12's source package; called by `debian`.
+"""Compiling Kubernetes 1.20.2 from Debian 12's source package.
 
 What is special about it:
 

@@ -1,4 +1,4 @@
-"""Finding programs that are on this machine already; called by `obtain` and the command line."""
+"""Finding programs that are on this machine already."""
 
 from __future__ import annotations
 

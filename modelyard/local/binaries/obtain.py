@@ -1,4 +1,4 @@
-"""Making sure that programs are there; called by the stack before it starts anything.
+"""Making sure that programs are there.
 
 What is not on this machine comes from the publishers' releases where the network reaches them (a current Kubernetes),
 else from Debian (Kubernetes 1.20, compiled once, about four minutes on two cores). `MODELYARD_BINARIES=release` or

@@ -1,4 +1,4 @@
-"""Telling a waiting person how far a long job is; used by downloads and builds."""
+"""Telling a waiting person how far a long job is."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Programs from their publishers' own releases, pinned; see `obtain`.
 
 Checksums: Kubernetes' are those of its change log (CHANGELOG/CHANGELOG-1.35.md, "Downloads for v1.35.4"), etcd's those
-of the release's SHA256SUMS. Prometheus's archive is checked against the `sha256sums.txt` that its publisher puts beside
-it, fetched over HTTPS in the same run: that finds a damaged download, but trusts the publisher's site.
+of the release's SHA256SUMS. Prometheus's archive is checked against the `sha256sums.txt` that its publisher puts
+beside it, fetched over HTTPS in the same run: that finds a damaged download, but trusts the publisher's site.
 """
 
 from __future__ import annotations

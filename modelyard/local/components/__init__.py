@@ -1,1 +1,1 @@
-"""The components as command lines and health checks; used by the supervisor."""
+"""The components as command lines and health checks."""

@@ -1,4 +1,4 @@
-"""The node agent's settings file and command line; used by `catalog`."""
+"""The node agent's settings file and command line."""
 
 from __future__ import annotations
 

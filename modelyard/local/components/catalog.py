@@ -1,4 +1,4 @@
-"""All components of an instance, in starting order; called by the supervisor."""
+"""All components of an instance, in starting order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Command lines of etcd and the Kubernetes servers; used by `catalog`.
+"""Command lines of etcd and the Kubernetes servers.
 
 Written against the flags that Kubernetes 1.20 and current releases share; what differs is decided by version here.
 """

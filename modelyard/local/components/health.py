@@ -1,4 +1,4 @@
-"""HTTP health checks of components; called by the supervisor in a thread."""
+"""HTTP health checks of components."""
 
 from __future__ import annotations
 

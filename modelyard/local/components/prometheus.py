@@ -1,4 +1,4 @@
-"""Prometheus: configuration and command line; used by `catalog`.
+"""Prometheus: configuration and command line.
 
 Pods are discovered through the API server (or, if Prometheus is built without that, through the agent, which gives
 the same labels: `modelyard.local.agent.discovery`). A pod is scraped when it says so by the usual annotation

@@ -1,11 +1,11 @@
-"""What every policy is: a name, a cadence, and replicas by variant from what it can observe. Called by ``simulate``."""
+"""What every policy is: a name, a cadence, and replicas by variant from what it can observe."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from modelyard.autoscaling.fleet import Key
+from modelyard.objects import Key
 from modelyard.replay.fleet import SimulatedFleet
 from modelyard.replay.metrics import Metrics
 from modelyard.replay.variants import VariantSpec

@@ -1,7 +1,7 @@
 """AutoscalingPolicyBindings in a replay: what a tick would see of them, and what the cluster would keep.
 
-The views are put together by the loop's own parts (``modelyard.loop.policies``) from the simulated pods, each looked at
-in the tick itself, as the loop reads metrics endpoints. Made and asked by ``ModelyardPolicy``.
+The views are put together by the loop's own parts (``modelyard.autoscaling.live.bindings``) from the simulated pods,
+each looked at in the tick itself, as the loop reads metrics endpoints. Made and asked by ``ModelyardPolicy``.
 """
 
 from __future__ import annotations
@@ -10,24 +10,25 @@ import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from modelyard.autoscaling.fleet import Key, Pod, Workload, WorkloadId
-from modelyard.autoscaling.policies.memory import ANNOTATION, render_memory
-from modelyard.autoscaling.policies.view import BindingDecision, BindingView
-from modelyard.autoscaling.policy import fleet_policy, variant_policy
+from modelyard.autoscaling.bindings.memory import ANNOTATION, render_memory
+from modelyard.autoscaling.bindings.view import BindingView
+from modelyard.autoscaling.decision import BindingDecision
+from modelyard.autoscaling.handling import fleet_policy, variant_policy
+from modelyard.autoscaling.live.bindings import objects
+from modelyard.autoscaling.live.bindings.exposition import Page
+from modelyard.autoscaling.live.bindings.objects import BINDINGS, POLICIES, BindingSpec, TargetSpec
+from modelyard.autoscaling.live.bindings.pods import Endpoint, Instance, TargetPods
+from modelyard.autoscaling.live.bindings.scrape import Scrape
+from modelyard.autoscaling.live.bindings.sources import Answers
+from modelyard.autoscaling.live.bindings.status import needs_write, status_patch
+from modelyard.autoscaling.live.bindings.values import Histories
+from modelyard.autoscaling.live.bindings.views import ListedBindings, TargetPlan, binding_view, policy_of
+from modelyard.autoscaling.offline.bindings import is_ours
+from modelyard.autoscaling.offline.manifests import Manifest
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.startup import learn_startup
-from modelyard.loop.manifests import Manifest
-from modelyard.loop.plan_bindings import is_ours
-from modelyard.loop.policies import objects
-from modelyard.loop.policies.exposition import Page
-from modelyard.loop.policies.objects import BINDINGS, POLICIES, BindingSpec, TargetSpec
-from modelyard.loop.policies.pods import Endpoint, Instance, TargetPods
-from modelyard.loop.policies.scrape import Scrape
-from modelyard.loop.policies.sources import Answers
-from modelyard.loop.policies.status import needs_write, status_patch
-from modelyard.loop.policies.values import Histories
-from modelyard.loop.policies.views import ListedBindings, TargetPlan, binding_view, policy_of
-from modelyard.prometheus.client import PrometheusError
+from modelyard.metrics.client import PrometheusError
+from modelyard.objects import Key, Pod, Workload, WorkloadId
 from modelyard.replay.exposition import KNOWN, is_known, page
 from modelyard.replay.fleet import SimulatedFleet
 from modelyard.replay.pods import SimulatedPod

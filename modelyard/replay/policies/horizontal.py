@@ -1,8 +1,8 @@
 """The horizontal pod autoscaler's algorithm, and the two policies made of it: plain HPA and KEDA.
 
 Source: the Kubernetes documentation, "Horizontal Pod Autoscaling" (algorithm details, behaviour), and KEDA's "Scaling
-Deployments" (activation, cooldown). ``Horizontal`` decides for one workload; ``HPAPolicy`` and ``KEDAPolicy`` do so for
-every variant from the sampled metrics.
+Deployments" (activation, cooldown). ``Horizontal`` decides for one workload; ``HPAPolicy`` and ``KEDAPolicy`` do so
+for every variant from the sampled metrics.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from modelyard.autoscaling.fleet import Key
+from modelyard.objects import Key
 from modelyard.replay.fleet import SimulatedFleet
 from modelyard.replay.metrics import Metrics
 from modelyard.replay.variants import VariantSpec

@@ -2,7 +2,7 @@
 
 What the cluster keeps between ticks is kept the same way: the memory as the annotation's text, the status as the merge
 patch the loop would send, and only when the loop would send one; both are read back by the loop's own reader. So a
-replayed decision is the one the loop would have made. Made by ``parse``.
+replayed decision is the one the loop would have made.
 """
 
 from __future__ import annotations
@@ -13,16 +13,18 @@ from collections.abc import Callable, Mapping, Sequence
 
 from modelyard.autoscaling.decide import decide
 from modelyard.autoscaling.decision import DecisionRecord, Mode, TickDecision
-from modelyard.autoscaling.fleet import Fleet, Key, OwnerRef, Pod, Signals, Variant, Workload, WorkloadId
-from modelyard.autoscaling.memory import ANNOTATION, render_memory
+from modelyard.autoscaling.fleet import Fleet, Variant
+from modelyard.autoscaling.live import observe
+from modelyard.autoscaling.live.actuate import to_remember
+from modelyard.autoscaling.live.status import needs_write, status_patch
+from modelyard.autoscaling.offline.fleet import fleet_from_files
+from modelyard.autoscaling.offline.manifests import Manifest
+from modelyard.autoscaling.offline.snapshot import Snapshot
 from modelyard.autoscaling.settings import FleetSettings
-from modelyard.autoscaling.zero_config import retentions
-from modelyard.loop import observe
-from modelyard.loop.actuate import to_remember
-from modelyard.loop.manifests import Manifest
-from modelyard.loop.offline import fleet_from_files
-from modelyard.loop.snapshot import Snapshot
-from modelyard.loop.status import needs_write, status_patch
+from modelyard.autoscaling.variants.memory import ANNOTATION, render_memory
+from modelyard.autoscaling.variants.zero_config import retentions
+from modelyard.metrics.values import Signals
+from modelyard.objects import Key, OwnerRef, Pod, Workload, WorkloadId
 from modelyard.replay.fleet import SimulatedFleet
 from modelyard.replay.metrics import Metrics
 from modelyard.replay.pods import SimulatedPod

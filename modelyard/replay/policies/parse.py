@@ -1,6 +1,6 @@
 """Policies from the command line: ``default``, ``published``, ``fixed:3``, ``hpa:queue=2``, ``keda:running=20`` ...
 
-Called by ``modelyard replay``. Each simulation needs policies of its own, so that this gives functions that make them.
+Each simulation needs policies of its own, so that this gives functions that make them.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Final
 
 from pydantic import ValidationError
 
+from modelyard.autoscaling.offline.manifests import Manifest
 from modelyard.autoscaling.settings import Compatibility, FleetSettings
-from modelyard.loop.manifests import Manifest
 from modelyard.replay.policies.base import Fixed, Policy
 from modelyard.replay.policies.horizontal import METRICS, HPAPolicy, KEDAPolicy
 from modelyard.replay.policies.modelyard import ModelyardPolicy

@@ -1,4 +1,4 @@
-"""Objects as the API server would keep them between ticks. Used by ``modelyard`` and ``bindings``."""
+"""Objects as the API server would keep them between ticks."""
 
 from __future__ import annotations
 

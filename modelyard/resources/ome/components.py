@@ -1,4 +1,4 @@
-"""The components of an inference service: engine, decoder and router. Used by InferenceService and the runtimes.
+"""The components of an inference service: engine, decoder and router.
 
 Source: ome.io/v1beta1.
 """

@@ -1,4 +1,4 @@
-"""Where model files, datasets and results are. Used by models, fine-tuned weights and benchmarks of ``ome.io``."""
+"""Where model files, datasets and results are."""
 
 from __future__ import annotations
 

@@ -13,10 +13,11 @@ import pytest
 import yaml
 from install_manifests import CONTROLLER_NAMESPACE, FOLDER, documents, install_roles, resources
 
+from modelyard.autoscaling.live import observe
 from modelyard.cluster import NAMESPACES, Cluster
 from modelyard.local.binaries.obtain import ensure
 from modelyard.local.stack import LocalStack
-from modelyard.loop import observe
+from modelyard.objects import parse
 from modelyard.resources import VariantAutoscaling
 
 pytestmark = pytest.mark.integration
@@ -94,7 +95,7 @@ async def test_the_example_hpa_is_accepted_and_consumes_the_example_variant(
     (variant,), (hpa,) = documents("examples/variantautoscaling.yaml"), documents("examples/hpa.yaml")
     consumer = observe.hpa(hpa)
     assert consumer is not None
-    assert consumer.target == observe.target_id(variant["metadata"]["namespace"], variant["spec"]["scaleTargetRef"])
+    assert consumer.target == parse.target_id(variant["metadata"]["namespace"], variant["spec"]["scaleTargetRef"])
     selector = hpa["spec"]["metrics"][0]["external"]["metric"]["selector"]["matchLabels"]
     assert selector["variant_name"] == variant["metadata"]["name"]
     assert selector["exported_namespace"] == variant["metadata"]["namespace"]
@@ -114,7 +115,7 @@ async def test_the_example_hpa_is_accepted_and_consumes_the_example_variant(
 def test_the_example_scaled_object_consumes_the_example_variant() -> None:
     (variant,), (scaled,) = documents("examples/variantautoscaling.yaml"), documents("examples/scaledobject.yaml")
     consumer = observe.scaled_object(scaled)
-    assert consumer.target == observe.target_id(variant["metadata"]["namespace"], variant["spec"]["scaleTargetRef"])
+    assert consumer.target == parse.target_id(variant["metadata"]["namespace"], variant["spec"]["scaleTargetRef"])
     assert (consumer.minimum, consumer.maximum) == (1, 8)
     query = scaled["spec"]["triggers"][0]["metadata"]["query"]
     assert f'variant_name="{variant["metadata"]["name"]}"' in query

@@ -71,7 +71,7 @@ def engine_starter():
 
     def start(*options):
         process = subprocess.Popen(
-            [sys.executable, "-m", "modelyard.local.engine", "--model", "m", "--port", "0", *options],
+            [sys.executable, "-m", "modelyard.engine", "--model", "m", "--port", "0", *options],
             stdout=subprocess.PIPE,
             text=True,
         )

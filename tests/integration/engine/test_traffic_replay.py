@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import web
 
-from modelyard.demo.traffic.latency import summarize
-from modelyard.demo.traffic.replay import Outcome, Replay, ReplaySettings
-from modelyard.demo.traffic.router import Endpoint
-from modelyard.demo.traffic.trace import Trace, TraceRequest
+from modelyard.traffic.latency import summarize
+from modelyard.traffic.replay import Outcome, Replay, ReplaySettings
+from modelyard.traffic.router import Endpoint
+from modelyard.traffic.trace import Trace, TraceRequest
 
 pytestmark = pytest.mark.integration
 

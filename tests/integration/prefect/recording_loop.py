@@ -23,7 +23,7 @@ from prefect.client.schemas.objects import State
 
 from flows.parameters import AutoscaleParameters
 from flows.shift_run import run_shift
-from modelyard.loop.settings import LoopSettings
+from modelyard.autoscaling.live.settings import LoopSettings
 
 
 class RecordingTick:

@@ -13,9 +13,9 @@ from prefect_support import until
 from flows.parameters import AutoscaleParameters
 from flows.shift import LoopType
 from flows.shift_run import run_shift
+from modelyard.autoscaling.live.settings import LoopSettings
+from modelyard.autoscaling.live.tick import Loop, Tick
 from modelyard.local.stack import LocalStack
-from modelyard.loop.settings import LoopSettings
-from modelyard.loop.tick import Loop, Tick
 
 pytestmark = pytest.mark.integration
 

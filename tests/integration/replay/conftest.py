@@ -15,7 +15,7 @@ def start_live_engine() -> Iterator[Callable[..., str]]:
     processes: list[subprocess.Popen[str]] = []
 
     def start(*options: str) -> str:
-        command = [sys.executable, "-m", "modelyard.local.engine", "--model", "m", "--port", "0", *options]
+        command = [sys.executable, "-m", "modelyard.engine", "--model", "m", "--port", "0", *options]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         processes.append(process)
         assert process.stdout is not None

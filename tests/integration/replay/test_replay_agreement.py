@@ -13,17 +13,17 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from modelyard.autoscaling.fleet import Key
-from modelyard.demo.traffic.replay import Outcome, Replay, ReplaySettings
-from modelyard.demo.traffic.router import Endpoint
-from modelyard.demo.traffic.trace import Trace as LiveTrace
-from modelyard.demo.traffic.trace import TraceRequest
-from modelyard.local.engine.config import EngineConfig
+from modelyard.engine.config import EngineConfig
+from modelyard.objects import Key
 from modelyard.replay.policies.base import Fixed
 from modelyard.replay.settings import SimulationSettings
 from modelyard.replay.simulate import simulate
 from modelyard.replay.trace import Trace
 from modelyard.replay.variants import VariantSpec
+from modelyard.traffic.replay import Outcome, Replay, ReplaySettings
+from modelyard.traffic.router import Endpoint
+from modelyard.traffic.trace import Trace as LiveTrace
+from modelyard.traffic.trace import TraceRequest
 
 pytestmark = pytest.mark.integration
 

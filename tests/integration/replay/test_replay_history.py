@@ -15,7 +15,7 @@ import pytest
 from fleet_fixture import MetricSource
 from prometheus_server import PrometheusServer, free_port
 
-from modelyard.prometheus.client import Prometheus, PrometheusError, PrometheusSettings
+from modelyard.metrics.client import Prometheus, PrometheusError, PrometheusSettings
 from modelyard.replay.history import Gaps, HistoryRequest, read_history, trace_of
 from modelyard.replay.trace import TraceInputError
 

@@ -8,22 +8,11 @@ from typing import Any
 
 from modelyard.autoscaling.decide import decide
 from modelyard.autoscaling.decision import DecisionRecord, TickDecision
-from modelyard.autoscaling.fleet import (
-    Consumer,
-    Fleet,
-    Key,
-    Node,
-    OwnerRef,
-    Pod,
-    PodSignal,
-    Signals,
-    TargetRef,
-    Variant,
-    Workload,
-    WorkloadId,
-)
-from modelyard.autoscaling.memory import VariantMemory
+from modelyard.autoscaling.fleet import Consumer, Fleet, Variant
 from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.variants.memory import VariantMemory
+from modelyard.metrics.values import PodSignal, Signals
+from modelyard.objects import Key, Node, OwnerRef, Pod, TargetRef, Workload, WorkloadId
 
 NOW = 1_700_000_000.0
 MODEL = "meta/llama"

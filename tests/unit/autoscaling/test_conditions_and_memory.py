@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 from builders import EAGER, MODEL, NOW, PUBLISHED, REPAIRED, Serving, condition, make_fleet, one, run
 
-from modelyard.autoscaling.arbitration import arbitrate
 from modelyard.autoscaling.conditions import build, same_story
 from modelyard.autoscaling.decide import decide
 from modelyard.autoscaling.decision import Action
 from modelyard.autoscaling.explain import lines, row
-from modelyard.autoscaling.fleet import Condition
-from modelyard.autoscaling.memory import VariantMemory, parse_memory, render_memory
 from modelyard.autoscaling.startup import learn_startup
+from modelyard.autoscaling.variants.arbitration import arbitrate
+from modelyard.autoscaling.variants.memory import VariantMemory, parse_memory, render_memory
+from modelyard.objects import Condition
 
 BUSY = [(0.9, 9)] * 2
 CALM = [(0.6, 1)] * 2

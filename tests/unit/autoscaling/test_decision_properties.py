@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from modelyard.autoscaling.decide import decide
 from modelyard.autoscaling.decision import Action, Mode
-from modelyard.autoscaling.fleet import Key
-from modelyard.autoscaling.memory import VariantMemory
 from modelyard.autoscaling.settings import Compatibility, FleetSettings
+from modelyard.autoscaling.variants.memory import VariantMemory
+from modelyard.objects import Key
 
 KV = st.integers(0, 100).map(lambda n: n / 100)
 WAITING = st.integers(0, 30).map(float)

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from modelyard.autoscaling.accelerators import published_short_name, short_name
 from modelyard.autoscaling.decide import decide
 from modelyard.autoscaling.decision import Action
-from modelyard.autoscaling.fleet import Key, Node, Pod
-from modelyard.autoscaling.label_selector import parse_selector
 from modelyard.autoscaling.limiter import LIMITED_BY, pool_of_node
 from modelyard.autoscaling.settings import FleetSettings
+from modelyard.objects import Key, Node, Pod
+from modelyard.objects.selectors import parse_selector
 
 LIMITER = {"default": "enableLimiter: true"}
 FULL = [(0.95, 0)] * 4  # needs six

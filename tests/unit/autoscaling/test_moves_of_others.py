@@ -8,8 +8,8 @@ import pytest
 from builders import EAGER, NOW, Serving, condition, one
 
 from modelyard.autoscaling.decision import Mode
-from modelyard.autoscaling.memory import VariantMemory
 from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.variants.memory import VariantMemory
 
 BUSY = [(0.65, 0)] * 4
 IDLE = [(0.1, 0)] * 4

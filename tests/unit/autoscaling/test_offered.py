@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modelyard.autoscaling.decide import decide
-from modelyard.autoscaling.fleet import Fleet, ModelLoad
+from modelyard.autoscaling.fleet import Fleet
 from modelyard.autoscaling.settings import FleetSettings
+from modelyard.metrics.values import ModelLoad
 
 SETTINGS = FleetSettings(headroom=False, max_step_up=100, max_step_up_factor=10)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from builders import EAGER, NOW, PUBLISHED, REPAIRED, Serving, make_fleet, one, records, run
 
-from modelyard.autoscaling.analysis import analyse_published, remaining_spare, variant_means
 from modelyard.autoscaling.decide import decide
 from modelyard.autoscaling.decision import Action
-from modelyard.autoscaling.published import VariantNumbers, targets_g1, targets_g2
-from modelyard.autoscaling.saturation_config import Thresholds
+from modelyard.autoscaling.published.targets import VariantNumbers, targets_g1, targets_g2
+from modelyard.autoscaling.variants.analysis import analyse_published, remaining_spare, variant_means
+from modelyard.autoscaling.variants.saturation_config import Thresholds
 
 LIMITS = Thresholds()
 

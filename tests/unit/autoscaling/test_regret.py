@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from builders import NOW, Serving, one
 
-from modelyard.autoscaling.memory import VariantMemory
-from modelyard.autoscaling.regret import FORGET, MOST, WINDOW, Step, after, regrets, shrink_delay
+from modelyard.autoscaling.variants.memory import VariantMemory
+from modelyard.autoscaling.variants.regret import FORGET, MOST, WINDOW, Step, after, regrets, shrink_delay
 
 D = 120.0
 LOW = ((0.05, 0.0),) * 3

@@ -22,10 +22,10 @@ from builders import (
 
 from modelyard.autoscaling.decide import decide
 from modelyard.autoscaling.decision import Action, Mode
-from modelyard.autoscaling.fleet import Key, Pod
-from modelyard.autoscaling.memory import VariantMemory
 from modelyard.autoscaling.settings import FleetSettings
-from modelyard.autoscaling.targets import grow_limit, hpa_step
+from modelyard.autoscaling.variants.memory import VariantMemory
+from modelyard.autoscaling.variants.targets import grow_limit, hpa_step
+from modelyard.objects import Key, Pod
 
 SHORT = [(0.75, 0)] * 2
 IDLE = [(0.10, 0)] * 4

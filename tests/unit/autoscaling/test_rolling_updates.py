@@ -11,8 +11,8 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from modelyard.autoscaling.decision import Action, Mode
-from modelyard.autoscaling.memory import VariantMemory
 from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.variants.memory import VariantMemory
 
 TICK = 15
 HOUR = 240

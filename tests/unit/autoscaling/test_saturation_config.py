@@ -10,9 +10,9 @@ from builders import CONTROLLER, MODEL, PUBLISHED, REPAIRED, SATURATION, Serving
 from modelyard.autoscaling.config_maps import look_alikes
 from modelyard.autoscaling.decide import decide
 from modelyard.autoscaling.decision import Action
-from modelyard.autoscaling.fleet import Key
-from modelyard.autoscaling.saturation_config import SaturationConfigs, Thresholds, TokenThresholds
 from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.variants.saturation_config import SaturationConfigs, Thresholds, TokenThresholds
+from modelyard.objects import Key
 
 SETTINGS = FleetSettings()
 

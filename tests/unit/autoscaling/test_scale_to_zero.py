@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 from builders import CONTROLLER, EAGER, MODEL, NOW, PUBLISHED, REPAIRED, ZERO, Serving, condition, hpa, one, run
 
-from modelyard.autoscaling.durations import parse_go_duration
-from modelyard.autoscaling.fleet import Key
-from modelyard.autoscaling.memory import VariantMemory
 from modelyard.autoscaling.settings import FleetSettings
-from modelyard.autoscaling.zero_config import ZeroConfigs, ZeroPolicy, retentions
+from modelyard.autoscaling.variants.memory import VariantMemory
+from modelyard.autoscaling.variants.zero_config import ZeroConfigs, ZeroPolicy, retentions
+from modelyard.objects import Key
+from modelyard.objects.durations import parse_go_duration
 
 ON, OFF = "enable_scale_to_zero: true", "enable_scale_to_zero: false"
 ENABLED = {"default": "{enable_scale_to_zero: true, retention_period: 10m}"}

@@ -9,8 +9,10 @@ from builders import LABEL, MODEL, NOW, PUBLISHED, REPAIRED, Serving, condition,
 
 from modelyard.autoscaling.decide import decide
 from modelyard.autoscaling.decision import Action, Mode
-from modelyard.autoscaling.fleet import Consumer, Key, Namespace, Node, OwnerRef, Pod, PodSignal, TargetRef, WorkloadId
+from modelyard.autoscaling.fleet import Consumer
 from modelyard.autoscaling.settings import FleetSettings
+from modelyard.metrics.values import PodSignal
+from modelyard.objects import Key, Namespace, Node, OwnerRef, Pod, TargetRef, WorkloadId
 
 BUSY = [(0.9, 9)] * 2
 INSTANCE = "wva.llmd.ai/controller-instance"

@@ -13,8 +13,8 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from modelyard.autoscaling.decision import DecisionRecord, Evidence
+from modelyard.autoscaling.offline.files import PlanInputError
 from modelyard.cli.main import app
-from modelyard.loop.plan_files import PlanInputError
 
 SAMPLES = Path(__file__).resolve().parents[3] / "config" / "samples" / "plan"
 MANIFESTS = ("-f", SAMPLES / "manifests.yaml")

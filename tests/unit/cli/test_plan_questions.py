@@ -11,10 +11,10 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from modelyard.autoscaling.policies.view import BindingDecision
+from modelyard.autoscaling.decision import BindingDecision
+from modelyard.autoscaling.offline.files import PlanInputError
 from modelyard.autoscaling.what_if import Move, WhatIfError
 from modelyard.cli.main import app
-from modelyard.loop.plan_files import PlanInputError
 
 SAMPLES = Path(__file__).resolve().parents[3] / "config" / "samples" / "plan"
 SATURATION = ("-f", SAMPLES / "manifests.yaml", "--metrics", SAMPLES / "metrics.yaml")

@@ -9,12 +9,13 @@ from typing import Any
 
 import yaml
 
-from modelyard.autoscaling.policies.decide import decide_bindings
-from modelyard.autoscaling.policies.memory import BindingMemory
-from modelyard.autoscaling.policies.view import BindingDecision, TargetView
+from modelyard.autoscaling.bindings.decide import decide_bindings
+from modelyard.autoscaling.bindings.memory import BindingMemory
+from modelyard.autoscaling.bindings.view import TargetView
+from modelyard.autoscaling.decision import BindingDecision
+from modelyard.autoscaling.live.bindings.objects import binding, policy
+from modelyard.autoscaling.live.bindings.status import policy_status, status_patch
 from modelyard.autoscaling.settings import FleetSettings
-from modelyard.loop.policies.objects import binding, policy
-from modelyard.loop.policies.status import policy_status, status_patch
 
 SAMPLES = Path(__file__).resolve().parents[3] / "config" / "samples" / "autoscaling"
 WAITING = "vllm:num_requests_waiting"

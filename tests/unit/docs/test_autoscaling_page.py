@@ -12,13 +12,13 @@ import yaml
 from policy_examples import BEGIN, SAMPLES, Example, effective, manifests, status_of
 from typer.testing import CliRunner
 
-from modelyard.autoscaling.arbitration import arbitrate
-from modelyard.autoscaling.policies.shares import Candidate, exact_shares, greedy_shares
-from modelyard.autoscaling.queueing.sizing import NEAREST, size_one
-from modelyard.autoscaling.saturation_config import BUILT_IN
+from modelyard.autoscaling.bindings.shares import Candidate, exact_shares, greedy_shares
+from modelyard.autoscaling.live.bindings.objects import binding
 from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.sizing.sizes import NEAREST, size_one
+from modelyard.autoscaling.variants.arbitration import arbitrate
+from modelyard.autoscaling.variants.saturation_config import BUILT_IN
 from modelyard.cli.main import app
-from modelyard.loop.policies.objects import binding
 from modelyard.resources import KINDS
 from modelyard.resources.policies import AutoscalingPolicySpec
 

@@ -17,14 +17,15 @@ import pytest
 import yaml
 
 from flows.parameters import AutoscaleParameters
-from modelyard.autoscaling import saturation_config, zero_config
-from modelyard.autoscaling.durations import parse_go_duration
-from modelyard.autoscaling.fleet import Key, SLOSpec
-from modelyard.autoscaling.saturation_config import SaturationConfigs
+from modelyard.autoscaling.fleet import SLOSpec
 from modelyard.autoscaling.settings import FleetSettings
-from modelyard.autoscaling.slo.classes import ServiceClasses
-from modelyard.autoscaling.slo.costs import UnitCosts
-from modelyard.autoscaling.zero_config import ZeroConfigs
+from modelyard.autoscaling.variants import saturation_config, zero_config
+from modelyard.autoscaling.variants.saturation_config import SaturationConfigs
+from modelyard.autoscaling.variants.slo.classes import ServiceClasses
+from modelyard.autoscaling.variants.slo.costs import UnitCosts
+from modelyard.autoscaling.variants.zero_config import ZeroConfigs
+from modelyard.objects import Key
+from modelyard.objects.durations import parse_go_duration
 
 ROOT = Path(__file__).resolve().parents[3]
 DOCS = ROOT / "docs"
@@ -145,7 +146,7 @@ ONE_WORD = {"Accepted", "Deleting", "Optimized", "Panicking", "Reconciled", "Ser
 
 def reasons_in_code() -> set[str]:
     found: set[str] = set()
-    for source in sources("modelyard/autoscaling", "modelyard/loop"):
+    for source in sources("modelyard/autoscaling", "modelyard/autoscaling/live"):
         tree = ast.parse(source.read_text(encoding="utf-8"))
         for node in ast.walk(tree):
             exported = isinstance(node, ast.Assign) and any(

@@ -2,8 +2,8 @@
 
 import pytest
 
-from modelyard.local.engine.cli import build_parser, engine_config, main, server_settings
-from modelyard.local.engine.config import PROFILES
+from modelyard.engine.cli import build_parser, engine_config, main, server_settings
+from modelyard.engine.config import PROFILES
 
 
 def options(*arguments):

@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from modelyard.local.engine.config import PROFILES, EngineConfig
-from modelyard.local.engine.core import EngineCore, Rejected
-from modelyard.local.engine.request import EventKind, Request, State
+from modelyard.engine.config import PROFILES, EngineConfig
+from modelyard.engine.core import EngineCore, Rejected
+from modelyard.engine.request import EventKind, Request, State
 
 
 def config(**changes):

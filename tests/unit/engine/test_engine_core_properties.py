@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from modelyard.local.engine.config import EngineConfig
-from modelyard.local.engine.core import EngineCore, Rejected
-from modelyard.local.engine.request import EventKind, State
+from modelyard.engine.config import EngineConfig
+from modelyard.engine.core import EngineCore, Rejected
+from modelyard.engine.request import EventKind, State
 
 configs = st.builds(
     EngineConfig,

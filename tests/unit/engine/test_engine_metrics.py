@@ -6,11 +6,11 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 from prometheus_client import Histogram as RealHistogram
 
-from modelyard.local.engine.config import EngineConfig
-from modelyard.local.engine.core import EngineCore
-from modelyard.local.engine.metrics import SglangCollector, VllmCollector
-from modelyard.local.engine.stats import EngineStats, Histogram
-from modelyard.local.engine.vocabulary import one_two_five, sglang_buckets, vllm_buckets
+from modelyard.engine.config import EngineConfig
+from modelyard.engine.core import EngineCore
+from modelyard.engine.metrics import SglangCollector, VllmCollector
+from modelyard.engine.stats import EngineStats, Histogram
+from modelyard.engine.vocabulary import one_two_five, sglang_buckets, vllm_buckets
 
 BOUNDS = (0.0, 0.25, 1.0, 7.5)
 

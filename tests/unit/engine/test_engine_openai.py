@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from modelyard.local.engine.openai import Answer, ApiError, parse_generation
+from modelyard.engine.openai import Answer, ApiError, parse_generation
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "one two three"}]}
 TEXT = {"model": "m", "prompt": "one two"}

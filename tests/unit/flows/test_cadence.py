@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelyard.loop.cadence import Cadence, Slot, shift_cadence
+from modelyard.reconcile.cadence import Cadence, Slot, shift_cadence
 
 INTERVALS = st.floats(0.1, 600)
 STARTS = st.floats(-1e6, 1e6)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from modelyard.autoscaling.forecast import MIN_POINTS, Forecaster, expected
+from modelyard.autoscaling.variants.forecast import MIN_POINTS, Forecaster, expected
 
 T0 = 1_700_000_000.0
 STEP = 15.0

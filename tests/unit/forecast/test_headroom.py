@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from stages import percentages_decide, rising, tokens_decide
 
 from modelyard.autoscaling.decision import Mode
-from modelyard.autoscaling.fleet import ModelLoad
-from modelyard.autoscaling.headroom import plan_ahead
-from modelyard.autoscaling.memory import VariantMemory
 from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.variants.headroom import plan_ahead
+from modelyard.autoscaling.variants.memory import VariantMemory
+from modelyard.metrics.values import ModelLoad
 
 REPAIRED = FleetSettings()
 EAGER = FleetSettings(scale_down_delay=0)
@@ -182,7 +182,7 @@ def test_the_lead_is_start_up_and_one_tick():
 
     def forecaster(history, now_rate, horizon, limit):
         asked.append((len(history), now_rate, horizon, limit))
-        from modelyard.autoscaling.forecast import Forecast
+        from modelyard.autoscaling.variants.forecast import Forecast
 
         return Forecast(now_rate * 1.5, 1.5, "because")
 

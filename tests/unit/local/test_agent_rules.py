@@ -60,7 +60,7 @@ ENGINE = {"name": "e", "image": "modelyard.dev/simulated-engine:v1", "args": ["-
 def test_the_engine_gets_the_pods_address_and_the_containers_port() -> None:
     launch = plan({**ENGINE, "ports": [{"containerPort": 8080}]}, {"MODEL": "m"}, "127.20.1.1", "pod-0")
     assert launch.argv == [
-        *(sys.executable, "-m", "modelyard.local.engine"),
+        *(sys.executable, "-m", "modelyard.engine"),
         *("--host", "127.20.1.1", "--port", "8080", "--model", "m"),
     ]
     assert launch.env["MODEL"] == "m"

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from modelyard.autoscaling.fleet import Key
-from modelyard.local.engine.config import EngineConfig
+from modelyard.engine.config import EngineConfig
+from modelyard.objects import Key
 from modelyard.replay.fleet import SimulatedFleet
 from modelyard.replay.metrics import Metrics
 from modelyard.replay.trace import Trace

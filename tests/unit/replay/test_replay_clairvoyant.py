@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from replay_fleets import ENGINE, Script, poisson, spec, trace_of
 
-from modelyard.local.engine.config import EngineConfig
+from modelyard.engine.config import EngineConfig
 from modelyard.replay.clairvoyant import Clairvoyant
 from modelyard.replay.policies.base import Fixed, Policy
 from modelyard.replay.policies.horizontal import HPAPolicy, KEDAPolicy

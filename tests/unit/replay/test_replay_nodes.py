@@ -7,7 +7,7 @@ import math
 
 from replay_fleets import Script, poisson, spec
 
-from modelyard.autoscaling.fleet import Node
+from modelyard.objects import Node
 from modelyard.replay.settings import SimulationSettings
 from modelyard.replay.simulate import Run, simulate
 

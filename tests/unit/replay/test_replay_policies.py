@@ -13,10 +13,10 @@ from replay_fleets import KEY, poisson, spec, trace_of
 from modelyard.autoscaling.decide import decide
 from modelyard.autoscaling.decision import Mode, TickDecision
 from modelyard.autoscaling.fleet import Fleet
+from modelyard.autoscaling.offline.fleet import fleet_from_files
+from modelyard.autoscaling.offline.manifests import Manifest, read_manifests
+from modelyard.autoscaling.offline.snapshot import Snapshot
 from modelyard.autoscaling.settings import Compatibility, FleetSettings
-from modelyard.loop.manifests import Manifest, read_manifests
-from modelyard.loop.offline import fleet_from_files
-from modelyard.loop.snapshot import Snapshot
 from modelyard.replay.policies.base import Fixed
 from modelyard.replay.policies.horizontal import Behaviour, Horizontal, HPAPolicy, KEDAPolicy
 from modelyard.replay.policies.modelyard import ORIGIN, ModelyardPolicy

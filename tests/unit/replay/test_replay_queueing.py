@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from replay_fleets import spec
 
-from modelyard.local.engine.config import EngineConfig
+from modelyard.engine.config import EngineConfig
 from modelyard.replay.policies.base import Fixed
 from modelyard.replay.settings import Routing, SimulationSettings
 from modelyard.replay.simulate import Run, simulate

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from modelyard.loop.manifests import read_manifests
-from modelyard.loop.offline import fleet_from_files
-from modelyard.loop.snapshot import Snapshot
+from modelyard.autoscaling.offline.fleet import fleet_from_files
+from modelyard.autoscaling.offline.manifests import read_manifests
+from modelyard.autoscaling.offline.snapshot import Snapshot
 
 ROOT = Path(__file__).resolve().parents[3]
 

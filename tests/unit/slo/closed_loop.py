@@ -17,9 +17,10 @@ from builders import NOW, SATURATION, records
 from slo_builders import OUTPUT, PROMPT, SLO, P, slo_fleet
 
 from modelyard.autoscaling.decide import decide
-from modelyard.autoscaling.fleet import Condition, Key, OwnerRef, Pod, PodPerformance, PodSignal
-from modelyard.autoscaling.memory import VariantMemory, parse_memory, render_memory
 from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.variants.memory import VariantMemory, parse_memory, render_memory
+from modelyard.metrics.values import PodPerformance, PodSignal
+from modelyard.objects import Condition, Key, OwnerRef, Pod
 
 TICK = 15
 BATCH, CACHE = 96, 70_000

@@ -10,8 +10,10 @@ from builders import CONTROLLER, MODEL, NOW, Serving, make_fleet, records
 
 from modelyard.autoscaling.decide import decide
 from modelyard.autoscaling.decision import DecisionRecord
-from modelyard.autoscaling.fleet import Fleet, Key, ModelLoad, PodPerformance, Signals, SLOSpec, Variant
+from modelyard.autoscaling.fleet import Fleet, SLOSpec, Variant
 from modelyard.autoscaling.settings import FleetSettings
+from modelyard.metrics.values import ModelLoad, PodPerformance, Signals
+from modelyard.objects import Key
 
 COSTS = Key(CONTROLLER, "accelerator-unit-costs")
 CLASSES = Key(CONTROLLER, "service-classes-config")

@@ -11,10 +11,12 @@ from builders import MODEL, NOW, SATURATION, Serving, condition, gpu_node, recor
 from slo_builders import INSTANT, SLO, one_slo, premium, slo_fleet
 
 from modelyard.autoscaling.decide import decide
-from modelyard.autoscaling.fleet import Condition, Fleet, ModelLoad
-from modelyard.autoscaling.memory import SLOMemory, VariantMemory, parse_memory, render_memory
+from modelyard.autoscaling.fleet import Fleet
+from modelyard.autoscaling.live.status import status_patch
 from modelyard.autoscaling.settings import FleetSettings
-from modelyard.loop.status import status_patch
+from modelyard.autoscaling.variants.memory import SLOMemory, VariantMemory, parse_memory, render_memory
+from modelyard.metrics.values import ModelLoad
+from modelyard.objects import Condition
 
 NUMBERS = ["7.5", "0.05", "0", "nan", "inf", "-1", "1e400", "", " 3 ", "1e-300", "1e7", "abc"]
 HISTORIES = (

@@ -9,8 +9,9 @@ from builders import MODEL, SATURATION, condition, records
 from slo_builders import INSTANT, RATE_P, SLO, one_slo, premium, run_slo, slo_fleet, targets
 
 from modelyard.autoscaling.decide import decide
-from modelyard.autoscaling.fleet import Condition, ModelLoad, TargetRef
 from modelyard.autoscaling.settings import FleetSettings
+from modelyard.metrics.values import ModelLoad
+from modelyard.objects import Condition, TargetRef
 
 
 def test_no_metrics_at_all():

@@ -22,9 +22,9 @@ from slo_builders import (
 )
 
 from modelyard.autoscaling.decide import decide
-from modelyard.autoscaling.fleet import PodPerformance
-from modelyard.autoscaling.memory import SLOMemory, VariantMemory
 from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.variants.memory import SLOMemory, VariantMemory
+from modelyard.metrics.values import PodPerformance
 
 LONG_AGO = VariantMemory(relax_since=NOW - 3600)
 REMEMBERED = VariantMemory(slo=SLOMemory(prompt_tokens=512, output_tokens=256, tokens_at=NOW - 300))
@@ -419,7 +419,7 @@ class TestHeadroom:
 
 class TestIsolation:
     def test_one_group_that_fails_leaves_the_others(self, monkeypatch):
-        import modelyard.autoscaling.slo.sizing as sizing
+        import modelyard.autoscaling.variants.slo.sizing as sizing
 
         real = sizing.size
 

@@ -9,8 +9,8 @@ from builders import records
 from slo_builders import SLO, STILL, carry_on, one_slo, slo_fleet
 
 from modelyard.autoscaling.decide import decide
-from modelyard.autoscaling.memory import SLOMemory, VariantMemory
-from modelyard.autoscaling.slo.feedback import HIGHEST, LOWEST
+from modelyard.autoscaling.variants.memory import SLOMemory, VariantMemory
+from modelyard.autoscaling.variants.slo.feedback import HIGHEST, LOWEST
 
 PREDICTED_ITL, PREDICTED_TTFT = 8.4213, 30.869
 """Profile P at 8 requests/s."""

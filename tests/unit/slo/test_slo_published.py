@@ -6,8 +6,8 @@ import pytest
 from builders import NOW, Serving, condition
 from slo_builders import PUBLISHED, SLO, one_slo, premium, run_slo, targets
 
+from modelyard.autoscaling.published.slo import candidate, idle_candidate
 from modelyard.autoscaling.settings import FleetSettings
-from modelyard.autoscaling.slo.published import candidate, idle_candidate
 
 IDLE_TO_ZERO = FleetSettings(compatibility="published", scale_to_zero=True)
 

@@ -9,9 +9,9 @@ from builders import NOW, records
 from slo_builders import SLO, STILL, slo_fleet
 
 from modelyard.autoscaling.decide import decide
-from modelyard.autoscaling.fleet import Pod
-from modelyard.autoscaling.memory import VariantMemory, parse_memory, render_memory
 from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.variants.memory import VariantMemory, parse_memory, render_memory
+from modelyard.objects import Pod
 
 TICK, START_UP = 15.0, 60.0
 

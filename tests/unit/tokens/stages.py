@@ -7,17 +7,18 @@ from dataclasses import replace
 
 from builders import CONTROLLER, MODEL, NOW, Serving, make_fleet
 
-from modelyard.autoscaling.analysis import analyse_repaired
-from modelyard.autoscaling.attribution import attribute
-from modelyard.autoscaling.fleet import Fleet, ModelLoad, PodPerformance
-from modelyard.autoscaling.saturation_config import SaturationConfigs
+from modelyard.autoscaling.fleet import Fleet
 from modelyard.autoscaling.select import select
 from modelyard.autoscaling.settings import FleetSettings
-from modelyard.autoscaling.state import Group, State
-from modelyard.autoscaling.targets import set_targets
-from modelyard.autoscaling.tokens.analysis import TokenAnalysis, analyse_tokens
-from modelyard.autoscaling.tokens.knowledge import by_pod
-from modelyard.autoscaling.zero_config import ZeroConfigs
+from modelyard.autoscaling.variants.analysis import analyse_repaired
+from modelyard.autoscaling.variants.attribution import attribute
+from modelyard.autoscaling.variants.saturation_config import SaturationConfigs
+from modelyard.autoscaling.variants.state import Group, State
+from modelyard.autoscaling.variants.targets import set_targets
+from modelyard.autoscaling.variants.tokens.analysis import TokenAnalysis, analyse_tokens
+from modelyard.autoscaling.variants.tokens.knowledge import by_pod
+from modelyard.autoscaling.variants.zero_config import ZeroConfigs
+from modelyard.metrics.values import ModelLoad, PodPerformance
 
 TOKENS = {"default": "analyzerName: saturation"}
 assert CONTROLLER

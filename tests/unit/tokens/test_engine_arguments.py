@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from modelyard.autoscaling.tokens.capacity import derived_limit
-from modelyard.autoscaling.tokens.engine_arguments import EngineArguments, parse_engine_arguments
+from modelyard.autoscaling.variants.tokens.capacity import derived_limit
+from modelyard.autoscaling.variants.tokens.engine_arguments import EngineArguments, parse_engine_arguments
 
 
 @pytest.mark.parametrize(

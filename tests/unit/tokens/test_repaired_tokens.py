@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from stages import TOKENS, analyse, make_group, performance_of, tokens_decide, with_args
 
 from modelyard.autoscaling.decision import Mode
-from modelyard.autoscaling.memory import VariantMemory
 from modelyard.autoscaling.settings import FleetSettings
-from modelyard.autoscaling.strategy import Tick
-from modelyard.autoscaling.tokens.strategy import Tokens
+from modelyard.autoscaling.variants.memory import VariantMemory
+from modelyard.autoscaling.variants.strategy import Tick
+from modelyard.autoscaling.variants.tokens.strategy import Tokens
 
 
 def tokens(*serving, settings=REPAIRED, backlog=0.0, total=16_000, prompt=100.0, output=100.0, change=None, **fields):

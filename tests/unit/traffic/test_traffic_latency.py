@@ -2,8 +2,8 @@
 
 import pytest
 
-from modelyard.demo.traffic.latency import ALL, Phase, attainment, distribution, summarize
-from modelyard.demo.traffic.replay import Outcome, ReplaySettings, RequestResult
+from modelyard.traffic.latency import ALL, Phase, attainment, distribution, summarize
+from modelyard.traffic.replay import Outcome, ReplaySettings, RequestResult
 
 
 def ok(index, at, ttft, itl=0.01, variant="v", **more):

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from modelyard.demo.traffic.router import Endpoint, Router
+from modelyard.traffic.router import Endpoint, Router
 
 A, B, C = (Endpoint(name, f"http://{name}", "v") for name in "abc")
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelyard.demo.traffic.trace import Trace, TraceError, TraceRequest, read_trace
+from modelyard.traffic.trace import Trace, TraceError, TraceRequest, read_trace
 
 DATA = Path(__file__).parents[3] / "benchmarks" / "data" / "azure-llm-inference-2023-conversation.csv"
 HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens\n"

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from stages import make_group, with_args
 
 from modelyard.autoscaling.decision import Mode
-from modelyard.autoscaling.fleet import Condition, Key
-from modelyard.autoscaling.memory import VariantMemory
 from modelyard.autoscaling.settings import FleetSettings
-from modelyard.autoscaling.wake import CONDITION, REASON, condition, wake
+from modelyard.autoscaling.variants.memory import VariantMemory
+from modelyard.autoscaling.variants.wake import CONDITION, REASON, condition, wake
+from modelyard.objects import Condition, Key
 
 SIGNAL = FleetSettings(actuation=Mode.SIGNAL)
 

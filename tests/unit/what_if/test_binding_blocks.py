@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from policy_builders import FREE, NO_PANIC, SETTINGS, WRITTEN, binding, each, policy, target
 
-from modelyard.autoscaling.explain_binding import binding_lines, blocks
-from modelyard.autoscaling.policies.decide import decide_binding
-from modelyard.autoscaling.policies.view import Behaviour, BindingDecision, BindingView, DirectionLimits, Panic
+from modelyard.autoscaling.bindings.decide import decide_binding
+from modelyard.autoscaling.bindings.explain import binding_lines, blocks
+from modelyard.autoscaling.bindings.view import Behaviour, BindingView, DirectionLimits, Panic
+from modelyard.autoscaling.decision import BindingDecision
 
 NOW = 1000.0
 LATE = Behaviour(DirectionLimits(4, 100, 60, "Or", 120), WRITTEN.down, NO_PANIC)

@@ -13,10 +13,12 @@ from policy_builders import binding, each, target
 from slo_builders import L40S, SLO, premium, slo_fleet
 
 from modelyard.autoscaling.decide import decide
-from modelyard.autoscaling.fleet import Fleet, Key, ModelLoad, PodPerformance
+from modelyard.autoscaling.fleet import Fleet
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.what_if import WhatIfError, imagine, parse
 from modelyard.autoscaling.what_if.targets import Target
+from modelyard.metrics.values import ModelLoad, PodPerformance
+from modelyard.objects import Key
 
 DEFAULT = FleetSettings()
 

@@ -12,15 +12,17 @@ from hypothesis import strategies as st
 from policy_builders import FREE, NO_PANIC, WRITTEN, binding, each, policy, target
 from slo_builders import SLO, slo_fleet
 
+from modelyard.autoscaling.bindings.view import Behaviour, DirectionLimits
 from modelyard.autoscaling.decide import decide
-from modelyard.autoscaling.fleet import Fleet, Key, ModelLoad
-from modelyard.autoscaling.memory import VariantMemory
-from modelyard.autoscaling.policies.view import Behaviour, DirectionLimits
+from modelyard.autoscaling.fleet import Fleet
 from modelyard.autoscaling.settings import Compatibility, FleetSettings
+from modelyard.autoscaling.variants.memory import VariantMemory
 from modelyard.autoscaling.what_if import Settled, imagine, parse, settle
 from modelyard.autoscaling.what_if.settle import End
 from modelyard.autoscaling.what_if.spread import Engine, Spread
 from modelyard.autoscaling.what_if.world import World
+from modelyard.metrics.values import ModelLoad
+from modelyard.objects import Key
 
 
 def moves(found: Settled) -> list[tuple[float, str, int | None, int]]:

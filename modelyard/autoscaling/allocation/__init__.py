@@ -1,7 +1,0 @@
-"""How many replicas of which variant serve which load: exact covering and allocation of scarce accelerators."""
-
-from modelyard.autoscaling.allocation.allocate import allocate, allocate_greedy
-from modelyard.autoscaling.allocation.covering import cover
-from modelyard.autoscaling.allocation.model import Allocation, Demand, Option, Share
-
-__all__ = ["Allocation", "Demand", "Option", "Share", "allocate", "allocate_greedy", "cover"]

@@ -1,0 +1,247 @@
+"""The decision about one AutoscalingPolicyBinding, and about all of them. Pure: no clock, no network.
+
+Called once per tick by the loop, by ``plan`` and by the tests. ``total`` finds the numbers, ``problems`` what forbids
+to look for any, ``story`` the words; here the stages are put in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from modelyard.autoscaling.bindings import story
+from modelyard.autoscaling.bindings.memory import BindingMemory
+from modelyard.autoscaling.bindings.problems import INVALID, Problem, conflicts, problem_of
+from modelyard.autoscaling.bindings.shares import Choice, parse_choice
+from modelyard.autoscaling.bindings.total import Outcome, decide_total
+from modelyard.autoscaling.bindings.view import BindingView, TargetView
+from modelyard.autoscaling.decision import BindingDecision, DecisionRecord, Mode
+from modelyard.autoscaling.handling import ACTUATION, COMPATIBILITY, Policy, fleet_policy, variant_policy
+from modelyard.autoscaling.settings import FleetSettings
+from modelyard.objects import Condition, Notice
+
+CONFLICT = "TargetConflict"
+
+
+def decide_bindings(
+    views: Iterable[BindingView], settings: FleetSettings, now: float
+) -> tuple[tuple[BindingDecision, ...], tuple[str, ...]]:
+    """Decisions in the order of ``views``, and what failed. Two bindings on one target: only the older one scales.
+
+    A failure concerns its binding only: that one gets no decision, so nothing of it is written.
+    """
+    views = tuple(views)
+    lost = conflicts(views)
+    decisions: list[BindingDecision] = []
+    errors: list[str] = []
+    for view in views:
+        if view.key in lost and view.problem is None:
+            view = replace(view, problem=lost[view.key], problem_reason=CONFLICT)
+        try:
+            decisions.append(decide_binding(view, settings, now))
+        except Exception as error:  # one binding's failure must never stop another
+            errors.append(
+                f"AutoscalingPolicyBinding {view.key}: deciding failed: {type(error).__name__}: {error}; "
+                "replicas are kept"
+            )
+    return tuple(decisions), tuple(errors)
+
+
+def decide_binding(view: BindingView, settings: FleetSettings, now: float) -> BindingDecision:
+    """What every target of the binding should have now, why, and what to remember.
+
+    ``now`` is epoch seconds; ``settings.tick`` the seconds between two decisions, which the windows count in.
+    """
+    chosen = {key: view.annotations[key] for key in (ACTUATION, COMPATIBILITY) if key in view.annotations}
+    how = variant_policy(chosen, fleet_policy(settings))
+    notices = list(how.notices)
+    if view.memory_problem is not None:
+        notices.append(Notice("StateUnreadable", view.memory_problem, "Warning"))
+    memory = _about(view, view.memory.not_after(now))
+    problem = problem_of(view)
+    if problem is None and not view.deleting:
+        choice = parse_choice(view.annotations, [target.name for target in view.targets])
+        notices += [Notice(INVALID, text, "Warning") for text in choice.problems]
+        return _decided(view, choice, memory, how, notices, settings, now)
+    if view.deleting:
+        problem = Problem("Deleting", "the binding is being deleted: replicas are kept")
+    elif problem is not None:
+        notices.append(Notice(problem.reason, problem.text, "Warning"))
+    assert problem is not None
+    memory = _followed(view, memory, {}, now)
+    records = tuple(
+        replace(
+            _record(view, target, how, target.current, False, problem.reason, f"{problem.text}; replicas are kept"),
+            publish=False,
+        )
+        for target in view.targets
+    )
+    return _decision(view, records, "Stable", story.of_problem(view, problem.text, now), notices, memory, problem.text)
+
+
+def _decided(
+    view: BindingView,
+    choice: Choice,
+    memory: BindingMemory,
+    how: Policy,
+    notices: list[Notice],
+    settings: FleetSettings,
+    now: float,
+) -> BindingDecision:
+    policy = view.policy
+    assert policy is not None
+    known = [target for target in view.targets if target.current is not None]
+    if known:
+        outcome = decide_total(view, policy, choice, memory, settings, now, how.published)
+    else:
+        outcome = Outcome(story.NOTHING_KNOWN, memory)
+    metrics = story.metrics_story(view, policy.targets)
+    records: list[DecisionRecord] = []
+    asked: dict[str, int] = {}
+    for target in view.targets:
+        record = _target_record(view, target, outcome, how, metrics)
+        records.append(record)
+        if record.decided and record.target is not None:
+            asked[str(target.workload)] = record.target
+        if record.write is not None and record.current is not None:
+            reason = "ScaledUp" if record.write > record.current else "ScaledDown"
+            text = f"{target.workload}: {record.current} → {record.write}: {record.message}"
+            notices.append(Notice(reason, text))
+    if metrics is not None and metrics[0] == "False" and metrics[1] == "MetricsUnavailable":
+        notices.append(Notice("MetricsUnavailable", metrics[2], "Warning"))
+    for target in view.targets:
+        if target.current is None:
+            notices.append(Notice("TargetInvalid", story.missing(target), "Warning"))
+    until = outcome.memory.panic_until
+    panic = outcome.correction.panic if outcome.correction is not None else until is not None and now <= until
+    message = story.overall(view, outcome, records)
+    told = story.of_outcome(view, bool(known), message, metrics, now)
+    memory = _followed(view, outcome.memory, asked, now)
+    return _decision(view, tuple(records), "Panic" if panic else "Stable", told, notices, memory, message)
+
+
+def _target_record(
+    view: BindingView, target: TargetView, outcome: Outcome, how: Policy, metrics: story.Story | None
+) -> DecisionRecord:
+    if target.current is None:
+        return _record(view, target, how, None, False, "TargetInvalid", story.missing(target))
+    key = str(target.workload)
+    if outcome.replicas is None:
+        reason, message = story.of_skip(target, metrics, outcome.recommendation)
+        decided = reason == "AtZero"
+        # Somebody else may still be on the way to what was asked for last.
+        wanted = story.desired_before(view, target) if how.mode is Mode.SIGNAL and not decided else None
+        kept = target.current if wanted is None else min(max(wanted, target.minimum), target.maximum)
+        return _record(view, target, how, kept, decided, reason, message)
+    replicas = outcome.replicas[key]
+    reason, message = story.of_target(view, target, outcome, replicas)
+    record = _record(view, target, how, replicas, True, reason, message)
+    write = replicas if how.mode is Mode.DIRECT and replicas != target.current else None
+    return replace(record, write=write, steps=story.steps(view, target, outcome, replicas))
+
+
+def _record(
+    view: BindingView,
+    target: TargetView,
+    how: Policy,
+    replicas: int | None,
+    decided: bool,
+    reason: str,
+    message: str,
+) -> DecisionRecord:
+    return DecisionRecord(
+        variant=view.key,
+        uid=view.uid,
+        generation=view.generation,
+        resource_version=view.resource_version,
+        model_id=target.name,
+        workload=target.workload,
+        current=target.current,
+        ready=target.ready,
+        reporting=sum(1 for instance in target.instances if instance),
+        desired_before=story.desired_before(view, target),
+        target=replicas,
+        action=story.direction(replicas, target.current),
+        decided=decided,
+        reason=reason,
+        message=message,
+        cost=target.cost,
+        gpus=target.gpus,
+        mode=how.mode,
+        publish=replicas is not None,
+        form="optimizer" if view.optimizer else "policy",
+        variant_id=target.name,
+    )
+
+
+def _about(view: BindingView, memory: BindingMemory) -> BindingMemory:
+    """The memory, with fresh windows when the binding now scales something else than before."""
+    if not view.targets:
+        return memory
+    if not view.optimizer and view.targets[0].current is None:
+        return memory  # which workload a reference means is known only once it can be read
+    subject = "optimizer" if view.optimizer else str(view.targets[0].workload)
+    if memory.subject == subject:
+        return memory
+    if not memory.subject:
+        return memory.model_copy(update={"subject": subject})
+    return BindingMemory(subject=subject, scaled_at=memory.scaled_at)
+
+
+def _followed(view: BindingView, memory: BindingMemory, wanted: Mapping[str, int], now: float) -> BindingMemory:
+    """Notice which changes have arrived at the workloads, and what was asked for just now."""
+    asked, scaled_at, seen = {}, {}, {}
+    for target in view.targets:
+        key, current = str(target.workload), target.current
+        if key in memory.scaled_at:
+            scaled_at[key] = memory.scaled_at[key]
+        if current is None:
+            if key in memory.asked:
+                asked[key] = memory.asked[key]
+            if key in memory.seen:
+                seen[key] = memory.seen[key]
+            continue
+        if view.optimizer:
+            seen[key] = current
+        before = memory.asked.get(key)
+        if before is not None and before[1] == current:
+            scaled_at[key] = before[0]
+            before = None
+        want = wanted.get(key)
+        if want is not None and want != current:
+            asked[key] = before if before is not None and before[1] == want else (now, want)
+        elif want is None and before is not None:
+            asked[key] = before
+    changes: dict[str, object] = {}
+    for name, value in (("asked", asked), ("scaled_at", scaled_at), ("seen", seen)):
+        if value != getattr(memory, name):
+            changes[name] = value
+    idle = {key: since for key, since in memory.idle_since.items() if key in {str(t.workload) for t in view.targets}}
+    if idle != memory.idle_since:
+        changes["idle_since"] = idle
+    return memory.model_copy(update=changes) if changes else memory
+
+
+def _decision(
+    view: BindingView,
+    records: tuple[DecisionRecord, ...],
+    mode: str,
+    conditions: tuple[Condition, ...],
+    notices: list[Notice],
+    memory: BindingMemory,
+    message: str,
+) -> BindingDecision:
+    return BindingDecision(
+        binding=view.key,
+        uid=view.uid,
+        generation=view.generation,
+        resource_version=view.resource_version,
+        records=records,
+        mode=mode,
+        conditions=conditions,
+        notices=tuple(notices),
+        memory=memory,
+        message=message,
+        units=tuple(story.unit(record, mode, memory) for record in records),
+        totals=story.totals(records, mode),
+    )

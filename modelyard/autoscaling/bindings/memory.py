@@ -1,0 +1,86 @@
+"""What a binding must remember from one tick to the next; kept as JSON in an annotation of the binding.
+
+Only changes are kept, so a binding whose recommendation does not move costs no write, and a process that was killed
+and started again decides what it would have decided anyway.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+ANNOTATION = "modelyard.dev/policy-state"
+
+Seconds = Annotated[float, Field(allow_inf_nan=False)]
+Mark = tuple[Seconds, int]
+"""A time (epoch seconds) and a number of replicas."""
+
+
+class History(BaseModel):
+    """The past of one number as change points; ``policies.windows`` reads and extends it."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    newest: Mark | None = Field(default=None, description="the value that holds now, and since when")
+    past: tuple[Mark, ...] = Field(default=(), description="older values, each with the time until which it held")
+
+
+class BindingMemory(BaseModel):
+    """State of a binding's windows and modes. All times are epoch seconds.
+
+    What belongs to one target is kept under ``str(workload)``.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    subject: str = Field(default="", description="what the windows are about; another workload starts afresh")
+    recommended: History = Field(default_factory=History, description="recommendations of the metrics")
+    corrected: History = Field(default_factory=History, description="what the behaviour made of them")
+    panic_until: Seconds | None = Field(default=None, description="panic lasts until then, this moment included")
+    idle_since: dict[str, Seconds] = Field(
+        default_factory=dict, description="targets that may go to zero: since when without any demand"
+    )
+    asked: dict[str, Mark] = Field(
+        default_factory=dict, description="changes asked for and not seen at the workload yet: when, and how many"
+    )
+    scaled_at: dict[str, Seconds] = Field(default_factory=dict, description="when the last seen change was asked for")
+    seen: dict[str, int] = Field(
+        default_factory=dict, description="optimizer: replicas of each target when it could last be read"
+    )
+
+    def not_after(self, now: float) -> BindingMemory:
+        """Itself with every time after ``now`` replaced by it, so that a clock set back blocks nothing for long."""
+        changes: dict[str, object] = {}
+        for name in ("recommended", "corrected"):
+            history: History = getattr(self, name)
+            newest = history.newest
+            late = (newest is not None and newest[0] > now) or any(until > now for until, _ in history.past)
+            if late:
+                past = tuple((min(until, now), value) for until, value in history.past)
+                first = None if newest is None else (min(newest[0], now), newest[1])
+                changes[name] = History(newest=first, past=past)
+        for name in ("idle_since", "scaled_at"):
+            times: dict[str, float] = getattr(self, name)
+            if any(time > now for time in times.values()):
+                changes[name] = {key: min(time, now) for key, time in times.items()}
+        if any(time > now for time, _ in self.asked.values()):
+            changes["asked"] = {key: (min(time, now), count) for key, (time, count) in self.asked.items()}
+        return self.model_copy(update=changes) if changes else self
+
+
+def parse_memory(text: str | None) -> tuple[BindingMemory, str | None]:
+    """Read the annotation; a damaged one gives a fresh memory and says why, it never stops a decision."""
+    if not text:
+        return BindingMemory(), None
+    try:
+        return BindingMemory.model_validate_json(text), None
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "document"
+        return BindingMemory(), f"annotation {ANNOTATION} unreadable at {where}: {first['msg']}; starting afresh"
+
+
+def render_memory(memory: BindingMemory) -> str:
+    """The annotation's text: only what differs from empty, keys in fixed order."""
+    return memory.model_dump_json(exclude_defaults=True)

@@ -1,0 +1,174 @@
+"""How many replicas the metrics ask for. Pure.
+
+Source: Kthena autoscaler reference, "Recommended replicas".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from math import ceil, fsum, inf, isnan
+from typing import NamedTuple
+
+from modelyard.autoscaling.bindings.names import is_ratio
+
+CEILING = 10**9
+"""Replicas that stand for "without end" in the arithmetic."""
+
+SLACK = 1e-9
+"""Relative rounding error that neither makes a replica nor leaves the tolerance."""
+
+
+class Proposal(NamedTuple):
+    """What one metric asks for. ``ratio`` is load over target (1: exactly on target), ``why`` the numbers in words."""
+
+    metric: str
+    replicas: int
+    ratio: float
+    why: str
+
+
+class Recommendation(NamedTuple):
+    """The largest proposal within the bounds. ``replicas`` ``None``: no metric said anything, nothing is to be done."""
+
+    replicas: int | None
+    proposals: tuple[Proposal, ...]
+    why: str
+    bounded: str = ""
+    """``minimum`` or ``maximum`` when the bounds decided."""
+    held: str = ""
+    """CamelCase code of why nothing is done although metrics said something."""
+
+
+def recommend(
+    current: int,
+    minimum: int,
+    maximum: int,
+    tolerance: float,
+    targets: Mapping[str, float],
+    instances: Sequence[Mapping[str, float]],
+    *,
+    unready: float = 0,
+    external: Mapping[str, float] | None = None,
+    weights: Sequence[float] | None = None,
+    unknown: Collection[str] = (),
+    published: bool = False,
+) -> Recommendation:
+    """Replicas so that every metric is at its target.
+
+    ``targets`` is what one instance should carry, ``instances`` one map of measured values per ready instance (what
+    could not be measured is left out), ``unready`` the instances that exist and are not ready, ``external`` totals
+    measured elsewhere, ``tolerance`` a share. ``weights`` is how many ordinary instances each one counts for.
+    ``unknown`` are metrics that have a value which could not be read: the others alone may add, and take nothing away,
+    for it might be the one that needs what there is. With no instance ready, none of those on their way is given up.
+
+    ``published`` is the documented arithmetic on what is handed in, without these two guards and the one that keeps
+    load above its target from ever shrinking, and load below from ever growing, when there are more or fewer instances
+    than ``current``.
+    """
+    if current < minimum:
+        return Recommendation(minimum, (), f"{current} is below the minimum {minimum}", "minimum")
+    if current > maximum:
+        return Recommendation(maximum, (), f"{current} is above the maximum {maximum}", "maximum")
+    found: list[Proposal] = []
+    for name, target in targets.items():
+        total = (external or {}).get(name)
+        if total is not None and not isnan(total):
+            found.append(_external(name, total, target, current, tolerance))
+        measured = _measured(name, target, current, tolerance, instances, unready, weights, published)
+        if measured is not None:
+            found.append(measured)
+    if not found:
+        return Recommendation(None, (), "no metric of the policy could be measured")
+    best = max(found, key=lambda proposal: proposal.replicas)
+    if not published and current > 0 and best.replicas <= current:
+        told = {proposal.metric for proposal in found}
+        dark = [name for name in targets if name in unknown and name not in told]
+        if dark:
+            why = f"{best.why}; {', '.join(dark)} cannot be measured now, and without it nothing is taken away"
+            return Recommendation(None, tuple(found), why, held="MetricsIncomplete")
+        if best.replicas < current and unready > 0 and not instances:
+            why = f"{best.why}; no instance is ready, and none of the {unready:g} on their way is given up"
+            return Recommendation(None, tuple(found), why, held="NoReadyInstance")
+    clamped = min(max(best.replicas, minimum), maximum)
+    bounded = "minimum" if clamped > best.replicas else "maximum" if clamped < best.replicas else ""
+    why = best.why + (f", bounded to {clamped} by the {bounded} of replicas" if bounded else "")
+    return Recommendation(clamped, tuple(found), why, bounded)
+
+
+def ceiling(number: float) -> int:
+    """The next whole number: 0 for what is not above zero or not a number, at most ``CEILING``."""
+    if isnan(number) or number <= 0:
+        return 0
+    if number >= CEILING:
+        return CEILING
+    return ceil(number * (1 - SLACK))
+
+
+def _ratio(load: float, target: float) -> float:
+    if target <= 0:
+        return inf
+    return load / target
+
+
+def _within(ratio: float, tolerance: float) -> bool:
+    return abs(ratio - 1) <= tolerance + SLACK
+
+
+def _external(name: str, total: float, target: float, current: int, tolerance: float) -> Proposal:
+    desired = _ratio(total, target)
+    ratio = desired / current if current else inf if desired > 0 else 0.0
+    if current and _within(ratio, tolerance):
+        return Proposal(name, current, ratio, f"{name} {total:g} in all, within {tolerance:.0%} of {target:g} each")
+    replicas = ceiling(desired)
+    return Proposal(name, replicas, ratio, f"{name} {total:g} in all at {target:g} each asks for {replicas}")
+
+
+def _measured(
+    name: str,
+    target: float,
+    current: int,
+    tolerance: float,
+    instances: Sequence[Mapping[str, float]],
+    unready: float,
+    weights: Sequence[float] | None,
+    published: bool,
+) -> Proposal | None:
+    share = is_ratio(name)
+    have, lack, values = [], [], []
+    for index, instance in enumerate(instances):
+        weight = 1.0 if weights is None else weights[index]
+        value = instance.get(name)
+        if value is None or isnan(value):
+            lack.append(weight)
+        else:
+            have.append(weight)
+            values.append(value * weight if share else value)
+    if not have:
+        return None
+    n, s, m = fsum(have), fsum(values), fsum(lack)
+    ratio = _ratio(s / n, target)
+    up = ratio >= 1
+    told = f"{name} {s / n:.4g} each over {len(have)} instances, target {target:g}"
+    if lack:
+        told += f", {len(lack)} missing"
+    if unready:
+        told += f", {unready:g} not ready"
+    if not lack and not (unready and up):
+        if _within(ratio, tolerance):
+            return Proposal(name, current, ratio, f"{told}: within {tolerance:.0%}, keeps {current}")
+        desired = ceiling(ratio * n)
+    else:
+        n += m
+        if not up:
+            s += m * target
+        elif unready:
+            n += unready
+        careful = _ratio(s / n, target)
+        if _within(careful, tolerance) or (careful >= 1) != up:
+            return Proposal(name, current, ratio, f"{told}: not certain enough to move, keeps {current}")
+        desired = ceiling(careful * n)
+        if (not up and desired > current) or (up and desired < current):
+            desired = current
+    if not published and ((not up and desired > current) or (up and desired < current)):
+        return Proposal(name, current, ratio, f"{told}: {desired} would go the wrong way, keeps {current}")
+    return Proposal(name, desired, ratio, f"{told}: asks for {desired}")

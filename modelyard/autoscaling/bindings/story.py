@@ -1,0 +1,210 @@
+"""A binding's decision in words: reasons, messages, conditions, units of the status.
+
+Source of reasons and types: Kthena autoscaler reference, "Status".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from modelyard.autoscaling import conditions
+from modelyard.autoscaling.bindings.memory import BindingMemory
+from modelyard.autoscaling.bindings.recommend import Recommendation
+from modelyard.autoscaling.bindings.total import Outcome
+from modelyard.autoscaling.bindings.view import BindingView, TargetView
+from modelyard.autoscaling.decision import Action, DecisionRecord, Step
+from modelyard.objects import Condition
+
+Story = tuple[str, str, str]
+"""Status, reason and message of a condition."""
+
+READY = "Ready"
+TARGET_FOUND = "TargetFound"
+METRICS_AVAILABLE = "MetricsAvailable"
+
+NOTHING_KNOWN = Recommendation(None, (), "no target could be read")
+_SHOWN = 3
+
+
+def direction(replicas: int | None, current: int | None) -> Action:
+    """What a target means relative to the current replicas; none when one of the two is not known."""
+    if replicas is None or current is None or replicas == current:
+        return Action.NONE
+    return Action.UP if replicas > current else Action.DOWN
+
+
+def missing(target: TargetView) -> str:
+    """Why a target is left alone."""
+    why = target.problem or "it does not exist - create it, or correct targetRef"
+    return f"{target.workload} cannot be read: {why}; its replicas are kept"
+
+
+def metrics_story(view: BindingView, wanted: Mapping[str, float]) -> Story | None:
+    """Whether the policy's metrics could be measured; ``None`` when there was no target to measure."""
+    known = [target for target in view.targets if target.current is not None]
+    if not known:
+        return None
+    external = {name for target in known for name in target.external if name in wanted}
+    instances = [instance for target in known for instance in target.instances]
+    have = {name: sum(1 for instance in instances if name in instance) for name in wanted if name not in external}
+    errors = [error for target in known for error in target.scrape_errors]
+    because = f": {'; '.join(errors[:_SHOWN])}" if errors else ""
+    if len(errors) > _SHOWN:
+        because += f"; and {len(errors) - _SHOWN} more"
+    if not external and not any(have.values()):
+        unready = sum(target.unready for target in known)
+        names = ", ".join(wanted)
+        if instances:
+            return ("False", "MetricsUnavailable", f"none of {len(instances)} ready instances gives {names}{because}")
+        if not any(target.current for target in known):
+            hint = ""
+            if all(target.demand is None for target in known):
+                hint = (
+                    "; nothing can wake it: give the binding the annotation modelyard.dev/wake-query, or set "
+                    "minReplicas above 0"
+                )
+            return ("False", "AtZero", f"at zero replicas there is nothing to measure{hint}")
+        return ("False", "NoReadyInstance", f"no instance is ready yet, {unready} are coming{because}")
+    partial = [f"{name} of {count} of {len(instances)}" for name, count in have.items() if count < len(instances)]
+    if partial:
+        return ("True", "MetricsPartial", f"measured {', '.join(partial)} ready instances{because}")
+    return ("True", "MetricsFound", f"all metrics of {len(instances)} ready instances were measured{because}")
+
+
+def of_skip(target: TargetView, metrics: Story | None, advice: Recommendation) -> tuple[str, str]:
+    """Reason and message of a target nothing was decided for."""
+    if advice.held:
+        return advice.held, f"{advice.why}; replicas are kept"
+    if metrics is None:
+        return "TargetInvalid", NOTHING_KNOWN.why
+    if metrics[1] == "AtZero":
+        return "AtZero", f"{target.workload}: {metrics[2]}"
+    return metrics[1], f"{metrics[2]}; replicas are kept"
+
+
+def of_target(view: BindingView, target: TargetView, outcome: Outcome, replicas: int) -> tuple[str, str]:
+    """Reason and message of a decided target."""
+    parts = _parts(view, outcome, f", of which {replicas} here")
+    if (held := outcome.held.get(str(target.workload))) is not None:
+        parts.append(held)
+    return _reason(view, target, outcome, replicas, target.current or 0), "; ".join(parts)
+
+
+def _parts(view: BindingView, outcome: Outcome, share: str = "") -> list[str]:
+    """Why the total is what it is; ``share`` is said of it where several targets share it."""
+    advice, correction = outcome.recommendation, outcome.correction
+    assert correction is not None
+    parts = [advice.why]
+    if view.optimizer:
+        parts.append(f"total {outcome.current} → {correction.replicas}{share}")
+    if outcome.woken:
+        parts = ["pending demand wakes it", *(parts if advice.replicas else ())]
+    if correction.blocked:
+        parts.append(correction.blocked)
+    return parts
+
+
+def _reason(view: BindingView, target: TargetView, outcome: Outcome, replicas: int, current: int) -> str:
+    advice, correction = outcome.recommendation, outcome.correction
+    assert correction is not None
+    if outcome.woken and replicas > current:
+        return "WokenByDemand"
+    if str(target.workload) in outcome.held:
+        return "WaitingForIdle"
+    if replicas == current:
+        if correction.blocked_by:
+            return correction.blocked_by
+        if advice.bounded:
+            return "AtMinimum" if advice.bounded == "minimum" else "AtMaximum"
+        return "OnTarget"
+    if not advice.proposals and advice.bounded:
+        return "BelowMinimum" if advice.bounded == "minimum" else "AboveMaximum"
+    if view.optimizer and (replicas > current) != (correction.replicas > outcome.current):
+        return "Shared"
+    return "MetricsAboveTarget" if replicas > current else "MetricsBelowTarget"
+
+
+def steps(view: BindingView, target: TargetView, outcome: Outcome, replicas: int) -> tuple[Step, ...]:
+    """The stages of one target's decision; those before "share" are about the total."""
+    told = list(outcome.steps)
+    if view.optimizer and outcome.correction is not None:
+        total = told[-1].after
+        told.append(Step("share", target.current, replicas, f"share of the total {total} for {target.name}"))
+    held = outcome.held.get(str(target.workload))
+    if held is not None:
+        told.append(Step("zero", 0, replicas, held))
+    return tuple(told)
+
+
+def overall(view: BindingView, outcome: Outcome, records: Sequence[DecisionRecord]) -> str:
+    """The decision about the whole binding in one sentence."""
+    numbers = ", ".join(
+        f"{record.variant_id} {'?' if record.current is None else record.current}"
+        + (f" → {record.target}" if record.target != record.current and record.target is not None else "")
+        for record in records
+    )
+    if outcome.correction is not None:
+        why = "; ".join([*_parts(view, outcome), *dict.fromkeys(outcome.held.values())])
+    else:
+        why = records[0].message if records else outcome.recommendation.why
+    return f"{numbers}: {why}"
+
+
+def of_problem(view: BindingView, text: str, now: float) -> tuple[Condition, ...]:
+    """The conditions of a binding that cannot be decided."""
+    return _built(view, ("False", "ReconcileFailed", text), None, now)
+
+
+def of_outcome(
+    view: BindingView, any_known: bool, message: str, metrics: Story | None, now: float
+) -> tuple[Condition, ...]:
+    """The conditions of a binding that was looked at."""
+    ready: Story = ("True", "Reconciled", message) if any_known else ("False", "ReconcileFailed", message)
+    return _built(view, ready, metrics, now)
+
+
+def _built(view: BindingView, ready: Story, metrics: Story | None, now: float) -> tuple[Condition, ...]:
+    found: Story | None = None
+    lost = [missing(target) for target in view.targets if target.current is None]
+    if lost:
+        found = ("False", "TargetInvalid", "; ".join(lost))
+    elif view.targets:
+        found = ("True", "TargetFound", f"found {', '.join(str(target.workload) for target in view.targets)}")
+    stories = ((READY, ready), (TARGET_FOUND, found), (METRICS_AVAILABLE, metrics))
+    return conditions.build(view.conditions, stories, view.generation, now)
+
+
+def desired_before(view: BindingView, target: TargetView) -> int | None:
+    """What the status says was wanted of a target."""
+    units = view.status.get("units")
+    for unit_ in units if isinstance(units, list | tuple) else ():
+        if isinstance(unit_, Mapping) and unit_.get("name") == target.name:
+            wanted = unit_.get("desiredReplicas")
+            return wanted if isinstance(wanted, int) else None
+    return None
+
+
+def unit(record: DecisionRecord, mode: str, memory: BindingMemory) -> dict[str, object]:
+    """One target for the status; ``lastScaleTime`` in epoch seconds, set by changes seen at the workload only."""
+    found: dict[str, object] = {"name": record.variant_id}
+    if record.current is not None:
+        found["currentReplicas"] = record.current
+    if record.target is not None:
+        found["desiredReplicas"] = record.target
+    found["mode"] = mode
+    scaled_at = memory.scaled_at.get(str(record.workload))
+    if scaled_at is not None:
+        found["lastScaleTime"] = scaled_at
+    return found
+
+
+def totals(records: Sequence[DecisionRecord], mode: str) -> dict[str, object]:
+    """What the status shows of all targets together."""
+    found: dict[str, object] = {"targets": ", ".join(str(record.variant_id) for record in records), "mode": mode}
+    current = [record.current for record in records if record.current is not None]
+    wanted = [record.target for record in records if record.target is not None]
+    if current:
+        found["currentReplicas"] = sum(current)
+    if wanted:
+        found["desiredReplicas"] = sum(wanted)
+    return found

@@ -1,0 +1,71 @@
+"""What a single VariantAutoscaling asks for by annotation: bounds, who actuates, which algorithm.
+
+An invalid annotation is reported and the fleet default kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from modelyard.autoscaling.decision import Mode
+from modelyard.autoscaling.settings import Compatibility, FleetSettings
+from modelyard.objects import Notice
+
+MIN_REPLICAS = "modelyard.dev/min-replicas"
+MAX_REPLICAS = "modelyard.dev/max-replicas"
+ACTUATION = "modelyard.dev/actuation"
+COMPATIBILITY = "modelyard.dev/compatibility"
+
+
+class Policy(NamedTuple):
+    """Settings of one variant. ``lower`` and ``upper`` are replicas, ``None`` when not annotated."""
+
+    mode: Mode
+    published: bool
+    lower: int | None = None
+    upper: int | None = None
+    notices: tuple[Notice, ...] = ()
+
+
+def fleet_policy(settings: FleetSettings) -> Policy:
+    """The policy of a variant without annotations."""
+    return Policy(settings.actuation, settings.compatibility is Compatibility.PUBLISHED)
+
+
+def variant_policy(annotations: Mapping[str, str], default: Policy) -> Policy:
+    """The fleet's policy with the variant's annotations over it."""
+    if not annotations or not any(key in annotations for key in (MIN_REPLICAS, MAX_REPLICAS, ACTUATION, COMPATIBILITY)):
+        return default
+    notices: list[Notice] = []
+
+    def refuse(name: str, must: str) -> None:
+        text = f"annotation {name}: {annotations[name]!r} {must}; the fleet default is kept"
+        notices.append(Notice("InvalidConfiguration", text, "Warning"))
+
+    def count(name: str, least: int) -> int | None:
+        text = annotations.get(name)
+        if text is None:
+            return None
+        if not (text.isascii() and text.isdigit()) or int(text) < least:
+            refuse(name, f"must be a whole number of at least {least}")
+            return None
+        return int(text)
+
+    lower, upper = count(MIN_REPLICAS, 0), count(MAX_REPLICAS, 1)
+    if lower is not None and upper is not None and lower > upper:
+        text = f"annotation {MIN_REPLICAS} = {lower} is above {MAX_REPLICAS} = {upper}; both are ignored"
+        notices.append(Notice("InvalidConfiguration", text, "Warning"))
+        lower = upper = None
+    mode, published = default.mode, default.published
+    if ACTUATION in annotations:
+        try:
+            mode = Mode(annotations[ACTUATION])
+        except ValueError:
+            refuse(ACTUATION, "must be 'direct' or 'signal'")
+    if COMPATIBILITY in annotations:
+        try:
+            published = Compatibility(annotations[COMPATIBILITY]) is Compatibility.PUBLISHED
+        except ValueError:
+            refuse(COMPATIBILITY, "must be 'repaired' or 'published'")
+    return Policy(mode, published, lower, upper, tuple(notices))

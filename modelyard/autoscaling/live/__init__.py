@@ -1,0 +1,1 @@
+"""The loop without Prefect: collect, decide, actuate, report."""

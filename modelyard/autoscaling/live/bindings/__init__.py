@@ -1,0 +1,1 @@
+"""AutoscalingPolicyBindings between cluster and decision: collect, scrape, actuate, report."""

@@ -1,0 +1,220 @@
+"""Read AutoscalingPolicyBindings, their policies, targets, pods and metrics.
+
+One list of each kind of object per tick, one scrape per pod, one query per expression, whatever the number of
+bindings. A binding that cannot be read completely says so in its own view; it never stops another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from modelyard.autoscaling.bindings.view import BindingView
+from modelyard.autoscaling.handling import fleet_policy, variant_policy
+from modelyard.autoscaling.live.bindings.objects import BINDINGS, POLICIES, BindingSpec, TargetSpec
+from modelyard.autoscaling.live.bindings.others import binding_claims, claims_beyond
+from modelyard.autoscaling.live.bindings.pods import PodIndex, TargetPods
+from modelyard.autoscaling.live.bindings.scrape import Scrape
+from modelyard.autoscaling.live.bindings.sources import Answers
+from modelyard.autoscaling.live.bindings.state import PolicyState
+from modelyard.autoscaling.live.bindings.views import ListedBindings, TargetPlan, binding_view, policy_of
+from modelyard.autoscaling.live.collect import BINDINGS_PODS, Selection, list_objects, read_workloads
+from modelyard.autoscaling.live.reading import Reader
+from modelyard.autoscaling.select import INSTANCE_LABEL
+from modelyard.autoscaling.settings import FleetSettings
+from modelyard.cluster import PODS, Cluster, Forbidden, UnknownKind
+from modelyard.metrics.client import Prometheus, PrometheusError
+from modelyard.objects import Key, Workload, WorkloadId
+from modelyard.objects.selectors import parse_selector
+
+log = logging.getLogger(__name__)
+
+
+async def collect_bindings(
+    cluster: Cluster,
+    prometheus: Prometheus | PrometheusError,
+    settings: FleetSettings,
+    selection: Selection,
+    state: PolicyState,
+) -> tuple[BindingView, ...]:
+    """Every binding of this loop with all that its decision needs, in key order.
+
+    A cluster without our kinds has no bindings. Raises ``ClusterError`` when a vital list cannot be had.
+    """
+    listed = await list_bindings(cluster, settings, selection, state)
+    async with Reader(cluster) as reader:
+        return await observe_bindings(reader, prometheus, settings, listed, state)
+
+
+async def list_bindings(
+    cluster: Cluster, settings: FleetSettings, selection: Selection, state: PolicyState
+) -> ListedBindings:
+    """The first half: what there is to observe. ``observe_bindings`` can then run beside other reading."""
+    spaces = selection.namespaces or ((settings.watch_namespace,) if settings.watch_namespace else ())
+    selected = parse_selector(selection.label_selector)
+    state.listed_policies = ()
+    try:
+        items = await list_objects(cluster, BINDINGS, spaces)
+    except UnknownKind:
+        return ListedBindings()
+    except Forbidden as error:
+        log.warning("AutoscalingPolicyBindings are not handled: %s", error)
+        return ListedBindings()
+    # Which bindings are ours is found out here and not by the API server: the others are rivals to know of.
+    listed = state.bindings.all(items)
+    bindings = [spec for spec in listed if _is_ours(spec.view, settings) and selected(spec.view.labels)]
+    if not bindings:
+        return ListedBindings()
+    bindings.sort(key=lambda spec: spec.view.key)
+    try:
+        found = state.policies.all(
+            await list_objects(cluster, POLICIES, sorted({b.view.key.namespace for b in bindings}))
+        )
+    except (UnknownKind, Forbidden) as error:
+        return ListedBindings(tuple(bindings), {}, str(error))
+    state.listed_policies = found
+    ours = {spec.view.key for spec in bindings}
+    others = binding_claims(spec for spec in listed if spec.view.key not in ours)
+    result = ListedBindings(tuple(bindings), {policy.key: policy for policy in found})
+    others += await claims_beyond(cluster, result.homes, spaces, selection.label_selector)
+    return replace(result, others=tuple(others))
+
+
+def _is_ours(view: BindingView, settings: FleetSettings) -> bool:
+    return not view.deleting and view.labels.get(INSTANCE_LABEL) == (settings.controller_instance or None)
+
+
+async def observe_bindings(
+    reader: Reader,
+    prometheus: Prometheus | PrometheusError,
+    settings: FleetSettings,
+    listed: ListedBindings,
+    state: PolicyState,
+) -> tuple[BindingView, ...]:
+    """The second half: workloads, pods, pages and queries of these bindings."""
+    if not listed.bindings:
+        return ()
+    homes = listed.homes
+    wanted = {id_ for binding in listed.bindings for target in binding.targets for id_ in target.candidates}
+    answers = Answers(prometheus)
+    (workloads, errors), pods, _ = await asyncio.gather(
+        _found_workloads(reader, wanted, homes), _found_pods(reader, homes), answers.ask(_queries(listed))
+    )
+    plans = {binding.view.key: _plan(binding, listed, workloads, errors, pods, state) for binding in listed.bindings}
+    wanted_pages = _scrapes(plans)
+    pages = await state.scraper.scrape(wanted_pages)
+    published = _scrapes({b.view.key: plans[b.view.key] for b in listed.bindings if _published(b, settings)}).keys()
+    measured = state.histories.measure(wanted_pages, pages, published)
+    state.startup = {
+        plan.workload.id: plan.pods.startup_seconds
+        for targets in plans.values()
+        for plan in targets
+        if plan.workload is not None and plan.pods.startup_seconds is not None
+    }
+    return tuple(
+        binding_view(binding, listed, plans[binding.view.key], answers, measured) for binding in listed.bindings
+    )
+
+
+def _published(binding: BindingSpec, settings: FleetSettings) -> bool:
+    return variant_policy(binding.view.annotations, fleet_policy(settings)).published
+
+
+async def _found_workloads(
+    reader: Reader, wanted: set[WorkloadId], homes: list[str]
+) -> tuple[dict[WorkloadId, Workload], dict[WorkloadId, str]]:
+    """Like those of variants. A namespace that may not be read is the problem of the targets in it alone."""
+    try:
+        return await read_workloads(reader, wanted, homes)
+    except Forbidden:
+        found: dict[WorkloadId, Workload] = {}
+        errors: dict[WorkloadId, str] = {}
+        for home in homes:
+            here = {id_ for id_ in wanted if id_.namespace == home}
+            try:
+                some, failed = await read_workloads(reader, here, [home])
+            except Forbidden as error:
+                errors.update(dict.fromkeys(here, str(error)))
+                continue
+            found.update(some)
+            errors.update(failed)
+        return found, errors
+
+
+async def _found_pods(reader: Reader, homes: list[str]) -> PodIndex:
+    if not homes:
+        return PodIndex(())
+    try:
+        items = await reader.list(PODS, homes, field_selector=BINDINGS_PODS, cached=True)
+    except Forbidden:
+        items = []
+        for home in homes:
+            try:
+                items += await reader.list(PODS, [home], field_selector=BINDINGS_PODS, cached=True)
+            except Forbidden as error:
+                log.warning("pods of policy targets cannot be measured: %s", error)
+    return PodIndex(items, reader.pods.parse)
+
+
+def _queries(listed: ListedBindings) -> Iterable[str]:
+    for binding in listed.bindings:
+        if binding.wake_query:
+            yield binding.wake_query
+        policy = policy_of(binding, listed)[0]
+        for queries in binding.sources.values():
+            yield from (query for metric, query in queries.items() if policy is not None and metric in policy.targets)
+
+
+def _plan(
+    binding: BindingSpec,
+    listed: ListedBindings,
+    workloads: Mapping[WorkloadId, Workload],
+    errors: Mapping[WorkloadId, str],
+    pods: PodIndex,
+    state: PolicyState,
+) -> list[TargetPlan]:
+    policy, _ = policy_of(binding, listed)
+    active = policy is not None and binding.view.problem is None
+    metrics = tuple(policy.targets) if policy is not None else ()
+    plans = []
+    for spec in binding.targets:
+        workload, problem = _workload_of(spec, workloads, errors)
+        found = TargetPods()
+        if workload is not None:
+            found = pods.of(workload, spec.match_labels, state.startup.get(workload.id))
+        outside = {*binding.sources.get("", ()), *binding.sources.get(spec.name, ())}
+        plans.append(TargetPlan(spec, workload, problem, found, tuple(m for m in metrics if m not in outside), active))
+    return plans
+
+
+def _workload_of(
+    spec: TargetSpec, workloads: Mapping[WorkloadId, Workload], errors: Mapping[WorkloadId, str]
+) -> tuple[Workload | None, str | None]:
+    for id_ in spec.candidates:
+        workload = workloads.get(id_)
+        if workload is None:
+            continue
+        if workload.deleting:
+            return None, f"{id_} is being deleted"
+        if spec.uid and workload.uid and spec.uid != workload.uid:
+            return None, f"{id_} has the uid {workload.uid}, targetRef.uid asks for {spec.uid}; correct or remove it"
+        return workload, None
+    if len(spec.candidates) == 1:
+        why = errors.get(spec.workload)
+        return None, f"{spec.workload} could not be read: {why}" if why else f"{spec.workload} does not exist"
+    names = " or ".join(id_.kind for id_ in spec.candidates)
+    return None, f"no {names} {spec.workload.namespace}/{spec.workload.name} exists"
+
+
+def _scrapes(plans: Mapping[Key, list[TargetPlan]]) -> dict[Scrape, set[str]]:
+    """Every page once, with the families that any target wants of it."""
+    scrapes: dict[Scrape, set[str]] = {}
+    for targets in plans.values():
+        for plan in targets:
+            if wanted := plan.wanted:
+                for instance in plan.pods.instances:
+                    for endpoint in instance.endpoints:
+                        scrapes.setdefault(Scrape(endpoint, plan.spec.port, plan.spec.uri), set()).update(wanted)
+    return scrapes

@@ -1,0 +1,219 @@
+"""AutoscalingPolicies and AutoscalingPolicyBindings as the API sends them, turned into plain values.
+
+Pure. An object that breaks its own rules is kept, with what is wrong in ``problem``: a resource that was stored before
+a rule existed must be reported, not lost.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import yaml
+
+from modelyard.autoscaling.bindings.defaults import DEFAULT_PORT, DEFAULT_URI, policy_view
+from modelyard.autoscaling.bindings.memory import ANNOTATION, parse_memory
+from modelyard.autoscaling.bindings.view import BindingView, PolicyView
+from modelyard.cluster import ResourceType
+from modelyard.objects import Key, TargetRef, WorkloadId
+from modelyard.objects.durations import parse_go_duration
+from modelyard.objects.parse import conditions, epoch, key_of
+from modelyard.resources import AutoscalingPolicy, AutoscalingPolicyBinding, ResourceInvalid
+
+POLICIES = ResourceType.of_resource(AutoscalingPolicy)
+BINDINGS = ResourceType.of_resource(AutoscalingPolicyBinding)
+
+SOURCES = "modelyard.dev/metric-sources"
+"""Metrics read from Prometheus instead of from the pods: a JSON or YAML map of metric name to PromQL. In optimizer
+mode a target's name may hold a map of its own; plain entries are totals of the whole binding."""
+WAKE_QUERY = "modelyard.dev/wake-query"
+"""PromQL that gives the demand waiting while nothing runs."""
+GRACE = "modelyard.dev/scale-to-zero-grace"
+"""How long everything must have been idle before the last instance goes, a Go duration. Default: 30s."""
+
+ANY_KIND = "ModelInfer"
+ALIASES = frozenset({ANY_KIND, "ModelServing"})
+"""Kinds that stand for whatever serves under that name; an absent kind does as well."""
+DEFAULT_GRACE = 30.0
+_GROUPS = {"LeaderWorkerSet": "leaderworkerset.x-k8s.io"}
+_SERVES = (("leaderworkerset.x-k8s.io", "LeaderWorkerSet"), ("apps", "Deployment"), ("apps", "StatefulSet"))
+
+Object = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class TargetSpec:
+    """A target as its binding names it. A ``workload.kind`` of ``ALIASES`` has to be looked up: see ``candidates``."""
+
+    name: str
+    workload: WorkloadId
+    uid: str
+    match_labels: Mapping[str, str]
+    uri: str
+    port: int
+    minimum: int
+    maximum: int
+    cost: float
+
+    @property
+    def candidates(self) -> tuple[WorkloadId, ...]:
+        """What the target may be, best first."""
+        id_ = self.workload
+        if id_.kind not in ALIASES:
+            return (id_,)
+        written = (id_,) if id_.group else ()
+        return (*written, *(WorkloadId(id_.namespace, group, kind, id_.name) for group, kind in _SERVES))
+
+
+@dataclass(frozen=True, slots=True)
+class BindingSpec:
+    """A binding as read: ``view`` is complete but for its targets and its policy.
+
+    ``sources`` maps a target's name to its PromQL by metric; ``""`` stands for the binding as a whole.
+    """
+
+    view: BindingView
+    targets: tuple[TargetSpec, ...]
+    sources: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    wake_query: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySpec:
+    """A policy, or why it cannot be followed. ``status`` is its status as it stands."""
+
+    key: Key
+    uid: str
+    generation: int
+    view: PolicyView | None
+    problem: str | None
+    status: Mapping[str, Any] = field(default_factory=dict)
+
+
+def policy(obj: Object) -> PolicySpec:
+    """An AutoscalingPolicy with the behaviour in effect."""
+    metadata = obj["metadata"]
+    view, problem = None, None
+    try:
+        view = policy_view(AutoscalingPolicy.parse(dict(obj)))
+    except ResourceInvalid as error:
+        problem = str(error)
+    generation = int(metadata.get("generation") or 0)
+    return PolicySpec(key_of(obj), metadata.get("uid", ""), generation, view, problem, obj.get("status") or {})
+
+
+def binding(obj: Object) -> BindingSpec:
+    """An AutoscalingPolicyBinding without what has to be looked up elsewhere."""
+    metadata, spec = obj["metadata"], obj.get("spec") or {}
+    key = key_of(obj)
+    annotations: Mapping[str, str] = metadata.get("annotations") or {}
+    problems: list[str] = []
+    try:
+        AutoscalingPolicyBinding.parse(dict(obj))
+    except ResourceInvalid as error:
+        problems.append(str(error))
+    optimizer = spec.get("optimizerConfiguration")
+    scaling = spec.get("scalingConfiguration")
+    parts = (optimizer or {}).get("params") or () if optimizer is not None else (scaling,) if scaling else ()
+    targets = tuple(_distinct_names([one for part in parts if (one := _target(part, key.namespace)) is not None]))
+    sources, grace = {}, DEFAULT_GRACE
+    try:
+        sources = _sources(annotations.get(SOURCES), {one.name for one in targets})
+    except ValueError as error:
+        problems.append(f"annotation {SOURCES}: {error}")
+    try:
+        grace = max(0.0, parse_go_duration(annotations[GRACE])) if GRACE in annotations else DEFAULT_GRACE
+    except ValueError as error:
+        problems.append(f"annotation {GRACE}: {error}")
+    memory, damage = parse_memory(annotations.get(ANNOTATION))
+    expansion = (optimizer or {}).get("costExpansionRatePercent")
+    view = BindingView(
+        key=key,
+        uid=metadata.get("uid", ""),
+        generation=int(metadata.get("generation") or 0),
+        resource_version=metadata.get("resourceVersion", ""),
+        policy_name=(spec.get("policyRef") or {}).get("name") or "",
+        optimizer=optimizer is not None and scaling is None,
+        targets=(),
+        policy=None,
+        expansion_percent=200 if expansion is None else int(expansion),
+        grace=grace,
+        labels=metadata.get("labels") or {},
+        annotations=annotations,
+        conditions=conditions((obj.get("status") or {}).get("conditions")),
+        memory=memory,
+        memory_problem=damage,
+        problem="; ".join(problems) or None,
+        created=epoch(metadata.get("creationTimestamp")),
+        deleting=bool(metadata.get("deletionTimestamp")),
+        status=obj.get("status") or {},
+    )
+    return BindingSpec(view, targets, sources, annotations.get(WAKE_QUERY) or None)
+
+
+def _target(part: Object, namespace: str) -> TargetSpec | None:
+    target = part.get("target") or {}
+    reference = target.get("targetRef") or {}
+    name = reference.get("name") or ""
+    if not name:
+        return None
+    kind = reference.get("kind") or ""
+    version = reference.get("apiVersion") or ""
+    kind = kind or ANY_KIND
+    group = TargetRef(version, kind, name).group if version else _GROUPS.get(kind, "" if kind in ALIASES else "apps")
+    endpoint = target.get("metricEndpoint") or {}
+    uri = endpoint.get("uri") or DEFAULT_URI
+    return TargetSpec(
+        name=name,
+        workload=WorkloadId(
+            reference.get("namespace") or namespace,
+            group,
+            kind,
+            name,
+        ),
+        uid=reference.get("uid") or "",
+        match_labels=target.get("additionalMatchLabels") or {},
+        uri=uri if uri.startswith("/") else f"/{uri}",
+        port=int(endpoint.get("port") or DEFAULT_PORT),
+        minimum=int(part.get("minReplicas") or 0),
+        maximum=int(part.get("maxReplicas") or 0),
+        cost=float(part.get("cost") or 0),
+    )
+
+
+def _distinct_names(targets: list[TargetSpec]) -> Iterable[TargetSpec]:
+    """Targets of one name in several namespaces (or of several kinds) are told apart by a longer name."""
+    names = [one.name for one in targets]
+    for one in targets:
+        if names.count(one.name) > 1:
+            yield replace(one, name=f"{one.workload.namespace}/{one.workload.kind}/{one.name}")
+        else:
+            yield one
+
+
+def _sources(text: str | None, targets: set[str]) -> dict[str, dict[str, str]]:
+    """The map of the annotation, by target (``""``: the whole binding). ``ValueError`` says how it should look."""
+    if not text or not text.strip():
+        return {}
+    try:
+        document = json.loads(text) if text.lstrip().startswith("{") else yaml.safe_load(text)
+    except (ValueError, yaml.YAMLError) as error:
+        raise ValueError(f"neither JSON nor YAML ({str(error).splitlines()[0]}); write METRIC: PROMQL") from None
+    if not isinstance(document, dict):
+        raise ValueError("must be a map of metric name to PromQL; write METRIC: PROMQL")
+    found: dict[str, dict[str, str]] = {}
+    for name, value in document.items():
+        if isinstance(value, dict) and name in targets:
+            for metric, query in value.items():
+                found.setdefault(str(name), {})[str(metric)] = _query(f"{name}.{metric}", query)
+        else:
+            found.setdefault("", {})[str(name)] = _query(str(name), value)
+    return found
+
+
+def _query(name: str, value: object) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(f"{name}: {value!r} is not a PromQL expression; write it as text")
+    return value

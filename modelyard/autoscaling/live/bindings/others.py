@@ -1,0 +1,64 @@
+"""What other loops may scale: a fleet that is split by labels or namespaces must not have two writers for a workload.
+
+A loop lists only its own share, and an edit of a label can move an object from one share to another, so the neighbours
+are looked at anew in every tick. Who may not list them has a namespace to itself.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from modelyard.autoscaling.bindings.claims import Claim
+from modelyard.autoscaling.live import observe
+from modelyard.autoscaling.live.bindings.objects import BINDINGS, BindingSpec
+from modelyard.autoscaling.live.bindings.objects import binding as read_binding
+from modelyard.autoscaling.live.collect import VARIANTS, list_objects
+from modelyard.autoscaling.live.demands import workload_of
+from modelyard.cluster import Cluster, Forbidden, ResourceType, UnknownKind
+
+log = logging.getLogger(__name__)
+
+
+def binding_claims(bindings: Iterable[BindingSpec]) -> list[Claim]:
+    """What these bindings may scale."""
+    return [
+        Claim(
+            f"AutoscalingPolicyBinding {spec.view.key}, which is older and belongs to another loop",
+            frozenset(id_ for target in spec.targets for id_ in target.candidates),
+            spec.view.key,
+            spec.view.created,
+        )
+        for spec in bindings
+        if not spec.view.deleting
+    ]
+
+
+async def claims_beyond(
+    cluster: Cluster, homes: Iterable[str], spaces: tuple[str, ...], label_selector: str
+) -> list[Claim]:
+    """What may scale workloads in ``homes`` and was not listed with the share of ``spaces`` and ``label_selector``.
+
+    Bindings inside ``spaces`` are known to the caller, and without a selector so are the variants.
+    """
+    foreign = [home for home in homes if spaces and home not in spaces]
+    claims = binding_claims(read_binding(item) for item in await _listed(cluster, BINDINGS, foreign))
+    places = sorted(homes) if label_selector else foreign
+    for item in await _listed(cluster, VARIANTS, places):
+        variant = observe.variant(item)
+        workload = workload_of(variant)
+        if workload is not None and workload.name and not variant.deleting:
+            who = f"VariantAutoscaling {variant.key}"
+            claims.append(Claim(who, frozenset({workload}), variant.key, variant.created, binding=False))
+    return claims
+
+
+async def _listed(cluster: Cluster, kind: ResourceType, places: list[str]) -> list[Mapping[str, Any]]:
+    if not places:
+        return []
+    try:
+        return [*await list_objects(cluster, kind, places, cached=True)]
+    except (UnknownKind, Forbidden) as error:
+        log.debug("what other loops scale in %s is not known: %s", ", ".join(places), error)
+        return []

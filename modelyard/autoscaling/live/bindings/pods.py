@@ -1,0 +1,175 @@
+"""Which pods are whose, and which of them are instances that can be measured. Pure.
+
+An instance is the target's own unit: a pod, or a whole group of a LeaderWorkerSet. Only ready instances are measured;
+an old restart does not make a pod count less, and one that is not ready never stops the others from counting.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from modelyard.autoscaling.startup import learn_startup
+from modelyard.objects import Pod, Workload, parse
+from modelyard.objects.selectors import parse_selector
+
+ENTRY_LABELS = ("modelinfer.volcano.sh/entry", "modelserving.volcano.sh/entry")
+"""On pods of several to an instance: which of them takes requests and shows the metrics."""
+LWS = "leaderworkerset.sigs.k8s.io"
+TEMPLATE_HASH = "pod-template-hash"
+
+
+class Endpoint(NamedTuple):
+    """A pod to scrape. ``start`` changes when its containers start anew, and with it every counter."""
+
+    uid: str
+    start: str
+    name: str
+    ip: str
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """One ready instance and the pods of it that carry its metrics (none: no pod has the labels asked for)."""
+
+    name: str
+    endpoints: tuple[Endpoint, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TargetPods:
+    """The instances of a target. ``unready`` counts those that exist, are wanted and are not ready."""
+
+    instances: tuple[Instance, ...] = ()
+    unready: int = 0
+    startup_seconds: float | None = None
+    problem: str | None = None
+
+
+class Body(NamedTuple):
+    """A pod in the fleet's terms, and as it was read."""
+
+    pod: Pod
+    item: Mapping[str, Any]
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """How to reach it."""
+        return _endpoint(self.item)
+
+
+class PodIndex:
+    """All pods of a tick, by the workload that owns them, so that many targets do not each search them all."""
+
+    def __init__(
+        self, items: Iterable[Mapping[str, Any]], parse: Callable[[Mapping[str, Any]], Pod] = parse.pod
+    ) -> None:
+        self._owned: dict[tuple[str, str, str], list[Body]] = defaultdict(list)
+        self._in: dict[str, list[Body]] = defaultdict(list)
+        for item in items:
+            pod = parse(item)
+            if pod.phase == "Succeeded":
+                continue
+            body = Body(pod, item)
+            self._in[pod.key.namespace].append(body)
+            for kind, name in _owners(pod):
+                self._owned[pod.key.namespace, kind, name].append(body)
+
+    def of(self, workload: Workload, match_labels: Mapping[str, str], known_startup: float | None) -> TargetPods:
+        """The pods of a target, by ownership; kinds that are not known, by the selector of their scale."""
+        id_ = workload.id
+        if (id_.group, id_.kind) in _KNOWN:
+            bodies = [b for b in self._owned.get((id_.namespace, id_.kind, id_.name), ()) if _same(b.pod, workload)]
+        elif not workload.selector:
+            text = f"the scale subresource of {id_} names no pod selector, so that its pods are not known"
+            return TargetPods(problem=f"{text}; set status.selector through its controller")
+        else:
+            try:
+                matches = parse_selector(workload.selector)
+            except ValueError as error:
+                return TargetPods(problem=f"the scale subresource of {id_} gives the selector {error}")
+            bodies = [b for b in self._in.get(id_.namespace, ()) if matches(b.pod.labels)]
+        return _count(workload, bodies, match_labels, known_startup)
+
+
+_KNOWN = {("apps", "Deployment"), ("apps", "StatefulSet"), ("leaderworkerset.x-k8s.io", "LeaderWorkerSet")}
+
+
+def _owners(pod: Pod) -> Iterable[tuple[str, str]]:
+    owner = pod.owner
+    if owner is None or not owner.api_version.startswith("apps/"):
+        return
+    if owner.kind == "ReplicaSet":
+        # The Deployment's name, without listing ReplicaSets: it names them by itself and the hash on the pods.
+        suffix = f"-{pod.labels.get(TEMPLATE_HASH)}"
+        if owner.name.endswith(suffix):
+            yield "Deployment", owner.name.removesuffix(suffix)
+    elif owner.kind == "StatefulSet":
+        yield "StatefulSet", owner.name
+        if group := pod.labels.get(f"{LWS}/name"):
+            yield "LeaderWorkerSet", group
+
+
+def _same(pod: Pod, workload: Workload) -> bool:
+    """Not the pods of a StatefulSet that was deleted and made again under its name."""
+    if workload.id.kind != "StatefulSet" or pod.owner is None:
+        return True
+    return not workload.uid or not pod.owner.uid or workload.uid == pod.owner.uid
+
+
+def _endpoint(item: Mapping[str, Any]) -> Endpoint:
+    metadata, status = item["metadata"], item.get("status") or {}
+    starts = [
+        str(running.get("startedAt") or "")
+        for container in status.get("containerStatuses") or ()
+        if (running := (container.get("state") or {}).get("running"))
+    ]
+    start = max(starts, default="") or str(status.get("startTime") or "")
+    return Endpoint(metadata.get("uid", ""), start, metadata["name"], status.get("podIP") or "")
+
+
+def _count(
+    workload: Workload, bodies: Sequence[Body], match_labels: Mapping[str, str], known_startup: float | None
+) -> TargetPods:
+    size = workload.pods_per_replica
+    groups: dict[str, list[Body]] = defaultdict(list)
+    for body in bodies:
+        groups[_group_of(body.pod) if size > 1 else body.pod.key.name].append(body)
+    instances = []
+    not_ready = 0
+    for name, members in sorted(groups.items()):
+        serving = [member for member in members if member.pod.ready and member.pod.phase == "Running"]
+        if len(serving) >= size:
+            entries = [m.endpoint for m in _entries(serving) if _has(m.pod.labels, match_labels)]
+            instances.append(Instance(name, tuple(entries)))
+        else:
+            not_ready += 1
+    spec = 1 if workload.spec_replicas is None else workload.spec_replicas
+    # Pods on their way out and the surplus of a rolling update are no replicas that will come to help.
+    unready = min(not_ready, max(0, spec - len(instances)))
+    startup = learn_startup(known_startup, [b.pod for b in bodies if b.pod.ready])
+    problem = None
+    if match_labels and instances and not any(instance.endpoints for instance in instances):
+        wanted = ",".join(f"{key}={value}" for key, value in sorted(match_labels.items()))
+        problem = f"no ready pod of {workload.id} carries additionalMatchLabels {wanted}"
+    return TargetPods(tuple(instances), unready, startup, problem)
+
+
+def _group_of(pod: Pod) -> str:
+    return pod.labels.get(f"{LWS}/group-index", pod.key.name)
+
+
+def _entries(members: Sequence[Body]) -> Sequence[Body]:
+    """Of the pods of one instance those that take requests."""
+    for label in ENTRY_LABELS:
+        if any(label in member.pod.labels for member in members):
+            return [member for member in members if member.pod.labels.get(label) == "true"]
+    if len(members) > 1 and (leaders := [m for m in members if m.pod.labels.get(f"{LWS}/worker-index") == "0"]):
+        return leaders
+    return members
+
+
+def _has(labels: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
+    return all(labels.get(key) == value for key, value in wanted.items())

@@ -1,0 +1,97 @@
+"""Tell the user what was decided about bindings: Kubernetes Events and rows of the tick's table.
+
+Only what may be lost: the decision is in the status and the memory already.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from modelyard.autoscaling.bindings.view import BindingView
+from modelyard.autoscaling.decision import BindingDecision, DecisionRecord
+from modelyard.autoscaling.explain import row
+from modelyard.autoscaling.live.bindings.actuate import BindingOutcome
+from modelyard.autoscaling.live.bindings.objects import BINDINGS
+from modelyard.autoscaling.live.report import CONCURRENCY, Said
+from modelyard.cluster import Cluster
+from modelyard.objects import Notice
+
+MOVED = ("ScaledUp", "ScaledDown")
+"""Events of a change that happened; they are sent when it has, and not merely because it was decided."""
+
+
+def rows(decisions: Sequence[BindingDecision]) -> list[dict[str, Any]]:
+    """One row per target, with the columns of variants."""
+    return [row(record) for decision in decisions for record in decision.records]
+
+
+def changes(decisions: Sequence[BindingDecision], outcome: BindingOutcome) -> list[dict[str, Any]]:
+    """The workloads that were scaled, as the tick's result lists them."""
+    return [
+        {
+            "variant": str(decision.binding),
+            "workload": str(record.workload),
+            "from": moved[0],
+            "to": moved[1],
+            "reason": record.reason,
+            "message": record.message,
+        }
+        for decision in decisions
+        for record in decision.records
+        if (moved := _moved(decision, record, outcome)) is not None
+    ]
+
+
+def _moved(decision: BindingDecision, record: DecisionRecord, outcome: BindingOutcome) -> tuple[int, int] | None:
+    return outcome.scaled.get((decision.binding, record.workload)) if record.workload is not None else None
+
+
+def notices(decision: BindingDecision, outcome: BindingOutcome) -> tuple[list[Notice], list[Notice]]:
+    """What to tell of a binding: always (something happened), and unless it was said recently (something stands)."""
+    happened = []
+    standing = [notice for notice in decision.notices if notice.reason not in MOVED]
+    for record in decision.records:
+        standing += [notice for notice in record.notices if notice.reason not in MOVED and notice not in standing]
+        if (moved := _moved(decision, record, outcome)) is not None:
+            text = f"{record.workload} {moved[0]} → {moved[1]}: {record.message}"
+            happened.append(Notice(MOVED[0] if moved[1] > moved[0] else MOVED[1], text))
+    for failure in (outcome.skipped.get(decision.binding), outcome.errors.get(decision.binding)):
+        if failure:
+            standing.append(Notice("ActuationDelayed", failure, "Warning"))
+    return happened, list(dict.fromkeys(standing))
+
+
+async def report_bindings(
+    cluster: Cluster,
+    views: Sequence[BindingView],
+    decisions: Sequence[BindingDecision],
+    outcome: BindingOutcome,
+    said: Said,
+    now: float,
+) -> list[Mapping[str, Any]]:
+    """Send the Events; return one table row per target. Never raises for an Event that could not be stored."""
+    by_key = {view.key: view for view in views}
+    events: list[tuple[BindingView, Notice]] = []
+    for decision in decisions:
+        view = by_key[decision.binding]
+        happened, standing = notices(decision, outcome)
+        about = f"{BINDINGS.kind} {view.key}"
+        events += [(view, notice) for notice in (*happened, *(n for n in standing if said.is_new(about, n, now)))]
+
+    gate = asyncio.Semaphore(CONCURRENCY)
+
+    async def send(view: BindingView, notice: Notice) -> None:
+        regarding = {
+            "apiVersion": BINDINGS.api_version,
+            "kind": BINDINGS.kind,
+            "namespace": view.key.namespace,
+            "name": view.key.name,
+            "uid": view.uid,
+        }
+        async with gate:
+            await cluster.record_event(regarding, notice.reason, notice.message, kind=notice.kind)
+
+    await asyncio.gather(*(send(*event) for event in events))
+    return list(rows(decisions))

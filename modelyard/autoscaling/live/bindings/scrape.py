@@ -1,0 +1,132 @@
+"""Read the metrics endpoints of pods, all at once and each on its own.
+
+A pod that hangs, answers garbage, closes the connection or sends without end is *missing*, with the reason; it can
+neither hold up nor spoil another. What failed in the last tick waits in a queue of its own, so that a thousand hanging
+pods cannot use up the time of the healthy ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import NamedTuple, Self
+
+import aiohttp
+from yarl import URL
+
+from modelyard.autoscaling.live.bindings.exposition import Page, parse
+from modelyard.autoscaling.live.bindings.pods import Endpoint
+
+SCRAPE_SECONDS = 3.0
+"""Limit of one scrape, connecting included."""
+TOTAL_SECONDS = 9.0
+"""Limit of all scrapes of a tick together; pods not reached by then are missing."""
+MAX_BODY = 8 * 2**20
+"""Bytes of a page beyond which the pod counts as missing: a vLLM page has a few hundred thousand."""
+CONCURRENCY = 128
+SUSPECTS = 64
+"""How many of those that failed last time are scraped at once, beside ``CONCURRENCY`` others."""
+CHUNK = 2**16
+
+
+class Scrape(NamedTuple):
+    """One page to read."""
+
+    endpoint: Endpoint
+    port: int
+    uri: str
+
+    @property
+    def url(self) -> str:
+        """``http://host:port/path`` with IPv6 addresses in brackets."""
+        host = f"[{self.endpoint.ip}]" if ":" in self.endpoint.ip else self.endpoint.ip
+        return f"http://{host}:{self.port}{self.uri}"
+
+
+class Scraper:
+    """The connection pool of one loop, and who failed last time. ``async with Scraper() as scraper``.
+
+    ``seconds`` and ``total`` are the limits of one scrape and of all of a tick, ``max_body`` is in bytes.
+    """
+
+    def __init__(self, seconds: float = SCRAPE_SECONDS, total: float = TOTAL_SECONDS, max_body: int = MAX_BODY) -> None:
+        self.seconds, self.total, self.max_body = seconds, total, max_body
+        self._session: aiohttp.ClientSession | None = None
+        self._suspects: set[str] = set()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close all connections; a later scrape opens new ones."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def scrape(self, wanted: Mapping[Scrape, Iterable[str]]) -> dict[Scrape, Page | str]:
+        """The wanted families of each page, or why it could not be read."""
+        results: dict[Scrape, Page | str] = {}
+        if not wanted:
+            return results
+        gates = {True: asyncio.Semaphore(SUSPECTS), False: asyncio.Semaphore(CONCURRENCY)}
+
+        async def one(scrape: Scrape, names: Iterable[str]) -> None:
+            async with gates[scrape.endpoint.uid in self._suspects]:
+                results[scrape] = await self._page(scrape, names)
+
+        tasks = [asyncio.create_task(one(scrape, names)) for scrape, names in wanted.items()]
+        try:
+            await asyncio.wait(tasks, timeout=self.total)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        late = f"not reached within the {self.total:g} s for all pods of a tick"
+        for scrape in wanted:
+            results.setdefault(scrape, late)
+        self._suspects = {scrape.endpoint.uid for scrape, page in results.items() if isinstance(page, str)}
+        return results
+
+    async def _page(self, scrape: Scrape, names: Iterable[str]) -> Page | str:
+        if not scrape.endpoint.ip:
+            return "the pod has no address"
+        try:
+            async with asyncio.timeout(self.seconds):
+                body = await self._get(scrape.url)
+        except TimeoutError:
+            return f"GET {scrape.url}: no complete answer within {self.seconds:g} s"
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            return f"GET {scrape.url}: {str(error) or type(error).__name__}"
+        return parse(body, names, time.time())
+
+    async def _get(self, url: str) -> bytes:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=CONCURRENCY + SUSPECTS),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                auto_decompress=False,
+                headers={"Accept": "text/plain;version=0.0.4, */*;q=0.1", "Accept-Encoding": "identity"},
+            )
+        async with self._session.get(URL(url), allow_redirects=False) as response:
+            if not 200 <= response.status < 300:
+                where = response.headers.get("Location")
+                hint = f" to {where[:200]!r}; redirects are not followed" if where else ""
+                raise ValueError(f"HTTP status {response.status}{hint}")
+            if response.headers.get("Content-Encoding", "identity") != "identity":
+                raise ValueError(
+                    f"the page is encoded as {response.headers['Content-Encoding']!r}, which was not asked for"
+                )
+            body = bytearray()
+            async for chunk in response.content.iter_chunked(CHUNK):
+                body += chunk
+                if len(body) > self.max_body:
+                    response.close()
+                    raise ValueError(f"the page is larger than {self.max_body} bytes; is it a metrics endpoint?")
+            return bytes(body)

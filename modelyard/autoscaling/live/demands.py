@@ -1,0 +1,81 @@
+"""What a tick has to ask for, beyond what it always asks: pure questions about the variants and their configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from modelyard.autoscaling.config_maps import find, saturation_names
+from modelyard.autoscaling.fleet import Variant
+from modelyard.autoscaling.settings import Compatibility, FleetSettings
+from modelyard.autoscaling.variants.saturation_config import TOKEN_ANALYZER
+from modelyard.metrics.wake import ANNOTATION
+from modelyard.objects import Key, Workload, WorkloadId
+
+SLO = "slo"
+
+
+def needs_loads(variants: Iterable[Variant], settings: FleetSettings) -> bool:
+    """Whether offered load is needed: to size the SLO form, and to bound growth and plan ahead in repaired mode."""
+    repaired = settings.compatibility is Compatibility.REPAIRED
+    return any(repaired or variant.form == SLO for variant in variants)
+
+
+def slo_namespaces(variants: Iterable[Variant]) -> set[str]:
+    """Namespaces with a variant in SLO form: it alone looks at observed TTFT and ITL."""
+    return {variant.key.namespace for variant in variants if variant.form == SLO}
+
+
+def token_namespaces(
+    variants: Iterable[Variant], config_maps: Mapping[Key, Mapping[str, str]], settings: FleetSettings
+) -> set[str]:
+    """Namespaces whose configuration chooses the token analyzer, which alone looks at the engines' caches.
+
+    Configuration of the controller's namespace concerns every namespace it may apply to: asking once too often is
+    harmless.
+    """
+    everywhere = _chooses_tokens(config_maps, settings.controller_namespace, settings)
+    homes = {variant.key.namespace for variant in variants}
+    return homes if everywhere else {home for home in homes if _chooses_tokens(config_maps, home, settings)}
+
+
+def _chooses_tokens(config_maps: Mapping[Key, Mapping[str, str]], namespace: str, settings: FleetSettings) -> bool:
+    document, _ = find(config_maps, namespace, saturation_names(settings))
+    return document is not None and any(
+        entry.fields.get("analyzerName") == TOKEN_ANALYZER for entry in document.entries
+    )
+
+
+def class_references(variants: Iterable[Variant]) -> dict[str, set[str]]:
+    """Namespaces by name of the ConfigMaps that ``sloClassRef`` names; each is looked up in the variant's own."""
+    found: dict[str, set[str]] = {}
+    for variant in variants:
+        if variant.slo is not None and variant.slo.class_name:
+            found.setdefault(variant.slo.class_name, set()).add(variant.key.namespace)
+    return found
+
+
+def workload_of(variant: Variant) -> WorkloadId | None:
+    """The identity of the workload a variant scales."""
+    target = variant.target
+    return WorkloadId(variant.key.namespace, target.group, target.kind, target.name) if target else None
+
+
+def at_zero(variants: Iterable[Variant], workloads: Mapping[WorkloadId, Workload]) -> dict[Key, Workload]:
+    """The variants whose workload exists and is asked for no replicas, with that workload."""
+    found: dict[Key, Workload] = {}
+    for variant in variants:
+        target = workload_of(variant)
+        workload = workloads.get(target) if target is not None and not variant.deleting else None
+        if workload is not None and workload.spec_replicas == 0 and not workload.deleting:
+            found[variant.key] = workload
+    return found
+
+
+def wake_expressions(variants: Iterable[Variant], sleeping: Iterable[Key]) -> dict[Key, str]:
+    """The wake expressions of the variants that are at zero."""
+    asleep = set(sleeping)
+    return {
+        variant.key: variant.annotations[ANNOTATION]
+        for variant in variants
+        if variant.key in asleep and ANNOTATION in variant.annotations
+    }

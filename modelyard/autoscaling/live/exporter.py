@@ -1,0 +1,185 @@
+"""The gauges an HPA, KEDA or a dashboard reads, rendered from the resources themselves at every scrape.
+
+There is no second memory: a deleted or excluded resource has no series, a changed accelerator renames the one there
+is, and a restart changes nothing. Run one instance; let consumers aggregate with ``max`` all the same. Names and
+meaning: WVA saturation reference, "Emitted gauges"; WVA SLO reference, "Series".
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from modelyard.autoscaling.fleet import Variant
+from modelyard.autoscaling.live.bindings.gauges import PolicyCollector
+from modelyard.autoscaling.live.fleetwatch import Fleetwatch
+from modelyard.autoscaling.live.prediction import read_prediction
+from modelyard.cluster import Cluster
+
+log = logging.getLogger(__name__)
+
+
+class ExporterError(Exception):
+    """The exporter cannot serve. The message says what to do."""
+
+
+class Published(Protocol):
+    """What there is to expose; a ``Fleetwatch``."""
+
+    instance: str | None
+
+    def published(self) -> Iterable[tuple[Variant, int | None]]:
+        """Variants with their workload's current replicas (``None``: unknown)."""
+
+
+class GaugeCollector(Collector):
+    """The exposition of one controller installation.
+
+    Every variant is under the names of the saturation form (``wva_*``), a variant in SLO form under those of its own
+    published form (``inferno_*``) as well.
+    """
+
+    def __init__(self, fleet: Published) -> None:
+        self._fleet = fleet
+
+    def collect(self) -> Iterable[Metric]:
+        """Gauges and the scaling counter, built from what the resources say now."""
+        instance = self._fleet.instance
+        every = _Families("wva", ["variant_name", "namespace", "accelerator_type"], instance)
+        slo = _Families("inferno", ["variant_name", "namespace", "accelerator_type", "variant_id"], instance)
+        predicted = _Predictions(instance)
+        for variant, replicas in self._fleet.published():
+            known = replicas
+            if known is None and variant.status_current is not None:
+                known = _count(variant.status_current.get("numReplicas"))
+            labels = [variant.key.name, variant.key.namespace, variant.status_accelerator or "unresolved"]
+            every.add(variant, labels, known)
+            if variant.slo is not None:
+                slo.add(variant, [*labels, variant.slo.variant_id], known)
+                predicted.add(variant, labels)
+        return [*every.families(), *(f for f in (*slo.families(), *predicted.families()) if f.samples)]
+
+
+class _Families:
+    """The four families of one published form, which differ in prefix and labels only."""
+
+    def __init__(self, prefix: str, labels: list[str], instance: str | None) -> None:
+        self._own = [instance] if instance else []
+        more = ["controller_instance"] if instance else []
+        names = [*labels, *more]
+        self._desired = GaugeMetricFamily(
+            f"{prefix}_desired_replicas", "Replicas the variant should have", labels=names
+        )
+        self._current = GaugeMetricFamily(
+            f"{prefix}_current_replicas", "Replicas the workload has (status.replicas)", labels=names
+        )
+        self._ratio = GaugeMetricFamily(
+            f"{prefix}_desired_ratio", "Desired over current replicas; desired at zero", labels=names
+        )
+        self._total = CounterMetricFamily(
+            f"{prefix}_replica_scaling",
+            "Scaling decisions",
+            labels=["variant_name", "namespace", "direction", "reason", *more],
+        )
+
+    def add(self, variant: Variant, labels: list[str], replicas: int | None) -> None:
+        """One variant's series; ``replicas`` ``None``: unknown."""
+        wanted = variant.status_replicas or 0
+        values = [*labels, *self._own]
+        self._desired.add_metric(values, wanted)
+        if replicas is not None:
+            self._current.add_metric(values, replicas)
+            self._ratio.add_metric(values, wanted / replicas if replicas else wanted)
+        for what, times in sorted(variant.memory.scalings.items()):
+            direction, _, reason = what.partition("/")
+            self._total.add_metric([variant.key.name, variant.key.namespace, direction, reason, *self._own], times)
+
+    def families(self) -> tuple[Metric, ...]:
+        """What there is to expose."""
+        return self._desired, self._current, self._ratio, self._total
+
+
+class _Predictions:
+    """What the performance model expects at the decided size, from the annotation that the decision leaves."""
+
+    def __init__(self, instance: str | None) -> None:
+        self._own = [instance] if instance else []
+        names = ["model_name", "variant_name", "variant_id", "namespace", "accelerator_type"]
+        names += ["controller_instance"] if instance else []
+        self._families = {
+            "ttft": GaugeMetricFamily(
+                "inferno_predicted_ttft_seconds", "Mean time to first token expected at the desired size", labels=names
+            ),
+            "itl": GaugeMetricFamily(
+                "inferno_predicted_itl_seconds", "Mean inter-token latency expected at the desired size", labels=names
+            ),
+        }
+
+    def add(self, variant: Variant, labels: list[str]) -> None:
+        """One variant's series, as far as its annotation says something."""
+        assert variant.slo is not None
+        name, namespace, accelerator = labels
+        values = [variant.model_id, name, variant.slo.variant_id, namespace, accelerator, *self._own]
+        for what, milliseconds in read_prediction(variant.annotations).items():
+            self._families[what].add_metric(values, milliseconds / 1000)
+
+    def families(self) -> tuple[Metric, ...]:
+        """What there is to expose."""
+        return tuple(self._families.values())
+
+
+def _count(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def application(fleet: Fleetwatch) -> web.Application:
+    """``/metrics`` and ``/readyz`` (503 until everything has been listed once), ``/healthz`` (the process lives)."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(GaugeCollector(fleet))
+    registry.register(PolicyCollector(fleet))
+
+    async def metrics(_: web.Request) -> web.Response:
+        if not fleet.synced.is_set():
+            return web.Response(status=503, text="the resources have not been listed yet\n")
+        return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
+
+    async def ready(_: web.Request) -> web.Response:
+        return web.Response(status=200 if fleet.synced.is_set() else 503)
+
+    async def health(_: web.Request) -> web.Response:
+        return web.Response()
+
+    app = web.Application()
+    app.add_routes([web.get("/metrics", metrics), web.get("/readyz", ready), web.get("/healthz", health)])
+    return app
+
+
+async def serve(cluster: Cluster, host: str, port: int, **options: Any) -> None:
+    """Serve until cancelled; ``options`` are those of ``Fleetwatch``.
+
+    Raises ``ExporterError`` when the address cannot be listened on, and a group with a ``ClusterError`` when the
+    cluster refuses us.
+    """
+    fleet = Fleetwatch(cluster, **options)
+    runner = web.AppRunner(application(fleet), access_log=None)
+    await runner.setup()
+    try:
+        try:
+            await web.TCPSite(runner, host, port).start()
+        except (OSError, OverflowError) as error:
+            why = getattr(error, "strerror", None) or str(error)
+            raise ExporterError(
+                f"cannot listen on {host}:{port}: {why}; stop what listens there, or choose another --host or --port"
+            ) from error
+        for address in runner.addresses:
+            log.info("gauges at http://%s:%d/metrics", *address[:2])
+        await fleet.run()
+    finally:
+        await runner.cleanup()

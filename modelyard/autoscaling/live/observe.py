@@ -1,0 +1,123 @@
+"""Kubernetes objects as the API sends them, turned into the fleet's plain values.
+
+Pure functions over dictionaries: no client, no clock. Thousands of pods pass here every tick, so nothing is validated
+that the API server has validated already.
+"""
+
+from __future__ import annotations
+
+import math
+
+from modelyard.autoscaling.fleet import Consumer, SLOSpec, Variant
+from modelyard.autoscaling.variants.memory import ANNOTATION, parse_memory
+from modelyard.objects import TargetRef
+from modelyard.objects.parse import Object, conditions, controller_of, epoch, key_of, target_id
+from modelyard.resources import ResourceInvalid, VariantAutoscaling
+
+DEFAULT_COST = 10.0
+
+
+def hpa(obj: Object) -> Consumer | None:
+    """A HorizontalPodAutoscaler; one that KEDA made for a ScaledObject is left to that ScaledObject."""
+    owner = controller_of(obj)
+    if owner and owner.kind == "ScaledObject":
+        return None
+    spec = obj.get("spec") or {}
+    reference = spec.get("scaleTargetRef") or {}
+    key = key_of(obj)
+    minimum = spec.get("minReplicas")
+    return Consumer(
+        key=key,
+        kind="HorizontalPodAutoscaler",
+        target=target_id(key.namespace, reference),
+        minimum=1 if minimum is None else int(minimum),
+        maximum=spec.get("maxReplicas"),
+        desired=(obj.get("status") or {}).get("desiredReplicas"),
+    )
+
+
+def scaled_object(obj: Object) -> Consumer:
+    """A KEDA ScaledObject, with KEDA's defaults (Deployment, 0 to 100)."""
+    spec = obj.get("spec") or {}
+    key = key_of(obj)
+    return Consumer(
+        key=key,
+        kind="ScaledObject",
+        target=target_id(key.namespace, {"kind": "Deployment", **(spec.get("scaleTargetRef") or {})}),
+        minimum=int(spec.get("minReplicaCount") or 0),
+        maximum=int(spec.get("maxReplicaCount", 100)),
+    )
+
+
+def cost_of(text: str | None) -> float:
+    """``variantCost`` as a number; 10.0 when absent or unreadable, like both paths of the reference should."""
+    try:
+        value = float(text) if text else DEFAULT_COST
+    except ValueError:
+        return DEFAULT_COST
+    return value if math.isfinite(value) and value >= 0 else DEFAULT_COST
+
+
+def slo_spec(spec: Object) -> SLOSpec | None:
+    """What the SLO form adds, as written; ``None`` when so much of it is missing that nothing can be made of it."""
+    profile = spec.get("variantProfile") or {}
+    reference = spec.get("sloClassRef") or {}
+    try:
+        parameters = profile.get("perfParms") or {}
+        return SLOSpec(
+            variant_id=str(spec["variantID"]),
+            accelerator=str(spec["accelerator"]),
+            accelerator_count=int(spec["acceleratorCount"]),
+            class_name=str(reference.get("name") or ""),
+            class_key=str(reference.get("key") or ""),
+            decode={str(key): str(value) for key, value in (parameters.get("decodeParms") or {}).items()},
+            prefill={str(key): str(value) for key, value in (parameters.get("prefillParms") or {}).items()},
+            max_batch=int(profile["maxBatchSize"]),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None  # the object's ``problem`` says what is wrong with it
+
+
+def variant(obj: Object) -> Variant:
+    """A VariantAutoscaling. One that breaks its own rules is kept, with what is wrong in ``problem``."""
+    metadata, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
+    problem = None
+    try:
+        VariantAutoscaling.parse(obj)
+    except ResourceInvalid as error:
+        problem = str(error)
+    annotations = metadata.get("annotations") or {}
+    memory, damage = parse_memory(annotations.get(ANNOTATION))
+    reference = spec.get("scaleTargetRef") or {}
+    target = None
+    form = "slo" if spec.get("variantProfile") else "saturation"
+    if reference.get("name") and reference.get("kind"):
+        target = TargetRef(reference.get("apiVersion") or "", reference["kind"], reference["name"])
+    elif form == "slo" and not reference:
+        target = TargetRef("apps/v1", "Deployment", metadata["name"])
+    allocation = status.get("desiredOptimizedAlloc") or {}
+    decided = allocation.get("lastRunTime")
+    return Variant(
+        key=key_of(obj),
+        uid=metadata.get("uid", ""),
+        generation=int(metadata.get("generation") or 0),
+        resource_version=metadata.get("resourceVersion", ""),
+        created=epoch(metadata.get("creationTimestamp")),
+        model_id=spec.get("modelID") or "",
+        target=target,
+        cost=cost_of(spec.get("variantCost")),
+        labels=metadata.get("labels") or {},
+        annotations=annotations,
+        deleting=bool(metadata.get("deletionTimestamp")),
+        form=form,
+        status_replicas=int(allocation.get("numReplicas") or 0) if decided else None,
+        status_accelerator=allocation.get("accelerator") or None,
+        last_run=epoch(decided) if decided else None,
+        applied=(status.get("actuation") or {}).get("applied"),
+        conditions=conditions(status.get("conditions")),
+        memory=memory,
+        problem=problem,
+        memory_problem=damage,
+        slo=slo_spec(spec) if form == "slo" else None,
+        status_current=status.get("currentAlloc") or None,
+    )

@@ -1,0 +1,49 @@
+"""The latency a variant in SLO form is expected to have, kept with the resource for the exporter.
+
+``modelyard.autoscaling.live.actuate`` writes the annotation together with the memory;
+``modelyard.autoscaling.live.exporter`` renders it. It is rewritten only when the prediction moved noticeably, so that
+a quiet fleet costs no writes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+
+from modelyard.autoscaling.decision import DecisionRecord
+
+ANNOTATION = "modelyard.dev/prediction"
+NOTICEABLE = 0.1
+"""Share by which a predicted latency must differ from the one on record to be worth a write."""
+
+
+def read_prediction(annotations: Mapping[str, str]) -> dict[str, float]:
+    """Milliseconds by ``ttft`` and ``itl``, as far as the annotation holds them; a damaged one says nothing."""
+    try:
+        values = json.loads(annotations.get(ANNOTATION) or "{}")
+    except ValueError:
+        return {}
+    if not isinstance(values, dict):
+        return {}
+    return {name: float(values[name]) for name in ("ttft", "itl") if _sane(values.get(name))}
+
+
+def prediction_text(record: DecisionRecord, annotations: Mapping[str, str]) -> str | None:
+    """The annotation the record asks for: the stored text while it is near enough, ``None`` when there is none."""
+    stored = read_prediction(annotations)
+    told = record.prediction
+    if told is None or record.form != "slo":
+        return None
+    fresh = {name: round(value, 3) for name in ("ttft", "itl") if _sane(value := getattr(told, name))}
+    if not fresh:
+        return None
+    if stored.keys() == fresh.keys() and all(
+        abs(fresh[name] - stored[name]) <= NOTICEABLE * stored[name] for name in fresh
+    ):
+        return annotations[ANNOTATION]
+    return json.dumps(fresh)
+
+
+def _sane(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0

@@ -1,0 +1,119 @@
+"""Replicas for all demands at once, within what accelerators there are.
+
+Called once per tick by the SLO strategy and by ``plan``. Demands that do not compete are covered one by one; only
+those that share a scarce accelerator go to the integer program, group by group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import fsum
+
+from modelyard.autoscaling.mixing.covering import cheapest
+from modelyard.autoscaling.mixing.exact import exact
+from modelyard.autoscaling.mixing.greedy import greedy, keep_minimums, units_used
+from modelyard.autoscaling.mixing.model import Allocation, Capacity, Demand, Replicas, Share
+from modelyard.autoscaling.mixing.solver import SolverError
+
+
+def allocate(
+    demands: Iterable[Demand],
+    capacity: Mapping[str, int] | None,
+    *,
+    penalty: float = 0.1,
+    time_limit: float = 5.0,
+    unlisted_unlimited: bool = False,
+) -> Allocation:
+    """The replicas of every demand, never more than ``capacity`` (units by accelerator; ``None``: no limit).
+
+    Minimums come first, the most important class's before the others', as far as there is room. Then each class is
+    served as well as possible in order of priority, partly if need be, and last at the least cost with transition
+    penalty. An accelerator missing from ``capacity`` has no units, or no limit with ``unlisted_unlimited``.
+
+    ``time_limit`` bounds the solver's wall seconds over everything. When it is reached without an answer, or the
+    solver fails, the greedy allocation is returned with ``method`` "greedy" and the reason in ``note``. Two demands of
+    one name are a ``ValueError``.
+    """
+    demands = tuple(demands)
+    if len({d.name for d in demands}) != len(demands):
+        raise ValueError("two demands have the same name; names must be unique")
+    wanted = {d.name: cheapest(d, penalty) for d in demands}
+    if capacity is None:
+        return _answer(demands, wanted, wanted, penalty, "covering", "")
+    limits = Capacity(capacity, unlisted_unlimited)
+    replicas: Replicas = dict(wanted)
+    methods, notes = {"covering"}, []
+    seconds = time_limit
+    for group in competing(demands, limits):
+        if fits(group, wanted, limits):
+            continue
+        try:
+            answer, note, seconds = exact(group, keep_minimums(group, limits), limits, penalty, seconds)
+            methods.add("exact")
+        except SolverError as error:
+            answer, note = greedy(group, limits, penalty), f"greedy for {len(group)} demands: {error}"
+            methods.add("greedy")
+            seconds -= error.seconds
+        replicas.update(answer)
+        if note:
+            notes.append(note)
+    method = next(m for m in ("greedy", "exact", "covering") if m in methods)
+    return _answer(demands, replicas, wanted, penalty, method, "; ".join(notes))
+
+
+def allocate_greedy(demands: Sequence[Demand], capacity: Mapping[str, int], *, penalty: float = 0.1) -> Allocation:
+    """The greedy allocation of all demands, for comparison."""
+    wanted = {d.name: cheapest(d, penalty) for d in demands}
+    return _answer(demands, greedy(demands, Capacity(capacity), penalty), wanted, penalty, "greedy", "asked for")
+
+
+def fits(demands: Iterable[Demand], replicas: Replicas, capacity: Capacity) -> bool:
+    """Whether these replicas are within the capacity."""
+    used = units_used(demands, replicas)
+    return all((limit := capacity.of(a)) is None or units <= limit for a, units in used.items())
+
+
+def competing(demands: Sequence[Demand], capacity: Capacity) -> list[list[Demand]]:
+    """Groups of demands that share, directly or through others, an accelerator that can become short."""
+    most: dict[str, int] = {}
+    for demand in demands:
+        for option in demand.options:
+            top = demand.most(option) if demand.load > 0 else option.minimum
+            most[option.accelerator] = most.get(option.accelerator, 0) + top * option.units
+    scarce = {a for a, units in most.items() if (limit := capacity.of(a)) is not None and units > limit}
+    parent = {a: a for a in scarce}
+
+    def root(accelerator: str) -> str:
+        while parent[accelerator] != accelerator:
+            parent[accelerator] = parent[parent[accelerator]]
+            accelerator = parent[accelerator]
+        return accelerator
+
+    touched: list[tuple[Demand, str]] = []
+    for demand in demands:
+        roots = sorted({root(o.accelerator) for o in demand.options if o.accelerator in scarce})
+        for other in roots[1:]:
+            parent[other] = roots[0]
+        if roots:
+            touched.append((demand, roots[0]))
+    groups: dict[str, list[Demand]] = {}
+    for demand, accelerator in touched:
+        groups.setdefault(root(accelerator), []).append(demand)
+    return [groups[key] for key in sorted(groups)]
+
+
+def _answer(
+    demands: Sequence[Demand], replicas: Replicas, wanted: Replicas, penalty: float, method: str, note: str
+) -> Allocation:
+    shares = {d.name: _share(d, replicas[d.name], wanted[d.name], penalty) for d in demands}
+    return Allocation(shares, fsum(s.cost for s in shares.values()), units_used(demands, replicas), method, note)
+
+
+def _share(demand: Demand, replicas: dict[str, int], wanted: dict[str, int], penalty: float) -> Share:
+    served = demand.served(replicas)
+    limited = replicas != wanted and (
+        served < demand.served(wanted)
+        or any(replicas[o.name] < min(o.minimum, wanted[o.name]) for o in demand.options)
+        or demand.objective(replicas, penalty) > demand.objective(wanted, penalty) * (1 + 1e-9)
+    )
+    return Share(demand.name, replicas, served, demand.cost(replicas), dict(wanted), limited)

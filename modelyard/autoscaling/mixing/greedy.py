@@ -1,0 +1,124 @@
+"""The greedy allocation: demand by demand, each the cheapest replicas that still fit.
+
+``allocate`` falls back on it when the exact solver fails or runs out of time, and starts the exact solver from it; the
+benchmark compares the two. It keeps to the capacity, but what one demand takes is not available to the next, so that a
+demand may end up dearer or worse served than it need be. ``keep_minimums`` serves both allocations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from modelyard.autoscaling.mixing.covering import cheapest
+from modelyard.autoscaling.mixing.model import Capacity, Demand, Option, Replicas
+
+
+def units_used(demands: Iterable[Demand], replicas: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
+    """Units by accelerator that these replicas take; accelerators without a replica are left out."""
+    used: dict[str, int] = {}
+    for demand in demands:
+        for option in demand.options:
+            if n := replicas[demand.name].get(option.name, 0):
+                used[option.accelerator] = used.get(option.accelerator, 0) + n * option.units
+    return used
+
+
+def keep_minimums(demands: Sequence[Demand], capacity: Capacity) -> Replicas:
+    """The minimums that the capacity can hold: the most important class first, a replica each in turn within it."""
+    kept: Replicas = {d.name: dict.fromkeys((o.name for o in d.options), 0) for d in demands}
+    used: dict[str, int] = {}
+    for priority in sorted({d.priority for d in demands}):
+        waiting = sorted(
+            ((d.name, o) for d in demands if d.priority == priority for o in d.options if o.minimum),
+            key=lambda entry: (entry[1].units, entry[0], entry[1].name),
+        )
+        while waiting:
+            again = []
+            for name, option in waiting:
+                room = capacity.room(option, used)
+                if room == 0:
+                    continue
+                kept[name][option.name] += 1
+                used[option.accelerator] = used.get(option.accelerator, 0) + option.units
+                if kept[name][option.name] < option.minimum:
+                    again.append((name, option))
+            waiting = again
+    return kept
+
+
+def greedy(demands: Sequence[Demand], capacity: Capacity, penalty: float) -> Replicas:
+    """Allocate by priority, within a class by regret: whose second choice costs most more than its first goes first."""
+    replicas = keep_minimums(demands, capacity)
+    used = units_used(demands, replicas)
+    fill(by_regret(demands), replicas, used, capacity, penalty)
+    return replicas
+
+
+def by_regret(demands: Iterable[Demand]) -> list[Demand]:
+    """The order of service: by priority, largest regret first, then by name."""
+    return sorted(demands, key=lambda d: (d.priority, -_regret(d), d.name))
+
+
+def fill(
+    demands: Iterable[Demand], replicas: Replicas, used: dict[str, int], capacity: Capacity, penalty: float
+) -> None:
+    """Serve demands in the order given from what is left; changes ``replicas`` and ``used``."""
+    for demand in demands:
+        before = replicas[demand.name]
+        after = _fitting(demand, before, used, capacity, penalty)
+        for option in demand.options:
+            if more := after[option.name] - before[option.name]:
+                used[option.accelerator] = used.get(option.accelerator, 0) + more * option.units
+        replicas[demand.name] = after
+
+
+def _regret(demand: Demand) -> float:
+    """What the load costs more on the second-best option alone than on the best one alone."""
+    prices = sorted(o.cost / o.rate for o in demand.options)
+    return (prices[1] - prices[0]) * demand.load if len(prices) > 1 else float("inf")
+
+
+def _fitting(
+    demand: Demand, kept: Mapping[str, int], used: Mapping[str, int], capacity: Capacity, penalty: float
+) -> dict[str, int]:
+    limits: dict[str, int] = {}
+    for option in demand.options:
+        room = capacity.room(option, used)
+        if room is not None:
+            limits[option.name] = kept[option.name] + room
+    best = cheapest(demand, penalty, limits)
+    if _fits(demand.options, best, kept, used, capacity):
+        return best
+    # Options on one accelerator were each given all of its room: take them in turn, best price first.
+    chosen, taken = dict(kept), dict(used)
+    rest = demand.need - demand.carried(chosen)
+    for option in sorted(demand.options, key=lambda o: (o.cost / o.rate, o.name)):
+        if rest <= 0:
+            break
+        room = capacity.room(option, taken)
+        more = demand.most(option) - chosen[option.name]
+        enough = max(0, min(more, int(rest // option.rate) + 1))
+        n = enough if room is None else min(room, enough)
+        chosen[option.name] += n
+        taken[option.accelerator] = taken.get(option.accelerator, 0) + n * option.units
+        rest -= n * option.rate
+    return chosen
+
+
+def _fits(
+    options: Sequence[Option],
+    wanted: Mapping[str, int],
+    kept: Mapping[str, int],
+    used: Mapping[str, int],
+    capacity: Capacity,
+) -> bool:
+    more: dict[str, int] = dict(used)
+    for option in options:
+        more[option.accelerator] = (
+            more.get(option.accelerator, 0) + (wanted[option.name] - kept[option.name]) * option.units
+        )
+    return all(
+        wanted[o.name] >= kept[o.name]
+        and ((limit := capacity.of(o.accelerator)) is None or more[o.accelerator] <= limit)
+        for o in options
+    )

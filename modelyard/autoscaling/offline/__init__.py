@@ -1,0 +1,1 @@
+"""A fleet from files instead of a cluster."""

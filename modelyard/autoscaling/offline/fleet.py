@@ -1,0 +1,208 @@
+"""A ``Fleet`` from files instead of a cluster: manifests plus a metrics snapshot.
+
+Manifests are what ``manifests.DUMP`` prints, or what a repository holds before anything is deployed. A workload
+without a status counts as all there and Ready.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any, TypeVar
+
+from modelyard.autoscaling.config_maps import saturation_names
+from modelyard.autoscaling.fleet import Consumer, Fleet
+from modelyard.autoscaling.live import observe
+from modelyard.autoscaling.live.bindings import objects
+from modelyard.autoscaling.live.demands import class_references, workload_of
+from modelyard.autoscaling.offline.bindings import is_ours, measured, views_of
+from modelyard.autoscaling.offline.bindings import remarks as binding_remarks
+from modelyard.autoscaling.offline.files import PlanInputError
+from modelyard.autoscaling.offline.manifests import DUMP, Manifest
+from modelyard.autoscaling.offline.snapshot import Snapshot, signals_of
+from modelyard.autoscaling.settings import FleetSettings
+from modelyard.objects import Key, OwnerRef, Pod, Workload, WorkloadId, parse
+
+_T = TypeVar("_T")
+
+KNOWN = {"Deployment": "apps", "StatefulSet": "apps", "LeaderWorkerSet": "leaderworkerset.x-k8s.io"}
+"""Workload kinds whose fields we know, with their group."""
+
+AGE = 86400.0
+"""Seconds since when a pod that only the snapshot names is taken to be Ready."""
+
+
+def fleet_from_files(
+    manifests: Iterable[Manifest], snapshot: Snapshot, now: float, settings: FleetSettings | None = None
+) -> Fleet:
+    """The fleet these files describe at ``now``, or at the snapshot's own time if it has one.
+
+    Objects of kinds that a decision does not use are ignored. Raises ``PlanInputError`` for one not in the API's form,
+    and for measurements of a binding that is not in the files.
+    """
+    settings = settings or FleetSettings()
+    if snapshot.at is not None:
+        now = snapshot.at.timestamp()
+    by_kind: dict[str, list[Manifest]] = defaultdict(list)
+    for manifest in manifests:
+        by_kind[manifest.kind].append(manifest)
+
+    def every(kind: str, read: Callable[[Mapping[str, Any]], _T]) -> list[_T]:
+        return [_read(manifest, read) for manifest in by_kind[kind]]
+
+    variants = every("VariantAutoscaling", observe.variant)
+    workloads: dict[WorkloadId, Workload] = {}
+    for kind, group in KNOWN.items():
+        for manifest in by_kind[kind]:
+            one = _read(manifest, partial(_workload, group=group, kind=kind))
+            workloads[one.id] = one
+    specs = [spec for spec in every(objects.BINDINGS.kind, objects.binding) if is_ours(spec.view, settings)]
+    targets = {target for v in variants if (target := workload_of(v))}
+    targets |= {id_ for spec in specs for target in spec.targets for id_ in target.candidates}
+    for target in sorted(targets):
+        _add_unknown_kind(workloads, target, by_kind.get(target.kind, ()))
+
+    pods = every("Pod", parse.pod)
+    present = {pod.key for pod in pods}
+    for entry in snapshot.pods:
+        key = Key(entry.namespace, entry.pod)
+        if entry.workload and key not in present:
+            pods.append(_ready_pod(key, entry.workload, targets, now))
+            present.add(key)
+    owners = {
+        (manifest.key.namespace, manifest.kind, manifest.key.name): owner
+        for kind in ("ReplicaSet", "StatefulSet")
+        for manifest in by_kind[kind]
+        if (owner := _read(manifest, parse.controller_of))
+    }
+    consumers: list[Consumer] = every("ScaledObject", observe.scaled_object)
+    consumers += [found for found in every("HorizontalPodAutoscaler", observe.hpa) if found]
+    names = {*saturation_names(settings), settings.scale_to_zero_config_map}
+    classes = class_references(variants)
+    return Fleet(
+        now=now,
+        variants=tuple(variants),
+        workloads=workloads,
+        pods=tuple(pods),
+        owners=owners,
+        nodes=tuple(every("Node", parse.node)),
+        consumers=tuple(consumers),
+        namespaces={found.name: found for found in every("Namespace", parse.namespace)},
+        config_maps={
+            manifest.key: _read(manifest, _config)
+            for manifest in by_kind["ConfigMap"]
+            if manifest.key.name in names
+            or manifest.key.namespace == settings.controller_namespace
+            or manifest.key.namespace in classes.get(manifest.key.name, ())
+        },
+        signals=signals_of(snapshot, now),
+        bindings=measured(views_of(specs, every(objects.POLICIES.kind, objects.policy), workloads), snapshot.policies),
+    )
+
+
+def remarks(fleet: Fleet, manifests: Iterable[Manifest]) -> Iterator[str]:
+    """What is probably missing from the files, each with its remedy. The decision stands all the same."""
+    where = {manifest.key: manifest.where for manifest in manifests if manifest.kind == "VariantAutoscaling"}
+    for variant in fleet.variants:
+        target = workload_of(variant)
+        if target is not None and target not in fleet.workloads:
+            own = variant.form == "slo" and target.name == variant.key.name
+            named = "it scales the workload of its own name," if own else "spec.scaleTargetRef names"
+            yield (
+                f"{where[variant.key]}: VariantAutoscaling {variant.key}: {named} {target}, which is "
+                "in none of the files; add its manifest with -f"
+            )
+    yield from binding_remarks(fleet.bindings)
+    pods = {pod.key: pod for pod in fleet.pods}
+    for signal in fleet.signals.pods:
+        pod = pods.get(Key(signal.namespace, signal.pod))
+        if pod is None:
+            yield (
+                f"metrics of pod {signal.namespace}/{signal.pod} count for nothing: no such Pod is in the files; add "
+                "its manifest with -f, or name its workload in the snapshot (workload: Deployment/NAME)"
+            )
+        elif pod.owner and pod.owner.kind == "ReplicaSet" and _owner(fleet, pod) is None:
+            yield (
+                f"metrics of pod {pod.key} count for nothing: its ReplicaSet {pod.owner.name} is in none of the files; "
+                f"dump the ReplicaSets too ({DUMP})"
+            )
+
+
+def _owner(fleet: Fleet, pod: Pod) -> OwnerRef | None:
+    return fleet.owners.get((pod.key.namespace, "ReplicaSet", pod.owner.name)) if pod.owner else None
+
+
+def _read(manifest: Manifest, read: Callable[[Mapping[str, Any]], _T]) -> _T:
+    try:
+        return read(manifest.body)
+    except PlanInputError as error:
+        raise PlanInputError(f"{manifest}: {error}") from error
+    except (ValueError, TypeError, AttributeError, KeyError) as error:
+        raise PlanInputError(
+            f"{manifest}: not in the form the API gives it ({type(error).__name__}: {error}); "
+            "check it with 'kubectl apply --dry-run=server -f'"
+        ) from error
+
+
+def _workload(body: Mapping[str, Any], group: str, kind: str) -> Workload:
+    _whole(body, "spec", "replicas")
+    one = parse.workload(body, group, kind)
+    if "status" in body:
+        return one
+    wanted = 1 if one.spec_replicas is None else one.spec_replicas
+    return dataclasses.replace(one, status_replicas=wanted, ready=wanted)
+
+
+def _add_unknown_kind(
+    workloads: dict[WorkloadId, Workload], target: WorkloadId, candidates: Iterable[Manifest]
+) -> None:
+    """A target of a kind we know nothing of but its scale subresource, whose usual paths are assumed."""
+    for manifest in candidates:
+        if target.kind in KNOWN or (manifest.group, manifest.key) != (target.group, Key(target.namespace, target.name)):
+            continue
+        wanted = _read(manifest, lambda body: _whole(body, "spec", "replicas"))
+        if wanted is None:
+            wanted = 1
+        observed = _read(manifest, lambda body: _whole(body, "status", "replicas")) or 0
+        workloads[target] = Workload(
+            id=target,
+            uid=manifest.body["metadata"]["uid"],
+            spec_replicas=wanted,
+            status_replicas=observed if "status" in manifest.body else wanted,
+            ready=None,
+        )
+
+
+def _whole(body: Mapping[str, Any], *path: str) -> int | None:
+    value: Any = body
+    for part in path:
+        value = (value or {}).get(part)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise PlanInputError(f"{'.'.join(path)}: {value!r} is not a whole number from 0 on; write one without quotes")
+    return value
+
+
+def _config(body: Mapping[str, Any]) -> dict[str, str]:
+    data = body.get("data") or {}
+    for name, value in data.items():
+        if not isinstance(value, str):
+            raise PlanInputError(f"data[{name}]: {value!r} is not text; put quotes around it, or '|' before a block")
+    return dict(data)
+
+
+def _ready_pod(key: Key, workload: str, targets: Iterable[WorkloadId], now: float) -> Pod:
+    kind, name = workload.split("/")
+    groups = {t.group for t in targets if (t.namespace, t.kind, t.name) == (key.namespace, kind, name)}
+    group = min(groups, default=KNOWN.get(kind, ""))
+    return Pod(
+        key=key,
+        uid=f"Pod/{key}",
+        owner=OwnerRef(f"{group}/v1" if group else "", kind, name, ""),
+        created=now - AGE,
+        ready_since=now - AGE,
+        phase="Running",
+    )

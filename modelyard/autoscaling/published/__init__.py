@@ -1,0 +1,1 @@
+"""The documented modes of the reference controllers, off the live path."""

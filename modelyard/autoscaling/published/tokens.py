@@ -1,0 +1,144 @@
+"""The token analysis and its cost-aware optimizer exactly as documented, defects included.
+
+Source: WVA saturation reference, 'Token analyzer'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import ceil, floor, fsum
+from typing import NamedTuple
+
+from modelyard.autoscaling.variants.saturation_config import Thresholds, TokenThresholds
+from modelyard.autoscaling.variants.tokens.capacity import (
+    Capacity,
+    Replica,
+    derived_limit,
+    middle,
+    output_bucket,
+    remember,
+    replica_capacity,
+)
+from modelyard.autoscaling.variants.tokens.engine_arguments import EngineArguments
+
+
+class VariantInput(NamedTuple):
+    """What the documented analysis knows of a variant. ``replicas`` are those that report.
+
+    A variant of which none reports has no cost there, and no accelerator: it is always the cheapest.
+    """
+
+    name: str
+    cost: float
+    current: int
+    pending: int = 0
+    replicas: tuple[Replica, ...] = ()
+    arguments: EngineArguments = EngineArguments()
+    hardware: str = ""
+    history: Mapping[str, Sequence[float]] = {}
+
+    @property
+    def ready(self) -> int:
+        """Replicas that are not pending."""
+        return max(0, self.current - self.pending)
+
+
+class VariantCapacity(NamedTuple):
+    """A variant analysed: tokens per replica, and what it was learnt from."""
+
+    variant: VariantInput
+    capacity: int
+    replicas: tuple[Capacity, ...]
+    history: dict[str, list[float]]
+
+
+class ModelTokens(NamedTuple):
+    """A model analysed, in tokens. ``required`` and ``spare`` are what is missing and what is too much."""
+
+    variants: tuple[VariantCapacity, ...]
+    demand: float
+    supply: float
+    anticipated: float
+    required: float
+    spare: float
+
+
+class TokenTargets(NamedTuple):
+    """Replicas by variant name, and why as (reason code, text)."""
+
+    replicas: dict[str, int]
+    reason: str
+    why: str
+
+
+def analyse_tokens_published(
+    variants: Sequence[VariantInput], limits: Thresholds, thresholds: TokenThresholds
+) -> ModelTokens:
+    """The documented analysis. A threshold of 0 disables its side."""
+    reporting = [r for v in variants for r in v.replicas if r.prompt > 0 or r.output > 0]
+    prompt = fsum(r.prompt for r in reporting) / len(reporting) if reporting else 0.0
+    output = fsum(r.output for r in reporting) / len(reporting) if reporting else 0.0
+    analysed: list[VariantCapacity] = []
+    for v in variants:
+        history: Mapping[str, Sequence[float]] = v.history
+        replicas: list[Capacity] = []
+        for replica in v.replicas:
+            if replica.total <= 0:
+                continue
+            capacity = replica_capacity(replica, limits, history, v.arguments)
+            if capacity.observed is not None:
+                history = remember(history, output_bucket(replica.output), capacity.observed)
+            replicas.append(capacity)
+        kept = {bucket: list(values) for bucket, values in history.items()}
+        analysed.append(VariantCapacity(v, middle([c.effective for c in replicas]), tuple(replicas), kept))
+    live = [a for a in analysed if a.replicas]
+    analysed = [
+        a if a.variant.replicas else a._replace(capacity=_stored(a.variant, live, prompt, output)) for a in analysed
+    ]
+    demand = fsum(c.demand for a in analysed for c in a.replicas)
+    supply = fsum(a.variant.ready * a.capacity for a in analysed)
+    anticipated = fsum((a.variant.ready + a.variant.pending) * a.capacity for a in analysed)
+    required = max(0.0, demand / thresholds.up - anticipated) if thresholds.up > 0 else 0.0
+    spare = max(0.0, supply - demand / thresholds.down) if thresholds.down > 0 else 0.0
+    return ModelTokens(tuple(analysed), demand, supply, anticipated, required, spare)
+
+
+def _stored(variant: VariantInput, live: Sequence[VariantCapacity], prompt: float, output: float) -> int:
+    """Capacity of a variant of which no replica reports: a compatible live one's, else as its arguments say."""
+    arguments = variant.arguments
+    like = [
+        a.capacity
+        for a in live
+        if a.variant.hardware == variant.hardware and a.variant.arguments.compatible(arguments) and a.capacity > 0
+    ]
+    if like:
+        return like[0]
+    derived = derived_limit(arguments, prompt, output)
+    if derived is None:
+        return arguments.effective_batched_tokens
+    return derived if arguments.kv_tokens is None else min(derived, arguments.kv_tokens)
+
+
+def optimize_published(model: ModelTokens) -> TokenTargets:
+    """The documented cost-aware optimizer: one variant grows at once, the most expensive shrink first."""
+    replicas = {a.variant.name: a.variant.current for a in model.variants}
+    able = [a for a in model.variants if a.capacity > 0]
+    cost = {a.variant.name: a.variant.cost if a.variant.replicas else 0.0 for a in model.variants}
+    if model.required > 0:
+        if not able:
+            return TokenTargets(replicas, "SteadyState", f"required {model.required:.0f} tokens, no capacity is known")
+        chosen = min(able, key=lambda a: (cost[a.variant.name] / a.capacity, a.variant.name))
+        replicas[chosen.variant.name] += ceil(model.required / chosen.capacity)
+        return TokenTargets(replicas, "ScaleUp", f"required {model.required:.0f} tokens")
+    if model.spare > 0:
+        left = model.spare
+        cheapest = min((a.variant.name for a in able), key=lambda name: (cost[name], name), default="")
+        for a in sorted(able, key=lambda a: (-cost[a.variant.name], a.variant.name)):
+            name = a.variant.name
+            others = sum(count for other, count in replicas.items() if other != name)
+            least = 1 if name == cheapest and others == 0 else 0
+            step = min(floor(left / a.capacity), max(0, replicas[name] - least))
+            replicas[name] -= step
+            left -= step * a.capacity
+        return TokenTargets(replicas, "ScaleDown", f"spare {model.spare:.0f} tokens")
+    return TokenTargets(replicas, "SteadyState", "neither capacity required nor spare")

@@ -1,0 +1,175 @@
+"""What the queueing model predicts for replicas at given request rates.
+
+``analyse`` is called by the SLO decision for its predictions, by the plan and by ``sizing``. WVA SLO reference,
+"Measures at rate" and "Effective concurrency, ITL and TTFT".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from modelyard.autoscaling.sizing.profiles import FloatArray, Profiles
+from modelyard.autoscaling.sizing.states import Chain, Occupancy, blocks
+
+LOWEST = 0.001
+"""Lowest rate considered, as a share of the departure rate of a single request."""
+HIGHEST = 0.999
+"""Highest rate considered, as a share of the departure rate at the batch limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measures:
+    """Predicted means at one rate per row, arrays of shape (n,); NaN where the model has no value.
+
+    ``throughput`` is requests per second, ``in_system`` and ``in_service`` requests, times are milliseconds.
+    ``effective_concurrency`` is the batch an average request experiences, from which ``prefill``, ``ttft`` and
+    ``itl`` follow. ``utilisation`` is requests in service over the batch limit; ``loss`` the share of arrivals that
+    find the queue full.
+    """
+
+    throughput: FloatArray
+    in_system: FloatArray
+    in_service: FloatArray
+    response: FloatArray
+    service: FloatArray
+    wait: FloatArray
+    effective_concurrency: FloatArray
+    prefill: FloatArray
+    ttft: FloatArray
+    itl: FloatArray
+    utilisation: FloatArray
+    loss: FloatArray
+
+    @classmethod
+    def unknown(cls, rows: int) -> Self:
+        """NaN everywhere."""
+        return cls(*(np.full(rows, np.nan) for _ in fields(cls)))
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """``Measures`` of a single row, as plain numbers."""
+
+    throughput: float
+    in_system: float
+    in_service: float
+    response: float
+    service: float
+    wait: float
+    effective_concurrency: float
+    prefill: float
+    ttft: float
+    itl: float
+    utilisation: float
+    loss: float
+
+
+def max_rates(profiles: Profiles) -> FloatArray:
+    """Highest rate the model covers, requests per second: 0.999 of the departure rate at the batch limit."""
+    batch = profiles.max_batch.astype(np.float64)
+    return _rates(profiles, HIGHEST * batch, profiles.service_base + profiles.service_slope * batch)
+
+
+def min_rates(profiles: Profiles) -> FloatArray:
+    """Lowest rate sizing considers, requests per second: 0.001 of the departure rate of a single request."""
+    return _rates(profiles, LOWEST, profiles.service_base + profiles.service_slope)
+
+
+def analyse(profiles: Profiles, rates: ArrayLike, *, published: bool = False) -> Measures:
+    """Predicted measures of each row at its rate (requests per second, shape (n,) or a number for all).
+
+    NaN where the rate is NaN, not above 0 or above the row's ``max_rates``, and for rows that are not valid. ``itl``
+    is NaN where requests have a single output token, since there is no interval between tokens. ``published`` keeps
+    the documented special cases: gamma is subtracted even without a prompt, a service time that does not depend on
+    the batch gives the batch limit as concurrency, a single output token has an ITL, parameters are not clamped.
+    """
+    used = profiles if published else profiles.repaired()
+    wanted = np.broadcast_to(np.asarray(rates, dtype=np.float64), (len(used),))
+    with np.errstate(invalid="ignore"):
+        covered = used.valid & (wanted > 0) & (wanted <= max_rates(used))
+    result = Measures.unknown(len(used))
+    chosen = np.flatnonzero(covered)
+    chosen = chosen[np.argsort(used.max_batch[chosen], kind="stable")]
+    for block in blocks(used.max_batch[chosen]):
+        rows = chosen[block]
+        part = used.take(rows)
+        found = measures(part, chain_of(part).at(wanted[rows] / 1000.0), published=published)
+        for field in fields(Measures):
+            getattr(result, field.name)[rows] = getattr(found, field.name)
+    return result
+
+
+def analyse_one(
+    alpha: float,
+    beta: float,
+    gamma: float,
+    delta: float,
+    max_batch: int,
+    prompt_tokens: float,
+    output_tokens: float,
+    rate: float,
+    *,
+    queue_limit: int | None = None,
+    published: bool = False,
+) -> Prediction:
+    """``analyse`` for a single profile and rate (requests per second)."""
+    row = (alpha, beta, gamma, delta, max_batch, prompt_tokens, output_tokens)
+    found = analyse(Profiles.of([row], queue_limit=queue_limit), rate, published=published)
+    return Prediction(*(float(getattr(found, field.name)[0]) for field in fields(Measures)))
+
+
+def chain_of(profiles: Profiles) -> Chain:
+    """The chain of valid rows."""
+    return Chain(profiles.service_base, profiles.service_slope, profiles.max_batch, profiles.queue_limit)
+
+
+def effective_concurrency(profiles: Profiles, found: Occupancy, service: FloatArray, *, published: bool) -> FloatArray:
+    """The batch an average request experiences, between 0 and the batch limit.
+
+    It inverts the mean service time, and service times are affine in the batch, so it is the mean batch an accepted
+    request finds with itself included: the chain has it without a division. Where the service time does not depend
+    on the batch it is the mean in service.
+    """
+    if not published:
+        return np.where(profiles.service_slope > 0, found.seen, found.in_service)
+    steps = profiles.output_tokens - 1.0
+    with np.errstate(divide="ignore", invalid="ignore"):
+        batch = (service - (profiles.gamma + profiles.alpha * steps)) / (profiles.prefill_slope + profiles.beta * steps)
+    batch = np.where(np.isnan(batch), found.in_service, batch)  # 0/0: rounding decides in the reference
+    clamped: FloatArray = np.clip(batch, 0.0, profiles.max_batch)
+    return clamped
+
+
+def measures(profiles: Profiles, found: Occupancy, *, published: bool) -> Measures:
+    """From the state sums of valid rows to the measures."""
+    throughput = found.rate * (1.0 - found.loss)
+    service = found.in_service / throughput
+    batch = effective_concurrency(profiles, found, service, published=published)
+    prefill = profiles.prefill(batch)
+    itl = profiles.decode(batch)
+    if not published:
+        itl = np.where(profiles.output_tokens > 1, itl, np.nan)
+    return Measures(
+        throughput=throughput * 1000.0,
+        in_system=found.in_service + throughput * found.wait,
+        in_service=found.in_service,
+        response=service + found.wait,
+        service=service,
+        wait=found.wait,
+        effective_concurrency=batch,
+        prefill=prefill,
+        ttft=found.wait + prefill,
+        itl=itl,
+        utilisation=np.clip(found.in_service / profiles.max_batch, 0.0, 1.0),
+        loss=found.loss,
+    )
+
+
+def _rates(profiles: Profiles, batch: FloatArray | float, service: FloatArray) -> FloatArray:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rate = 1000.0 * batch / service
+    return np.where(profiles.valid, rate, np.nan)

@@ -1,0 +1,222 @@
+"""Sizing: the highest rate one replica carries within its targets, for many replicas at once.
+
+``size`` is called by the SLO decision, the plan and the capacity views. WVA SLO reference, "Sizing: highest rate
+within targets" with its repairs; the documented bisection is in ``bisection``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+
+import numpy as np
+
+from modelyard.autoscaling.sizing.answers import OneSizing, Sizing, Targets, TextArray
+from modelyard.autoscaling.sizing.bisection import bisected
+from modelyard.autoscaling.sizing.chain import HIGHEST, LOWEST, chain_of, measures
+from modelyard.autoscaling.sizing.percentile import check_percent, wait_percentile
+from modelyard.autoscaling.sizing.profiles import BoolArray, FloatArray, IntArray, Profiles
+from modelyard.autoscaling.sizing.states import blocks
+from modelyard.autoscaling.sizing.within import BlockSolution, within_targets
+
+__all__ = ["NEAREST", "TPS_SHARE", "OneSizing", "Sizing", "Targets", "size", "size_one"]
+
+TPS_SHARE = 0.9
+"""Share of the highest rate that a replica with a target of tokens per second is sized for."""
+NEAREST = 1.05
+"""The nearest target worth sizing for, as a multiple of the lowest reachable value. That value itself is reached by an
+almost idle replica only, at a thousandth of its capacity; and no profile is accurate to less than these 5 %."""
+
+
+def size(
+    profiles: Profiles,
+    targets: Targets,
+    *,
+    published: bool = False,
+    utilisation_cap: float = 0.9,
+    percentile: float | None = None,
+    nearest: float = NEAREST,
+) -> Sizing:
+    """The highest rate of each row within its targets. Rows are independent of each other and may be in any order.
+
+    ``utilisation_cap`` is the share of the highest rate that is never exceeded where no TTFT target is set.
+    ``percentile`` (percent) makes the TTFT target one for that percentile instead of the mean. ``published`` gives
+    the documented bisection with its defects: no cap, no percentile, parameters as they are. ``nearest`` is the
+    multiple of the lowest reachable latency that replaces any target below it for ``fallback_rate``.
+
+    A row that is not valid (NaN, negative target or decode time) is infeasible and NaN, never an error. Raises
+    ValueError when shapes differ or an option is out of range.
+    """
+    if len(profiles) != len(targets.ttft):
+        raise ValueError(f"{len(profiles)} profiles but {len(targets.ttft)} rows of targets; give one row per profile")
+    if not 0 < utilisation_cap <= 1:
+        raise ValueError(f"utilisation_cap is {utilisation_cap}; give a share above 0 and up to 1")
+    if not nearest > 1:
+        raise ValueError(f"nearest is {nearest}; give a multiple above 1 of the lowest reachable latency")
+    if percentile is not None:
+        check_percent(percentile)
+    used = profiles if published else profiles.repaired()
+    with np.errstate(invalid="ignore"):
+        valid = used.valid & (targets.ttft >= 0) & (targets.itl >= 0) & (targets.tps >= 0)
+    known = np.flatnonzero(valid)
+    unique, back = _distinct(used.take(known), targets.take(known))
+    rows = known[unique]
+    result = Sizing.unknown(len(rows))
+    for block in blocks(used.max_batch[rows]):
+        part, wanted = used.take(rows[block]), targets.take(rows[block])
+        found = (
+            _published_block(part, wanted) if published else _block(part, wanted, utilisation_cap, percentile, nearest)
+        )
+        for field in fields(Sizing):
+            getattr(result, field.name)[block] = getattr(found, field.name)
+    if len(rows) == len(profiles) and (back == np.arange(len(back))).all():
+        return result
+    everything = Sizing.unknown(len(profiles))
+    for field in fields(Sizing):
+        getattr(everything, field.name)[known] = getattr(result, field.name)[back]
+    return everything
+
+
+def size_one(
+    alpha: float,
+    beta: float,
+    gamma: float,
+    delta: float,
+    max_batch: int,
+    prompt_tokens: float,
+    output_tokens: float,
+    *,
+    ttft: float = 0.0,
+    itl: float = 0.0,
+    tps: float = 0.0,
+    queue_limit: int | None = None,
+    published: bool = False,
+    utilisation_cap: float = 0.9,
+    percentile: float | None = None,
+) -> OneSizing:
+    """``size`` for a single profile."""
+    row = (alpha, beta, gamma, delta, max_batch, prompt_tokens, output_tokens)
+    found = size(
+        Profiles.of([row], queue_limit=queue_limit),
+        Targets.of([(ttft, itl, tps)]),
+        published=published,
+        utilisation_cap=utilisation_cap,
+        percentile=percentile,
+    )
+    return OneSizing(*(getattr(found, field.name)[0].item() for field in fields(Sizing)))
+
+
+def _distinct(profiles: Profiles, targets: Targets) -> tuple[IntArray, IntArray]:
+    """The first of each set of equal rows, in ascending order of batch limit, and for each row which of them it is."""
+    columns = [getattr(profiles, field.name) for field in fields(profiles)] + [targets.ttft, targets.itl, targets.tps]
+    columns.append(profiles.max_batch)  # the last key sorts first
+    order = np.lexsort(columns)
+    new = np.ones(len(order), dtype=bool)
+    if len(order):
+        differs = np.zeros(len(order) - 1, dtype=bool)
+        for column in columns:
+            ordered = column[order]
+            differs |= ordered[1:] != ordered[:-1]
+        new[1:] = differs
+    back = np.empty(len(order), dtype=np.int64)
+    back[order] = np.cumsum(new) - 1
+    return order[new], back
+
+
+def _block(
+    profiles: Profiles, targets: Targets, utilisation_cap: float, percentile: float | None, nearest: float
+) -> Sizing:
+    """Repaired sizing of a block of valid rows."""
+    chain = chain_of(profiles)
+    low = LOWEST / (profiles.service_base + profiles.service_slope)
+    high = HIGHEST * chain.full_rate
+    solved = within_targets(profiles, chain, targets.ttft, targets.itl, low, high, percentile, nearest)
+    cap = np.where(targets.ttft > 0, high, np.minimum(high, utilisation_cap * high))
+    tps = np.where(targets.tps > 0, TPS_SHARE * high, high)
+    feasible = solved.ttft_met & solved.itl_met
+    limits = [solved.rate_ttft, solved.rate_itl, tps, np.where(feasible, cap, np.minimum(cap, utilisation_cap * high))]
+    offered = np.minimum.reduce(limits)
+    found = chain.at(offered)
+    at = measures(profiles, found, published=False)
+    ttft = at.ttft
+    if percentile is not None:
+        ttft = wait_percentile(found, chain.full_rate, chain.queue, percentile) + at.prefill
+    binding = _binding(offered, high, limits, solved)
+    answer = _assembled(solved, tps, offered, at.throughput, ttft, at.itl, at.utilisation, binding, feasible)
+    close = np.flatnonzero(
+        _close(targets.ttft, solved.best_ttft, solved.ttft_met, nearest)
+        | _close(targets.itl, solved.best_itl, solved.itl_met, nearest)
+    )
+    if len(close):
+        part, wanted = profiles.take(close), targets.take(close)
+        again = chain_of(part)
+        ttft_aim = _raised(wanted.ttft, solved.best_ttft[close], nearest)
+        itl_aim = _raised(wanted.itl, solved.best_itl[close], nearest)
+        eased = within_targets(part, again, ttft_aim, itl_aim, low[close], high[close], percentile, nearest)
+        most = np.minimum.reduce([eased.rate_ttft, eased.rate_itl, tps[close], limits[3][close]])
+        answer.fallback_rate[close] = measures(part, again.at(most), published=False).throughput
+    return answer
+
+
+def _close(target: FloatArray, best: FloatArray, met: BoolArray, nearest: float) -> BoolArray:
+    """Targets that can be met, but only by a replica with next to nothing to do."""
+    with np.errstate(invalid="ignore"):
+        found: BoolArray = met & (target > 0) & (target < nearest * best)
+    return found
+
+
+def _raised(target: FloatArray, best: FloatArray, nearest: float) -> FloatArray:
+    return np.where(target > 0, np.fmax(target, nearest * best), 0.0)
+
+
+def _published_block(profiles: Profiles, targets: Targets) -> Sizing:
+    """Documented sizing of a block of valid rows."""
+    chain = chain_of(profiles)
+    low = LOWEST / (profiles.service_base + profiles.service_slope)
+    high = HIGHEST * chain.full_rate
+    solved = bisected(profiles, chain, targets.ttft, targets.itl, low, high)
+    tps = np.where(targets.tps > 0, TPS_SHARE * high, high)
+    feasible = solved.ttft_met & solved.itl_met
+    limits = [solved.rate_ttft, solved.rate_itl, tps, high]
+    offered = np.minimum.reduce(limits)
+    at = measures(profiles, chain.at(offered), published=True)
+    binding = _binding(offered, high, limits, solved)
+    return _assembled(solved, tps, offered, at.throughput, at.ttft, at.itl, at.utilisation, binding, feasible)
+
+
+def _binding(offered: FloatArray, high: FloatArray, limits: Sequence[FloatArray], solved: BlockSolution) -> TextArray:
+    """The first target whose own rate is the offered one, if it holds the replica below its highest rate at all."""
+    cases = [~solved.ttft_met, ~solved.itl_met, *((offered >= limit) & (limit < high) for limit in limits[:3])]
+    names: TextArray = np.select(cases, ["TTFT", "ITL", "TTFT", "ITL", "TPS"], "stability")
+    return names
+
+
+def _assembled(
+    solved: BlockSolution,
+    tps: FloatArray,
+    offered: FloatArray,
+    throughput: FloatArray,
+    ttft: FloatArray,
+    itl: FloatArray,
+    utilisation: FloatArray,
+    binding: TextArray,
+    feasible: BoolArray,
+) -> Sizing:
+    def known(values: FloatArray, where: BoolArray = feasible) -> FloatArray:
+        return np.where(where, values, np.nan)
+
+    return Sizing(
+        rate_ttft=known(1000.0 * solved.rate_ttft, solved.ttft_met),
+        rate_itl=known(1000.0 * solved.rate_itl, solved.itl_met),
+        rate_tps=1000.0 * tps,
+        offered=known(1000.0 * offered),
+        rate=known(throughput),
+        ttft=known(ttft),
+        itl=known(itl),
+        utilisation=known(utilisation),
+        binding=binding,
+        feasible=feasible,
+        best_ttft=solved.best_ttft,
+        best_itl=solved.best_itl,
+        fallback_rate=throughput,
+    )

@@ -1,0 +1,1 @@
+"""VariantAutoscalings: from signals to targets, by saturation, by tokens and by SLO."""

@@ -1,0 +1,324 @@
+"""The percentage analysis: from the saturation signals of a model's replicas to "short of capacity" and "could shrink".
+
+Two readings of the same signals. ``analyse_published`` is the algorithm as documented, with its known blind spots;
+``analyse_repaired`` counts saturated load, leaves out what it does not know, and does not take a pod that has not yet
+received traffic for spare capacity. Called per model group by ``decide``. KV values are fractions of the cache, queue
+values are requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import ceil, fsum
+from typing import NamedTuple
+
+from modelyard.autoscaling.decision import Evidence
+from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.variants.replicas import StuckPods, stuck_pods, unseen
+from modelyard.autoscaling.variants.saturation_config import Thresholds
+from modelyard.autoscaling.variants.state import State, Unit
+
+DIGITS = 9
+"""Comparisons are made on values rounded to 1e-9, so that 0.80 - 0.70 is not below a trigger of 0.10."""
+
+_ONE = {"": 1}
+
+BACKLOG = 2.0
+"""A replica's queue counts up to this multiple of the threshold. What waits in an engine is served by that engine
+alone: new replicas take their share of what is still to come, and a long queue says no more about that than a full
+one."""
+
+_UNPROVEN_FACTOR = 5
+"""A pod that never completed a request while its model serves traffic is not idle, for at most this many warm-ups."""
+
+
+@dataclass(slots=True)
+class Analysis:
+    """What the signals of one model say.
+
+    ``counted`` replicas carry the means ``spare_kv`` and ``spare_queue``. In the repaired reading ``capacity`` is the
+    number of replicas that may be counted on when shrinking, ``load_*`` what all of them carry together, ``warming``
+    and ``stuck`` are replicas that are not counted on, ``incomplete`` those that miss a signal.
+    """
+
+    reporting: int
+    counted: int
+    saturated: int
+    spare_kv: float
+    spare_queue: float
+    kv_short: bool = False
+    queue_short: bool = False
+    scale_down_safe: bool = False
+    capacity: int = 0
+    warming: int = 0
+    stuck: int = 0
+    incomplete: int = 0
+    load_kv: float = 0.0
+    load_queue: float = 0.0
+    max_kv: float = 0.0
+    waiting: float = 0.0
+    stuck_pods: StuckPods = field(default_factory=dict)
+    """For the memory."""
+    limits: Thresholds = field(default_factory=Thresholds)
+    margin: float = 0.0
+    """Extra spare, as a share of the trigger, that a size has to leave free."""
+    per_report: float = 1.0
+    """Replicas that serve per replica that reports: those that do not report count with the mean load."""
+
+    @property
+    def scale_up(self) -> bool:
+        """Whether capacity is short."""
+        return self.kv_short or self.queue_short
+
+    @property
+    def what_is_short(self) -> str:
+        """The reason code of a scale-up."""
+        if self.kv_short and self.queue_short:
+            return "KvCacheAndQueueSpareLow"
+        return "KvCacheSpareLow" if self.kv_short else "QueueSpareLow"
+
+    @property
+    def unit(self) -> str:
+        """What sizes are counted in, for messages: replicas, which goes without saying."""
+        return ""
+
+    @property
+    def lost(self) -> float:
+        """Replicas that are there and serve nothing."""
+        return self.stuck
+
+    def worth(self, state: State) -> float:
+        """What one replica of any variant counts for."""
+        return 1.0
+
+    def wanted(self, factor: float = 1.0) -> float:
+        """Replicas needed so that each carries its target load, by KV cache or by queue, whichever asks more.
+
+        The target load leaves the trigger and the margin free. ``factor`` multiplies the load.
+        """
+        replicas = 0
+        for load, limit, trigger in self._loads(factor):
+            room = round(limit - trigger * (1 + self.margin), DIGITS)
+            if room > 0:
+                replicas = max(replicas, ceil(round(load / room, DIGITS)))
+        return replicas
+
+    def short_of(self, provided: float, factor: float) -> bool:
+        """Whether so many replicas would be short of capacity at ``factor`` times the load."""
+        if provided < 1:
+            return False
+        return any(round(limit - load / provided - trigger, DIGITS) < 0 for load, limit, trigger in self._loads(factor))
+
+    def fits(self, removed: Mapping[str, int], factor: float = 1.0) -> bool:
+        """Whether everything, saturated load included, fits without ``removed`` replicas, with margin to the triggers.
+
+        A replica with a missing signal makes the answer no: what it carries is not known.
+        """
+        left = self.capacity - sum(removed.values())
+        if left < 1 or self.incomplete:
+            return False
+        after_kv = self.limits.kv - self.load_kv * factor / left
+        after_queue = self.limits.queue - self.load_queue * factor / left
+        return round(after_kv - self.limits.kv_trigger * (1 + self.margin), DIGITS) >= 0 and (
+            round(after_queue - self.limits.queue_trigger * (1 + self.margin), DIGITS) >= 0
+        )
+
+    def _loads(self, factor: float) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
+        """(whole load, threshold, trigger) of the KV cache and of the queue."""
+        factor *= self.per_report
+        limits = self.limits
+        return (
+            (self.load_kv * factor, limits.kv, limits.kv_trigger),
+            (self.load_queue * factor, limits.queue, limits.queue_trigger),
+        )
+
+    def numbers(self) -> str:
+        """The numbers for messages."""
+        text = (
+            f"spare KV {self.spare_kv:.3f}, spare queue {self.spare_queue:.1f} "
+            f"over {self.reporting} reporting, {self.saturated} saturated"
+        )
+        if self.warming:
+            text += f", {self.warming} warming up"
+        if self.stuck:
+            text += f", {self.stuck} stuck and left out"
+        if self.incomplete:
+            text += f", {self.incomplete} with a signal missing"
+        return text
+
+    def evidence(self) -> Evidence:
+        """The numbers for the record."""
+        return Evidence(
+            self.reporting,
+            self.saturated,
+            self.spare_kv,
+            self.spare_queue,
+            self.max_kv,
+            self.waiting,
+            self.scale_up,
+            self.scale_down_safe,
+        )
+
+
+class VariantMeans(NamedTuple):
+    """The documented per-variant numbers: means over replicas that are not saturated."""
+
+    reporting: int
+    counted: int
+    saturated: tuple[str, ...]
+    spare_kv: float
+    spare_queue: float
+    max_kv: float
+    max_queue: float
+
+
+def variant_means(units: Sequence[Unit], limits: Thresholds) -> VariantMeans:
+    """Step 2 and 3 of the documented analysis for one variant; a missing signal counts as 0 there."""
+    kvs = [signal.kv or 0.0 for signal, _ in units]
+    queues = [float(int(signal.waiting or 0.0)) for signal, _ in units]
+    spare_kv, spare_queue, saturated = [], [], []
+    for kv, queue, (signal, _) in zip(kvs, queues, units, strict=True):
+        if kv >= limits.kv or queue >= limits.queue:
+            saturated.append(signal.pod)
+        else:
+            spare_kv.append(limits.kv - kv)
+            spare_queue.append(limits.queue - queue)
+    n = len(spare_kv)
+    return VariantMeans(
+        len(units),
+        n,
+        tuple(sorted(saturated)),
+        fsum(spare_kv) / n if n else 0.0,
+        fsum(spare_queue) / n if n else 0.0,
+        max(kvs, default=0.0),
+        max(queues, default=0.0),
+    )
+
+
+def remaining_spare(threshold: float, spare: float, count: int, removed: int = 1) -> float:
+    """Mean spare after ``removed`` of ``count`` replicas went and their load spread over the others."""
+    return threshold - (threshold - spare) * count / (count - removed)
+
+
+def analyse_published(units_by_variant: Sequence[Sequence[Unit]], limits: Thresholds) -> Analysis:
+    """The documented analysis of one model: only replicas that are not saturated are looked at."""
+    variants = [variant_means(units, limits) for units in units_by_variant if units]
+    counted = sum(v.counted for v in variants)
+    spare_kv = sum(v.spare_kv * v.counted for v in variants) / counted if counted else 0.0
+    spare_queue = sum(v.spare_queue * v.counted for v in variants) / counted if counted else 0.0
+    reporting = sum(v.reporting for v in variants)
+    result = Analysis(
+        reporting,
+        counted,
+        sum(len(v.saturated) for v in variants),
+        spare_kv,
+        spare_queue,
+        max_kv=max((v.max_kv for v in variants), default=0.0),
+        waiting=fsum(signal.waiting or 0.0 for units in units_by_variant for signal, _ in units),
+    )
+    if reporting:
+        result.kv_short = round(spare_kv, DIGITS) < limits.kv_trigger
+        result.queue_short = round(spare_queue, DIGITS) < limits.queue_trigger
+    if counted >= 2 and not result.scale_up:
+        after_kv = remaining_spare(limits.kv, spare_kv, counted)
+        after_queue = remaining_spare(limits.queue, spare_queue, counted)
+        result.scale_down_safe = (
+            round(after_kv, DIGITS) >= limits.kv_trigger and round(after_queue, DIGITS) >= limits.queue_trigger
+        )
+    return result
+
+
+def analyse_repaired(
+    states: Sequence[State], limits: Thresholds, settings: FleetSettings, now: float, backlog: float = 0.0
+) -> Analysis:
+    """The repaired analysis of one model. ``backlog`` is requests queued in front of all replicas (at the gateway)."""
+    kv_limit, queue_limit = limits.kv, limits.queue
+    longest = BACKLOG * queue_limit
+    waiting = 0.0
+    warm_before = now - settings.warm_up
+    unproven_after = now - _UNPROVEN_FACTOR * settings.warm_up
+    kvs: list[float] = []
+    queues: list[float] = []
+    spare_kv: list[float] = []
+    spare_queue: list[float] = []
+    warming_kv: list[float] = []
+    warming_queue: list[float] = []
+    reporting = saturated = warming = incomplete = capacity = 0
+    serving: bool | None = None
+    stuck, suspicious = stuck_pods(states, settings, now)
+    for state in states:
+        for signal, pod in state.units:
+            reporting += 1
+            if stuck and (signal.namespace, signal.pod) in stuck:
+                continue
+            kv, queue = signal.kv, signal.waiting
+            full = (kv is not None and kv >= kv_limit) or (queue is not None and queue >= queue_limit)
+            ready_since = pod.ready_since
+            warm = False
+            if ready_since is not None and ready_since <= warm_before:
+                warm = True
+                if ready_since > unproven_after and signal.completed_rate == 0:
+                    if serving is None:
+                        serving = any(s.completed_rate for other in states for s, _ in other.units)
+                    warm = not serving
+            if kv is None or queue is None:
+                incomplete += 1
+            elif warm:
+                capacity += 1
+            if full:
+                saturated += 1
+            if not warm:
+                warming += 1
+            if kv is not None:
+                kvs.append(kv)
+                spare = kv_limit - kv
+                (spare_kv if warm else warming_kv).append(min(spare, 0.0) if full else spare)
+            if queue is not None:
+                waiting += queue
+                queue = min(queue, longest)
+                queues.append(queue)
+                spare = queue_limit - queue
+                (spare_queue if warm else warming_queue).append(min(spare, 0.0) if full else spare)
+    result = Analysis(
+        reporting,
+        reporting - len(stuck) - warming,
+        saturated,
+        _cautious_mean(spare_kv, warming_kv),
+        _cautious_mean(spare_queue, warming_queue) - (backlog / max(1, len(queues))),
+        capacity=capacity,
+        warming=warming,
+        stuck=len(stuck),
+        incomplete=incomplete,
+        load_kv=fsum(kvs),
+        load_queue=fsum(queues) + backlog,
+        max_kv=max(kvs, default=0.0),
+        waiting=waiting + backlog,
+        stuck_pods=suspicious,
+        limits=limits,
+        margin=settings.scale_down_margin,
+        per_report=_per_report(states, reporting, len(stuck), warm_before),
+    )
+    if kvs:
+        result.kv_short = round(result.spare_kv, DIGITS) < limits.kv_trigger
+    if queues or backlog:
+        result.queue_short = round(result.spare_queue, DIGITS) < limits.queue_trigger
+    result.scale_down_safe = not result.scale_up and result.fits(_ONE)
+    return result
+
+
+def _per_report(states: Sequence[State], reporting: int, stuck: int, warm_before: float) -> float:
+    ready = sum(state.ready or 0 for state in states)
+    if ready <= reporting:
+        return 1.0
+    ready -= sum(unseen(state, warm_before) for state in states)
+    return max(1.0, (ready - stuck) / max(1, reporting - stuck))
+
+
+def _cautious_mean(warm: list[float], warming: list[float]) -> float:
+    """Mean spare; replicas that are warming up count only if that makes it smaller."""
+    n = len(warm)
+    if not warming:
+        return fsum(warm) / n if n else 0.0
+    everything = fsum((*warm, *warming)) / (n + len(warming))
+    return min(fsum(warm) / n, everything) if n else everything

@@ -1,0 +1,180 @@
+"""Second stage: which pod, and with it which signal, belongs to which variant. All in memory, no reads.
+
+A pod belongs to the variant whose workload stands in its chain of controller owners (ReplicaSet to Deployment,
+StatefulSet and LeaderWorkerSet directly, or further up); the pod label ``llm-d.ai/variant`` overrides. Signals count
+only for pods that exist and are not going away, which also drops the last minute of samples of a deleted pod.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from modelyard.autoscaling.fleet import Fleet
+from modelyard.autoscaling.variants.state import State, Unit
+from modelyard.metrics.values import PodSignal
+from modelyard.objects import Key, OwnerRef, Pod, WorkloadId
+
+VARIANT_LABEL = "llm-d.ai/variant"
+GROUP_INDEX_LABEL = "leaderworkerset.sigs.k8s.io/group-index"
+_MAX_DEPTH = 4
+_TERMINAL = ("Succeeded", "Failed")
+
+
+def attribute(fleet: Fleet, active: list[State], stale_before: float) -> int:
+    """Hand pods and signals to the active states; return how many signals found no live pod of a known workload.
+
+    Samples taken before ``stale_before`` are dropped as if missing.
+    """
+    by_workload = {state.workload_id: state for state in active}
+    by_name = {state.variant.key: state for state in active}
+    signals, further = _by_pod(fleet.signals.pods)
+    nothing: dict[str, PodSignal] = {}
+    owned: dict[object, State | None] = {}
+    taken = 0
+    for pod in fleet.pods:
+        if pod.deleting or pod.phase in _TERMINAL:
+            continue
+        namespace, name = pod.key
+        state = None
+        if pod.labels and VARIANT_LABEL in pod.labels:
+            state = by_name.get(Key(namespace, pod.labels[VARIANT_LABEL]))
+        if state is None:
+            owner = pod.owner
+            if owner is None:
+                continue
+            memo = owner.uid or (namespace, owner)
+            if memo in owned:
+                state = owned[memo]
+            else:
+                state = owned[memo] = _owner_state(namespace, owner, fleet.owners, by_workload)
+            if state is None:
+                continue
+        state.pods.append(pod)
+        signal = signals.get(namespace, nothing).get(name)
+        if signal is None:
+            continue
+        taken += 1
+        # Written out here, and as a function for the rare case below: this line runs once per pod of the fleet.
+        if (
+            signal.model == state.variant.model_id
+            and (signal.kv is not None or signal.waiting is not None)
+            and (signal.sampled_at is None or signal.sampled_at >= stale_before)
+        ):
+            state.units.append((signal, pod))
+        if further:
+            for other in further.get((namespace, name), ()):
+                taken += 1
+                if _counts(other, state, stale_before):
+                    state.units.append((other, pod))
+    for state in active:
+        _count(state)
+    return len(fleet.signals.pods) - taken
+
+
+def _by_pod(
+    found: Iterable[PodSignal],
+) -> tuple[dict[str, dict[str, PodSignal]], dict[tuple[str, str], list[PodSignal]]]:
+    """Signals by namespace and pod; further ones of the same pod (it serves several models) apart."""
+    first: dict[str, dict[str, PodSignal]] = {}
+    further: dict[tuple[str, str], list[PodSignal]] = {}
+    for signal in found:
+        pods = first.get(signal.namespace)
+        if pods is None:
+            first[signal.namespace] = {signal.pod: signal}
+        elif signal.pod in pods:
+            further.setdefault((signal.namespace, signal.pod), []).append(signal)
+        else:
+            pods[signal.pod] = signal
+    return first, further
+
+
+def _counts(signal: PodSignal, state: State, stale_before: float) -> bool:
+    """Whether a signal is of the variant's model, recent, and says anything."""
+    return (
+        signal.model == state.variant.model_id
+        and (signal.kv is not None or signal.waiting is not None)
+        and (signal.sampled_at is None or signal.sampled_at >= stale_before)
+    )
+
+
+def _owner_state(
+    namespace: str,
+    owner: OwnerRef,
+    owners: Mapping[tuple[str, str, str], OwnerRef],
+    by_workload: dict[WorkloadId | None, State],
+) -> State | None:
+    step: OwnerRef | None = owner
+    for _ in range(_MAX_DEPTH):
+        if step is None:
+            return None
+        group = step.api_version.split("/")[0] if "/" in step.api_version else ""
+        state = by_workload.get(WorkloadId(namespace, group, step.kind, step.name))
+        if state is not None:
+            assert state.workload is not None
+            # A workload that was deleted and made again under its name does not own the old one's pods.
+            return state if not step.uid or not state.workload.uid or step.uid == state.workload.uid else None
+        step = owners.get((namespace, step.kind, step.name))
+    return None
+
+
+def _count(state: State) -> None:
+    workload = state.workload
+    assert workload is not None
+    assert state.current is not None
+    if workload.pods_per_replica > 1:
+        if len(state.units) > 1:
+            state.units = merge_groups(state.units)
+        if state.ready is None:
+            state.ready = _ready_groups(state.pods, workload.pods_per_replica)
+    elif state.ready is None:
+        state.ready = sum(pod.ready for pod in state.pods)
+    state.pending = max(0, state.current - state.ready)
+
+
+def _group_of(pod: Pod) -> str:
+    return pod.labels.get(GROUP_INDEX_LABEL, pod.key.name)
+
+
+def _ready_groups(pods: Iterable[Pod], size: int) -> int:
+    """Groups all of whose pods are ready; pods without a group label count by number."""
+    grouped: dict[str, int] = {}
+    loose = 0
+    for pod in pods:
+        if pod.ready:
+            group = pod.labels.get(GROUP_INDEX_LABEL)
+            if group is None:
+                loose += 1
+            else:
+                grouped[group] = grouped.get(group, 0) + 1
+    return sum(1 for ready in grouped.values() if ready >= size) + loose // size
+
+
+def merge_groups(units: list[Unit]) -> list[Unit]:
+    """One unit per pod group: the pods of a group are one engine, so the highest value of each signal is its value."""
+    merged: dict[str, Unit] = {}
+    for signal, pod in sorted(units, key=lambda unit: unit[1].key):
+        group = _group_of(pod)
+        if group not in merged:
+            merged[group] = (signal, pod)
+            continue
+        first, leader = merged[group]
+        merged[group] = (
+            PodSignal(
+                first.namespace,
+                first.pod,
+                first.model,
+                _highest(first.kv, signal.kv),
+                _highest(first.waiting, signal.waiting),
+                _highest(first.running, signal.running),
+                _highest(first.completed_rate, signal.completed_rate),
+                _highest(first.sampled_at, signal.sampled_at),
+            ),
+            leader,
+        )
+    return list(merged.values())
+
+
+def _highest(a: float | None, b: float | None) -> float | None:
+    if a is None or b is None:
+        return b if a is None else a
+    return max(a, b)

@@ -1,0 +1,59 @@
+"""Head-room in the saturation form: how much more load to plan for, because a new replica takes its time to start.
+
+Source: WVA SLO reference, 'What the project demonstrated'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.variants.forecast import Forecaster, expected
+from modelyard.autoscaling.variants.state import State
+from modelyard.metrics.values import ModelLoad
+
+
+@dataclass(frozen=True, slots=True)
+class Headroom:
+    """Plan for ``factor`` times the load; ``text`` says why, empty when the load is not rising."""
+
+    factor: float = 1.0
+    text: str = ""
+
+
+NONE = Headroom()
+
+
+def plan_ahead(
+    load: ModelLoad | None,
+    growing: Iterable[State],
+    settings: FleetSettings,
+    now: float,
+    forecaster: Forecaster = expected,
+) -> Headroom:
+    """Head-room for a model whose variants ``growing`` could get new replicas; the slowest of them sets the lead."""
+    if not settings.headroom or load is None or load.arrivals is None:
+        return NONE
+    history = [point for point in load.history if point[0] >= now - settings.trend_window - settings.tick]
+    newest = max((time for time, _ in history), default=None)
+    if newest is None or not now - newest <= settings.load_window:
+        return NONE
+    # Rates are means over the load window: a step looks like a rise for as long, and a rise has to be seen for longer.
+    if newest - min(time for time, _ in history) < min(2 * settings.load_window, settings.trend_window / 2):
+        return NONE
+    lead = settings.tick + max((startup(state, settings) for state in growing), default=settings.startup_default)
+    forecast = forecaster(history, load.arrivals, lead, settings.headroom_limit)
+    if not forecast.rising:
+        return NONE
+    text = (
+        f"load is rising: {load.arrivals:.3g} requests/s now, {forecast.rate:.3g} expected in {lead:.0f} s "
+        f"(× {forecast.factor:.2f}; {forecast.why})"
+    )
+    return Headroom(forecast.factor, text)
+
+
+def startup(state: State, settings: FleetSettings) -> float:
+    """Seconds a new replica of the variant takes to be ready: learnt, else the fleet's default."""
+    learnt = state.memory.startup_seconds
+    return settings.startup_default if learnt is None else learnt

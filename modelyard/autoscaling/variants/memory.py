@@ -1,0 +1,110 @@
+"""What a variant must remember from one tick to the next.
+
+Kept with the resource, as JSON in the annotation ``modelyard.dev/autoscaling-state``, so that any worker can carry on
+where another died. Times, not counters: the annotation changes only when something happens, so a quiet fleet costs no
+writes.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+ANNOTATION = "modelyard.dev/autoscaling-state"
+
+Seconds = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class SLOMemory(BaseModel):
+    """What the SLO form must remember of a variant: last trustworthy request sizes and the learnt corrections."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    prompt_tokens: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    output_tokens: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    tokens_at: Seconds | None = Field(default=None, description="when those request sizes were last measured")
+    ttft_factor: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
+        default=1.0, description="observed over predicted TTFT, learnt slowly"
+    )
+    itl_factor: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
+        default=1.0, description="observed over predicted ITL, learnt slowly"
+    )
+    estimate: tuple[float, ...] = Field(default=(), description="state of the online estimator (alpha, beta, gamma)")
+    covariance: tuple[float, ...] = Field(default=(), description="its covariance, row by row")
+    updates: int = Field(default=0, ge=0, description="observations the estimator has taken")
+    rejected: int = Field(default=0, ge=0, description="observations it has rejected in a row")
+
+
+class VariantMemory(BaseModel):
+    """State a policy needs across ticks. All times are epoch seconds, all durations seconds."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    workload_uid: str = Field(default="", description="the workload all this is about; another one starts afresh")
+    transition_since: Seconds | None = Field(default=None, description="when the scaling under way began")
+    transition_target: int | None = Field(
+        default=None,
+        description="the replica count it is heading for; null once they exist and only have to become ready",
+    )
+    relax_since: Seconds | None = Field(default=None, description="since when scale-down has been safe without a break")
+    woken_at: Seconds | None = Field(default=None, description="when the variant last went from zero to some")
+    startup_seconds: Seconds | None = Field(default=None, ge=0, description="learnt time from pod creation to Ready")
+    stuck_since: dict[str, Seconds] = Field(
+        default_factory=dict, description="pods with a waiting queue and no throughput, by name, since when"
+    )
+    stuck_waiting: dict[str, Seconds] = Field(
+        default_factory=dict, description="the waiting requests those pods had when first seen so"
+    )
+    partial_since: Seconds | None = Field(
+        default=None, description="since when too few of the model's ready pods report metrics"
+    )
+    shrunk_at: Seconds | None = Field(
+        default=None, description="when the variant was last asked to shrink, null once it was asked to grow"
+    )
+    regrets: int = Field(default=0, ge=0, description="scale-downs in a row that were soon taken back")
+    regretted: int | None = Field(default=None, description="the replicas that were too few then")
+    regretted_at: Seconds | None = Field(default=None, description="when the last of them was")
+    slo: SLOMemory | None = Field(default=None, description="SLO form only")
+    compute_limits: dict[str, list[float]] = Field(
+        default_factory=dict,
+        description="token analyzer: tokens in use when a queue formed, newest last, by length of output",
+    )
+    hidden: bool = Field(default=False, description="no gauge may be served for this variant")
+    scalings: dict[str, int] = Field(
+        default_factory=dict, description='scaling decisions so far, by "direction/reason" (wva_replica_scaling_total)'
+    )
+
+    def not_after(self, now: float) -> VariantMemory:
+        """Itself, with every time after ``now`` (epoch seconds) replaced by it.
+
+        After a clock was set back such times would block what waits for them for as long as it was ahead.
+        """
+        late: dict[str, object] = {}
+        for name in _TIMES:
+            time = getattr(self, name)
+            if time is not None and time > now:
+                late[name] = now
+        if any(time > now for time in self.stuck_since.values()):
+            late["stuck_since"] = {pod: min(time, now) for pod, time in self.stuck_since.items()}
+        return self.model_copy(update=late) if late else self
+
+
+_TIMES = ("transition_since", "relax_since", "woken_at", "partial_since", "shrunk_at", "regretted_at")
+
+
+def parse_memory(text: str | None) -> tuple[VariantMemory, str | None]:
+    """Read the annotation; a damaged one gives a fresh memory and says why, it never stops a decision."""
+    if not text:
+        return VariantMemory(), None
+    try:
+        return VariantMemory.model_validate_json(text), None
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "document"
+        return VariantMemory(), f"annotation {ANNOTATION} unreadable at {where}: {first['msg']}; starting afresh"
+
+
+def render_memory(memory: VariantMemory) -> str:
+    """The annotation's text: only what differs from empty, keys in fixed order."""
+    return memory.model_dump_json(exclude_defaults=True)

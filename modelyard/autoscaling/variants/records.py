@@ -1,0 +1,181 @@
+"""Last stage: from the working states to decision records, with conditions, notices, memory and what to write."""
+
+from __future__ import annotations
+
+from modelyard.autoscaling import conditions
+from modelyard.autoscaling.accelerators import ACCELERATOR_LABEL, UNRESOLVED
+from modelyard.autoscaling.decision import Action, Alternative, DecisionRecord, Mode
+from modelyard.autoscaling.startup import learn_startup
+from modelyard.autoscaling.variants import health, regret, wake
+from modelyard.autoscaling.variants.arbitration import action
+from modelyard.autoscaling.variants.memory import SLOMemory, VariantMemory
+from modelyard.autoscaling.variants.slo import stories
+from modelyard.autoscaling.variants.slo.work import VariantWork
+from modelyard.autoscaling.variants.state import State, Story
+from modelyard.objects import Condition
+
+_NOT_COUNTED = ("AtZero",)
+_TRACKED = ("transition_since", "transition_target", "relax_since", "partial_since")
+
+
+def make_record(
+    state: State, now: float, limiter: bool = False, alternatives: tuple[Alternative, ...] = ()
+) -> DecisionRecord:
+    """The record of one variant. ``limiter`` says whether GPUs were limited, ``alternatives`` are its group's."""
+    variant, workload, target = state.variant, state.workload, state.target
+    current = state.current
+    act = Action.NONE if target is None or current is None else action(target, current)
+    write = None
+    if state.decided and state.mode is Mode.DIRECT and workload is not None and target != state.spec:
+        write = target
+    publish = state.publish and target is not None
+    changed = state.decided and target is not None and target != (current if state.desired is None else state.desired)
+    message = state.message
+    applied, applied_message = _applied(state) if publish else (None, "")
+    return DecisionRecord(
+        variant.key,
+        variant.uid,
+        variant.generation,
+        variant.resource_version,
+        variant.model_id,
+        state.workload_id,
+        current,
+        state.ready,
+        len(state.units),
+        state.desired,
+        target,
+        act,
+        state.decided,
+        state.reason,
+        message,
+        state.accelerator,
+        variant.cost,
+        state.gpus,
+        state.mode,
+        write,
+        publish,
+        state.limited_by,
+        applied,
+        applied_message,
+        state.evidence,
+        state.steps,
+        _conditions(state, message, now, limiter),
+        state.notices,
+        _memory(state, changed, now),
+        variant.form,
+        variant.slo.variant_id if variant.slo is not None else None,
+        stories.current_allocation(state),
+        state.slo.prediction if state.slo is not None and state.decided else None,
+        alternatives if state.slo is not None and state.decided else (),
+    )
+
+
+def _conditions(state: State, message: str, now: float, limiter: bool) -> tuple[Condition, ...]:
+    optimization: Story = state.optimization or _optimized(state.slo, message)
+    metrics: Story | None = state.metrics
+    if metrics is None and state.decided:
+        metrics = health.AVAILABLE
+    accelerator: Story | None = None
+    if state.accelerator_missing:
+        text = (
+            f"accelerator unknown: set the label {ACCELERATOR_LABEL} on the VariantAutoscaling, or a GPU product in "
+            f"the workload's node selector; published as {UNRESOLVED!r}"
+        )
+        accelerator = ("False", "AcceleratorUnresolved", text)
+    elif any(c.type == conditions.ACCELERATOR_RESOLVED for c in state.variant.conditions):
+        accelerator = ("True", "AcceleratorResolved", f"accelerator is {state.accelerator}")
+    own: tuple[tuple[str, Story | None], ...] = ()
+    if (work := state.slo) is not None:
+        own = (
+            (conditions.PROFILE_VALID, stories.profile_valid(work)),
+            (conditions.SLO_FEASIBLE, stories.slo_feasible(work)),
+            (conditions.CAPACITY_LIMITED, stories.capacity_limited(state, limiter)),
+        )
+        if work.price_problem:
+            accelerator = ("False", "UnitCostMissing", work.price_problem)
+    return conditions.build(
+        state.variant.conditions,
+        (
+            (conditions.TARGET_RESOLVED, state.target_resolved),
+            (conditions.METRICS_AVAILABLE, metrics),
+            (conditions.OPTIMIZATION_READY, optimization),
+            (conditions.ACCELERATOR_RESOLVED, accelerator),
+            (conditions.SCALE_FROM_ZERO, wake.condition(state)),
+            *own,
+        ),
+        state.variant.generation,
+        now,
+    )
+
+
+def _optimized(work: VariantWork | None, message: str) -> Story:
+    if work is None or work.problem:
+        return ("True", "SaturationOnlyMode", message)
+    if work.override:
+        return ("True", "SaturationSafetyOverride", message)
+    return ("True", "OptimizationSucceeded", message)
+
+
+def _applied(state: State) -> tuple[bool, str]:
+    """Whether the published target was observed where it has to arrive: at the workload or its scaler."""
+    workload, target = state.workload, state.target
+    if workload is None:
+        return False, "the workload is not known"
+    if state.spec == target and workload.status_replicas == target:
+        return True, ""
+    asked = next((c for c in state.consumers if c.desired == target), None)
+    if asked is not None:
+        return True, f"taken over by {asked.kind} {asked.key}"
+    where = f"{workload.id} asks for {state.spec} and has {workload.status_replicas} replicas, published are {target}"
+    if state.mode is Mode.DIRECT:
+        return False, where
+    if not state.consumers and state.consumers_error is not None:
+        return False, f"{where}; HPAs and ScaledObjects could not be listed: {state.consumers_error}"
+    if not state.consumers:
+        return False, f"{where}; no HPA or ScaledObject targets it"
+    names = ", ".join(f"{c.kind} {c.key}" for c in state.consumers)
+    return False, f"{where}; waiting for {names}"
+
+
+def _memory(state: State, changed: bool, now: float) -> VariantMemory:
+    old, updates = state.memory, state.updates
+    fresh: dict[str, object] = {}
+    if state.decided and not state.published:
+        target, current = state.target, state.current
+        if target != current and (
+            updates.get("transition_since") is None or updates.get("transition_target") != target
+        ):
+            # Only a target that was published before goes on; what else is remembered belongs to a finished scaling.
+            same = state.desired == target == old.transition_target and state.timed_out_from is None
+            updates["transition_since"] = old.transition_since if same and old.transition_since is not None else now
+            updates["transition_target"] = target
+        for name in _TRACKED:
+            if getattr(old, name) != (value := updates.get(name)):
+                fresh[name] = value
+        since, waiting = updates.get("stuck_since", {}), updates.get("stuck_waiting", {})
+        if since != old.stuck_since or waiting != old.stuck_waiting:
+            fresh["stuck_since"], fresh["stuck_waiting"] = since, waiting
+    elif old.relax_since is not None:
+        # "Without a break" includes ticks in which nothing could be seen.
+        fresh["relax_since"] = None
+    if state.workload is not None and old.workload_uid != state.workload.uid:
+        fresh["workload_uid"] = state.workload.uid
+    if state.slo is not None and state.slo.memory != (old.slo or SLOMemory()):
+        fresh["slo"] = state.slo.memory
+    elif state.variant.form != "slo" and old.slo is not None:
+        fresh["slo"] = None
+    for name in ("woken_at", "compute_limits"):
+        if name in updates:
+            fresh[name] = updates[name]
+    if state.pods:
+        learnt = learn_startup(old.startup_seconds, state.pods)
+        if learnt != old.startup_seconds:
+            fresh["startup_seconds"] = learnt
+    if changed and state.reason not in _NOT_COUNTED:
+        before = state.current if state.desired is None else state.desired
+        if not state.published:
+            fresh |= regret.after(old, before or 0, state.target or 0, state.shrink_delay, now)
+        direction = "up" if (state.target or 0) > (before or 0) else "down"
+        key = f"{direction}/{state.reason}"
+        fresh["scalings"] = {**old.scalings, key: old.scalings.get(key, 0) + 1}
+    return old.model_copy(update=fresh) if fresh else old

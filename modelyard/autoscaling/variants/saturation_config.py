@@ -1,0 +1,329 @@
+"""Thresholds of the saturation analysis: built-in defaults, then the ``default`` entry, then the model's override.
+
+``decide`` builds one ``SaturationConfigs`` per tick and asks it per model group. Every field is tri-state: absent
+inherits, zero is zero. The merged result is validated, never a single layer alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from modelyard.autoscaling.config_maps import (
+    DEFAULT_ENTRY,
+    Document,
+    Entry,
+    ObjectNotice,
+    entry_subject,
+    find,
+    saturation_names,
+)
+from modelyard.autoscaling.decision import Step
+from modelyard.autoscaling.settings import FleetSettings
+from modelyard.objects import Key, Notice
+
+
+class Thresholds(NamedTuple):
+    """When a replica is saturated and how much mean spare triggers growth. KV values are fractions, queues requests."""
+
+    kv: float = 0.80
+    queue: float = 5.0
+    kv_trigger: float = 0.10
+    queue_trigger: float = 3.0
+
+
+class TokenThresholds(NamedTuple):
+    """The token analyzer's: load over capacity above which a model grows, and below which it may shrink."""
+
+    up: float = 0.85
+    down: float = 0.70
+
+
+BUILT_IN: Mapping[str, object] = {
+    "kvCacheThreshold": 0.80,
+    "queueLengthThreshold": 5.0,
+    "kvSpareTrigger": 0.10,
+    "queueSpareTrigger": 3.0,
+    "enableLimiter": False,
+    "analyzerName": "",
+    "scaleUpThreshold": 0.85,
+    "scaleDownBoundary": 0.70,
+}
+_NUMBERS = tuple(name for name, value in BUILT_IN.items() if isinstance(value, float))
+_SUBJECT = ("model_id", "namespace")
+TOKEN_ANALYZER = "saturation"
+
+
+@dataclass(frozen=True, slots=True)
+class Effective:
+    """The configuration one model group is decided with.
+
+    ``errors`` forbid a decision. ``unsafe`` values pass the documented validation and still make scaling endless or
+    impossible: they forbid a decision in repaired mode and are warnings in published mode. ``step`` shows the values.
+    ``tokens`` are the thresholds of the token analyzer where it decides, ``None`` where the percentage analysis does.
+    """
+
+    thresholds: Thresholds
+    errors: tuple[str, ...]
+    unsafe: tuple[str, ...]
+    step: Step
+    tokens: TokenThresholds | None = None
+
+
+class _Layer(NamedTuple):
+    where: str
+    values: Mapping[str, object]
+    errors: Mapping[str, str]
+    """Message by field; a document that could not be read at all has the field ``""``."""
+
+
+class _Map:
+    """One ConfigMap's layers."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self.default = _Layer("", {}, {})
+        self.overrides: dict[tuple[str, str | None], _Layer] = {}
+        self.resolved: dict[tuple[tuple[str, str | None] | None, str], Effective] = {}
+        """By override (``None``: only the default entry) and analyzer."""
+
+    def override(self, namespace: str, model_id: str) -> tuple[str, str | None] | None:
+        """The override that applies to a model."""
+        for subject in ((model_id, namespace), (model_id, None)):
+            if subject in self.overrides:
+                return subject
+        return None
+
+
+class SaturationConfigs:
+    """All saturation configuration of one tick; local maps are read when first asked for."""
+
+    def __init__(self, config_maps: Mapping[Key, Mapping[str, str]], settings: FleetSettings) -> None:
+        self._config_maps = config_maps
+        self._settings = settings
+        self.notices: list[ObjectNotice] = []
+        self._global_namespace = settings.controller_namespace
+        self._maps: dict[str, _Map | None] = {}
+        document, notices = find(config_maps, self._global_namespace, saturation_names(settings))
+        self.notices += notices
+        if document is None:
+            name = f"{self._global_namespace}/{settings.saturation_config_map}"
+            message = f"ConfigMap {name} does not exist or is empty: built-in thresholds apply ({_summary(BUILT_IN)})"
+            self.notices.append((name, Notice("DefaultConfiguration", message)))
+            self._global = _Map("built-in defaults")
+        else:
+            self._global = self._read(document, local=None)
+        self.limiter = self._global.default.values.get("enableLimiter") is True
+        """Whether the global default entry switches the GPU limiter on."""
+
+    def resolve(self, namespace: str, model_id: str) -> Effective:
+        """The effective configuration of a model in a namespace. Never raises: problems are in ``errors``."""
+        source = self._map_for(namespace)
+        subject = source.override(namespace, model_id)
+        analyzer = self._analyzer(namespace, model_id)
+        effective = source.resolved.get((subject, analyzer))
+        if effective is None:
+            effective = self._merge(source, source.overrides[subject] if subject else None, analyzer)
+            source.resolved[subject, analyzer] = effective
+        return effective
+
+    def _analyzer(self, namespace: str, model_id: str) -> str:
+        """Which analyzer decides is for the global ConfigMap alone to say, by model if it wants."""
+        subject = self._global.override(namespace, model_id)
+        return _analyzer_of(self._global.default, self._global.overrides[subject] if subject else None)
+
+    def _map_for(self, namespace: str) -> _Map:
+        if not namespace or namespace == self._global_namespace:
+            return self._global
+        if namespace not in self._maps:
+            document, notices = find(self._config_maps, namespace, saturation_names(self._settings))
+            self.notices += notices
+            self._maps[namespace] = None if document is None else self._read(document, local=namespace)
+        return self._maps[namespace] or self._global
+
+    def _warn(self, document: Document, message: str) -> None:
+        self.notices.append((document.name, Notice("InvalidConfiguration", message, "Warning")))
+
+    def _read(self, document: Document, local: str | None) -> _Map:
+        result = _Map(f"ConfigMap {document.name}")
+        for key, problem in document.broken.items():
+            self._warn(document, f"{problem}; the entry is skipped")
+            if key == DEFAULT_ENTRY:
+                # Guessing thresholds because of a typo would move every model: keep replicas until it is mended.
+                result.default = _Layer(f"ConfigMap {document.name} key 'default'", {}, {"": problem})
+        for entry in document.entries:
+            is_default = entry.key == DEFAULT_ENTRY
+            layer = self._layer(document, entry)
+            if "enableLimiter" in layer.values and not (is_default and local is None):
+                text = "enableLimiter is read from the global 'default' entry only; ignored here"
+                self._warn(document, f"{entry.where}: {text}")
+            if "analyzerName" in layer.values and local is not None:
+                text = "analyzerName is read from the global ConfigMap only; ignored here"
+                self._warn(document, f"{entry.where}: {text}")
+            elif layer.values.get("analyzerName") not in (None, "", TOKEN_ANALYZER):
+                self._unknown_analyzer(document, layer)
+            if is_default:
+                result.default = layer
+                continue
+            subject = entry_subject(entry, local)
+            if subject is None:
+                self._warn(document, f"{entry.where}: override without model_id; the entry is skipped")
+            elif subject in result.overrides:
+                first = result.overrides[subject].where
+                self._warn(
+                    document,
+                    f"{entry.where}: second override for model {subject[0]!r} in namespace {subject[1] or '(any)'}; "
+                    f"{first} is used",
+                )
+            else:
+                result.overrides[subject] = layer
+        for subject in (None, *result.overrides):
+            override = result.overrides[subject] if subject else None
+            if local is None:
+                analyzer = _analyzer_of(result.default, override)
+            else:
+                analyzer = self._analyzer(local, subject[0] if subject else "")
+            effective = self._merge(result, override, analyzer)
+            result.resolved[subject, analyzer] = effective
+            for message in (*effective.errors, *effective.unsafe, *_unwise(effective, self._settings)):
+                self._warn(document, message)
+        return result
+
+    def _unknown_analyzer(self, document: Document, layer: _Layer) -> None:
+        name = layer.values["analyzerName"]
+        text = f"unknown analyzer; known is {TOKEN_ANALYZER!r} or none; the percentage analysis decides"
+        message = f"{layer.where}: analyzerName = {name!r}: {text}"
+        self.notices.append((document.name, Notice("AnalyzerNotAvailable", message, "Warning")))
+
+    def _layer(self, document: Document, entry: Entry) -> _Layer:
+        values: dict[str, object] = {}
+        errors: dict[str, str] = {}
+        for field, value in entry.fields.items():
+            if field in _SUBJECT or value is None:
+                continue
+            if field not in BUILT_IN:
+                self._warn(document, f"{entry.where}: unknown field {field!r}; ignored")
+            elif problem := _wrong_type(field, value):
+                errors[field] = f"{entry.where}: {field} = {value!r}: {problem}"
+            else:
+                values[field] = float(value) if field in _NUMBERS else value  # type: ignore[arg-type]
+        return _Layer(entry.where, values, errors)
+
+    def _merge(self, source: _Map, override: _Layer | None, analyzer: str) -> Effective:
+        layers = [source.default] if override is None else [source.default, override]
+        merged = dict(BUILT_IN)
+        origin: dict[str, str] = {}
+        errors: dict[str, str] = {}
+        for layer in layers:
+            merged.update(layer.values)
+            origin.update(dict.fromkeys(layer.values, layer.where))
+            # A field that a layer sets well is not spoilt by a bad value beneath it.
+            errors = {field: text for field, text in errors.items() if field not in layer.values} | dict(layer.errors)
+        merged["analyzerName"] = analyzer
+        invalid, unsafe = _validate(merged, origin, layers[-1].where or "built-in defaults")
+        where = " + ".join(layer.where for layer in layers if layer.where) or source.source
+        step = Step("configuration", None, None, f"{_summary(merged)} from {where}")
+        tokens = _token_thresholds(merged) if analyzer == TOKEN_ANALYZER else None
+        return Effective(_thresholds(merged), (*errors.values(), *invalid), unsafe, step, tokens)
+
+
+def _analyzer_of(default: _Layer, override: _Layer | None) -> str:
+    name = default.values.get("analyzerName", "")
+    if override is not None:
+        name = override.values.get("analyzerName", name)
+    return str(name)
+
+
+def _wrong_type(field: str, value: object) -> str | None:
+    if field in _NUMBERS:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            return "must be a finite number"
+    elif field == "enableLimiter":
+        if not isinstance(value, bool):
+            return "must be true or false"
+    elif not isinstance(value, str):
+        return "must be a string"
+    return None
+
+
+def _thresholds(merged: Mapping[str, object]) -> Thresholds:
+    numbers = {name: value for name, value in merged.items() if isinstance(value, float)}
+    return Thresholds(
+        numbers["kvCacheThreshold"],
+        numbers["queueLengthThreshold"],
+        numbers["kvSpareTrigger"],
+        numbers["queueSpareTrigger"],
+    )
+
+
+def _token_thresholds(merged: Mapping[str, object]) -> TokenThresholds:
+    up, down = merged["scaleUpThreshold"], merged["scaleDownBoundary"]
+    assert isinstance(up, float)
+    assert isinstance(down, float)
+    return TokenThresholds(up, down)
+
+
+def _summary(merged: Mapping[str, object]) -> str:
+    names: tuple[str, ...] = ("kvCacheThreshold", "queueLengthThreshold", "kvSpareTrigger", "queueSpareTrigger")
+    if merged["analyzerName"] == TOKEN_ANALYZER:
+        names = ("kvCacheThreshold", "queueLengthThreshold", "scaleUpThreshold", "scaleDownBoundary")
+    return ", ".join(f"{name} {merged[name]:g}" for name in names)
+
+
+def _validate(
+    merged: Mapping[str, object], origin: Mapping[str, str], fallback: str
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(errors of the documented validation, values it lets through although they cannot work)."""
+    kv, queue, kv_trigger, queue_trigger = _thresholds(merged)
+    errors: list[str] = []
+
+    def say(field: str, problem: str) -> str:
+        return f"{origin.get(field, fallback)}: {field} = {merged[field]:g}: {problem}"
+
+    for field, value in (("kvCacheThreshold", kv), ("kvSpareTrigger", kv_trigger)):
+        if not 0 <= value <= 1:
+            errors.append(say(field, "must be between 0 and 1"))
+    for field, value in (("queueLengthThreshold", queue), ("queueSpareTrigger", queue_trigger)):
+        if value < 0:
+            errors.append(say(field, "must not be negative"))
+    if 0 <= kv < kv_trigger <= 1:
+        errors.append(say("kvCacheThreshold", f"must not be below kvSpareTrigger = {kv_trigger:g}"))
+    if merged["analyzerName"] == TOKEN_ANALYZER:
+        up, down = _token_thresholds(merged)
+        for field, value in (("scaleUpThreshold", up), ("scaleDownBoundary", down)):
+            if not 0 < value <= 1:
+                errors.append(say(field, "must be above 0 and at most 1"))
+        if up <= down:
+            errors.append(say("scaleUpThreshold", f"must be above scaleDownBoundary = {down:g}"))
+    unsafe: list[str] = []
+    for field, value in (("kvCacheThreshold", kv), ("queueLengthThreshold", queue)):
+        if value == 0:
+            unsafe.append(say(field, "every replica counts as saturated at 0; use a value above 0"))
+    if queue_trigger > queue > 0:
+        unsafe.append(say("queueSpareTrigger", f"above queueLengthThreshold = {queue:g}: even idle replicas scale up"))
+    return tuple(errors), tuple(unsafe)
+
+
+def _unwise(effective: Effective, settings: FleetSettings) -> list[str]:
+    """Warnings about values that work, though hardly as meant."""
+    kv, queue, kv_trigger, queue_trigger = effective.thresholds
+    where = effective.step.detail.partition(" from ")[2]
+    margin = 1 + settings.scale_down_margin
+    warnings: list[str] = []
+    if queue > 0 and queue_trigger == queue:
+        warnings.append(
+            f"{where}: queueSpareTrigger = {queue_trigger:g} equals queueLengthThreshold: any waiting request scales up"
+        )
+    elif 0 < queue_trigger < queue < max(queue_trigger * margin, queue_trigger + 1):
+        warnings.append(
+            f"{where}: queueSpareTrigger = {queue_trigger:g} is so near queueLengthThreshold = {queue:g} "
+            "that scale-down is hardly possible"
+        )
+    if 0 < kv_trigger <= kv < kv_trigger * margin:
+        warnings.append(
+            f"{where}: kvSpareTrigger = {kv_trigger:g} is so near kvCacheThreshold = {kv:g} "
+            "that scale-down is impossible"
+        )
+    return warnings

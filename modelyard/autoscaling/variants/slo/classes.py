@@ -1,0 +1,233 @@
+"""Service classes: which latency targets and which priority a variant has.
+
+Called once per tick by ``slo.prepare``. A class is one YAML document under one data key of a ConfigMap: ``name``,
+``priority`` and ``data``, a list of entries with ``model``, ``slo-tpot`` (or ``slo-itl``) and ``slo-ttft`` in
+milliseconds. ``sloClassRef`` is looked up first, in the variant's namespace and then in the controller's; without it
+the well-known ConfigMap is scanned in the order of its keys. Source: WVA SLO reference, "service-classes-config".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from modelyard.autoscaling.config_maps import Document, Entry, ObjectNotice, read_document
+from modelyard.autoscaling.fleet import SLOSpec
+from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.variants.slo.costs import number
+from modelyard.objects import Key, Notice
+
+DEFAULT_MODEL = "default/default"
+LOWEST_PRIORITY = 100
+_CLASS_FIELDS = ("name", "priority", "data")
+_ENTRY_FIELDS = ("model", "slo-tpot", "slo-itl", "slo-ttft")
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceClass:
+    """The SLO of one model in one class. Targets are milliseconds, 0 for none; ``priority`` 1 is the most important."""
+
+    name: str
+    priority: int
+    ttft: float
+    itl: float
+    where: str
+
+
+class Found(NamedTuple):
+    """A class, or why there is none; ``note`` says when it is not the one asked for."""
+
+    service: ServiceClass | None
+    note: str = ""
+
+
+class _Class(NamedTuple):
+    name: str
+    models: Mapping[str, ServiceClass]
+
+
+class _Map(NamedTuple):
+    classes: Mapping[str, _Class]
+    """By data key, in sorted order."""
+    broken: Mapping[str, str]
+
+
+class ServiceClasses:
+    """All service classes of one tick. A document or entry that is broken hurts only itself, and is named."""
+
+    def __init__(self, config_maps: Mapping[Key, Mapping[str, str]], settings: FleetSettings) -> None:
+        self._config_maps = config_maps
+        self._settings = settings
+        self._maps: dict[Key, _Map | None] = {}
+        self._resolved: dict[tuple[str, str, str, str, bool], Found] = {}
+        self.notices: list[ObjectNotice] = []
+        self.used: set[Key] = set()
+        """ConfigMaps a variant refers to, whether they exist or not."""
+
+    def resolve(self, namespace: str, spec: SLOSpec, model: str, published: bool = False) -> Found:
+        """The class of a variant. ``published``: the reference is not looked at, and nothing stands in for a model."""
+        key = (namespace, spec.class_name, spec.class_key, model, published)
+        found = self._resolved.get(key)
+        if found is None:
+            found = self._resolved[key] = self._resolve(*key)
+        return found
+
+    def _resolve(self, namespace: str, name: str, key: str, model: str, published: bool) -> Found:
+        central = self._settings.controller_namespace
+        note = ""
+        if not published:
+            tried = [Key(where, name) for where in dict.fromkeys((namespace, central))]
+            for id_ in tried:
+                self.used.add(id_)
+                source = self._read(id_)
+                if source is None:
+                    continue
+                if key in source.broken:
+                    return Found(None, f"sloClassRef: {source.broken[key]}")
+                if (service := _referred(source, key, model)) is not None:
+                    return Found(service)
+            places = " and ".join(str(id_) for id_ in tried if self._read(id_) is not None)
+            note = (
+                f"sloClassRef {name}/{key}: ConfigMap {places} has no such class with model {model!r} or"
+                f" {DEFAULT_MODEL!r}"
+                if places
+                else f"sloClassRef {name}/{key}: no ConfigMap {' or '.join(str(id_) for id_ in tried)}"
+            )
+        scanned = [
+            Key(where, self._settings.service_class_config_map)
+            for where in dict.fromkeys((central,) if published else (namespace, central))
+        ]
+        wanted = (model,) if published else (model, DEFAULT_MODEL)
+        for name_ in wanted:
+            for id_ in scanned:
+                source = self._read(id_)
+                for class_ in source.classes.values() if source is not None else ():
+                    if name_ in class_.models:
+                        service = class_.models[name_]
+                        return Found(service, f"{note}; used is {service.where}" if note else "")
+        places = " or ".join(str(id_) for id_ in scanned)
+        missing = f"no service class names model {model!r}: add it to a document of ConfigMap {places}"
+        return Found(None, f"{note}; {missing}" if note else missing)
+
+    def _read(self, id_: Key) -> _Map | None:
+        if id_ not in self._maps:
+            data = self._config_maps.get(id_)
+            self._maps[id_] = self._parse(read_document(id_, data)) if data else None
+        return self._maps[id_]
+
+    def _parse(self, document: Document) -> _Map:
+        classes: dict[str, _Class] = {}
+        broken = dict(document.broken)
+        for entry in document.entries:
+            try:
+                classes[entry.key] = self._class(document, entry)
+            except ValueError as error:
+                broken[entry.key] = str(error)
+        for problem in broken.values():
+            self._warn(document, f"{problem}; the class is skipped")
+        return _Map(classes, broken)
+
+    def _class(self, document: Document, entry: Entry) -> _Class:
+        fields = entry.fields
+        data = fields.get("data")
+        if not isinstance(data, list):
+            raise ValueError(f"{entry.where}: data must be a list of entries with model, slo-tpot and slo-ttft")
+        name = str(fields.get("name") or entry.key)
+        priority = self._priority(document, entry)
+        self._unknown(document, entry.where, fields, _CLASS_FIELDS)
+        models: dict[str, ServiceClass] = {}
+        for index, item in enumerate(data):
+            where = f"{entry.where} data[{index}]"
+            if not isinstance(item, dict) or not item.get("model"):
+                self._warn(document, f"{where}: must be a mapping with a model; the entry is skipped")
+                continue
+            model = str(item["model"])
+            self._unknown(document, where, item, _ENTRY_FIELDS)
+            targets = self._targets(document, where, item)
+            if targets is None:
+                continue
+            if model in models:
+                self._warn(document, f"{where}: model {model!r} is there twice; {models[model].where} is used")
+                continue
+            models[model] = ServiceClass(name, priority, *targets, where)
+        return _Class(name, models)
+
+    def _targets(self, document: Document, where: str, item: Mapping[object, object]) -> tuple[float, float] | None:
+        found: dict[str, float] = {}
+        for field in ("slo-ttft", "slo-tpot", "slo-itl"):
+            value = item.get(field)
+            if value is None:
+                continue
+            parsed = number(value)
+            if parsed is None:
+                text = f"{where}: {field} = {value!r} must be a finite number of at least 0, in milliseconds"
+                self._warn(document, f"{text}; the entry is skipped")
+                return None
+            found[field] = parsed
+        if len({found[field] for field in ("slo-tpot", "slo-itl") if field in found}) > 1:
+            self._warn(document, f"{where}: slo-tpot and slo-itl mean the same and differ; slo-tpot is used")
+        return found.get("slo-ttft", 0.0), found.get("slo-tpot", found.get("slo-itl", 0.0))
+
+    def _priority(self, document: Document, entry: Entry) -> int:
+        value = entry.fields.get("priority")
+        if value is None:
+            return LOWEST_PRIORITY
+        if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= LOWEST_PRIORITY:
+            return value
+        text = f"{entry.where}: priority = {value!r} must be a whole number from 1 (most important) to 100; 100 is used"
+        self._warn(document, text)
+        return LOWEST_PRIORITY
+
+    def _unknown(self, document: Document, where: str, fields: Iterable[object], known: tuple[str, ...]) -> None:
+        for field in fields:
+            if field not in known:
+                self._warn(document, f"{where}: unknown field {field!r}; ignored")
+
+    def _warn(self, document: Document, message: str) -> None:
+        self.notices.append((document.name, Notice("InvalidConfiguration", message, "Warning")))
+
+
+def _referred(source: _Map, key: str, model: str) -> ServiceClass | None:
+    """What ``sloClassRef.key`` names: a document (by data key, then by class name), failing that a model entry."""
+    for class_ in _named(source, key):
+        service = class_.models.get(model) or class_.models.get(DEFAULT_MODEL)
+        if service is not None:
+            return service
+    return next((c.models[key] for c in source.classes.values() if key in c.models), None)
+
+
+def _named(source: _Map, key: str) -> Iterator[_Class]:
+    if key in source.classes:
+        yield source.classes[key]
+    for class_ in source.classes.values():
+        if class_.name == key:
+            yield class_
+
+
+_TELLING = ("unit-cost", "unitcost", "service-class", "serviceclass")
+
+
+def slo_look_alikes(
+    config_maps: Mapping[Key, Mapping[str, str]],
+    settings: FleetSettings,
+    namespaces: Iterable[str],
+    used: Iterable[Key],
+) -> list[ObjectNotice]:
+    """Warnings for ConfigMaps whose names suggest that somebody expects them to be read, and nobody does."""
+    known = {settings.unit_cost_config_map, settings.service_class_config_map}
+    relevant = {settings.controller_namespace, *namespaces}
+    read = set(used)
+    notices: list[ObjectNotice] = []
+    for key in sorted(config_maps):
+        name = key.name.lower()
+        if key.namespace not in relevant or key.name in known or key in read:
+            continue
+        if not any(word in name for word in _TELLING):
+            continue
+        right = settings.unit_cost_config_map if "cost" in name else settings.service_class_config_map
+        message = (
+            f"ConfigMap {key} is not read: the name looked up is {right!r}; rename it, or refer to it by sloClassRef"
+        )
+        notices.append((str(key), Notice("ConfigurationIgnored", message, "Warning")))
+    return notices

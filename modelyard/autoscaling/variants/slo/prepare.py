@@ -1,0 +1,124 @@
+"""First stage of the SLO form: everything that is known before a group is decided, for the whole fleet at once.
+
+Both work variant by variant or group by group: what one of them breaks, it breaks alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from modelyard.autoscaling.accelerators import ACCELERATOR_LABEL
+from modelyard.autoscaling.config_maps import ObjectNotice
+from modelyard.autoscaling.fleet import Fleet
+from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.variants.memory import SLOMemory
+from modelyard.autoscaling.variants.slo import feedback, online
+from modelyard.autoscaling.variants.slo.classes import ServiceClasses, slo_look_alikes
+from modelyard.autoscaling.variants.slo.costs import UnitCosts
+from modelyard.autoscaling.variants.slo.load import attach, by_pod, measure_load
+from modelyard.autoscaling.variants.slo.profile import ProfileInvalid, identity_mismatch, parse_profile
+from modelyard.autoscaling.variants.slo.sizing import size_groups
+from modelyard.autoscaling.variants.slo.work import VariantWork
+from modelyard.autoscaling.variants.state import Group, State
+from modelyard.objects import Notice
+
+
+def read_variants(fleet: Fleet, states: Sequence[State], settings: FleetSettings) -> list[ObjectNotice]:
+    """Give every state in SLO form its ``slo``; returns what to say about ConfigMaps."""
+    found = [state for state in states if state.variant.slo is not None]
+    if not found:
+        return []
+    costs, classes = UnitCosts(fleet.config_maps, settings), ServiceClasses(fleet.config_maps, settings)
+    for state in found:
+        spec = state.variant.slo
+        assert spec is not None
+        state.slo = VariantWork(spec, memory=state.memory.slo or SLOMemory())
+        try:
+            _read(state, state.slo, costs, classes)
+        except Exception as error:  # this variant's alone
+            state.slo.problem = f"its SLO form could not be read: {type(error).__name__}: {error}"
+    namespaces = {state.variant.key.namespace for state in states}
+    return [
+        *costs.notices,
+        *classes.notices,
+        *slo_look_alikes(fleet.config_maps, settings, namespaces, classes.used),
+    ]
+
+
+def _read(state: State, work: VariantWork, costs: UnitCosts, classes: ServiceClasses) -> None:
+    spec, variant = work.spec, state.variant
+    namespace, model = variant.key.namespace, variant.model_id
+    try:
+        work.profile = parse_profile(spec)
+    except ProfileInvalid as error:
+        work.profile_problem = work.problem = str(error)
+    found = classes.resolve(namespace, spec, model, state.published)
+    work.service = found.service
+    if found.service is None:
+        work.problem = "; ".join(filter(None, (work.problem, found.note)))
+    elif found.note:
+        _warn(state, "SLOClassNotFound", found.note)
+    work.unit_cost = costs.price(namespace, spec.accelerator)
+    if work.unit_cost is None:
+        work.price_problem = (
+            f"ConfigMap {costs.source} has no price for accelerator {spec.accelerator!r}: add the key"
+            f" {spec.accelerator} with a cost; until then a replica counts with spec.variantCost = {variant.cost:g}"
+        )
+        if state.published:
+            work.problem = work.problem or work.price_problem
+        work.cost = variant.cost
+    else:
+        work.cost = work.unit_cost * spec.accelerator_count
+    if work.cost != variant.cost:
+        state.variant = replace(variant, cost=work.cost)
+    if (mismatch := identity_mismatch(spec, model)) is not None:
+        _warn(state, "VariantIDMismatch", mismatch)
+    label = variant.labels.get(ACCELERATOR_LABEL)
+    if label and label != spec.accelerator:
+        text = (
+            f"label {ACCELERATOR_LABEL} = {label!r} differs from spec.accelerator = {spec.accelerator!r}, which counts"
+        )
+        _warn(state, "AcceleratorMismatch", text)
+
+
+def _warn(state: State, reason: str, message: str) -> None:
+    state.notices = (*state.notices, Notice(reason, message, "Warning"))
+
+
+def measure_groups(groups: Sequence[Group], fleet: Fleet, settings: FleetSettings) -> Mapping[int, str]:
+    """Loads, corrections and rates of all groups in SLO form; returns errors by index into ``groups``."""
+    if not any(group.slo is not None for group in groups):
+        return {}
+    performances = by_pod(fleet.signals.performance)
+    serving: dict[tuple[str, str], list[Group]] = {}
+    for group in groups:
+        serving.setdefault((group.namespace, group.model_id), []).append(group)
+    errors: dict[int, str] = {}
+    good: list[tuple[int, Group]] = []
+    for index, group in enumerate(groups):
+        if group.slo is None:
+            continue
+        try:
+            attach(group.states, performances)
+            together = serving[group.namespace, group.model_id]
+            measure_load(group, together, fleet.signals, performances, settings, fleet.now)
+            if not group.published:
+                feedback.recall(group.states, settings)
+                online.estimate(group, settings, fleet.now)
+            good.append((index, group))
+        except Exception as error:  # this group's alone
+            errors[index] = f"{type(error).__name__}: {error}"
+    repaired = [group for _, group in good if not group.published]
+    try:
+        feedback.learn(repaired, settings, fleet.now)
+    except Exception:  # then group by group: a correction that is not learnt this time is learnt the next
+        for group in repaired:
+            with suppress(Exception):
+                feedback.learn([group], settings, fleet.now)
+    for published in (False, True):
+        part = [(index, group) for index, group in good if group.published is published]
+        failed = size_groups([group for _, group in part], settings, published)
+        errors |= {part[position][0]: text for position, text in failed.items()}
+    return errors

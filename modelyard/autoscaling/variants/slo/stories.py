@@ -1,0 +1,85 @@
+"""What the status of a variant in SLO form says: the conditions only this form has, and ``currentAlloc``.
+
+Source: WVA SLO reference, "Status and conditions" and "Current allocation".
+"""
+
+from __future__ import annotations
+
+from modelyard.autoscaling.decision import CurrentAllocation
+from modelyard.autoscaling.published.slo import CURRENT_MAX_BATCH
+from modelyard.autoscaling.sizing.sizes import NEAREST
+from modelyard.autoscaling.variants.slo.work import VariantWork
+from modelyard.autoscaling.variants.state import State, Story
+
+
+def profile_valid(work: VariantWork) -> Story:
+    """Whether the four parameters and the batch limit can be sized with."""
+    if work.profile_problem:
+        return ("False", "ProfileInvalid", work.profile_problem)
+    return ("True", "ProfileValid", "the performance profile is complete")
+
+
+def slo_feasible(work: VariantWork) -> Story:
+    """Whether this profile can meet the targets at all, load or no load; with the nearest value it can."""
+    service = work.service
+    if work.profile_problem:
+        return ("Unknown", "ProfileInvalid", "without a valid profile it is not known whether the targets can be met")
+    if service is None:
+        return ("Unknown", "SLOClassNotFound", work.problem)
+    if work.feasible is None or not work.binding:
+        return ("Unknown", "MetricsMissing", work.problem or "the variant has not been sized")
+    if work.feasible:
+        if work.assumed_sizes:
+            return ("Unknown", "RequestSizesUnknown", "request sizes are not known yet; an empty request would do")
+        if work.eased:
+            ttft = service.ttft > 0 and service.ttft < NEAREST * work.best_ttft
+            name, target, best = ("TTFT", service.ttft, work.best_ttft) if ttft else ("ITL", service.itl, work.best_itl)
+            text = (
+                f"{name} target {target:g} ms; lowest possible on this profile {best:.4g} ms, by replicas with next to "
+                f"nothing to do: sized for {NEAREST * best:.4g} ms; raise {'slo-ttft' if ttft else 'slo-tpot'} in "
+                f"{service.where}, or use a faster accelerator"
+            )
+            return ("False", f"TargetBelowMinimum{name}", text)
+        return ("True", "TargetsReachable", f"TTFT {_target(service.ttft)} and ITL {_target(service.itl)} can be met")
+    if work.binding == "TTFT":
+        text = _below("TTFT", service.ttft, work.best_ttft, "slo-ttft", service.where)
+        return ("False", "TargetBelowMinimumTTFT", text)
+    text = _below("ITL", service.itl, work.best_itl, "slo-tpot", service.where)
+    return ("False", "TargetBelowMinimumITL", text)
+
+
+def _below(name: str, target: float, best: float, field: str, where: str) -> str:
+    return (
+        f"{name} target {target:g} ms; lowest possible on this profile {best:.4g} ms: sized for the nearest feasible"
+        f" target; raise {field} in {where}, or use a faster accelerator"
+    )
+
+
+def _target(value: float) -> str:
+    return f"{value:g} ms" if value else "without target"
+
+
+def capacity_limited(state: State, limiter: bool) -> Story | None:
+    """Whether the lack of accelerators changed the decision; ``None`` when the limiter is off and never was on."""
+    work = state.slo
+    assert work is not None
+    if work.limited or state.limited_by is not None:
+        return ("True", "AcceleratorsExhausted", work.limited or state.message)
+    if limiter:
+        return ("False", "CapacitySufficient", "there are accelerators for all replicas asked for")
+    if any(c.type == "CapacityLimited" for c in state.variant.conditions):
+        return ("False", "LimiterDisabled", "the GPU limiter is not enabled")
+    return None
+
+
+def current_allocation(state: State) -> CurrentAllocation | None:
+    """What the variant has now; ``None`` when its workload is not known."""
+    work = state.slo
+    if work is None or state.current is None:
+        return None
+    spec = work.spec
+    if state.published:
+        cost = state.current * (work.unit_cost or 0.0)
+        return CurrentAllocation(spec.variant_id, spec.accelerator, state.current, CURRENT_MAX_BATCH, cost)
+    cost = state.current * work.cost
+    return CurrentAllocation(spec.variant_id, spec.accelerator, state.current, spec.max_batch, cost)

@@ -1,0 +1,94 @@
+"""The working state of the SLO form in one tick: what is known of one variant, and of one group of variants.
+
+Mutable and private to the decision, like ``autoscaling.state``, whose ``State.slo`` and ``Group.slo`` these are. Rates
+are requests per second, times milliseconds, costs per hour.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from modelyard.autoscaling.decision import Alternative, Prediction
+from modelyard.autoscaling.fleet import SLOSpec
+from modelyard.autoscaling.variants.memory import SLOMemory
+from modelyard.autoscaling.variants.slo.classes import ServiceClass
+from modelyard.autoscaling.variants.slo.profile import Profile
+from modelyard.metrics.values import PodPerformance
+
+
+@dataclass(slots=True)
+class VariantWork:
+    """One variant. ``problem`` says why it cannot be sized; then saturation alone decides about it.
+
+    ``cost`` is of one replica. ``rate`` is the most requests per second one replica can take, NaN when not known;
+    ``binding`` what limits it. ``ttft_factor`` and ``itl_factor`` are observed over predicted.
+    """
+
+    spec: SLOSpec
+    profile: Profile | None = None
+    profile_problem: str = ""
+    service: ServiceClass | None = None
+    problem: str = ""
+    unit_cost: float | None = None
+    price_problem: str = ""
+    cost: float = 0.0
+    memory: SLOMemory = field(default_factory=SLOMemory)
+    performance: list[PodPerformance] = field(default_factory=list)
+    ttft_factor: float = 1.0
+    itl_factor: float = 1.0
+    coefficients: tuple[float, float, float, float] | None = None
+    """The parameters to size with when they are learnt online instead of taken from the profile."""
+    rate: float = math.nan
+    feasible: bool | None = None
+    eased: bool = False
+    """Whether a target can be met, but only by a replica with next to nothing to do, and is sized for a little more."""
+    binding: str = ""
+    best_ttft: float = math.nan
+    best_itl: float = math.nan
+    sized_utilisation: float = math.nan
+    assumed_sizes: bool = False
+    """Whether the request sizes are made up, so that only "infeasible whatever comes" can be said."""
+    override: str = ""
+    """What saturation overruled, in words."""
+    limited: str = ""
+    """What the lack of GPUs changed, in words."""
+    prediction: Prediction | None = None
+
+    @property
+    def known(self) -> bool:
+        """Whether one replica's rate is known."""
+        return self.rate > 0 and not self.assumed_sizes
+
+
+@dataclass(slots=True)
+class RequestSizes:
+    """Mean tokens of a request. ``measured`` means now; otherwise the last ones that could be believed."""
+
+    prompt: float
+    output: float
+    measured: bool = True
+
+
+@dataclass(slots=True)
+class GroupWork:
+    """The variants of one model and class. ``load`` ``None`` is not known, never zero.
+
+    ``planned`` is the load sized for, growth expected until new replicas are ready included, and ``trend`` says why.
+    ``idle`` means no arrivals and nothing in flight. ``full_window`` is whether one whole load window has been seen.
+    """
+
+    service: ServiceClass
+    load: float | None = None
+    load_problem: str = ""
+    planned: float = 0.0
+    trend: str = ""
+    sizes: RequestSizes | None = None
+    idle: bool = False
+    full_window: bool = True
+    wanted: Mapping[str, int] = field(default_factory=dict)
+    """The covering's replicas by variant name, before anything damps it."""
+    forecast: bool = False
+    """Whether the forecast had a say."""
+    alternatives: tuple[Alternative, ...] = ()

@@ -1,0 +1,134 @@
+"""The working state of one tick: a ``State`` per variant and a ``Group`` per model, filled in stage by stage.
+
+Mutable on purpose and private to ``decide``: at ten thousand variants, copying records between stages would cost more
+than deciding. Class attributes are the defaults, so a state only stores what differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from modelyard.autoscaling.bounds import UNBOUNDED, Bounds
+from modelyard.autoscaling.decision import Evidence, Mode, Step
+from modelyard.autoscaling.fleet import Consumer, Variant
+from modelyard.autoscaling.handling import Policy
+from modelyard.autoscaling.variants.memory import VariantMemory
+from modelyard.autoscaling.variants.saturation_config import Effective, Thresholds
+from modelyard.autoscaling.variants.slo.work import GroupWork, VariantWork
+from modelyard.autoscaling.variants.zero_config import ZeroPolicy
+from modelyard.metrics.values import PodSignal
+from modelyard.objects import Notice, Pod, Workload, WorkloadId
+
+Story = tuple[str, str, str]
+"""Status, reason and message of a condition."""
+
+Unit = tuple[PodSignal, Pod]
+"""A reporting replica: its signals and the pod they come from (the leader of a group)."""
+
+
+class State:
+    """One variant in this tick. Replica numbers are in the target's own unit."""
+
+    workload: Workload | None = None
+    workload_id: WorkloadId | None = None
+    bounds: Bounds = UNBOUNDED
+    consumers: Sequence[Consumer] = ()
+    consumers_error: str | None = None
+    """Why there may be more consumers than these."""
+    mode: Mode = Mode.DIRECT
+    published: bool = False
+    accelerator: str | None = None
+    accelerator_missing: bool = False
+    spec: int = 0
+    """``spec.replicas``, null as 1."""
+    current: int | None = None
+    """Replicas there are, without ``surge``; ``None`` when the workload is not known."""
+    surge: int = 0
+    """Pods beyond ``spec``, as a rolling update makes them; not told apart in published mode."""
+    ready: int | None = None
+    """Ready replicas, surge included."""
+    pending: int = 0
+    desired: int | None = None
+    """Last published replicas; ``None`` when never decided."""
+    limits: Thresholds = Thresholds()
+    """The thresholds of the variant's model."""
+    base: int = 0
+    """Replicas once the scaling under way is complete."""
+    coming: int = 0
+    moving: bool = False
+    overdue: bool = False
+    timed_out_from: int | None = None
+    """The desired count that was given up because its transition took too long."""
+    shrink_delay: float = 0.0
+    """The fleet's scale-down delay, seconds."""
+    target: int | None = None
+    decided: bool = False
+    publish: bool = True
+    reason: str = ""
+    message: str = ""
+    limited_by: str | None = None
+    evidence: Evidence | None = None
+    steps: tuple[Step, ...] = ()
+    notices: tuple[Notice, ...] = ()
+    target_resolved: Story | None = None
+    metrics: Story | None = None
+    optimization: Story | None = None
+    slo: VariantWork | None = None
+    """What is known of a variant in SLO form."""
+
+    def __init__(self, variant: Variant, policy: Policy) -> None:
+        self.variant = variant
+        self.policy = policy
+        self.mode = policy.mode
+        self.published = policy.published
+        self.pods: list[Pod] = []
+        self.units: list[Unit] = []
+        self.memory: VariantMemory = variant.memory
+        self.updates: dict[str, object] = {}
+        """Memory fields that may have changed; compared with the old ones when the record is made."""
+
+    @property
+    def name(self) -> str:
+        """Name of the VariantAutoscaling, for messages and ties."""
+        return self.variant.key.name
+
+    @property
+    def gpus(self) -> int:
+        """GPUs per replica; a template that asks for none counts as what the SLO form says, else as one."""
+        if self.workload is not None and self.workload.gpus:
+            return self.workload.gpus
+        return self.variant.slo.accelerator_count if self.variant.slo is not None else 1
+
+    def keep(self, reason: str, message: str, optimization: str | None = None) -> None:
+        """The safety net: publish what was desired, else what is there, and change nothing."""
+        self.target = self.desired or self.current
+        self.decided = False
+        self.reason = reason
+        self.message = message
+        self.optimization = ("False", optimization or reason, message)
+
+
+class Group:
+    """The variants of one model in one namespace, decided together; in SLO form those of one service class."""
+
+    config: Effective
+    zero: ZeroPolicy
+    published: bool = False
+    slo: GroupWork | None = None
+    """What is known of a group in SLO form."""
+
+    def __init__(self, namespace: str, model_id: str) -> None:
+        self.namespace = namespace
+        self.model_id = model_id
+        self.states: list[State] = []
+
+    @property
+    def name(self) -> str:
+        """For messages: the model and its namespace."""
+        return f"model {self.model_id!r} in namespace {self.namespace}"
+
+
+def work_of(state: State) -> VariantWork:
+    """The SLO part of a state that is known to have one."""
+    assert state.slo is not None
+    return state.slo

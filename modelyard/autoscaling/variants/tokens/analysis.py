@@ -1,0 +1,274 @@
+"""The repaired token analysis: a model's load and capacity in tokens, ready for the common rules in ``targets``.
+
+Source: WVA saturation reference, 'Token analyzer', with the repairs of its 'Defects'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import fsum
+
+from modelyard.autoscaling.decision import Evidence
+from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.variants.analysis import DIGITS
+from modelyard.autoscaling.variants.replicas import StuckPods, stuck_pods, unseen
+from modelyard.autoscaling.variants.saturation_config import Thresholds, TokenThresholds
+from modelyard.autoscaling.variants.state import State
+from modelyard.autoscaling.variants.tokens.capacity import (
+    FLOOR,
+    Replica,
+    middle,
+    output_bucket,
+    remember,
+    replica_capacity,
+    tokens_in_use,
+)
+from modelyard.autoscaling.variants.tokens.knowledge import Known, Performance, arguments_of, mean_tokens
+
+_SAME = 0.05
+"""A newly seen compute limit this near to the mean of those known is not worth writing down."""
+
+
+@dataclass(slots=True)
+class VariantLoad:
+    """One variant: ``worth`` tokens per replica, ``demand`` of the ``counted`` replicas.
+
+    ``trusted`` replicas report everything and are warm, ``serving`` are ready, ``lost`` are stuck.
+    """
+
+    worth: int = 0
+    demand: float = 0.0
+    counted: int = 0
+    trusted: int = 0
+    serving: int = 0
+    lost: int = 0
+
+
+@dataclass(slots=True)
+class TokenAnalysis:
+    """A model in tokens. ``demand`` is of all replicas and of the gateway's queue; ``backlog`` the latter alone."""
+
+    thresholds: TokenThresholds
+    limits: Thresholds
+    variants: dict[str, VariantLoad] = field(default_factory=dict)
+    demand: float = 0.0
+    backlog: float = 0.0
+    reporting: int = 0
+    saturated: int = 0
+    warming: int = 0
+    stuck: int = 0
+    silent: int = 0
+    incomplete: int = 0
+    assumed: int = 0
+    lost: float = 0.0
+    max_kv: float = 0.0
+    waiting: float = 0.0
+    spare_kv: float | None = None
+    spare_queue: float | None = None
+    stuck_pods: StuckPods = field(default_factory=dict)
+    compute_limits: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    """By variant name: what its memory should hold from now on, where that changes."""
+    scale_up: bool = False
+    scale_down_safe: bool = False
+
+    @property
+    def what_is_short(self) -> str:
+        """The reason code of a scale-up."""
+        return "TokenCapacityLow"
+
+    @property
+    def unit(self) -> str:
+        """Sizes are counted in tokens."""
+        return " tokens"
+
+    @property
+    def supply(self) -> float:
+        """Tokens that the ready replicas can hold."""
+        return fsum(v.serving * v.worth for v in self.variants.values())
+
+    def worth(self, state: State) -> float:
+        """Tokens that one replica of the variant can hold."""
+        return float(self.variants[state.name].worth)
+
+    def wanted(self, factor: float = 1.0) -> float:
+        """Tokens of capacity that ``factor`` times the load needs."""
+        return self.demand * factor / self.thresholds.up
+
+    def short_of(self, provided: float, factor: float) -> bool:
+        """Whether ``provided`` tokens of capacity would be too few for ``factor`` times the load."""
+        return round(self.wanted(factor) - provided, DIGITS) > 0
+
+    def fits(self, removed: Mapping[str, int], factor: float = 1.0) -> bool:
+        """Whether ``factor`` times the load fits without the ``removed`` replicas (variant name to count).
+
+        In total it must stay below the lower boundary; and with what the removed replicas carry spread evenly over the
+        others, no variant may come above the upper one: a small variant cannot take the load of a big one.
+        """
+        if self.incomplete:
+            return False
+        left = {name: v.trusted - removed.get(name, 0) for name, v in self.variants.items()}
+        replicas = sum(left.values())
+        if replicas < 1:
+            return False
+        capacity = fsum(left[name] * v.worth for name, v in self.variants.items())
+        if round(self.demand * factor / self.thresholds.down - capacity, DIGITS) > 0:
+            return False
+        mean = {name: v.demand / v.counted if v.counted else 0.0 for name, v in self.variants.items()}
+        kept = fsum(max(0, n) * mean[name] for name, n in left.items())
+        share = (self.demand - kept) / replicas
+        return all(
+            round((mean[name] + share) * factor - self.thresholds.up * self.variants[name].worth, DIGITS) <= 0
+            for name, n in left.items()
+            if n > 0
+        )
+
+    def numbers(self) -> str:
+        """The numbers for messages."""
+        text = (
+            f"demand {self.demand:.0f} tokens, capacity {self.supply:.0f} "
+            f"over {self.reporting} reporting, {self.saturated} saturated"
+        )
+        for count, what in (
+            (self.warming, "warming up"),
+            (self.stuck, "stuck and left out"),
+            (self.silent, "ready without reporting, taken for average"),
+            (self.incomplete, "with a signal missing"),
+            (self.assumed, "whose cache size is not known and assumed"),
+        ):
+            if count:
+                text += f", {count} {what}"
+        return text
+
+    def evidence(self) -> Evidence:
+        """The numbers for the record."""
+        return Evidence(
+            self.reporting,
+            self.saturated,
+            self.spare_kv,
+            self.spare_queue,
+            self.max_kv,
+            self.waiting,
+            self.scale_up,
+            self.scale_down_safe,
+        )
+
+
+def analyse_tokens(
+    states: Sequence[State],
+    performance: Performance,
+    limits: Thresholds,
+    thresholds: TokenThresholds,
+    settings: FleetSettings,
+    now: float,
+    backlog: float = 0.0,
+) -> TokenAnalysis:
+    """Analyse one model; ``states`` are all its variants, those at zero too, ``backlog`` its queue at the gateway."""
+    result = TokenAnalysis(thresholds, limits)
+    stuck, result.stuck_pods = stuck_pods(states, settings, now)
+    warm_before = now - settings.warm_up
+    pods = [(signal.namespace, signal.pod, signal.model) for state in states for signal, _ in state.units]
+    prompt, output = mean_tokens([performance[key] for key in pods if key in performance])
+    known = Known(states, prompt, output, limits)
+    for state in states:
+        for signal, _ in state.units:
+            reported = performance.get((signal.namespace, signal.pod, signal.model))
+            if reported is not None and reported.kv_tokens:
+                known.totals.setdefault(state.name, []).append(reported.kv_tokens)
+    spare_kv: list[float] = []
+    spare_queue: list[float] = []
+    unknown: list[State] = []
+    """One entry per replica whose demand has to be taken from the others."""
+    for state in sorted(states, key=lambda s: s.name):
+        variant = result.variants[state.name] = VariantLoad()
+        assumed_total = 0
+        capacities: list[int] = []
+        observed: dict[str, list[int]] = {}
+        # Defaults of an engine whose command line is not known would only be a guess at its limit.
+        arguments = arguments_of(state) if state.workload is not None and state.workload.engine_args else None
+        for signal, pod in state.units:
+            result.reporting += 1
+            if (signal.namespace, signal.pod) in stuck:
+                variant.lost += 1
+                continue
+            kv, waiting = signal.kv, signal.waiting
+            if kv is not None:
+                result.max_kv = max(result.max_kv, kv)
+                spare_kv.append(limits.kv - kv)
+            if waiting is not None:
+                result.waiting += waiting
+                spare_queue.append(limits.queue - waiting)
+            warm = pod.ready_since is not None and pod.ready_since <= warm_before
+            result.warming += not warm
+            seen = performance.get((signal.namespace, signal.pod, signal.model))
+            total = seen.kv_tokens if seen is not None and seen.kv_tokens else 0
+            if not total:
+                total = assumed_total = assumed_total or known.total(state)
+                result.assumed += 1
+            own_prompt = (seen.prompt_tokens if seen is not None else None) or prompt
+            own_output = (seen.output_tokens if seen is not None else None) or output
+            if kv is None:
+                result.incomplete += 1
+                unknown.append(state)
+                continue
+            replica = Replica(total, tokens_in_use(kv, total), waiting or 0.0, own_prompt, own_output)
+            capacity = replica_capacity(replica, limits, state.memory.compute_limits, arguments, FLOOR, warm)
+            variant.demand += capacity.demand
+            variant.counted += 1
+            capacities.append(capacity.effective)
+            if capacity.observed:
+                least = round(FLOOR * capacity.memory)
+                observed.setdefault(output_bucket(own_output), []).append(max(capacity.observed, least))
+            if waiting is None or (waiting and not own_prompt):
+                result.incomplete += 1
+            elif warm:
+                variant.trusted += 1
+            result.saturated += capacity.saturated
+        if capacities:
+            variant.worth = known.live[state.name] = middle(capacities)
+        _learn(result, state, observed)
+        result.stuck += variant.lost
+        quiet = max(0, (state.ready or 0) - len(state.units))
+        silent = quiet - (unseen(state, warm_before) if quiet else 0)
+        result.silent += silent
+        unknown += [state] * silent
+        variant.serving = max(0, (state.ready or 0) - variant.lost)
+    for state in states:
+        variant = result.variants[state.name]
+        variant.worth = variant.worth or known.capacity(state)
+        result.lost += variant.lost * variant.worth
+    _fill_in(result, unknown)
+    # Nothing of the queue at the gateway is in a cache yet; what a prefix cache will spare is not known before.
+    result.backlog = backlog * (prompt + output)
+    result.demand = fsum(v.demand for v in result.variants.values()) + result.backlog
+    result.spare_kv = fsum(spare_kv) / len(spare_kv) if spare_kv else None
+    result.spare_queue = fsum(spare_queue) / len(spare_queue) - backlog / len(spare_queue) if spare_queue else None
+    result.waiting += backlog
+    result.scale_up = result.short_of(result.supply, 1.0)
+    result.scale_down_safe = not result.scale_up and any(result.fits({s.name: 1}) for s in states if s.current)
+    return result
+
+
+def _fill_in(result: TokenAnalysis, unknown: Sequence[State]) -> None:
+    """Replicas of which no load is known carry the mean of their variant, else of the model."""
+    counted = sum(v.counted for v in result.variants.values())
+    everywhere = fsum(v.demand for v in result.variants.values()) / counted if counted else 0.0
+    means = {name: v.demand / v.counted if v.counted else everywhere for name, v in result.variants.items()}
+    for state in unknown:
+        result.variants[state.name].demand += means[state.name]
+        result.variants[state.name].counted += 1
+
+
+def _learn(result: TokenAnalysis, state: State, observed: Mapping[str, Sequence[int]]) -> None:
+    """Keep what was in use when a queue formed: one value per tick and class, and only where it says something new."""
+    history: Mapping[str, Sequence[float]] = state.memory.compute_limits
+    changed = False
+    for bucket, values in sorted(observed.items()):
+        value = float(middle(values))
+        kept = history.get(bucket, ())
+        mean = fsum(kept) / len(kept) if kept else 0.0
+        if abs(value - mean) > _SAME * mean:
+            history = remember(history, bucket, value)
+            changed = True
+    if changed:
+        result.compute_limits[state.name] = {bucket: list(values) for bucket, values in history.items()}

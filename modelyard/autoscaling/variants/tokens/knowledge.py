@@ -1,0 +1,97 @@
+"""What is known of the replicas of a model's variants this tick, in tokens, and what stands in where nothing is.
+
+Nothing is kept in a process: a variant without a reporting replica is judged by its sibling variants in the same tick,
+then by its engine's arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import floor, fsum
+
+from modelyard.autoscaling.variants.saturation_config import Thresholds
+from modelyard.autoscaling.variants.state import State
+from modelyard.autoscaling.variants.tokens.capacity import derived_limit, middle
+from modelyard.autoscaling.variants.tokens.engine_arguments import EngineArguments, parse_engine_arguments
+from modelyard.metrics.values import PodPerformance
+
+Performance = Mapping[tuple[str, str, str], PodPerformance]
+"""By namespace, pod and model."""
+
+
+def by_pod(found: Sequence[PodPerformance]) -> dict[tuple[str, str, str], PodPerformance]:
+    """Index what pods report, once per tick."""
+    return {(p.namespace, p.pod, p.model): p for p in found}
+
+
+def arguments_of(state: State) -> EngineArguments:
+    """The engine's arguments; its defaults where the command line is not known."""
+    return parse_engine_arguments(state.workload.engine_args if state.workload is not None else ())
+
+
+def mean_tokens(found: Sequence[PodPerformance]) -> tuple[float, float]:
+    """Model-wide mean tokens of a request in and out, over replicas that know either; 0 when none does."""
+    known = [p for p in found if p.prompt_tokens or p.output_tokens]
+    if not known:
+        return 0.0, 0.0
+    return (
+        fsum(p.prompt_tokens or 0.0 for p in known) / len(known),
+        fsum(p.output_tokens or 0.0 for p in known) / len(known),
+    )
+
+
+class Known:
+    """Cache sizes and capacities per replica of a model, by variant name, as far as replicas report them."""
+
+    def __init__(self, states: Sequence[State], prompt: float, output: float, limits: Thresholds) -> None:
+        self._states = {state.name: state for state in states}
+        self._prompt, self._output, self._limits = prompt, output, limits
+        self.totals: dict[str, list[int]] = {}
+        """KV tokens of reporting replicas."""
+        self.live: dict[str, int] = {}
+        """Median capacity of reporting replicas whose cache size is known."""
+
+    def total(self, state: State) -> int:
+        """KV tokens of a replica that does not say: like its siblings, else as its arguments say, else assumed."""
+        own = self.totals.get(state.name)
+        if own:
+            return middle(own)
+        fixed = arguments_of(state).kv_tokens
+        like = [t for s in self._like(state) for t in self.totals.get(s.name, ())]
+        known = [t for totals in self.totals.values() for t in totals]
+        if like or fixed or known:
+            return middle(like) or fixed or min(known)
+        # Nobody knows: then one scale for all. Use of the cache is a share of it, whatever its real size.
+        return arguments_of(state).effective_batched_tokens
+
+    def capacity(self, state: State) -> int:
+        """Capacity per replica of a variant of which no replica reports."""
+        if state.name in self.live:
+            return self.live[state.name]
+        arguments = arguments_of(state)
+        like = [self.live[s.name] for s in self._like(state) if s.name in self.live]
+        if like:
+            return middle(like)
+        fixed = arguments.kv_tokens
+        memory = floor(fixed * self._limits.kv) if fixed else None
+        derived = None
+        if state.workload is not None and state.workload.engine_args:
+            derived = derived_limit(arguments, self._prompt, self._output)
+        ways = [way for way in (memory, derived) if way]
+        if ways:
+            return min(ways)
+        if self.live:
+            return min(self.live.values())
+        return floor(arguments.effective_batched_tokens * self._limits.kv)
+
+    def _like(self, state: State) -> list[State]:
+        """Other variants with the same accelerator, GPUs and capacity-relevant arguments."""
+        mine = arguments_of(state)
+        return [
+            other
+            for other in self._states.values()
+            if other is not state
+            and other.accelerator == state.accelerator
+            and other.gpus == state.gpus
+            and mine.compatible(arguments_of(other))
+        ]

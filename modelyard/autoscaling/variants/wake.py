@@ -1,0 +1,131 @@
+"""Scale from zero: a model of which nothing runs, with requests waiting, gets its cheapest variant back.
+
+Works whether or not scale-to-zero is enabled for the model: somebody scaled it to zero. Only demand that was really
+seen wakes; what is missing or could not be read never does. Source: WVA saturation reference, 'Scale from zero'.
+"""
+
+from __future__ import annotations
+
+from math import isfinite
+
+from modelyard.autoscaling.decision import Mode, Step
+from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.variants.state import Group, State, Story
+from modelyard.autoscaling.variants.tokens.knowledge import arguments_of
+from modelyard.autoscaling.variants.transition import transition_limit
+from modelyard.metrics.values import Signals
+
+REASON = "WokenByDemand"
+CONDITION = "ScaleFromZero"
+"""Type of the condition that tells of a waking; ``MetricsAvailable`` stays false, there is no engine to measure."""
+
+
+def wake(group: Group, signals: Signals, backlog: float, settings: FleetSettings, now: float) -> list[State]:
+    """Set the targets of variants at zero that have to start now; returns them.
+
+    ``backlog`` is the model's queue at the gateway, 0 when that is not known to be this namespace's.
+    """
+    asleep = [state for state in group.states if state.spec == 0 and state.workload is not None]
+    if not asleep:
+        return []
+    queue = _queue(group, signals, backlog)
+    if group.published:
+        return [_start(state, 1, queue, "", now) for state in asleep] if queue > 0 else []
+    if any(state.ready or state.units for state in group.states):
+        return []
+    started = [state for state in group.states if state.spec > 0]
+    held = [state for state in asleep if _is_on_its_way(state, group, now)]
+    for state in held:
+        _hold(state)
+    if queue <= 0:
+        return held
+    takes = sum(_takes(state, state.spec) for state in started if not _failed(state, settings, now))
+    takes += sum(_takes(state, state.target or 0) for state in asleep if state.target)
+    woken = list(held)
+    if takes and takes >= queue:
+        return woken
+    able = [state for state in asleep if not state.target and _may_run(state)]
+    for state in sorted(able, key=lambda s: (s.variant.cost, s.name)):
+        if takes and takes >= queue:
+            break
+        replicas = max(1, state.bounds.lower)
+        also = f"; what was started before can take {takes:.0f}" if takes else ""
+        woken.append(_start(state, replicas, queue, also, now))
+        takes += _takes(state, replicas)
+    if not woken and not takes:
+        text = f"{queue:g} requests wait and no variant may be woken (maximum 0, or pods that cannot be scheduled)"
+        for state in asleep:
+            state.message = f"{text}; {state.message}"
+    return woken
+
+
+def condition(state: State) -> Story | None:
+    """The condition ``ScaleFromZero`` of a variant: while it is being woken, and once it is over; else ``None``."""
+    if state.reason == REASON:
+        return ("True", REASON, state.message)
+    known = next((c for c in state.variant.conditions if c.type == CONDITION), None)
+    if known is None:
+        return None
+    if state.ready:
+        return ("False", "Serving", f"{state.ready} replicas are ready")
+    if state.spec == 0:
+        return ("False", "AtZero", "the workload is at zero replicas and nothing waits for it")
+    return (known.status, known.reason, known.message)
+
+
+def _queue(group: Group, signals: Signals, backlog: float) -> float:
+    """Requests waiting for the model: its queue at the gateway, or what the variants' own expressions say.
+
+    Variants behind one gateway see the same queue, so the largest number counts, not the sum.
+    """
+    seen = [backlog, *(signals.wake.get(state.variant.key, 0.0) for state in group.states)]
+    return max((value for value in seen if isfinite(value)), default=0.0)
+
+
+def _may_run(state: State) -> bool:
+    return (state.bounds.upper is None or state.bounds.upper > 0) and not _unschedulable(state)
+
+
+def _failed(state: State, settings: FleetSettings, now: float) -> bool:
+    """Whether what was started will take nothing: it cannot be placed, or should have been ready long ago."""
+    since = state.memory.transition_since
+    return _unschedulable(state) or (since is not None and now - since >= transition_limit(state, settings))
+
+
+def _unschedulable(state: State) -> bool:
+    return any(pod.unschedulable for pod in state.pods)
+
+
+def _takes(state: State, replicas: int) -> float:
+    """Requests that so many replicas take at once: a full batch and as many waiting as do not count as saturated."""
+    return replicas * (arguments_of(state).max_sequences + state.limits.queue)
+
+
+def _is_on_its_way(state: State, group: Group, now: float) -> bool:
+    """Whether the variant was woken and its scaler has not acted yet: the queue may be gone before it does."""
+    woken = state.memory.woken_at
+    return (
+        state.mode is Mode.SIGNAL
+        and bool(state.desired)
+        and state.memory.transition_target == state.desired
+        and woken is not None
+        and now - woken < group.zero.retention
+    )
+
+
+def _hold(state: State) -> None:
+    _tell(state, state.desired or 0, f"woken before, waiting for its scaler to start {state.desired}")
+
+
+def _start(state: State, replicas: int, queue: float, also: str, now: float) -> State:
+    _tell(state, replicas, f"{queue:g} requests wait for the model, and nothing of it serves{also}: woken")
+    state.updates["woken_at"] = now
+    return state
+
+
+def _tell(state: State, replicas: int, text: str) -> None:
+    state.decided = True
+    state.steps = (*state.steps, Step("wake", state.target, replicas, text))
+    state.target = replicas
+    state.reason = REASON
+    state.message = f"{text} to {replicas} replicas" if text.endswith("woken") else text

@@ -1,0 +1,320 @@
+"""One simulated engine as an HTTP server: the OpenAI API, ``/health`` and ``/metrics``.
+
+Started by ``cli`` (one process per pod). Virtual time is wall time × ``time_compression``, counted from the server's
+start. A single driver task sleeps until the iteration in progress ends and then takes all iterations that are due.
+First and last tokens are sent at once; in between each stream sends at most one chunk per ``flush_interval`` of wall
+time, with all the tokens it got meanwhile. So the cost does not grow with the compression, while the numbers of tokens
+and what a client measures (time to first token, mean time between tokens) stay right.
+
+SIGTERM drains: ``/health`` answers 503, new requests are refused with 503, those in flight finish, then the server
+ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+
+from modelyard.engine.config import EngineConfig
+from modelyard.engine.core import EngineCore, Rejected
+from modelyard.engine.metrics import SglangCollector, VllmCollector
+from modelyard.engine.openai import Answer, ApiError, Generation, models_body, parse_generation
+from modelyard.engine.request import EventKind, Request
+from modelyard.engine.stats import EngineStats
+from modelyard.engine.vocabulary import sglang_buckets, vllm_buckets
+
+_MAX_BODY: Final = 32 * 1024 * 1024
+# Wall seconds; timers of an event loop are not much finer.
+_LEAST_SLEEP: Final = 0.001
+_STREAM_HEADERS: Final = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """How an engine is served.
+
+    ``models`` are the served names, the first being the ``model_name`` label. ``startup_delay`` is virtual seconds
+    until the model counts as loaded. ``mean_output_tokens`` is the mean length of an answer that the client does not
+    fix by ``ignore_eos`` or ``min_tokens``. ``failure_rate`` is the share of requests answered with 500.
+    ``flush_interval`` is wall seconds; by default 4 ms, and 20 ms with time compression. ``metrics`` is ``vllm`` or
+    ``sglang``.
+    """
+
+    models: tuple[str, ...]
+    time_compression: float = 1.0
+    startup_delay: float = 0.0
+    mean_output_tokens: float = 200.0
+    failure_rate: float = 0.0
+    flush_interval: float | None = None
+    metrics: str = "vllm"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.models or not all(self.models):
+            raise ValueError("models: at least one non-empty model name is needed")
+        if not (math.isfinite(self.time_compression) and self.time_compression > 0):
+            raise ValueError(f"time_compression must be > 0, not {self.time_compression!r}")
+        if not (math.isfinite(self.startup_delay) and self.startup_delay >= 0):
+            raise ValueError(f"startup_delay must be >= 0, not {self.startup_delay!r}")
+        if not (math.isfinite(self.mean_output_tokens) and self.mean_output_tokens >= 1):
+            raise ValueError(f"mean_output_tokens must be >= 1, not {self.mean_output_tokens!r}")
+        if not 0 <= self.failure_rate <= 1:
+            raise ValueError(f"failure_rate must be between 0 and 1, not {self.failure_rate!r}")
+        if self.flush_interval is not None and not 0 < self.flush_interval <= 1:
+            raise ValueError(f"flush_interval must be in (0, 1] seconds, not {self.flush_interval!r}")
+        if self.metrics not in ("vllm", "sglang"):
+            raise ValueError(f"metrics must be vllm or sglang, not {self.metrics!r}")
+
+
+class _Listener:
+    """Connects a request in the core (as its ``tag``) to the handler that answers it."""
+
+    __slots__ = ("sent", "streams", "waiter")
+
+    def __init__(self, streams: bool) -> None:
+        self.streams = streams
+        self.sent = 0
+        self.waiter: asyncio.Future[None] | None = None
+
+    def wake(self) -> None:
+        _ring(self.waiter)
+
+
+class EngineServer:
+    """The engine, its driver and its HTTP handlers.
+
+    ``app`` is the aiohttp application; the driver runs between the application's start-up and clean-up.
+    """
+
+    def __init__(self, config: EngineConfig, settings: ServerSettings) -> None:
+        buckets = vllm_buckets(config.context_limit) if settings.metrics == "vllm" else sglang_buckets()
+        self.settings = settings
+        self.core = EngineCore(config, stats=EngineStats(buckets), seed=settings.seed)
+        collector = VllmCollector if settings.metrics == "vllm" else SglangCollector
+        self._registry = CollectorRegistry()
+        self._registry.register(collector(self.core, settings.models[0]))
+        self._random = random.Random(settings.seed)
+        self._served = frozenset(settings.models)
+        self._created = int(time.time())
+        self._origin = 0.0
+        self._alarm: asyncio.Future[None] | None = None
+        self._driver: asyncio.Task[None] | None = None
+        self._in_flight = 0
+        self._draining = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.app = web.Application(client_max_size=_MAX_BODY)
+        self.app.add_routes(
+            [
+                web.post("/v1/chat/completions", self._chat),
+                web.post("/v1/completions", self._completions),
+                web.get("/v1/models", self._models),
+                web.get("/health", self._health),
+                web.get("/metrics", self._metrics),
+            ]
+        )
+        self.app.on_startup.append(self._start)
+        self.app.on_cleanup.append(self._stop)
+
+    @property
+    def virtual_time(self) -> float:
+        """Virtual seconds since the server started."""
+        return (asyncio.get_running_loop().time() - self._origin) * self.settings.time_compression
+
+    def _wall(self, virtual: float) -> float:
+        """The loop's clock at a virtual time."""
+        return self._origin + virtual / self.settings.time_compression
+
+    async def drain(self) -> None:
+        """Refuse new requests and return when those in flight have been answered."""
+        self._draining = True
+        await self._idle.wait()
+
+    async def driver_failure(self) -> None:
+        """Return only by raising what ended the driver: without it every request would hang."""
+        if self._driver is not None:
+            await asyncio.shield(self._driver)
+
+    async def _start(self, _: web.Application) -> None:
+        self._origin = asyncio.get_running_loop().time()
+        self._driver = asyncio.create_task(self._drive(), name="engine-driver")
+
+    async def _stop(self, _: web.Application) -> None:
+        if self._driver is not None:
+            self._driver.cancel()
+            await asyncio.gather(self._driver, return_exceptions=True)
+
+    async def _drive(self) -> None:
+        core = self.core
+        flush_interval = self.settings.flush_interval
+        if flush_interval is None:
+            flush_interval = 0.004 if self.settings.time_compression <= 1 else 0.02
+        clock = asyncio.get_running_loop().time
+        next_flush = 0.0
+        while True:
+            result = self._wall(core.next_result_time())
+            flush = max(self._wall(core.next_event_time()), next_flush)
+            await self._sleep_until(max(min(result, flush), clock() + _LEAST_SLEEP))
+            self._advance()
+            if clock() >= next_flush:
+                next_flush = clock() + flush_interval
+                for request in core.running:
+                    listener = request.tag
+                    assert isinstance(listener, _Listener)
+                    if listener.streams and core.generated(request) > listener.sent:
+                        listener.wake()
+
+    async def _sleep_until(self, wall: float) -> None:
+        """Sleep until ``wall`` on the loop's clock (``inf``: without end), or until a request comes in."""
+        loop = asyncio.get_running_loop()
+        alarm = self._alarm = loop.create_future()
+        timer = loop.call_at(wall, _ring, alarm) if wall < math.inf else None
+        try:
+            await alarm
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    def _advance(self) -> None:
+        for event in self.core.advance(self.virtual_time):
+            if event.kind is not EventKind.PREEMPTED:
+                listener = event.request.tag
+                assert isinstance(listener, _Listener)
+                if listener.streams or event.kind is EventKind.FINISHED:
+                    listener.wake()
+
+    def _unready(self) -> str | None:
+        """Why the engine does not serve now."""
+        if self._draining:
+            return "the engine is shutting down"
+        if self.virtual_time < self.settings.startup_delay:
+            return "the model is still being loaded"
+        return None
+
+    async def _health(self, _: web.Request) -> web.Response:
+        why = self._unready()
+        return web.Response(status=503, text=why) if why else web.Response()
+
+    async def _models(self, _: web.Request) -> web.Response:
+        if why := self._unready():
+            return _error(ApiError(503, "ServiceUnavailableError", why))
+        return _json(models_body(self.settings.models, self._created, self.core.config.context_limit))
+
+    async def _metrics(self, _: web.Request) -> web.Response:
+        # Always the classic text format: the client library's OpenMetrics encoder turns the colon of `vllm:` into `_`.
+        self._advance()
+        return web.Response(body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
+
+    async def _chat(self, request: web.Request) -> web.StreamResponse:
+        return await self._generate(request, chat=True)
+
+    async def _completions(self, request: web.Request) -> web.StreamResponse:
+        return await self._generate(request, chat=False)
+
+    async def _generate(self, http: web.Request, *, chat: bool) -> web.StreamResponse:
+        self._in_flight += 1
+        self._idle.clear()
+        try:
+            # Decided before the body is read: a request that came in before SIGTERM is in flight.
+            if why := self._unready():
+                return _error(ApiError(503, "ServiceUnavailableError", why))
+            generation = parse_generation(await http.read(), chat=chat)
+            request = self._submit(generation)
+            try:
+                answer = Answer(generation, request.number, int(time.time()))
+                return await (self._stream if generation.stream else self._whole)(http, request, answer)
+            finally:
+                # The client went away (this task is cancelled, or a write failed); no effect on a finished request.
+                self._advance()
+                self.core.cancel(request)
+        except ApiError as error:
+            return _error(error)
+        finally:
+            self._in_flight -= 1
+            if not self._in_flight:
+                self._idle.set()
+
+    def _submit(self, generation: Generation) -> Request:
+        if generation.model not in self._served:
+            raise ApiError(404, "NotFoundError", f"the model `{generation.model}` does not exist", "model")
+        if self.settings.failure_rate and self._random.random() < self.settings.failure_rate:
+            self.core.stats.finished["error"] += 1
+            raise ApiError(500, "InternalServerError", "injected failure")
+        room = self.core.config.context_limit - generation.prompt_tokens
+        max_tokens = generation.max_tokens if generation.max_tokens is not None else max(1, room)
+        output_tokens = max_tokens
+        if not generation.ignore_eos and generation.min_tokens < max_tokens:
+            output_tokens = max(1, generation.min_tokens, min(max_tokens, self._natural_length()))
+        self._advance()
+        try:
+            request = self.core.submit(
+                generation.prompt_tokens,
+                output_tokens,
+                max_tokens=max_tokens,
+                reason="length" if output_tokens == max_tokens else "stop",
+                tag=_Listener(generation.stream),
+            )
+        except Rejected as error:
+            if error.retryable:
+                raise ApiError(429, "RateLimitError", str(error)) from None
+            raise ApiError(400, "BadRequestError", str(error), "max_tokens") from None
+        _ring(self._alarm)
+        return request
+
+    def _natural_length(self) -> int:
+        """Length of an answer that ends by itself: log-normal, as answers of chat models roughly are."""
+        spread = 0.7
+        return round(self._random.lognormvariate(math.log(self.settings.mean_output_tokens) - spread**2 / 2, spread))
+
+    async def _whole(self, _: web.Request, request: Request, answer: Answer) -> web.Response:
+        listener = request.tag
+        assert isinstance(listener, _Listener)
+        listener.waiter = asyncio.get_running_loop().create_future()
+        await listener.waiter
+        return _json(answer.whole(request.reason, request.output_tokens))
+
+    async def _stream(self, http: web.Request, request: Request, answer: Answer) -> web.StreamResponse:
+        listener = request.tag
+        assert isinstance(listener, _Listener)
+        response = web.StreamResponse(headers=_STREAM_HEADERS)
+        loop = asyncio.get_running_loop()
+        core = self.core
+        prefix = answer.prefix()
+        try:
+            await response.prepare(http)
+            while (tokens := core.generated(request)) < request.output_tokens:
+                if tokens > listener.sent:
+                    chunk = answer.content(prefix, tokens - listener.sent)
+                    listener.sent = tokens
+                    await response.write(chunk)
+                else:
+                    listener.waiter = loop.create_future()
+                    await listener.waiter
+            # One write for all that remains.
+            rest = answer.content(prefix, tokens - listener.sent) if tokens > listener.sent else b""
+            await response.write_eof(rest + answer.end(request.reason, tokens))
+        except ConnectionError:
+            # The client went away; the caller aborts the request.
+            pass
+        return response
+
+
+def _ring(future: asyncio.Future[None] | None) -> None:
+    if future is not None and not future.done():
+        future.set_result(None)
+
+
+def _json(body: bytes, status: int = 200) -> web.Response:
+    return web.Response(status=status, body=body, content_type="application/json")
+
+
+def _error(error: ApiError) -> web.Response:
+    return _json(error.body(), error.status)

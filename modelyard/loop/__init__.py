@@ -1,1 +1,0 @@
-"""The loop without Prefect: collect, decide, actuate, report. Called by tasks/ and by the command line."""

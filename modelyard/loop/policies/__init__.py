@@ -1,1 +1,0 @@
-"""AutoscalingPolicyBindings between cluster and decision: collect, scrape, actuate, report. Called by ``loop.tick``."""

@@ -1,0 +1,177 @@
+"""An asynchronous view of ``prometheus-api-client``: bounded time, explicit retries, errors that say what to do."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+import requests
+from prometheus_api_client import PrometheusApiClientException, PrometheusConnect
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+from urllib3.util.retry import Retry
+
+_T = TypeVar("_T")
+
+
+class PrometheusSettings(BaseSettings):
+    """Where Prometheus is and how to authenticate, from ``PROMETHEUS_*`` in the environment (WVA's names)."""
+
+    model_config = SettingsConfigDict(env_prefix="PROMETHEUS_", extra="ignore")
+
+    base_url: str = Field("", description="base URL; http or https")
+    bearer_token: str = Field("", repr=False, description="bearer token, with or without the word Bearer")
+    token_path: Path | None = Field(None, description="file with the token; read again for every tick, tokens expire")
+    tls_insecure_skip_verify: bool = False
+    ca_cert_path: Path | None = None
+    client_cert_path: Path | None = None
+    client_key_path: Path | None = None
+    timeout: float = Field(10, gt=0, description="seconds one query may take, retries included")
+    attempts: int = Field(3, ge=1, description="tries per query within the timeout")
+    backoff: float = Field(0.5, gt=0, description="seconds before the second try; doubles")
+
+
+class PrometheusError(Exception):
+    """A query that gave no answer. The message names the server, the query's purpose and the cause."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One element of an instant vector. ``value`` is ``None`` for NaN and infinities: no information, never zero."""
+
+    labels: Mapping[str, str]
+    value: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One element of a range query: (epoch seconds, value), oldest first, without NaN and infinities."""
+
+    labels: Mapping[str, str]
+    points: tuple[tuple[float, float], ...]
+
+
+class Prometheus:
+    """One server. Use as ``async with Prometheus(settings) as prometheus``. Safe for concurrent queries."""
+
+    def __init__(self, settings: PrometheusSettings) -> None:
+        if not settings.base_url:
+            raise PrometheusError(
+                "no Prometheus address: set PROMETHEUS_BASE_URL (or the parameter prometheus_url), "
+                "for example http://prometheus.monitoring:9090"
+            )
+        self.settings = settings
+        self.queries = 0
+        session = requests.Session()
+        session.verify = False if settings.tls_insecure_skip_verify else str(settings.ca_cert_path or "") or True
+        if settings.client_cert_path:
+            session.cert = (str(settings.client_cert_path), str(settings.client_key_path or settings.client_cert_path))
+        session.trust_env = False
+        self._connect = PrometheusConnect(
+            url=settings.base_url.rstrip("/"), session=session, retry=Retry(total=0), headers={}, method="GET"
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._connect.close()
+
+    def _authorize(self) -> None:
+        token = self.settings.bearer_token
+        if self.settings.token_path:
+            try:
+                token = self.settings.token_path.read_text().strip()
+            except OSError as error:
+                raise PrometheusError(
+                    f"Prometheus token file {self.settings.token_path} unreadable: {error.strerror}; "
+                    "check PROMETHEUS_TOKEN_PATH and the mount"
+                ) from error
+        if token:
+            bare = token.removeprefix("Bearer ").removeprefix("bearer ").strip()
+            self._connect.headers["Authorization"] = f"Bearer {bare}"
+
+    async def query(self, promql: str, purpose: str) -> list[Sample]:
+        """An instant vector; a scalar is a vector of one without labels.
+
+        Raises ``PrometheusError`` when no attempt succeeded in time.
+        """
+
+        def read(left: float) -> list[Sample]:
+            raw = self._connect.custom_query(promql, None, left)
+            if len(raw) == 2 and not isinstance(raw[0], dict):
+                return [Sample({}, _number(raw[1]))]
+            return [Sample(item["metric"], _number(item["value"][1])) for item in raw]
+
+        return await self._ask(read, purpose)
+
+    async def query_range(self, promql: str, purpose: str, start: float, end: float, step: float) -> list[Series]:
+        """A range vector from ``start`` to ``end`` (epoch seconds), one point every ``step`` seconds.
+
+        Raises ``PrometheusError`` when no attempt succeeded in time.
+        """
+        # The library rounds to whole seconds, which short windows cannot afford: the exact times override its own.
+        exact = {"start": f"{start:.3f}", "end": f"{end:.3f}", "step": f"{step:.3f}"}
+        begin, finish = datetime.fromtimestamp(start, UTC), datetime.fromtimestamp(end, UTC)
+
+        def read(left: float) -> list[Series]:
+            raw = self._connect.custom_query_range(promql, begin, finish, exact["step"], exact, left)
+            return [
+                Series(
+                    item["metric"],
+                    tuple((float(at), value) for at, text in item["values"] if (value := _number(text)) is not None),
+                )
+                for item in raw
+            ]
+
+        return await self._ask(read, purpose)
+
+    async def _ask(self, read: Callable[[float], _T], purpose: str) -> _T:
+        """Call ``read`` (with the seconds it may take) in a thread until it succeeds, gives up or runs out of time."""
+        settings = self.settings
+        self._authorize()
+        deadline = asyncio.get_running_loop().time() + settings.timeout
+        wait = settings.backoff
+        cause = "no attempt made"
+        for attempt in range(settings.attempts):
+            left = deadline - asyncio.get_running_loop().time()
+            if left <= 0:
+                break
+            self.queries += 1
+            try:
+                async with asyncio.timeout(left):
+                    return await asyncio.to_thread(read, left)
+            except TimeoutError:
+                cause = f"no answer within {settings.timeout:g} s"
+            except requests.exceptions.Timeout:
+                cause = f"no answer within {settings.timeout:g} s"
+            except requests.exceptions.ConnectionError as error:
+                cause = f"connection failed ({_root(error)})"
+            except (requests.exceptions.RequestException, PrometheusApiClientException) as error:
+                cause = str(error)[:300]
+                if "HTTP Status Code 4" in cause:
+                    break
+            except (KeyError, ValueError, TypeError) as error:
+                cause = f"the answer is not a Prometheus vector ({type(error).__name__}: {error})"
+                break
+            left = deadline - asyncio.get_running_loop().time()
+            if attempt + 1 < settings.attempts and left > wait:
+                await asyncio.sleep(wait)
+                wait *= 2
+        raise PrometheusError(f"Prometheus {settings.base_url}: query for {purpose} failed: {cause}")
+
+
+def _number(text: Any) -> float | None:
+    value = float(text)
+    return value if math.isfinite(value) else None
+
+
+def _root(error: BaseException) -> str:
+    while cause := error.__cause__ or error.__context__:
+        error = cause
+    return str(error) or type(error).__name__

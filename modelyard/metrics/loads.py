@@ -1,0 +1,98 @@
+"""Offered load of every model over the last minutes, kept in the loop process and measured again when it is lost.
+
+The history grows by what each tick measures anyway; one range query fills it on the first tick of a process and after
+a gap, so that a restart forgets nothing and a quiet tick costs nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+
+from modelyard.metrics.client import Prometheus, PrometheusError, Sample
+from modelyard.metrics.queries import offered_load
+from modelyard.metrics.values import ModelLoad
+
+Pair = tuple[str, str]
+"""(namespace, model)"""
+
+POINTS = 40
+"""At most this many points of a history are asked for."""
+
+
+class LoadHistory:
+    """(time, requests per second) of each model over ``window`` seconds, one point every ``step`` seconds or so.
+
+    ``scale`` multiplies every rate (an accelerated demonstration counts in its engines' own seconds).
+    """
+
+    def __init__(
+        self, window: float, step: float, *, scale: float = 1.0, clock: Callable[[], float] = time.time
+    ) -> None:
+        self.window = window
+        self.step = max(step, window / POINTS)
+        self.scale = scale
+        self._clock = clock
+        self._points: dict[Pair, list[tuple[float, float]]] = {}
+        self._last = float("-inf")
+        self._gap = True
+        self._retry_at = float("-inf")
+
+    async def update(
+        self, prometheus: Prometheus, answer: list[Sample] | None, load_window: float, namespaces: Iterable[str]
+    ) -> tuple[dict[Pair, ModelLoad], str | None]:
+        """Take over this tick's answer to ``offered_load`` (``None``: it failed), filling the history if needed.
+
+        The load of every model known, and why the history could not be filled. A model that is not in the answer has
+        no load now (``arrivals`` is ``None``): missing is not zero.
+        """
+        now = self._clock()
+        if now < self._last:  # the clock was set back: nothing kept can be placed in time any more
+            self._points.clear()
+            self._gap, self._retry_at = True, float("-inf")
+        problem = None
+        if now - self._last > max(3 * self.step, load_window):
+            self._gap = True
+        if self._gap and now >= self._retry_at:
+            problem = await self._fill(prometheus, now, load_window, namespaces)
+        arrivals = {} if answer is None else self._rates(answer)
+        for pair, rate in arrivals.items():
+            self._points.setdefault(pair, []).append((now, rate))
+        if answer is not None:
+            self._last = now
+        self._forget(now)
+        return {
+            pair: ModelLoad(arrivals.get(pair), tuple(points)) for pair, points in sorted(self._points.items())
+        }, problem
+
+    async def _fill(
+        self, prometheus: Prometheus, now: float, load_window: float, namespaces: Iterable[str]
+    ) -> str | None:
+        self._retry_at = now + load_window
+        try:
+            series = await prometheus.query_range(
+                offered_load(load_window, namespaces), "load history", now - self.window, now - self.step, self.step
+            )
+        except PrometheusError as error:
+            return str(error)
+        self._points = {
+            _pair(one.labels): [(at, value * self.scale) for at, value in one.points] for one in series if one.points
+        }
+        self._gap = False
+        return None
+
+    def _rates(self, answer: Iterable[Sample]) -> dict[Pair, float]:
+        return {_pair(s.labels): s.value * self.scale for s in answer if s.value is not None}
+
+    def _forget(self, now: float) -> None:
+        begin = now - self.window
+        kept: dict[Pair, list[tuple[float, float]]] = {}
+        for pair, points in self._points.items():
+            old = next((n for n, (at, _) in enumerate(points) if at >= begin), len(points))
+            if old < len(points):
+                kept[pair] = points[old:] if old else points
+        self._points = kept
+
+
+def _pair(labels: Mapping[str, str]) -> Pair:
+    return labels.get("namespace", ""), labels.get("model_name", "")

@@ -1,0 +1,27 @@
+"""Kubernetes values that every room speaks, and how they are read: no client, no clock."""
+
+from modelyard.objects.values import (
+    Condition,
+    Key,
+    Namespace,
+    Node,
+    Notice,
+    OwnerRef,
+    Pod,
+    TargetRef,
+    Workload,
+    WorkloadId,
+)
+
+__all__ = [
+    "Condition",
+    "Key",
+    "Namespace",
+    "Node",
+    "Notice",
+    "OwnerRef",
+    "Pod",
+    "TargetRef",
+    "Workload",
+    "WorkloadId",
+]

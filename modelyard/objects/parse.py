@@ -1,0 +1,196 @@
+"""Kubernetes objects as the API sends them, turned into plain values. Pure.
+
+Thousands of pods pass here, so nothing is validated that the API server has validated already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from functools import lru_cache
+from typing import Any
+
+from modelyard.objects.values import Condition, Key, Namespace, Node, OwnerRef, Pod, TargetRef, Workload, WorkloadId
+
+Object = Mapping[str, Any]
+
+GPU_RESOURCES = ("nvidia.com/gpu", "amd.com/gpu", "intel.com/gpu")
+
+
+@lru_cache(maxsize=65536)
+def epoch(text: str | None) -> float:
+    """Seconds since the epoch of an RFC 3339 time; 0.0 for none."""
+    return datetime.fromisoformat(text).timestamp() if text else 0.0
+
+
+def key_of(obj: Object) -> Key:
+    """Namespace and name."""
+    metadata = obj["metadata"]
+    return Key(metadata.get("namespace", ""), metadata["name"])
+
+
+def controller_of(obj: Object) -> OwnerRef | None:
+    """The controller owner, if any."""
+    for owner in obj["metadata"].get("ownerReferences") or ():
+        if owner.get("controller"):
+            return OwnerRef(owner.get("apiVersion", ""), owner["kind"], owner["name"], owner.get("uid", ""))
+    return None
+
+
+def count(quantity: Any) -> int:
+    """A GPU quantity as a whole number; anything unreadable counts as none."""
+    try:
+        return int(quantity)
+    except (TypeError, ValueError):
+        return 0
+
+
+def container_gpus(container: Object) -> dict[str, int]:
+    """GPUs one container asks for, by resource name. Requests default to limits, as Kubernetes does for pods."""
+    resources = container.get("resources") or {}
+    requests = resources.get("requests") or {}
+    limits = resources.get("limits") or {}
+    return {name: amount for name in GPU_RESOURCES if (amount := count(requests.get(name, limits.get(name, 0)))) > 0}
+
+
+def template_gpus(pod_spec: Object) -> tuple[int, str]:
+    """GPUs per pod (sum over containers, init containers not counted) and the resource asked for."""
+    total, resource = 0, ""
+    for container in pod_spec.get("containers") or ():
+        for name, amount in container_gpus(container).items():
+            total += amount
+            resource = resource or name
+    return total, resource
+
+
+def pod_gpus(pod_spec: Object) -> int:
+    """GPUs a scheduled pod holds: the larger of its largest init container and the sum of its containers."""
+    regular = sum(sum(container_gpus(c).values()) for c in pod_spec.get("containers") or ())
+    initial = max((sum(container_gpus(c).values()) for c in pod_spec.get("initContainers") or ()), default=0)
+    return max(regular, initial)
+
+
+def wanted_nodes(pod_spec: Object) -> dict[str, str]:
+    """Node labels a template insists on: its nodeSelector, and single-valued required ``In`` affinity terms."""
+    wanted = dict(pod_spec.get("nodeSelector") or {})
+    required = ((pod_spec.get("affinity") or {}).get("nodeAffinity") or {}).get(
+        "requiredDuringSchedulingIgnoredDuringExecution"
+    ) or {}
+    terms: list[Object] = required.get("nodeSelectorTerms") or []
+    if len(terms) == 1:
+        for expression in terms[0].get("matchExpressions") or ():
+            values: list[str] = expression.get("values") or []
+            if expression.get("operator") == "In" and len(values) == 1:
+                wanted.setdefault(expression["key"], values[0])
+    return wanted
+
+
+def pod(obj: Object) -> Pod:
+    """A pod."""
+    metadata, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
+    ready_since: float | None = None
+    unschedulable = ""
+    for condition in status.get("conditions") or ():
+        if condition["type"] == "Ready" and condition["status"] == "True":
+            ready_since = epoch(condition.get("lastTransitionTime"))
+        elif condition["type"] == "PodScheduled" and condition["status"] == "False":
+            unschedulable = condition.get("message") or condition.get("reason") or "unschedulable"
+    return Pod(
+        key=Key(metadata.get("namespace", ""), metadata["name"]),
+        uid=metadata.get("uid", ""),
+        owner=controller_of(obj),
+        created=epoch(metadata.get("creationTimestamp")),
+        ready_since=ready_since,
+        phase=status.get("phase", "Pending"),
+        deleting=bool(metadata.get("deletionTimestamp")),
+        node=spec.get("nodeName", ""),
+        gpus=pod_gpus(spec),
+        labels=metadata.get("labels") or {},
+        unschedulable=unschedulable,
+    )
+
+
+def node(obj: Object) -> Node:
+    """A node."""
+    status = obj.get("status") or {}
+    allocatable = status.get("allocatable") or {}
+    return Node(
+        name=obj["metadata"]["name"],
+        labels=obj["metadata"].get("labels") or {},
+        gpus={name: count(allocatable[name]) for name in GPU_RESOURCES if name in allocatable},
+        ready=any(c["type"] == "Ready" and c["status"] == "True" for c in status.get("conditions") or ()),
+        schedulable=not (obj.get("spec") or {}).get("unschedulable", False),
+    )
+
+
+def namespace(obj: Object) -> Namespace:
+    """A namespace."""
+    metadata = obj["metadata"]
+    return Namespace(metadata["name"], metadata.get("labels") or {}, metadata.get("annotations") or {})
+
+
+def workload(obj: Object, group: str, kind: str) -> Workload:
+    """A Deployment, StatefulSet or LeaderWorkerSet (whose unit is the group)."""
+    metadata, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
+    size = 1
+    if kind == "LeaderWorkerSet":
+        groups = spec.get("leaderWorkerTemplate") or {}
+        size = int(groups.get("size") or 1)
+        template = groups.get("workerTemplate") or {}
+        worker, resource = template_gpus(template.get("spec") or {})
+        engine = groups.get("leaderTemplate") or template
+        leader, leader_resource = template_gpus(engine.get("spec") or {})
+        gpus, resource = leader + worker * (size - 1), resource or leader_resource
+    else:
+        engine = template = spec.get("template") or {}
+        gpus, resource = template_gpus(template.get("spec") or {})
+    return Workload(
+        id=WorkloadId(metadata.get("namespace", ""), group, kind, metadata["name"]),
+        uid=metadata.get("uid", ""),
+        spec_replicas=spec.get("replicas"),
+        status_replicas=int(status.get("replicas") or 0),
+        ready=int(status.get("readyReplicas") or 0),
+        created=epoch(metadata.get("creationTimestamp")),
+        deleting=bool(metadata.get("deletionTimestamp")),
+        gpus=gpus,
+        gpu_resource=resource,
+        pods_per_replica=size,
+        selector=_selector(spec.get("selector") or {}),
+        template_labels=(template.get("metadata") or {}).get("labels") or {},
+        node_selector=wanted_nodes(template.get("spec") or {}),
+        engine_args=engine_args(engine.get("spec") or {}),
+    )
+
+
+def engine_args(pod_spec: Object) -> tuple[str, ...]:
+    """Command and arguments of the first container that asks for GPUs, else of the only or first one."""
+    containers: list[Object] = pod_spec.get("containers") or []
+    if not containers:
+        return ()
+    engine = next((container for container in containers if container_gpus(container)), containers[0])
+    return tuple(str(word) for word in (*(engine.get("command") or ()), *(engine.get("args") or ())))
+
+
+def _selector(selector: Object) -> str:
+    return ",".join(f"{key}={value}" for key, value in sorted((selector.get("matchLabels") or {}).items()))
+
+
+def target_id(namespace: str, reference: Object) -> WorkloadId:
+    """The identity a CrossVersionObjectReference names."""
+    target = TargetRef(reference.get("apiVersion") or "", reference.get("kind") or "", reference.get("name") or "")
+    return WorkloadId(namespace, target.group, target.kind, target.name)
+
+
+def conditions(items: Iterable[Object] | None) -> tuple[Condition, ...]:
+    """Status conditions."""
+    return tuple(
+        Condition(
+            type=item.get("type", ""),
+            status=item.get("status", "Unknown"),
+            reason=item.get("reason", ""),
+            message=item.get("message", ""),
+            observed_generation=item.get("observedGeneration"),
+            last_transition=epoch(item.get("lastTransitionTime")) or None,
+        )
+        for item in items or ()
+    )

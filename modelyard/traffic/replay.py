@@ -1,0 +1,235 @@
+"""Replaying a trace against whatever endpoints are ready, in compressed time.
+
+Each request is sent at its recorded time divided by the compression, whether or not earlier ones have been answered
+(open loop). Every request sent ends in exactly one ``RequestResult``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+import aiohttp
+
+from modelyard.traffic.client import Answered, Failure, RequestFailed, chat_body, open_session, send
+from modelyard.traffic.router import EndpointSource, Router
+from modelyard.traffic.trace import Trace, TraceRequest
+
+# Refused before it was begun: another endpoint may be asked without doing work twice.
+_RETRYABLE: Final = (Failure.REFUSED, Failure.UNAVAILABLE)
+_ATTEMPTS: Final = 2
+
+
+class Outcome(StrEnum):
+    """How a request ended."""
+
+    OK = "ok"
+    REFUSED = "refused"
+    UNAVAILABLE = "unavailable"
+    OVERLOADED = "overloaded"
+    HTTP_ERROR = "http-error"
+    BROKEN = "broken"
+    TIMEOUT = "timeout"
+    NO_ENDPOINT = "no-endpoint"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True)
+class RequestResult:
+    """One request as its client saw it. Times and durations are virtual seconds, ``at`` from the replay's start.
+
+    ``ttft`` and ``e2e`` count from ``at``, the moment the request was due, so they contain ``queued`` (time spent
+    waiting for an endpoint) and any retry. ``itl`` is (last token - first token) / (tokens - 1), ``None`` for one
+    token.
+    ``endpoint_queued`` tells that no endpoint was ready when it came. ``output_tokens`` is what the engine reported.
+    """
+
+    index: int
+    at: float
+    outcome: Outcome
+    pod: str = ""
+    variant: str = ""
+    attempts: int = 0
+    queued: float = 0.0
+    endpoint_queued: bool = False
+    ttft: float | None = None
+    itl: float | None = None
+    e2e: float | None = None
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    status: int | None = None
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaySettings:
+    """How to replay.
+
+    ``endpoint_wait`` and ``request_timeout`` (which includes that wait) are virtual seconds; ``refresh_interval`` and
+    ``ejection_time`` are the router's, in wall seconds.
+    """
+
+    model: str
+    time_compression: float = 1.0
+    endpoint_wait: float = 300.0
+    request_timeout: float = 600.0
+    refresh_interval: float = 0.25
+    ejection_time: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("time_compression", "endpoint_wait", "request_timeout", "refresh_interval", "ejection_time"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value > 0):
+                raise ValueError(f"{name} must be a finite number > 0, not {value!r}")
+
+
+class Replay:
+    """One replay of ``trace``. Await ``run`` once; the other members may be read meanwhile (progress bars).
+
+    ``on_result`` is called with each result as it comes, in the event loop: it must be quick.
+    """
+
+    def __init__(
+        self,
+        trace: Trace,
+        source: EndpointSource,
+        settings: ReplaySettings,
+        on_result: Callable[[RequestResult], None] | None = None,
+    ) -> None:
+        self.trace = trace
+        self.settings = settings
+        self.router = Router(source, refresh_interval=settings.refresh_interval, ejection_time=settings.ejection_time)
+        self.results: list[RequestResult] = []
+        self.sent = 0
+        self._on_result = on_result
+        self._origin = math.nan
+
+    @property
+    def in_flight(self) -> int:
+        """Requests due and not ended, those waiting for an endpoint included."""
+        return self.sent - len(self.results)
+
+    @property
+    def virtual_time(self) -> float:
+        """Virtual seconds since the replay began; NaN before."""
+        return (asyncio.get_running_loop().time() - self._origin) * self.settings.time_compression
+
+    async def run(self) -> list[RequestResult]:
+        """Send everything, wait for every answer, return the results in order of completion.
+
+        When cancelled, requests in flight are dropped and recorded as ``cancelled``; those not yet due have no result.
+        """
+        compression = self.settings.time_compression
+        async with self.router.running(), open_session() as session:
+            loop = asyncio.get_running_loop()
+            self._origin = loop.time()
+            async with asyncio.TaskGroup() as tasks:
+                for index, request in enumerate(self.trace.requests):
+                    delay = self._origin + request.at / compression - loop.time()
+                    if delay > 0:
+                        await asyncio.sleep(delay)
+                    tasks.create_task(self._serve(session, index, request))
+        return self.results
+
+    async def _serve(self, session: aiohttp.ClientSession, index: int, request: TraceRequest) -> None:
+        # Counted here and not by the caller: a task cancelled before it starts leaves no result.
+        self.sent += 1
+        attempt = _Attempt(index, request.at)
+        try:
+            async with asyncio.timeout(self.settings.request_timeout / self.settings.time_compression):
+                result = await self._try_endpoints(session, request, attempt)
+        except TimeoutError:
+            result = attempt.failed(Outcome.TIMEOUT, f"no answer within {self.settings.request_timeout:g} virtual s")
+        except asyncio.CancelledError:
+            self._record(attempt.failed(Outcome.CANCELLED, "the replay was stopped"))
+            raise
+        self._record(result)
+
+    async def _try_endpoints(
+        self, session: aiohttp.ClientSession, request: TraceRequest, attempt: _Attempt
+    ) -> RequestResult:
+        compression = self.settings.time_compression
+        body = chat_body(self.settings.model, request.prompt_tokens, request.output_tokens)
+        while True:
+            asked = self.virtual_time
+            attempt.endpoint_queued |= not self.router.available
+            endpoint = await self.router.acquire(self.settings.endpoint_wait / compression)
+            attempt.queued += self.virtual_time - asked
+            if endpoint is None:
+                why = f"no ready endpoint within {self.settings.endpoint_wait:g} virtual s"
+                return attempt.failed(Outcome.NO_ENDPOINT, f"{why}; before: {attempt.error}" if attempt.error else why)
+            attempt.count += 1
+            attempt.pod, attempt.variant = endpoint.pod, endpoint.variant
+            try:
+                answer = await send(session, endpoint.url, body)
+            except RequestFailed as error:
+                attempt.error, attempt.status = str(error), error.status
+                if error.failure in _RETRYABLE:
+                    self.router.eject(endpoint)
+                    if attempt.count < _ATTEMPTS:
+                        continue
+                return attempt.failed(Outcome(error.failure.value), attempt.error)
+            finally:
+                self.router.release(endpoint)
+            return self._answered(attempt, answer)
+
+    def _answered(self, attempt: _Attempt, answer: Answered) -> RequestResult:
+        compression = self.settings.time_compression
+        first, last = ((wall - self._origin) * compression for wall in (answer.first, answer.last))
+        gaps = answer.output_tokens - 1
+        return RequestResult(
+            attempt.index,
+            attempt.at,
+            Outcome.OK,
+            attempt.pod,
+            attempt.variant,
+            attempt.count,
+            attempt.queued,
+            attempt.endpoint_queued,
+            ttft=first - attempt.at,
+            itl=(last - first) / gaps if gaps > 0 else None,
+            e2e=last - attempt.at,
+            prompt_tokens=answer.prompt_tokens,
+            output_tokens=answer.output_tokens,
+            status=200,
+        )
+
+    def _record(self, result: RequestResult) -> None:
+        self.results.append(result)
+        if self._on_result is not None:
+            self._on_result(result)
+
+
+class _Attempt:
+    """What is known of a request in progress."""
+
+    __slots__ = ("at", "count", "endpoint_queued", "error", "index", "pod", "queued", "status", "variant")
+
+    def __init__(self, index: int, at: float) -> None:
+        self.index = index
+        self.at = at
+        self.count = 0
+        self.pod = ""
+        self.variant = ""
+        self.queued = 0.0
+        self.endpoint_queued = False
+        self.status: int | None = None
+        self.error = ""
+
+    def failed(self, outcome: Outcome, error: str) -> RequestResult:
+        return RequestResult(
+            self.index,
+            self.at,
+            outcome,
+            self.pod,
+            self.variant,
+            self.count,
+            self.queued,
+            self.endpoint_queued,
+            status=self.status,
+            error=error,
+        )

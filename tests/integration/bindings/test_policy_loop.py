@@ -1,0 +1,67 @@
+"""The whole loop with policies beside variants: collected, decided, written and reported by the same four stages."""
+
+from __future__ import annotations
+
+import pytest
+from fleet_fixture import quick, run_tick
+from policy_world import PolicyWorld
+
+from modelyard.autoscaling.live.tick import Loop
+from modelyard.cluster import HPAS
+from modelyard.local.stack import LocalStack
+
+pytestmark = pytest.mark.integration
+
+NOWHERE = "http://127.0.0.1:9"
+
+
+@pytest.fixture
+def mine(world: PolicyWorld, control_plane: LocalStack, monkeypatch: pytest.MonkeyPatch) -> PolicyWorld:
+    monkeypatch.setenv("KUBECONFIG", str(control_plane.kubeconfig))
+    return world
+
+
+async def test_a_tick_scales_by_policy_without_prometheus_or_variants(mine: PolicyWorld) -> None:
+    await mine.deploy("chat", 2, load=30)
+    await mine.policy()
+    await mine.bind("chat")
+    async with Loop(quick(NOWHERE, mine.namespace)) as loop:
+        tick = await run_tick(loop)
+        assert [binding.binding.name for binding in tick.decision.bindings] == ["chat"]  # type: ignore[union-attr]
+        assert await mine.replicas("chat") == 6
+        rows = (await loop.report(tick))["rows"]
+    assert [(row["variant"], row["target"]) for row in rows] == [(f"{mine.namespace}/chat", 6)]
+    status = (await mine.binding("chat"))["status"]
+    assert (status["currentReplicas"], status["desiredReplicas"], status["mode"]) == (2, 6, "Stable")
+    assert status["units"][0]["name"] == "chat"
+
+
+async def test_an_hpa_in_a_namespace_without_variants_is_seen(mine: PolicyWorld) -> None:
+    await mine.deploy("chat", 2, load=30)
+    await mine.policy()
+    await mine.bind("chat")
+    reference = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "chat"}
+    body = {
+        "metadata": {"name": "rival", "namespace": mine.namespace},
+        "spec": {"scaleTargetRef": reference, "maxReplicas": 3},
+    }
+    await mine.cluster.create(HPAS, body, mine.namespace)
+    async with Loop(quick(NOWHERE, mine.namespace)) as loop:
+        await run_tick(loop)
+    assert await mine.replicas("chat") == 2
+    ready = await mine.condition("chat", "Ready")
+    assert "HorizontalPodAutoscaler" in ready["message"]
+
+
+async def test_dry_run_writes_nothing(mine: PolicyWorld) -> None:
+    await mine.deploy("chat", 2, load=30)
+    await mine.policy()
+    await mine.bind("chat")
+    async with Loop(quick(NOWHERE, mine.namespace, dry_run=True)) as loop:
+        tick = await run_tick(loop)
+    assert tick.decision is not None
+    assert tick.decision.bindings[0].records[0].target == 6
+    assert await mine.replicas("chat") == 2
+    binding = await mine.binding("chat")
+    assert "status" not in binding
+    assert "modelyard.dev/policy-state" not in (binding["metadata"].get("annotations") or {})

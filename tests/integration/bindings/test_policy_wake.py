@@ -1,0 +1,85 @@
+"""Demand for a binding's workload at zero is noticed between two ticks; a real Prometheus answers."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+from fleet_fixture import quick, run_tick
+from policy_world import PolicyWorld
+from prometheus_server import PrometheusServer
+
+from modelyard.autoscaling.live.bindings.wake import BindingWakes
+from modelyard.autoscaling.live.tick import Loop
+from modelyard.local.stack import LocalStack
+from modelyard.metrics.client import PrometheusError
+
+pytestmark = pytest.mark.integration
+
+WAKE = "modelyard.dev/wake-query"
+SOURCES = "modelyard.dev/metric-sources"
+
+
+def soon(seconds: float = 3.0) -> str:
+    """An expression that is 0 now and 2 some seconds later."""
+    return f"2 * vector(time() > bool {time.time() + seconds:.3f})"
+
+
+@pytest.fixture
+def mine(world: PolicyWorld, control_plane: LocalStack, monkeypatch: pytest.MonkeyPatch) -> PolicyWorld:
+    monkeypatch.setenv("KUBECONFIG", str(control_plane.kubeconfig))
+    return world
+
+
+@pytest.mark.parametrize("source", ["expression", "metric"])
+async def test_demand_between_ticks_wakes_at_once(mine: PolicyWorld, constants: PrometheusServer, source: str) -> None:
+    await mine.deploy("chat", 0)
+    await mine.policy(metric="queued")
+    query = soon()
+    given = {WAKE: query} if source == "expression" else {SOURCES: json.dumps({"queued": query})}
+    await mine.bind("chat", least=0, annotations=given)
+    async with Loop(quick(constants.url, mine.namespace)) as loop:
+        await run_tick(loop)
+        assert await mine.replicas("chat") == 0
+        assert await loop.wait_for_change(30)
+        await run_tick(loop, 1)
+        assert await mine.replicas("chat") == 1
+
+
+async def test_what_a_tick_knows_or_cannot_use_does_not_wake_it(mine: PolicyWorld, constants: PrometheusServer) -> None:
+    demand = {WAKE: "vector(3)"}
+    for name in ("awake", "chat"):
+        await mine.deploy(name, 0)
+    await mine.policy()
+    await mine.bind("chat", least=0, annotations={**demand, "modelyard.dev/compatibility": "published"})
+    await mine.bind("awake", least=0, annotations=demand)
+    await mine.bind("lost", least=0, annotations=demand)
+    await mine.bind("nothing", mine.target("chat"), policy="nowhere", least=0, annotations=demand)
+    async with Loop(quick(constants.url, mine.namespace)) as loop:
+        await run_tick(loop)
+        assert await mine.replicas("awake") == 1
+        assert await mine.replicas("chat") == 0
+        await loop.wait_for_change(1)  # edits made before the watch began may still arrive
+        await run_tick(loop)
+        assert not await loop.wait_for_change(2.5)
+
+
+async def test_an_expression_that_fails_wakes_nobody_and_the_others_are_heard(
+    mine: PolicyWorld, constants: PrometheusServer
+) -> None:
+    for name, query in (("broken", "sum("), ("chat", soon())):
+        await mine.deploy(name, 0)
+        await mine.bind(name, least=0, annotations={WAKE: query})
+    await mine.policy()
+    async with Loop(quick(constants.url, mine.namespace)) as loop:
+        await run_tick(loop)
+        assert await loop.wait_for_change(30)
+        await run_tick(loop, 1)
+    assert (await mine.replicas("chat"), await mine.replicas("broken")) == (1, 0)
+
+
+async def test_without_prometheus_there_is_nobody_to_ask() -> None:
+    wakes = BindingWakes(PrometheusError("none"))
+    wakes.follow((), ())
+    assert not await wakes.wait(0.01)

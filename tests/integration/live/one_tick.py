@@ -1,0 +1,59 @@
+"""One tick in a process of its own that kills itself (SIGKILL) at a chosen line. Run by the fault tests.
+
+    python one_tick.py SETTINGS_JSON never|decided|memory|status|scale
+
+``decided``: between decide and actuate. The others: right after the first write of that kind.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+from typing import Any
+
+from modelyard.autoscaling.live.settings import LoopSettings
+from modelyard.autoscaling.live.tick import Loop, Tick
+from modelyard.cluster import Cluster
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def arm(cluster: Cluster, point: str) -> None:
+    merge_patch, update_status, write_scale = cluster.merge_patch, cluster.update_status, cluster.write_scale
+
+    async def patch(*args: Any, **kwargs: Any) -> Any:
+        result = await merge_patch(*args, **kwargs)
+        if point == "memory" and not kwargs.get("subresource"):
+            die()
+        return result
+
+    async def status(*args: Any, **kwargs: Any) -> Any:
+        result = await update_status(*args, **kwargs)
+        if point == "status":
+            die()
+        return result
+
+    async def scale(*args: Any, **kwargs: Any) -> Any:
+        result = await write_scale(*args, **kwargs)
+        if point == "scale":
+            die()
+        return result
+
+    cluster.merge_patch, cluster.update_status, cluster.write_scale = patch, status, scale  # type: ignore[method-assign]
+
+
+async def main(settings: LoopSettings, point: str) -> None:
+    async with Loop(settings) as loop:
+        arm(loop.cluster, point)
+        tick = Tick(0)
+        await loop.collect(tick)
+        loop.decide(tick)
+        if point == "decided":
+            die()
+        await loop.actuate(tick)
+        await loop.report(tick)
+
+
+asyncio.run(main(LoopSettings.model_validate_json(sys.argv[1]), sys.argv[2]))

@@ -1,0 +1,221 @@
+"""``modelyard plan`` against the real cluster: it says what the next tick does, and touches nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from fleet_fixture import ServedModel, quick, run_tick
+from prometheus_server import PrometheusServer, free_port
+
+from modelyard.autoscaling.decision import TickDecision
+from modelyard.autoscaling.live.collect import VARIANTS
+from modelyard.autoscaling.live.tick import Loop
+from modelyard.autoscaling.offline.manifests import DUMP
+from modelyard.autoscaling.settings import FleetSettings
+from modelyard.cli.plan_json import as_json
+from modelyard.cluster import (
+    CONFIG_MAPS,
+    DEPLOYMENTS,
+    EVENTS,
+    HPAS,
+    LEASES,
+    NAMESPACES,
+    PODS,
+    SECRETS,
+    Cluster,
+)
+from modelyard.local.binaries.obtain import ensure
+from modelyard.local.stack import LocalStack
+
+pytestmark = pytest.mark.integration
+
+Run = Callable[..., Any]
+
+
+async def command(*arguments: str | Path) -> tuple[int, str, str]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "modelyard.cli.main",
+        *map(str, arguments),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "COLUMNS": "200"},
+    )
+    out, err = await asyncio.wait_for(process.communicate(), 60)
+    assert process.returncode is not None
+    return process.returncode, out.decode(), err.decode()
+
+
+async def plan(*arguments: str | Path) -> dict[str, Any]:
+    code, out, err = await command("plan", "-o", "json", *arguments)
+    assert code == 0, err
+    found: dict[str, Any] = json.loads(out)
+    return found
+
+
+@pytest.fixture
+def policy(served: ServedModel, tmp_path: Path) -> Path:
+    """The tests' short windows, as a file."""
+    file = tmp_path / "policy.yaml"
+    file.write_text(yaml.safe_dump(quick("", served.namespace).fleet.model_dump(mode="json", exclude_defaults=True)))
+    return file
+
+
+async def versions(cluster: Cluster, namespace: str) -> dict[str, str]:
+    """Every object of the namespace that a careless plan could have touched."""
+    found = {"namespace": (await cluster.get(NAMESPACES, namespace))["metadata"]["resourceVersion"]}
+    for kind in (VARIANTS, DEPLOYMENTS, PODS, CONFIG_MAPS, SECRETS, EVENTS, HPAS, LEASES):
+        for item in await cluster.list(kind, namespace):
+            found[f"{kind.kind} {item['metadata']['name']}"] = item["metadata"]["resourceVersion"]
+    return found
+
+
+def timeless(value: Any) -> Any:
+    """Without the moment it was decided at, which two runs cannot share."""
+    if isinstance(value, dict):
+        return {k: timeless(v) for k, v in value.items() if k not in ("at", "lastTransition", "resourceVersion")}
+    if isinstance(value, list):
+        return [timeless(part) for part in value]
+    return "a time" if isinstance(value, float) and value > 1e9 else value
+
+
+def told(decision: TickDecision | None, settings: FleetSettings) -> Any:
+    assert decision is not None
+    return timeless(json.loads(as_json(decision, settings)))
+
+
+async def fleet_with_everything(served: ServedModel, cluster: Cluster) -> None:
+    """A model short of capacity on two accelerators, an idle one under an HPA, and one whose workload is missing."""
+    for name, cost in (("cheap", "4"), ("dear", "10")):
+        await served.deploy(name, 2)
+        await served.vary(name, cost=cost)
+        served.load(name, kv=0.78, waiting=1)
+    await served.deploy("idle", 2, model="idle")
+    await served.vary("idle", model="idle")
+    served.load("idle", kv=0.05, waiting=0)
+    await served.vary("lost", model="lost")
+    reference = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "idle"}
+    spec = {"scaleTargetRef": reference, "minReplicas": 2, "maxReplicas": 5}
+    hpa = {"apiVersion": "autoscaling/v1", "metadata": {"name": "idle", "namespace": served.namespace}, "spec": spec}
+    await cluster.create(HPAS, hpa, served.namespace)
+    await served.reported()
+
+
+async def test_the_next_tick_does_what_was_planned_and_the_plan_does_nothing(
+    served: ServedModel, prometheus_server: PrometheusServer, control_plane_cluster: Cluster, policy: Path
+) -> None:
+    await fleet_with_everything(served, control_plane_cluster)
+    arguments = ("-n", served.namespace, "--prometheus", prometheus_server.url, "--policy", policy)
+    before = await versions(control_plane_cluster, served.namespace)
+    planned = await plan(*arguments)
+    code, table, _ = await command("plan", *arguments)
+    after = await versions(control_plane_cluster, served.namespace)
+    # The HPA controller looks after its own object, and says so in Events.
+    foreign = ("HorizontalPodAutoscaler ", "Event idle.")
+    assert {k: v for k, v in after.items() if not k.startswith(foreign)} == {
+        k: v for k, v in before.items() if not k.startswith(foreign)
+    }
+
+    settings = quick(prometheus_server.url, served.namespace)
+    async with Loop(settings) as loop:
+        tick = await run_tick(loop)
+    assert timeless(planned) == told(tick.decision, settings.fleet)
+
+    targets = {record["variant"]["name"]: record for record in planned["records"]}
+    assert targets.keys() == {"cheap", "dear", "idle", "lost"}
+    assert targets["cheap"]["write"] is not None
+    for name in ("cheap", "dear", "idle"):
+        written = targets[name]["write"]
+        assert await served.replicas(name) == (2 if written is None else written)
+        stored = (await served.variant(name))["status"]["desiredOptimizedAlloc"]["numReplicas"]
+        assert stored == targets[name]["target"]
+    assert code == 0
+    for record in planned["records"]:
+        assert f"{served.namespace}/{record['variant']['name']}" in table
+        assert record["message"] in table
+
+
+async def test_a_saved_snapshot_and_a_dump_lead_to_the_same_decision(
+    served: ServedModel,
+    prometheus_server: PrometheusServer,
+    control_plane_cluster: Cluster,
+    control_plane: LocalStack,
+    policy: Path,
+    tmp_path: Path,
+) -> None:
+    await fleet_with_everything(served, control_plane_cluster)
+    async with Loop(quick(prometheus_server.url, served.namespace)) as loop:
+        await run_tick(loop)  # there is a status and a memory to carry over
+    snapshot, dump = tmp_path / "metrics.yaml", tmp_path / "dump.yaml"
+    scope = ("-n", served.namespace, "--policy", policy)
+    live = await plan(*scope, "--prometheus", prometheus_server.url, "--save-snapshot", snapshot)
+    program, *arguments = DUMP.split()
+    kubectl = await asyncio.create_subprocess_exec(
+        str(ensure([program], print)[program]),
+        f"--kubeconfig={control_plane.kubeconfig}",
+        *arguments,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    text, _ = await kubectl.communicate()
+    assert kubectl.returncode == 0
+    dump.write_bytes(text)
+    offline = await plan(*scope, "-f", dump, "--metrics", snapshot)
+    assert timeless(offline["records"]) == timeless(live["records"])
+    assert offline["at"] == live["at"]
+    assert offline["unattributedSignals"] == live["unattributedSignals"]
+
+
+async def test_other_metrics_can_be_tried_on_the_live_fleet(
+    served: ServedModel, prometheus_server: PrometheusServer, policy: Path, tmp_path: Path
+) -> None:
+    await served.deploy("llama", 2)
+    await served.vary("llama")
+    served.load("llama", kv=0.5)
+    await served.reported()
+    scope = ("-n", served.namespace, "--policy", policy, "--prometheus", prometheus_server.url)
+    snapshot = tmp_path / "metrics.yaml"
+    (now,) = (await plan(*scope, "--save-snapshot", snapshot))["records"]
+    assert now["target"] == 2
+    imagined = yaml.safe_load(snapshot.read_text())
+    imagined["at"] = "2026-01-01T00:00:00Z"  # however old the file is, it is tried as if said now
+    for pod in imagined["pods"]:
+        pod.update(kv=0.78)
+        del pod["sampledAt"]
+    del imagined["lastSeen"]
+    snapshot.write_text(yaml.safe_dump(imagined))
+    (then,) = (await plan(*scope, "--metrics", snapshot))["records"]
+    assert (then["current"], then["target"]) == (2, 3)
+    assert await served.replicas("llama") == 2
+
+
+async def test_a_dead_prometheus_is_told_in_the_plan(served: ServedModel) -> None:
+    await served.deploy("llama", 2)
+    await served.vary("llama")
+    address = f"http://127.0.0.1:{free_port()}"
+    code, table, _ = await command("plan", "-n", served.namespace, "--prometheus", address)
+    assert code == 0
+    assert "PrometheusError" in table
+    assert address in table
+
+
+async def test_a_dead_api_server_is_one_line(control_plane: LocalStack, tmp_path: Path, monkeypatch: Any) -> None:
+    config = yaml.safe_load(control_plane.kubeconfig.read_text())
+    server = f"https://127.0.0.1:{free_port()}"
+    config["clusters"][0]["cluster"]["server"] = server
+    (tmp_path / "kubeconfig").write_text(yaml.safe_dump(config))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+    code, out, err = await command("plan", "--prometheus", "http://127.0.0.1:1")
+    assert (code, out) == (1, "")
+    last = err.splitlines()[-1]
+    assert last.startswith("error: ")
+    assert server.removeprefix("https://") in last
+    assert "Traceback" not in err

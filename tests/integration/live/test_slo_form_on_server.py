@@ -1,0 +1,194 @@
+"""The SLO form on a real API server: what a tick reads of it, what of its status is accepted, what is exposed."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import time
+from typing import Any
+
+import pytest
+from fleet_fixture import Gauges, ServedModel, eventually, quick, run_tick, steadily
+from prometheus_server import PrometheusServer
+
+from modelyard.autoscaling.decision import CurrentAllocation
+from modelyard.autoscaling.fleet import Fleet
+from modelyard.autoscaling.live.collect import VARIANTS
+from modelyard.autoscaling.live.fleetwatch import Fleetwatch
+from modelyard.autoscaling.live.status import needs_write, status_patch
+from modelyard.autoscaling.live.tick import Loop, Tick
+from modelyard.cluster import CONFIG_MAPS, Cluster
+from modelyard.objects import Key, TargetRef, WorkloadId
+
+pytestmark = pytest.mark.integration
+
+SPEC: dict[str, Any] = {
+    "modelID": "llama",
+    "variantID": "org/llama-H100-2",
+    "accelerator": "H100",
+    "acceleratorCount": 2,
+    "sloClassRef": {"name": "my-classes", "key": "premium"},
+    "variantProfile": {
+        "maxBatchSize": 64,
+        "perfParms": {
+            "decodeParms": {"alpha": "6.958", "beta": "0.042"},
+            "prefillParms": {"gamma": "5.2", "delta": "0.1"},
+        },
+    },
+}
+
+
+async def sized(served: ServedModel, name: str = "llama") -> None:
+    await served.cluster.create(
+        VARIANTS,
+        {
+            "apiVersion": "llmd.ai/v1alpha1",
+            "kind": "VariantAutoscaling",
+            "metadata": {"name": name, "namespace": served.namespace},
+            "spec": SPEC,
+        },
+        served.namespace,
+    )
+
+
+async def collected(served: ServedModel, url: str) -> Fleet:
+    settings = quick(url, served.namespace, load_window=3, controller_namespace="nowhere")
+    async with Loop(settings) as loop:
+        tick = Tick(0)
+        await loop.collect(tick)
+    assert tick.fleet is not None
+    return tick.fleet
+
+
+async def test_a_tick_reads_workload_class_load_and_performance(
+    served: ServedModel, prometheus_server: PrometheusServer
+) -> None:
+    await served.deploy("llama", 1)
+    await sized(served)
+    for name in ("my-classes", "unrelated"):
+        body = {"metadata": {"name": name, "namespace": served.namespace}, "data": {"premium": "name: Premium"}}
+        await served.cluster.create(CONFIG_MAPS, body, served.namespace)
+    (pod,) = [pod for namespace, pod in served.source.pods if namespace == served.namespace]
+    served.source.pods[served.namespace, pod] = Gauges(
+        "llama",
+        finished=steadily(4),
+        waiting=steadily(2),
+        more={
+            "vllm:request_prompt_tokens_sum": steadily(400),
+            "vllm:request_prompt_tokens_count": steadily(4),
+        },
+    )
+    deadline = time.monotonic() + 30
+    while True:
+        fleet = await collected(served, prometheus_server.url)
+        load = fleet.signals.loads.get((served.namespace, "llama"))
+        if load is not None and load.arrivals == pytest.approx(6, rel=0.2) and len(load.history) > 1:
+            break
+        assert time.monotonic() < deadline, load
+    (variant,) = fleet.variants
+    assert variant.target == TargetRef("apps/v1", "Deployment", "llama")
+    assert WorkloadId(served.namespace, "apps", "Deployment", "llama") in fleet.workloads
+    assert set(fleet.config_maps) == {Key(served.namespace, "my-classes")}
+    (performance,) = fleet.signals.performance
+    assert performance.pod == pod
+    assert performance.prompt_tokens == pytest.approx(100, rel=0.05)
+    assert not fleet.signals.partial_errors
+
+
+async def test_its_status_is_accepted_compared_and_taken_back(
+    served: ServedModel, prometheus_server: PrometheusServer, control_plane_cluster: Cluster
+) -> None:
+    await served.deploy("llama", 1)
+    await sized(served)
+    async with Loop(quick(prometheus_server.url, served.namespace)) as loop:
+        tick = await run_tick(loop)
+    assert tick.decision is not None
+    now = time.time()
+    record = dataclasses.replace(
+        tick.decision.records[0],
+        form="slo",
+        target=3,
+        accelerator="H100",
+        variant_id=SPEC["variantID"],
+        current_alloc=CurrentAllocation(SPEC["variantID"], "H100", 1, 64, 80.0),
+    )
+
+    async def write(patch: dict[str, Any]) -> dict[str, Any]:
+        body = {"status": patch}
+        stored = await control_plane_cluster.merge_patch(VARIANTS, "llama", body, served.namespace, "status")
+        return dict(stored["status"])
+
+    status = await write(status_patch(record, [], now))
+    assert status["currentAlloc"] == {
+        "variantID": SPEC["variantID"],
+        "accelerator": "H100",
+        "numReplicas": 1,
+        "maxBatch": 64,
+        "variantCost": "80.00",
+    }
+    assert status["desiredOptimizedAlloc"]["variantID"] == SPEC["variantID"]
+    (variant,) = (await collected(served, prometheus_server.url)).variants
+    assert not needs_write(record, variant, now, 300)
+    assert needs_write(dataclasses.replace(record, current_alloc=None, form="saturation"), variant, now, 300)
+    patch = status_patch(dataclasses.replace(record, form="saturation", variant_id=None, current_alloc=None), [], now)
+    status = await write(patch)
+    assert "currentAlloc" not in status
+    assert "variantID" not in status["desiredOptimizedAlloc"]
+    assert status["desiredOptimizedAlloc"]["numReplicas"] == 3
+
+
+async def test_the_exporter_follows_a_workload_that_is_not_named(
+    served: ServedModel, control_plane_cluster: Cluster
+) -> None:
+    await served.deploy("llama", 2)
+    await sized(served)
+    allocation = {"lastRunTime": "2026-01-01T00:00:00Z", "accelerator": "H100", "numReplicas": 3, "variantID": "v"}
+    status = {"status": {"desiredOptimizedAlloc": allocation}}
+    await control_plane_cluster.merge_patch(VARIANTS, "llama", status, served.namespace, subresource="status")
+    watch = Fleetwatch(control_plane_cluster, watch_namespace=served.namespace)
+    task = asyncio.create_task(watch.run())
+    try:
+        await asyncio.wait_for(watch.synced.wait(), 30)
+        async with asyncio.timeout(30):
+            while [(v.key.name, n) for v, n in watch.published()] != [("llama", 2)]:
+                await asyncio.sleep(0.1)
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+async def test_a_whole_tick_sizes_writes_and_scales(served: ServedModel, prometheus_server: PrometheusServer) -> None:
+    await served.deploy("llama", 1)
+    await sized(served)
+    classes = "name: Premium\npriority: 1\ndata:\n- {model: llama, slo-tpot: 24, slo-ttft: 500}\n"
+    for name, data in (("my-classes", {"premium": classes}), ("accelerator-unit-costs", {"H100": '{"cost": "40"}'})):
+        body = {"metadata": {"name": name, "namespace": served.namespace}, "data": data}
+        await served.cluster.create(CONFIG_MAPS, body, served.namespace)
+    (pod,) = [pod for namespace, pod in served.source.pods if namespace == served.namespace]
+    served.source.pods[served.namespace, pod] = Gauges(
+        "llama",
+        finished=steadily(60),
+        more={
+            f"vllm:request_{what}_tokens_{part}": steadily(60 * mean)
+            for what in ("prompt", "generation")
+            for part, mean in (("sum", 128), ("count", 1))
+        },
+    )
+    settings = quick(prometheus_server.url, served.namespace, load_window=3)
+    async with Loop(settings) as loop:
+
+        async def grown() -> bool:
+            await run_tick(loop)
+            return await served.replicas("llama") > 1
+
+        await eventually(grown, "more replicas", 40)
+        stored = await served.variant("llama")
+        replicas = await served.replicas("llama")
+        status = stored["status"]
+        assert status["desiredOptimizedAlloc"]["numReplicas"] == replicas
+        assert status["desiredOptimizedAlloc"]["variantID"] == SPEC["variantID"]
+        assert status["currentAlloc"]["numReplicas"] >= 1
+        assert status["currentAlloc"]["maxBatch"] == 64
+        assert status["currentAlloc"]["accelerator"] == "H100"
+        assert (await served.condition("llama", "SLOFeasible"))["status"] == "True"
+        assert (await served.condition("llama", "ProfileValid"))["status"] == "True"

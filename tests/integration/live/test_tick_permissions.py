@@ -1,0 +1,339 @@
+"""Whole ticks, a Lease and the exporter under the service accounts of deployments/kubernetes: enough rights, none idle.
+
+Every request is noted on its way out, so that a refusal counts even where the code goes on without the answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import pytest
+from fleet_fixture import Gauges, ServedModel, eventually, quick, ready_status, run_tick
+from install_manifests import AUTOSCALER, CONTROLLER_NAMESPACE, EXPORTER, documents, install_roles, kubeconfig_of
+from prometheus_server import PrometheusServer
+
+from modelyard.autoscaling.live.bindings.objects import BINDINGS, POLICIES
+from modelyard.autoscaling.live.collect import VARIANTS
+from modelyard.autoscaling.live.fleetwatch import Fleetwatch
+from modelyard.autoscaling.live.tick import Loop
+from modelyard.cluster import CONFIG_MAPS, HPAS, PODS, STATEFUL_SETS, Cluster, ClusterSettings, Forbidden
+from modelyard.cluster.transport import Request, Transport
+from modelyard.local.stack import LocalStack
+
+pytestmark = pytest.mark.integration
+
+Right = tuple[str, str, str]
+"""API group, resource (with subresource), verb."""
+
+NOT_SERVED_HERE = {
+    "leaderworkerset.x-k8s.io",
+    "keda.sh",
+    "inference.networking.k8s.io",
+    "inference.networking.x-k8s.io",
+}
+"""Groups of other projects' CRDs, which this cluster does not have; nobody asks for them."""
+FOR_INFERENCE_POOLS = {("", "services", "get")}
+"""Needed only where there are inference pools."""
+
+
+class Notes:
+    """The rights that one account's requests needed, and what the server refused to it."""
+
+    def __init__(self) -> None:
+        self.account = ""
+        self.needed: set[Right] = set()
+        self.forbidden: list[str] = []
+
+    def take(self, transport: Transport, request: Request) -> None:
+        if self.account and self.account in transport.source and (right := right_of(request)):
+            self.needed.add(right)
+
+
+def right_of(request: Request) -> Right | None:
+    """As the API server reads a request; ``None`` for discovery, which everybody may do."""
+    parts = [part for part in request.path.split("?")[0].split("/") if part]
+    group, rest = ("", parts[2:]) if parts[0] == "api" else (parts[1] if len(parts) > 1 else "", parts[3:])
+    if len(rest) > 2 and rest[0] == "namespaces":
+        rest = rest[2:]
+    if not rest:
+        return None
+    resource, *named = rest
+    if len(named) > 1:
+        resource += f"/{named[1]}"
+    verb = {"GET": "get" if named else "list", "POST": "create", "PUT": "update", "PATCH": "patch"}[request.method]
+    return group, resource, "watch" if request.query.get("watch") else verb
+
+
+@pytest.fixture
+def notes(monkeypatch: pytest.MonkeyPatch) -> Notes:
+    taken = Notes()
+    send, stream = Transport.send, Transport.stream
+
+    async def noted_send(self: Transport, request: Request) -> bytes:
+        taken.take(self, request)
+        try:
+            return await send(self, request)
+        except Forbidden as error:
+            taken.forbidden.append(str(error))
+            raise
+
+    @asynccontextmanager
+    async def noted_stream(self: Transport, request: Request, silence: float) -> AsyncIterator[AsyncIterator[bytes]]:
+        taken.take(self, request)
+        try:
+            async with stream(self, request, silence) as lines:
+                yield lines
+        except Forbidden as error:
+            taken.forbidden.append(str(error))
+            raise
+
+    monkeypatch.setattr(Transport, "send", noted_send)
+    monkeypatch.setattr(Transport, "stream", noted_stream)
+    return taken
+
+
+def granted(role: str) -> set[Right]:
+    """What the manifests allow, without the groups that this cluster does not serve."""
+    return {
+        (group, resource, verb)
+        for document in documents("rbac.yaml")
+        if document["kind"] in {"ClusterRole", "Role"} and document["metadata"]["name"] == role
+        for rule in document["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+        if group not in NOT_SERVED_HERE
+    } - FOR_INFERENCE_POOLS
+
+
+@pytest.fixture
+async def accounts(control_plane: LocalStack, control_plane_cluster: Cluster, tmp_path: Path) -> dict[str, Path]:
+    """A kubeconfig for each service account."""
+    await install_roles(control_plane_cluster)
+    return {
+        name: await kubeconfig_of(control_plane_cluster, name, control_plane.kubeconfig, tmp_path / name)
+        for name in (AUTOSCALER, EXPORTER)
+    }
+
+
+async def ordered_workload(served: ServedModel) -> None:
+    """A StatefulSet with one loaded pod, and its variant."""
+    labels = {"app": "ordered"}
+    body = {
+        "metadata": {"name": "ordered", "namespace": served.namespace},
+        "spec": {
+            "serviceName": "ordered",
+            "replicas": 1,
+            "selector": {"matchLabels": labels},
+            "template": {
+                "metadata": {"labels": labels},
+                "spec": {"containers": [{"name": "engine", "image": "example.invalid/engine"}]},
+            },
+        },
+    }
+    await served.cluster.create(STATEFUL_SETS, body, served.namespace)
+    await served.vary("ordered", kind="StatefulSet", model="other")
+    (pod,) = await eventually(lambda: served.pods("ordered"), "a pod of the StatefulSet")
+    name = pod["metadata"]["name"]
+    await served.cluster.merge_patch(PODS, name, ready_status(1_700_000_000), served.namespace, subresource="status")
+    served.source.pods[served.namespace, name] = Gauges("other", kv=0.78)
+
+
+async def bound_workload(served: ServedModel) -> None:
+    """A Deployment scaled by a policy whose metric is a total from Prometheus, far above its target."""
+    await served.deploy("bound", 1, model="third")
+    registry = "registry.volcano.sh/v1alpha1"
+    policy = {
+        "apiVersion": registry,
+        "kind": "AutoscalingPolicy",
+        "metadata": {"name": "steady", "namespace": served.namespace},
+        "spec": {"metrics": [{"metricName": "demand", "targetValue": "10"}]},
+    }
+    binding = {
+        "apiVersion": registry,
+        "kind": "AutoscalingPolicyBinding",
+        "metadata": {
+            "name": "bound",
+            "namespace": served.namespace,
+            "annotations": {"modelyard.dev/metric-sources": "demand: vector(30)"},
+        },
+        "spec": {
+            "policyRef": {"name": "steady"},
+            "scalingConfiguration": {
+                "target": {"targetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "bound"}},
+                "minReplicas": 1,
+                "maxReplicas": 4,
+            },
+        },
+    }
+    await served.cluster.create(POLICIES, policy, served.namespace)
+    await served.cluster.create(BINDINGS, binding, served.namespace)
+
+
+async def test_ticks_need_exactly_the_rights_of_the_manifests(
+    served: ServedModel,
+    prometheus_server: PrometheusServer,
+    accounts: dict[str, Path],
+    notes: Notes,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    await served.deploy("llama", 2)
+    await served.vary("llama")
+    await ordered_workload(served)
+    await bound_workload(served)
+    served.load("llama", kv=0.78)
+    thresholds = {
+        "metadata": {"name": "wva-saturation-scaling-config", "namespace": served.namespace},
+        "data": {"default": "kvCacheThreshold: 0.8\nenableLimiter: false\n"},
+    }
+    await served.cluster.create(CONFIG_MAPS, thresholds, served.namespace)
+    await served.cluster.create(
+        HPAS,
+        {
+            "metadata": {"name": "someone-elses", "namespace": served.namespace},
+            "spec": {
+                "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "unrelated"},
+                "maxReplicas": 3,
+            },
+        },
+        served.namespace,
+    )
+    await served.reported()
+
+    # From here on as the autoscaler, first reading the whole cluster as an ordinary installation does. Other tests'
+    # variants are in it, so the ticks that write keep to this namespace.
+    monkeypatch.setenv("KUBECONFIG", str(accounts[AUTOSCALER]))
+    notes.account = str(accounts[AUTOSCALER])
+    settings = quick(prometheus_server.url, served.namespace, controller_namespace=CONTROLLER_NAMESPACE)
+    look = settings.fleet.model_copy(update={"dry_run": True})
+    async with Loop(settings.model_copy(update={"namespaces": [], "fleet": look})) as loop:
+        await run_tick(loop)
+    async with Loop(settings) as loop:
+        lease = loop.lease("modelyard-permissions")
+        assert await lease.acquire(10)
+        tick = await run_tick(loop)
+        assert set(tick.outcome.scaled) == {(served.namespace, "llama"), (served.namespace, "ordered")}
+        assert not tick.outcome.errors
+        assert list(tick.bindings.scaled.values()) == [(1, 3)]
+        assert not tick.bindings.errors
+        # A status write with nothing new to remember reads the object first: edits until a tick has such a one.
+        for cost in range(11, 17):
+            edit = {"spec": {"variantCost": str(cost)}}
+            await served.cluster.merge_patch(VARIANTS, "llama", edit, served.namespace)
+            tick = await run_tick(loop)
+            assert tick.outcome.written
+            assert not tick.outcome.errors
+            if ("llmd.ai", "variantautoscalings", "get") in notes.needed:
+                break
+        for most in (5, 6, 7):
+            bounds = {"spec": {"scalingConfiguration": {"maxReplicas": most}}}
+            await served.cluster.merge_patch(BINDINGS, "bound", bounds, served.namespace)
+            tick = await run_tick(loop)
+            assert tick.bindings.written
+            assert not tick.bindings.errors
+        assert await lease.renew()
+        await lease.release()
+        noticed = asyncio.create_task(loop.wait_for_change(20))
+        while not noticed.done():
+            label = {"metadata": {"labels": {"edited": uuid.uuid4().hex}}}
+            await served.cluster.merge_patch(VARIANTS, "llama", label, served.namespace)
+            await asyncio.wait([noticed], timeout=0.5)
+        assert noticed.result()
+    # An Event that another process has told already is counted up.
+    about = {"kind": "ConfigMap", "apiVersion": "v1", "namespace": served.namespace, "name": "settings"}
+    for _ in range(2):
+        async with Cluster.connect(ClusterSettings(event_window=1e9)) as cluster:
+            await cluster.record_event(about, "Repeated", "the same, told by another process")
+
+    assert notes.forbidden == []
+    assert notes.needed == granted(AUTOSCALER)
+
+
+async def test_the_rights_are_enforced_here(served: ServedModel, accounts: dict[str, Path], notes: Notes) -> None:
+    await served.vary("llama")
+    async with Cluster.connect(ClusterSettings(kubeconfig=accounts[EXPORTER])) as cluster:
+        with pytest.raises(Forbidden):
+            await cluster.merge_patch(VARIANTS, "llama", {"metadata": {"labels": {"a": "b"}}}, served.namespace)
+    async with Cluster.connect(ClusterSettings(kubeconfig=accounts[AUTOSCALER])) as cluster:
+        with pytest.raises(Forbidden):
+            await cluster.list(CONFIG_MAPS, served.namespace)
+    assert len(notes.forbidden) == 2
+
+
+async def test_the_exporter_needs_exactly_its_rights(
+    served: ServedModel, prometheus_server: PrometheusServer, accounts: dict[str, Path], notes: Notes
+) -> None:
+    await served.deploy("llama", 2)
+    await served.vary("llama")
+    await ordered_workload(served)
+    await served.reported()
+    async with Loop(quick(prometheus_server.url, served.namespace)) as loop:
+        await run_tick(loop)
+    notes.account = str(accounts[EXPORTER])
+    async with Cluster.connect(ClusterSettings(kubeconfig=accounts[EXPORTER])) as cluster:
+        watch = Fleetwatch(cluster)
+        running = asyncio.create_task(watch.run())
+        try:
+
+            def complete() -> bool:
+                assert not running.done(), running.exception()
+                mine = [r for variant, r in watch.published() if variant.key.namespace == served.namespace]
+                return len(mine) == 2 and None not in mine and notes.needed == granted(EXPORTER)
+
+            await eventually(complete, f"both variants with their replicas, using {granted(EXPORTER)}")
+        finally:
+            running.cancel()
+            await asyncio.wait([running])
+    assert notes.forbidden == []
+
+
+async def test_the_exporters_command_and_probe_work_as_its_account(
+    served: ServedModel, prometheus_server: PrometheusServer, accounts: dict[str, Path]
+) -> None:
+    await served.deploy("llama", 2)
+    await served.vary("llama")
+    await served.reported()
+    async with Loop(quick(prometheus_server.url, served.namespace)) as loop:
+        await run_tick(loop)
+    (container,) = documents("exporter.yaml")[0]["spec"]["template"]["spec"]["containers"]
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    here = {"0.0.0.0": "127.0.0.1", "8080": str(port)}
+    command = [here.get(word, word) for word in (*container["command"], *container["args"])]
+    assert command[0] == "modelyard"
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "modelyard.cli.main", *command[1:]),
+        env={**os.environ, "KUBECONFIG": str(accounts[EXPORTER])},
+    )
+    base = f"http://127.0.0.1:{port}"
+    health = base + container["readinessProbe"]["httpGet"]["path"]
+    try:
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as session:
+
+            async def ready() -> bool:
+                try:
+                    async with session.get(health) as answer:
+                        return answer.status == 200
+                except aiohttp.ClientConnectionError:
+                    return False
+
+            await eventually(ready, "the exporter is ready")
+            async with session.get(f"{base}/metrics") as answer:
+                text = await answer.text()
+    finally:
+        process.terminate()
+        async with asyncio.timeout(20):
+            code = await process.wait()
+    assert code == 0
+    assert (
+        f'wva_desired_replicas{{accelerator_type="H100",namespace="{served.namespace}",variant_name="llama"}}' in text
+    )

@@ -1,0 +1,361 @@
+"""Waiting requests for a model at zero are noticed between ticks: real pools, metrics pages and Prometheus."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+from fleet_fixture import Gauges, ServedModel, eventually, quick, ready_status
+from prometheus_server import PrometheusServer, free_port
+
+from modelyard.autoscaling.fleet import Fleet
+from modelyard.autoscaling.live.collect import Selection, VariantCache, collect
+from modelyard.autoscaling.live.tick import Loop
+from modelyard.autoscaling.live.wake import WakeWatch, first_of
+from modelyard.cluster import CRDS, DEPLOYMENTS, PODS, SERVICES, AlreadyExists, Cluster
+from modelyard.metrics.client import Prometheus, PrometheusError, PrometheusSettings
+from modelyard.metrics.signals import LastSeen
+from modelyard.objects import Key
+
+pytestmark = pytest.mark.integration
+
+QUICK = 0.1
+NO_PROMETHEUS = PrometheusError("none in this test")
+GROUPS = {"inference.networking.k8s.io": "v1", "inference.networking.x-k8s.io": "v1alpha2"}
+
+
+class Picker:
+    """The metrics page of an endpoint picker."""
+
+    def __init__(self) -> None:
+        self.queue: dict[str, float] = {}
+        self.status = 200
+        self.pause = 0.0
+        self.authorization: str | None = None
+        self.asked = 0
+        picker = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                picker.asked += 1
+                picker.authorization = self.headers.get("Authorization")
+                time.sleep(picker.pause)
+                lines = [
+                    f"inference_extension_flow_control_queue_size{{target_model_name={json.dumps(model)}}} {value}\n"
+                    for model, value in picker.queue.items()
+                ]
+                self.send_response(picker.status)
+                self.end_headers()
+                self.wfile.write("".join(["# TYPE up gauge\nup 1\n", *lines]).encode())
+
+            def log_message(self, *_: Any) -> None:
+                return
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.port = self._server.server_port
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def picker() -> Iterator[Picker]:
+    server = Picker()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="module")
+async def pools(control_plane_cluster: Cluster) -> AsyncIterator[Cluster]:
+    """Both API versions of InferencePool, with schemas that take anything."""
+    anything = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    for group, version in GROUPS.items():
+        name = f"inferencepools.{group}"
+        crd = {
+            "apiVersion": "apiextensions.k8s.io/v1",
+            "kind": "CustomResourceDefinition",
+            "metadata": {
+                "name": name,
+                "annotations": {"api-approved.kubernetes.io": "unapproved, for tests"},
+            },
+            "spec": {
+                "group": group,
+                "scope": "Namespaced",
+                "names": {"plural": "inferencepools", "singular": "inferencepool", "kind": "InferencePool"},
+                "versions": [{"name": version, "served": True, "storage": True, "schema": anything}],
+            },
+        }
+        with contextlib.suppress(AlreadyExists):
+            await control_plane_cluster.create(CRDS, crd)
+
+        async def established(name: str = name) -> bool:
+            status = (await control_plane_cluster.get(CRDS, name)).get("status") or {}
+            return any(c["type"] == "Established" and c["status"] == "True" for c in status.get("conditions") or ())
+
+        await eventually(established, f"{name} is served")
+    yield control_plane_cluster
+    for group in GROUPS:
+        await control_plane_cluster.delete(CRDS, f"inferencepools.{group}", missing_ok=True)
+
+
+async def make_pool(
+    cluster: Cluster, namespace: str, port: int, group: str, app: str = "llama", named: bool = False
+) -> None:
+    """A pool for ``app``, the Service of its picker, and one Ready picker pod on this machine."""
+    if group.endswith("x-k8s.io"):
+        spec: dict[str, Any] = {"selector": {"app": app}, "extensionRef": {"name": "epp"}, "targetPortNumber": 8000}
+    else:
+        spec = {
+            "selector": {"matchLabels": {"app": app}},
+            "endpointPickerRef": {"name": "epp", "port": {"number": 9002}},
+        }
+    kind = await cluster.resolve(f"{group}/{GROUPS[group]}", "InferencePool")
+    await cluster.create(
+        kind,
+        {
+            "apiVersion": f"{group}/{GROUPS[group]}",
+            "kind": "InferencePool",
+            "metadata": {"name": "pool", "namespace": namespace},
+            "spec": spec,
+        },
+        namespace,
+    )
+    ports = [
+        {"name": "grpc", "port": 9002, "targetPort": 9002},
+        {"name": "http-metrics", "port": 9090, "targetPort": "metrics" if named else port},
+    ]
+    await cluster.create(
+        SERVICES,
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {"name": "epp", "namespace": namespace},
+            "spec": {"selector": {"app": "epp"}, "ports": ports},
+        },
+        namespace,
+    )
+    container = {
+        "name": "epp",
+        "image": "example.invalid/epp",
+        "ports": [{"name": "metrics", "containerPort": port}],
+    }
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "epp", "namespace": namespace, "labels": {"app": "epp"}},
+        "spec": {"containers": [container]},
+    }
+    await cluster.create(PODS, pod, namespace)
+    await cluster.merge_patch(PODS, "epp", ready_status(time.time()), namespace, subresource="status")
+
+
+async def asleep(served: ServedModel, name: str = "llama", **annotations: str) -> None:
+    """A model scaled to zero."""
+    await served.deploy(name, 0)
+    await served.vary(name, annotations=annotations)
+
+
+async def fleet_of(served: ServedModel, prometheus_url: str = "") -> Fleet:
+    """What a tick sees before anybody is asked who waits: a whole tick of the loop asks that itself."""
+    url = prometheus_url or f"http://127.0.0.1:{free_port()}"
+    settings = quick(url, served.namespace).model_copy(update={"prometheus_timeout": 2 if prometheus_url else 0.2})
+    async with Loop(settings) as loop:
+        selection = Selection((served.namespace,))
+        return await collect(loop.cluster, loop.prometheus, loop.policy, selection, VariantCache(), LastSeen())
+
+
+@pytest.mark.parametrize("group", sorted(GROUPS))
+async def test_a_picker_with_waiting_requests_ends_the_wait_and_tells_the_tick(
+    served: ServedModel, pools: Cluster, picker: Picker, group: str
+) -> None:
+    await asleep(served)
+    await make_pool(pools, served.namespace, picker.port, group, named=group == "inference.networking.k8s.io")
+    key = Key(served.namespace, "llama")
+    fleet = await fleet_of(served)
+    async with WakeWatch(pools, NO_PROMETHEUS, interval=QUICK, token="Bearer secret") as wakes:
+        assert not await wakes.wait(0.3), "nothing is known yet"
+        assert picker.asked == 0
+        assert (await wakes.complete(fleet)).signals.wake == {key: 0}
+        assert picker.authorization == "Bearer secret"
+        assert not await wakes.wait(0.5), "nobody waits"
+        asked = picker.asked
+        assert asked > 1
+
+        waiting = asyncio.create_task(wakes.wait(60))
+        await asyncio.sleep(0.2)
+        picker.queue = {"other": 4, "llama": 3}
+        assert await asyncio.wait_for(waiting, 20)
+        assert (await wakes.complete(fleet)).signals.wake == {key: 3}
+
+        assert not await wakes.wait(0.5), "the tick knows of this demand"
+        picker.queue = {}
+        assert not await wakes.wait(0.5)
+        picker.queue = {"llama": 1}
+        assert await wakes.wait(20), "new demand"
+
+        await pools.write_scale(DEPLOYMENTS, "llama", served.namespace, 1)
+        awake = await fleet_of(served)
+        assert (await wakes.complete(awake)).signals == awake.signals
+        asked = picker.asked
+        assert not await wakes.wait(0.5)
+        assert picker.asked == asked, "nothing is at zero, nobody is asked"
+
+
+async def test_a_picker_is_asked_once_for_all_the_variants_of_its_pool(
+    served: ServedModel, pools: Cluster, picker: Picker
+) -> None:
+    await asleep(served)
+    await make_pool(pools, served.namespace, picker.port, "inference.networking.k8s.io")
+    await served.vary("second", target="llama")
+    picker.queue = {"llama": 2}
+    async with WakeWatch(pools, NO_PROMETHEUS, interval=60) as wakes:
+        fleet = await wakes.complete(await fleet_of(served))
+    assert fleet.signals.wake == {Key(served.namespace, name): 2 for name in ("llama", "second")}
+    assert picker.asked == 1
+
+
+async def test_pools_of_other_namespaces_and_other_pods_do_not_count(
+    served: ServedModel, pools: Cluster, picker: Picker
+) -> None:
+    await asleep(served)
+    await make_pool(pools, served.namespace, picker.port, "inference.networking.k8s.io", app="mistral")
+    picker.queue = {"llama": 2}
+    async with WakeWatch(pools, NO_PROMETHEUS, interval=QUICK) as wakes:
+        fleet = await wakes.complete(await fleet_of(served))
+        assert fleet.signals.wake == {}
+        assert not await wakes.wait(0.3)
+    assert picker.asked == 0
+
+
+async def test_a_failing_picker_is_named_and_asked_less_and_less(
+    served: ServedModel, pools: Cluster, picker: Picker
+) -> None:
+    await asleep(served)
+    await make_pool(pools, served.namespace, picker.port, "inference.networking.k8s.io")
+    picker.status = 401
+    fleet = await fleet_of(served)
+    async with WakeWatch(pools, NO_PROMETHEUS, interval=QUICK) as wakes:
+        first = await wakes.complete(fleet)
+        (problem,) = [text for text in first.signals.partial_errors if "InferencePool" in text]
+        assert f"{served.namespace}/pool" in problem
+        assert "HTTP status 401" in problem
+        assert "EPP_METRIC_READER_BEARER_TOKEN" in problem
+        assert first.signals.wake == {}, "not known is not zero"
+        assert not await wakes.wait(2)
+        assert picker.asked <= 6, "0.1, 0.2, 0.4 ... seconds apart"
+        picker.status, picker.queue = 200, {"llama": 1}
+        assert await wakes.wait(20)
+
+
+async def test_a_picker_that_hangs_delays_nobody_else(
+    served: ServedModel, pools: Cluster, picker: Picker, prometheus_server: PrometheusServer
+) -> None:
+    await asleep(served, **{"modelyard.dev/wake-query": "2"})
+    await make_pool(pools, served.namespace, picker.port, "inference.networking.k8s.io")
+    fleet = await fleet_of(served)
+    async with (
+        Prometheus(PrometheusSettings(base_url=prometheus_server.url, timeout=5)) as prometheus,
+        WakeWatch(pools, prometheus, interval=QUICK) as wakes,
+    ):
+        await wakes.complete(fleet)
+        picker.pause = 30
+        await asyncio.sleep(2 * QUICK)
+        begun = asyncio.get_running_loop().time()
+        assert await wakes.wait(60)
+        assert asyncio.get_running_loop().time() - begun < 20
+        assert (await wakes.complete(fleet)).signals.wake[Key(served.namespace, "llama")] == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [("service", "does not exist"), ("port", 'no port whose name contains "metric"')],
+)
+async def test_a_picker_that_is_not_set_up_is_explained(
+    served: ServedModel, pools: Cluster, picker: Picker, change: str, said: str
+) -> None:
+    await asleep(served)
+    await make_pool(pools, served.namespace, picker.port, "inference.networking.k8s.io")
+    if change == "service":
+        await pools.delete(SERVICES, "epp", served.namespace)
+    else:
+        ports = {"spec": {"ports": [{"name": "grpc", "port": 9002}]}}
+        await pools.merge_patch(SERVICES, "epp", ports, served.namespace)
+    async with WakeWatch(pools, NO_PROMETHEUS, interval=QUICK) as wakes:
+        fleet = await wakes.complete(await fleet_of(served))
+    (problem,) = [text for text in fleet.signals.partial_errors if "InferencePool" in text]
+    assert f"{served.namespace}/epp" in problem
+    assert said in problem
+
+
+async def test_a_cluster_without_pools_is_no_error(served: ServedModel, control_plane_cluster: Cluster) -> None:
+    await asleep(served)
+    before = await fleet_of(served)
+    async with WakeWatch(control_plane_cluster, NO_PROMETHEUS, interval=QUICK) as wakes:
+        assert await wakes.complete(before) is before
+
+
+async def test_expressions_and_the_gateway_queue_are_watched_in_prometheus(
+    served: ServedModel, control_plane_cluster: Cluster, prometheus_server: PrometheusServer
+) -> None:
+    model = f"org/{served.namespace}"
+    await served.deploy("llama", 0)
+    await served.vary("llama", model=model)
+    query = f"pending_{served.namespace.replace('-', '_')}"
+    await asleep(served, "by-query", **{"modelyard.dev/wake-query": query})
+    await asleep(served, "broken", **{"modelyard.dev/wake-query": "sum("})
+    page = Gauges(model, None, None, None, None)
+    served.source.pods[served.namespace, "epp"] = page
+
+    fleet = await fleet_of(served, prometheus_server.url)
+    assert fleet.signals.wake == {}
+    (problem,) = fleet.signals.partial_errors
+    assert f"VariantAutoscaling {served.namespace}/broken" in problem
+
+    async with (
+        Prometheus(PrometheusSettings(base_url=prometheus_server.url, timeout=5)) as prometheus,
+        WakeWatch(control_plane_cluster, prometheus, interval=QUICK) as wakes,
+    ):
+        await wakes.complete(fleet)
+        page.raw = [f"{query} 3"]
+        assert await wakes.wait(30)
+        told = await wakes.complete(fleet)
+        assert told.signals.wake == {Key(served.namespace, "by-query"): 3}
+
+        page.raw += [f'inference_extension_flow_control_queue_size{{target_model_name="{model}"}} 5']
+        assert await wakes.wait(60)
+        assert (await wakes.complete(fleet)).signals.gateway_queue[model] == 5
+
+    fleet = await fleet_of(served, prometheus_server.url)
+    assert fleet.signals.wake == {Key(served.namespace, "by-query"): 3}
+    assert fleet.signals.gateway_queue[model] == 5
+    async with (
+        Prometheus(PrometheusSettings(base_url=prometheus_server.url, timeout=5)) as prometheus,
+        WakeWatch(control_plane_cluster, prometheus, interval=QUICK) as wakes,
+    ):
+        assert await wakes.complete(fleet) is fleet
+        assert not await wakes.wait(1), "this tick had it from its own queries"
+
+
+async def test_the_first_of_several_waits_ends_them_all() -> None:
+    ended: list[str] = []
+
+    async def wait(name: str, seconds: float, result: bool) -> bool:
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            ended.append(name)
+        return result
+
+    assert await first_of(wait("late", 60, True), wait("early", 0.01, False), wait("middle", 0.05, True))
+    assert sorted(ended) == ["early", "late", "middle"]
+    assert not await first_of(wait("a", 0, False), wait("b", 0, False))

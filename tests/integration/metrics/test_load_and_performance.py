@@ -1,0 +1,347 @@
+"""The queries of load and performance against a real Prometheus that watched engines of several kinds at work."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+from fleet_fixture import Gauges, MetricSource, steadily
+from prometheus_server import PrometheusServer, free_port
+
+from modelyard.metrics.client import Prometheus, PrometheusError, PrometheusSettings
+from modelyard.metrics.loads import LoadHistory
+from modelyard.metrics.queries import offered_load
+from modelyard.metrics.signals import read_signals
+from modelyard.metrics.values import PodPerformance, Signals
+from modelyard.metrics.wake import read_expressions
+from modelyard.objects import Key
+
+pytestmark = pytest.mark.integration
+
+WINDOW = 4.0
+NAN = math.nan
+
+
+def histogram(name: str, per_second: float, mean: float) -> dict[str, Any]:
+    return {f"{name}_sum": steadily(per_second * mean), f"{name}_count": steadily(per_second)}
+
+
+def engines() -> dict[tuple[str, str], Gauges]:
+    """One namespace per case; the model is always ``m``."""
+    cache = 'vllm:cache_config_info{{namespace="{}",pod="p",engine="{}",num_gpu_blocks="{}",block_size="16"}} 1'
+    vllm = {
+        **histogram("vllm:request_prompt_tokens", 5, 512),
+        **histogram("vllm:request_generation_tokens", 5, 128),
+        **histogram("vllm:time_to_first_token_seconds", 5, 0.25),
+        **histogram("vllm:inter_token_latency_seconds", 600, 0.02),
+        **histogram("vllm:time_per_output_token_seconds", 600, 0.9),
+        "vllm:prefix_cache_hits_total": steadily(30),
+        "vllm:prefix_cache_queries_total": steadily(120),
+    }
+    sglang = {
+        "sglang:token_usage": 0.4,
+        "sglang:num_requests_total": steadily(6),
+        "sglang:num_running_reqs": 3.0,
+        "sglang:num_queue_reqs": steadily(2),
+        "sglang:prompt_tokens_total": steadily(600),
+        "sglang:generation_tokens_total": steadily(300),
+        "sglang:cached_tokens_total": steadily(150),
+        "sglang:max_total_num_tokens": 250000.0,
+        **histogram("sglang:time_to_first_token_seconds", 6, 0.1),
+        **histogram("sglang:inter_token_latency_seconds", 300, 0.01),
+    }
+    older = {
+        "vllm:gpu_cache_usage_perc": 0.2,
+        **histogram("vllm:request_prompt_tokens", 0, 1),
+        **histogram("vllm:time_per_output_token_seconds", 100, 0.03),
+    }
+    return {
+        ("plain", "p"): Gauges("m", finished=steadily(4), waiting=2, running=8),
+        ("saturated", "p"): Gauges(
+            "m",
+            finished=steadily(5),
+            waiting=steadily(3),
+            running=16,
+            more=vllm,
+            raw=[cache.format("saturated", 0, 1000), cache.format("saturated", 1, 1000)],
+        ),
+        ("fresh", "p"): Gauges("m", finished=None, waiting=None, running=steadily(2)),
+        ("draining", "p"): Gauges("m", finished=steadily(1), waiting=steadily(-10, 1000), running=16),
+        ("odd", "p"): Gauges("m", finished=steadily(4), waiting=NAN, running=NAN),
+        ("odd", "q"): Gauges("m", finished=steadily(1), waiting=0, running=math.inf),
+        ("sglang", "p"): Gauges("m", kv=None, waiting=None, running=None, finished=None, more=sglang),
+        ("older", "p"): Gauges("m", kv=None, finished=0, more=older, raw=[cache.format("older", 0, "None")]),
+        ("mute", "p"): Gauges("m", waiting=None, running=None, finished=None),
+    }
+
+
+@dataclass
+class Served:
+    """A Prometheus that has watched the engines for a while."""
+
+    source: MetricSource
+    url: str
+
+
+@pytest.fixture(scope="module")
+async def engines_at_work(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
+    source = MetricSource()
+    source.pods.update(engines())
+    server = PrometheusServer(tmp_path_factory.mktemp("prometheus"), free_port(), source.address)
+    server.start()
+    async with Prometheus(PrometheusSettings(base_url=server.url, timeout=10)) as prometheus:
+        async with asyncio.timeout(60):
+            while True:
+                answer = await prometheus.query(
+                    'count_over_time(vllm:num_requests_running{namespace="plain"}[1m])', "a test"
+                )
+                if answer and (answer[0].value or 0) >= 2 * WINDOW + 4:
+                    break
+                await asyncio.sleep(0.2)
+    yield Served(source, server.url)
+    server.kill()
+    source.close()
+
+
+@pytest.fixture
+async def prometheus(engines_at_work: Served) -> AsyncIterator[Prometheus]:
+    async with Prometheus(PrometheusSettings(base_url=engines_at_work.url, timeout=10)) as client:
+        yield client
+
+
+async def read(prometheus: Prometheus, history: LoadHistory | None = None, **options: Any) -> Signals:
+    return await read_signals(prometheus, peak_window=2, load_window=WINDOW, loads=history, **options)
+
+
+async def test_offered_load_is_completions_plus_what_piles_up(prometheus: Prometheus) -> None:
+    signals = await read(prometheus, LoadHistory(20, 0.5))
+    assert signals.error is None
+    assert not signals.partial_errors
+    loads = {namespace: load.arrivals for (namespace, _), load in signals.loads.items()}
+    near = pytest.approx
+    assert loads["plain"] == near(4, rel=0.15)
+    assert loads["saturated"] == near(8, rel=0.15), "completions are flat at 5/s, the queue grows by 3/s"
+    assert loads["fresh"] == near(2, rel=0.15), "no request finished yet, so there is no counter"
+    assert loads["draining"] == 0, "never negative"
+    assert loads["odd"] == near(5, rel=0.15), "NaN and infinity are left out, of one pod and of one part"
+    assert loads["sglang"] == near(8, rel=0.15)
+    assert "mute" not in loads, "missing is not zero"
+
+
+async def test_a_model_that_vanishes_has_no_load_but_a_past(prometheus: Prometheus, engines_at_work: Served) -> None:
+    history = LoadHistory(60, 0.5)
+    engines_at_work.source.pods["gone", "p"] = Gauges("m", finished=steadily(3))
+    try:
+        async with asyncio.timeout(30):
+            while ("gone", "m") not in (await read(prometheus, history)).loads:
+                await asyncio.sleep(0.2)
+    finally:
+        del engines_at_work.source.pods["gone", "p"]
+    async with asyncio.timeout(30):
+        while (await read(prometheus, history)).loads["gone", "m"].arrivals is not None:
+            await asyncio.sleep(0.2)
+    assert (await read(prometheus, history)).loads["gone", "m"].history
+
+
+async def test_the_past_is_measured_again_after_a_restart_and_a_quiet_tick_asks_nothing_more(
+    prometheus: Prometheus,
+) -> None:
+    before = prometheus.queries
+    await read(prometheus)
+    without = prometheus.queries - before
+
+    history = LoadHistory(20, 0.5)
+    before = prometheus.queries
+    first = (await read(prometheus, history)).loads["saturated", "m"]
+    assert prometheus.queries - before == without + 2, "the load itself, and its past once"
+    assert len(first.history) > 4
+    assert [at for at, _ in first.history] == sorted({at for at, _ in first.history})
+    assert first.history[-1][1] == first.arrivals
+    assert first.history[-2][1] == pytest.approx(8, rel=0.15)
+
+    before = prometheus.queries
+    second = (await read(prometheus, history)).loads["saturated", "m"]
+    assert prometheus.queries - before == without + 1
+    assert len(second.history) == len(first.history) + 1
+
+
+async def test_a_gap_in_the_ticks_is_filled(prometheus: Prometheus) -> None:
+    now = [0.0]
+    begun = time.time()
+    history = LoadHistory(20, 0.5, clock=lambda: begun - 100 + now[0])
+    await read(prometheus, history)
+    now[0] = 100.0
+    before = prometheus.queries
+    filled = (await read(prometheus, history)).loads["saturated", "m"]
+    asked = prometheus.queries - before
+    assert len(filled.history) > 4
+    now[0] = 100.5
+    before = prometheus.queries
+    await read(prometheus, history)
+    assert prometheus.queries - before == asked - 1
+
+
+async def test_performance_of_each_engine_in_the_units_of_the_model(prometheus: Prometheus) -> None:
+    signals = await read(prometheus, performance_in=["saturated", "sglang", "older", "mute"])
+    assert not signals.partial_errors
+    found: dict[str, PodPerformance] = {one.namespace: one for one in signals.performance}
+    assert found.keys() == {"saturated", "sglang", "older", "mute"}, "and of no other namespace"
+
+    def near(value: float) -> Any:
+        return pytest.approx(value, rel=0.01)
+
+    busy = found["saturated"]
+    assert busy.completed == pytest.approx(5 * WINDOW, rel=0.15)
+    assert (busy.prompt_tokens, busy.output_tokens) == (near(512), near(128))
+    assert (busy.ttft, busy.itl) == (near(250), near(20)), "the newer name of the latency between tokens wins"
+    assert busy.kv_tokens == 2 * 1000 * 16, "two engines in one pod; the metric names no model"
+    assert busy.prefix_hit_rate == near(0.25)
+    sglang = found["sglang"]
+    assert sglang.completed == pytest.approx(6 * WINDOW, rel=0.15)
+    assert (sglang.prompt_tokens, sglang.output_tokens) == (near(100), near(50))
+    assert (sglang.ttft, sglang.itl) == (near(100), near(10))
+    assert sglang.kv_tokens == 250000
+    assert sglang.prefix_hit_rate == near(0.25)
+    older = found["older"]
+    assert older.completed == 0
+    assert older.prompt_tokens is None, "0/0 says nothing"
+    assert older.itl == near(30)
+    assert older.kv_tokens is None, "its cache has no size yet"
+    assert found["mute"].completed is None
+
+
+async def test_performance_is_asked_only_where_it_is_needed(prometheus: Prometheus) -> None:
+    before = prometheus.queries
+    assert (await read(prometheus)).performance == ()
+    usual = prometheus.queries - before
+    before = prometheus.queries
+    await read(prometheus, performance_in=["saturated"])
+    one = prometheus.queries - before
+    before = prometheus.queries
+    await read(prometheus, performance_in=["saturated", "sglang", "older", "plain"])
+    assert usual < one == prometheus.queries - before
+
+
+async def test_latencies_and_caches_are_asked_only_where_they_matter(prometheus: Prometheus) -> None:
+    both = ["saturated", "sglang"]
+    before = prometheus.queries
+    signals = await read(prometheus, performance_in=both, latency_in=["saturated"], caches_in=["sglang"])
+    asked = prometheus.queries - before
+    vllm, sglang = signals.performance
+    assert (vllm.ttft, vllm.itl) == (pytest.approx(250, rel=0.01), pytest.approx(20, rel=0.01))
+    assert (vllm.kv_tokens, vllm.prefix_hit_rate) == (None, None)
+    assert (sglang.ttft, sglang.itl) == (None, None)
+    assert sglang.kv_tokens == 250000
+    assert sglang.prefix_hit_rate == pytest.approx(0.25, rel=0.01)
+    before = prometheus.queries
+    (vllm, _) = (await read(prometheus, performance_in=both, latency_in=(), caches_in=())).performance
+    assert prometheus.queries - before == asked - 4
+    assert vllm.prompt_tokens == pytest.approx(512, rel=0.01)
+
+
+async def test_wake_expressions_of_any_form(prometheus: Prometheus) -> None:
+    before = prometheus.queries
+    found, problems = await read_expressions(
+        prometheus,
+        {
+            Key("a", "scalar"): "scalar(vector(3))",
+            Key("a", "number"): "2.5",
+            Key("a", "vector"): 'vllm:num_requests_running{namespace=~"plain|saturated"}',
+            Key("a", "same"): 'vllm:num_requests_running{namespace=~"plain|saturated"} ',
+            Key("a", "empty"): "nothing_of_that_name",
+            Key("a", "nan"): "vector(NaN)",
+            Key("b", "broken"): "sum(",
+            Key("b", "void"): " ",
+        },
+    )
+    assert found == {
+        Key("a", "scalar"): 3,
+        Key("a", "number"): 2.5,
+        Key("a", "vector"): 24,
+        Key("a", "same"): 24,
+    }
+    assert len(problems) == 2
+    assert "VariantAutoscaling b/broken" in problems[0]
+    assert "modelyard.dev/wake-query" in problems[0]
+    assert "b/void" in problems[1]
+    assert prometheus.queries - before == 6, "one question for two equal expressions, one attempt for a broken one"
+
+
+async def test_too_many_expressions_are_named(prometheus: Prometheus) -> None:
+    many = {Key("a", f"v{n}"): f"{n}" for n in range(5)}
+    found, problems = await read_expressions(prometheus, many, limit=3)
+    assert len(found) == 3
+    assert all("more than 3" in text for text in problems)
+    assert len(problems) == 2
+
+
+@dataclass
+class Broken:
+    """An HTTP server in the manner of Prometheus, of which some answers fail."""
+
+    failing: str
+    paths: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                outer.paths.append(self.path)
+                bad = outer.failing in self.path
+                result = [{"metric": {"namespace": "n", "model_name": "m"}, "value": [0, "2"]}]
+                body = b"no" if bad else json.dumps({"data": {"result": result}}).encode()
+                self.send_response(422 if bad else 200)
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: Any) -> None:
+                return
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+
+@pytest.fixture
+def broken(request: pytest.FixtureRequest) -> Iterator[Broken]:
+    server = Broken(request.param)
+    yield server
+    server.server.shutdown()
+    server.server.server_close()
+
+
+@pytest.mark.parametrize("broken", ["query_range"], indirect=True)
+async def test_a_past_that_cannot_be_read_is_named_and_not_asked_for_at_every_tick(broken: Broken) -> None:
+    history = LoadHistory(20, 0.5)
+    url = f"http://127.0.0.1:{broken.server.server_port}"
+    async with Prometheus(PrometheusSettings(base_url=url, timeout=5)) as prometheus:
+        first = await read(prometheus, history)
+        second = await read(prometheus, history)
+    assert any("load history" in text for text in first.partial_errors)
+    assert not second.partial_errors
+    assert sum("query_range" in path for path in broken.paths) == 1
+    assert [rate for _, rate in second.loads["n", "m"].history] == [2, 2]
+
+
+@pytest.mark.parametrize("broken", ["request_prompt_tokens"], indirect=True)
+async def test_a_failing_query_leaves_its_values_unknown(broken: Broken) -> None:
+    url = f"http://127.0.0.1:{broken.server.server_port}"
+    async with Prometheus(PrometheusSettings(base_url=url, timeout=5)) as prometheus:
+        signals = await read(prometheus, performance_in=["n"])
+    assert signals.error is None
+    assert [text for text in signals.partial_errors if "prompt tokens" in text]
+
+
+async def test_an_unreachable_server_says_so_for_ranges_too() -> None:
+    settings = PrometheusSettings(base_url=f"http://127.0.0.1:{free_port()}", timeout=1, attempts=1)
+    async with Prometheus(settings) as prometheus:
+        with pytest.raises(PrometheusError, match="connection failed"):
+            await prometheus.query_range(offered_load(4), "load history", 0, 10, 1)

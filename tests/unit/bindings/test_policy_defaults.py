@@ -1,0 +1,113 @@
+"""Which behaviour a policy has when parts of it are left out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from modelyard.autoscaling.bindings.defaults import (
+    Defaults,
+    describe,
+    effective,
+    manifest,
+    metric_endpoint,
+    policy_report,
+    policy_view,
+)
+from modelyard.autoscaling.bindings.view import Behaviour, DirectionLimits, Panic
+from modelyard.resources.policies import AutoscalingPolicyBehavior
+from modelyard.resources.registry import AutoscalingPolicy, Target
+
+UP = DirectionLimits(4, 100, 60, "Or", 0)
+DOWN = DirectionLimits(0, 100, 60, "Or", 300)
+OFF = Panic(0, 0, 200, 0)
+SCHEMA_UP = DirectionLimits(1, 100, 15, "Or", 0)
+SCHEMA_DOWN = DirectionLimits(1, 100, 15, "Or", 300)
+
+
+def written(behaviour: dict[str, Any] | None) -> AutoscalingPolicy:
+    spec: dict[str, Any] = {"metrics": [{"metricName": "waiting", "targetValue": "500m"}]}
+    if behaviour is not None:
+        spec["behavior"] = behaviour
+    return AutoscalingPolicy.parse({"metadata": {"name": "p", "namespace": "ns", "generation": 4}, "spec": spec})
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (None, Behaviour(UP, DOWN, OFF)),
+        ({}, Behaviour(UP, DOWN, OFF)),
+        ({"scaleUp": {"stablePolicy": {"instances": 2}}}, Behaviour(DirectionLimits(2, 100, 15, "Or", 0), DOWN, OFF)),
+        ({"scaleDown": {}}, Behaviour(UP, SCHEMA_DOWN, OFF)),
+        (
+            {"scaleDown": {"percent": 10, "selectPolicy": "And", "stabilizationWindow": "0s"}},
+            Behaviour(UP, DirectionLimits(1, 10, 15, "And", 0), OFF),
+        ),
+        ({"scaleUp": {}}, Behaviour(UP, DOWN, OFF)),
+        ({"scaleUp": {"stablePolicy": {}}}, Behaviour(SCHEMA_UP, DOWN, OFF)),
+        ({"scaleUp": {"panicPolicy": {"period": "0s"}}}, Behaviour(UP, DOWN, Panic(1000, 0, 200, 60))),
+    ],
+    ids=["absent", "empty", "up given", "down empty", "down given", "up empty", "stable empty", "panic given"],
+)
+def test_written_policies(given: dict[str, Any] | None, expected: Behaviour) -> None:
+    assert effective(written(given).spec) == expected
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        None,
+        {"scaleUp": {"stablePolicy": {}, "panicPolicy": {"period": "0s"}}, "scaleDown": {}},
+    ],
+    ids=["as a user of a Model writes it", "as it is then stored"],
+)
+def test_the_defaults_of_a_model_owned_policy(given: dict[str, Any] | None) -> None:
+    expected = Behaviour(SCHEMA_UP, SCHEMA_DOWN, Panic(1000, 0, 200, 60))
+    assert effective(written(given).spec, Defaults.MODEL) == expected
+    assert given is None or effective(written(given).spec) == expected
+
+
+def test_what_is_shown_is_a_valid_behaviour_and_means_the_same() -> None:
+    for behaviour in (None, {"scaleUp": {"panicPolicy": {"period": "15s", "panicModeHold": "90s"}}}):
+        policy = written(behaviour)
+        shown = AutoscalingPolicyBehavior.model_validate(manifest(effective(policy.spec)))
+        again = policy.spec.model_copy(update={"behavior": shown})
+        assert effective(again) == effective(policy.spec)
+
+
+def test_the_behaviour_in_words() -> None:
+    assert describe(effective(written(None).spec)) == (
+        "up by the larger of 4 or 100 % per 60 s, no delay; down by the larger of 0 or 100 % per 60 s, after 300 s; "
+        "panic off"
+    )
+    conditions, shown = policy_report(written({"scaleDown": {"selectPolicy": "And"}}), (), 5.0)
+    assert conditions[0].type == "Ready"
+    assert "down by the smaller of 1 or 100 % per 15 s" in conditions[0].message
+    assert conditions[0].observed_generation == 4
+    assert shown["scaleDown"] == {
+        "instances": 1,
+        "percent": 100,
+        "period": "15s",
+        "selectPolicy": "And",
+        "stabilizationWindow": "5m0s",
+    }
+
+
+def test_view_of_a_policy() -> None:
+    view = policy_view(written(None))
+    assert (str(view.key), view.generation, view.tolerance_percent) == ("ns/p", 4, 10)
+    assert view.targets == {"waiting": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, ("/metrics", 8100)),
+        ({"metricEndpoint": {}}, ("/metrics", 8100)),
+        ({"metricEndpoint": {"port": 8000}}, ("/metrics", 8000)),
+        ({"metricEndpoint": {"uri": "/m"}}, ("/m", 8100)),
+    ],
+)
+def test_metric_endpoint(given: dict[str, Any], expected: tuple[str, int]) -> None:
+    assert metric_endpoint(Target.model_validate({"targetRef": {"name": "w"}, **given})) == expected

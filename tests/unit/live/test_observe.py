@@ -1,0 +1,252 @@
+"""Kubernetes objects into the fleet's plain values."""
+
+import pytest
+
+from modelyard.autoscaling.fleet import SLOSpec
+from modelyard.autoscaling.live import observe
+from modelyard.objects import OwnerRef, TargetRef, WorkloadId, parse
+
+
+@pytest.mark.parametrize(
+    ("containers", "gpus"),
+    [
+        ([{"resources": {"requests": {"nvidia.com/gpu": "2"}}}], (2, "nvidia.com/gpu")),
+        ([{"resources": {"limits": {"amd.com/gpu": 4}}}], (4, "amd.com/gpu")),
+        ([{"resources": {"requests": {"nvidia.com/gpu": "1"}, "limits": {"nvidia.com/gpu": "1"}}}],
+         (1, "nvidia.com/gpu")),
+        ([{"resources": {"requests": {"nvidia.com/gpu": "1"}}}, {"resources": {"requests": {"intel.com/gpu": "1"}}}],
+         (2, "nvidia.com/gpu")),
+        ([{}], (0, "")),
+        ([{"resources": {"requests": {"nvidia.com/gpu": "many"}}}], (0, "")),
+    ],
+)  # fmt: skip
+def test_gpus_of_a_template(containers: list[dict[str, object]], gpus: tuple[int, str]) -> None:
+    assert parse.template_gpus({"containers": containers}) == gpus
+
+
+def test_a_pod_holds_the_larger_of_init_and_regular_containers() -> None:
+    one = {"resources": {"requests": {"nvidia.com/gpu": "1"}}}
+    four = {"resources": {"requests": {"nvidia.com/gpu": "4"}}}
+    assert parse.pod_gpus({"containers": [one, one], "initContainers": [four]}) == 4
+    assert parse.pod_gpus({"containers": [four, one], "initContainers": [four]}) == 5
+
+
+def pod_body(**status: object) -> dict[str, object]:
+    return {
+        "metadata": {
+            "name": "p",
+            "namespace": "n",
+            "uid": "u",
+            "creationTimestamp": "2026-11-21T00:00:00Z",
+            "ownerReferences": [
+                {"kind": "Other", "name": "o", "apiVersion": "v1", "uid": "1"},
+                {"kind": "ReplicaSet", "name": "rs", "apiVersion": "apps/v1", "uid": "2", "controller": True},
+            ],
+        },
+        "spec": {"nodeName": "node"},
+        "status": status,
+    }
+
+
+def test_a_ready_pod_says_since_when_and_a_deleted_one_is_not_ready() -> None:
+    ready = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-11-21T00:01:00Z"}
+    pod = parse.pod(pod_body(conditions=[ready], phase="Running"))
+    assert pod.ready
+    assert pod.ready_since == pod.created + 60
+    assert pod.owner == OwnerRef("apps/v1", "ReplicaSet", "rs", "2")
+    body = pod_body(conditions=[ready])
+    body["metadata"]["deletionTimestamp"] = "2026-11-21T00:02:00Z"  # type: ignore[index]
+    assert not parse.pod(body).ready
+
+
+def test_an_unschedulable_pod_says_why() -> None:
+    scheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/5 nodes"}
+    assert parse.pod(pod_body(conditions=[scheduled])).unschedulable == "0/5 nodes"
+
+
+def test_a_group_workload_counts_gpus_per_group() -> None:
+    pod = {"spec": {"containers": [{"resources": {"limits": {"nvidia.com/gpu": "8"}}}]}}
+    body = {
+        "metadata": {"name": "big", "namespace": "n"},
+        "spec": {"replicas": 2, "leaderWorkerTemplate": {"size": 4, "workerTemplate": pod}},
+        "status": {"replicas": 2, "readyReplicas": 1},
+    }
+    workload = parse.workload(body, "leaderworkerset.x-k8s.io", "LeaderWorkerSet")
+    assert (workload.gpus, workload.pods_per_replica, workload.ready) == (32, 4, 1)
+
+
+def test_replicas_left_out_stay_unknown() -> None:
+    body = {"metadata": {"name": "w", "namespace": "n"}, "spec": {"template": {}}, "status": {}}
+    assert parse.workload(body, "apps", "Deployment").spec_replicas is None
+
+
+def test_single_valued_affinity_counts_as_wanted_node_label() -> None:
+    terms = [
+        {"matchExpressions": [{"key": "nvidia.com/gpu.product", "operator": "In", "values": ["NVIDIA-L40S-48GB"]}]}
+    ]
+    spec = {
+        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
+    }
+    assert parse.wanted_nodes(spec) == {"nvidia.com/gpu.product": "NVIDIA-L40S-48GB"}
+
+
+def test_an_hpa_made_by_keda_is_left_to_its_scaled_object() -> None:
+    hpa = {
+        "metadata": {"name": "keda-hpa-x", "namespace": "n"},
+        "spec": {"scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "w"}, "maxReplicas": 5},
+    }
+    consumer = observe.hpa(hpa)
+    assert consumer is not None
+    assert (consumer.minimum, consumer.maximum) == (1, 5)
+    assert consumer.target == WorkloadId("n", "apps", "Deployment", "w")
+    hpa["metadata"]["ownerReferences"] = [{"kind": "ScaledObject", "name": "x", "controller": True}]  # type: ignore[index]
+    assert observe.hpa(hpa) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "cost"), [("5", 5.0), ("5.5", 5.5), ("0", 0.0), (None, 10.0), ("-1", 10.0), ("abc", 10.0), ("nan", 10.0)]
+)
+def test_cost_falls_back_to_the_default(text: str | None, cost: float) -> None:
+    assert observe.cost_of(text) == cost
+
+
+def test_an_object_written_but_never_decided_has_no_desired_count() -> None:
+    body = {
+        "metadata": {"name": "v", "namespace": "n", "uid": "u", "resourceVersion": "1", "generation": 1},
+        "spec": {"scaleTargetRef": {"kind": "Deployment", "name": "w"}, "modelID": 'a"\\b'},
+        "status": {"desiredOptimizedAlloc": {"lastRunTime": None, "numReplicas": 0, "accelerator": ""}},
+    }
+    variant = observe.variant(body)
+    assert variant.status_replicas is None
+    assert variant.model_id == 'a"\\b'
+    body["status"]["desiredOptimizedAlloc"]["lastRunTime"] = "2026-11-21T00:00:00Z"  # type: ignore[index]
+    assert observe.variant(body).status_replicas == 0
+
+
+def test_damaged_memory_is_reported_and_never_fatal() -> None:
+    body = {
+        "metadata": {
+            "name": "v",
+            "namespace": "n",
+            "uid": "u",
+            "resourceVersion": "1",
+            "annotations": {"modelyard.dev/autoscaling-state": '{"relax_since": "soon"}'},
+        },
+        "spec": {"scaleTargetRef": {"kind": "Deployment", "name": "w"}, "modelID": "m"},
+    }
+    variant = observe.variant(body)
+    assert variant.memory.relax_since is None
+    assert variant.memory_problem is not None
+    assert "relax_since" in variant.memory_problem
+
+
+SLO_SPEC = {
+    "modelID": "llama",
+    "variantID": "org/llama-H100-2",
+    "accelerator": "H100",
+    "acceleratorCount": 2,
+    "sloClassRef": {"name": "classes", "key": "premium"},
+    "variantProfile": {
+        "maxBatchSize": 64,
+        "perfParms": {
+            "decodeParms": {"alpha": "6.958", "beta": "0.042"},
+            "prefillParms": {"gamma": "5.2", "delta": "0.1"},
+        },
+    },
+}
+
+
+def slo_body(**spec: object) -> dict[str, object]:
+    return {
+        "apiVersion": "llmd.ai/v1alpha1",
+        "kind": "VariantAutoscaling",
+        "metadata": {"name": "llama", "namespace": "n", "uid": "u", "resourceVersion": "1"},
+        "spec": {**SLO_SPEC, **spec},
+    }
+
+
+def test_the_slo_form_is_carried_as_written_and_scales_the_deployment_of_its_name() -> None:
+    variant = observe.variant(slo_body())
+    assert variant.form == "slo"
+    assert variant.problem is None
+    assert variant.target == TargetRef("apps/v1", "Deployment", "llama")
+    assert variant.slo == SLOSpec(
+        variant_id="org/llama-H100-2",
+        accelerator="H100",
+        accelerator_count=2,
+        class_name="classes",
+        class_key="premium",
+        decode={"alpha": "6.958", "beta": "0.042"},
+        prefill={"gamma": "5.2", "delta": "0.1"},
+        max_batch=64,
+    )
+
+
+def test_an_slo_object_may_name_its_workload() -> None:
+    reference = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "other"}
+    assert observe.variant(slo_body(scaleTargetRef=reference)).target == TargetRef("apps/v1", "StatefulSet", "other")
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"acceleratorCount": "two"},
+        {"variantProfile": {"maxBatchSize": 4}},
+        {"variantProfile": {"maxBatchSize": 4, "perfParms": "none"}},
+        {"variantProfile": [1]},
+        {"sloClassRef": None},
+    ],
+)
+def test_an_incomplete_slo_object_is_kept_with_what_is_wrong(broken: dict[str, object]) -> None:
+    variant = observe.variant(slo_body(**broken))
+    assert variant.problem is not None
+    assert next(iter(broken)) in variant.problem
+
+
+def test_what_the_status_says_of_the_present_is_carried() -> None:
+    current = {"variantID": "v", "accelerator": "H100", "numReplicas": 2, "maxBatch": 64, "variantCost": "20.00"}
+    body = {**slo_body(), "status": {"currentAlloc": current}}
+    assert observe.variant(body).status_current == current
+    assert observe.variant(slo_body()).status_current is None
+
+
+def test_the_saturation_form_has_no_slo_part() -> None:
+    body = slo_body()
+    body["spec"] = {"scaleTargetRef": {"kind": "Deployment", "name": "w"}, "modelID": "m"}
+    variant = observe.variant(body)
+    assert (variant.form, variant.slo) == ("saturation", None)
+
+
+ENGINE = {"command": ["vllm", "serve"], "args": ["--max-num-seqs", "64"]}
+ON_GPU = {**ENGINE, "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+
+
+@pytest.mark.parametrize(
+    ("containers", "words"),
+    [
+        ([ENGINE], ("vllm", "serve", "--max-num-seqs", "64")),
+        ([{"command": ["sidecar"]}, ON_GPU], ("vllm", "serve", "--max-num-seqs", "64")),
+        ([{"args": ["--first"]}, {"args": ["--second"]}], ("--first",)),
+        ([{"args": [8000]}], ("8000",)),
+        ([{}], ()),
+        ([], ()),
+    ],
+)
+def test_the_command_line_of_the_engine(containers: list[dict[str, object]], words: tuple[str, ...]) -> None:
+    template = {"spec": {"containers": containers}}
+    body = {"metadata": {"name": "w", "namespace": "n"}, "spec": {"template": template}}
+    assert parse.workload(body, "apps", "Deployment").engine_args == words
+
+
+def test_the_leader_of_a_group_has_the_command_line() -> None:
+    groups = {
+        "size": 2,
+        "leaderTemplate": {"spec": {"containers": [ON_GPU]}},
+        "workerTemplate": {"spec": {"containers": [{"command": ["worker"]}]}},
+    }
+    body = {"metadata": {"name": "w", "namespace": "n"}, "spec": {"leaderWorkerTemplate": groups}}
+    workload = parse.workload(body, "leaderworkerset.x-k8s.io", "LeaderWorkerSet")
+    assert workload.engine_args == ("vllm", "serve", "--max-num-seqs", "64")
+    del groups["leaderTemplate"]
+    workload = parse.workload(body, "leaderworkerset.x-k8s.io", "LeaderWorkerSet")
+    assert workload.engine_args == ("worker",)

@@ -1,0 +1,76 @@
+"""InferencePools of both API versions, and the queue on a picker's metrics page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from modelyard.autoscaling.live.pickers import PickerError, Pool, pool, pool_of, queues
+from modelyard.objects import Key
+
+
+def body(**spec: Any) -> dict[str, Any]:
+    return {"metadata": {"name": "pool", "namespace": "chat"}, "spec": spec}
+
+
+@pytest.mark.parametrize(
+    ("spec", "found"),
+    [
+        ({"selector": {"matchLabels": {"app": "llama"}}, "endpointPickerRef": {"name": "epp"}}, "epp"),
+        ({"selector": {"app": "llama"}, "extensionRef": {"name": "old", "kind": "Service"}}, "old"),
+        ({"selector": {"app": "llama"}, "endpointPickerRef": {"name": "epp", "kind": "Gateway"}}, None),
+        ({"selector": {}, "endpointPickerRef": {"name": "epp"}}, None),
+        ({"selector": {"app": "llama"}}, None),
+        ({}, None),
+    ],
+)
+def test_a_pool_of_either_version(spec: dict[str, Any], found: str | None) -> None:
+    expected = None if found is None else Pool(Key("chat", "pool"), {"app": "llama"}, found)
+    assert pool(body(**spec)) == expected
+
+
+@pytest.mark.parametrize(
+    ("namespace", "labels", "name"),
+    [
+        ("chat", {"app": "llama", "tier": "x"}, "one"),
+        ("chat", {"app": "llama"}, "one"),
+        ("chat", {"app": "other"}, None),
+        ("chat", {}, None),
+        ("elsewhere", {"app": "llama"}, "far"),
+    ],
+)
+def test_a_pool_serves_pods_of_its_own_namespace_with_all_its_labels(
+    namespace: str, labels: dict[str, str], name: str | None
+) -> None:
+    pools = (
+        Pool(Key("chat", "narrow"), {"app": "llama", "tier": "y"}, "epp"),
+        Pool(Key("chat", "one"), {"app": "llama"}, "epp"),
+        Pool(Key("chat", "two"), {"app": "llama"}, "epp"),
+        Pool(Key("elsewhere", "far"), {"app": "llama"}, "epp"),
+    )
+    found = pool_of(pools, namespace, labels)
+    assert (found.key.name if found else None) == name
+
+
+def test_the_queue_counts_for_the_target_model_else_for_the_model_asked_for() -> None:
+    page = """
+# HELP other something
+other{x="inference_extension_flow_control_queue_size"} 9
+this is no exposition at all {{{
+# TYPE inference_extension_flow_control_queue_size gauge
+inference_extension_flow_control_queue_size{fairness_id="a",model_name="alias",target_model_name="org/llama"} 2
+inference_extension_flow_control_queue_size{fairness_id="b",model_name="alias",target_model_name="org/llama"} 3
+inference_extension_flow_control_queue_size{fairness_id="a",model_name="mistral",target_model_name=""} 1
+inference_extension_flow_control_queue_size{fairness_id="b",model_name="mistral"} 1
+inference_extension_flow_control_queue_size{model_name="odd \\"one\\""} 4
+inference_extension_flow_control_queue_size{model_name="nan"} NaN
+inference_extension_flow_control_queue_size_bytes{model_name="bytes"} 1e9
+"""
+    assert queues(page) == {"org/llama": 5, "mistral": 2, 'odd "one"': 4}
+
+
+def test_a_page_without_the_queue_says_nothing_and_a_damaged_line_is_named() -> None:
+    assert queues("up 1\n") == {}
+    with pytest.raises(PickerError, match=r"http://x.*flow_control_queue_size"):
+        queues('inference_extension_flow_control_queue_size{model_name="a"} many\n', "http://x")

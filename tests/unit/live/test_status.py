@@ -1,0 +1,180 @@
+"""From a record to a status write: when one happens, and what it contains."""
+
+import dataclasses
+
+import pytest
+
+from modelyard.autoscaling.decision import Action, CurrentAllocation, DecisionRecord
+from modelyard.autoscaling.fleet import Variant
+from modelyard.autoscaling.live.status import needs_write, status_patch, timestamp
+from modelyard.objects import Condition, Key, TargetRef
+from modelyard.resources.llmd import VariantAutoscalingStatus
+
+NOW = 1_763_690_400.0
+READY = Condition("OptimizationReady", "True", "SaturationOnlyMode", "steady", 3, NOW - 500)
+
+
+def variant(**changes: object) -> Variant:
+    base = Variant(
+        key=Key("chat", "llama"),
+        uid="u1",
+        generation=3,
+        resource_version="7",
+        created=NOW - 1000,
+        model_id="llama",
+        target=TargetRef("apps/v1", "Deployment", "llama"),
+        cost=10.0,
+        status_replicas=2,
+        status_accelerator="H100",
+        last_run=NOW - 10,
+        applied=True,
+        conditions=(READY,),
+    )
+    return dataclasses.replace(base, **changes)  # type: ignore[arg-type]
+
+
+def record(**changes: object) -> DecisionRecord:
+    base = DecisionRecord(
+        variant=Key("chat", "llama"),
+        uid="u1",
+        generation=3,
+        resource_version="7",
+        model_id="llama",
+        workload=None,
+        current=2,
+        ready=2,
+        reporting=2,
+        desired_before=2,
+        target=2,
+        action=Action.NONE,
+        decided=True,
+        reason="Steady",
+        message="steady",
+        accelerator="H100",
+        applied=True,
+        conditions=(READY,),
+    )
+    return dataclasses.replace(base, **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("stored", "decided", "write"),
+    [
+        ({}, {}, False),
+        ({}, {"target": 3}, True),
+        ({}, {"accelerator": "A100"}, True),
+        ({}, {"applied": False}, True),
+        ({"last_run": None, "status_replicas": None}, {}, True),
+        ({"last_run": NOW - 301}, {}, True),
+        ({}, {"conditions": (dataclasses.replace(READY, reason="OptimizationSucceeded"),)}, True),
+        ({}, {"conditions": (dataclasses.replace(READY, observed_generation=4),)}, True),
+        ({}, {"conditions": (dataclasses.replace(READY, message="other"),)}, False),
+        ({"last_run": NOW - 61}, {"conditions": (dataclasses.replace(READY, message="other"),)}, True),
+        ({"conditions": ()}, {}, True),
+        ({"last_run": None, "status_replicas": None}, {"target": None}, False),
+    ],
+)
+def test_a_status_is_written_only_when_it_says_something_new(
+    stored: dict[str, object], decided: dict[str, object], write: bool
+) -> None:
+    assert needs_write(record(**decided), variant(**stored), NOW, refresh=300) is write
+
+
+def test_decided_zero_is_written_and_differs_from_never_decided() -> None:
+    assert needs_write(record(target=0), variant(status_replicas=None, last_run=None), NOW, 300)
+    assert not needs_write(record(target=0), variant(status_replicas=0), NOW, 300)
+
+
+def test_the_allocation_is_complete_or_absent() -> None:
+    patch = status_patch(record(accelerator=None), [], NOW)
+    assert patch["desiredOptimizedAlloc"] == {
+        "lastRunTime": timestamp(NOW),
+        "variantID": None,
+        "accelerator": "unresolved",
+        "numReplicas": 2,
+    }
+    assert "desiredOptimizedAlloc" not in status_patch(record(target=None), [], NOW)
+
+
+def test_conditions_of_others_are_kept_in_place_and_ours_replaced() -> None:
+    existing = [
+        {
+            "type": "Theirs",
+            "status": "True",
+            "reason": "X",
+            "message": "",
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        },
+        {"type": "OptimizationReady", "status": "False", "reason": "Old", "message": ""},
+    ]
+    conditions = status_patch(record(), existing, NOW)["conditions"]
+    assert [c["type"] for c in conditions] == ["Theirs", "OptimizationReady"]
+    assert conditions[0] == existing[0]
+    assert conditions[1]["reason"] == "SaturationOnlyMode"
+    assert conditions[1]["lastTransitionTime"] == timestamp(NOW - 500)
+
+
+CURRENT = CurrentAllocation("org/llama-H100-2", "H100", 2, 64, 400.0)
+STORED = {
+    "variantID": "org/llama-H100-2",
+    "accelerator": "H100",
+    "numReplicas": 2,
+    "maxBatch": 64,
+    "variantCost": "400.00",
+}
+SLO = {"form": "slo", "variant_id": "org/llama-H100-2", "current_alloc": CURRENT}
+
+
+def test_the_slo_form_says_what_there_is_and_for_which_variant() -> None:
+    patch = status_patch(record(**SLO), [], NOW)
+    assert patch["currentAlloc"] == STORED
+    assert patch["desiredOptimizedAlloc"]["variantID"] == "org/llama-H100-2"
+    VariantAutoscalingStatus.model_validate(patch)
+
+
+@pytest.mark.parametrize(
+    ("cost", "text"), [(0.0, "0.00"), (1e15, "1000000000000000.00"), (0.125, "0.12"), (40, "40.00")]
+)
+def test_costs_are_written_without_sign_or_exponent(cost: float, text: str) -> None:
+    current = dataclasses.replace(CURRENT, cost=cost)
+    patch = status_patch(record(**{**SLO, "current_alloc": current}), [], NOW)
+    assert patch["currentAlloc"]["variantCost"] == text
+    VariantAutoscalingStatus.model_validate(patch)
+
+
+def test_a_cost_that_is_no_number_leaves_the_present_out() -> None:
+    current = dataclasses.replace(CURRENT, cost=float("inf"))
+    assert status_patch(record(**{**SLO, "current_alloc": current}), [], NOW)["currentAlloc"] is None
+
+
+@pytest.mark.parametrize(
+    ("stored", "decided", "write"),
+    [
+        ({"status_current": STORED}, SLO, False),
+        ({}, SLO, True),
+        ({"status_current": {**STORED, "numReplicas": 3}}, SLO, True),
+        ({"status_current": {**STORED, "variantCost": "200.00"}}, SLO, True),
+        ({"status_current": STORED}, {**SLO, "current_alloc": None}, False),
+        ({"status_current": STORED}, {}, True),
+        ({}, {}, False),
+    ],
+)
+def test_a_changed_present_is_written_and_one_that_is_not_known_stays(
+    stored: dict[str, object], decided: dict[str, object], write: bool
+) -> None:
+    assert needs_write(record(**decided), variant(**stored), NOW, refresh=300) is write
+
+
+def test_an_unknown_present_is_not_touched_and_a_former_slo_object_loses_it() -> None:
+    assert "currentAlloc" not in status_patch(record(**{**SLO, "current_alloc": None}), [], NOW)
+    patch = status_patch(record(), [], NOW)
+    assert patch["currentAlloc"] is None
+    assert patch["desiredOptimizedAlloc"]["variantID"] is None
+
+
+@pytest.mark.parametrize("kind", ["SLOFeasible", "ProfileValid", "CapacityLimited", "ScaleFromZero"])
+def test_conditions_of_the_slo_form_go_when_there_is_nothing_to_say(kind: str) -> None:
+    stored = dataclasses.replace(READY, type=kind)
+    assert needs_write(record(), variant(conditions=(READY, stored)), NOW, 300)
+    existing = [{"type": kind, "status": "False", "reason": "X", "message": ""}]
+    assert [c["type"] for c in status_patch(record(), existing, NOW)["conditions"]] == ["OptimizationReady"]

@@ -1,0 +1,132 @@
+"""Picking wanted families out of a metrics page: against a complete parser, and on pages that lie."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
+from prometheus_client.parser import text_string_to_metric_families
+
+from modelyard.autoscaling.live.bindings.exposition import parse
+
+VLLM = b"""# HELP vllm:num_requests_waiting Number of requests waiting to be processed.
+# TYPE vllm:num_requests_waiting gauge
+vllm:num_requests_waiting{engine="0",model_name="meta/llama"} 3.0
+vllm:num_requests_waiting{engine="1",model_name="meta/llama"} 4.0
+# TYPE vllm:num_requests_waiting_by_reason gauge
+vllm:num_requests_waiting_by_reason{reason="capacity"} 99.0
+# TYPE vllm:prompt_tokens_total counter
+vllm:prompt_tokens_total{engine="0"} 1.5e+06 1700000000000
+"""
+
+
+def values(body: bytes, *wanted: str) -> list[tuple[str, float, str]]:
+    return [(sample.name, sample.value, sample.type) for sample in parse(body, wanted).samples]
+
+
+def test_only_what_was_asked_for() -> None:
+    assert values(VLLM, "vllm:num_requests_waiting") == [
+        ("vllm:num_requests_waiting", 3.0, "gauge"),
+        ("vllm:num_requests_waiting", 4.0, "gauge"),
+    ]
+    page = parse(VLLM, ["vllm:num_requests_waiting"], 12.0)
+    assert page.at == 12.0
+    assert page.samples[1].labels == {"engine": "1", "model_name": "meta/llama"}
+    assert values(VLLM) == []
+    assert values(VLLM, "vllm:unheard_of") == []
+
+
+@pytest.mark.parametrize("asked", ["vllm:prompt_tokens", "vllm:prompt_tokens_total"])
+@pytest.mark.parametrize("declared", ["vllm:prompt_tokens", "vllm:prompt_tokens_total"])
+def test_a_counter_is_found_with_and_without_total(asked: str, declared: str) -> None:
+    body = f"# TYPE {declared} counter\nvllm:prompt_tokens_total 5\nvllm:prompt_tokens_created 1.7e9\n".encode()
+    assert values(body, asked) == [("vllm:prompt_tokens_total", 5.0, "counter")]
+
+
+def test_another_family_whose_name_only_begins_the_same_is_no_part() -> None:
+    body = b"# TYPE queue gauge\nqueue 1\n# TYPE queue_count gauge\nqueue_count 50\n"
+    assert values(body, "queue") == [("queue", 1.0, "gauge")]
+    assert values(body, "queue", "queue_count") == [("queue", 1.0, "gauge"), ("queue_count", 50.0, "gauge")]
+
+
+def test_labels_with_everything_in_them() -> None:
+    body = rb'x{a="}",b="a \"quote\", a comma",c="back\\slash\nline", d = "sp # ace"} 7 # {trace="y"} 1' + b"\r\n"
+    (sample,) = parse(body, ["x"]).samples
+    assert sample.labels == {"a": "}", "b": 'a "quote", a comma', "c": "back\\slash\nline", "d": "sp # ace"}
+    assert (sample.value, sample.type) == (7.0, "untyped")
+
+
+@pytest.mark.parametrize("text", ["NaN", "+Inf", "-Inf", "1e3", "-0.5", ".5", "3."])
+def test_values_as_they_stand(text: str) -> None:
+    ((_, value, _),) = values(f"x {text}\n".encode(), "x")
+    expected = float(text)
+    assert value == expected or (math.isnan(value) and math.isnan(expected))
+
+
+@pytest.mark.parametrize(
+    "line", ["x", "x ", "x{", 'x{a="b} 1', "x{a=b} 1", "x one", 'x{a="b"}', "x 1_000", "x 0x10", "x 1,5", "x{} --1"]
+)
+def test_a_broken_line_spoils_its_family_only(line: str) -> None:
+    page = parse(f"x 5\n{line}\ny 2\n".encode(), ["x", "y"])
+    assert [(s.name, s.value) for s in page.samples if s.name == "y"] == [("y", 2.0)]
+    if line.strip() != "x":
+        assert "not in the exposition format" in page.problems["x"]
+        assert not [s for s in page.samples if s.name == "x"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"\x00\xff\xfe" * 100,
+        b"<html><body>x is fine</body></html>",
+        b'{"x": 1}',
+        b"# TYPE x gauge\n",
+        b"\n\n#\n# \n",
+    ],
+)
+def test_pages_of_something_else_have_no_metrics(body: bytes) -> None:
+    assert parse(body, ["x"]).samples == []
+
+
+@given(st.binary(max_size=300), st.sampled_from(["x", "vllm:waiting", "a_total", "b_bucket"]))
+def test_garbage_never_raises(body: bytes, name: str) -> None:
+    parse(name.encode() + body + b"\n" + name.encode() + b"{" + body, [name])
+
+
+@given(st.lists(st.tuples(st.text(max_size=8), st.floats(width=32)), max_size=5, unique_by=lambda pair: pair[0]))
+def test_gauges_read_like_by_a_complete_parser(series: list[tuple[str, float]]) -> None:
+    registry = CollectorRegistry()
+    gauge = Gauge("load", "help with load 1", ["pod"], registry=registry)
+    for label, value in series:
+        gauge.labels(label.encode("utf-8", "ignore").decode()).set(value)
+    body = generate_latest(registry)
+    expected = [s for f in text_string_to_metric_families(body.decode()) for s in f.samples if f.name == "load"]
+    found = parse(body, ["load"]).samples
+    assert [(s.name, dict(s.labels), repr(s.value)) for s in found] == [
+        (s.name, s.labels, repr(float(s.value))) for s in expected
+    ]
+
+
+@pytest.mark.parametrize("openmetrics", [False, True])
+def test_real_expositions_of_every_kind(openmetrics: bool) -> None:
+    registry = CollectorRegistry()
+    Gauge("load", "help", registry=registry).set(1.5)
+    Counter("served", "help", ["code"], registry=registry).labels("200").inc(7, exemplar={"trace": "a # b"})
+    histogram = Histogram("wait", "help", ["engine"], buckets=(1, 2), registry=registry)
+    histogram.labels("0").observe(1.5, exemplar={"trace": "}"})
+    body = generate_openmetrics(registry) if openmetrics else generate_latest(registry)
+    found = parse(body, ["load", "served", "wait"]).samples
+    assert [(s.name, s.labels.get("le"), s.value, s.type) for s in found] == [
+        ("load", None, 1.5, "gauge"),
+        ("served_total", None, 7.0, "counter"),
+        ("wait_bucket", "1.0", 0.0, "histogram"),
+        ("wait_bucket", "2.0", 1.0, "histogram"),
+        ("wait_bucket", "+Inf", 1.0, "histogram"),
+        ("wait_count", None, 1.0, "histogram"),
+        ("wait_sum", None, 1.5, "histogram"),
+    ]

@@ -1,0 +1,155 @@
+"""Policies and bindings as stored, turned into plain values: defaults, aliases, annotations, and what is wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from modelyard.autoscaling.live.bindings.objects import GRACE, SOURCES, WAKE_QUERY, BindingSpec, binding, policy
+from modelyard.objects import WorkloadId
+
+LWS = "leaderworkerset.x-k8s.io"
+
+
+def part(
+    name: str = "web", least: int = 1, most: int = 5, reference: dict[str, Any] | None = None, **target: Any
+) -> Any:
+    return {
+        "target": {"targetRef": {"name": name, **(reference or {"kind": "Deployment"})}, **target},
+        "minReplicas": least,
+        "maxReplicas": most,
+    }
+
+
+def stored(spec: dict[str, Any], annotations: dict[str, str] | None = None) -> dict[str, Any]:
+    return {
+        "apiVersion": "registry.volcano.sh/v1alpha1",
+        "kind": "AutoscalingPolicyBinding",
+        "metadata": {
+            "name": "b",
+            "namespace": "n",
+            "uid": "u",
+            "generation": 3,
+            "resourceVersion": "7",
+            "creationTimestamp": "2026-11-21T00:00:00Z",
+            "annotations": annotations or {},
+        },
+        "spec": {"policyRef": {"name": "p"}, **spec},
+    }
+
+
+def scaling(annotations: dict[str, str] | None = None, **more: Any) -> BindingSpec:
+    return binding(stored({"scalingConfiguration": part(**more)}, annotations))
+
+
+def test_an_absent_endpoint_is_like_an_empty_one() -> None:
+    for endpoint in ({}, {"metricEndpoint": {}}):
+        (target,) = scaling(**endpoint).targets
+        assert (target.uri, target.port) == ("/metrics", 8100)
+    (target,) = scaling(metricEndpoint={"uri": "stats", "port": 9000}).targets
+    assert (target.uri, target.port) == ("/stats", 9000)
+
+
+@pytest.mark.parametrize(
+    ("reference", "candidates"),
+    [
+        ({"kind": "Deployment"}, [("n", "apps", "Deployment")]),
+        ({"kind": "Deployment", "apiVersion": "apps/v1", "namespace": "m"}, [("m", "apps", "Deployment")]),
+        ({"kind": "LeaderWorkerSet"}, [("n", LWS, "LeaderWorkerSet")]),
+        ({"kind": "Thing", "apiVersion": "example.com/v1"}, [("n", "example.com", "Thing")]),
+        (
+            {"kind": "ModelInfer"},
+            [("n", LWS, "LeaderWorkerSet"), ("n", "apps", "Deployment"), ("n", "apps", "StatefulSet")],
+        ),
+        (
+            {"kind": "ModelServing", "apiVersion": "workload.serving.volcano.sh/v1alpha1"},
+            [
+                ("n", "workload.serving.volcano.sh", "ModelServing"),
+                ("n", LWS, "LeaderWorkerSet"),
+                ("n", "apps", "Deployment"),
+                ("n", "apps", "StatefulSet"),
+            ],
+        ),
+        ({"uid": "x"}, [("n", LWS, "LeaderWorkerSet"), ("n", "apps", "Deployment"), ("n", "apps", "StatefulSet")]),
+    ],
+)
+def test_what_a_target_may_be(reference: dict[str, Any], candidates: list[tuple[str, str, str]]) -> None:
+    spec = scaling(reference=reference)
+    assert spec.view.problem is None
+    assert [tuple(id_)[:3] for id_ in spec.targets[0].candidates] == candidates
+
+
+def test_both_and_neither_configuration_are_kept_with_what_is_wrong() -> None:
+    neither = binding(stored({}))
+    assert neither.targets == ()
+    assert "exactly one of optimizerConfiguration and scalingConfiguration" in str(neither.view.problem)
+    both = binding(stored({"scalingConfiguration": part(), "optimizerConfiguration": {"params": [part()]}}))
+    assert "exactly one of optimizerConfiguration and scalingConfiguration" in str(both.view.problem)
+
+
+def test_an_optimizer() -> None:
+    params = [{**part("a"), "cost": 30}, {**part("b"), "cost": 100}]
+    spec = binding(stored({"optimizerConfiguration": {"params": params, "costExpansionRatePercent": 150}}))
+    assert spec.view.optimizer
+    assert spec.view.expansion_percent == 150
+    assert [(one.name, one.cost) for one in spec.targets] == [("a", 30.0), ("b", 100.0)]
+
+
+def test_targets_of_one_name_are_told_apart() -> None:
+    params = [part("a"), part("a", reference={"kind": "Deployment", "namespace": "m"})]
+    spec = binding(stored({"optimizerConfiguration": {"params": params}}))
+    assert [one.name for one in spec.targets] == ["n/Deployment/a", "m/Deployment/a"]
+    assert spec.targets[1].workload == WorkloadId("m", "apps", "Deployment", "a")
+
+
+def test_annotations() -> None:
+    spec = scaling({SOURCES: "waiting: sum(queue)\n", WAKE_QUERY: "sum(held)", GRACE: "2m"})
+    assert spec.sources == {"": {"waiting": "sum(queue)"}}
+    assert (spec.wake_query, spec.view.grace) == ("sum(held)", 120.0)
+    plain = scaling()
+    assert (plain.sources, plain.wake_query, plain.view.grace) == ({}, None, 30.0)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "text", "why"),
+    [
+        (SOURCES, "[1]", "must be a map"),
+        (SOURCES, "{", "neither JSON nor YAML"),
+        (SOURCES, "a: [", "neither JSON nor YAML"),
+        (SOURCES, '{"a": 5}', "5 is not a PromQL expression"),
+        (SOURCES, '{"a": {"b": "c"}}', "is not a PromQL expression"),
+        (SOURCES, "a: ''", "is not a PromQL expression"),
+        (GRACE, "soon", "not a Go duration"),
+    ],
+)
+def test_annotations_that_make_no_sense_are_named(annotation: str, text: str, why: str) -> None:
+    problem = str(scaling({annotation: text}).view.problem)
+    assert annotation in problem
+    assert why in problem
+
+
+def test_a_damaged_memory_starts_afresh_and_says_so() -> None:
+    spec = scaling({"modelyard.dev/policy-state": "{"})
+    assert "policy-state" in str(spec.view.memory_problem)
+    assert spec.view.problem is None
+
+
+def manifest(**spec: Any) -> dict[str, Any]:
+    body = stored({})
+    body["kind"] = "AutoscalingPolicy"
+    body["spec"] = {"metrics": [{"metricName": "waiting", "targetValue": "500m"}], **spec}
+    return body
+
+
+def test_a_policy() -> None:
+    found = policy(manifest())
+    assert found.view is not None
+    assert found.view.targets == {"waiting": 0.5}
+    assert (found.view.tolerance_percent, found.view.generation) == (10, 3)
+
+
+def test_a_policy_that_cannot_be_followed_says_why() -> None:
+    found = policy(manifest(metrics=[]))
+    assert found.view is None
+    assert "spec.metrics" in str(found.problem)

@@ -1,0 +1,141 @@
+"""What a decision about a binding looks like in its status and in Events, and when it is worth a write."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from modelyard.autoscaling.bindings.memory import BindingMemory
+from modelyard.autoscaling.bindings.view import BindingView
+from modelyard.autoscaling.decision import Action, BindingDecision, DecisionRecord
+from modelyard.autoscaling.live.bindings.actuate import BindingOutcome
+from modelyard.autoscaling.live.bindings.objects import policy
+from modelyard.autoscaling.live.bindings.report import changes, notices
+from modelyard.autoscaling.live.bindings.status import needs_write, policy_status, status_patch
+from modelyard.objects import Condition, Key, Notice, WorkloadId
+from modelyard.objects.parse import conditions
+
+KEY = Key("n", "b")
+WEB = WorkloadId("n", "apps", "Deployment", "web")
+NOW = 1_800_000_000.0
+REFRESH = 300.0
+
+
+def decision(message: str = "why", **more: Any) -> BindingDecision:
+    record = DecisionRecord(
+        KEY, "u", 2, "7", "web", WEB, 2, 2, 2, 2, 5, Action.UP, True, "MetricsAsk", "30 waiting each", write=5
+    )
+    fields: dict[str, Any] = {
+        "records": (record,),
+        "mode": "Stable",
+        "conditions": (Condition("Ready", "True", "Reconciled", message, 2, NOW),),
+        "notices": (),
+        "memory": BindingMemory(),
+        "units": ({"name": "web", "currentReplicas": 2, "desiredReplicas": 5, "lastScaleTime": NOW - 60.5},),
+        "totals": {"targets": "web", "mode": "Stable", "currentReplicas": 2, "desiredReplicas": 5},
+        **more,
+    }
+    return BindingDecision(KEY, "u", 2, "7", **fields)
+
+
+def view(status: dict[str, Any]) -> BindingView:
+    return BindingView(
+        KEY, "u", 2, "7", "p", False, (), None, status=status, conditions=conditions(status.get("conditions"))
+    )
+
+
+def stored(of: BindingDecision, before: dict[str, Any] | None = None) -> BindingView:
+    """The view of a binding after the decision was written."""
+    merged = {**(before or {}), **status_patch(of, before or {}, NOW)}
+    return view({name: value for name, value in merged.items() if value is not None})
+
+
+def test_the_whole_status() -> None:
+    assert status_patch(decision(), {}, NOW) == {
+        "observedGeneration": 2,
+        "conditions": [
+            {
+                "type": "Ready",
+                "status": "True",
+                "reason": "Reconciled",
+                "message": "why",
+                "lastTransitionTime": "2027-01-15T08:00:00Z",
+                "observedGeneration": 2,
+            }
+        ],
+        "units": [{"name": "web", "currentReplicas": 2, "desiredReplicas": 5, "lastScaleTime": "2027-01-15T07:58:59Z"}],
+        "targets": "web",
+        "mode": "Stable",
+        "currentReplicas": 2,
+        "desiredReplicas": 5,
+    }
+
+
+def test_conditions_of_others_stay_and_totals_that_are_not_known_go() -> None:
+    before = {"conditions": [{"type": "Audited"}, {"type": "Ready"}], "desiredReplicas": 9, "currentReplicas": 9}
+    patch = status_patch(decision(totals={"targets": "web", "mode": "Stable"}), before, NOW)
+    assert [one["type"] for one in patch["conditions"]] == ["Audited", "Ready"]
+    assert patch["conditions"][1]["status"] == "True"
+    assert (patch["desiredReplicas"], patch["currentReplicas"]) == (None, None)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        decision(units=({"name": "web", "currentReplicas": 3, "desiredReplicas": 5},)),
+        decision(units=()),
+        decision(totals={"targets": "web", "mode": "Panic", "currentReplicas": 2, "desiredReplicas": 5}),
+        decision(totals={"targets": "web", "mode": "Stable"}),
+        decision(conditions=(Condition("Ready", "False", "ReconcileFailed", "why", 2, NOW),)),
+        decision(conditions=(Condition("Ready", "True", "Other", "why", 2, NOW),)),
+        decision(conditions=(Condition("TargetFound", "True", "TargetFound", "why", 2, NOW),)),
+        replace(decision(), generation=3),
+    ],
+)
+def test_a_change_that_matters_is_written_at_once(changed: BindingDecision) -> None:
+    assert needs_write(changed, stored(decision()), NOW, REFRESH, told=NOW)
+
+
+def test_nothing_new_is_never_written_and_other_words_rarely() -> None:
+    known = stored(decision())
+    assert not needs_write(decision(), known, NOW + 10_000, REFRESH, told=None)
+    words = decision("other numbers")
+    assert not needs_write(words, known, NOW + 30, REFRESH, told=NOW)
+    assert needs_write(words, known, NOW + 61, REFRESH, told=NOW)
+    assert needs_write(words, known, NOW + 30, REFRESH, told=None)
+
+
+def test_events_of_a_change_are_told_when_it_has_happened() -> None:
+    told = (Notice("ScaledUp", "2 → 5"), Notice("MetricsUnavailable", "two pods hang", "Warning"))
+    of = decision(notices=told)
+    assert notices(of, BindingOutcome()) == ([], [told[1]])
+    done = BindingOutcome(scaled={(KEY, WEB): (2, 5)})
+    happened, standing = notices(of, done)
+    assert [(one.reason, one.message) for one in happened] == [("ScaledUp", f"{WEB} 2 → 5: 30 waiting each")]
+    assert standing == [told[1]]
+    assert changes([of], done)[0]["to"] == 5
+    assert changes([of], BindingOutcome()) == []
+    failed = BindingOutcome(skipped={KEY: "moved"}, errors={KEY: "forbidden"})
+    assert [one.message for one in notices(decision(), failed)[1]] == ["moved", "forbidden"]
+
+
+def manifest(spec: dict[str, Any], status: dict[str, Any] | None = None) -> dict[str, Any]:
+    metadata = {"name": "p", "namespace": "n", "uid": "u", "generation": 4, "resourceVersion": "1"}
+    kind = {"apiVersion": "registry.volcano.sh/v1alpha1", "kind": "AutoscalingPolicy"}
+    return {**kind, "metadata": metadata, "spec": spec, "status": status or {}}
+
+
+def test_a_policy_says_what_it_means_and_says_it_once() -> None:
+    spec = {"metrics": [{"metricName": "m", "targetValue": 1}]}
+    patch = policy_status(policy(manifest(spec)), NOW)
+    assert patch is not None
+    assert patch["observedGeneration"] == 4
+    assert patch["effectiveBehavior"]["scaleUp"]["stablePolicy"]["instances"] == 4
+    assert (patch["conditions"][0]["type"], patch["conditions"][0]["status"]) == ("Ready", "True")
+    assert policy_status(policy(manifest(spec, patch)), NOW + 100) is None
+    broken = policy_status(policy(manifest({"metrics": []}, patch)), NOW + 100)
+    assert broken is not None
+    assert broken["effectiveBehavior"] is None
+    assert broken["conditions"][0]["reason"] == "InvalidConfiguration"

@@ -1,0 +1,113 @@
+"""Scraping real endpoints: what a pod does wrong is its own affair."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+from collections.abc import AsyncIterator
+
+import pytest
+from metric_endpoints import Endpoints, Handler, cut, endless, hang, not_http, page
+
+from modelyard.autoscaling.live.bindings.exposition import Page
+from modelyard.autoscaling.live.bindings.pods import Endpoint
+from modelyard.autoscaling.live.bindings.scrape import Scrape, Scraper
+
+
+@pytest.fixture
+async def endpoints() -> AsyncIterator[Endpoints]:
+    async with Endpoints() as served:
+        yield served
+
+
+def of(ip: str, port: int, uri: str = "/metrics") -> Scrape:
+    return Scrape(Endpoint(f"uid-{ip}", "", f"pod-{ip}", ip), port, uri)
+
+
+def load(page: Page | str) -> list[float]:
+    assert isinstance(page, Page), page
+    return [sample.value for sample in page.samples]
+
+
+async def refuse(writer: asyncio.StreamWriter) -> None:
+    writer.transport.abort()
+
+
+async def compressed(writer: asyncio.StreamWriter) -> None:
+    body = gzip.compress(b"load 1\n")
+    head = f"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: {len(body)}\r\n\r\n"
+    writer.write(head.encode() + body)
+    await writer.drain()
+
+
+async def dripping(writer: asyncio.StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
+    for _ in range(600):
+        writer.write(b"a")
+        await writer.drain()
+        await asyncio.sleep(0.05)
+
+
+FAULTS: list[tuple[Handler, str]] = [
+    (hang, "no complete answer within"),
+    (dripping, "no complete answer within"),
+    (cut, "GET http"),
+    (refuse, "GET http"),
+    (endless, "larger than 200000 bytes"),
+    (not_http, "GET http"),
+    (page("load 9\n", "503 Service Unavailable"), "HTTP status 503"),
+    (page("load 9\n", "404 Not Found"), "HTTP status 404"),
+    (page("", "302 Found", "Location: http://127.0.0.1:1/secret\r\n"), "redirects are not followed"),
+    (compressed, "'gzip'"),
+]
+
+
+async def test_faults_hurt_only_their_own_pod(endpoints: Endpoints) -> None:
+    good = [await endpoints.add(page(f"# TYPE load gauge\nload {n}\n")) for n in range(3)]
+    bad = [await endpoints.add(handler) for handler, _ in FAULTS]
+    wanted = {of(ip, endpoints.port): {"load"} for ip in (*bad, *good)}
+    async with Scraper(seconds=2.0, max_body=200_000) as scraper:
+        pages = await scraper.scrape(wanted)
+    assert [load(pages[of(ip, endpoints.port)]) for ip in good] == [[0.0], [1.0], [2.0]]
+    for ip, (_, why) in zip(bad, FAULTS, strict=True):
+        said = pages[of(ip, endpoints.port)]
+        assert isinstance(said, str)
+        assert why in said
+
+
+async def test_a_pod_without_an_address_or_a_listener_is_missing(endpoints: Endpoints) -> None:
+    await endpoints.add(page("load 1\n"))
+    async with Scraper(seconds=1.0) as scraper:
+        nowhere, closed = of("", endpoints.port), of("127.1.2.3", endpoints.port)
+        pages = await scraper.scrape({nowhere: {"load"}, closed: {"load"}})
+    assert pages[nowhere] == "the pod has no address"
+    assert f"127.1.2.3:{endpoints.port}" in str(pages[closed])
+
+
+async def test_healing_and_connections_kept(endpoints: Endpoints) -> None:
+    ip = await endpoints.add(page("load 1\n"))
+    wanted = {of(ip, endpoints.port, "/custom?x=1"): {"load"}}
+    async with Scraper(seconds=1.0) as scraper:
+        (first,) = (await scraper.scrape(wanted)).values()
+        endpoints[ip] = hang
+        (second,) = (await scraper.scrape(wanted)).values()
+        endpoints[ip] = page("load 3\n")
+        (third,) = (await scraper.scrape(wanted)).values()
+    assert (load(first), load(third)) == ([1.0], [3.0])
+    assert isinstance(second, str)
+    assert endpoints.asked[0] == f"{ip} GET /custom?x=1 HTTP/1.1"
+
+
+async def test_many_hanging_pods_do_not_keep_the_others_waiting(endpoints: Endpoints) -> None:
+    hanging = [await endpoints.add(hang) for _ in range(6)]
+    good = await endpoints.add(page("load 1\n"))
+    wanted = {of(ip, endpoints.port): {"load"} for ip in (*hanging, good)}
+    async with Scraper(seconds=30, total=0.5) as scraper:
+        pages = await scraper.scrape(wanted)
+    assert load(pages[of(good, endpoints.port)]) == [1.0]
+    assert all("not reached within the 0.5 s" in str(pages[of(ip, endpoints.port)]) for ip in hanging)
+
+
+def test_ipv6_stands_in_brackets() -> None:
+    assert of("fd00::7", 8100).url == "http://[fd00::7]:8100/metrics"
+    assert of("10.0.0.7", 8100).url == "http://10.0.0.7:8100/metrics"
