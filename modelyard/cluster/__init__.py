@@ -20,7 +20,8 @@ from modelyard.cluster.errors import (
 )
 from modelyard.cluster.lease import Lease
 from modelyard.cluster.objects import Object, ObjectList, Scale, WatchEvent
-from modelyard.cluster.resource_types import (
+from modelyard.cluster.settings import ClusterSettings
+from modelyard.objects.kinds import (
     CONFIG_MAPS,
     CRDS,
     DEPLOYMENTS,
@@ -38,7 +39,6 @@ from modelyard.cluster.resource_types import (
     STATEFUL_SETS,
     ResourceType,
 )
-from modelyard.cluster.settings import ClusterSettings
 
 __all__ = [
     "CONFIG_MAPS",

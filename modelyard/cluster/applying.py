@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from modelyard.cluster.errors import Conflict, Invalid, NotFound
 from modelyard.cluster.objects import Object, metadata, resource_version
-from modelyard.cluster.resource_types import ResourceType
 from modelyard.cluster.transport import APPLY_PATCH, Request
+from modelyard.objects.kinds import ResourceType
 
 if TYPE_CHECKING:
     from modelyard.cluster.client import Cluster

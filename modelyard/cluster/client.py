@@ -18,9 +18,9 @@ from modelyard.cluster.discovery import Discovery
 from modelyard.cluster.errors import ClusterError, Conflict, Invalid, NotFound
 from modelyard.cluster.events import EventRecorder
 from modelyard.cluster.objects import Object, ObjectList, Scale, WatchEvent, metadata, resource_version
-from modelyard.cluster.resource_types import ResourceType
 from modelyard.cluster.settings import ClusterSettings
 from modelyard.cluster.transport import JSON, JSON_PATCH, MERGE_PATCH, Request, Transport
+from modelyard.objects.kinds import ResourceType
 
 logger = logging.getLogger(__name__)
 

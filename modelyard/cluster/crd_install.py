@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from modelyard.cluster.client import Cluster
 from modelyard.cluster.errors import AlreadyExists, ClusterError, Conflict, NotFound
 from modelyard.cluster.objects import Object
-from modelyard.cluster.resource_types import CRDS
+from modelyard.objects.kinds import CRDS
 
 ESTABLISHED_TIMEOUT = 60.0
 _ATTEMPTS = 5

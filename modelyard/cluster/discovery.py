@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from modelyard.cluster.errors import UnknownKind
-from modelyard.cluster.resource_types import ResourceType
 from modelyard.cluster.transport import Request, Transport
+from modelyard.objects.kinds import ResourceType
 
 
 @dataclass(slots=True)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from modelyard.cluster.errors import AlreadyExists, ClusterError, NotFound
 from modelyard.cluster.objects import Object
-from modelyard.cluster.resource_types import EVENTS
+from modelyard.objects.kinds import EVENTS
 
 if TYPE_CHECKING:
     from modelyard.cluster.client import Cluster

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from modelyard.cluster.errors import AlreadyExists, ClusterError, Conflict, NotFound, Unavailable
 from modelyard.cluster.objects import Object
-from modelyard.cluster.resource_types import LEASES
+from modelyard.objects.kinds import LEASES
 
 if TYPE_CHECKING:
     from modelyard.cluster.client import Cluster

@@ -8,8 +8,8 @@ from typing import Any
 
 from modelyard.cluster.errors import TooOld
 from modelyard.cluster.objects import Object, ObjectList
-from modelyard.cluster.resource_types import ResourceType
 from modelyard.cluster.transport import Request, Transport
+from modelyard.objects.kinds import ResourceType
 
 logger = logging.getLogger(__name__)
 

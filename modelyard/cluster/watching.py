@@ -21,9 +21,9 @@ import orjson
 from modelyard.cluster.errors import ClusterError, Forbidden, NotFound, TooOld, Unauthorized, Unavailable, UnknownKind
 from modelyard.cluster.listing import list_objects, selector_query
 from modelyard.cluster.objects import Object, ObjectList, WatchEvent, metadata, resource_version
-from modelyard.cluster.resource_types import ResourceType
 from modelyard.cluster.settings import ClusterSettings
 from modelyard.cluster.transport import Request, Transport, is_transient
+from modelyard.objects.kinds import ResourceType
 
 _T = TypeVar("_T")
 

@@ -1,5 +1,6 @@
 """Kubernetes values that every room speaks, and how they are read: no client, no clock."""
 
+from modelyard.objects.kinds import ResourceType
 from modelyard.objects.values import (
     Condition,
     Key,
@@ -21,6 +22,7 @@ __all__ = [
     "Notice",
     "OwnerRef",
     "Pod",
+    "ResourceType",
     "TargetRef",
     "Workload",
     "WorkloadId",

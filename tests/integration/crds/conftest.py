@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from modelyard.cluster import Cluster
-from modelyard.cluster.resource_types import CRDS
+from modelyard.objects.kinds import CRDS
 
 
 @pytest.fixture(scope="session")

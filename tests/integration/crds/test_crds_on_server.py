@@ -6,7 +6,7 @@ import pytest
 from resource_cases import BAD, SAMPLES, Case, patched, sample
 
 from modelyard.cluster import Cluster, Invalid
-from modelyard.cluster.resource_types import CRDS, ResourceType
+from modelyard.objects.kinds import CRDS, ResourceType
 from modelyard.resources import KINDS, Resource, parse
 from modelyard.resources.crd import crd
 

@@ -17,7 +17,7 @@ from prometheus_server import PrometheusServer
 from modelyard.autoscaling.live.bindings.objects import BINDINGS, POLICIES, SOURCES
 from modelyard.autoscaling.live.collect import VARIANTS
 from modelyard.cluster import CONFIG_MAPS, DEPLOYMENTS, PODS, REPLICA_SETS, Cluster
-from modelyard.cluster.resource_types import ResourceType
+from modelyard.objects.kinds import ResourceType
 
 pytestmark = pytest.mark.integration
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from modelyard.cluster import Cluster
-from modelyard.cluster.resource_types import SERVICE_ACCOUNTS
 from modelyard.local.errors import LocalClusterError
 from modelyard.local.settings import Component, StackSettings
 from modelyard.local.stack import LocalStack
+from modelyard.objects.kinds import SERVICE_ACCOUNTS
 
 pytestmark = pytest.mark.integration
 

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import ClassVar, Protocol
 from urllib.parse import quote
 
-if TYPE_CHECKING:
-    from modelyard.resources.base import Resource
+
+class Served(Protocol):
+    """A Pydantic kind of ours, as far as it says where the API serves it."""
+
+    group: ClassVar[str]
+    version: ClassVar[str]
+    kind: ClassVar[str]
+    plural: ClassVar[str]
+    namespaced: ClassVar[bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +28,7 @@ class ResourceType:
     namespaced: bool
 
     @classmethod
-    def of_resource(cls, resource_class: type[Resource]) -> ResourceType:
+    def of_resource(cls, resource_class: type[Served]) -> ResourceType:
         """The type of one of our Pydantic kinds."""
         kind = resource_class
         return cls(kind.group, kind.version, kind.kind, kind.plural, kind.namespaced)

@@ -1,0 +1,159 @@
+"""What a lifecycle decides about one object: a plan, pure data, which only ``carry_out`` turns into writes.
+
+Every lifecycle is the same sentence: look at the cluster, work out what should be written, write it, say why. A plan is
+the second part. It names nothing that was not seen, so that every write can carry its precondition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from modelyard.objects import Condition, Key, Notice, ResourceType, WorkloadId
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Ref(NamedTuple):
+    """An object by kind and key: how plans, outcomes and logs name their subject."""
+
+    kind: str
+    key: Key
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.key}" if self.key.namespace else f"{self.kind} {self.key.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """The object that a plan is about, as it was seen: what its writes are conditional on."""
+
+    kind: ResourceType
+    key: Key
+    uid: str
+    generation: int
+    resource_version: str = ""
+
+    @property
+    def ref(self) -> Ref:
+        """Its name in outcomes."""
+        return Ref(self.kind.kind, self.key)
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Replicas for one workload; ``seen`` is what it had when this was decided, and if it has moved nothing is written."""
+
+    workload: WorkloadId
+    seen: int
+    replicas: int
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What the status should say.
+
+    ``fields`` is a merge patch without conditions (``None`` removes). Of ``conditions`` those types are ours; types in
+    ``transient`` that are not among them are taken away; everybody else's stay. ``alone`` is the part of ``fields``
+    that nobody else writes and that may be written without a resource version when others keep rewriting the status
+    (empty: it then waits).
+    """
+
+    fields: Mapping[str, Any]
+    conditions: tuple[Condition, ...] = ()
+    transient: frozenset[str] = frozenset()
+    alone: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """An object of ours to delete: gone only if it still has this uid."""
+
+    kind: ResourceType
+    key: Key
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything to write for one object. Nothing to write and nothing awaited: the object is settled.
+
+    The order of the writes is fixed and the same for every lifecycle (``carry_out``): annotations, status, children,
+    scales. ``annotations`` holds only what has to change (``None`` removes one). ``status_first`` turns the first two
+    round, for a memory that must not be newer than the status it belongs to. ``status`` is ``None`` when the stored one
+    is true. ``finalizer`` is ``True`` to set ours, ``False`` to take it off.
+    """
+
+    subject: Subject
+    reason: str = ""
+    message: str = ""
+    annotations: Mapping[str, str | None] = field(default_factory=dict)
+    status: Status | None = None
+    status_first: bool = False
+    apply: tuple[Mapping[str, Any], ...] = ()
+    delete: tuple[Child, ...] = ()
+    scales: tuple[Scale, ...] = ()
+    notices: tuple[Notice, ...] = ()
+    finalizer: bool | None = None
+    awaits: tuple[str, ...] = ()
+
+    @property
+    def writes(self) -> bool:
+        """Whether there is anything to write."""
+        return bool(
+            self.annotations
+            or self.status is not None
+            or self.apply
+            or self.delete
+            or self.scales
+            or self.finalizer is not None
+        )
+
+    @property
+    def acts(self) -> bool:
+        """Whether it does more than tell: then a run of the lifecycle carries it out, not the reconcile shift."""
+        return bool(self.apply or self.delete or self.scales or self.finalizer is not None)
+
+
+class Store(Protocol[T_co]):
+    """The objects of one kind as they are now, each parsed once per resource version."""
+
+    def get(self, key: Key) -> T_co | None:
+        """The object of this name."""
+        ...
+
+    def all(self) -> Iterable[T_co]:
+        """Every object, in key order."""
+        ...
+
+    def by(self, index: str, value: object) -> Iterable[T_co]:
+        """The objects that ``index`` files under ``value``, in key order."""
+        ...
+
+
+World = Mapping[ResourceType, Store[Any]]
+"""What a plan may look at: the stores of the kinds that the lifecycle asked for."""
+
+
+class Lifecycle(Protocol):
+    """One kind's life: what it needs to see, and what follows from it."""
+
+    @property
+    def name(self) -> str:
+        """The lifecycle's name, which is its flow's."""
+        ...
+
+    @property
+    def about(self) -> ResourceType:
+        """The kind of its subjects."""
+        ...
+
+    @property
+    def kinds(self) -> tuple[ResourceType, ...]:
+        """The kinds it needs to see, its subject's among them."""
+        ...
+
+    def plan(self, key: Key, world: World, now: float) -> Plan | None:
+        """What should be written for the object of this name; ``None`` when it is gone or not ours. Pure."""
+        ...
