@@ -43,7 +43,7 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Replicas for one workload; ``seen`` is what it had when this was decided, and if it has moved nothing is written."""
+    """Replicas for one workload; ``seen`` is what it had when this was decided: if it moved, nothing is written."""
 
     workload: WorkloadId
     seen: int
