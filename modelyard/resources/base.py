@@ -174,11 +174,12 @@ class Resource(BaseModel):
         return self.metadata.namespace
 
     @classmethod
-    def parse(cls, obj: Mapping[str, Any]) -> Self:
+    def parse(cls, obj: Mapping[str, Any], *, unknown: Literal["forbid", "ignore"] = "forbid") -> Self:
         """Read a manifest or an object from the API server.
 
         A missing ``apiVersion`` or ``kind`` is accepted (lists leave them out), a different one is not. What cannot be
-        read in ``status`` counts as not reported.
+        read in ``status`` counts as not reported. ``unknown`` fields of a spec may be ignored: a newer peer may have
+        stored them.
 
         Raises:
             ResourceInvalid: naming every wrong field of metadata and spec.
@@ -191,7 +192,8 @@ class Resource(BaseModel):
         if problems:
             raise ResourceInvalid(cls.kind, obj.get("metadata"), problems)
         try:
-            return cls.model_validate({key: value for key, value in obj.items() if key not in ("apiVersion", "kind")})
+            body = {key: value for key, value in obj.items() if key not in ("apiVersion", "kind")}
+            return cls.model_validate(body, extra=None if unknown == "forbid" else "ignore")
         except ValidationError as error:
             raise ResourceInvalid(cls.kind, obj.get("metadata"), explain(cls, error)) from None
 

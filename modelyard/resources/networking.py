@@ -29,10 +29,20 @@ def _label_keys_legal(*maps: dict[str, Any]) -> bool:
     return all(_LABEL_KEY.fullmatch(key) is not None and len(key) <= 317 for labels in maps for key in labels)
 
 
+_LONGEST_REGEX = 1024
+_ESCAPED_OR_CLASS = re.compile(r"\\[^1-9]|\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
+_BEYOND_RE2 = re.compile(r"\\[1-9]|\(\?(?:[=!>(#]|<[=!]|P=)|[*+?}]\+")
+
+
 def _compiles(text: str | None) -> bool:
+    """Whether this is a regular expression that can be matched in linear time: RE2 has no looking around or back."""
+    if text is None:
+        return True
+    if len(text) > _LONGEST_REGEX or _BEYOND_RE2.search(_ESCAPED_OR_CLASS.sub("x", text)):
+        return False
     try:
-        re.compile(text or "")
-    except re.error:
+        re.compile(text)
+    except (re.error, OverflowError, RecursionError):
         return False
     return True
 
@@ -49,7 +59,7 @@ class StringMatch(Part):
             None,  # maxProperties says the same
         ),
         Rule(
-            "not a regular expression",
+            f"not a regular expression (RE2, at most {_LONGEST_REGEX} characters)",
             "correct it, or use exact or prefix",
             lambda m: _compiles(m.regex),
             None,  # the cost of matching by an unbounded expression has no useful limit
@@ -213,6 +223,9 @@ class ModelRoute(Resource):
         Column("Model", ".spec.modelName"),
         Column("Adapters", ".spec.loraAdapters", priority=1),
         Column("Accepted", '.status.conditions[?(@.type=="Accepted")].status'),
+        Column("Resolved", '.status.conditions[?(@.type=="ResolvedRefs")].status'),
+        Column("Conflicted", '.status.conditions[?(@.type=="Conflicted")].status'),
+        Column("Conflict", '.status.conditions[?(@.type=="Conflicted")].message', priority=1),
         AGE,
     )
 
@@ -318,6 +331,17 @@ class ModelServerSpec(Part):
 class ModelServerStatus(ConditionedStatus):
     """Whether pods are there to serve."""
 
+    ready_pods: Int32 | None = Field(None, ge=0, description="Selected pods that run and are ready.")
+    prefill_pods: Int32 | None = Field(
+        None, ge=0, description="Ready prefill pods that are in a group. Absent without pdGroup."
+    )
+    decode_pods: Int32 | None = Field(
+        None, ge=0, description="Ready decode pods that are in a group. Absent without pdGroup."
+    )
+    complete_groups: Int32 | None = Field(
+        None, ge=0, description="Groups with a ready prefill pod and a ready decode pod. Absent without pdGroup."
+    )
+
 
 class ModelServer(Resource):
     """A set of pods that serve one model. Source: networking.volcano.sh/v1alpha1."""
@@ -330,6 +354,9 @@ class ModelServer(Resource):
         Column("Model", ".spec.model"),
         Column("Engine", ".spec.inferenceEngine"),
         Column("Ready", '.status.conditions[?(@.type=="Ready")].status'),
+        Column("Pods", ".status.readyPods", "integer"),
+        Column("Groups", ".status.completeGroups", "integer", priority=1),
+        Column("Why", '.status.conditions[?(@.type=="Ready")].message', priority=1),
         AGE,
     )
 

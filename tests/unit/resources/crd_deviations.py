@@ -88,6 +88,10 @@ ADDED_FIELDS: dict[str, str] = {
         for name in ("targets", "currentReplicas", "desiredReplicas", "mode", "units")
     },
     **{
+        f"ModelServerStatus.{name}": "the reference leaves this status empty; it counts the pods that can serve"
+        for name in ("readyPods", "prefillPods", "decodePods", "completeGroups")
+    },
+    **{
         f"{owner}.{name}": _CONTAINER
         for owner in ("ModelSpec", "RunnerSpec")
         for name in ("name", "image", "command", "args", "env", "resources")

@@ -1,0 +1,1 @@
+"""ModelRoutes and ModelServers: what can be said of them from routes, servers and pods alone, without a data plane."""

@@ -1,0 +1,177 @@
+"""ModelRoutes and ModelServers as the API sends them, turned into plain values. Nothing here raises: a bad object is
+kept with what is wrong with it, so that it can be told on that object and harms no other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeVar
+
+from modelyard.objects import Condition, Key, Pod, ResourceType
+from modelyard.objects.parse import conditions, epoch, key_of
+from modelyard.resources import ModelRoute, ModelServer, Resource, ResourceInvalid
+
+ROUTES = ResourceType.of_resource(ModelRoute)
+SERVERS = ResourceType.of_resource(ModelServer)
+
+INVALID_SPEC, INVALID_REGEX, NO_TARGETS = "InvalidSpec", "InvalidRegex", "NoTargets"
+
+_TARGETS = re.compile(r"spec\.rules\[\d+\]\.targetModels")
+_MOST_TOLD = 1000
+"""Characters of what is wrong with an object that are told: field names and values may be as long as a tenant likes."""
+
+Object = Mapping[str, Any]
+_R = TypeVar("_R", bound=Resource)
+
+
+class Problem(NamedTuple):
+    """Why an object cannot be used."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What the two kinds have in common: identity, what is wrong with the spec, and the status as it stands."""
+
+    key: Key
+    uid: str
+    generation: int
+    resource_version: str
+    created: float
+    deleting: bool
+    problem: Problem | None
+    ignored: str
+    """Fields that are not known here, which a newer peer may have stored."""
+    fields: Mapping[str, Any]
+    """The status without its conditions."""
+    conditions: tuple[Condition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Route(Stored):
+    """A ModelRoute: the names it serves, and the ModelServers that its rules send to."""
+
+    model: str = ""
+    adapters: tuple[str, ...] = ()
+    servers: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every name it takes requests for; none while it is not served."""
+        if self.problem is not None or self.deleting:
+            return ()
+        return (self.model, *self.adapters) if self.model else self.adapters
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """How the pods of a server with disaggregated serving are told apart and paired."""
+
+    key: str
+    prefill: Mapping[str, str]
+    decode: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Server(Stored):
+    """A ModelServer: which pods serve, and how they are paired where prefill and decode are apart."""
+
+    labels: Mapping[str, str] = field(default_factory=dict)
+    groups: Groups | None = None
+
+
+def route(obj: Object) -> Route:
+    """A ModelRoute."""
+    found, problem, ignored = _read(ModelRoute, obj)
+    if found is None:
+        return Route(**_stored(obj, problem, ignored))
+    spec = found.spec
+    servers = {target.model_server_name for rule in spec.rules for target in rule.target_models}
+    if not spec.rules:
+        problem = Problem(NO_TARGETS, "spec.rules is empty, so no request could be sent anywhere - add a rule")
+    return Route(
+        **_stored(obj, problem, ignored),
+        model=spec.model_name or "",
+        adapters=tuple(spec.lora_adapters or ()),
+        servers=tuple(sorted(servers)),
+    )
+
+
+def server(obj: Object) -> Server:
+    """A ModelServer."""
+    found, problem, ignored = _read(ModelServer, obj)
+    if found is None:
+        return Server(**_stored(obj, problem, ignored))
+    selector = found.spec.workload_selector
+    groups = selector.pd_group
+    return Server(
+        **_stored(obj, problem, ignored),
+        labels=selector.match_labels,
+        groups=None if groups is None else Groups(groups.group_key, groups.prefill_labels, groups.decode_labels),
+    )
+
+
+def _read(kind: type[_R], obj: Object) -> tuple[_R | None, Problem | None, str]:
+    """The object, why it cannot be used, and the fields of it that are ignored."""
+    body = {"metadata": {"name": obj["metadata"]["name"]}, "spec": obj.get("spec")}
+    try:
+        try:
+            return kind.parse(body), None, ""
+        except ResourceInvalid as strict:
+            unknown = [path for path, text in strict.problems if text.startswith("unknown field")]
+            return kind.parse(body, unknown="ignore"), None, _short(", ".join(unknown))
+    except ResourceInvalid as error:
+        text = _short("; ".join(f"{path}: {text}" for path, text in error.problems))
+        return None, Problem(_reason([path for path, _ in error.problems]), text), ""
+    except Exception as error:  # whatever a tenant has thought of
+        return None, Problem(INVALID_SPEC, _short(f"cannot be read: {type(error).__name__}: {error}")), ""
+
+
+def _reason(paths: Iterable[str]) -> str:
+    paths = list(paths)
+    if all(path.endswith(".regex") for path in paths):
+        return INVALID_REGEX
+    return NO_TARGETS if all(_TARGETS.fullmatch(path) for path in paths) else INVALID_SPEC
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _MOST_TOLD else text[: _MOST_TOLD - 3] + "..."
+
+
+def _stored(obj: Object, problem: Problem | None, ignored: str) -> dict[str, Any]:
+    metadata = obj["metadata"]
+    status = obj.get("status")
+    status = status if isinstance(status, Mapping) else {}
+    listed = status.get("conditions")
+    known = [item for item in listed if isinstance(item, Mapping)] if isinstance(listed, list) else []
+    return {
+        "key": key_of(obj),
+        "uid": metadata.get("uid", ""),
+        "generation": int(metadata.get("generation") or 0),
+        "resource_version": metadata.get("resourceVersion", ""),
+        "created": epoch(metadata.get("creationTimestamp")),
+        "deleting": bool(metadata.get("deletionTimestamp")),
+        "problem": problem,
+        "ignored": ignored,
+        "fields": {name: value for name, value in status.items() if name != "conditions"},
+        "conditions": conditions(known),
+    }
+
+
+def names_of(route: Route) -> tuple[str, ...]:
+    """Index of routes: the model names that each takes requests for."""
+    return route.names
+
+
+def targets_of(route: Route) -> tuple[Key, ...]:
+    """Index of routes: the ModelServers that each sends to."""
+    return tuple(Key(route.key.namespace, name) for name in route.servers)
+
+
+def labels_of(pod: Pod) -> tuple[tuple[str, str, str], ...]:
+    """Index of pods: namespace and every label."""
+    return tuple((pod.key.namespace, name, value) for name, value in pod.labels.items())

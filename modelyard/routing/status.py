@@ -1,0 +1,104 @@
+"""What follows for the status of a route or a server from the routes, servers and pods there are. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from modelyard.objects import Pod
+from modelyard.routing.objects import Route, Server
+
+ACCEPTED, RESOLVED_REFS, CONFLICTED, READY = "Accepted", "ResolvedRefs", "Conflicted", "Ready"
+_MOST_NAMED = 3
+
+
+class Finding(NamedTuple):
+    """One condition as it should be."""
+
+    type: str
+    status: bool
+    reason: str
+    message: str
+
+
+def winner(name: str, claims: Iterable[Route]) -> Route | None:
+    """The route that requests for ``name`` go to first: the oldest that has it as model, else as adapter."""
+    return min(claims, key=lambda route: (route.model != name, route.created, route.key), default=None)
+
+
+def of_route(route: Route, missing: Sequence[str], ahead: Mapping[str, Route]) -> tuple[Finding, ...]:
+    """What to say of a route.
+
+    ``missing`` are the ModelServers that it names and that are not there, ``ahead`` who comes before it for which of
+    its names.
+    """
+    if route.problem is not None:
+        return (Finding(ACCEPTED, False, *route.problem),)
+    accepted = f"unknown fields are ignored: {route.ignored}" if route.ignored else "every rule can be followed"
+    return (
+        Finding(ACCEPTED, True, "Accepted", accepted),
+        Finding(RESOLVED_REFS, False, "ModelServerNotFound", f"not in this namespace: {_some(missing)}")
+        if missing
+        else Finding(RESOLVED_REFS, True, "ResolvedRefs", "every ModelServer that is named is there"),
+        Finding(CONFLICTED, True, "ModelNameInUse", _some([_conflict(route, *one) for one in sorted(ahead.items())]))
+        if ahead
+        else Finding(CONFLICTED, False, "NoConflicts", "no other route comes first for any of its names"),
+    )
+
+
+def _conflict(route: Route, name: str, first: Route) -> str:
+    if first.model == name != route.model:
+        return f"{name!r} is the model of {first.key}, so that it is never taken for an adapter of this route"
+    return f"{name!r} belongs to {first.key}, which is older and comes first"
+
+
+class Counts(NamedTuple):
+    """Ready pods of a server; all but the first ``None`` where prefill and decode are not apart."""
+
+    ready: int
+    prefill: int | None = None
+    decode: int | None = None
+    complete: int | None = None
+
+
+def counts(server: Server, pods: Iterable[Pod]) -> Counts:
+    """How many of the pods that the server selects can serve: they run, are ready, and are not being deleted."""
+    serving = [pod for pod in pods if pod.phase == "Running" and pod.ready and _carries(pod, server.labels)]
+    groups = server.groups
+    if groups is None:
+        return Counts(len(serving))
+    found: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0])
+    for pod in serving:
+        if group := pod.labels.get(groups.key):
+            # A pod that carries the labels of both is a decode pod.
+            if _carries(pod, groups.decode):
+                found[group][1] += 1
+            elif _carries(pod, groups.prefill):
+                found[group][0] += 1
+    prefill, decode = (sum(roles[index] for roles in found.values()) for index in (0, 1))
+    return Counts(len(serving), prefill, decode, sum(all(roles) for roles in found.values()))
+
+
+def of_server(server: Server, found: Counts) -> tuple[Finding, ...]:
+    """What to say of a server whose pods are ``found``."""
+    if server.problem is not None:
+        return (Finding(READY, False, *server.problem),)
+    if not found.ready:
+        return (Finding(READY, False, "NoReadyPods", "no pod that the selector takes is running and ready"),)
+    if found.complete == 0:
+        text = f"no group has both: {found.prefill} prefill and {found.decode} decode pods are ready in groups"
+        return (Finding(READY, False, "NoCompletePDGroup", text),)
+    text = f"{found.ready} pods are ready" if found.ready > 1 else "1 pod is ready"
+    if found.complete is not None:
+        text += f", complete groups: {found.complete}"
+    return (Finding(READY, True, "EndpointsReady", text),)
+
+
+def _carries(pod: Pod, labels: Mapping[str, str]) -> bool:
+    return bool(labels) and labels.items() <= pod.labels.items()
+
+
+def _some(texts: Sequence[str]) -> str:
+    more = len(texts) - _MOST_NAMED
+    return "; ".join(texts[:_MOST_NAMED]) + (f"; and {more} more" if more > 0 else "")

@@ -1,0 +1,124 @@
+"""Routes, servers and pods as the API sends them, and a world of them to plan in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from modelyard.objects import Key
+from modelyard.objects.kinds import PODS
+from modelyard.objects.parse import pod as parse_pod
+from modelyard.reconcile.plan import Plan, World
+from modelyard.routing.lifecycle import RouteStatus, ServerStatus
+from modelyard.routing.objects import ROUTES, SERVERS, labels_of, names_of, route, server
+
+NOW = 1_800_000_000.0
+
+
+class Listed:
+    """A store of plain values."""
+
+    def __init__(self, values: Iterable[Any], indexes: dict[str, Callable[[Any], Iterable[Any]]]) -> None:
+        self.values = {value.key: value for value in values}
+        self.indexes = indexes
+
+    def get(self, key: Key) -> Any | None:
+        return self.values.get(key)
+
+    def all(self) -> list[Any]:
+        return [self.values[key] for key in sorted(self.values)]
+
+    def by(self, index: str, value: object) -> list[Any]:
+        return [one for one in self.all() if value in self.indexes[index](one)]
+
+
+def world(*objects: dict[str, Any]) -> World:
+    def those(kind: str) -> list[dict[str, Any]]:
+        return [obj for obj in objects if obj["kind"] == kind]
+
+    return {
+        ROUTES: Listed(map(route, those("ModelRoute")), {"name": names_of}),
+        SERVERS: Listed(map(server, those("ModelServer")), {}),
+        PODS: Listed(map(parse_pod, those("Pod")), {"label": labels_of}),
+    }
+
+
+def plan(obj: dict[str, Any], *others: dict[str, Any]) -> Plan | None:
+    lifecycle = RouteStatus() if obj["kind"] == "ModelRoute" else ServerStatus()
+    key = Key(obj["metadata"]["namespace"], obj["metadata"]["name"])
+    return lifecycle.plan(key, world(obj, *others), NOW)
+
+
+def told(obj: dict[str, Any], *others: dict[str, Any]) -> dict[str, tuple[str, str]]:
+    """Status and reason of the conditions the object should have, by type."""
+    found = plan(obj, *others)
+    assert found is not None
+    assert found.status is not None
+    return {one.type: (one.status, one.reason) for one in found.status.conditions}
+
+
+def written(obj: dict[str, Any], found: Plan | None) -> dict[str, Any]:
+    """The object with the plan's status stored, by somebody who has conditions of his own there too."""
+    assert found is not None
+    assert found.status is not None
+    conditions = [
+        {"type": c.type, "status": c.status, "reason": c.reason, "message": c.message, "observedGeneration": 1}
+        for c in found.status.conditions
+    ]
+    theirs = {"type": "example.com/Seen", "status": "True", "reason": "Seen", "message": ""}
+    fields = {name: value for name, value in found.status.fields.items() if value is not None}
+    return {**obj, "status": {**fields, "conditions": [theirs, *conditions]}}
+
+
+def metadata(name: str, namespace: str, age: int) -> dict[str, Any]:
+    return {
+        "name": name,
+        "namespace": namespace,
+        "uid": f"uid-{namespace}-{name}",
+        "generation": 1,
+        "resourceVersion": "7",
+        "creationTimestamp": f"2026-01-01T00:{59 - age:02}:00Z",
+    }
+
+
+def a_route(
+    name: str = "route",
+    model: str | None = "llama",
+    *servers: str,
+    namespace: str = "shop",
+    age: int = 0,
+    adapters: tuple[str, ...] = (),
+    **spec: Any,
+) -> dict[str, Any]:
+    """A route with one rule that sends to ``servers``; ``age`` in minutes."""
+    body: dict[str, Any] = {"rules": [{"targetModels": [{"modelServerName": one} for one in servers or ("server",)]}]}
+    if model is not None:
+        body["modelName"] = model
+    if adapters:
+        body["loraAdapters"] = list(adapters)
+    return {"kind": "ModelRoute", "metadata": metadata(name, namespace, age), "spec": {**body, **spec}}
+
+
+def a_server(
+    name: str = "server", namespace: str = "shop", groups: dict[str, Any] | None = None, **labels: str
+) -> dict[str, Any]:
+    selector: dict[str, Any] = {"matchLabels": labels or {"app": "llama"}}
+    if groups is not None:
+        selector["pdGroup"] = groups
+    spec = {"inferenceEngine": "vLLM", "workloadSelector": selector}
+    return {"kind": "ModelServer", "metadata": metadata(name, namespace, 0), "spec": spec}
+
+
+def a_pod(
+    name: str = "pod",
+    namespace: str = "shop",
+    ready: bool = True,
+    phase: str = "Running",
+    deleting: bool = False,
+    **labels: str,
+) -> dict[str, Any]:
+    meta = {**metadata(name, namespace, 0), "labels": labels or {"app": "llama"}}
+    if deleting:
+        meta["deletionTimestamp"] = "2026-01-02T00:00:00Z"
+    condition = {"type": "Ready", "status": str(ready), "lastTransitionTime": "2026-01-01T01:00:00Z"}
+    return {"kind": "Pod", "metadata": meta, "spec": {}, "status": {"phase": phase, "conditions": [condition]}}

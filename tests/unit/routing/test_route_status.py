@@ -1,0 +1,182 @@
+"""What is said of ModelRoutes: accepted, references resolved, conflicted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from routing_world import a_route, a_server, plan, told, written
+
+GOOD = {
+    "Accepted": ("True", "Accepted"),
+    "ResolvedRefs": ("True", "ResolvedRefs"),
+    "Conflicted": ("False", "NoConflicts"),
+}
+
+
+def message(type: str, *objects: dict[str, Any]) -> str:
+    found = plan(*objects)
+    assert found is not None
+    assert found.status is not None
+    return next(one.message for one in found.status.conditions if one.type == type)
+
+
+def test_a_route_whose_targets_are_there_is_accepted_and_resolved() -> None:
+    assert told(a_route(), a_server()) == GOOD
+
+
+def test_the_generation_is_told() -> None:
+    found = plan(a_route(), a_server())
+    assert found is not None
+    assert found.status is not None
+    assert found.status.fields == {"observedGeneration": 1}
+    assert {one.observed_generation for one in found.status.conditions} == {1}
+
+
+def rule(**match: Any) -> list[dict[str, Any]]:
+    return [{"modelMatch": match, "targetModels": [{"modelServerName": "server"}]}]
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [
+        ({"rules": []}, "NoTargets"),
+        ({"rules": [{"targetModels": []}]}, "NoTargets"),
+        ({"rules": [{"name": "no targets"}]}, "NoTargets"),
+        ({"rules": [{"targetModels": [{"modelServerName": "server", "weight": 0}]}]}, "NoTargets"),
+        ({"rules": rule(uri={"regex": "["})}, "InvalidRegex"),
+        ({"rules": rule(headers={"x-user": {"regex": "(?=admin)"}})}, "InvalidRegex"),
+        ({"rules": rule(uri={"regex": r"(a)\1"})}, "InvalidRegex"),
+        ({"rules": rule(uri={"regex": "a" * 1025})}, "InvalidRegex"),
+        ({"rules": rule(uri={"regex": "(" * 500 + ")" * 500})}, "InvalidRegex"),
+        ({"rules": rule(uri={"regex": "a{99999999999}"})}, "InvalidRegex"),
+        ({"rules": rule(uri={"exact": "/a", "prefix": "/"})}, "InvalidSpec"),
+        ({"rules": "none"}, "InvalidSpec"),
+        ({"rules": None}, "InvalidSpec"),
+        ({"rules": [None]}, "InvalidSpec"),
+        ({"modelName": None}, "InvalidSpec"),
+        ({"modelName": "m" * 257}, "InvalidSpec"),
+        ({"modelName": 7}, "InvalidSpec"),
+        ({"loraAdapters": ["llama"]}, "InvalidSpec"),
+        ({"loraAdapters": ["a", "a"]}, "InvalidSpec"),
+    ],
+)
+def test_a_route_that_cannot_be_followed_says_why_and_no_more(spec: dict[str, Any], reason: str) -> None:
+    assert told(a_route(**spec), a_server()) == {"Accepted": ("False", reason)}
+
+
+@pytest.mark.parametrize("regex", ["^/v1/", r"[(?=]", r"\\1", r"a*\++", "(?i)x", "(?P<a>b)", r"[\]\\1]", "[]a]+"])
+def test_a_regular_expression_of_re2_is_accepted(regex: str) -> None:
+    assert told(a_route(rules=rule(uri={"regex": regex})), a_server()) == GOOD
+
+
+def test_a_spec_that_is_no_object_is_told() -> None:
+    assert told({**a_route(), "spec": "?"}) == {"Accepted": ("False", "InvalidSpec")}
+    assert told({**a_route(), "spec": None}) == {"Accepted": ("False", "InvalidSpec")}
+
+
+def test_what_is_told_of_a_bad_object_is_bounded() -> None:
+    headers = {"x" * 100_000: {"regex": "["}}
+    assert len(message("Accepted", a_route(rules=rule(headers=headers)))) <= 1000
+
+
+def test_fields_of_a_newer_peer_are_ignored_and_told() -> None:
+    route = a_route(parentRefs=[{"name": "gateway"}])
+    assert told(route, a_server()) == GOOD
+    assert message("Accepted", route, a_server()) == "unknown fields are ignored: spec.parentRefs"
+
+
+def test_a_server_that_is_missing_is_named() -> None:
+    route = a_route("route", "llama", "server", "absent", "b", "c", "d")
+    assert told(route, a_server())["ResolvedRefs"] == ("False", "ModelServerNotFound")
+    assert message("ResolvedRefs", route, a_server()) == "not in this namespace: absent; b; c; and 1 more"
+
+
+def test_a_server_of_another_namespace_is_not_found() -> None:
+    assert told(a_route(), a_server(namespace="bank"))["ResolvedRefs"] == ("False", "ModelServerNotFound")
+
+
+def test_the_older_of_two_routes_with_one_model_wins_across_namespaces() -> None:
+    older, younger = a_route("z", age=2, namespace="bank"), a_route("a", age=1)
+    assert told(older, younger)["Conflicted"] == ("False", "NoConflicts")
+    assert told(younger, older)["Conflicted"] == ("True", "ModelNameInUse")
+    assert message("Conflicted", younger, older) == "'llama' belongs to bank/z, which is older and comes first"
+
+
+def test_of_two_routes_of_one_age_the_first_by_namespace_and_name_wins() -> None:
+    first, second = a_route("b", namespace="bank"), a_route("a", namespace="shop")
+    assert told(first, second)["Conflicted"] == ("False", "NoConflicts")
+    assert told(second, first)["Conflicted"] == ("True", "ModelNameInUse")
+
+
+def test_a_model_name_takes_requests_from_an_older_adapter_of_that_name() -> None:
+    adapter, model = a_route("adapter", None, age=9, adapters=("llama",)), a_route("model", age=1)
+    assert told(model, adapter)["Conflicted"] == ("False", "NoConflicts")
+    assert told(adapter, model)["Conflicted"] == ("True", "ModelNameInUse")
+    assert message("Conflicted", adapter, model) == (
+        "'llama' is the model of shop/model, so that it is never taken for an adapter of this route"
+    )
+
+
+def test_two_routes_with_one_adapter_conflict() -> None:
+    older, younger = a_route("old", "a", age=2, adapters=("x",)), a_route("new", "b", age=1, adapters=("y", "x"))
+    assert told(older, younger)["Conflicted"] == ("False", "NoConflicts")
+    assert message("Conflicted", younger, older) == "'x' belongs to shop/old, which is older and comes first"
+
+
+def test_a_route_that_is_not_served_keeps_no_name_from_others() -> None:
+    broken = a_route("broken", age=9, rules=[])
+    leaving = a_route("leaving", age=8)
+    leaving["metadata"]["deletionTimestamp"] = "2026-01-02T00:00:00Z"
+    assert told(a_route(), broken, leaving)["Conflicted"] == ("False", "NoConflicts")
+
+
+def test_what_is_told_already_is_not_written_again() -> None:
+    route = a_route()
+    stored = written(route, plan(route, a_server()))
+    settled = plan(stored, a_server())
+    assert settled is not None
+    assert not settled.writes
+    assert not settled.notices
+
+
+def test_a_route_that_only_tells_never_acts() -> None:
+    found = plan(a_route())
+    assert found is not None
+    assert found.writes
+    assert not found.acts
+
+
+def test_a_route_that_went_bad_takes_back_what_it_cannot_say_any_more() -> None:
+    route = a_route()
+    stored = {**written(route, plan(route, a_server())), "spec": {**route["spec"], "rules": []}}
+    found = plan(stored, a_server())
+    assert found is not None
+    assert found.status is not None
+    assert [one.type for one in found.status.conditions] == ["Accepted"]
+    assert found.status.transient == {"Accepted", "ResolvedRefs", "Conflicted"}
+    assert [(one.reason, one.kind) for one in found.notices] == [("NoTargets", "Warning")]
+
+
+def test_only_news_is_announced() -> None:
+    route = a_route()
+    fine = plan(route, a_server())
+    assert fine is not None
+    assert not fine.notices, "that all is well from the start"
+    lost = plan(written(route, fine))
+    assert lost is not None
+    assert [(one.reason, one.kind) for one in lost.notices] == [("ModelServerNotFound", "Warning")]
+    found = plan(written(route, plan(route)), a_server())
+    assert found is not None
+    assert [(one.reason, one.kind) for one in found.notices] == [("ResolvedRefs", "Normal")]
+
+
+def test_a_status_that_is_no_status_does_no_harm() -> None:
+    for status in ("text", {"conditions": "text"}, {"conditions": [None, {"type": "Accepted"}]}, []):
+        assert told({**a_route(), "status": status}, a_server()) == GOOD
+
+
+def test_a_route_that_is_gone_or_going_needs_nothing() -> None:
+    route = a_route()
+    route["metadata"]["deletionTimestamp"] = "2026-01-02T00:00:00Z"
+    assert plan(route) is None
