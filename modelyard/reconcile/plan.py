@@ -27,27 +27,49 @@ class Ref(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """The object that a plan is about, as it was seen: what its writes are conditional on."""
+    """The object that a plan is about, as it was seen: what its writes are conditional on.
+
+    A new object of the same name, another ``generation`` or a deletion begun meanwhile make the plan void. With a
+    ``resource_version`` any other change of the object does so too, before anything is written (a claim, for example).
+    """
 
     kind: ResourceType
     key: Key
     uid: str
     generation: int
     resource_version: str = ""
+    deleting: bool = False
 
     @property
     def ref(self) -> Ref:
         """Its name in outcomes."""
         return Ref(self.kind.kind, self.key)
 
+    @property
+    def reference(self) -> dict[str, str]:
+        """Its ObjectReference, for Events."""
+        found = {
+            "apiVersion": self.kind.api_version,
+            "kind": self.kind.kind,
+            "namespace": self.key.namespace,
+            "name": self.key.name,
+            "uid": self.uid,
+        }
+        return {name: value for name, value in found.items() if value}
+
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Replicas for one workload; ``seen`` is what it had when this was decided: if it moved, nothing is written."""
+    """Replicas for one workload; ``seen`` is what it had when this was decided: if it has moved, nothing is written.
+
+    ``reason`` and ``message`` say why, for the Event and the list of changes.
+    """
 
     workload: WorkloadId
     seen: int
     replicas: int
+    reason: str = ""
+    message: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,18 +79,19 @@ class Status:
     ``fields`` is a merge patch without conditions (``None`` removes). Of ``conditions`` those types are ours; types in
     ``transient`` that are not among them are taken away; everybody else's stay. ``alone`` is the part of ``fields``
     that nobody else writes and that may be written without a resource version when others keep rewriting the status
-    (empty: it then waits).
+    (empty: it then waits). ``clock`` is the path in ``fields`` of the time of writing, if the kind has such a field.
     """
 
     fields: Mapping[str, Any]
     conditions: tuple[Condition, ...] = ()
     transient: frozenset[str] = frozenset()
     alone: Mapping[str, Any] = field(default_factory=dict)
+    clock: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """An object of ours to delete: gone only if it still has this uid."""
+    """An object of the subject's to delete: only while it has this uid and the subject owns it."""
 
     kind: ResourceType
     key: Key
@@ -82,7 +105,10 @@ class Plan:
     The order of the writes is fixed and the same for every lifecycle (``carry_out``): annotations, status, children,
     scales. ``annotations`` holds only what has to change (``None`` removes one). ``status_first`` turns the first two
     round, for a memory that must not be newer than the status it belongs to. ``status`` is ``None`` when the stored one
-    is true. ``finalizer`` is ``True`` to set ours, ``False`` to take it off.
+    is true. ``apply`` holds manifests; what they make belongs to the subject. ``finalizer`` is ``True`` to set ours
+    before anything else, ``False`` to take it off when all else is done.
+    ``news`` is told each time (unless a scale of the plan is: that is the same news), ``notices`` tell what stands and
+    are repeated rarely.
     """
 
     subject: Subject
@@ -94,6 +120,7 @@ class Plan:
     apply: tuple[Mapping[str, Any], ...] = ()
     delete: tuple[Child, ...] = ()
     scales: tuple[Scale, ...] = ()
+    news: tuple[Notice, ...] = ()
     notices: tuple[Notice, ...] = ()
     finalizer: bool | None = None
     awaits: tuple[str, ...] = ()

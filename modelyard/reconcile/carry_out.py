@@ -1,0 +1,332 @@
+"""Carry plans out: the one place that writes, in the one order, so that a kill at any line is harmless.
+
+Memory first: at worst a delay starts again (where that would harm, a plan asks for ``status_first``). Then what was
+decided, then what it takes: a successor finds the intent, sees the cluster lagging and finishes the move; the reverse
+order would make it undo one. Each plan is on its own; one that fails is reported and tried again by the next look.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from modelyard.cluster import Cluster, ClusterError, Conflict, Invalid, NotFound, Object, ResourceType
+from modelyard.objects import Key, WorkloadId
+from modelyard.reconcile import status as statuses
+from modelyard.reconcile.fence import Fence, NotTheWriter
+from modelyard.reconcile.plan import Child, Plan, Ref, Scale, Subject
+
+log = logging.getLogger(__name__)
+
+CONCURRENCY = 16
+ATTEMPTS = 5
+"""How often a change of metadata that others keep in the way of is tried."""
+FINALIZER = "modelyard.dev/cleanup"
+
+
+@dataclass
+class Outcome:
+    """What became of plans, by the objects they were about."""
+
+    scaled: dict[tuple[Ref, WorkloadId], tuple[int, int]] = field(default_factory=dict)
+    """(object, workload): (replicas before, replicas written)"""
+    written: set[Ref] = field(default_factory=set)
+    """objects whose status was written"""
+    skipped: dict[Ref, str] = field(default_factory=dict)
+    """what was left because the world had moved on"""
+    errors: dict[Ref, str] = field(default_factory=dict)
+
+    def summary(self) -> Mapping[str, Any]:
+        """Counts, and the first few things that went wrong."""
+        return {
+            "scaled": len(self.scaled),
+            "statusWrites": len(self.written),
+            "skipped": {str(ref): why for ref, why in sorted(self.skipped.items())[:20]},
+            "errors": {str(ref): why for ref, why in sorted(self.errors.items())[:20]},
+        }
+
+
+async def carry_out(
+    cluster: Cluster, plans: Iterable[Plan], fence: Fence, *, concurrency: int = CONCURRENCY
+) -> Outcome:
+    """Write what the plans ask for. Raises ``NotTheWriter`` as soon as the fence says so, and nothing else."""
+    outcome = Outcome()
+    gate = asyncio.Semaphore(concurrency)
+
+    async def one(plan: Plan) -> None:
+        async with gate:
+            fence.check()
+            await _CarryOut(cluster, plan, fence, outcome).run()
+
+    tasks = [asyncio.create_task(one(plan)) for plan in plans if plan.writes]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+    return outcome
+
+
+def is_gone(error: ClusterError) -> bool:
+    """Whether a write that names the object's uid failed because that object is not there any more.
+
+    A new object of the same name is a conflict to some API servers and an invalid change of the uid to others.
+    """
+    if isinstance(error, Invalid):
+        return any(cause.field == "metadata.uid" for cause in error.causes)
+    return isinstance(error, NotFound | Conflict)
+
+
+class _Stop(Exception):
+    """The rest of this plan is not to be carried out; why has been noted."""
+
+
+@dataclass
+class _CarryOut:
+    """The writes of one plan. ``current`` is the object as it was last seen, if it was."""
+
+    cluster: Cluster
+    plan: Plan
+    fence: Fence
+    outcome: Outcome
+    current: Object | None = None
+
+    @property
+    def subject(self) -> Subject:
+        return self.plan.subject
+
+    async def run(self) -> None:
+        plan = self.plan
+        first, second = (self._publish, self._remember) if plan.status_first else (self._remember, self._publish)
+        try:
+            if plan.finalizer:
+                await self._finalize(True)
+            await first()
+            await second()
+            if plan.acts:
+                await self._check_still_wanted()
+            for manifest in plan.apply:
+                await self._apply(manifest)
+            for child in plan.delete:
+                await self._delete(child)
+            for scale in plan.scales:
+                await self._guarded(self._scale, scale)  # the other workloads' shares are still right
+            if plan.finalizer is False:
+                await self._finalize(False)
+        except _Stop:
+            pass
+        except ClusterError as error:
+            self._fail(str(error))
+        except NotTheWriter:
+            raise
+        except Exception as error:  # one object's failure is never another's
+            self._fail(f"{type(error).__name__}: {error}")
+            log.exception("%s", self.subject.ref)
+
+    async def _guarded(self, write: Callable[[Scale], Awaitable[None]], scale: Scale) -> None:
+        try:
+            await write(scale)
+        except ClusterError as error:
+            self._fail(str(error))
+
+    def _fail(self, why: str) -> None:
+        self._note(self.outcome.errors, why)
+        log.warning("%s: %s", self.subject.ref, why)
+
+    def _skip(self, why: str) -> None:
+        self._note(self.outcome.skipped, why)
+
+    def _note(self, kept: dict[Ref, str], why: str) -> None:
+        ref = self.subject.ref
+        kept[ref] = f"{kept[ref]}; {why}" if ref in kept else why
+
+    def _drop(self, why: str) -> _Stop:
+        self._skip(f"decision dropped: {why}; the next tick decides anew")
+        return _Stop()
+
+    def _superseded(self, current: Object) -> str | None:
+        metadata = current["metadata"]
+        if metadata["uid"] != self.subject.uid:
+            return "replaced by a new object of the same name"
+        if int(metadata.get("generation") or 0) != self.subject.generation:
+            return "its spec was edited meanwhile"
+        if metadata.get("deletionTimestamp") and not self.subject.deleting:
+            return "it is being deleted"
+        return None
+
+    # The subject
+
+    async def _patch(self, body: Mapping[str, Any], subresource: str | None = None) -> Object:
+        kind, key = self.subject.kind, self.subject.key
+        return await self.cluster.merge_patch(
+            kind, key.name, dict(body), key.namespace or None, subresource, timeout=self.fence.check()
+        )
+
+    async def _read(self, kind: ResourceType, key: Key) -> Object:
+        return await self.cluster.get(kind, key.name, key.namespace or None, timeout=self.fence.check())
+
+    async def _remember(self) -> None:
+        """Keep memory and marks with the object."""
+        if not self.plan.annotations:
+            return
+        metadata: dict[str, Any] = {"uid": self.subject.uid, "annotations": dict(self.plan.annotations)}
+        if self.subject.resource_version:
+            metadata["resourceVersion"] = self.subject.resource_version
+        try:
+            self.current = await self._patch({"metadata": metadata})
+        except (NotFound, Conflict, Invalid) as error:
+            if not is_gone(error):
+                raise
+            self._skip(f"deleted or replaced meanwhile ({error.reason})")
+            raise _Stop from None
+
+    async def _publish(self) -> None:
+        """Put the decision on record, if it still holds."""
+        status, subject = self.plan.status, self.subject
+        if status is None:
+            return
+        superseded: list[str] = []
+
+        def change(current: Object) -> Object | None:
+            self.fence.check()
+            if why := self._superseded(current):
+                superseded.append(why)
+                return None
+            return statuses.patch(status, current.get("status") or {}, time.time())
+
+        try:
+            self.current = await self.cluster.update_status(
+                subject.kind,
+                subject.key.name,
+                subject.key.namespace or None,
+                change,
+                current=self.current,
+                timeout=self.fence.check(),
+            )
+        except NotFound:
+            raise self._drop("it was deleted") from None
+        except Conflict:
+            # Somebody writes this status faster than we can read it. What is ours alone may be written without a
+            # resource version; the conditions, which are shared, wait for a quieter moment.
+            self.current = None
+            log.warning("%s: its status is being rewritten constantly", subject.ref)
+            if not status.alone:
+                if self.plan.status_first:
+                    raise
+                return
+            try:
+                self.current = await self._patch({"metadata": {"uid": subject.uid}, "status": status.alone}, "status")
+            except (NotFound, Conflict, Invalid) as error:
+                if not is_gone(error):
+                    raise
+                raise self._drop("deleted or replaced by a new object of the same name") from None
+        if superseded:
+            raise self._drop(superseded[0])
+        self.outcome.written.add(subject.ref)
+
+    async def _check_still_wanted(self) -> None:
+        """Go on only if the object is still the one decided on; no earlier write need have shown it."""
+        try:
+            self.current = self.current or await self._read(self.subject.kind, self.subject.key)
+        except NotFound:
+            raise self._drop("it was deleted") from None
+        if why := self._superseded(self.current):
+            raise self._drop(why)
+
+    async def _finalize(self, wanted: bool) -> None:
+        """Set our finalizer or take it off; the others' stay."""
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                current = await self._read(self.subject.kind, self.subject.key)
+            except NotFound:
+                raise self._drop("it was deleted") from None
+            if why := self._superseded(current):
+                raise self._drop(why)
+            metadata = current["metadata"]
+            others = [name for name in metadata.get("finalizers") or () if name != FINALIZER]
+            body = {
+                "resourceVersion": metadata["resourceVersion"],
+                "finalizers": [*others, FINALIZER] if wanted else others,
+            }
+            try:
+                self.current = await self._patch({"metadata": body})
+                return
+            except Conflict:
+                if attempt == ATTEMPTS:
+                    raise
+
+    # What it owns
+
+    async def _own(self, kind: ResourceType, key: Key) -> Object | None:
+        """The object of this name, ``None`` when there is none. Raises ``_Stop`` when it is somebody else's."""
+        try:
+            found = await self._read(kind, key)
+        except NotFound:
+            return None
+        owners = found["metadata"].get("ownerReferences") or ()
+        if not any(owner.get("uid") == self.subject.uid for owner in owners):
+            self._fail(f"{kind.describe(key.namespace, key.name)} is there and does not belong to it; left alone")
+            raise _Stop
+        return found
+
+    async def _apply(self, manifest: Mapping[str, Any]) -> None:
+        """Make a child be as its manifest says. What is there under its name must be the subject's already."""
+        metadata = dict(manifest["metadata"])
+        kind = await self.cluster.resolve(manifest["apiVersion"], manifest["kind"])
+        found = await self._own(kind, Key(metadata.get("namespace") or "", metadata["name"]))
+        owner = self.subject.reference
+        owner.pop("namespace", None)
+        metadata.setdefault("ownerReferences", [{**owner, "controller": True, "blockOwnerDeletion": True}])
+        if found is not None:
+            metadata["uid"] = found["metadata"]["uid"]
+        # One that somebody made a moment ago is not taken over: without ``force`` their fields conflict.
+        await self.cluster.apply(
+            {**manifest, "metadata": metadata}, force=found is not None, timeout=self.fence.check()
+        )
+
+    async def _delete(self, child: Child) -> None:
+        found = await self._own(child.kind, child.key)
+        if found is None or found["metadata"]["uid"] != child.uid:
+            return
+        try:
+            await self.cluster.delete(
+                child.kind,
+                child.key.name,
+                child.key.namespace or None,
+                propagation="Background",
+                uid=child.uid,
+                timeout=self.fence.check(),
+            )
+        except Conflict:
+            log.info("%s is gone already", child.kind.describe(child.key.namespace, child.key.name))
+
+    # Workloads
+
+    async def _scale(self, scale: Scale) -> None:
+        workload, wanted = scale.workload, scale.replicas
+        kind = await self.cluster.resolve(f"{workload.group}/v1" if workload.group else "v1", workload.kind)
+        name, namespace = workload.name, workload.namespace
+        try:
+            found = await self.cluster.read_scale(kind, name, namespace, timeout=self.fence.check())
+            if found.replicas == wanted:
+                return
+            if found.replicas != scale.seen:
+                self._skip(
+                    f"{workload} went from {scale.seen} to {found.replicas} replicas meanwhile; "
+                    "the next tick decides anew"
+                )
+                return
+            version = found.resource_version
+            await self.cluster.write_scale(
+                kind, name, namespace, wanted, resource_version=version, timeout=self.fence.check()
+            )
+        except NotFound:
+            self._skip(f"{workload} was deleted meanwhile")
+        except Conflict:
+            self._skip(f"{workload} was changed meanwhile; the next tick decides anew")
+        else:
+            self.outcome.scaled[self.subject.ref, workload] = (found.replicas, wanted)

@@ -1,0 +1,90 @@
+"""Tell people what was planned and what became of it: Kubernetes Events, and rows for tables and lists of changes.
+
+Only what may be lost: what matters is in the statuses already.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from modelyard.cluster import Cluster
+from modelyard.objects import Notice
+from modelyard.reconcile.carry_out import Outcome
+from modelyard.reconcile.plan import Plan, Ref, Scale, Subject
+
+log = logging.getLogger(__name__)
+
+REPEAT_AFTER = 600.0
+"""Seconds after which an unchanged notice is sent again (Kubernetes then counts it up)."""
+CONCURRENCY = 8
+SAID_LIMIT = 50_000
+
+
+class Said:
+    """What was told recently, so that a standing problem is not an API call per look. Losing it costs nothing."""
+
+    def __init__(self) -> None:
+        self._at: dict[tuple[Ref, str, str], float] = {}
+
+    def is_new(self, about: Ref, notice: Notice, now: float) -> bool:
+        """Whether this was not said within ``REPEAT_AFTER``; remembers that it is being said."""
+        key = (about, notice.reason, notice.message)
+        if now - self._at.get(key, float("-inf")) < REPEAT_AFTER:
+            return False
+        if len(self._at) >= SAID_LIMIT:
+            self._at = {k: at for k, at in self._at.items() if now - at < REPEAT_AFTER}
+        self._at[key] = now
+        return True
+
+
+def moves(plan: Plan, outcome: Outcome) -> Iterator[tuple[Scale, int, int]]:
+    """The scales that were written, each with the replicas before and after."""
+    for scale in plan.scales:
+        if moved := outcome.scaled.get((plan.subject.ref, scale.workload)):
+            yield scale, *moved
+
+
+def notices(plan: Plan, outcome: Outcome) -> tuple[list[Notice], list[Notice]]:
+    """What to tell of a plan: always (it happened just now), and unless it was said recently (it stands)."""
+    ref = plan.subject.ref
+    happened = [
+        Notice("ScaledUp" if after > before else "ScaledDown", f"{scale.workload} {before} → {after}: {scale.message}")
+        for scale, before, after in moves(plan, outcome)
+    ]
+    failures = (outcome.skipped.get(ref), outcome.errors.get(ref))
+    standing = [*plan.notices, *(Notice("ActuationDelayed", failure, "Warning") for failure in failures if failure)]
+    return happened or list(plan.news), list(dict.fromkeys(standing))
+
+
+def rows(plans: Iterable[Plan], outcome: Outcome) -> list[dict[str, Any]]:
+    """One row per plan, for lifecycles that have no table of their own: what it is about, why, and how far it got."""
+    return [
+        {
+            "object": str(ref),
+            "reason": plan.reason,
+            "message": plan.message,
+            "awaits": ", ".join(plan.awaits),
+            "trouble": "; ".join(filter(None, (outcome.skipped.get(ref), outcome.errors.get(ref)))),
+        }
+        for plan in plans
+        for ref in (plan.subject.ref,)
+    ]
+
+
+async def tell(cluster: Cluster, plans: Sequence[Plan], outcome: Outcome, said: Said, now: float) -> None:
+    """Send the Events. Never raises for one that could not be stored."""
+    events: list[tuple[Subject, Notice]] = []
+    for plan in plans:
+        happened, standing = notices(plan, outcome)
+        new = [notice for notice in standing if said.is_new(plan.subject.ref, notice, now)]
+        events += [(plan.subject, notice) for notice in (*happened, *new)]
+    gate = asyncio.Semaphore(CONCURRENCY)
+
+    async def send(subject: Subject, notice: Notice) -> None:
+        async with gate:
+            await cluster.record_event(dict(subject.reference), notice.reason, notice.message, kind=notice.kind)
+
+    await asyncio.gather(*(send(*event) for event in events))

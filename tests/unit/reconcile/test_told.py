@@ -1,0 +1,55 @@
+"""What people are told of a plan and its outcome, and how often."""
+
+from __future__ import annotations
+
+from modelyard.objects import Key, Notice, ResourceType, WorkloadId
+from modelyard.reconcile.carry_out import Outcome
+from modelyard.reconcile.plan import Plan, Ref, Scale, Subject
+from modelyard.reconcile.tell import REPEAT_AFTER, Said, notices, rows
+
+KIND = ResourceType("example.com", "v1", "Widget", "widgets", True)
+WEB = WorkloadId("n", "apps", "Deployment", "web")
+REF = Ref("Widget", Key("n", "w"))
+NEWS = Notice("ScaleUpWanted", "2 → 5: 30 waiting each")
+STANDING = Notice("MetricsUnavailable", "two pods hang", "Warning")
+PLAN = Plan(
+    Subject(KIND, REF.key, "u", 1),
+    reason="Busy",
+    message="30 waiting each",
+    scales=(Scale(WEB, 2, 5, "Busy", "30 waiting each"),),
+    news=(NEWS,),
+    notices=(STANDING, STANDING),
+)
+
+
+def test_a_scale_that_was_written_is_the_news() -> None:
+    assert notices(PLAN, Outcome()) == ([NEWS], [STANDING])
+    happened, standing = notices(PLAN, Outcome(scaled={(REF, WEB): (2, 5)}))
+    assert happened == [Notice("ScaledUp", f"{WEB} 2 → 5: 30 waiting each")]
+    assert standing == [STANDING]
+    (down,), _ = notices(PLAN, Outcome(scaled={(REF, WEB): (9, 5)}))
+    assert down.reason == "ScaledDown"
+
+
+def test_what_could_not_be_done_is_told_as_well() -> None:
+    outcome = Outcome(skipped={REF: "moved"}, errors={REF: "forbidden"})
+    assert [(one.reason, one.message) for one in notices(PLAN, outcome)[1]][1:] == [
+        ("ActuationDelayed", "moved"),
+        ("ActuationDelayed", "forbidden"),
+    ]
+    (row,) = rows([PLAN], outcome)
+    assert (row["object"], row["reason"], row["trouble"]) == ("Widget n/w", "Busy", "moved; forbidden")
+
+
+def test_a_standing_notice_is_repeated_rarely_and_for_each_object() -> None:
+    said = Said()
+    assert said.is_new(REF, STANDING, 0)
+    assert not said.is_new(REF, STANDING, REPEAT_AFTER - 1)
+    assert said.is_new(REF, NEWS, 1)
+    assert said.is_new(Ref("Widget", Key("n", "x")), STANDING, 1)
+    assert said.is_new(REF, STANDING, REPEAT_AFTER)
+
+
+def test_the_summary_counts_and_names_what_went_wrong() -> None:
+    outcome = Outcome({(REF, WEB): (2, 5)}, {REF}, {REF: "moved"}, {})
+    assert outcome.summary() == {"scaled": 1, "statusWrites": 1, "skipped": {"Widget n/w": "moved"}, "errors": {}}
