@@ -26,10 +26,11 @@ from modelyard.objects import Key
 from modelyard.replay.policies.base import Fixed
 from modelyard.replay.policies.parse import factory, split
 from modelyard.replay.report import summarize
-from modelyard.replay.settings import SLO, SimulationSettings
+from modelyard.replay.settings import SimulationSettings
 from modelyard.replay.simulate import simulate
-from modelyard.replay.trace import Trace, read_trace
 from modelyard.replay.variants import VariantSpec, variants_of
+from modelyard.traffic.latency import SLO
+from modelyard.traffic.trace import Trace, read_trace
 
 ROOT = Path(__file__).resolve().parent.parent
 TRACE = ROOT / "benchmarks/data/azure-llm-inference-2023-conversation.csv"

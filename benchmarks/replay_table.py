@@ -26,8 +26,9 @@ from modelyard.engine.config import PROFILES
 from modelyard.replay.batch import Batch, BatchResult, replay
 from modelyard.replay.policies.parse import split
 from modelyard.replay.scenario import Scenario, World, read_world
-from modelyard.replay.settings import SLO, SimulationSettings
-from modelyard.replay.trace import Trace, read_trace
+from modelyard.replay.settings import SimulationSettings
+from modelyard.traffic.latency import SLO
+from modelyard.traffic.trace import Trace, read_trace
 
 ROOT = Path(__file__).resolve().parent.parent
 TRACE = ROOT / "benchmarks/data/azure-llm-inference-2023-conversation.csv"

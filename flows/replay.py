@@ -30,7 +30,7 @@ from modelyard.replay.output import check_folder
 from modelyard.replay.policies.parse import CLAIRVOYANT
 from modelyard.replay.report import Summary
 from modelyard.replay.scenario import Scenario, read_world, shaped, trace_from_history
-from modelyard.replay.trace import parse_columns, read_trace
+from modelyard.traffic.trace import parse_columns, read_trace
 from tasks.replay import Hearing, replay_batch, write_reports
 
 CALL_TIMEOUT = 10.0

@@ -11,8 +11,10 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.replay.history import Gaps, HistoryRequest
 from modelyard.replay.policies.parse import CLAIRVOYANT, HELP, PolicyText, factory, split
-from modelyard.replay.settings import SLO, Routing, SimulationSettings
-from modelyard.replay.trace import parse_columns
+from modelyard.replay.settings import SimulationSettings
+from modelyard.traffic.latency import SLO
+from modelyard.traffic.router import Routing
+from modelyard.traffic.trace import parse_columns
 
 STRICT = ConfigDict(frozen=True, extra="forbid")
 

@@ -20,7 +20,7 @@ from prefect.cache_policies import NO_CACHE
 from modelyard.replay.batch import Batch, BatchResult
 from modelyard.replay.batch import replay as replay_here
 from modelyard.replay.output import write_report
-from modelyard.replay.settings import SLO
+from modelyard.traffic.latency import SLO
 from tasks.options import STAGE
 
 OFTEN = 0.5

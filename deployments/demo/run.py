@@ -42,7 +42,6 @@ from modelyard.local.stack import LocalStack
 from modelyard.metrics.client import Prometheus, PrometheusSettings
 from modelyard.resources import KINDS
 from modelyard.resources.crd import crd
-from modelyard.traffic.latency import summarize
 from modelyard.traffic.replay import Replay, ReplaySettings
 from modelyard.traffic.trace import Trace, read_trace
 
@@ -94,7 +93,7 @@ async def demonstrate(scenario: Scenario, out: Path, keep: bool) -> int:
         trace = trace.scaled(rate=scenario.rate)
     say(
         f"replaying minutes {scenario.start_minute:g} to {scenario.start_minute + scenario.minutes:g} of a real trace: "
-        f"{len(trace.requests)} requests, {scenario.compression:g} times faster than life"
+        f"{len(trace)} requests, {scenario.compression:g} times faster than life"
     )
     async with running(scenario, out) as (stack, prefect, cluster, prometheus):
         played = await play(scenario, trace, cluster, prometheus)
@@ -320,17 +319,7 @@ def conclude(scenario: Scenario, played: Played) -> bool:
     console.print()
     console.rule(f"Act {played.copy.act}: {played.copy.title}", align="left")
     console.print(story.table(samples, scenario))
-    latency = Table(
-        title="What the clients saw (seconds of the trace's time)", header_style="bold", title_justify="left"
-    )
-    for column in ("variant", "requests", "answered", "failed", "TTFT p50", "p95", "p99", "ITL p50", "p95", "p99"):
-        latency.add_column(column, justify="left" if column == "variant" else "right")
-    for summary in summarize(results):
-        row: list[Any] = [summary.variant or "all", summary.requests, summary.answered, summary.failed]
-        for spread in (summary.ttft, summary.itl):
-            row += [f"{v:.3f}" for v in (spread.p50, spread.p95, spread.p99)] if spread else ["-"] * 3
-        latency.add_row(*map(str, row))
-    console.print(latency)
+    console.print(story.latencies(results))
     bill = Table(title="What it cost", header_style="bold", title_justify="left")
     for column in ("variant", "replica-minutes", "cost per replica-hour", "cost", "always at the peak"):
         bill.add_column(column, justify="left" if column == "variant" else "right")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -11,8 +12,8 @@ from rich.table import Table
 
 from deployments.demo.scenario import SLO_ITL, SLO_TTFT, Copy, Scenario
 from deployments.demo.watch import Sample
-from modelyard.traffic.latency import attainment, summarize
-from modelyard.traffic.replay import RequestResult
+from modelyard.traffic.latency import SLO, Latency
+from modelyard.traffic.replay import RequestResult, columns
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,35 @@ def _why(current: Sample) -> str:
     return texts[0] if len(texts) == 1 else "\n".join(f"{name}: {text}" for name, text in current.why.items() if text)
 
 
+def latency(results: Sequence[RequestResult]) -> Latency:
+    """What the clients saw, against the demonstration's targets."""
+    return Latency.of(columns(results), SLO(SLO_TTFT / 1000, SLO_ITL / 1000))
+
+
+def latencies(results: Sequence[RequestResult]) -> Table:
+    """What the clients saw, altogether and of each variant."""
+    shown = Table(title="What the clients saw (seconds of the trace's time)", header_style="bold", title_justify="left")
+    for column in ("variant", "requests", "answered", "failed", "TTFT p50", "p95", "p99", "ITL p50", "p95", "p99"):
+        shown.add_column(column, justify="left" if column == "variant" else "right")
+    variants = sorted({result.variant for result in results if result.variant})
+    for variant in ("", *(variants if len(variants) > 1 else ())):
+        seen = latency([result for result in results if not variant or result.variant == variant])
+        shown.add_row(
+            variant or "all",
+            *map(str, (seen.requests, seen.answered, seen.requests - seen.answered)),
+            *(
+                _known(value, ".3f")
+                for spread in (seen.ttft, seen.itl)
+                for value in (spread.p50, spread.p95, spread.p99)
+            ),
+        )
+    return shown
+
+
+def _known(value: float, form: str) -> str:
+    return "-" if math.isnan(value) else f"{value:{form}}"
+
+
 def comparison(played: Sequence[Played], scenario: Scenario) -> Table:
     """The copies side by side: the same traffic, what it cost, what the clients saw."""
     shown = Table(title="The same traffic, scaled three ways", header_style="bold", title_justify="left")
@@ -111,19 +141,15 @@ def comparison(played: Sequence[Played], scenario: Scenario) -> Table:
     for one in played:
         used = replica_minutes(one.samples, scenario)
         cost = sum(used[v.name] / 60 * float(v.cost) for v in scenario.variants)
-        total = summarize(one.results)[0]
-        within = attainment(one.results, ttft=SLO_TTFT / 1000, itl=SLO_ITL / 1000)
-        latencies = [
-            f"{value:.3f}" for spread in (total.ttft, total.itl) if spread for value in (spread.p50, spread.p95)
-        ]
+        total = latency(one.results)
         shown.add_row(
             str(one.copy.form),
             str(total.requests),
-            str(total.failed),
+            str(total.requests - total.answered),
             f"{sum(used.values()):.1f}",
             f"{cost:.2f}",
-            *(latencies or ["-"] * 4),
-            "-" if within is None else f"{within:.1%}",
+            *(_known(value, ".3f") for spread in (total.ttft, total.itl) for value in (spread.p50, spread.p95)),
+            _known(total.attainment, ".1%"),
         )
     return shown
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from modelyard.replay.trace import Trace
+    from modelyard.traffic.trace import Trace
 
 Hear = Callable[[float], None]
 
@@ -125,12 +125,14 @@ def replay(
     from modelyard.replay.inputs import InputError, duration, moment, numbers
     from modelyard.replay.policies.parse import split
     from modelyard.replay.scenario import Scenario, read_world, shaped, trace_from_history
-    from modelyard.replay.trace import parse_columns, read_trace
+    from modelyard.traffic.latency import SLO
+    from modelyard.traffic.router import Routing as ReplayRouting
+    from modelyard.traffic.trace import parse_columns, read_trace
 
     try:
-        slo = simulation.SLO(duration("--slo-ttft", slo_ttft), duration("--slo-itl", slo_itl), attainment)
+        slo = SLO(duration("--slo-ttft", slo_ttft), duration("--slo-itl", slo_itl), attainment)
         settings = simulation.SimulationSettings(
-            routing=simulation.Routing(routing.value),
+            routing=ReplayRouting(routing.value),
             queue_limit=duration("--queue-limit", queue_limit),
             scrape_interval=duration("--scrape", scrape),
             seed=seed,

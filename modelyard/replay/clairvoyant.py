@@ -37,9 +37,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelyard.replay.programme import Programme
-from modelyard.replay.settings import SLACK, SLO, SimulationError
-from modelyard.replay.trace import Trace
+from modelyard.replay.settings import SimulationError
 from modelyard.replay.variants import VariantSpec
+from modelyard.traffic.latency import SLACK, SLO
+from modelyard.traffic.trace import Trace
 
 INTERVALS: Final = 1500
 """At most so many intervals, lest a week takes minutes."""

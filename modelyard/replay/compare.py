@@ -13,10 +13,11 @@ from modelyard.objects import Node
 from modelyard.replay.clairvoyant import Bound, Clairvoyant
 from modelyard.replay.policies.parse import CLAIRVOYANT, PolicyText, factory
 from modelyard.replay.report import Summary, summarize
-from modelyard.replay.settings import SLO, SimulationSettings
+from modelyard.replay.settings import SimulationSettings
 from modelyard.replay.simulate import Run, simulate
-from modelyard.replay.trace import Trace
 from modelyard.replay.variants import VariantSpec
+from modelyard.traffic.latency import SLO
+from modelyard.traffic.trace import Trace
 
 
 @dataclass(slots=True)

@@ -15,19 +15,22 @@ import math
 import zlib
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from modelyard.engine.core import Rejected
 from modelyard.engine.request import Event, EventKind
 from modelyard.objects import Key, Node
-from modelyard.replay.pods import Life, SimulatedPod
-from modelyard.replay.requests import Outcome, RequestLog
-from modelyard.replay.router import Router
-from modelyard.replay.scheduler import Scheduler
+from modelyard.replay.pods import Life, Scheduler, SimulatedPod
 from modelyard.replay.settings import SimulationError, SimulationSettings
-from modelyard.replay.trace import Trace
 from modelyard.replay.variants import VariantSpec
+from modelyard.traffic.latency import Ending, Results
+from modelyard.traffic.router import Router
+from modelyard.traffic.trace import Trace
 
 
 class ScaleAction(NamedTuple):
@@ -37,6 +40,43 @@ class ScaleAction(NamedTuple):
     variant: Key
     before: int
     after: int
+
+
+@dataclass(frozen=True, eq=False)
+class SimulatedResults(Results):
+    """``itl_max``: the longest gap between two tokens. ``waited``: no replica was ready on arrival. ``pod``: the number
+    of the pod that served it, -1 for none."""
+
+    itl_max: NDArray[np.float64]
+    waited: NDArray[np.bool_]
+    pod: NDArray[np.int64]
+
+
+class RequestLog:
+    """What becomes of every request, by its number (the trace's order), while it happens."""
+
+    def __init__(self, trace: Trace) -> None:
+        count = len(trace)
+        self.trace = trace
+        self.first = [math.nan] * count
+        self.end = [math.nan] * count
+        self.itl_max = [math.nan] * count
+        self.ending = [0] * count
+        self.pod = [-1] * count
+        self.waited = bytearray(count)
+
+    def columns(self) -> SimulatedResults:
+        """Everything as arrays."""
+        return SimulatedResults(
+            self.trace.at,
+            self.trace.output,
+            np.array(self.first),
+            np.array(self.end),
+            np.array(self.ending, dtype=np.int8),
+            np.array(self.itl_max),
+            np.frombuffer(bytes(self.waited), dtype=np.uint8).astype(bool),
+            np.array(self.pod, dtype=np.int64),
+        )
 
 
 class _Due(IntEnum):
@@ -174,7 +214,7 @@ class SimulatedFleet:
         try:
             request = pod.core.submit(int(trace.prompt[number]), int(trace.output[number]), tag=number)
         except Rejected:
-            self._close(number, Outcome.REFUSED)
+            self._close(number, Ending.REJECTED)
             return
         pod.inflight[number] = request
         pod.outstanding += 1
@@ -205,14 +245,14 @@ class SimulatedFleet:
                     log.itl_max[number] = max(longest, pod.steps.resumed) if request.preemptions else longest
                 del pod.inflight[number]
                 pod.outstanding -= 1
-                self._close(number, Outcome.OK)
+                self._close(number, Ending.OK)
         if not pod.outstanding:
             pod.steps.forget()
             if pod.life is Life.DRAINING:
                 self._end(pod)
 
-    def _close(self, number: int, outcome: Outcome) -> None:
-        self.log.outcome[number] = outcome
+    def _close(self, number: int, ending: Ending) -> None:
+        self.log.ending[number] = ending
         self._open -= 1
 
     def _reschedule(self, pod: SimulatedPod) -> None:
@@ -343,7 +383,7 @@ class SimulatedFleet:
             return
         self._advance(pod)
         for number in list(pod.inflight):
-            self._close(number, Outcome.KILLED)
+            self._close(number, Ending.BROKEN)
         pod.inflight.clear()
         pod.outstanding = 0
         if not pod.gone:
@@ -369,7 +409,7 @@ class SimulatedFleet:
         queue, limit = self._queues[subject], self.settings.queue_limit
         at = self.trace.at
         while queue and at[queue[0]] + limit <= self.now:
-            self._close(queue.popleft(), Outcome.NO_REPLICA)
+            self._close(queue.popleft(), Ending.NO_ENDPOINT)
         if queue:
             self._push(float(at[queue[0]]) + limit, _Due.EXPIRE, subject)
 

@@ -19,7 +19,7 @@ import numpy as np
 from modelyard.metrics.client import Prometheus, Series
 from modelyard.metrics.performance import OUTPUT_TOKENS, PROMPT_TOKENS
 from modelyard.metrics.queries import duration, namespace_matcher, offered_load
-from modelyard.replay.trace import Trace, TraceInputError, from_rates
+from modelyard.traffic.trace import Trace, TraceInputError, from_rates
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -24,8 +24,8 @@ from rich.text import Text
 
 from modelyard.replay.plots import draw
 from modelyard.replay.report import Summary, Timeline, timeline
-from modelyard.replay.settings import SLO
 from modelyard.replay.simulate import Run
+from modelyard.traffic.latency import SLO
 
 REPORT = "report.json"
 WIDE = 10_000

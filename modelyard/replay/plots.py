@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from modelyard.replay.report import Timeline
-from modelyard.replay.settings import SLO
+from modelyard.traffic.latency import SLO
 
 POINTS = 720
 """More minutes than that are averaged together: a week has ten thousand."""

@@ -1,4 +1,5 @@
-"""A simulated pod: one engine in virtual time, its life from creation to end, and the step times its requests saw.
+"""A simulated pod: one engine in virtual time, its life from creation to end, the step times its requests saw; and the
+nodes that hold such pods.
 
 Made and driven by ``fleet``. Times are seconds from the start of the trace; pods that were there before it have
 negative ones.
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from functools import lru_cache
 
@@ -16,6 +17,7 @@ from modelyard.engine.core import EngineCore
 from modelyard.engine.request import Request
 from modelyard.engine.stats import EngineStats, Histogram
 from modelyard.engine.vocabulary import vllm_buckets
+from modelyard.objects import Node
 from modelyard.replay.variants import VariantSpec
 
 
@@ -143,3 +145,45 @@ class SimulatedPod:
 
     def __repr__(self) -> str:
         return f"<SimulatedPod {self.name} {self.life.name.lower()} outstanding={self.outstanding}>"
+
+
+class Scheduler:
+    """Which node a replica's pods get, and which replicas find none.
+
+    Only GPUs and node labels count. Among the nodes that fit the one with most free GPUs is taken, ties by name.
+    Without nodes there is room for everything.
+    """
+
+    def __init__(self, nodes: Iterable[Node] = ()) -> None:
+        self._nodes = {node.name: node for node in nodes if node.ready and node.schedulable}
+        self._free = {name: dict(node.gpus) for name, node in self._nodes.items()}
+        self._taken: dict[int, list[tuple[str, str, int]]] = {}
+
+    def place(self, pod: SimulatedPod) -> str | None:
+        """The node of the replica's first pod, whose GPUs are taken from now on; ``None`` when it does not fit."""
+        spec = pod.variant
+        if not self._nodes or not spec.gpu_resource:
+            return ""
+        parts = max(1, spec.pods_per_replica)
+        share = -(-spec.gpus // parts)
+        taken: list[tuple[str, str, int]] = []
+        self._taken[pod.serial] = taken
+        for _ in range(parts):
+            fitting = [
+                name
+                for name, node in self._nodes.items()
+                if self._free[name].get(spec.gpu_resource, 0) >= share
+                and all(node.labels.get(label) == value for label, value in spec.node_selector.items())
+            ]
+            if not fitting:
+                self.release(pod)
+                return None
+            best = min(fitting, key=lambda name: (-self._free[name][spec.gpu_resource], name))
+            self._free[best][spec.gpu_resource] -= share
+            taken.append((best, spec.gpu_resource, share))
+        return taken[0][0]
+
+    def release(self, pod: SimulatedPod) -> None:
+        """The replica is gone."""
+        for node, resource, amount in self._taken.pop(pod.serial, ()):
+            self._free[node][resource] += amount

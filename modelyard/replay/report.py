@@ -1,8 +1,4 @@
-"""How a replay went, in numbers: what it cost, what users noticed, how much it scaled.
-
-Percentiles are over the requests that were answered (linear interpolation); attainment is over all of them, so that a
-request that failed counts as a miss.
-"""
+"""How a replay went, in numbers: what it cost, what users noticed, how much it scaled."""
 
 from __future__ import annotations
 
@@ -13,20 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from modelyard.replay.requests import Outcome
-from modelyard.replay.settings import SLO
 from modelyard.replay.simulate import Run, Steps
+from modelyard.traffic.latency import SLO, Ending, Latency, Percentiles, percentile, percentiles
 
 MINUTE = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class Percentiles:
-    """Of the answered requests, in seconds; NaN when there are none."""
-
-    p50: float
-    p95: float
-    p99: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,35 +66,33 @@ class Timeline:
 def summarize(run: Run, slo: SLO, bound: float | None = None) -> Summary:
     """The row of one replay."""
     results = run.results
-    count = len(results.at)
-    in_ttft, in_itl = results.within(slo)
-    both = in_ttft & in_itl
-    outcomes = np.bincount(results.outcome, minlength=len(Outcome))
+    latency = Latency.of(results, slo)
+    endings = np.bincount(results.ending, minlength=len(Ending))
     minute = _minutes(run)
     arrivals = np.bincount(minute)
-    met = np.bincount(minute, weights=both.astype(np.float64))
+    met = np.bincount(minute, weights=np.logical_and(*results.within(slo)).astype(np.float64))
     busy = arrivals > 0
     below = int(np.count_nonzero(met[busy] < slo.attainment * arrivals[busy] - 1e-9))
     hours = {str(spec.key): run.replica_seconds(spec.key) / 3600 for spec in run.variants}
     return Summary(
         policy=run.policy,
-        requests=count,
+        requests=latency.requests,
         replica_hours=sum(hours.values()),
         cost=sum(hours[str(spec.key)] * spec.cost for spec in run.variants),
-        attainment=float(both.mean()),
-        ttft_attainment=float(in_ttft.mean()),
-        itl_attainment=float(in_itl.mean()),
-        ttft=_percentiles(results.ttft[results.answered]),
-        itl=_percentiles(results.itl[results.answered]),
-        itl_max=_percentiles(results.itl_max[results.answered]),
+        attainment=latency.attainment,
+        ttft_attainment=latency.ttft_attainment,
+        itl_attainment=latency.itl_attainment,
+        ttft=latency.ttft,
+        itl=latency.itl,
+        itl_max=percentiles(results.itl_max[results.answered]),
         scale_ups=sum(action.after > action.before for action in run.actions if action.at <= run.duration),
         scale_downs=sum(action.after < action.before for action in run.actions if action.at <= run.duration),
         peak_replicas=max(run.replicas()[1]),
         minutes=int(np.count_nonzero(busy)),
         minutes_below=below,
-        rejected=int(outcomes[Outcome.NO_REPLICA] + outcomes[Outcome.REFUSED]),
-        killed=int(outcomes[Outcome.KILLED]),
-        unfinished=int(outcomes[Outcome.UNFINISHED]),
+        rejected=int(endings[Ending.NO_ENDPOINT] + endings[Ending.REJECTED]),
+        killed=int(endings[Ending.BROKEN]),
+        unfinished=int(endings[Ending.UNFINISHED]),
         waited=int(results.waited.sum()),
         hours_by_variant=hours,
         problems=run.problems,
@@ -122,13 +106,12 @@ def timeline(run: Run, slo: SLO) -> Timeline:
     minute = _minutes(run)
     length = max(1, math.ceil(run.duration / MINUTE))
     arrivals = np.bincount(minute, minlength=length)
-    in_ttft, in_itl = results.within(slo)
-    met = np.bincount(minute, weights=(in_ttft & in_itl).astype(np.float64), minlength=length)
+    met = np.bincount(minute, weights=np.logical_and(*results.within(slo)).astype(np.float64), minlength=length)
     p95 = np.full(length, np.nan)
     edges = np.searchsorted(minute, np.arange(length + 1))
     for number in range(length):
         part = slice(edges[number], edges[number + 1])
-        p95[number] = _percentile(results.ttft[part][results.answered[part]], 95)
+        p95[number] = percentile(results.ttft[part][results.answered[part]], 95)
     with np.errstate(divide="ignore", invalid="ignore"):
         attainment = np.where(arrivals > 0, met / arrivals, np.nan)
     return Timeline(
@@ -145,15 +128,6 @@ def _minutes(run: Run) -> NDArray[np.int64]:
     # The request at the very end belongs to the last minute.
     last = max(1, math.ceil(run.duration / MINUTE)) - 1
     return np.minimum(run.results.at // MINUTE, last).astype(np.int64)
-
-
-def _percentiles(values: NDArray[np.float64]) -> Percentiles:
-    return Percentiles(_percentile(values, 50), _percentile(values, 95), _percentile(values, 99))
-
-
-def _percentile(values: NDArray[np.float64], share: float) -> float:
-    known = values[~np.isnan(values)]
-    return float(np.percentile(known, share)) if len(known) else math.nan
 
 
 def _mean_by_minute(steps: Steps, length: int, duration: float) -> NDArray[np.float64]:

@@ -20,9 +20,10 @@ from modelyard.metrics.client import Prometheus, PrometheusSettings
 from modelyard.objects import Node
 from modelyard.replay.history import HistoryRequest, read_history, trace_of
 from modelyard.replay.policies.bindings import remarks
-from modelyard.replay.settings import SLO, SimulationSettings
-from modelyard.replay.trace import Trace
+from modelyard.replay.settings import SimulationSettings
 from modelyard.replay.variants import VariantSpec, variants_of
+from modelyard.traffic.latency import SLO
+from modelyard.traffic.trace import Trace
 
 
 @dataclass(frozen=True, slots=True)

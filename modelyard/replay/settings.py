@@ -1,44 +1,15 @@
-"""What can be set for a simulation, whatever the policy: the SLO, the router, sampling and the cluster's delays."""
+"""What can be set for a simulation, whatever the policy: the router, sampling and the cluster's delays."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from enum import StrEnum
 
-SLACK = 1e-9
+from modelyard.traffic.router import Routing
 
 
 class SimulationError(ValueError):
     """Trace and fleet do not fit together; the message says why and what to do."""
-
-
-class Routing(StrEnum):
-    """How the router chooses among the ready replicas of a model."""
-
-    LEAST_OUTSTANDING = "least-outstanding"
-    ROUND_ROBIN = "round-robin"
-    RANDOM = "random"
-
-
-@dataclass(frozen=True, slots=True)
-class SLO:
-    """Targets for each request, in seconds: time to first token and mean inter-token latency.
-
-    ``attainment`` is the share of requests (0 to 1) that should be within both; a request that fails misses both, one
-    of a single token has no inter-token latency and misses none.
-    """
-
-    ttft: float = 2.0
-    itl: float = 0.06
-    attainment: float = 0.99
-
-    def __post_init__(self) -> None:
-        for name in ("ttft", "itl"):
-            if not (math.isfinite(value := getattr(self, name)) and value > 0):
-                raise ValueError(f"SLO {name} must be a duration > 0, not {value!r}")
-        if not 0 < self.attainment <= 1:
-            raise ValueError(f"SLO attainment must be a share above 0 and at most 1, not {self.attainment!r}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,14 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from modelyard.objects import Key, Node
-from modelyard.replay.fleet import ScaleAction, SimulatedFleet
+from modelyard.replay.fleet import ScaleAction, SimulatedFleet, SimulatedResults
 from modelyard.replay.metrics import Metrics
 from modelyard.replay.pods import SimulatedPod
 from modelyard.replay.policies.base import Policy
-from modelyard.replay.requests import Results
 from modelyard.replay.settings import SimulationError, SimulationSettings
-from modelyard.replay.trace import Trace
 from modelyard.replay.variants import VariantSpec
+from modelyard.traffic.trace import Trace
 
 Steps = tuple[list[float], list[int]]
 """Times at which a count changes, and the count from then on."""
@@ -29,7 +28,7 @@ class Run:
     policy: str
     trace: Trace
     variants: tuple[VariantSpec, ...]
-    results: Results
+    results: SimulatedResults
     pods: tuple[SimulatedPod, ...]
     actions: tuple[ScaleAction, ...]
     problems: tuple[str, ...] = ()

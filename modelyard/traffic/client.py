@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import re
-from enum import Enum
 from typing import Final, NamedTuple
 
 import aiohttp
 import orjson
+
+from modelyard.traffic.latency import Ending
 
 _CONTENT: Final = re.compile(rb'"(?:content|text)":\s*"[^"]')
 _PROMPT_TOKENS: Final = re.compile(rb'"prompt_tokens":\s*(\d+)')
@@ -22,27 +23,12 @@ _DONE: Final = b"data: [DONE]"
 _TAIL: Final = 2048
 
 
-class Failure(Enum):
-    """Why a request got no complete answer."""
-
-    REFUSED = "refused"
-    """No connection, or it closed before any answer: the request was not begun."""
-    UNAVAILABLE = "unavailable"
-    """503: the engine is loading or shutting down; the request was not begun."""
-    OVERLOADED = "overloaded"
-    """429: the engine's queue is full."""
-    HTTP_ERROR = "http-error"
-    """Any other error status."""
-    BROKEN = "broken"
-    """The stream ended early, or without its usage."""
-
-
 class RequestFailed(Exception):
-    """``failure`` says of which kind, the message has the details; ``status`` is the HTTP status if there was one."""
+    """``ending`` says of which kind, the message has the details; ``status`` is the HTTP status if there was one."""
 
-    def __init__(self, failure: Failure, message: str, status: int | None = None) -> None:
+    def __init__(self, ending: Ending, message: str, status: int | None = None) -> None:
         super().__init__(message)
-        self.failure = failure
+        self.ending = ending
         self.status = status
 
 
@@ -89,7 +75,8 @@ async def send(session: aiohttp.ClientSession, base_url: str, body: bytes) -> An
         async with session.post(f"{base_url}/v1/chat/completions", data=body) as response:
             if response.status != 200:
                 text = (await response.content.read(500)).decode(errors="replace")
-                raise RequestFailed(_failure_of(response.status), f"HTTP {response.status}: {text}", response.status)
+                ending = Ending.UNAVAILABLE if response.status == 503 else Ending.REJECTED
+                raise RequestFailed(ending, f"HTTP {response.status}: {text}", response.status)
             begun = True
             first: float | None = None
             last = 0.0
@@ -101,13 +88,9 @@ async def send(session: aiohttp.ClientSession, base_url: str, body: bytes) -> An
                     first = last
                 tail = data if len(data) >= _TAIL else tail[-_TAIL:] + data
     except (aiohttp.ClientError, ConnectionError, TimeoutError) as error:
-        failure = Failure.BROKEN if begun else Failure.REFUSED
-        raise RequestFailed(failure, f"{type(error).__name__}: {error}") from error
+        ending = Ending.BROKEN if begun else Ending.UNAVAILABLE
+        raise RequestFailed(ending, f"{type(error).__name__}: {error}") from error
     prompt_tokens, output_tokens = _PROMPT_TOKENS.search(tail), _OUTPUT_TOKENS.search(tail)
     if first is None or _DONE not in tail or prompt_tokens is None or output_tokens is None:
-        raise RequestFailed(Failure.BROKEN, f"the stream ended without content, usage or [DONE]: ...{tail[-200:]!r}")
+        raise RequestFailed(Ending.BROKEN, f"the stream ended without content, usage or [DONE]: ...{tail[-200:]!r}")
     return Answered(first, last, int(prompt_tokens[1]), int(output_tokens[1]))
-
-
-def _failure_of(status: int) -> Failure:
-    return {503: Failure.UNAVAILABLE, 429: Failure.OVERLOADED}.get(status, Failure.HTTP_ERROR)

@@ -1,131 +1,135 @@
-"""What the clients saw, summed up: counts, percentiles, and the share of requests within a latency target.
+"""What became of requests, and what their clients saw: percentiles and the share within the targets.
 
-Pure. Durations are virtual seconds.
+Pure. Times and durations are seconds of the trace.
 """
 
 from __future__ import annotations
 
 import math
-import statistics
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from enum import IntEnum
+from functools import cached_property
 
-from modelyard.traffic.replay import Outcome, RequestResult
+import numpy as np
+from numpy.typing import NDArray
 
-ALL: Final = ""
-"""As a variant: all variants together."""
-
-
-class Phase(NamedTuple):
-    """A named part of a replay: requests due at ``start`` <= time < ``end``."""
-
-    name: str
-    start: float
-    end: float
+SLACK = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Distribution:
-    """Mean, percentiles (linear interpolation between order statistics) and maximum of ``count`` values."""
+class SLO:
+    """Targets for each request, in seconds: time to first token and mean inter-token latency.
 
-    count: int
-    mean: float
+    ``attainment`` is the share of requests (0 to 1) that should be within both; a request that fails misses both, one
+    of a single token has no inter-token latency and misses none.
+    """
+
+    ttft: float = 2.0
+    itl: float = 0.06
+    attainment: float = 0.99
+
+    def __post_init__(self) -> None:
+        for name in ("ttft", "itl"):
+            if not (math.isfinite(value := getattr(self, name)) and value > 0):
+                raise ValueError(f"SLO {name} must be a duration > 0, not {value!r}")
+        if not 0 < self.attainment <= 1:
+            raise ValueError(f"SLO attainment must be a share above 0 and at most 1, not {self.attainment!r}")
+
+
+class Ending(IntEnum):
+    """How a request ended."""
+
+    UNFINISHED = 0
+    """Still waiting or being served when everything stopped."""
+    OK = 1
+    NO_ENDPOINT = 2
+    """None became ready in time."""
+    REJECTED = 3
+    """The engine does not take it: too long for its context, its queue is full, or another error status."""
+    BROKEN = 4
+    """Its engine was ended before it was done, or the answer was cut short."""
+    UNAVAILABLE = 5
+    """Not begun: no connection, or the engine is loading or shutting down."""
+    TIMEOUT = 6
+    """No complete answer in time."""
+
+
+@dataclass(frozen=True, eq=False)
+class Results:
+    """Requests as columns: when each came, its output tokens, when its first and last token came (NaN: never)."""
+
+    at: NDArray[np.float64]
+    output: NDArray[np.int64]
+    first: NDArray[np.float64]
+    end: NDArray[np.float64]
+    ending: NDArray[np.int8]
+
+    @cached_property
+    def ttft(self) -> NDArray[np.float64]:
+        """Time to first token, from the moment the request was due."""
+        return self.first - self.at
+
+    @cached_property
+    def itl(self) -> NDArray[np.float64]:
+        """(last token - first token) / (tokens - 1); NaN for one token."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.where(self.output > 1, (self.end - self.first) / (self.output - 1), np.nan)
+
+    @cached_property
+    def answered(self) -> NDArray[np.bool_]:
+        """Which requests were answered completely."""
+        return np.equal(self.ending, Ending.OK)
+
+    def within(self, slo: SLO) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Which requests were within the TTFT target, and which within the ITL target; failed ones are in neither."""
+        with np.errstate(invalid="ignore"):
+            ttft = self.answered & (self.ttft <= slo.ttft + SLACK)
+            itl = self.answered & ((self.output <= 1) | (self.itl <= slo.itl + SLACK))
+        return ttft, itl
+
+
+@dataclass(frozen=True, slots=True)
+class Percentiles:
+    """Linear interpolation between order statistics; NaN when there are no values."""
+
     p50: float
-    p90: float
     p95: float
     p99: float
-    maximum: float
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
-    """The requests of one phase and variant (``ALL``: every variant, and those that reached none).
+class Latency:
+    """What the clients saw. Percentiles are over the requests that were answered; attainment is over all of them, so
+    that a request that failed counts as a miss, and NaN when there are none."""
 
-    ``outcomes`` counts by outcome; ``retried`` took more than one attempt; ``endpoint_queued`` found no endpoint ready.
-    Latencies and tokens are those of the requests that were answered; ``None`` when there are none.
-    """
-
-    phase: str
-    variant: str
     requests: int
-    outcomes: Mapping[Outcome, int]
-    retried: int
-    endpoint_queued: int
-    prompt_tokens: int
-    output_tokens: int
-    ttft: Distribution | None
-    itl: Distribution | None
-    e2e: Distribution | None
+    answered: int
+    ttft: Percentiles
+    itl: Percentiles
+    attainment: float
+    ttft_attainment: float
+    itl_attainment: float
 
-    @property
-    def answered(self) -> int:
-        """Requests answered completely."""
-        return self.outcomes.get(Outcome.OK, 0)
-
-    @property
-    def failed(self) -> int:
-        """Requests not answered completely."""
-        return self.requests - self.answered
-
-
-def distribution(values: Iterable[float | None]) -> Distribution | None:
-    """The distribution of the values that are not ``None``; ``None`` without any."""
-    known = sorted(value for value in values if value is not None)
-    if not known:
-        return None
-    cuts = statistics.quantiles(known, n=100, method="inclusive") if len(known) > 1 else known * 99
-    return Distribution(len(known), statistics.fmean(known), cuts[49], cuts[89], cuts[94], cuts[98], known[-1])
-
-
-def summarize(results: Sequence[RequestResult], phases: Sequence[Phase] = ()) -> list[Summary]:
-    """One summary per phase for all variants, followed by one per variant when there are several.
-
-    Without phases everything is one phase called ``all``. A result outside every phase is left out.
-    """
-    summaries: list[Summary] = []
-    for phase in phases or (Phase("all", -math.inf, math.inf),):
-        within = [result for result in results if phase.start <= result.at < phase.end]
-        summaries.append(_summary(phase.name, ALL, within))
-        variants = sorted({result.variant for result in within if result.variant})
-        if len(variants) > 1:
-            for variant in variants:
-                of_variant = [result for result in within if result.variant == variant]
-                summaries.append(_summary(phase.name, variant, of_variant))
-    return summaries
-
-
-def attainment(
-    results: Iterable[RequestResult], *, ttft: float | None = None, itl: float | None = None
-) -> float | None:
-    """Share of requests answered within the given targets (seconds); a failed request misses, ``None`` without any.
-
-    A request of one token has no ITL and misses no ITL target.
-    """
-    total = within = 0
-    for result in results:
-        total += 1
-        within += (
-            result.outcome is Outcome.OK
-            and (ttft is None or (result.ttft is not None and result.ttft <= ttft))
-            and (itl is None or result.itl is None or result.itl <= itl)
+    @classmethod
+    def of(cls, results: Results, slo: SLO) -> Latency:
+        """Summed up."""
+        in_ttft, in_itl = results.within(slo)
+        answered = results.answered
+        return cls(
+            len(results.at),
+            int(answered.sum()),
+            percentiles(results.ttft[answered]),
+            percentiles(results.itl[answered]),
+            *(float(which.mean()) if len(which) else math.nan for which in (in_ttft & in_itl, in_ttft, in_itl)),
         )
-    return within / total if total else None
 
 
-def _summary(phase: str, variant: str, results: Sequence[RequestResult]) -> Summary:
-    answered = [result for result in results if result.outcome is Outcome.OK]
-    return Summary(
-        phase=phase,
-        variant=variant,
-        requests=len(results),
-        outcomes=dict(Counter(result.outcome for result in results)),
-        retried=sum(result.attempts > 1 for result in results),
-        endpoint_queued=sum(result.endpoint_queued for result in results),
-        prompt_tokens=sum(result.prompt_tokens for result in answered),
-        output_tokens=sum(result.output_tokens for result in answered),
-        ttft=distribution(result.ttft for result in answered),
-        itl=distribution(result.itl for result in answered),
-        e2e=distribution(result.e2e for result in answered),
-    )
+def percentiles(values: NDArray[np.float64]) -> Percentiles:
+    """Of the values that are not NaN."""
+    return Percentiles(*(percentile(values, share) for share in (50, 95, 99)))
+
+
+def percentile(values: NDArray[np.float64], share: float) -> float:
+    """Of the values that are not NaN; NaN when there are none."""
+    known = values[~np.isnan(values)]
+    return float(np.percentile(known, share)) if len(known) else math.nan

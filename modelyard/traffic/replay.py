@@ -8,34 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Final
 
 import aiohttp
+import numpy as np
+from numpy.typing import NDArray
 
-from modelyard.traffic.client import Answered, Failure, RequestFailed, chat_body, open_session, send
-from modelyard.traffic.router import EndpointSource, Router
-from modelyard.traffic.trace import Trace, TraceRequest
+from modelyard.traffic.client import Answered, RequestFailed, chat_body, open_session, send
+from modelyard.traffic.latency import Ending, Results
+from modelyard.traffic.router import Endpoints, EndpointSource
+from modelyard.traffic.trace import Trace
 
-# Refused before it was begun: another endpoint may be asked without doing work twice.
-_RETRYABLE: Final = (Failure.REFUSED, Failure.UNAVAILABLE)
 _ATTEMPTS: Final = 2
-
-
-class Outcome(StrEnum):
-    """How a request ended."""
-
-    OK = "ok"
-    REFUSED = "refused"
-    UNAVAILABLE = "unavailable"
-    OVERLOADED = "overloaded"
-    HTTP_ERROR = "http-error"
-    BROKEN = "broken"
-    TIMEOUT = "timeout"
-    NO_ENDPOINT = "no-endpoint"
-    CANCELLED = "cancelled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +36,7 @@ class RequestResult:
 
     index: int
     at: float
-    outcome: Outcome
+    ending: Ending
     pod: str = ""
     variant: str = ""
     attempts: int = 0
@@ -65,12 +51,28 @@ class RequestResult:
     error: str = ""
 
 
+def columns(results: Sequence[RequestResult]) -> Results:
+    """As columns, in the same order; the tokens are those that the engine reported."""
+
+    def times(seconds: Iterable[float | None]) -> NDArray[np.float64]:
+        return np.array([math.nan if second is None else second for second in seconds], dtype=np.float64)
+
+    at = times(result.at for result in results)
+    return Results(
+        at,
+        np.array([result.output_tokens for result in results], dtype=np.int64),
+        at + times(result.ttft for result in results),
+        at + times(result.e2e for result in results),
+        np.array([result.ending for result in results], dtype=np.int8),
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class ReplaySettings:
     """How to replay.
 
     ``endpoint_wait`` and ``request_timeout`` (which includes that wait) are virtual seconds; ``refresh_interval`` and
-    ``ejection_time`` are the router's, in wall seconds.
+    ``ejection_time`` are those of ``Endpoints``, in wall seconds.
     """
 
     model: str
@@ -102,7 +104,9 @@ class Replay:
     ) -> None:
         self.trace = trace
         self.settings = settings
-        self.router = Router(source, refresh_interval=settings.refresh_interval, ejection_time=settings.ejection_time)
+        self.endpoints = Endpoints(
+            source, refresh_interval=settings.refresh_interval, ejection_time=settings.ejection_time
+        )
         self.results: list[RequestResult] = []
         self.sent = 0
         self._on_result = on_result
@@ -121,60 +125,59 @@ class Replay:
     async def run(self) -> list[RequestResult]:
         """Send everything, wait for every answer, return the results in order of completion.
 
-        When cancelled, requests in flight are dropped and recorded as ``cancelled``; those not yet due have no result.
+        When cancelled, requests in flight are dropped and recorded as unfinished; those not yet due have no result.
         """
         compression = self.settings.time_compression
-        async with self.router.running(), open_session() as session:
+        async with self.endpoints.running(), open_session() as session:
             loop = asyncio.get_running_loop()
             self._origin = loop.time()
             async with asyncio.TaskGroup() as tasks:
-                for index, request in enumerate(self.trace.requests):
-                    delay = self._origin + request.at / compression - loop.time()
+                for index, at in enumerate(self.trace.at.tolist()):
+                    delay = self._origin + at / compression - loop.time()
                     if delay > 0:
                         await asyncio.sleep(delay)
-                    tasks.create_task(self._serve(session, index, request))
+                    tasks.create_task(self._serve(session, index, at))
         return self.results
 
-    async def _serve(self, session: aiohttp.ClientSession, index: int, request: TraceRequest) -> None:
+    async def _serve(self, session: aiohttp.ClientSession, index: int, at: float) -> None:
         # Counted here and not by the caller: a task cancelled before it starts leaves no result.
         self.sent += 1
-        attempt = _Attempt(index, request.at)
+        attempt = _Attempt(index, at)
         try:
             async with asyncio.timeout(self.settings.request_timeout / self.settings.time_compression):
-                result = await self._try_endpoints(session, request, attempt)
+                result = await self._try_endpoints(session, attempt)
         except TimeoutError:
-            result = attempt.failed(Outcome.TIMEOUT, f"no answer within {self.settings.request_timeout:g} virtual s")
+            result = attempt.failed(Ending.TIMEOUT, f"no answer within {self.settings.request_timeout:g} virtual s")
         except asyncio.CancelledError:
-            self._record(attempt.failed(Outcome.CANCELLED, "the replay was stopped"))
+            self._record(attempt.failed(Ending.UNFINISHED, "the replay was stopped"))
             raise
         self._record(result)
 
-    async def _try_endpoints(
-        self, session: aiohttp.ClientSession, request: TraceRequest, attempt: _Attempt
-    ) -> RequestResult:
-        compression = self.settings.time_compression
-        body = chat_body(self.settings.model, request.prompt_tokens, request.output_tokens)
+    async def _try_endpoints(self, session: aiohttp.ClientSession, attempt: _Attempt) -> RequestResult:
+        compression, trace = self.settings.time_compression, self.trace
+        body = chat_body(self.settings.model, int(trace.prompt[attempt.index]), int(trace.output[attempt.index]))
         while True:
             asked = self.virtual_time
-            attempt.endpoint_queued |= not self.router.available
-            endpoint = await self.router.acquire(self.settings.endpoint_wait / compression)
+            attempt.endpoint_queued |= not self.endpoints.available
+            endpoint = await self.endpoints.acquire(self.settings.endpoint_wait / compression)
             attempt.queued += self.virtual_time - asked
             if endpoint is None:
                 why = f"no ready endpoint within {self.settings.endpoint_wait:g} virtual s"
-                return attempt.failed(Outcome.NO_ENDPOINT, f"{why}; before: {attempt.error}" if attempt.error else why)
+                return attempt.failed(Ending.NO_ENDPOINT, f"{why}; before: {attempt.error}" if attempt.error else why)
             attempt.count += 1
             attempt.pod, attempt.variant = endpoint.pod, endpoint.variant
             try:
                 answer = await send(session, endpoint.url, body)
             except RequestFailed as error:
                 attempt.error, attempt.status = str(error), error.status
-                if error.failure in _RETRYABLE:
-                    self.router.eject(endpoint)
+                # Not begun: another endpoint may be asked without doing work twice.
+                if error.ending is Ending.UNAVAILABLE:
+                    self.endpoints.eject(endpoint)
                     if attempt.count < _ATTEMPTS:
                         continue
-                return attempt.failed(Outcome(error.failure.value), attempt.error)
+                return attempt.failed(error.ending, attempt.error)
             finally:
-                self.router.release(endpoint)
+                self.endpoints.release(endpoint)
             return self._answered(attempt, answer)
 
     def _answered(self, attempt: _Attempt, answer: Answered) -> RequestResult:
@@ -184,7 +187,7 @@ class Replay:
         return RequestResult(
             attempt.index,
             attempt.at,
-            Outcome.OK,
+            Ending.OK,
             attempt.pod,
             attempt.variant,
             attempt.count,
@@ -220,11 +223,11 @@ class _Attempt:
         self.status: int | None = None
         self.error = ""
 
-    def failed(self, outcome: Outcome, error: str) -> RequestResult:
+    def failed(self, ending: Ending, error: str) -> RequestResult:
         return RequestResult(
             self.index,
             self.at,
-            outcome,
+            ending,
             self.pod,
             self.variant,
             self.count,

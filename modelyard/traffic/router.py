@@ -1,7 +1,7 @@
-"""Choosing an endpoint for each request: the ready one with the fewest requests outstanding.
+"""Choosing where a request goes among the ready ones, and keeping a list of what is ready.
 
-Where the endpoints are is asked of an injected source, again and again; a request that finds none waits for one. Times
-here are wall seconds.
+``Router`` is the choice alone, for real endpoints and simulated replicas alike. ``Endpoints`` asks an injected source
+again and again where the endpoints are; a request that finds none waits for one. Times here are wall seconds.
 """
 
 from __future__ import annotations
@@ -9,10 +9,62 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple, Protocol, TypeVar
 
 logger = logging.getLogger(__name__)
+
+
+class Routing(StrEnum):
+    """How a router chooses among the ready replicas of a model."""
+
+    LEAST_OUTSTANDING = "least-outstanding"
+    ROUND_ROBIN = "round-robin"
+    RANDOM = "random"
+
+
+class Choosable(Protocol):
+    """``outstanding``: requests sent there and not answered."""
+
+    outstanding: int
+
+
+C = TypeVar("C", bound=Choosable)
+
+
+class Router:
+    """The choice. ``least-outstanding`` is what inference gateways do by default; ties go round, so that idle ones
+    share the load. Equal seeds choose equally."""
+
+    def __init__(self, routing: Routing = Routing.LEAST_OUTSTANDING, seed: int = 0) -> None:
+        self.routing = routing
+        self._random = random.Random(seed)
+        self._turn = 0
+
+    def choose(self, ready: Sequence[C]) -> C:
+        """One of those that are ready, of which there is at least one."""
+        count = len(ready)
+        if count == 1:
+            return ready[0]
+        if self.routing is Routing.RANDOM:
+            return ready[self._random.randrange(count)]
+        self._turn += 1
+        turn = self._turn % count
+        if self.routing is Routing.ROUND_ROBIN:
+            return ready[turn]
+        best = ready[turn]
+        least = best.outstanding
+        if least:
+            for offset in range(turn + 1 - count, turn):
+                one = ready[offset]
+                if one.outstanding < least:
+                    best, least = one, one.outstanding
+                    if not least:
+                        break
+        return best
 
 
 class Endpoint(NamedTuple):
@@ -27,31 +79,33 @@ EndpointSource = Callable[[], Awaitable[Sequence[Endpoint]]]
 """Returns the endpoints that are ready now."""
 
 
-class Router:
-    """Least-outstanding choice among the endpoints that ``source`` names, asked every ``refresh_interval`` seconds.
+@dataclass(slots=True, eq=False)
+class _Place:
+    """What is known of a URL: the process behind it matters, and a pod's name may come back with another one."""
 
-    An endpoint that refused a connection is left out for ``ejection_time`` seconds (``eject``): otherwise, having
-    nothing outstanding, it would attract every request until the source notices. When the source fails, the endpoints
-    known so far stay; ``last_error`` says why. Use within ``running()``.
+    endpoint: Endpoint
+    outstanding: int = 0
+    ejected_until: float = 0.0
+
+
+class Endpoints:
+    """The endpoints that ``source`` names, asked every ``refresh_interval`` seconds, and the choice among them.
+
+    One that refused a connection is left out for ``ejection_time`` seconds (``eject``): otherwise, having nothing
+    outstanding, it would attract every request until the source notices. When the source fails, the endpoints known so
+    far stay; ``last_error`` says why. Use within ``running()``.
     """
 
     def __init__(self, source: EndpointSource, *, refresh_interval: float = 0.25, ejection_time: float = 1.0) -> None:
         self._source = source
         self._refresh_interval = refresh_interval
         self._ejection_time = ejection_time
-        self._endpoints: tuple[Endpoint, ...] = ()
-        # By URL: what matters is the process behind it, and a pod's name may come back with another one.
-        self._outstanding: dict[str, int] = {}
-        self._ejected: dict[str, float] = {}
-        self._turn = 0
+        self._router = Router()
+        self._ready: list[_Place] = []
+        self._known: dict[str, _Place] = {}
         self._changed = asyncio.Event()
         self.waiting = 0
         self.last_error: str | None = None
-
-    @property
-    def endpoints(self) -> tuple[Endpoint, ...]:
-        """The endpoints named last."""
-        return self._endpoints
 
     @property
     def available(self) -> bool:
@@ -61,13 +115,13 @@ class Router:
     @property
     def outstanding(self) -> int:
         """Requests in progress at all endpoints."""
-        return sum(self._outstanding.values())
+        return sum(place.outstanding for place in self._known.values())
 
     @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator[Router]:
+    async def running(self) -> AsyncIterator[Endpoints]:
         """Keep the list of endpoints fresh while the block runs; the first list is there when it starts."""
         await self._refresh()
-        task = asyncio.create_task(self._keep_fresh(), name="router-refresh")
+        task = asyncio.create_task(self._keep_fresh(), name="endpoints-refresh")
         try:
             yield self
         finally:
@@ -76,49 +130,39 @@ class Router:
 
     async def acquire(self, timeout: float) -> Endpoint | None:
         """Choose an endpoint, waiting up to ``timeout`` for one. Call ``release`` when the request has ended."""
-        endpoint = self._choose()
-        if endpoint is None:
+        place = self._choose()
+        if place is None:
             self.waiting += 1
             try:
                 async with asyncio.timeout(timeout):
-                    while endpoint is None:
+                    while place is None:
                         await self._changed.wait()
-                        endpoint = self._choose()
+                        place = self._choose()
             except TimeoutError:
                 return None
             finally:
                 self.waiting -= 1
-        self._outstanding[endpoint.url] = self._outstanding.get(endpoint.url, 0) + 1
-        return endpoint
+        place.outstanding += 1
+        return place.endpoint
 
     def release(self, endpoint: Endpoint) -> None:
         """The request sent to ``endpoint`` has ended."""
-        left = self._outstanding[endpoint.url] - 1
-        if left:
-            self._outstanding[endpoint.url] = left
-        else:
-            del self._outstanding[endpoint.url]
+        self._known[endpoint.url].outstanding -= 1
 
     def eject(self, endpoint: Endpoint) -> None:
         """Leave ``endpoint`` out for a while: it does not take requests."""
-        self._ejected[endpoint.url] = asyncio.get_running_loop().time() + self._ejection_time
+        self._known[endpoint.url].ejected_until = asyncio.get_running_loop().time() + self._ejection_time
 
-    def _candidates(self) -> list[Endpoint]:
-        if not self._ejected:
-            return list(self._endpoints)
+    def _candidates(self) -> list[_Place]:
         now = asyncio.get_running_loop().time()
-        return [endpoint for endpoint in self._endpoints if self._ejected.get(endpoint.url, 0.0) <= now]
+        return [place for place in self._ready if place.ejected_until <= now]
 
-    def _choose(self) -> Endpoint | None:
-        endpoints = self._candidates()
-        if not endpoints:
-            self._changed.clear()
-            return None
-        # Ties go round, so that idle endpoints share the load.
-        self._turn += 1
-        turn = self._turn % len(endpoints)
-        outstanding = self._outstanding
-        return min(endpoints[turn:] + endpoints[:turn], key=lambda endpoint: outstanding.get(endpoint.url, 0))
+    def _choose(self) -> _Place | None:
+        candidates = self._candidates()
+        if candidates:
+            return self._router.choose(candidates)
+        self._changed.clear()
+        return None
 
     async def _keep_fresh(self) -> None:
         while True:
@@ -127,14 +171,19 @@ class Router:
 
     async def _refresh(self) -> None:
         try:
-            self._endpoints = tuple(await self._source())
+            endpoints = await self._source()
         except Exception as error:
             if self.last_error is None:
-                logger.warning("the endpoint source failed, keeping %d endpoints: %r", len(self._endpoints), error)
+                logger.warning("the endpoint source failed, keeping %d endpoints: %r", len(self._ready), error)
             self.last_error = repr(error)
         else:
             self.last_error = None
-        now = asyncio.get_running_loop().time()
-        self._ejected = {url: until for url, until in self._ejected.items() if until > now}
+            self._ready = []
+            for endpoint in endpoints:
+                place = self._known.setdefault(endpoint.url, _Place(endpoint))
+                place.endpoint = endpoint
+                self._ready.append(place)
+            ready = {endpoint.url for endpoint in endpoints}
+            self._known = {url: place for url, place in self._known.items() if url in ready or place.outstanding}
         if self.available:
             self._changed.set()

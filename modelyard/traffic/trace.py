@@ -1,159 +1,279 @@
-"""Recorded traffic: reading a trace file, choosing a stretch of it, scaling it.
+"""Traffic as columns: reading any CSV, choosing a stretch, scaling rate and sizes, stretching over a day.
 
-The file format is that of the Azure LLM inference traces: CSV with the columns ``TIMESTAMP`` (UTC), ``ContextTokens``
-and ``GeneratedTokens``.
+Columns instead of one object per request, because a week of traffic is millions of requests. ``from_rates`` is the
+seam for other sources, such as a Prometheus history.
 """
 
 from __future__ import annotations
 
-import csv
+import itertools
 import math
-import random
-from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from operator import attrgetter
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
-COLUMNS: Final = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+COLUMNS: Final = {"time": "TIMESTAMP", "prompt": "ContextTokens", "output": "GeneratedTokens"}
+"""What a trace has to have, and the names of the Azure LLM inference traces."""
+OPTIONAL: Final = ("model",)
+DAY: Final = 86400.0
+PEAK_HOUR: Final = 15.0
+SWING: Final = 0.6
+"""The day curve swings by this share around its mean: from 0.4 at three in the morning to 1.6 in the afternoon."""
 
 
-class TraceError(ValueError):
-    """The trace file is not usable; the message names file, line and column."""
+class TraceInputError(ValueError):
+    """The trace cannot be used. The message names file, line, column and remedy."""
 
 
-class TraceRequest(NamedTuple):
-    """One recorded request: ``at`` in seconds from the start of its trace, and its tokens (at least 1 each)."""
-
-    at: float
-    prompt_tokens: int
-    output_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Trace:
-    """Requests in order of time, and the seconds that the trace covers (at least up to the last request)."""
+    """Requests in order of time.
 
-    requests: tuple[TraceRequest, ...]
+    ``at``: seconds from the start of the trace. ``prompt`` and ``output``: tokens, at least 1 each. ``model``: index
+    into ``models`` for each request; empty ``models`` means that the trace does not say. ``duration`` is the seconds
+    covered, at least up to the last request.
+    """
+
+    at: Floats
+    prompt: Ints
+    output: Ints
     duration: float
+    model: Ints | None = None
+    models: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.at)
 
     @property
     def rate(self) -> float:
         """Mean requests per second."""
-        return len(self.requests) / self.duration if self.duration else 0.0
+        return len(self) / self.duration if self.duration else 0.0
 
-    def stretch(self, start_minute: float, minutes: float) -> Trace:
-        """The part of ``minutes`` length beginning at ``start_minute``, with times from its own start.
-
-        Raises ``ValueError`` when it does not lie within the trace.
-        """
-        start, end = start_minute * 60, (start_minute + minutes) * 60
-        # A trace ends with its last request, so its last minute is rarely whole: allow up to that whole minute.
-        limit = math.ceil(self.duration / 60)
-        if not (start >= 0 and minutes > 0 and end <= limit * 60):
-            raise ValueError(
-                f"the stretch of {minutes:g} min from minute {start_minute:g} does not lie within the trace "
-                f"of {limit} min: choose start_minute >= 0, minutes > 0 and start_minute + minutes <= {limit}"
-            )
-        first = bisect_left(self.requests, start, key=attrgetter("at"))
-        last = bisect_left(self.requests, end, key=attrgetter("at"))
+    def _take(self, index: NDArray[np.intp] | NDArray[np.bool_], at: Floats, duration: float) -> Trace:
+        """The requests of ``index`` at new times, which are put in order."""
+        order = np.argsort(at, kind="stable")
         return Trace(
-            tuple(request._replace(at=request.at - start) for request in self.requests[first:last]), minutes * 60
+            at[order],
+            self.prompt[index][order],
+            self.output[index][order],
+            duration,
+            None if self.model is None else self.model[index][order],
+            self.models,
         )
 
-    def scaled(
-        self,
-        *,
-        rate: float = 1.0,
-        prompt: float = 1.0,
-        output: float = 1.0,
-        max_tokens: int | None = None,
-        seed: int = 0,
-    ) -> Trace:
-        """More or less of the same: ``rate`` times the requests, of ``prompt``/``output`` times the length.
+    def stretch(self, start: float = 0.0, minutes: float | None = None) -> Trace:
+        """The part of ``minutes`` length that begins at minute ``start``, with times from its own start.
 
-        The course over time stays. A rate below 1 drops requests at random; above 1 it repeats them, each copy moved by
-        up to half a second so that copies do not arrive as one. Requests whose prompt and output exceed ``max_tokens``
-        together get a shorter prompt, then a shorter output. Equal seeds give equal traces.
+        Raises ``TraceInputError`` when it does not lie within the trace (whose last minute counts as whole).
+        """
+        whole = max(1, math.ceil(self.duration / 60))
+        length = whole - start if minutes is None else minutes
+        if not (start >= 0 and length > 0 and start + length <= whole):
+            raise TraceInputError(
+                f"{length:g} minutes from minute {start:g} do not lie within the trace of {whole} minutes: choose "
+                f"--start >= 0, --minutes > 0 and --start + --minutes <= {whole}"
+            )
+        begin = start * 60
+        inside = (self.at >= begin) & (self.at < begin + length * 60)
+        return self._take(inside, self.at[inside] - begin, length * 60)
+
+    def scaled(self, *, rate: float = 1.0, prompt: float = 1.0, output: float = 1.0, seed: int = 0) -> Trace:
+        """``rate`` times the requests, with ``prompt`` and ``output`` times the tokens; the course over time stays.
+
+        Below 1 requests are dropped at random, above 1 repeated, each copy moved by up to half a second so that copies
+        do not arrive as one. Equal seeds give equal traces. Raises ``TraceInputError`` for a factor that is not > 0.
         """
         for name, value in (("rate", rate), ("prompt", prompt), ("output", output)):
             if not (math.isfinite(value) and value > 0):
-                raise ValueError(f"{name} must be a finite number > 0, not {value!r}")
-        if max_tokens is not None and max_tokens < 2:
-            raise ValueError(f"max_tokens must be >= 2, not {max_tokens!r}")
-        chance = random.Random(seed)
-        whole, part = divmod(rate, 1)
-        requests: list[TraceRequest] = []
-        for request in self.requests:
-            copies = int(whole) + (chance.random() < part)
-            sized = _sized(request, prompt, output, max_tokens)
-            for copy in range(copies):
-                at = request.at if copy == 0 else request.at + chance.uniform(-0.5, 0.5)
-                requests.append(sized._replace(at=min(max(at, 0.0), self.duration)))
-        requests.sort(key=attrgetter("at"))
-        return Trace(tuple(requests), self.duration)
-
-
-def read_trace(path: Path) -> Trace:
-    """Read a trace file. Times count from its first request; token counts of 0 become 1, which an engine needs.
-
-    Raises ``TraceError`` for a missing column, a value that is no time or token count, or times out of order, and
-    ``OSError`` when the file cannot be read.
-    """
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        reader = csv.reader(file)
-        header = [name.strip() for name in next(reader, [])]
-        missing = [name for name in COLUMNS if name not in header]
-        if missing:
-            raise TraceError(f"{path}: no column {', '.join(missing)}; found: {', '.join(header) or 'nothing'}")
-        requests = tuple(_read_rows(path, reader, [header.index(name) for name in COLUMNS]))
-    if not requests:
-        raise TraceError(f"{path}: the trace has no requests")
-    return Trace(requests, requests[-1].at)
-
-
-def _read_rows(path: Path, rows: Iterable[list[str]], columns: list[int]) -> Iterable[TraceRequest]:
-    time_column, prompt_column, output_column = columns
-    origin: float | None = None
-    previous = -math.inf
-    for line, row in enumerate(rows, start=2):
-        if not row:
-            continue
-        if len(row) <= max(columns):
-            raise TraceError(f"{path}, line {line}: {len(row)} values, fewer than the header's columns")
-        text = row[time_column].strip()
-        try:
-            moment = datetime.fromisoformat(text)
-        except ValueError:
-            raise TraceError(f"{path}, line {line}: TIMESTAMP is not a time: {text!r}") from None
-        at = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-        if at < previous:
-            raise TraceError(f"{path}, line {line}: TIMESTAMP {text} is before the line above; sort the file by time")
-        previous = at
-        origin = at if origin is None else origin
-        yield TraceRequest(
-            at - origin,
-            _tokens(path, line, "ContextTokens", row[prompt_column]),
-            _tokens(path, line, "GeneratedTokens", row[output_column]),
+                raise TraceInputError(f"{name}: the factor must be a number > 0, not {value!r}")
+        sized = Trace(
+            self.at, _sized(self.prompt, prompt), _sized(self.output, output), self.duration, self.model, self.models
         )
+        if rate == 1.0:
+            return sized
+        return sized._repeated(np.full(len(self), rate), np.random.default_rng(seed))
+
+    def over_days(self, hours: float, *, seed: int = 0) -> Trace:
+        """The trace again and again for ``hours``, thinned and thickened by a smooth curve over the day.
+
+        Hour 0 is midnight; the curve has mean 1 over a day, its top (1.6) at 15:00 and its bottom (0.4) at 03:00.
+        Deterministic for equal seeds. Raises ``TraceInputError`` for hours that are not > 0.
+        """
+        if not (math.isfinite(hours) and hours > 0):
+            raise TraceInputError(f"--diurnal: the hours must be a number > 0, not {hours!r}")
+        if not self.duration:
+            raise TraceInputError("--diurnal: the trace covers no time, so that it cannot be repeated")
+        duration = hours * 3600
+        rounds = math.ceil(duration / self.duration)
+        at = (self.at[None, :] + np.arange(rounds)[:, None] * self.duration).ravel()
+        index = np.tile(np.arange(len(self)), rounds)[at < duration]
+        tiled = self._take(index, at[at < duration], duration)
+        curve = 1 + SWING * np.cos(2 * np.pi * (tiled.at / DAY - PEAK_HOUR / 24))
+        return tiled._repeated(curve, np.random.default_rng(seed))
+
+    def _repeated(self, factors: Floats, chance: np.random.Generator) -> Trace:
+        whole = np.floor(factors)
+        copies = (whole + (chance.random(len(self)) < factors - whole)).astype(np.intp)
+        index = np.repeat(np.arange(len(self)), copies)
+        first = np.ones(len(index), dtype=bool)
+        first[1:] = index[1:] != index[:-1]
+        moved = self.at[index] + np.where(first, 0.0, chance.uniform(-0.5, 0.5, len(index)))
+        return self._take(index, np.clip(moved, 0.0, self.duration), self.duration)
 
 
-def _tokens(path: Path, line: int, column: str, text: str) -> int:
+def _sized(tokens: Ints, factor: float) -> Ints:
+    return tokens if factor == 1.0 else np.maximum(1, np.rint(tokens * factor)).astype(np.int64)
+
+
+def from_rates(
+    edges: Sequence[float],
+    rates: Sequence[float],
+    prompt: float | Sequence[float],
+    output: float | Sequence[float],
+    *,
+    seed: int = 0,
+    spread: bool = True,
+) -> Trace:
+    """A trace with Poisson arrivals at ``rates[i]`` per second between ``edges[i]`` and ``edges[i+1]`` (seconds).
+
+    ``prompt`` and ``output`` are mean tokens, of all or of each interval; sizes are geometric, or equal to the mean
+    without ``spread``. For histories that only know rates and means. Raises ``TraceInputError`` naming the interval
+    whose rate is unknown (NaN) or negative.
+    """
+    if len(edges) != len(rates) + 1 or any(b <= a for a, b in itertools.pairwise(edges)):
+        raise TraceInputError(f"{len(rates)} rates need {len(rates) + 1} rising interval edges, not {len(edges)}")
+    means = {name: _means(name, value, len(rates)) for name, value in (("prompt", prompt), ("output", output))}
+    chance = np.random.default_rng(seed)
+    parts: list[Floats] = []
+    for (begin, end), rate in zip(itertools.pairwise(edges), rates, strict=True):
+        if not (math.isfinite(rate) and rate >= 0):
+            raise TraceInputError(f"the rate from {begin:g} s to {end:g} s is {rate!r}: give a number >= 0")
+        parts.append(np.sort(chance.uniform(begin, end, chance.poisson(rate * (end - begin)))))
+    at = np.concatenate(parts) - edges[0] if parts else np.empty(0)
+    place = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    sizes = [
+        chance.geometric(1 / mean[place]) if spread else np.maximum(1, np.rint(mean[place])) for mean in means.values()
+    ]
+    return Trace(at, sizes[0].astype(np.int64), sizes[1].astype(np.int64), float(edges[-1] - edges[0]))
+
+
+def _means(name: str, value: float | Sequence[float], count: int) -> Floats:
+    """The mean of each interval. Raises ``TraceInputError``."""
+    means = np.broadcast_to(np.asarray(value, dtype=np.float64), (count,)) if np.ndim(value) == 0 else np.array(value)
+    if len(means) != count:
+        raise TraceInputError(f"{count} intervals need {count} mean {name} tokens, not {len(means)}")
+    wrong = ~(np.isfinite(means) & (means >= 1))
+    if wrong.any():
+        raise TraceInputError(f"mean {name} tokens must be a number >= 1, not {float(means[wrong][0])!r}")
+    return means
+
+
+def parse_columns(text: str) -> dict[str, str]:
+    """``time=...,prompt=...,output=...,model=...`` as a mapping; what is left out keeps its default name.
+
+    Raises ``TraceInputError``.
+    """
+    columns = dict(COLUMNS)
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        role, equals, name = (piece.strip() for piece in part.partition("="))
+        if not equals or not name or role not in (*COLUMNS, *OPTIONAL):
+            raise TraceInputError(
+                f"--columns {part}: write time=NAME,prompt=NAME,output=NAME and, where there is one, model=NAME"
+            )
+        columns[role] = name
+    return columns
+
+
+def read_trace(path: Path, columns: dict[str, str] | None = None) -> Trace:
+    """Read a CSV file with a header.
+
+    ``columns`` maps ``time``, ``prompt``, ``output`` and optionally ``model`` to column names. Times are ISO 8601 (UTC
+    unless they say otherwise) or numbers of seconds; rows need not be in order; times count from the earliest. Token
+    counts of 0 become 1, which an engine needs. Raises ``TraceInputError`` naming file, line and column.
+    """
+    import pandas as pd
+
+    columns = dict(COLUMNS) if columns is None else columns
     try:
-        tokens = int(text)
-    except ValueError:
-        raise TraceError(f"{path}, line {line}: {column} is not a whole number: {text!r}") from None
-    if tokens < 0:
-        raise TraceError(f"{path}, line {line}: {column} is negative: {tokens}")
-    return max(1, tokens)
+        header = pd.read_csv(path, nrows=0, dtype=str, encoding="utf-8-sig", skipinitialspace=True)
+        names = {str(name).strip(): str(name) for name in header.columns}
+        missing = [name for name in columns.values() if name not in names]
+        if missing:
+            raise TraceInputError(
+                f"{path}: no column {', '.join(missing)}; found: {', '.join(names) or 'nothing'}; name them with "
+                "--columns time=NAME,prompt=NAME,output=NAME"
+            )
+        wanted = [names[name] for name in columns.values()]
+        table = pd.read_csv(
+            path, usecols=wanted, dtype=str, keep_default_na=False, skip_blank_lines=False, encoding="utf-8-sig",
+            skipinitialspace=True,
+        )  # fmt: skip
+    except TraceInputError:
+        raise
+    except OSError as error:
+        raise TraceInputError(f"{path}: {error.strerror or error}; give a readable CSV file with --trace") from error
+    except pd.errors.EmptyDataError as error:
+        raise TraceInputError(f"{path}: the file is empty; give a CSV file with a header") from error
+    except (pd.errors.ParserError, UnicodeDecodeError, ValueError) as error:
+        text = " ".join(str(error).split())
+        raise TraceInputError(f"{path}: not a CSV file in UTF-8: {text}; correct it") from error
+    data = {role: table[names[name]].astype(str).str.strip() for role, name in columns.items()}
+    # An empty line is not a request without values.
+    blank = data["time"].eq("") & data["prompt"].eq("") & data["output"].eq("")
+    if blank.any():
+        data = {role: column[~blank] for role, column in data.items()}
+    if not len(data["time"]):
+        raise TraceInputError(f"{path}: the trace has no requests")
+    at = _times(path, columns["time"], data["time"])
+    tokens = {role: _tokens(path, columns[role], data[role]) for role in ("prompt", "output")}
+    at -= at.min()
+    model: Ints | None = None
+    models: tuple[str, ...] = ()
+    if "model" in data:
+        codes, uniques = pd.factorize(data["model"], sort=True)
+        model, models = codes.astype(np.int64), tuple(str(name) for name in uniques)
+    whole = Trace(at, tokens["prompt"], tokens["output"], float(at.max()), model, models)
+    return whole._take(np.arange(len(at)), at, whole.duration)
 
 
-def _sized(request: TraceRequest, prompt: float, output: float, max_tokens: int | None) -> TraceRequest:
-    prompt_tokens = max(1, round(request.prompt_tokens * prompt))
-    output_tokens = max(1, round(request.output_tokens * output))
-    if max_tokens is not None:
-        prompt_tokens = max(1, min(prompt_tokens, max_tokens - output_tokens))
-        output_tokens = min(output_tokens, max_tokens - prompt_tokens)
-    return TraceRequest(request.at, prompt_tokens, output_tokens)
+def _times(path: Path, name: str, column: pd.Series[str]) -> Floats:
+    import pandas as pd
+
+    seconds = pd.to_numeric(column, errors="coerce")
+    if seconds.isna().all():
+        moments = pd.to_datetime(column, errors="coerce", utc=True, format="ISO8601")
+        _refuse(path, name, column, moments.isna().to_numpy(), "is not a time: write ISO 8601, or seconds, in all rows")
+        return np.array((moments - pd.Timestamp(0, tz="UTC")).dt.total_seconds(), dtype=np.float64)
+    numbers = np.array(seconds, dtype=np.float64)
+    _refuse(path, name, column, ~np.isfinite(numbers), "is not a number of seconds, as in other rows")
+    return numbers
+
+
+def _tokens(path: Path, name: str, column: pd.Series[str]) -> Ints:
+    import pandas as pd
+
+    values = np.array(pd.to_numeric(column, errors="coerce"), dtype=np.float64)
+    _refuse(path, name, column, column.eq("").to_numpy(), "is missing: every request needs a number of tokens")
+    _refuse(path, name, column, ~(np.isfinite(values) & (values == np.floor(values))), "is not a whole number")
+    _refuse(path, name, column, values < 0, "is negative")
+    _refuse(path, name, column, values > 1e9, "is more than a thousand million tokens")
+    return np.maximum(1, values).astype(np.int64)
+
+
+def _refuse(path: Path, name: str, column: pd.Series[str], wrong: NDArray[np.bool_], why: str) -> None:
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        line = int(column.index.to_numpy()[row]) + 2
+        more = int(wrong.sum()) - 1
+        others = f" (and {more} more rows)" if more else ""
+        raise TraceInputError(f"{path}, line {line}: {name} {column.iloc[row]!r} {why}{others}")

@@ -4,22 +4,29 @@ import asyncio
 from collections import Counter
 from contextlib import asynccontextmanager
 
+import numpy as np
 import pytest
 from aiohttp import web
 
-from modelyard.traffic.latency import summarize
-from modelyard.traffic.replay import Outcome, Replay, ReplaySettings
+from modelyard.traffic.latency import SLO, Ending, Latency
+from modelyard.traffic.replay import Replay, ReplaySettings, columns
 from modelyard.traffic.router import Endpoint
-from modelyard.traffic.trace import Trace, TraceRequest
+from modelyard.traffic.trace import Trace
 
 pytestmark = pytest.mark.integration
 
 COMPRESSION = 20.0
 
 
+def trace_of(rows, duration):
+    """A trace of (at, prompt, output)."""
+    at, prompt, output = (np.array(column) for column in zip(*rows, strict=True))
+    return Trace(at, prompt, output, duration)
+
+
 def steady(count, rate, prompt=50, output=100):
     """``count`` equal requests at ``rate`` per virtual second."""
-    return Trace(tuple(TraceRequest(i / rate, prompt, output) for i in range(count)), count / rate)
+    return trace_of([(i / rate, prompt, output) for i in range(count)], count / rate)
 
 
 def settings(**changes):
@@ -43,7 +50,7 @@ async def until(condition):
 
 def check_complete(replay):
     assert replay.in_flight == 0
-    assert sorted(result.index for result in replay.results) == list(range(len(replay.trace.requests)))
+    assert sorted(result.index for result in replay.results) == list(range(len(replay.trace)))
 
 
 async def test_traffic_is_spread_and_measured(start_engine):
@@ -54,15 +61,17 @@ async def test_traffic_is_spread_and_measured(start_engine):
     results = await replay.run()
     check_complete(replay)
     assert seen == results
-    assert Counter(result.outcome for result in results) == {Outcome.OK: 200}
+    assert Counter(result.ending for result in results) == {Ending.OK: 200}
     assert all((r.prompt_tokens, r.output_tokens, r.attempts) == (50, 100, 1) for r in results)
-    everything, *variants = summarize(results)
-    assert everything.output_tokens == 20_000
-    assert [summary.variant for summary in variants] == ["variant-0", "variant-1"]
-    assert min(summary.requests for summary in variants) > 60
+    everything = Latency.of(columns(results), SLO())
+    assert (everything.requests, everything.answered) == (200, 200)
+    assert 0 < everything.ttft.p50 <= everything.ttft.p99
+    served = Counter(result.variant for result in results)
+    assert sorted(served) == ["variant-0", "variant-1"]
+    assert min(served.values()) > 60
     for index, engine in enumerate(engines):
         scrape = await engine.metrics()
-        assert scrape("vllm:request_success_total", finished_reason="length") == variants[index].requests
+        assert scrape("vllm:request_success_total", finished_reason="length") == served[f"variant-{index}"]
         # What the client measures contains what the engine measured.
         mine = [result for result in results if result.variant == f"variant-{index}"]
         assert sum(r.ttft for r in mine) >= scrape("vllm:time_to_first_token_seconds_sum")
@@ -79,22 +88,22 @@ async def test_no_request_is_lost_when_an_engine_is_killed(start_engine):
             engines[0].process.kill()
 
     # A burst that is half done when the engine dies, and more when it is dead.
-    burst = [TraceRequest(i / 200, 50, 50 + 2 * i) for i in range(200)]
-    later = [TraceRequest(60 + i / 50, 50, 50) for i in range(200)]
-    trace = Trace((*burst, *later), 64)
+    burst = [(i / 200, 50, 50 + 2 * i) for i in range(200)]
+    later = [(60 + i / 50, 50, 50) for i in range(200)]
+    trace = trace_of([*burst, *later], 64.0)
     # The source goes on naming the dead one, as a cluster does until it notices.
     replay = Replay(trace, source_of(*endpoints), settings(), on_result=kill_midway)
     results = await replay.run()
     check_complete(replay)
-    outcomes = Counter(result.outcome for result in results)
-    assert set(outcomes) <= {Outcome.OK, Outcome.BROKEN}
-    assert outcomes[Outcome.BROKEN] > 0, "what was in progress there is gone, and counted"
-    assert all(result.pod == "pod-0" and result.error for result in results if result.outcome is Outcome.BROKEN)
+    endings = Counter(result.ending for result in results)
+    assert set(endings) <= {Ending.OK, Ending.BROKEN}
+    assert endings[Ending.BROKEN] > 0, "what was in progress there is gone, and counted"
+    assert all(result.pod == "pod-0" and result.error for result in results if result.ending is Ending.BROKEN)
     retried = [result for result in results if result.attempts == 2]
     assert retried, "refused connections were tried again"
     assert all(result.pod == "pod-1" for result in retried)
     scrape = await engines[1].metrics()
-    served = sum(result.outcome is Outcome.OK and result.pod == "pod-1" for result in results)
+    served = sum(result.ending is Ending.OK and result.pod == "pod-1" for result in results)
     assert scrape("vllm:request_success_total", finished_reason="length") == served
 
 
@@ -107,18 +116,18 @@ async def test_requests_wait_for_the_first_endpoint(start_engine):
 
     replay = Replay(steady(30, 100), source, settings())
     running = asyncio.create_task(replay.run())
-    await until(lambda: replay.router.waiting == 30)
+    await until(lambda: replay.endpoints.waiting == 30)
     endpoints.append(Endpoint("pod-0", engine.url))
     results = await running
     check_complete(replay)
-    assert all(r.outcome is Outcome.OK and r.endpoint_queued and 0 < r.queued < r.ttft for r in results)
+    assert all(r.ending is Ending.OK and r.endpoint_queued and 0 < r.queued < r.ttft for r in results)
 
 
 async def test_the_wait_for_an_endpoint_is_bounded():
     replay = Replay(steady(10, 100), source_of(), settings(endpoint_wait=1))
     results = await replay.run()
     check_complete(replay)
-    assert {result.outcome for result in results} == {Outcome.NO_ENDPOINT}
+    assert {result.ending for result in results} == {Ending.NO_ENDPOINT}
     assert "no ready endpoint within 1 virtual s" in results[0].error
 
 
@@ -129,7 +138,7 @@ async def test_a_loading_engine_is_left_for_another(start_engine):
     replay = Replay(steady(30, 100), source_of(*endpoints), settings())
     results = await replay.run()
     check_complete(replay)
-    assert {(result.outcome, result.pod) for result in results} == {(Outcome.OK, "ready")}
+    assert {(result.ending, result.pod) for result in results} == {(Ending.OK, "ready")}
     assert any(result.attempts == 2 for result in results)
 
 
@@ -139,7 +148,7 @@ async def test_a_refused_request_fails_after_its_second_try():
     replay = Replay(steady(3, 100), source_of(dead), settings(ejection_time=0.05))
     results = await replay.run()
     check_complete(replay)
-    assert {(r.outcome, r.attempts) for r in results} == {(Outcome.REFUSED, 2)}
+    assert {(r.ending, r.attempts) for r in results} == {(Ending.UNAVAILABLE, 2)}
     assert all("127.0.0.1" in result.error for result in results)
 
 
@@ -153,7 +162,7 @@ async def test_a_stopped_replay_accounts_for_what_it_sent(start_engine):
         await running
     assert replay.in_flight == 0
     assert len(replay.results) == replay.sent < 1000
-    assert {result.outcome for result in replay.results} == {Outcome.CANCELLED}
+    assert {result.ending for result in replay.results} == {Ending.UNFINISHED}
     await engine.eventually(
         lambda m: m("vllm:num_requests_running") + m("vllm:num_requests_waiting") == 0, "the engine was told"
     )
@@ -180,14 +189,15 @@ async def replay_one(handler, **changes):
 
 
 @pytest.mark.parametrize(
-    ("status", "outcome"), [(500, Outcome.HTTP_ERROR), (404, Outcome.HTTP_ERROR), (429, Outcome.OVERLOADED)]
+    ("status", "ending"),
+    [(500, Ending.REJECTED), (404, Ending.REJECTED), (429, Ending.REJECTED)],
 )
-async def test_error_statuses(status, outcome):
+async def test_error_statuses(status, ending):
     async def answer(_):
         return web.Response(status=status, text="the reason")
 
     result = await replay_one(answer)
-    assert (result.outcome, result.status, result.attempts) == (outcome, status, 1)
+    assert (result.ending, result.status, result.attempts) == (ending, status, 1)
     assert result.error == f"HTTP {status}: the reason"
 
 
@@ -197,9 +207,9 @@ DONE = b"data: [DONE]\n\n"
 
 
 @pytest.mark.parametrize(
-    ("parts", "outcome"),
+    ("parts", "ending"),
     [
-        ([CONTENT, USAGE, DONE], Outcome.OK),
+        ([CONTENT, USAGE, DONE], Ending.OK),
         # Cut anywhere; a role chunk first, whose content is empty.
         (
             [
@@ -210,15 +220,15 @@ DONE = b"data: [DONE]\n\n"
                 DONE[:5],
                 DONE[5:],
             ],
-            Outcome.OK,
+            Ending.OK,
         ),
-        ([CONTENT, DONE], Outcome.BROKEN),
-        ([CONTENT, USAGE], Outcome.BROKEN),
-        ([USAGE, DONE], Outcome.BROKEN),
-        ([], Outcome.BROKEN),
+        ([CONTENT, DONE], Ending.BROKEN),
+        ([CONTENT, USAGE], Ending.BROKEN),
+        ([USAGE, DONE], Ending.BROKEN),
+        ([], Ending.BROKEN),
     ],
 )
-async def test_streams_are_complete_or_broken(parts, outcome):
+async def test_streams_are_complete_or_broken(parts, ending):
     async def answer(request):
         response = web.StreamResponse()
         await response.prepare(request)
@@ -229,8 +239,8 @@ async def test_streams_are_complete_or_broken(parts, outcome):
         return response
 
     result = await replay_one(answer)
-    assert result.outcome is outcome, result.error
-    if outcome is Outcome.OK:
+    assert result.ending is ending, result.error
+    if ending is Ending.OK:
         assert (result.prompt_tokens, result.output_tokens) == (5, 9)
 
 
@@ -242,5 +252,5 @@ async def test_an_answer_that_never_ends_times_out():
         await asyncio.sleep(600)
 
     result = await replay_one(answer, request_timeout=10)
-    assert result.outcome is Outcome.TIMEOUT
+    assert result.ending is Ending.TIMEOUT
     assert "10 virtual s" in result.error

@@ -18,12 +18,11 @@ from modelyard.objects import Key
 from modelyard.replay.policies.base import Fixed
 from modelyard.replay.settings import SimulationSettings
 from modelyard.replay.simulate import simulate
-from modelyard.replay.trace import Trace
 from modelyard.replay.variants import VariantSpec
-from modelyard.traffic.replay import Outcome, Replay, ReplaySettings
+from modelyard.traffic.latency import Ending
+from modelyard.traffic.replay import Replay, ReplaySettings
 from modelyard.traffic.router import Endpoint
-from modelyard.traffic.trace import Trace as LiveTrace
-from modelyard.traffic.trace import TraceRequest
+from modelyard.traffic.trace import Trace
 
 pytestmark = pytest.mark.integration
 
@@ -55,11 +54,9 @@ async def test_percentiles_agree(start_live_engine: Callable[..., str], replicas
     async def source() -> list[Endpoint]:
         return endpoints
 
-    requests = [TraceRequest(*row) for row in zip(trace.at, trace.prompt, trace.output, strict=True)]
-    sent = [request._replace(prompt_tokens=int(request[1]), output_tokens=int(request[2])) for request in requests]
-    live = Replay(LiveTrace(tuple(sent), trace.duration), source, ReplaySettings("m", COMPRESSION))
+    live = Replay(trace, source, ReplaySettings("m", COMPRESSION))
     results = await live.run()
-    assert all(result.outcome is Outcome.OK for result in results)
+    assert all(result.ending is Ending.OK for result in results)
 
     variant = VariantSpec(Key("chat", "m"), "m", EngineConfig(**OPTIONS), initial=replicas)  # type: ignore[arg-type]
     run = simulate(trace, [variant], Fixed(), SimulationSettings(pre_roll=0))

@@ -17,7 +17,7 @@ from prometheus_server import PrometheusServer, free_port
 
 from modelyard.metrics.client import Prometheus, PrometheusError, PrometheusSettings
 from modelyard.replay.history import Gaps, HistoryRequest, read_history, trace_of
-from modelyard.replay.trace import TraceInputError
+from modelyard.traffic.trace import TraceInputError
 
 pytestmark = pytest.mark.integration
 

@@ -27,8 +27,8 @@ from modelyard.replay.policies.bindings import remarks
 from modelyard.replay.policies.modelyard import ModelyardPolicy
 from modelyard.replay.settings import SimulationSettings
 from modelyard.replay.simulate import Run, simulate
-from modelyard.replay.trace import Trace
 from modelyard.replay.variants import VariantInputError, VariantSpec, variants_of
+from modelyard.traffic.trace import Trace
 
 POLICY = """
 apiVersion: registry.volcano.sh/v1alpha1
@@ -259,7 +259,7 @@ def test_a_binding_sleeps_at_zero_and_is_woken_by_what_waits_at_the_router(tmp_p
     assert [action.after for action in run.actions[:2]] == [0, 1]
     assert run.actions[0].at < 300
     assert 400 < run.actions[1].at < 430
-    assert (run.results.outcome == 1).all()
+    assert (run.results.ending == 1).all()
     # Nobody can see the router's queue: what is not known to be idle keeps its replica.
     policy = ModelyardPolicy(found, gateway_metrics=False)
     blind = simulate(trace_of([(1.0, 100, 10), (400.0, 100, 10)], 500.0), variants(found), policy)

@@ -16,9 +16,10 @@ from modelyard.replay.policies.base import Fixed, Policy
 from modelyard.replay.policies.horizontal import HPAPolicy, KEDAPolicy
 from modelyard.replay.programme import Programme
 from modelyard.replay.report import summarize
-from modelyard.replay.settings import SLO, SimulationSettings
+from modelyard.replay.settings import SimulationSettings
 from modelyard.replay.simulate import simulate
-from modelyard.replay.trace import Trace
+from modelyard.traffic.latency import SLO
+from modelyard.traffic.trace import Trace
 
 QUICK = SimulationSettings(pre_roll=60)
 

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from replay_fleets import ENGINE, KEY, Script, poisson, spec, trace_of
 
 from modelyard.replay.policies.base import Fixed
-from modelyard.replay.requests import Outcome
-from modelyard.replay.settings import Routing, SimulationSettings
+from modelyard.replay.settings import SimulationSettings
 from modelyard.replay.simulate import Run, simulate
+from modelyard.traffic.latency import Ending
+from modelyard.traffic.router import Routing
 
 QUICK = SimulationSettings(pre_roll=60)
 
@@ -23,7 +24,7 @@ def check(run: Run) -> None:
     """The invariants of every replay."""
     r = run.results
     answered = r.answered
-    # Conservation: every request has one outcome, and the engines finished exactly those that were answered.
+    # Conservation: every request has one ending, and the engines finished exactly those that were answered.
     finished = sum(sum(pod.core.stats.finished.values()) for pod in run.pods)
     assert finished == int(answered.sum())
     assert not np.isnan(r.end[answered]).any()
@@ -47,7 +48,7 @@ def check(run: Run) -> None:
     # A mean can be no longer than the longest gap.
     several = answered & (r.output > 1)
     assert (r.itl_max[several] >= r.itl[several] - 1e-9).all()
-    assert sum(pod.outstanding for pod in run.pods) <= int((r.outcome == Outcome.UNFINISHED).sum())
+    assert sum(pod.outstanding for pod in run.pods) <= int((r.ending == Ending.UNFINISHED).sum())
 
 
 @settings(max_examples=40, deadline=None)
@@ -119,7 +120,7 @@ def test_requests_wait_for_the_first_replica_and_are_rejected_after_the_limit() 
     variants = [spec(initial=0, startup=20)]
     traffic = trace_of([(1.0, 10, 5), (12.0, 10, 5), (40.0, 10, 5)], 60)
     run = simulate(traffic, variants, Script((5, 1)), replace(QUICK, queue_limit=15, actuation_delay=0))
-    assert list(run.results.outcome) == [Outcome.NO_REPLICA, Outcome.OK, Outcome.OK]
+    assert list(run.results.ending) == [Ending.NO_ENDPOINT, Ending.OK, Ending.OK]
     assert list(run.results.waited) == [True, True, False]
     # Scaled at 5, ready at 25.
     assert run.results.first[1] == pytest.approx(25 + (ENGINE.gamma + ENGINE.delta * 10) / 1000)
@@ -129,7 +130,7 @@ def test_requests_wait_for_the_first_replica_and_are_rejected_after_the_limit() 
 def test_a_removed_replica_finishes_what_it_has_within_its_grace() -> None:
     traffic = trace_of([(0.0, 10, 500), (0.0, 10, 5000)], 120)
     run = simulate(traffic, [spec(initial=2, grace=20)], Script((2, 0)), replace(QUICK, actuation_delay=0))
-    assert sorted(run.results.outcome) == [Outcome.OK, Outcome.KILLED]
+    assert sorted(run.results.ending) == [Ending.OK, Ending.BROKEN]
     assert sorted(round(pod.ended, 1) for pod in run.pods) == [5.3, 22.0]
     check(run)
 
@@ -157,7 +158,7 @@ def test_replica_time_is_counted_from_creation_to_end_within_the_trace() -> None
 
 def test_a_request_that_never_fits_is_refused_and_counted() -> None:
     run = simulate(trace_of([(0.0, 20_000, 5), (1.0, 10, 5)], 10), [spec()], Fixed(), QUICK)
-    assert list(run.results.outcome) == [Outcome.REFUSED, Outcome.OK]
+    assert list(run.results.ending) == [Ending.REJECTED, Ending.OK]
 
 
 def test_least_outstanding_avoids_the_busy_replica() -> None:

@@ -20,8 +20,9 @@ from modelyard.replay.inputs import InputError, duration, numbers
 from modelyard.replay.output import OutputError, write_folder
 from modelyard.replay.policies.base import Fixed
 from modelyard.replay.report import Summary, summarize, timeline
-from modelyard.replay.settings import SLO, SimulationSettings
+from modelyard.replay.settings import SimulationSettings
 from modelyard.replay.simulate import Run, simulate
+from modelyard.traffic.latency import SLO
 
 ROOT = Path(__file__).resolve().parents[3]
 SAMPLE = ROOT / "config/samples/plan/manifests.yaml"

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from modelyard.traffic.router import Endpoint, Router
+from modelyard.traffic.router import Endpoint, Endpoints
 
 A, B, C = (Endpoint(name, f"http://{name}", "v") for name in "abc")
 
@@ -34,80 +34,80 @@ class Source:
 
 
 async def test_the_least_outstanding_is_chosen():
-    async with Router(Source(A, B, C)).running() as router:
-        first = [await router.acquire(1) for _ in range(3)]
+    async with Endpoints(Source(A, B, C)).running() as endpoints:
+        first = [await endpoints.acquire(1) for _ in range(3)]
         assert set(first) == {A, B, C}
-        router.release(B)
-        assert await router.acquire(1) == B
-        router.release(A)
-        router.release(C)
-        assert {await router.acquire(1), await router.acquire(1)} == {A, C}
-        assert router.outstanding == 3
+        endpoints.release(B)
+        assert await endpoints.acquire(1) == B
+        endpoints.release(A)
+        endpoints.release(C)
+        assert {await endpoints.acquire(1), await endpoints.acquire(1)} == {A, C}
+        assert endpoints.outstanding == 3
 
 
 async def test_idle_endpoints_share_the_load():
-    async with Router(Source(A, B, C)).running() as router:
+    async with Endpoints(Source(A, B, C)).running() as endpoints:
         chosen = Counter()
         for _ in range(30):
-            endpoint = await router.acquire(1)
+            endpoint = await endpoints.acquire(1)
             chosen[endpoint] += 1
-            router.release(endpoint)
+            endpoints.release(endpoint)
     assert chosen == {A: 10, B: 10, C: 10}
 
 
 async def test_a_request_waits_for_an_endpoint_and_gives_up():
     source = Source()
-    async with Router(source, refresh_interval=0.01).running() as router:
-        assert await router.acquire(0.05) is None
-        waiting = [asyncio.create_task(router.acquire(20)) for _ in range(5)]
+    async with Endpoints(source, refresh_interval=0.01).running() as endpoints:
+        assert await endpoints.acquire(0.05) is None
+        waiting = [asyncio.create_task(endpoints.acquire(20)) for _ in range(5)]
         await asyncio.sleep(0.03)
-        assert router.waiting == 5
+        assert endpoints.waiting == 5
         source.endpoints = [A, B]
         chosen = Counter(await asyncio.gather(*waiting))
         assert sorted(chosen.values()) == [2, 3]
-        assert router.waiting == 0
+        assert endpoints.waiting == 0
 
 
 async def test_an_ejected_endpoint_is_left_out_for_a_while():
-    async with Router(Source(A, B), refresh_interval=0.01, ejection_time=0.2).running() as router:
-        router.eject(A)
-        assert {await router.acquire(1) for _ in range(6)} == {B}
-        router.eject(B)
-        assert not router.available
+    async with Endpoints(Source(A, B), refresh_interval=0.01, ejection_time=0.2).running() as endpoints:
+        endpoints.eject(A)
+        assert {await endpoints.acquire(1) for _ in range(6)} == {B}
+        endpoints.eject(B)
+        assert not endpoints.available
         # Both come back when their time is over.
-        assert await router.acquire(20) == A
+        assert await endpoints.acquire(20) == A
 
 
 async def test_endpoints_that_leave_are_not_chosen():
     source = Source(A, B)
-    async with Router(source, refresh_interval=0.01).running() as router:
-        held = {await router.acquire(1), await router.acquire(1)}
+    async with Endpoints(source, refresh_interval=0.01).running() as endpoints:
+        held = {await endpoints.acquire(1), await endpoints.acquire(1)}
         source.endpoints = [B, C]
         await source.settled()
-        assert await router.acquire(1) == C
+        assert await endpoints.acquire(1) == C
         for endpoint in held:
-            router.release(endpoint)
-        assert router.outstanding == 1
+            endpoints.release(endpoint)
+        assert endpoints.outstanding == 1
 
 
 async def test_a_failing_source_keeps_the_known_endpoints(caplog):
     source = Source(A)
-    async with Router(source, refresh_interval=0.01).running() as router:
+    async with Endpoints(source, refresh_interval=0.01).running() as endpoints:
         source.error = RuntimeError("no cluster")
         await source.settled()
-        assert "no cluster" in (router.last_error or "")
-        assert await router.acquire(1) == A
+        assert "no cluster" in (endpoints.last_error or "")
+        assert await endpoints.acquire(1) == A
         assert caplog.text.count("no cluster") == 1
         source.error = None
         await source.settled()
-        assert router.last_error is None
+        assert endpoints.last_error is None
 
 
 async def test_a_cancelled_wait_leaves_nothing_behind():
-    async with Router(Source(), refresh_interval=0.01).running() as router:
-        waiting = asyncio.create_task(router.acquire(20))
+    async with Endpoints(Source(), refresh_interval=0.01).running() as endpoints:
+        waiting = asyncio.create_task(endpoints.acquire(20))
         await asyncio.sleep(0.02)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
-        assert (router.waiting, router.outstanding) == (0, 0)
+        assert (endpoints.waiting, endpoints.outstanding) == (0, 0)

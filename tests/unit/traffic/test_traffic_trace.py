@@ -1,121 +1,172 @@
-"""Reading, cutting and scaling a trace."""
+"""Reading and shaping traces: what works, and what is refused with file, line and column."""
 
-from collections import Counter
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from modelyard.traffic.trace import Trace, TraceError, TraceRequest, read_trace
+from modelyard.traffic.trace import Trace, TraceInputError, from_rates, parse_columns, read_trace
 
-DATA = Path(__file__).parents[3] / "benchmarks" / "data" / "azure-llm-inference-2023-conversation.csv"
+SHIPPED = Path(__file__).resolve().parents[3] / "benchmarks/data/azure-llm-inference-2023-conversation.csv"
 HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
 
 
-def write(folder, text):
+def write(folder: Path, text: str) -> Path:
     path = folder / "trace.csv"
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8")
     return path
 
 
-def test_a_trace_is_read(tmp_path):
-    path = write(
-        tmp_path,
-        "\ufeffGeneratedTokens,TIMESTAMP,ContextTokens\n7,2023-11-16 18:15:46.6805900,374\n\n"
-        "0,2023-11-16 18:15:50.9951690,0\n3,2023-11-16 18:15:50.9951690+00:00,5\n",
-    )
-    trace = read_trace(path)
-    assert [request[1:] for request in trace.requests] == [(374, 7), (1, 1), (5, 3)]
-    assert [request.at for request in trace.requests] == pytest.approx([0, 4.314579, 4.314579], abs=1e-5)
-    assert trace.duration == trace.requests[-1].at
+def test_the_shipped_trace() -> None:
+    trace = read_trace(SHIPPED)
+    assert len(trace) == 19_366
+    assert trace.at[0] == 0
+    assert (np.diff(trace.at) >= 0).all()
+    assert trace.prompt.max() == 14_050
+    assert trace.output.max() == 1000
+    assert 5.4 < trace.rate < 5.6
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "at", "prompt"),
     [
-        ("", "no column TIMESTAMP, ContextTokens, GeneratedTokens; found: nothing"),
-        ("TIMESTAMP,ContextTokens\n", "no column GeneratedTokens; found: TIMESTAMP, ContextTokens"),
+        (HEADER + "2026-01-01 00:00:10,5,6\n2026-01-01 00:00:12.5,7,8\n", [0, 2.5], [5, 7]),
+        (HEADER + "100,5,6\n98.5,7,8\n", [0, 1.5], [7, 5]),
+        (HEADER + "-3,5,6\n4,7,8\n", [0, 7], [5, 7]),
+        (HEADER + "2026-01-01T01:00:00+01:00,5,6\n2026-01-01T00:00:01Z,7,8\n", [0, 1], [5, 7]),
+        (HEADER + "0,5,6\n\n90000,0,8\n", [0, 90000], [5, 1]),
+        ("\ufeff" + HEADER + "0, 5 ,6\n", [0], [5]),
+        ("a, GeneratedTokens ,ContextTokens,TIMESTAMP\nx,6,5,1\n", [0], [5]),
+    ],
+    ids=["iso", "unsorted seconds", "negative seconds", "zones", "gap, blank line, zero", "mark and spaces", "columns"],
+)
+def test_what_can_be_read(tmp_path: Path, text: str, at: list[float], prompt: list[int]) -> None:
+    trace = read_trace(write(tmp_path, text))
+    assert trace.at.tolist() == at
+    assert trace.prompt.tolist() == prompt
+    assert trace.duration == at[-1]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "the file is empty"),
         (HEADER, "no requests"),
-        (HEADER + "2023-11-16 18:00:01,1,1\n2023-11-16 18:00:00,1,1\n", "line 3: TIMESTAMP 2023-11-16 18:00:00 is bef"),
-        (HEADER + "2023-11-16 18:00:01,-4,1\n", "line 2: ContextTokens is negative: -4"),
-        (HEADER + "2023-11-16 18:00:01,4,x\n", "line 2: GeneratedTokens is not a whole number: 'x'"),
-        (HEADER + "noon,4,1\n", "line 2: TIMESTAMP is not a time: 'noon'"),
-        (HEADER + "2023-11-16 18:00:01,4\n", "line 2: 2 values"),
+        ("time,prompt\n1,2\n", "no column TIMESTAMP, ContextTokens, GeneratedTokens; found: time, prompt; .*--columns"),
+        (HEADER + "1,2,3\n2,x,3\n", "line 3: ContextTokens 'x' is not a whole number"),
+        (HEADER + "1,2,3\n2,4,2.5\n", "line 3: GeneratedTokens '2.5' is not a whole number"),
+        (HEADER + "1,2,3\n\n2,-4,2\n3,-1,2\n", r"line 4: ContextTokens '-4' is negative \(and 1 more rows\)"),
+        (HEADER + "1,,3\n", "line 2: ContextTokens '' is missing"),
+        (HEADER + "1,2,inf\n", "line 2: GeneratedTokens 'inf' is not a whole number"),
+        (HEADER + "1,2,99999999999\n", "line 2: GeneratedTokens .* more than a thousand million"),
+        (HEADER + "1,2,3\nsoon,2,3\n", "line 3: TIMESTAMP 'soon' is not a number of seconds"),
+        (HEADER + "2026-01-01,2,3\nsoon,2,3\n", "line 3: TIMESTAMP 'soon' is not a time"),
+        (HEADER + "1,2,3\ninf,2,3\n", "line 3: TIMESTAMP 'inf' is not a number of seconds"),
+        ('"' + HEADER, "not a CSV|no column"),
     ],
 )
-def test_a_bad_file_is_explained(tmp_path, text, words):
-    with pytest.raises(TraceError) as caught:
-        read_trace(write(tmp_path, text))
-    assert words in str(caught.value)
-    assert str(tmp_path) in str(caught.value)
+def test_what_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises(TraceInputError, match=message) as caught:
+        read_trace(path)
+    assert str(path) in str(caught.value)
 
 
-def test_the_recorded_hour():
-    trace = read_trace(DATA)
-    assert len(trace.requests) == 19_366
-    assert 3480 < trace.duration < 3540
-    assert sum(r.prompt_tokens for r in trace.requests) / 19_366 == pytest.approx(1154.7, abs=0.05)
-    assert sum(r.output_tokens for r in trace.requests) / 19_366 == pytest.approx(211.13, abs=0.05)
-    # Ten stretches of six minutes are the whole: nothing is lost or doubled at the cuts.
-    parts = [trace.stretch(start, 6).requests for start in range(0, 54, 6)]
-    parts.append(trace.stretch(54, 5).requests)
-    assert sum(map(len, parts)) == 19_366
+def test_files_that_are_none(tmp_path: Path) -> None:
+    with pytest.raises(TraceInputError, match="No such file"):
+        read_trace(tmp_path / "none.csv")
+    with pytest.raises(TraceInputError, match="directory"):
+        read_trace(tmp_path)
+    (tmp_path / "b.csv").write_bytes(b"TIMESTAMP\xff\xfe,ContextTokens\n")
+    with pytest.raises(TraceInputError, match="not a CSV file in UTF-8"):
+        read_trace(tmp_path / "b.csv")
 
 
-TRACE = Trace(tuple(TraceRequest(float(i), 10 * i + 10, i + 1) for i in range(181)), 180.0)
+def test_other_columns_and_models(tmp_path: Path) -> None:
+    path = write(tmp_path, "t,in,out,which\n1,2,3,b\n0,4,5,a\n")
+    trace = read_trace(path, parse_columns("time=t, prompt=in,output=out,model=which"))
+    assert trace.models == ("a", "b")
+    assert trace.model is not None
+    assert trace.model.tolist() == [0, 1]
+    assert trace.prompt.tolist() == [4, 2]
+    with pytest.raises(TraceInputError, match="write time=NAME"):
+        parse_columns("when=t")
 
 
-def test_a_stretch_counts_time_from_its_own_start():
-    part = TRACE.stretch(1, 0.5)
-    assert part.duration == 30
-    assert part.requests[0] == TraceRequest(0.0, 610, 61)
-    assert part.requests[-1] == TraceRequest(29.0, 900, 90)
-    assert part.rate == 1.0
+def steady(count: int = 6000, duration: float = 600.0) -> Trace:
+    at = np.arange(count) * (duration / count)
+    return Trace(at, np.full(count, 100), np.full(count, 50), duration)
 
 
-@pytest.mark.parametrize(("start", "minutes"), [(-1, 1), (0, 0), (2, 1.5), (3, 1)])
-def test_a_stretch_outside_the_trace_is_refused(start, minutes):
-    with pytest.raises(ValueError, match="does not lie within the trace of 3 min"):
-        TRACE.stretch(start, minutes)
+@pytest.mark.parametrize("rate", [0.3, 1.0, 2.0, 3.7])
+def test_scaling_the_rate_keeps_the_course(rate: float) -> None:
+    scaled = steady().scaled(rate=rate, seed=1)
+    assert len(scaled) == pytest.approx(6000 * rate, rel=0.05)
+    assert scaled.duration == 600
+    assert (np.diff(scaled.at) >= 0).all()
+    assert scaled.at.min() >= 0
+    assert scaled.at.max() <= 600
+    halves = np.histogram(scaled.at, [0, 300, 600])[0]
+    assert halves[0] == pytest.approx(halves[1], rel=0.1)
+    again = steady().scaled(rate=rate, seed=1)
+    assert np.array_equal(scaled.at, again.at)
 
 
-@pytest.mark.parametrize(("rate", "least", "most"), [(0.25, 25, 65), (1, 181, 181), (2, 362, 362), (2.5, 420, 485)])
-def test_rate_scales_the_number_of_requests(rate, least, most):
-    scaled = TRACE.scaled(rate=rate, seed=4)
-    assert least <= len(scaled.requests) <= most
-    assert scaled.duration == TRACE.duration
-    assert scaled == TRACE.scaled(rate=rate, seed=4)
+def test_scaling_sizes_leaves_at_least_one_token() -> None:
+    scaled = steady().scaled(prompt=0.001, output=2.5)
+    assert set(scaled.prompt) == {1}
+    assert set(scaled.output) == {125}
+    with pytest.raises(TraceInputError, match="rate: the factor must be"):
+        steady().scaled(rate=0)
 
 
-def test_copies_stay_near_their_original_and_do_not_come_as_one():
-    scaled = TRACE.scaled(rate=3)
-    counts = Counter(request.prompt_tokens for request in scaled.requests)
-    assert set(counts.values()) == {3}
-    assert all(abs(request.at - (request.prompt_tokens - 10) / 10) <= 0.5 for request in scaled.requests)
-    assert len({request.at for request in scaled.requests}) > 400
+def test_a_stretch() -> None:
+    part = steady().stretch(2, 3)
+    assert part.duration == 180
+    assert len(part) == 1800
+    assert part.at[0] == pytest.approx(0)
+    assert steady().stretch(7).duration == 180
+    for start, minutes in ((-1, 2), (8, 3), (0, 0), (10, 1)):
+        with pytest.raises(TraceInputError, match="do not lie within the trace of 10 minutes"):
+            steady().stretch(start, minutes)
 
 
-@given(st.floats(0.1, 5), st.floats(0.01, 10), st.floats(0.01, 10), st.one_of(st.none(), st.integers(2, 500)))
-def test_scaled_traces_are_in_order_and_valid(rate, prompt, output, limit):
-    scaled = TRACE.scaled(rate=rate, prompt=prompt, output=output, max_tokens=limit)
-    times = [request.at for request in scaled.requests]
-    assert times == sorted(times)
-    for request in scaled.requests:
-        assert 0 <= request.at <= TRACE.duration
-        assert request.prompt_tokens >= 1
-        assert request.output_tokens >= 1
-        assert limit is None or request.prompt_tokens + request.output_tokens <= limit
+def test_a_day_has_its_top_in_the_afternoon_and_the_same_mean() -> None:
+    day = steady().over_days(24, seed=2)
+    assert day.duration == 86_400
+    assert len(day) == pytest.approx(24 * 36_000, rel=0.01)
+    hours = np.histogram(day.at, np.arange(25) * 3600)[0]
+    assert 14 <= int(hours.argmax()) <= 15
+    assert 2 <= int(hours.argmin()) <= 3
+    assert hours.max() / hours.min() == pytest.approx(4, rel=0.05)
+    assert len(steady().over_days(0.05)) > 0
+    with pytest.raises(TraceInputError, match="--diurnal"):
+        steady().over_days(0)
 
 
-def test_the_prompt_is_cut_before_the_output():
-    (request,) = Trace((TraceRequest(0, 100, 50),), 1).scaled(max_tokens=60).requests
-    assert request[1:] == (10, 50)
-    (request,) = Trace((TraceRequest(0, 100, 50),), 1).scaled(max_tokens=20).requests
-    assert request[1:] == (1, 19)
+def test_a_trace_from_rates() -> None:
+    trace = from_rates([0, 100, 200, 300], [5, 0, 20], 300, 80, seed=1)
+    counts = np.histogram(trace.at, [0, 100, 200, 300])[0]
+    assert counts[0] == pytest.approx(500, rel=0.15)
+    assert counts[1] == 0
+    assert counts[2] == pytest.approx(2000, rel=0.1)
+    assert trace.prompt.mean() == pytest.approx(300, rel=0.1)
+    assert trace.duration == 300
+    for edges, rates, message in (
+        ([0, 1], [1, 2], "edges"),
+        ([0, 1, 1], [1, 2], "edges"),
+        ([0, 60, 120], [1, float("nan")], "from 60 s to 120 s"),
+        ([0, 60], [-1], "from 0 s to 60 s"),
+    ):
+        with pytest.raises(TraceInputError, match=message):
+            from_rates(edges, rates, 10, 10)
 
 
-@pytest.mark.parametrize("change", [{"rate": 0}, {"prompt": -1}, {"output": float("nan")}, {"max_tokens": 1}])
-def test_senseless_scales_are_refused(change):
-    with pytest.raises(ValueError, match=next(iter(change))):
-        TRACE.scaled(**change)
+def test_a_long_trace_is_read_in_order(tmp_path: Path) -> None:
+    begin = datetime(2026, 1, 1, tzinfo=UTC)
+    rows = (f"{(begin + timedelta(seconds=n)).isoformat()},{n % 99},7\n" for n in range(20_000, 0, -1))
+    trace = read_trace(write(tmp_path, HEADER + "".join(rows)))
+    assert trace.at.tolist() == list(range(20_000))
