@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from modelyard.autoscaling.bindings.samples import Sample
-from modelyard.autoscaling.live.bindings.exposition import Page
 from modelyard.engine.core import EngineCore
 from modelyard.engine.stats import Histogram
 from modelyard.engine.vocabulary import VLLM_HISTOGRAMS
+from modelyard.metrics.pages import Page, PageSample
 
 _GAUGES: Final[Mapping[str, Callable[[EngineCore], float]]] = {
     "vllm:num_requests_running": lambda core: core.num_running,
@@ -40,24 +39,24 @@ def is_known(name: str) -> bool:
 
 def page(core: EngineCore, names: Iterable[str], at: float) -> Page:
     """The families ``names`` of an engine as a page read ``at`` (epoch seconds); one it does not have is left out."""
-    samples: list[Sample] = []
+    samples: list[PageSample] = []
     for name in sorted(set(names)):
         stem = name.removesuffix("_total")
         if name in _GAUGES:
-            samples.append(Sample(name, {}, float(_GAUGES[name](core)), "gauge"))
+            samples.append(PageSample(name, {}, float(_GAUGES[name](core)), "gauge"))
         elif name in _HISTOGRAMS:
             samples += _histogram(name, getattr(core.stats, _HISTOGRAMS[name]))
         elif stem in _COUNTERS:
-            samples.append(Sample(f"{stem}_total", {}, float(_COUNTERS[stem](core)), "counter"))
+            samples.append(PageSample(f"{stem}_total", {}, float(_COUNTERS[stem](core)), "counter"))
         elif stem == _SUCCESS:
             for reason, count in core.stats.finished.items():
-                samples.append(Sample(f"{stem}_total", {"finished_reason": reason}, float(count), "counter"))
+                samples.append(PageSample(f"{stem}_total", {"finished_reason": reason}, float(count), "counter"))
     return Page(samples=samples, at=at)
 
 
-def _histogram(name: str, histogram: Histogram) -> Iterable[Sample]:
+def _histogram(name: str, histogram: Histogram) -> Iterable[PageSample]:
     for bound, count in histogram.cumulative():
         le = "+Inf" if bound == float("inf") else str(bound)
-        yield Sample(f"{name}_bucket", {"le": le}, float(count), "histogram")
-    yield Sample(f"{name}_count", {}, float(histogram.count), "histogram")
-    yield Sample(f"{name}_sum", {}, histogram.total, "histogram")
+        yield PageSample(f"{name}_bucket", {"le": le}, float(count), "histogram")
+    yield PageSample(f"{name}_count", {}, float(histogram.count), "histogram")
+    yield PageSample(f"{name}_sum", {}, histogram.total, "histogram")

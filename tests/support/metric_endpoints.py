@@ -25,7 +25,7 @@ def page(text: str, status: str = "200 OK", headers: str = "") -> Handler:
     """An ordinary answer."""
 
     async def handle(writer: asyncio.StreamWriter) -> None:
-        body = text.encode()
+        body = text.encode(errors="surrogateescape")
         head = f"HTTP/1.1 {status}\r\nContent-Type: text/plain\r\nContent-Length: {len(body)}\r\n{headers}\r\n"
         writer.write(head.encode() + body)
         await writer.drain()

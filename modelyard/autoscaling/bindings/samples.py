@@ -15,21 +15,13 @@ from typing import NamedTuple
 
 from modelyard.autoscaling.bindings.histogram import EMPTY, Buckets, quantile_of_difference
 from modelyard.autoscaling.bindings.names import is_latency, is_ratio
+from modelyard.metrics.pages import PageSample
 
 PERCENTILE = 95
 FRESH = 60.0
 """Seconds over which rates and percentiles are taken."""
 KEPT = 300.0
 """Seconds after which a look at a pod is forgotten."""
-
-
-class Sample(NamedTuple):
-    """One line of an exposition: full name (``..._bucket`` and all), labels, value and the family's declared type."""
-
-    name: str
-    labels: Mapping[str, str]
-    value: float
-    type: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +57,7 @@ class PodValues(NamedTuple):
 
 def pod_values(
     wanted: Iterable[str],
-    samples: Iterable[Sample],
+    samples: Iterable[PageSample],
     previous: PodHistory,
     start: str,
     now: float,
@@ -79,7 +71,7 @@ def pod_values(
     as there is no look that is old enough, as documented.
     """
     names = sorted(set(wanted))
-    by_name: dict[str, list[Sample]] = {}
+    by_name: dict[str, list[PageSample]] = {}
     for sample in samples:
         by_name.setdefault(sample.name, []).append(sample)
     values: dict[str, float] = {}
@@ -149,7 +141,7 @@ def joined(maps: Sequence[Mapping[str, float]], times: Collection[str] = ()) -> 
     return found
 
 
-def _total(lines: Sequence[Sample]) -> float:
+def _total(lines: Sequence[PageSample]) -> float:
     bad = next((line for line in lines if not isfinite(line.value)), None)
     if bad is not None:
         raise ValueError(f"shows {bad.value}")
@@ -160,7 +152,7 @@ def _total(lines: Sequence[Sample]) -> float:
     return fsum(line.value for line in lines)
 
 
-def _joined(buckets: Sequence[Sample], counts: Sequence[Sample]) -> Buckets:
+def _joined(buckets: Sequence[PageSample], counts: Sequence[PageSample]) -> Buckets:
     """One histogram out of all label sets: cumulative counts add up bound by bound."""
     sums: dict[float, float] = {}
     sets: dict[float, int] = {}
@@ -177,7 +169,7 @@ def _joined(buckets: Sequence[Sample], counts: Sequence[Sample]) -> Buckets:
     return Buckets(count, cumulative)
 
 
-def _bound(line: Sample) -> float:
+def _bound(line: PageSample) -> float:
     try:
         bound = float(line.labels["le"])
     except (KeyError, ValueError):

@@ -15,10 +15,8 @@ from modelyard.autoscaling.bindings.view import BindingView
 from modelyard.autoscaling.decision import BindingDecision
 from modelyard.autoscaling.handling import fleet_policy, variant_policy
 from modelyard.autoscaling.live.bindings import objects
-from modelyard.autoscaling.live.bindings.exposition import Page
 from modelyard.autoscaling.live.bindings.objects import BINDINGS, POLICIES, BindingSpec, TargetSpec
-from modelyard.autoscaling.live.bindings.pods import Endpoint, Instance, TargetPods
-from modelyard.autoscaling.live.bindings.scrape import Scrape
+from modelyard.autoscaling.live.bindings.pods import Instance, TargetPods
 from modelyard.autoscaling.live.bindings.sources import Answers
 from modelyard.autoscaling.live.bindings.status import needs_write, status_patch
 from modelyard.autoscaling.live.bindings.values import Histories
@@ -28,6 +26,8 @@ from modelyard.autoscaling.offline.manifests import Manifest
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.startup import learn_startup
 from modelyard.metrics.client import PrometheusError
+from modelyard.metrics.pages import Page
+from modelyard.metrics.scrape import Endpoint, Scrape
 from modelyard.objects import Key, Pod, Workload, WorkloadId
 from modelyard.replay.exposition import KNOWN, is_known, page
 from modelyard.replay.fleet import SimulatedFleet

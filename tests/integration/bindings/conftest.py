@@ -9,9 +9,9 @@ from metric_endpoints import Endpoints
 from policy_world import PolicyWorld
 from prometheus_server import PrometheusServer, free_port
 
-from modelyard.autoscaling.live.bindings.scrape import Scraper
 from modelyard.autoscaling.live.bindings.state import PolicyState
 from modelyard.cluster import Cluster
+from modelyard.metrics.scrape import Scraper
 
 
 @pytest.fixture

@@ -18,11 +18,11 @@ from modelyard.autoscaling.live.actuate import Fence, NotTheWriter
 from modelyard.autoscaling.live.bindings.actuate import actuate_bindings
 from modelyard.autoscaling.live.bindings.collect import collect_bindings
 from modelyard.autoscaling.live.bindings.objects import BINDINGS, POLICIES
-from modelyard.autoscaling.live.bindings.scrape import Scraper
 from modelyard.autoscaling.live.bindings.state import PolicyState
 from modelyard.autoscaling.live.collect import Selection
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.cluster import CRDS, DEPLOYMENTS, PODS, Cluster, Invalid, UnknownKind
+from modelyard.metrics.scrape import Scraper
 from modelyard.objects import Key, WorkloadId
 
 pytestmark = pytest.mark.integration

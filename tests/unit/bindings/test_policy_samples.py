@@ -7,26 +7,29 @@ from math import inf, nan
 import pytest
 
 from modelyard.autoscaling.bindings.histogram import Buckets, quantile_of_difference
-from modelyard.autoscaling.bindings.samples import PodHistory, PodValues, Sample, joined, pod_values
+from modelyard.autoscaling.bindings.samples import PodHistory, PodValues, joined, pod_values
+from modelyard.metrics.pages import PageSample
 
 
-def gauge(name: str, value: float, **labels: str) -> Sample:
-    return Sample(name, labels, value, "gauge")
+def gauge(name: str, value: float, **labels: str) -> PageSample:
+    return PageSample(name, labels, value, "gauge")
 
 
-def counter(value: float, name: str = "tokens_total", **labels: str) -> Sample:
-    return Sample(name, labels, value, "counter")
+def counter(value: float, name: str = "tokens_total", **labels: str) -> PageSample:
+    return PageSample(name, labels, value, "counter")
 
 
-def histogram(*cumulative: float, path: str = "a", bounds: tuple[str, ...] = ("1", "2", "4", "+Inf")) -> list[Sample]:
+def histogram(
+    *cumulative: float, path: str = "a", bounds: tuple[str, ...] = ("1", "2", "4", "+Inf")
+) -> list[PageSample]:
     lines = [
-        Sample("ttft_bucket", {"le": bound, "path": path}, value, "histogram")
+        PageSample("ttft_bucket", {"le": bound, "path": path}, value, "histogram")
         for bound, value in zip(bounds, cumulative, strict=True)
     ]
-    return [*lines, Sample("ttft_count", {"path": path}, cumulative[-1], "histogram")]
+    return [*lines, PageSample("ttft_count", {"path": path}, cumulative[-1], "histogram")]
 
 
-def look(samples: list[Sample], previous: PodHistory, now: float, *wanted: str, start: str = "1") -> PodValues:
+def look(samples: list[PageSample], previous: PodHistory, now: float, *wanted: str, start: str = "1") -> PodValues:
     return pod_values(wanted, samples, previous, start, now)
 
 
@@ -143,7 +146,7 @@ def test_a_load_below_zero_is_none() -> None:
 
 
 def test_times_are_not_added_up() -> None:
-    lines = [Sample("ttft_seconds", {"engine": str(n)}, value, "gauge") for n, value in enumerate((0.2, 0.9, 0.4))]
+    lines = [PageSample("ttft_seconds", {"engine": str(n)}, value, "gauge") for n, value in enumerate((0.2, 0.9, 0.4))]
     found = look(lines, EMPTY, 0.0, "ttft_seconds")
     assert found.values == {"ttft_seconds": 0.9}
     assert found.times == {"ttft_seconds"}
@@ -155,10 +158,10 @@ def test_times_are_not_added_up() -> None:
 
 
 def test_percentiles_of_several_pods_are_not_added_up() -> None:
-    buckets = [Sample("ttft_bucket", {"le": bound}, 10.0, "histogram") for bound in ("0.1", "0.5", "+Inf")]
+    buckets = [PageSample("ttft_bucket", {"le": bound}, 10.0, "histogram") for bound in ("0.1", "0.5", "+Inf")]
     first = pod_values(["ttft"], buckets, PodHistory(), "s", 0.0)
     more = [
-        Sample("ttft_bucket", {"le": bound}, 10.0 + add, "histogram")
+        PageSample("ttft_bucket", {"le": bound}, 10.0 + add, "histogram")
         for bound, add in zip(("0.1", "0.5", "+Inf"), (0.0, 100.0, 100.0), strict=True)
     ]
     second = pod_values(["ttft"], more, first.history, "s", 15.0)
@@ -168,7 +171,7 @@ def test_percentiles_of_several_pods_are_not_added_up() -> None:
 
 def test_a_clock_set_back_starts_a_rate_anew_and_not_after_that_time() -> None:
     def served(count: float, history: PodHistory, now: float) -> PodValues:
-        return pod_values(["served_total"], [Sample("served_total", {}, count, "counter")], history, "s", now)
+        return pod_values(["served_total"], [PageSample("served_total", {}, count, "counter")], history, "s", now)
 
     before = served(100.0, PodHistory(), 36_000.0)
     back = served(160.0, before.history, 0.0)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from modelyard.autoscaling.live.bindings.exposition import Page, parse
-from modelyard.autoscaling.live.bindings.pods import Endpoint, Instance
-from modelyard.autoscaling.live.bindings.scrape import Scrape
+from modelyard.autoscaling.live.bindings.pods import Instance
 from modelyard.autoscaling.live.bindings.values import DEMAND, Histories, Measured, Reading
+from modelyard.metrics.pages import Page, parse
+from modelyard.metrics.scrape import Endpoint, Scrape
 
 WANTED = ("queue", "served_total", *DEMAND)
 

@@ -14,12 +14,12 @@ from replay_fleets import poisson, spec, trace_of
 from modelyard.autoscaling.decide import decide
 from modelyard.autoscaling.decision import TickDecision
 from modelyard.autoscaling.fleet import Fleet
-from modelyard.autoscaling.live.bindings.exposition import parse
 from modelyard.autoscaling.offline.fleet import fleet_from_files
 from modelyard.autoscaling.offline.manifests import Manifest, read_manifests
 from modelyard.autoscaling.offline.snapshot import Snapshot
 from modelyard.autoscaling.settings import Compatibility, FleetSettings
 from modelyard.engine.metrics import VllmCollector
+from modelyard.metrics.pages import parse
 from modelyard.objects import Key
 from modelyard.replay.exposition import KNOWN, is_known, page
 from modelyard.replay.fleet import SimulatedFleet

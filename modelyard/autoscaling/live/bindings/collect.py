@@ -16,7 +16,6 @@ from modelyard.autoscaling.handling import fleet_policy, variant_policy
 from modelyard.autoscaling.live.bindings.objects import BINDINGS, POLICIES, BindingSpec, TargetSpec
 from modelyard.autoscaling.live.bindings.others import binding_claims, claims_beyond
 from modelyard.autoscaling.live.bindings.pods import PodIndex, TargetPods
-from modelyard.autoscaling.live.bindings.scrape import Scrape
 from modelyard.autoscaling.live.bindings.sources import Answers
 from modelyard.autoscaling.live.bindings.state import PolicyState
 from modelyard.autoscaling.live.bindings.views import ListedBindings, TargetPlan, binding_view, policy_of
@@ -26,6 +25,7 @@ from modelyard.autoscaling.select import INSTANCE_LABEL
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.cluster import PODS, Cluster, Forbidden, UnknownKind
 from modelyard.metrics.client import Prometheus, PrometheusError
+from modelyard.metrics.scrape import Scrape
 from modelyard.objects import Key, Workload, WorkloadId
 from modelyard.objects.selectors import parse_selector
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from modelyard.autoscaling.startup import learn_startup
+from modelyard.metrics.scrape import Endpoint
 from modelyard.objects import Pod, Workload, parse
 from modelyard.objects.selectors import parse_selector
 
@@ -19,15 +20,6 @@ ENTRY_LABELS = ("modelinfer.volcano.sh/entry", "modelserving.volcano.sh/entry")
 """On pods of several to an instance: which of them takes requests and shows the metrics."""
 LWS = "leaderworkerset.sigs.k8s.io"
 TEMPLATE_HASH = "pod-template-hash"
-
-
-class Endpoint(NamedTuple):
-    """A pod to scrape. ``start`` changes when its containers start anew, and with it every counter."""
-
-    uid: str
-    start: str
-    name: str
-    ip: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from typing import Any, Generic, Self, TypeVar
 
 from modelyard.autoscaling.live.bindings import objects
 from modelyard.autoscaling.live.bindings.objects import BindingSpec, PolicySpec
-from modelyard.autoscaling.live.bindings.scrape import Scraper
 from modelyard.autoscaling.live.bindings.values import Histories
+from modelyard.metrics.scrape import Scraper
 from modelyard.objects import Key, WorkloadId
 
 log = logging.getLogger(__name__)

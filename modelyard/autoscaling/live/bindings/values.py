@@ -1,6 +1,6 @@
 """From the pages of a tick to one map of metric values per instance.
 
-What the numbers mean is decided by ``autoscaling.policies.samples``; here they are put together by pod and instance,
+What the numbers mean is decided by ``autoscaling.bindings.samples``; here they are put together by pod and instance,
 and the earlier looks at each pod, which rates and percentiles need, are kept from tick to tick.
 """
 
@@ -11,9 +11,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from modelyard.autoscaling.bindings.samples import KEPT, PodHistory, joined, pod_values
-from modelyard.autoscaling.live.bindings.exposition import Page
-from modelyard.autoscaling.live.bindings.pods import Endpoint, Instance
-from modelyard.autoscaling.live.bindings.scrape import Scrape
+from modelyard.autoscaling.live.bindings.pods import Instance
+from modelyard.metrics.pages import Page
+from modelyard.metrics.scrape import Endpoint, Scrape
 
 DEMAND = (
     "vllm:num_requests_running",

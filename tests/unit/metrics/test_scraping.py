@@ -9,9 +9,8 @@ from collections.abc import AsyncIterator
 import pytest
 from metric_endpoints import Endpoints, Handler, cut, endless, hang, not_http, page
 
-from modelyard.autoscaling.live.bindings.exposition import Page
-from modelyard.autoscaling.live.bindings.pods import Endpoint
-from modelyard.autoscaling.live.bindings.scrape import Scrape, Scraper
+from modelyard.metrics.pages import Page
+from modelyard.metrics.scrape import Endpoint, Scrape, Scraper
 
 
 @pytest.fixture
@@ -73,6 +72,26 @@ async def test_faults_hurt_only_their_own_pod(endpoints: Endpoints) -> None:
         said = pages[of(ip, endpoints.port)]
         assert isinstance(said, str)
         assert why in said
+
+
+async def test_a_hostile_page_spoils_nothing_beside_it(endpoints: Endpoints) -> None:
+    lines = {
+        "a million lines": "load 1\n" * 1_000_000,
+        "a line of 40 kB": 'load{a="' + '\\"' * 20_000 + '"} 1\n',
+        "a line of 400 kB": "load{" + ",".join(f'a{n}="b"' for n in range(45_000)) + "} 1\n",
+        "no UTF-8, no number": 'load{a="\udcff"} x\n',
+        "the same series twice": "load 1\nload 2\n",
+    }
+    bad = [await endpoints.add(page(text)) for text in lines.values()]
+    good = [await endpoints.add(page(f"# TYPE load gauge\nload {n}\n")) for n in range(3)]
+    async with Scraper(seconds=20.0, total=60.0) as scraper:
+        pages = await scraper.scrape({of(ip, endpoints.port): {"load"} for ip in (*bad, *good)})
+    assert [load(pages[of(ip, endpoints.port)]) for ip in good] == [[0.0], [1.0], [2.0]]
+    whole, *others = (pages[of(ip, endpoints.port)] for ip in bad)
+    assert "more than 100000 lines" in str(whole)
+    for said in others:
+        assert isinstance(said, Page)
+        assert (said.samples, list(said.problems)) == ([], ["load"])
 
 
 async def test_a_pod_without_an_address_or_a_listener_is_missing(endpoints: Endpoints) -> None:

@@ -16,8 +16,7 @@ from typing import NamedTuple, Self
 import aiohttp
 from yarl import URL
 
-from modelyard.autoscaling.live.bindings.exposition import Page, parse
-from modelyard.autoscaling.live.bindings.pods import Endpoint
+from modelyard.metrics.pages import Page, parse
 
 SCRAPE_SECONDS = 3.0
 """Limit of one scrape, connecting included."""
@@ -29,6 +28,15 @@ CONCURRENCY = 128
 SUSPECTS = 64
 """How many of those that failed last time are scraped at once, beside ``CONCURRENCY`` others."""
 CHUNK = 2**16
+
+
+class Endpoint(NamedTuple):
+    """A pod to scrape. ``start`` changes when its containers start anew, and with it every counter."""
+
+    uid: str
+    start: str
+    name: str
+    ip: str
 
 
 class Scrape(NamedTuple):
@@ -100,11 +108,11 @@ class Scraper:
         try:
             async with asyncio.timeout(self.seconds):
                 body = await self._get(scrape.url)
+            return await asyncio.to_thread(parse, body, names, time.time())
         except TimeoutError:
             return f"GET {scrape.url}: no complete answer within {self.seconds:g} s"
         except (aiohttp.ClientError, OSError, ValueError) as error:
             return f"GET {scrape.url}: {str(error) or type(error).__name__}"
-        return parse(body, names, time.time())
 
     async def _get(self, url: str) -> bytes:
         if self._session is None:

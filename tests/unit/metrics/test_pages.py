@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from modelyard.autoscaling.live.bindings.exposition import parse
+from modelyard.metrics.pages import MAX_LINES, parse
 
 VLLM = b"""# HELP vllm:num_requests_waiting Number of requests waiting to be processed.
 # TYPE vllm:num_requests_waiting gauge
@@ -130,3 +130,39 @@ def test_real_expositions_of_every_kind(openmetrics: bool) -> None:
         ("wait_count", None, 1.0, "histogram"),
         ("wait_sum", None, 1.5, "histogram"),
     ]
+
+
+def test_an_exemplar_without_labels_before_it() -> None:
+    body = b'# TYPE served counter\nserved_total 5 # {trace="y"} 1\n'
+    assert values(body, "served") == [("served_total", 5.0, "counter")]
+
+
+HOSTILE = {
+    b"x{" + b",".join(b'a%d="b"' % n for n in range(4_500)) + b"} 1": "a line of",
+    b'x{a="' + b'\\"' * 200_000 + b'"} 1': "a line of",
+    b'x{a="' + b"\\" * 40_000: "a line of",
+    b"x " + b"9" * 4_000: "not in the exposition format",
+    b"x 1 " + b"9" * 4_000: "not in the exposition format",
+    b'x{a="1"} 1\nx{a="1"} 2': "more than once",
+    b'x{a="\xff"} 1\nx{a="\xfe"} 2': "more than once",
+    b"\n".join(b'x{a="%d"} 1' % n for n in range(MAX_LINES + 1)): "too many lines",
+    b"\n".join(b'x{a="%d%s"} 1' % (n, b"-" * 4_000) for n in range(200)): "too many lines",
+}
+
+
+@pytest.mark.parametrize(("lines", "why"), HOSTILE.items(), ids=range(len(HOSTILE)))
+def test_what_exceeds_a_limit_or_is_said_twice_spoils_its_metric_only(lines: bytes, why: str) -> None:
+    page = parse(b"# TYPE y gauge\ny 2\n" + lines + b"\n", ["x", "y"])
+    assert [(sample.name, sample.value) for sample in page.samples] == [("y", 2.0)]
+    assert why in page.problems["x"]
+
+
+def test_long_lines_about_other_things_do_not_matter() -> None:
+    assert values(b'other{a="' + b"\\" * 400_000 + b'"} 1\n# ' + b" " * 400_000 + b"\nx 5\n", "x") == [
+        ("x", 5.0, "untyped")
+    ]
+
+
+def test_a_page_of_a_million_lines_is_not_read() -> None:
+    with pytest.raises(ValueError, match="more than 100000 lines"):
+        parse(b"x 1\n" * 1_000_000, ["x"])
