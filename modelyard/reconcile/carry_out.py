@@ -162,6 +162,7 @@ class _CarryOut:
 
     async def _patch(self, body: Mapping[str, Any], subresource: str | None = None) -> Object:
         kind, key = self.subject.kind, self.subject.key
+        await self.fence.confirm()
         return await self.cluster.merge_patch(
             kind, key.name, dict(body), key.namespace or None, subresource, timeout=self.fence.check()
         )
@@ -193,11 +194,14 @@ class _CarryOut:
 
         def change(current: Object) -> Object | None:
             self.fence.check()
+            if not self.fence.covers(current):
+                raise NotTheWriter
             if why := self._superseded(current):
                 superseded.append(why)
                 return None
             return statuses.patch(status, current.get("status") or {}, time.time())
 
+        await self.fence.confirm()
         try:
             self.current = await self.cluster.update_status(
                 subject.kind,
@@ -283,6 +287,7 @@ class _CarryOut:
         metadata.setdefault("ownerReferences", [{**owner, "controller": True, "blockOwnerDeletion": True}])
         if found is not None:
             metadata["uid"] = found["metadata"]["uid"]
+        await self.fence.confirm()
         # One that somebody made a moment ago is not taken over: without ``force`` their fields conflict.
         await self.cluster.apply(
             {**manifest, "metadata": metadata}, force=found is not None, timeout=self.fence.check()
@@ -292,6 +297,7 @@ class _CarryOut:
         found = await self._own(child.kind, child.key)
         if found is None or found["metadata"]["uid"] != child.uid:
             return
+        await self.fence.confirm()
         try:
             await self.cluster.delete(
                 child.kind,
@@ -321,6 +327,7 @@ class _CarryOut:
                 )
                 return
             version = found.resource_version
+            await self.fence.confirm()
             await self.cluster.write_scale(
                 kind, name, namespace, wanted, resource_version=version, timeout=self.fence.check()
             )

@@ -5,6 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from modelyard.cluster import Cluster, NotFound, Object
+from modelyard.reconcile.dispatch import Claim
+from modelyard.reconcile.plan import Subject
+
 
 class NotTheWriter(Exception):
     """The right to write was lost in the middle of the work: stop writing at once."""
@@ -26,3 +30,40 @@ class Fence:
         if left <= 0:
             raise NotTheWriter
         return None if math.isinf(left) else left
+
+    async def confirm(self) -> None:
+        """Make sure at the last moment before a write. Raises ``NotTheWriter``."""
+
+    def covers(self, current: Object) -> bool:
+        """Whether this object, as it was just read, may be written."""
+        return True
+
+
+class RunFence(Fence):
+    """For a run: it may write for an object while the object's claim names it.
+
+    The object is read before every write. A process that is halted between that and the write is held off only by the
+    time a new run takes to start.
+    """
+
+    def __init__(self, cluster: Cluster, subject: Subject, run: str) -> None:
+        super().__init__()
+        self._cluster = cluster
+        self._subject = subject
+        self._run = run
+
+    async def confirm(self) -> None:
+        """See ``Fence``."""
+        kind, key = self._subject.kind, self._subject.key
+        try:
+            current = await self._cluster.get(kind, key.name, key.namespace or None)
+        except NotFound:
+            raise NotTheWriter from None
+        if not self.covers(current):
+            raise NotTheWriter
+
+    def covers(self, current: Object) -> bool:
+        """See ``Fence``."""
+        now = Subject.of(self._subject.kind, current)
+        claim = Claim.read(now.claim)
+        return now.uid == self._subject.uid and claim is not None and claim.run == self._run

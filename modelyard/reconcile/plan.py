@@ -15,6 +15,10 @@ from modelyard.objects import Condition, Key, Notice, ResourceType, WorkloadId
 T_co = TypeVar("T_co", covariant=True)
 
 
+CLAIM = "modelyard.dev/run"
+"""Annotation that names the run which may work on an object."""
+
+
 class Ref(NamedTuple):
     """An object by kind and key: how plans, outcomes and logs name their subject."""
 
@@ -39,6 +43,23 @@ class Subject:
     generation: int
     resource_version: str = ""
     deleting: bool = False
+    claim: str = ""
+    """What its annotation ``CLAIM`` says."""
+
+    @classmethod
+    def of(cls, kind: ResourceType, obj: Mapping[str, Any]) -> Subject:
+        """An object as the API sends it."""
+        metadata = obj["metadata"]
+        claim = (metadata.get("annotations") or {}).get(CLAIM)
+        return cls(
+            kind,
+            Key(metadata.get("namespace", ""), metadata["name"]),
+            metadata.get("uid", ""),
+            int(metadata.get("generation") or 0),
+            metadata.get("resourceVersion", ""),
+            bool(metadata.get("deletionTimestamp")),
+            claim if isinstance(claim, str) else "",
+        )
 
     @property
     def ref(self) -> Ref:

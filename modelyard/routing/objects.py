@@ -9,8 +9,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
-from modelyard.objects import Condition, Key, Pod, ResourceType
-from modelyard.objects.parse import conditions, epoch, key_of
+from modelyard.objects import Key, Pod, ResourceType
+from modelyard.objects.parse import epoch
+from modelyard.reconcile.plan import Subject
 from modelyard.resources import ModelRoute, ModelServer, Resource, ResourceInvalid
 
 ROUTES = ResourceType.of_resource(ModelRoute)
@@ -37,18 +38,17 @@ class Problem(NamedTuple):
 class Stored:
     """What the two kinds have in common: identity, what is wrong with the spec, and the status as it stands."""
 
-    key: Key
-    uid: str
-    generation: int
-    resource_version: str
+    subject: Subject
     created: float
-    deleting: bool
     problem: Problem | None
     ignored: str
     """Fields that are not known here, which a newer peer may have stored."""
-    fields: Mapping[str, Any]
-    """The status without its conditions."""
-    conditions: tuple[Condition, ...]
+    status: Mapping[str, Any]
+
+    @property
+    def key(self) -> Key:
+        """Namespace and name."""
+        return self.subject.key
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Route(Stored):
     @property
     def names(self) -> tuple[str, ...]:
         """Every name it takes requests for; none while it is not served."""
-        if self.problem is not None or self.deleting:
+        if self.problem is not None or self.subject.deleting:
             return ()
         return (self.model, *self.adapters) if self.model else self.adapters
 
@@ -88,13 +88,13 @@ def route(obj: Object) -> Route:
     """A ModelRoute."""
     found, problem, ignored = _read(ModelRoute, obj)
     if found is None:
-        return Route(**_stored(obj, problem, ignored))
+        return Route(**_stored(ROUTES, obj, problem, ignored))
     spec = found.spec
     servers = {target.model_server_name for rule in spec.rules for target in rule.target_models}
     if not spec.rules:
         problem = Problem(NO_TARGETS, "spec.rules is empty, so no request could be sent anywhere - add a rule")
     return Route(
-        **_stored(obj, problem, ignored),
+        **_stored(ROUTES, obj, problem, ignored),
         model=spec.model_name or "",
         adapters=tuple(spec.lora_adapters or ()),
         servers=tuple(sorted(servers)),
@@ -105,11 +105,11 @@ def server(obj: Object) -> Server:
     """A ModelServer."""
     found, problem, ignored = _read(ModelServer, obj)
     if found is None:
-        return Server(**_stored(obj, problem, ignored))
+        return Server(**_stored(SERVERS, obj, problem, ignored))
     selector = found.spec.workload_selector
     groups = selector.pd_group
     return Server(
-        **_stored(obj, problem, ignored),
+        **_stored(SERVERS, obj, problem, ignored),
         labels=selector.match_labels,
         groups=None if groups is None else Groups(groups.group_key, groups.prefill_labels, groups.decode_labels),
     )
@@ -142,23 +142,17 @@ def _short(text: str) -> str:
     return text if len(text) <= _MOST_TOLD else text[: _MOST_TOLD - 3] + "..."
 
 
-def _stored(obj: Object, problem: Problem | None, ignored: str) -> dict[str, Any]:
-    metadata = obj["metadata"]
+def _stored(kind: ResourceType, obj: Object, problem: Problem | None, ignored: str) -> dict[str, Any]:
     status = obj.get("status")
-    status = status if isinstance(status, Mapping) else {}
+    status = dict(status) if isinstance(status, Mapping) else {}
     listed = status.get("conditions")
-    known = [item for item in listed if isinstance(item, Mapping)] if isinstance(listed, list) else []
+    status["conditions"] = [one for one in listed if isinstance(one, Mapping)] if isinstance(listed, list) else []
     return {
-        "key": key_of(obj),
-        "uid": metadata.get("uid", ""),
-        "generation": int(metadata.get("generation") or 0),
-        "resource_version": metadata.get("resourceVersion", ""),
-        "created": epoch(metadata.get("creationTimestamp")),
-        "deleting": bool(metadata.get("deletionTimestamp")),
+        "subject": Subject.of(kind, obj),
+        "created": epoch(obj["metadata"].get("creationTimestamp")),
         "problem": problem,
         "ignored": ignored,
-        "fields": {name: value for name, value in status.items() if name != "conditions"},
-        "conditions": conditions(known),
+        "status": status,
     }
 
 

@@ -1,0 +1,159 @@
+"""Which runs to start: from plans that act, what their objects' claims name, and what became of those runs. Pure.
+
+The reconcile shift only tells. What a plan makes, deletes or scales is done by a run of the lifecycle's deployment, and
+at most one run at a time may work on an object: the one that the object's annotation ``CLAIM`` names. It is set before
+the run is created, so that whoever dies in between leaves a claim without a run, which is simply replaced; and a run
+that is no longer named stops writing (``fence.RunFence``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from modelyard.reconcile.plan import Plan, Ref, Subject
+
+MOST_IN_A_BATCH = 50
+MOST_STARTS = 20
+"""Runs started in one tick: a run costs the worker seconds of a core, and the rest is due at the next tick just so."""
+FIRST_PAUSE = 15.0
+LONGEST_PAUSE = 600.0
+"""Seconds between attempts at the same thing: doubled from the first to the longest."""
+
+_CLAIM = re.compile(r"(?P<run>\S{1,512}) (?P<fingerprint>[0-9a-f]{12})/(?P<attempt>\d{1,6}) (?P<at>\d{1,12})")
+
+
+class Claim(NamedTuple):
+    """Who may work on an object: a run by its idempotency key, at what (a fingerprint), how often tried, since when."""
+
+    run: str
+    fingerprint: str
+    attempt: int
+    at: float
+
+    def __str__(self) -> str:
+        return f"{self.run} {self.fingerprint}/{self.attempt} {self.at:.0f}"
+
+    @classmethod
+    def read(cls, text: str) -> Claim | None:
+        """The claim in an annotation; ``None`` for none, or for what is none (anybody may write annotations)."""
+        found = _CLAIM.fullmatch(text[:1024])
+        if found is None:
+            return None
+        return cls(found["run"], found["fingerprint"], int(found["attempt"]), float(found["at"]))
+
+
+class Run(NamedTuple):
+    """What became of a run. ``ended`` is when (epoch seconds, ``None``: it lives), ``died`` that nobody stopped it."""
+
+    ended: float | None
+    died: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Acting:
+    """How plans of one lifecycle that act are carried out: by runs of ``deployment``, ``batch`` objects in each."""
+
+    deployment: str
+    batch: int = 1
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.batch <= MOST_IN_A_BATCH:
+            raise ValueError(f"a run takes 1 to {MOST_IN_A_BATCH} objects, not {self.batch}")
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A run to start, and the claim to set on each of its objects first. ``key`` is its idempotency key."""
+
+    deployment: str
+    key: str
+    claims: tuple[tuple[Subject, Claim], ...]
+
+
+def fingerprint(plan: Plan) -> str:
+    """What the plan does, in a few letters: the same work on the same object is the same fingerprint."""
+    subject = plan.subject
+    work = (subject.uid, subject.generation, plan.apply, plan.delete, plan.scales, plan.finalizer)
+    text = json.dumps(work, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def named(plans: Iterable[Plan]) -> set[str]:
+    """The runs that have to be looked up before anything is dispatched."""
+    claims = (Claim.read(plan.subject.claim) for plan in plans if plan.acts)
+    return {claim.run for claim in claims if claim is not None}
+
+
+def dispatch(
+    plans: Iterable[Plan], acting: Acting, runs: Mapping[str, Run], now: float, most: int = MOST_STARTS
+) -> list[Start]:
+    """The runs to start for plans of one lifecycle, at most ``most``: every namespace's first before any one's second.
+
+    ``runs`` holds what is known of the runs that are ``named``; one that is missing was never created, or is forgotten.
+    """
+    due = [(plan.subject, found) for plan in plans if plan.acts and (found := _next(plan, runs, now)) is not None]
+    starts = []
+    for members in itertools.islice(_batches(_in_turn(due), acting.batch), most):
+        key = _key(members)
+        starts.append(Start(acting.deployment, key, tuple((subject, c._replace(run=key)) for subject, c in members)))
+    return starts
+
+
+def _next(plan: Plan, runs: Mapping[str, Run], now: float) -> Claim | None:
+    """The claim for the plan's next run, without the run's name; ``None`` while there is none to start."""
+    before, wanted = Claim.read(plan.subject.claim), fingerprint(plan)
+    if before is None or before.at > now + LONGEST_PAUSE:  # nobody's, or not ours: it is from the future
+        return Claim("", wanted, 1, now)
+    run = runs.get(before.run)
+    if run is not None and run.ended is None:
+        return None
+    if before.fingerprint != wanted and run is not None:
+        return Claim("", wanted, 1, now)  # it got somewhere, or there is something else to do
+    since = before.at if run is None or run.ended is None else max(before.at, run.ended)
+    died = run is not None and run.died
+    if now < since + _pause(before.attempt, died):
+        return None
+    return Claim("", wanted, before.attempt + 1, now)
+
+
+def _pause(attempt: int, died: bool) -> float:
+    """Seconds to wait after an attempt; a run that just died is replaced at once, the first time."""
+    doublings = attempt - 1 - died
+    return 0.0 if doublings < 0 else min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(doublings, 30))
+
+
+Due = tuple[Subject, Claim]
+
+
+def _in_turn(due: Iterable[Due]) -> list[Due]:
+    """The first of every namespace, then the second of every namespace, and so on."""
+    spaces: defaultdict[str, list[Due]] = defaultdict(list)
+    for one in sorted(due, key=lambda one: one[0].key):
+        spaces[one[0].key.namespace].append(one)
+    turns = itertools.zip_longest(*(spaces[name] for name in sorted(spaces)))
+    return [one for turn in turns for one in turn if one is not None]
+
+
+def _batches(due: Sequence[Due], size: int) -> Iterator[tuple[Due, ...]]:
+    for start in range(0, len(due), size):
+        yield tuple(due[start : start + size])
+
+
+def _key(members: Sequence[Due]) -> str:
+    """The idempotency key of a run: the object and the work, or a batch's content."""
+    keys = [_own_key(subject.ref, claim) for subject, claim in members]
+    if len(keys) == 1:
+        return keys[0]
+    digest = hashlib.sha256("\n".join(sorted(keys)).encode()).hexdigest()[:24]
+    return f"{members[0][0].kind.kind}/batch of {len(keys)}/{digest}".replace(" ", "-")
+
+
+def _own_key(ref: Ref, claim: Claim) -> str:
+    return f"{ref.kind}/{ref.key.namespace}/{ref.key.name}/{claim.fingerprint}/{claim.attempt}"

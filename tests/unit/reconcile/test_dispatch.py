@@ -1,0 +1,218 @@
+"""Which runs are started: one live run per object, the dead replaced, the failing ever more rarely, in fair batches."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from modelyard.objects import Key
+from modelyard.objects.kinds import CONFIG_MAPS
+from modelyard.reconcile.dispatch import (
+    LONGEST_PAUSE,
+    MOST_IN_A_BATCH,
+    Acting,
+    Claim,
+    Run,
+    Start,
+    dispatch,
+    fingerprint,
+    named,
+)
+from modelyard.reconcile.plan import Child, Plan, Status, Subject
+
+NOW = 1_800_000_000.0
+ONE = Acting("copies/copies")
+ALIVE = Run(None)
+
+
+def plan(name: str = "a", namespace: str = "shop", claim: str = "", generation: int = 1, **acts: Any) -> Plan:
+    acts = acts or {"apply": ({"kind": "ConfigMap", "metadata": {"name": "child"}},)}
+    key = Key(namespace, name)
+    return Plan(Subject(CONFIG_MAPS, key, f"uid-{namespace}-{name}", generation, claim=claim), **acts)
+
+
+def claimed(of: Plan, run: str = "before", attempt: int = 1, at: float = NOW - 5, other: bool = False) -> Plan:
+    """The plan of an object that names ``run``, which was about the same work or about something ``other``."""
+    work = "0" * 12 if other else fingerprint(of)
+    return replace(of, subject=replace(of.subject, claim=str(Claim(run, work, attempt, at))))
+
+
+def attempts(starts: list[Start]) -> list[int]:
+    return [claim.attempt for start in starts for _, claim in start.claims]
+
+
+def test_a_plan_that_acts_starts_a_run_under_its_idempotency_key() -> None:
+    (start,) = dispatch([plan()], ONE, {}, NOW)
+    assert start.deployment == "copies/copies"
+    assert start.key == f"ConfigMap/shop/a/{fingerprint(plan())}/1"
+    ((subject, claim),) = start.claims
+    assert subject == plan().subject
+    assert claim == Claim(start.key, fingerprint(plan()), 1, NOW)
+
+
+def test_what_only_tells_starts_nothing() -> None:
+    told = plan(status=Status({"ready": 1}), annotations={"a": "b"}, awaits=("pods",))
+    assert not dispatch([told, plan("b", delete=())], ONE, {}, NOW)
+    assert not named([claimed(told)])
+
+
+@pytest.mark.parametrize(
+    ("run", "attempt", "seconds", "starts"),
+    [
+        (ALIVE, 1, 0, []),
+        (ALIVE, 1, 1e6, []),
+        (Run(NOW, died=True), 1, 0, [2]),
+        (Run(NOW, died=True), 2, 14, []),
+        (Run(NOW, died=True), 2, 15, [3]),
+        (Run(NOW), 1, 14, []),
+        (Run(NOW), 1, 15, [2]),
+        (Run(NOW), 2, 29, []),
+        (Run(NOW), 2, 30, [3]),
+        (Run(NOW), 40, 599, []),
+        (Run(NOW), 40, 600, [41]),
+        (None, 1, 9, []),
+        (None, 1, 10, [2]),
+    ],
+)
+def test_a_run_is_followed_by_another_in_good_time(
+    run: Run | None, attempt: int, seconds: float, starts: list[int]
+) -> None:
+    due = claimed(plan(), attempt=attempt)
+    runs = {} if run is None else {"before": run}
+    assert attempts(dispatch([due], ONE, runs, NOW + seconds)) == starts
+
+
+def test_a_run_that_got_somewhere_is_followed_at_once_by_a_first_attempt() -> None:
+    due = claimed(plan(), attempt=7, other=True)
+    assert attempts(dispatch([due], ONE, {"before": Run(NOW)}, NOW)) == [1]
+    assert not dispatch([due], ONE, {"before": ALIVE}, NOW), "but only once it is over"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "?",
+        "run",
+        "run 0123456789ab/1",
+        "run 0123456789ab/x 1",
+        "a b 0123456789ab/1 1",
+        f"{'r' * 600} {'0' * 12}/1 1",
+    ],
+)
+def test_an_annotation_that_is_no_claim_is_nobodys(text: str) -> None:
+    assert Claim.read(text) is None
+    assert attempts(dispatch([plan(claim=text)], ONE, {}, NOW)) == [1]
+
+
+def test_a_claim_from_the_future_is_nobodys() -> None:
+    assert attempts(dispatch([claimed(plan(), at=NOW * 2)], ONE, {}, NOW)) == [1]
+
+
+def test_only_runs_of_plans_that_act_are_looked_up() -> None:
+    assert named([claimed(plan("a"), "x"), claimed(plan("b", awaits=("y",)), "z"), plan("c")]) == {"x"}
+
+
+def test_the_fingerprint_is_of_the_work_and_of_the_object() -> None:
+    same = [plan(), plan(claim="whoever"), replace(plan(), status=Status({"ready": 1}), message="later")]
+    assert len({fingerprint(one) for one in same}) == 1
+    child = Child(CONFIG_MAPS, Key("shop", "child"), "uid")
+    different = [plan(), plan("b"), plan(generation=2), plan(apply=({"kind": "Job"},)), plan(delete=(child,))]
+    assert len({fingerprint(one) for one in different}) == 5
+
+
+def test_a_batch_is_one_run_and_its_key_follows_from_its_content() -> None:
+    acting = Acting("copies/copies", batch=3)
+    plans = [plan(name) for name in "abcd"]
+    first, second = dispatch(plans, acting, {}, NOW)
+    assert [subject.key.name for subject, _ in first.claims] == ["a", "b", "c"]
+    assert {claim.run for _, claim in first.claims} == {first.key}
+    assert Claim.read(str(first.claims[0][1])) is not None
+    assert second.key == f"ConfigMap/shop/d/{fingerprint(plan('d'))}/1"
+    assert dispatch(plans[:3], acting, {}, NOW)[0].key == first.key
+    assert dispatch(plans[1:], acting, {}, NOW)[0].key != first.key
+    assert dispatch([*plans[:2], plan("c", generation=2)], acting, {}, NOW)[0].key != first.key
+
+
+def test_every_namespace_has_its_turn() -> None:
+    plans = [*(plan(f"n{number}", "greedy") for number in range(30)), plan("a", "modest"), plan("b", "modest")]
+    starts = dispatch(plans, ONE, {}, NOW, most=5)
+    assert [str(start.claims[0][0].key) for start in starts] == [
+        "greedy/n0",
+        "modest/a",
+        "greedy/n1",
+        "modest/b",
+        "greedy/n10",
+    ]
+
+
+def test_a_batch_has_its_limits() -> None:
+    with pytest.raises(ValueError, match="1 to 50 objects, not 51"):
+        Acting("copies/copies", batch=MOST_IN_A_BATCH + 1)
+
+
+runs = st.sampled_from([None, ALIVE, Run(NOW - 3), Run(NOW - 3, died=True), Run(NOW - 1e4)])
+objects = st.lists(
+    st.tuples(
+        st.sampled_from(["a", "b", "c", "d"]),
+        st.sampled_from(["x", "y"]),
+        st.booleans(),
+        st.integers(0, 4),
+        st.booleans(),
+        runs,
+    ),
+    unique_by=lambda one: one[:2],
+    max_size=8,
+)
+
+
+@given(objects, st.integers(1, 4), st.integers(1, 5))
+def test_nothing_is_started_twice_and_nothing_is_forgotten(those: list[Any], batch: int, most: int) -> None:
+    acting, known, plans = Acting("copies/copies", batch), {}, []
+    for name, namespace, acts, attempt, other, run in those:
+        one = plan(name, namespace) if acts else plan(name, namespace, awaits=("time",))
+        if attempt:
+            one = claimed(one, f"{namespace}-{name}", attempt, other=other)
+        plans.append(one)
+        if run is not None:
+            known[f"{namespace}-{name}"] = run
+    starts = dispatch(plans, acting, known, NOW, most)
+    started = [subject.ref for start in starts for subject, _ in start.claims]
+    assert len(started) == len(set(started)), "one run per object"
+    assert len({start.key for start in starts}) == len(starts) <= most
+    assert all(1 <= len(start.claims) <= batch for start in starts)
+    assert all(claim.run == start.key for start in starts for _, claim in start.claims)
+    busy = {one.subject.ref for one in plans if known.get((Claim.read(one.subject.claim) or ("",))[0]) == ALIVE}
+    assert not busy & set(started)
+    late = dispatch(plans, acting, known, NOW + LONGEST_PAUSE, len(plans) or 1)
+    reached = {subject.ref for start in late for subject, _ in start.claims}
+    assert reached == {one.subject.ref for one in plans if one.acts} - busy
+
+
+@given(objects, st.integers(1, 4))
+def test_who_is_there_besides_does_not_change_what_is_due(those: list[Any], batch: int) -> None:
+    plans = [plan(name, namespace) for name, namespace, *_ in those]
+    alone = [dispatch([one], ONE, {}, NOW) for one in plans]
+    together = dispatch(plans, Acting("copies/copies", batch), {}, NOW, len(plans) or 1)
+    members = sorted((s.key, c.fingerprint, c.attempt) for start in together for s, c in start.claims)
+    assert members == sorted((s.key, c.fingerprint, c.attempt) for (start,) in alone for s, c in start.claims)
+
+
+def test_a_run_that_dies_at_every_step_is_replaced_at_every_tick() -> None:
+    """Each attempt does a part of the work, so that what is left, and with it the fingerprint, changes."""
+    left = [{"kind": "ConfigMap", "metadata": {"name": name}} for name in "abc"]
+    claim, keys = "", []
+    for tick in itertools.count():
+        due = plan(claim=claim, apply=tuple(left))
+        if not due.acts:
+            break
+        (start,) = dispatch([due], ONE, dict.fromkeys(keys, Run(NOW + tick, died=True)), NOW + tick)
+        keys.append(start.key)
+        claim = str(start.claims[0][1])
+        left.pop()
+    assert len(keys) == len(set(keys)) == 3
