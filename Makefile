@@ -7,11 +7,14 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 export DO_NOT_TRACK := 1
 export PYTHONUNBUFFERED := 1
+# Tests run side by side, also on few cores: those on real processes mostly wait.
+WORKERS ?= 4
+PYTEST := $(BIN)/pytest -n $(WORKERS)
 
-.PHONY: help demo test unit integration e2e check format install crds bench clean
+.PHONY: help demo test test-thorough unit integration e2e check format install crds bench clean
 
 help: ## list the targets
-	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
 install: $(STAMP) ## create .venv with every dependency (a later call takes no time)
 
@@ -24,18 +27,21 @@ demo: $(STAMP) ## the whole loop on this machine, about five minutes (KEEP=1 lea
 
 test: $(STAMP) ## every test
 	@$(BIN)/modelyard local binaries
-	@$(BIN)/pytest $(PYTEST_ARGS)
+	@$(PYTEST) $(PYTEST_ARGS)
 
-unit: $(STAMP) ## the pure tests, seconds
-	@$(BIN)/pytest tests/unit $(PYTEST_ARGS)
+test-thorough: $(STAMP) ## the pure tests with many and random examples of every property, minutes
+	@$(PYTEST) tests/unit --hypothesis-profile=thorough $(PYTEST_ARGS)
+
+unit: $(STAMP) ## the pure tests, about a minute
+	@$(PYTEST) tests/unit $(PYTEST_ARGS)
 
 integration: $(STAMP) ## the tests on the real control plane, Prometheus and Prefect
 	@$(BIN)/modelyard local binaries
-	@$(BIN)/pytest tests/integration $(PYTEST_ARGS)
+	@$(PYTEST) tests/integration $(PYTEST_ARGS)
 
 e2e: $(STAMP) ## the whole loop, end to end
 	@$(BIN)/modelyard local binaries
-	@$(BIN)/pytest tests/e2e $(PYTEST_ARGS)
+	@$(PYTEST) tests/e2e $(PYTEST_ARGS)
 
 check: $(STAMP) ## formatting, lint, types, layers, generated files
 	@$(BIN)/ruff format --check .

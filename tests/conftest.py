@@ -12,17 +12,62 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from crds import apply_crds
+from examples import register_profiles
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 from modelyard.cluster import NAMESPACES, PODS, Cluster, ClusterSettings, Forbidden, Unavailable
 from modelyard.local.settings import CONTROL_PLANE, EVERYTHING, StackSettings
 from modelyard.local.stack import LocalStack
 
+register_profiles()
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests on real processes get a second try, shown as RERUN: a busy machine may stall any of a dozen of them."""
-    for item in items:
-        if {"integration", "e2e"} & set(item.path.relative_to(item.config.rootpath).parts):
-            item.add_marker(pytest.mark.flaky(reruns=1))
+LONGEST_FIRST = {"e2e": -2, "integration": -1}
+"""Order of the test folders side by side."""
+
+ONE_WORKER = ("tests/integration/local/", "tests/integration/prefect/")
+"""Folders whose files share servers that are too costly to start more than once."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Side by side, the files that take longest start first, so that short ones fill the gaps at the end."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: LONGEST_FIRST.get(item.path.relative_to(config.rootpath).parts[1], 0))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
+    """How `pytest -n` deals out the tests."""
+    config.option.loadscopereorder = False
+    return ByServer(config, log)
+
+
+class ByServer(LoadScopeScheduling):
+    """Files are dealt out whole; files that share costly servers go to one worker, which starts them once."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.split("::")[0]
+        return next((folder for folder in ONE_WORKER if file.startswith(folder)), file)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """A verdict that depends on the machine carries the reason with it."""
+    for mark in item.iter_markers("timing_sensitive"):
+        item.user_properties.append(("timing_sensitive", mark.args[0]))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say how many verdicts depended on how busy the machine was, and of those that are bad, why."""
+    ran = {"passed": 0, "failed": 0}
+    for outcome in ran:
+        for report in terminalreporter.getreports(outcome):
+            for why in (value for name, value in report.user_properties if name == "timing_sensitive"):
+                if report.when == "call":
+                    ran[outcome] += 1
+                if outcome == "failed":
+                    terminalreporter.write_line(f"timing sensitive: {report.nodeid}: {why}")
+    if sum(ran.values()):
+        terminalreporter.write_line(f"{sum(ran.values())} timing-sensitive tests ran, {ran['failed']} of them failed")
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import replace
 
 from builders import MODEL, NOW, PUBLISHED, REPAIRED, Serving, gpu_node, make_fleet, records, run
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from modelyard.autoscaling.decide import decide
@@ -75,7 +75,6 @@ def more(load, extra):
 
 
 @given(models(), st.data(), st.sampled_from(Mode))
-@settings(max_examples=150)
 def test_more_load_never_gives_fewer_replicas(serving, data, mode):
     # Throughput stays the same, and is not zero: a queue that does not move is judged apart.
     serving = [replace(s, rate=1.0) for s in serving]
@@ -87,7 +86,6 @@ def test_more_load_never_gives_fewer_replicas(serving, data, mode):
 
 
 @given(models(bounds=True, load=MAYBE), POLICIES)
-@settings(max_examples=150)
 def test_bounds_are_never_crossed_by_a_decision(serving, policy):
     for name, record in run(*serving, settings=policy).items():
         annotations = next(s for s in serving if s.name == name).variant["annotations"]
@@ -97,7 +95,6 @@ def test_bounds_are_never_crossed_by_a_decision(serving, policy):
 
 
 @given(models(size=4), models(size=4), st.lists(st.integers(0, 8), max_size=4), st.sampled_from([1, 2, 4]))
-@settings(max_examples=150)
 def test_limiter_never_exceeds_capacity(first, second, nodes, gpus):
     second = [replace(s, name=f"w{s.name}", model="other") for s in second]
     serving = [
@@ -123,7 +120,6 @@ def test_limiter_never_exceeds_capacity(first, second, nodes, gpus):
 
 
 @given(models(load=MAYBE))
-@settings(max_examples=100)
 def test_published_model_goes_up_or_down_by_one_or_not_at_all(serving):
     steady = [replace(s, current=len(s.load), ready=len(s.load), spec=None, desired=None) for s in serving]
     moves = Counter(r.target - r.current for r in run(*steady, settings=PUBLISHED).values() if r.decided)
@@ -132,7 +128,6 @@ def test_published_model_goes_up_or_down_by_one_or_not_at_all(serving):
 
 
 @given(models(load=MAYBE), POLICIES)
-@settings(max_examples=100)
 def test_no_model_goes_up_and_down_at_once(serving, policy):
     steady = [replace(s, current=len(s.load), ready=len(s.load), spec=None, desired=None) for s in serving]
     actions = {r.action for r in run(*steady, settings=policy).values()}
@@ -140,7 +135,6 @@ def test_no_model_goes_up_and_down_at_once(serving, policy):
 
 
 @given(models(load=MAYBE), POLICIES)
-@settings(max_examples=100)
 def test_no_decision_without_data(serving, policy):
     for signals in ({"error": "down"}, {}):
         fleet = make_fleet(*serving, signals=signals)
@@ -152,7 +146,6 @@ def test_no_decision_without_data(serving, policy):
 
 
 @given(models(load=MAYBE, bounds=True), models(load=MAYBE), POLICIES, st.randoms(use_true_random=False))
-@settings(max_examples=100)
 def test_order_of_the_input_does_not_matter(first, second, policy, rng: random.Random):
     second = [replace(s, name=f"w{s.name}", model="other") for s in second]
     fleet = make_fleet(
@@ -177,7 +170,6 @@ def test_order_of_the_input_does_not_matter(first, second, policy, rng: random.R
 
 
 @given(models(load=MAYBE), models(load=MAYBE), POLICIES)
-@settings(max_examples=100)
 def test_models_do_not_see_each_other(first, second, policy):
     second = [replace(s, name=f"w{s.name}", model="other") for s in second]
     together = run(*first, *second, settings=policy)
@@ -185,7 +177,6 @@ def test_models_do_not_see_each_other(first, second, policy):
 
 
 @given(st.text(min_size=1, max_size=20) | st.sampled_from(['a"b', "a\\b", "a'b", "a|b", "{a}", "a\nb"]), POLICIES)
-@settings(max_examples=100)
 def test_model_ids_are_just_text(model, policy):
     assume(model != MODEL)
     busy = [(0.9, 9.0)] * 2
@@ -196,7 +187,6 @@ def test_model_ids_are_just_text(model, policy):
 
 
 @given(models(load=MAYBE), POLICIES)
-@settings(max_examples=100)
 def test_a_decision_is_stable_when_nothing_changes(serving, policy):
     """With the same signals, and the memory carried on, the next tick takes no scale-up back."""
     first = run(*serving, settings=policy)
@@ -211,7 +201,6 @@ def test_a_decision_is_stable_when_nothing_changes(serving, policy):
 
 
 @given(models(load=MAYBE), st.sampled_from(Mode))
-@settings(max_examples=100)
 def test_surge_is_never_written_up(serving, mode):
     """Without a shortage no more is asked for than the spec or an earlier decision, whatever status counts."""
     for s in serving:

@@ -6,8 +6,8 @@ from math import ceil
 
 import pytest
 from builders import EAGER, NOW, Serving, condition, hpa, one, run
+from examples import few
 from hypothesis import given
-from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from modelyard.autoscaling.decision import Action, Mode
@@ -50,7 +50,7 @@ def test_an_hour_of_rolling_update_changes_nothing(first, progress, unavailable,
 
 
 @given(st.integers(1, 12), st.booleans(), st.booleans(), st.integers(0, 69).map(lambda n: n / 100))
-@examples(max_examples=12, deadline=None)
+@few
 def test_without_a_shortage_nothing_grows(first, unavailable, desired, kv):
     assert max(rollout(first, 100, None, Mode.DIRECT, desired, unavailable, (kv, 0.0))) <= first
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from policy_builders import METRIC, SETTINGS, World, binding, each, policy, target
 
@@ -27,7 +27,6 @@ BEHAVIOURS = st.builds(Behaviour, LIMITS, LIMITS, PANICS)
 DEMANDS = st.lists(st.integers(0, 30), min_size=1, max_size=40)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.integers(0, 6), min_size=1, max_size=60),
     st.sampled_from([5.0, 10.0, 15.0, 31.0, 60.0, 300.0]),
@@ -69,7 +68,6 @@ def test_history_is_bounded() -> None:
     assert len(history.past) == windows.MOST
 
 
-@settings(max_examples=60, deadline=None)
 @given(BEHAVIOURS, DEMANDS, st.integers(1, 12), st.data())
 def test_killing_at_any_tick_changes_no_decision(
     behaviour: Behaviour, demands: list[int], current: int, data: st.DataObject
@@ -86,7 +84,6 @@ def test_killing_at_any_tick_changes_no_decision(
         assert parse_memory(render_memory(lasting.memory)) == (killed.memory, None)
 
 
-@settings(max_examples=60, deadline=None)
 @given(BEHAVIOURS, DEMANDS, st.integers(0, 5), st.integers(0, 10))
 def test_bounds_hold_and_panic_never_shrinks(behaviour: Behaviour, demands: list[int], low: int, extra: int) -> None:
     high = max(1, low + extra)
@@ -100,7 +97,6 @@ def test_bounds_hold_and_panic_never_shrinks(behaviour: Behaviour, demands: list
             assert after >= min(before, high)
 
 
-@settings(max_examples=60, deadline=None)
 @given(BEHAVIOURS, DEMANDS, st.integers(0, 40), st.integers(0, 40))
 def test_more_metric_never_gives_fewer(behaviour: Behaviour, demands: list[int], first: int, second: int) -> None:
     world = World(replace(behaviour, panic=replace(behaviour.panic, period=0.0)), 3)
@@ -118,7 +114,6 @@ def test_more_metric_never_gives_fewer(behaviour: Behaviour, demands: list[int],
 COUNTS = st.integers(0, 6)
 
 
-@settings(max_examples=150, deadline=None)
 @given(COUNTS, COUNTS, COUNTS, COUNTS, st.floats(0, 100), st.floats(0, 100), st.integers(0, 30))
 def test_recommendation_is_monotone_and_never_goes_the_wrong_way(
     ready: int, lacking: int, unready: int, beyond: int, first: float, second: float, tolerance: int
@@ -135,7 +130,6 @@ def test_recommendation_is_monotone_and_never_goes_the_wrong_way(
     assert found == sorted(found)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(1, 200), st.integers(0, 5), st.integers(0, 20)), min_size=1, max_size=5),
     st.integers(0, 120),
@@ -152,7 +146,6 @@ def test_shares_add_up_within_bounds_and_grow_with_the_total(
     assert all(a <= b for a, b in zip(shares, greedy_shares(total + 1, candidates, rate), strict=True))
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     st.lists(
         st.tuples(st.integers(1, 100), st.integers(0, 4), st.sampled_from([1.0, 2.5, 4.0])), min_size=1, max_size=3
@@ -173,7 +166,6 @@ def test_exact_shares_cover_and_cost_no_more_than_greedy(parts: list[tuple[int, 
         assert costs[0] <= costs[1]
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.integers(0, 20), st.integers(0, 20), st.integers(1, 12), st.integers(1, 12))
 def test_ratio_holds_where_the_bounds_allow(n: int, d: int, n_max: int, d_max: int) -> None:
     repaired = keep_ratio(n, d, RoleBounds(0, n_max), RoleBounds(0, d_max), RatioConstraint(0.5, 2))
@@ -186,7 +178,6 @@ def test_ratio_holds_where_the_bounds_allow(n: int, d: int, n_max: int, d_max: i
     assert not again.adjusted
 
 
-@settings(max_examples=30, deadline=None)
 @given(BEHAVIOURS, st.integers(1, 9), st.integers(1, 9))
 def test_a_quiet_binding_writes_nothing(behaviour: Behaviour, current: int, demand: int) -> None:
     world = World(replace(behaviour, panic=replace(behaviour.panic, hold=0.0)), current)

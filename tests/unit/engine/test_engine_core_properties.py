@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from modelyard.engine.config import EngineConfig
@@ -70,7 +70,6 @@ def drive(config, plan, *, stops=1, seed=0):
 
 
 @given(configs, arrivals)
-@settings(max_examples=150, deadline=None)
 def test_every_request_is_served_exactly_once_or_rejected_or_aborted(config, plan):
     core, accepted, events, rejected = drive(config, plan)
     finished = [e.request for e in events if e.kind is EventKind.FINISHED]
@@ -84,7 +83,6 @@ def test_every_request_is_served_exactly_once_or_rejected_or_aborted(config, pla
 
 
 @given(configs, arrivals)
-@settings(max_examples=150, deadline=None)
 def test_tokens_are_exact_and_times_in_order(config, plan):
     core, accepted, events, _ = drive(config, plan)
     times = [e.at for e in events]
@@ -111,7 +109,6 @@ def outcome(run):
 
 
 @given(configs, arrivals, st.integers(0, 5))
-@settings(max_examples=80, deadline=None)
 def test_equal_seeds_give_equal_results_however_finely_time_advances(config, plan, seed):
     # Without cancellations, whose moments would differ by rounding.
     plan = [(gap, prompt, output, None) for gap, prompt, output, _ in plan]

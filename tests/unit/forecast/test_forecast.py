@@ -6,7 +6,7 @@ import math
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from modelyard.autoscaling.variants.forecast import MIN_POINTS, Forecaster, expected
@@ -135,7 +135,6 @@ POINT = st.tuples(
 
 
 @given(st.lists(POINT, max_size=30), st.one_of(st.floats(0, 1e6), st.floats()), st.floats(), st.floats(1, 10))
-@settings(max_examples=200)
 def test_never_below_now_never_above_the_limit(history, rate, horizon, limit):
     found = expected(history, rate, horizon, limit)
     assert 1.0 <= found.factor <= limit
@@ -145,14 +144,12 @@ def test_never_below_now_never_above_the_limit(history, rate, horizon, limit):
 
 
 @given(st.permutations(RISING), st.integers(1, 21))
-@settings(max_examples=50)
 def test_order_and_repetition_do_not_matter(shuffled, again):
     found = expected([*shuffled, *shuffled[:again]], 22, 100, 2.0)
     assert found == expected(RISING, 22, 100, 2.0)
 
 
 @given(st.floats(0.1, 300), st.floats(0.1, 300))
-@settings(max_examples=50)
 def test_further_ahead_is_never_less(near, far):
     near, far = sorted((near, far))
     assert expected(RISING, 22, near, 3.0).factor <= expected(RISING, 22, far, 3.0).factor

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 from builders import NOW, Serving
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from stages import percentages_decide, rising, tokens_decide
 
@@ -162,7 +162,6 @@ RISES = st.builds(rising, st.floats(1, 50), st.floats(0, 0.3))
 
 
 @given(st.lists(LOADS, min_size=1, max_size=3), RISES, st.sampled_from(Mode), st.booleans())
-@settings(max_examples=60, deadline=None)
 def test_never_below_the_reactive_answer(loads, load, mode, by_tokens):
     serving = [
         Serving(f"v{i}", found, cost=i + 1.0, memory=VariantMemory(relax_since=NOW - 500))

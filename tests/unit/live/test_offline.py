@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from modelyard.autoscaling.decide import decide
@@ -321,7 +321,6 @@ values = st.none() | st.floats(0, 1e9)
 names = st.text(min_size=1, max_size=20)
 
 
-@settings(max_examples=50, deadline=None)
 @given(
     pods=st.lists(st.builds(PodSignal, names, names, names, values, values, values, values, st.just(NOW)), max_size=4),
     counts=st.dictionaries(st.tuples(names, names, st.integers(1, 10**6)), st.floats(0, 1e9), max_size=4),

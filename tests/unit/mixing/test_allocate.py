@@ -7,7 +7,8 @@ from itertools import product
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from examples import few
+from hypothesis import given
 from hypothesis import strategies as st
 
 from modelyard.autoscaling.mixing import Allocation, Demand, Option, allocate, allocate_greedy, cover
@@ -183,7 +184,6 @@ def fleets(draw: st.DrawFn, most: int = 3) -> tuple[list[Demand], dict[str, int]
 
 
 @given(fleets())
-@settings(max_examples=60, deadline=None)
 def test_never_above_capacity_and_within_bounds(fleet: tuple[list[Demand], dict[str, int]]) -> None:
     demands, capacity = fleet
     for allocation in (allocate(demands, capacity, time_limit=GENEROUS), allocate_greedy(demands, capacity)):
@@ -215,7 +215,6 @@ def every_allocation(demands: list[Demand], capacity: dict[str, int]) -> list[di
 
 
 @given(fleets(2))
-@settings(max_examples=150, deadline=None)
 def test_exact_is_the_best_of_everything_possible(fleet: tuple[list[Demand], dict[str, int]]) -> None:
     """Served fractions in order of priority, then cost with transition penalty."""
     demands, capacity = fleet
@@ -235,7 +234,6 @@ def test_exact_is_the_best_of_everything_possible(fleet: tuple[list[Demand], dic
 
 
 @given(fleets())
-@settings(max_examples=60, deadline=None)
 def test_exact_serves_no_less_than_greedy_and_costs_no_more_at_equal_service(
     fleet: tuple[list[Demand], dict[str, int]],
 ) -> None:
@@ -254,7 +252,6 @@ def test_exact_serves_no_less_than_greedy_and_costs_no_more_at_equal_service(
 
 
 @given(fleets(2), st.floats(0.1, 5))
-@settings(max_examples=40, deadline=None)
 def test_more_load_of_the_only_important_class_serves_no_less_of_it(
     fleet: tuple[list[Demand], dict[str, int]], more: float
 ) -> None:
@@ -268,7 +265,7 @@ def test_more_load_of_the_only_important_class_serves_no_less_of_it(
 
 
 @given(fleets())
-@settings(max_examples=20, deadline=None)
+@few
 def test_the_answer_is_always_the_same(fleet: tuple[list[Demand], dict[str, int]]) -> None:
     demands, capacity = fleet
     assert allocate(demands, capacity, time_limit=GENEROUS) == allocate(demands, capacity, time_limit=GENEROUS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from modelyard.autoscaling.mixing import Demand, Option, cover
@@ -128,7 +128,6 @@ def every_mix(given_: Demand) -> list[dict[str, int]]:
 
 
 @given(demands(), st.sampled_from((0.0, 0.1, 0.5, 1.0)))
-@settings(max_examples=150, deadline=None)
 def test_cover_costs_what_the_best_of_all_mixes_costs(given_: Demand, penalty: float) -> None:
     share = cover(given_, penalty=penalty)
     mixes = every_mix(given_)
@@ -144,7 +143,6 @@ def test_cover_costs_what_the_best_of_all_mixes_costs(given_: Demand, penalty: f
 
 
 @given(demands(), st.floats(0.1, 18))
-@settings(max_examples=100, deadline=None)
 def test_more_load_never_gets_less_capacity_for_less(given_: Demand, more: float) -> None:
     larger = Demand("d", 1, given_.load + more, given_.options)
     before, after = cover(given_, penalty=0), cover(larger, penalty=0)
@@ -153,7 +151,6 @@ def test_more_load_never_gets_less_capacity_for_less(given_: Demand, more: float
 
 
 @given(demands(), st.floats(0, 200))
-@settings(max_examples=100, deadline=None)
 def test_leaving_load_unserved_at_a_price(given_: Demand, price: float) -> None:
     """The mix with a price on unserved load is no dearer than any mix, the empty and the full one included."""
     free = Demand("d", 1, given_.load, tuple(Option(o.name, o.rate, o.cost, "A") for o in given_.options))

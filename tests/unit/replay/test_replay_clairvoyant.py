@@ -6,7 +6,8 @@ import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from examples import few
+from hypothesis import given
 from hypothesis import strategies as st
 from replay_fleets import ENGINE, Script, poisson, spec, trace_of
 
@@ -43,7 +44,7 @@ def test_no_policy_is_below_the_bound(policy: Policy, slo: SLO, rate: float) -> 
     never_beaten(poisson(rate, 150, seed=int(rate)), policy, slo)
 
 
-@settings(max_examples=10, deadline=None)
+@few
 @given(
     rows=st.lists(st.tuples(st.floats(0, 200), st.integers(1, 2000), st.integers(1, 200)), min_size=1, max_size=80),
     steps=st.lists(st.tuples(st.floats(0, 200), st.integers(0, 3)), max_size=6),

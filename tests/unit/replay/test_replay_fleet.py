@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from replay_fleets import ENGINE, KEY, Script, poisson, spec, trace_of
 
@@ -51,7 +51,6 @@ def check(run: Run) -> None:
     assert sum(pod.outstanding for pod in run.pods) <= int((r.ending == Ending.UNFINISHED).sum())
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     rows=st.lists(
         st.tuples(st.floats(0, 120, allow_nan=False), st.integers(1, 3000), st.integers(1, 300)),

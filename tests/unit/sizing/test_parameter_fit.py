@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from modelyard.autoscaling.sizing.fit import FitError, Level, fit, implausible
@@ -23,7 +23,6 @@ def test_two_levels_give_the_documented_formulas() -> None:
 levels = st.lists(st.integers(1, 512), min_size=2, max_size=6, unique=True)
 
 
-@settings(max_examples=40, deadline=None)
 @given(levels, st.floats(0, 50), st.floats(1e-3, 2), st.floats(0, 300), st.floats(1e-4, 0.1), st.floats(1, 4096))
 def test_exact_measurements_are_recovered(
     counts: list[int], alpha: float, beta: float, gamma: float, delta: float, prompt: float

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from examples import few
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from naive_chain import naive
 
@@ -13,7 +14,6 @@ from modelyard.autoscaling.sizing.profiles import Profiles
 from modelyard.autoscaling.sizing.sizes import Sizing, Targets, size
 from modelyard.autoscaling.sizing.states import Chain, geometric
 
-FEW = settings(max_examples=40, deadline=None)
 positive = st.floats(0.1, 50)
 maybe = st.just(0.0) | st.floats(1e-3, 5)
 profile = st.tuples(
@@ -29,7 +29,6 @@ share = st.floats(0.01, 0.999)
 percent = st.sampled_from([None, 50.0, 95.0, 99.0])
 
 
-@FEW
 @given(profile.filter(lambda row: row[4] <= 8), share)
 def test_arrays_agree_with_the_chain_state_by_state(row: tuple[float, ...], part: float) -> None:
     profiles = Profiles.of([row])
@@ -49,7 +48,6 @@ def test_arrays_agree_with_the_chain_state_by_state(row: tuple[float, ...], part
             assert published.effective_concurrency[0] == pytest.approx(expected.seen, rel=1e-6, abs=1e-6 / slope)
 
 
-@FEW
 @given(profile, share, share)
 def test_more_load_never_helps(row: tuple[float, ...], one: float, other: float) -> None:
     profiles = Profiles.of([row, row])
@@ -65,7 +63,6 @@ def targets_for(profiles: Profiles, reach: float) -> tuple[float, float]:
     return float(ttft), float(np.nan_to_num(low.itl[0] + (high.itl[0] - low.itl[0]) * reach))
 
 
-@FEW
 @given(profile, st.floats(0.001, 1.2), st.floats(1, 3), percent)
 def test_a_tighter_target_never_gives_a_higher_rate(
     row: tuple[float, ...], reach: float, looser: float, percentile: float | None
@@ -87,7 +84,6 @@ def test_a_tighter_target_never_gives_a_higher_rate(
     assert (found.fallback_rate > 0).all()
 
 
-@FEW
 @given(profile, st.lists(st.floats(0.3, 3), min_size=2, max_size=8), st.floats(0.3, 100), percent)
 def test_no_tighter_target_gives_a_higher_rate_feasible_or_not(
     row: tuple[float, ...], multiples: list[float], other: float, percentile: float | None
@@ -120,7 +116,6 @@ def test_a_target_only_an_idle_replica_meets_does_not_order_a_thousand_times_too
     )
 
 
-@FEW
 @given(profile, st.floats(0.001, 1.2), percent)
 def test_the_rate_is_within_its_targets_and_none_higher_is(
     row: tuple[float, ...], reach: float, percentile: float | None
@@ -141,7 +136,7 @@ def test_the_rate_is_within_its_targets_and_none_higher_is(
         assert found.offered[0] == pytest.approx(top)
 
 
-@settings(max_examples=15, deadline=None)
+@few
 @given(st.lists(st.tuples(profile, st.floats(0.001, 1.2)), min_size=1, max_size=12), st.randoms(), percent)
 def test_rows_do_not_depend_on_each_other(
     rows: list[tuple[tuple[float, ...], float]], random: object, percentile: float | None
@@ -159,7 +154,6 @@ def test_rows_do_not_depend_on_each_other(
         np.testing.assert_allclose(getattr(mixed, name), getattr(expected, name), rtol=1e-7)
 
 
-@FEW
 @given(st.sampled_from([0.5, 0.999, 1 - 1e-6, 1 - 1e-9, 1.0, 1 + 1e-9]), st.integers(0, 400))
 def test_sums_of_the_queue_at_any_ratio(ratio: float, terms: int) -> None:
     j = np.arange(terms)
@@ -173,7 +167,6 @@ def test_sums_of_the_queue_at_any_ratio(ratio: float, terms: int) -> None:
     assert last == pytest.approx(ratio**terms, rel=1e-9)
 
 
-@FEW
 @given(profile, share)
 def test_derivatives_are_those_of_the_values(row: tuple[float, ...], part: float) -> None:
     profiles = Profiles.of([row])

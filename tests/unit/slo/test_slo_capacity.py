@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 from builders import SATURATION, Serving, condition, gpu_node
 from hypothesis import given
-from hypothesis import settings as examples
 from hypothesis import strategies as st
 from slo_builders import H100, INSTANT, L40S, SLO, premium, run_slo, targets
 
@@ -75,7 +74,6 @@ def test_without_the_limiter_nothing_is_said_about_capacity():
     assert "CapacityLimited" not in {c.type for c in found["gold-h"].conditions}
 
 
-@examples(max_examples=25, deadline=None)
 @given(
     gpus=st.tuples(st.integers(0, 6), st.integers(0, 6)),
     load=st.floats(0.5, 120),

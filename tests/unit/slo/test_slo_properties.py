@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from hypothesis import given
-from hypothesis import settings as examples
 from hypothesis import strategies as st
 from slo_builders import H100, INSTANT, L40S, SLO, P, one_slo, premium, run_slo
 
 LOADS = st.floats(0.01, 300)
-QUICK = examples(max_examples=25, deadline=None)
 PATIENT = INSTANT.model_copy(update={"max_step_up": 10_000})
 
 
@@ -16,7 +14,6 @@ def total(found) -> int:
     return sum(record.target for record in found.values())
 
 
-@QUICK
 @given(load=LOADS, more=st.floats(1.0, 3.0), replicas=st.integers(1, 6))
 def test_more_load_never_gives_fewer_replicas(load, more, replicas):
     small = one_slo(SLO(replicas=replicas), load=load, settings=PATIENT)
@@ -24,7 +21,6 @@ def test_more_load_never_gives_fewer_replicas(load, more, replicas):
     assert large.target >= small.target
 
 
-@QUICK
 @given(load=LOADS, itl=st.floats(5, 14), tighter=st.floats(0.6, 1.0))
 def test_a_tighter_target_never_gives_fewer_replicas(load, itl, tighter):
     loose = one_slo(SLO(), load=load, classes={"a": premium(itl=itl)}, settings=PATIENT)
@@ -33,7 +29,6 @@ def test_a_tighter_target_never_gives_fewer_replicas(load, itl, tighter):
     assert strict.target <= load / 3 + 2
 
 
-@QUICK
 @given(load=LOADS, low=st.integers(0, 5), extra=st.integers(0, 5), replicas=st.integers(1, 8))
 def test_bounds_are_never_crossed(load, low, extra, replicas):
     high = max(1, low + extra)
@@ -42,7 +37,6 @@ def test_bounds_are_never_crossed(load, low, extra, replicas):
     assert low <= record.target <= high
 
 
-@QUICK
 @given(load=LOADS, mix=st.tuples(st.integers(0, 3), st.integers(1, 3)))
 def test_what_is_decided_carries_the_load_within_the_targets(load, mix):
     found = run_slo(
@@ -60,7 +54,6 @@ def test_what_is_decided_carries_the_load_within_the_targets(load, mix):
             assert record.prediction.ttft <= 500 * (1 + 1e-4)
 
 
-@QUICK
 @given(order=st.permutations(["a", "b", "c"]), load=LOADS)
 def test_the_order_of_variants_does_not_matter(order, load):
     made = {name: SLO(name, 1 + i, P, count=1 + i) for i, name in enumerate("abc")}
@@ -70,7 +63,6 @@ def test_the_order_of_variants_does_not_matter(order, load):
     assert total(found) >= 1
 
 
-@QUICK
 @given(loads=st.lists(st.floats(0.93, 1.0), min_size=4, max_size=8))
 def test_load_that_varies_by_less_than_the_margin_moves_nothing_twice(loads):
     replicas = 3

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from builders import EAGER, MODEL, NOW, REPAIRED, Serving, make_fleet
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from stages import TOKENS, analyse, make_group, performance_of, tokens_decide, with_args
 
@@ -301,21 +301,18 @@ def total_of(states):
 
 
 @given(models(), st.data())
-@settings(max_examples=80, deadline=None)
 def test_a_longer_queue_never_gives_fewer_replicas(serving, data):
     longer = [replace(s, load=[(kv, waiting + data.draw(WAITING)) for kv, waiting in s.load]) for s in serving]
     assert total_of(tokens(*longer, settings=EAGER)) >= total_of(tokens(*serving, settings=EAGER))
 
 
 @given(models(memories=st.just(VariantMemory()), waiting=st.just(0.0)), st.data())
-@settings(max_examples=80, deadline=None)
 def test_a_fuller_cache_never_gives_fewer_replicas(serving, data):
     fuller = [replace(s, load=[(min(1.0, kv + data.draw(KV)), 0.0) for kv, _ in s.load]) for s in serving]
     assert total_of(tokens(*fuller, settings=EAGER)) >= total_of(tokens(*serving, settings=EAGER))
 
 
 @given(models(), st.randoms(use_true_random=False))
-@settings(max_examples=60, deadline=None)
 def test_order_does_not_matter(serving, shuffle: random.Random):
     fleet = make_fleet(*serving, config=TOKENS)
     found = list(performance_of(fleet))
@@ -331,7 +328,6 @@ def test_order_does_not_matter(serving, shuffle: random.Random):
 
 
 @given(models(), st.data())
-@settings(max_examples=60, deadline=None)
 def test_missing_is_never_zero(serving, data):
     """Whatever one pod no longer says, nothing shrinks for it, and nothing becomes idle."""
     which = data.draw(st.integers(0, len(serving) - 1))

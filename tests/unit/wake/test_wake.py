@@ -6,7 +6,7 @@ import math
 
 import pytest
 from builders import MODEL, NOW, PUBLISHED, REPAIRED, Serving, hpa, make_fleet
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from stages import make_group, with_args
 
@@ -182,7 +182,6 @@ VARIANTS = st.lists(
 
 
 @given(VARIANTS, st.integers(0, 1000), st.integers(0, 1000))
-@settings(max_examples=60, deadline=None)
 def test_a_longer_queue_wakes_no_fewer_and_nobody_is_put_to_sleep(made, short, more):
     def serving():
         for i, (cost, what) in enumerate(made):

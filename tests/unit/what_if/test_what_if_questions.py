@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from builders import CONTROLLER, NOW, SATURATION, Serving, gpu_node, make_fleet, records
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from policy_builders import binding, each, target
 from slo_builders import L40S, SLO, premium, slo_fleet
@@ -147,7 +147,6 @@ def test_an_unknown_model_is_told_with_those_there_are() -> None:
 loads = st.lists(st.tuples(st.floats(0, 1), st.floats(0, 20)), min_size=1, max_size=4)
 
 
-@settings(max_examples=60, deadline=None)
 @given(first=loads, second=loads, running=st.integers(0, 200), factors=st.tuples(st.floats(0, 4), st.floats(0, 4)))
 def test_more_load_never_asks_for_fewer(
     first: list[tuple[float, float]], second: list[tuple[float, float]], running: int, factors: tuple[float, float]

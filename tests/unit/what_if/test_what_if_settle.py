@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from builders import NOW, REPAIRED, Serving, gpu_node, hpa, make_fleet, records
-from hypothesis import given, settings
+from examples import few
+from hypothesis import given
 from hypothesis import strategies as st
 from policy_builders import FREE, NO_PANIC, WRITTEN, binding, each, policy, target
 from slo_builders import SLO, slo_fleet
@@ -157,7 +158,7 @@ def test_what_still_moves_when_time_is_up_is_told() -> None:
     assert found.path
 
 
-@settings(max_examples=10, deadline=None)
+@few
 @given(
     loads=st.lists(st.tuples(st.floats(0, 1), st.integers(0, 20)), min_size=1, max_size=4),
     running=st.integers(0, 100),
