@@ -60,6 +60,7 @@ class Case:
 
 
 _MODEL = "spec.backends[0]"
+_BEHAVIOR = f"{_MODEL}.autoscalingPolicy.behavior"
 _SHARED = {"metrics": [{"metricName": "m", "targetValue": 1}]}
 
 BAD = [
@@ -144,6 +145,21 @@ BAD = [
         "spec.backends",
         "cel",
     ),
+    Case(
+        "Model",
+        "model",
+        {"spec.autoscalingPolicy": _SHARED, f"{_MODEL}.autoscalingPolicy": DELETE, f"{_MODEL}.minReplicas": 0},
+        "spec.backends",
+        "cel",
+    ),
+    *(
+        Case("Model", "model", {f"{_BEHAVIOR}.{path}": time}, f"{_BEHAVIOR}.{path}", "cel")
+        for path, time in (
+            ("scaleUp.panicPolicy.panicModeHold", "31m"),
+            ("scaleUp.stablePolicy.stabilizationWindow", "31m"),
+            ("scaleDown.period", "31m"),
+        )
+    ),
     # AutoscalingPolicy
     Case("AutoscalingPolicy", "autoscalingpolicy", {"spec.metrics": []}, "spec.metrics"),
     Case("AutoscalingPolicy", "autoscalingpolicy", {"spec.tolerancePercent": 101}, "spec.tolerancePercent"),
@@ -165,19 +181,14 @@ BAD = [
         {"spec.behavior.scaleDown.period": "1 minute"},
         "spec.behavior.scaleDown.period",
     ),
-    Case(
-        "AutoscalingPolicy",
-        "autoscalingpolicy",
-        {"spec.behavior.scaleDown.period": "31m"},
-        "spec.behavior.scaleDown.period",
-        "cel",
-    ),
-    Case(
-        "AutoscalingPolicy",
-        "autoscalingpolicy",
-        {"spec.behavior.scaleDown.period": "-1s"},
-        "spec.behavior.scaleDown.period",
-        "cel",
+    *(
+        Case("AutoscalingPolicy", "autoscalingpolicy", {f"spec.behavior.{path}": time}, f"spec.behavior.{path}", "cel")
+        for path, time in (
+            ("scaleDown.period", "31m"),
+            ("scaleDown.period", "-1s"),
+            ("scaleDown.stabilizationWindow", "31m"),
+            ("scaleUp.panicPolicy.panicModeHold", "31m"),
+        )
     ),
     Case(
         "AutoscalingPolicy",
@@ -230,7 +241,7 @@ BAD = [
         "autoscalingpolicybinding",
         {"spec.optimizerConfiguration.params[0].target.targetRef.name": "llama-8b-h100"},
         "spec.optimizerConfiguration.params",
-        "none",
+        "cel",
     ),
     # ModelRoute
     Case("ModelRoute", "modelroute", {"spec.modelName": DELETE, "spec.loraAdapters": DELETE}, "spec"),
@@ -309,6 +320,16 @@ BAD = [
         "servingruntime",
         {"spec.supportedModelFormats[0].modelFramework": DELETE},
         "spec.supportedModelFormats[0].modelFramework",
+    ),
+    *(
+        Case(
+            kind,
+            kind.lower(),
+            {"spec.engineConfig.minReplicas": 4, "spec.engineConfig.maxReplicas": 3},
+            "spec.engineConfig.minReplicas",
+            "cel",
+        )
+        for kind in ("ServingRuntime", "ClusterServingRuntime")
     ),
     Case("ClusterServingRuntime", "clusterservingruntime", {"spec.workers": {"size": 0}}, "spec.workers.size"),
     Case("InferenceService", "inferenceservice", {"metadata.name": "1st"}, "metadata.name"),
