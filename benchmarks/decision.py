@@ -138,7 +138,7 @@ def main() -> None:
     print(f"variants {options.variants}, pods {options.variants * options.pods}")
     print(f"decide: {taken:.3f} s, {taken / options.variants * 1e6:.1f} µs per variant")
     sample = build(options.reference, options.pods)
-    agree = {r.variant: r.target for r in decide(sample, published).records} == naive(sample)
+    agree = {r.identity.key: r.target.replicas for r in decide(sample, published).records} == naive(sample)
     ours = seconds(lambda: decide(sample, settings), options.rounds)
     reference = seconds(lambda: naive(sample), 1)
     print(f"at {options.reference} variants: decide {ours:.3f} s, naive reference {reference:.3f} s")

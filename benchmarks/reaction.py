@@ -18,7 +18,7 @@ from pathlib import Path
 
 from deployments.demo.run import running
 from deployments.demo.scenario import NAMESPACE, Scenario
-from modelyard.autoscaling.live.collect import VARIANTS as KIND
+from modelyard.autoscaling.kinds import VARIANTS as KIND
 from modelyard.cluster import DEPLOYMENTS
 
 INTERVAL = 15.0

@@ -114,7 +114,7 @@ async def measure(prometheus_url: str, rounds: int, folder: str) -> dict[str, An
             "reporting": len(fleet.signals.pods),
             "scraped": sum(len(target.instances) for view in fleet.bindings for target in view.targets),
             "undecided": sum(
-                not record.decided
+                not record.target.decided
                 for record in (*decision.records, *(r for binding in decision.bindings for r in binding.records))
             ),
             "problems": [*fleet.signals.partial_errors, *decision.errors][:5],

@@ -16,8 +16,7 @@ from typing import Any
 
 from fleet_fixture import ready_status
 
-from modelyard.autoscaling.live.bindings.objects import BINDINGS, POLICIES
-from modelyard.autoscaling.live.collect import VARIANTS
+from modelyard.autoscaling.kinds import BINDINGS, POLICIES, VARIANTS
 from modelyard.cluster import (
     CONFIG_MAPS,
     DEPLOYMENTS,

@@ -33,8 +33,8 @@ from deployments.demo.story import Played
 from deployments.demo.watch import BINDINGS, Endpoints, Sample, sample
 from deployments.profile import ROOT, free_port
 from deployments.stack import PrefectStack
+from modelyard.autoscaling.kinds import VARIANTS
 from modelyard.autoscaling.live import observe
-from modelyard.autoscaling.live.collect import VARIANTS
 from modelyard.cluster import Cluster, ClusterSettings
 from modelyard.cluster.crd_install import install_crds
 from modelyard.local.settings import StackSettings, default_nodes

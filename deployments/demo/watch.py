@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from deployments.demo.scenario import PORT, Copy, Form, Scenario
+from modelyard.autoscaling.kinds import VARIANTS
 from modelyard.autoscaling.live import observe
-from modelyard.autoscaling.live.collect import VARIANTS
 from modelyard.cluster import DEPLOYMENTS, PODS, Cluster, ClusterError, ResourceType
 from modelyard.metrics.client import Prometheus, PrometheusError
 from modelyard.objects import parse

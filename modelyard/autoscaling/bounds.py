@@ -6,29 +6,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
+from modelyard.autoscaling.decision import UNBOUNDED, Bounds
 from modelyard.autoscaling.fleet import Consumer
 from modelyard.autoscaling.handling import MAX_REPLICAS, MIN_REPLICAS, Policy
 from modelyard.objects import Notice
-
-
-class Bounds(NamedTuple):
-    """``lower`` is 0 when nothing asks for more, ``upper`` ``None`` when nothing limits; with where they come from."""
-
-    lower: int = 0
-    upper: int | None = None
-    lower_from: str = ""
-    upper_from: str = ""
-
-    def clamp(self, replicas: int) -> int:
-        """The nearest allowed number of replicas."""
-        if self.upper is not None and replicas > self.upper:
-            return self.upper
-        return max(replicas, self.lower)
-
-
-UNBOUNDED = Bounds()
 
 
 def variant_bounds(policy: Policy, consumers: Sequence[Consumer], published: bool) -> tuple[Bounds, tuple[Notice, ...]]:

@@ -16,7 +16,7 @@ from modelyard.autoscaling.accelerators import ACCELERATOR_LABEL, UNRESOLVED, pr
 from modelyard.autoscaling.bindings.claims import settled
 from modelyard.autoscaling.bindings.decide import decide_bindings
 from modelyard.autoscaling.config_maps import ObjectNotice, look_alikes
-from modelyard.autoscaling.decision import DecisionRecord, Step, TickDecision
+from modelyard.autoscaling.decision import Step, TickDecision, VariantDecision
 from modelyard.autoscaling.fleet import Fleet
 from modelyard.autoscaling.limiter import limit
 from modelyard.autoscaling.published.slo import PublishedForecast
@@ -109,17 +109,21 @@ def _decide(fleet: Fleet, settings: FleetSettings) -> TickDecision:
         errors.append(f"predictions failed: {type(error).__name__}: {error}")
     notices: list[ObjectNotice] = [*saturation.notices, *zero.notices, *slo_notices]
     notices += look_alikes(fleet.config_maps, settings, {state.variant.key.namespace for state in selection.states})
-    records = _records(selection, groups, fleet.now, saturation.limiter, errors)
+    variants = _decisions(selection, groups, fleet.now, saturation.limiter, errors)
     bindings, binding_errors = decide_bindings(settled(fleet.bindings, fleet, settings), settings, fleet.now)
     return TickDecision(
-        fleet.now, tuple(records), tuple(notices), (*errors, *binding_errors), dropped, bindings=bindings
+        now=fleet.now,
+        decisions=(*variants, *bindings),
+        notices=tuple(notices),
+        errors=(*errors, *binding_errors),
+        unattributed_signals=dropped,
     )
 
 
-def _records(
+def _decisions(
     selection: Selection, groups: Sequence[Group], now: float, limiter: bool, errors: list[str]
-) -> list[DecisionRecord]:
-    records: list[DecisionRecord] = []
+) -> list[VariantDecision]:
+    decisions: list[VariantDecision] = []
     alternatives = {
         id(state): group.slo.alternatives
         for group in groups
@@ -128,10 +132,10 @@ def _records(
     }
     for state in selection.states:
         try:
-            records.append(make_record(state, now, limiter, alternatives.get(id(state), ())))
+            decisions.append(make_record(state, now, limiter, alternatives.get(id(state), ())))
         except Exception as error:  # one variant's failure must never stop another
             errors.append(f"VariantAutoscaling {state.variant.key}: no record: {type(error).__name__}: {error}")
-    return records
+    return decisions
 
 
 def _group(active: list[State]) -> list[Group]:

@@ -1,14 +1,22 @@
-"""What a decision says: one record per target, from which status, Event, artifact, gauges and plan are rendered."""
+"""What a tick decides, for variants and bindings alike: a ``Decision`` per object, in it a ``Record`` per workload.
+
+Status, Events, the tick's artifact, gauges and ``plan`` are all rendered from these.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
+from typing import Generic, NamedTuple, TypeGuard, TypeVar
 
 from modelyard.autoscaling.bindings.memory import BindingMemory
+from modelyard.autoscaling.settings import Mode
 from modelyard.autoscaling.variants.memory import VariantMemory
 from modelyard.objects import Condition, Key, Notice, WorkloadId
+from modelyard.reconcile.plan import Subject
+
+Memory_co = TypeVar("Memory_co", VariantMemory, BindingMemory, covariant=True)
 
 
 class Action(StrEnum):
@@ -18,12 +26,30 @@ class Action(StrEnum):
     DOWN = "scale-down"
     NONE = "no-change"
 
+    @classmethod
+    def of(cls, target: int | None, current: int | None) -> Action:
+        """What ``target`` means where there are ``current`` replicas; nothing when one of the two is not known."""
+        if target is None or current is None or target == current:
+            return cls.NONE
+        return cls.UP if target > current else cls.DOWN
 
-class Mode(StrEnum):
-    """Who moves the workload: we do (``direct``), or an HPA/KEDA reading the gauge (``signal``)."""
 
-    DIRECT = "direct"
-    SIGNAL = "signal"
+class Bounds(NamedTuple):
+    """``lower`` is 0 when nothing asks for more, ``upper`` ``None`` when nothing limits; with where they come from."""
+
+    lower: int = 0
+    upper: int | None = None
+    lower_from: str = ""
+    upper_from: str = ""
+
+    def clamp(self, replicas: int) -> int:
+        """The nearest allowed number of replicas."""
+        if self.upper is not None and replicas > self.upper:
+            return self.upper
+        return max(replicas, self.lower)
+
+
+UNBOUNDED = Bounds()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,86 +119,156 @@ class CurrentAllocation:
 
 
 @dataclass(frozen=True, slots=True)
-class DecisionRecord:
-    """Why this variant should have this many replicas.
+class Identity:
+    """Which object decides, and which of its workloads a record is about.
 
-    ``target`` ``None`` means nothing can be published for this variant (no known workload and never decided).
-    ``decided`` is false when the target merely keeps what was there (no data, excluded, invalid): the safety net.
-    ``write`` is the replica count to put on the scale subresource now, ``None`` to leave the workload alone.
-    ``publish`` false means no gauge may be served for the variant (excluded, workload gone).
-    ``reason`` is a CamelCase code; ``message`` the same for people, with the numbers in it.
+    ``form`` is ``saturation``, ``slo``, ``policy`` or ``optimizer``; ``variant_id`` tells a binding's targets apart.
     """
 
-    variant: Key
-    uid: str
-    generation: int
-    resource_version: str
+    subject: Subject
+    form: str
     model_id: str
+    variant_id: str | None = None
+
+    @property
+    def key(self) -> Key:
+        """Namespace and name of the object that decides."""
+        return self.subject.key
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    """What there is: replicas ``current`` and ``ready``, ``reporting`` ones, and what was ``desired`` last.
+
+    ``cost`` and ``gpus`` are of one replica; ``allocation`` is what an SLO form's status shows of today.
+    """
+
     workload: WorkloadId | None
     current: int | None
     ready: int | None
     reporting: int
-    desired_before: int | None
-    target: int | None
-    action: Action
-    decided: bool
-    reason: str
-    message: str
+    desired: int | None
     accelerator: str | None = None
     cost: float = 10.0
     gpus: int = 1
-    mode: Mode = Mode.DIRECT
-    write: int | None = None
-    publish: bool = True
-    limited_by: str | None = None
-    applied: bool | None = None
-    applied_message: str = ""
-    evidence: Evidence | None = None
+    allocation: CurrentAllocation | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Replicas to have; ``None`` when nothing can be said (no known workload and never decided).
+
+    ``decided`` is false when the target merely keeps what was there (no data, excluded, invalid): the safety net.
+    """
+
+    replicas: int | None
+    action: Action
+    decided: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """``reason`` is a CamelCase code; ``message`` the same for people, with the numbers in it; then the evidence."""
+
+    reason: str
+    message: str
     steps: tuple[Step, ...] = ()
-    conditions: tuple[Condition, ...] = ()
-    notices: tuple[Notice, ...] = ()
-    memory: VariantMemory = field(default_factory=VariantMemory)
-    form: str = "saturation"
-    variant_id: str | None = None
-    current_alloc: CurrentAllocation | None = None
+    limited_by: str | None = None
+    evidence: Evidence | None = None
     prediction: Prediction | None = None
     alternatives: tuple[Alternative, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class BindingDecision:
-    """What one binding should do: a record per target, and what to remember and to say on the binding itself.
+class Writes:
+    """What follows for the cluster.
 
-    ``mode`` is ``Stable`` or ``Panic``. The records' ``variant`` is the binding's key, their ``form`` ``policy`` or
-    ``optimizer``; ``write`` is what to put on the target's scale subresource now.
+    ``scale`` is the replica count to put on the scale subresource now, ``None`` to leave the workload alone.
+    ``publish`` false means no gauge may be served (excluded, workload gone). ``applied`` is whether what is published
+    was observed where it has to arrive, ``None`` when that is not told.
     """
 
-    binding: Key
-    uid: str
-    generation: int
-    resource_version: str
-    records: tuple[DecisionRecord, ...]
-    mode: str
-    conditions: tuple[Condition, ...]
-    notices: tuple[Notice, ...]
-    memory: BindingMemory
+    mode: Mode
+    scale: int | None = None
+    publish: bool = True
+    applied: bool | None = None
+    applied_message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Why this workload should have this many replicas."""
+
+    identity: Identity
+    now: Now
+    target: Target
+    why: Why
+    bounds: Bounds
+    writes: Writes
+
+
+@dataclass(frozen=True, slots=True)
+class Decision(Generic[Memory_co]):
+    """What one object should do: a record per workload it scales, and what to remember and to say on the object.
+
+    ``message`` is the whole in one sentence; ``panic`` whether a binding scales in panic mode.
+    """
+
+    subject: Subject
+    records: tuple[Record, ...]
+    memory: Memory_co
+    conditions: tuple[Condition, ...] = ()
+    notices: tuple[Notice, ...] = ()
     message: str = ""
-    units: tuple[Mapping[str, object], ...] = ()
-    """Per target, for status: name, currentReplicas, desiredReplicas, mode, lastScaleTime (epoch seconds); what is
-    not known is left out."""
-    totals: Mapping[str, object] = field(default_factory=dict)
-    """For status, over all targets: targets (names in one text), currentReplicas, desiredReplicas, mode."""
+    panic: bool = False
+
+    @property
+    def record(self) -> Record:
+        """The record of an object that scales one workload."""
+        (record,) = self.records
+        return record
+
+    @property
+    def key(self) -> Key:
+        """Namespace and name of the object that decides."""
+        return self.subject.key
+
+
+VariantDecision = Decision[VariantMemory]
+BindingDecision = Decision[BindingMemory]
 
 
 @dataclass(frozen=True, slots=True)
 class TickDecision:
-    """All records of one tick, and what went wrong with whole groups or with configuration."""
+    """All decisions of one tick, and what went wrong with whole groups or with configuration."""
 
     now: float
-    records: tuple[DecisionRecord, ...] = ()
+    decisions: tuple[VariantDecision | BindingDecision, ...] = ()
     notices: tuple[tuple[str, Notice], ...] = ()
     """(object, notice): configuration objects that deserve an Event of their own, named ``namespace/name``."""
     errors: tuple[str, ...] = ()
     unattributed_signals: int = 0
     """Pod signals that belong to no live pod of a known workload (``wva_pod_mapping_miss_total``)."""
-    bindings: tuple[BindingDecision, ...] = ()
+
+    @property
+    def records(self) -> tuple[Record, ...]:
+        """Of all decisions, in their order."""
+        return tuple(record for decision in self.decisions for record in decision.records)
+
+    @property
+    def variants(self) -> tuple[VariantDecision, ...]:
+        """The decisions about VariantAutoscalings."""
+        return tuple(one for one in self.decisions if _of_variant(one))
+
+    @property
+    def bindings(self) -> tuple[BindingDecision, ...]:
+        """The decisions about AutoscalingPolicyBindings."""
+        return tuple(one for one in self.decisions if _of_binding(one))
+
+
+def _of_variant(decision: VariantDecision | BindingDecision) -> TypeGuard[VariantDecision]:
+    return isinstance(decision.memory, VariantMemory)
+
+
+def _of_binding(decision: VariantDecision | BindingDecision) -> TypeGuard[BindingDecision]:
+    return isinstance(decision.memory, BindingMemory)

@@ -4,62 +4,68 @@ from __future__ import annotations
 
 from typing import Any
 
-from modelyard.autoscaling.decision import Alternative, DecisionRecord, Evidence, Prediction
+from modelyard.autoscaling.decision import Alternative, BindingDecision, Evidence, Prediction, Record, VariantDecision
 
 
-def row(record: DecisionRecord) -> dict[str, Any]:
+def row(record: Record) -> dict[str, Any]:
     """One row of the tick's table; plain JSON values, ``-`` for what is not known."""
     return {
-        "variant": str(record.variant),
-        "model": record.model_id,
-        "accelerator": record.accelerator or "-",
-        "current": _known(record.current),
-        "ready": _known(record.ready),
-        "reporting": record.reporting,
-        "desired before": _known(record.desired_before),
-        "target": _known(record.target),
-        "action": str(record.action),
-        "reason": record.reason,
-        "why": record.message,
-        "limited by": record.limited_by or "-",
+        "variant": str(record.identity.key),
+        "model": record.identity.model_id,
+        "accelerator": record.now.accelerator or "-",
+        "current": _known(record.now.current),
+        "ready": _known(record.now.ready),
+        "reporting": record.now.reporting,
+        "desired before": _known(record.now.desired),
+        "target": _known(record.target.replicas),
+        "action": str(record.target.action),
+        "reason": record.why.reason,
+        "why": record.why.message,
+        "limited by": record.why.limited_by or "-",
     }
 
 
-def lines(record: DecisionRecord, alternatives: bool = True) -> list[str]:
+def lines(record: Record, alternatives: bool = True) -> list[str]:
     """The whole story of a decision, most important first; ``alternatives`` may be shown elsewhere, once per model."""
-    verb = "decided" if record.decided else "kept, not decided"
+    now, target, why, writes = record.now, record.target, record.why, record.writes
+    verb = "decided" if target.decided else "kept, not decided"
     told = [
-        f"target {_known(record.target)} ({record.action}, {verb}): {record.message}",
-        f"replicas: current {_known(record.current)}, ready {_known(record.ready)}, reporting {record.reporting}, "
-        f"last desired {_known(record.desired_before)}",
-        f"accelerator {record.accelerator or '-'}, {record.gpus} GPUs and cost {record.cost:g} per replica, "
-        f"actuation {record.mode}",
+        f"target {_known(target.replicas)} ({target.action}, {verb}): {why.message}",
+        f"replicas: current {_known(now.current)}, ready {_known(now.ready)}, reporting {now.reporting}, "
+        f"last desired {_known(now.desired)}",
+        f"accelerator {now.accelerator or '-'}, {now.gpus} GPUs and cost {now.cost:g} per replica, "
+        f"actuation {writes.mode}",
     ]
-    if record.evidence is not None:
-        told.append(_evidence(record.evidence))
-    if record.prediction is not None:
-        told.append(_prediction(record.prediction))
+    if why.evidence is not None:
+        told.append(_evidence(why.evidence))
+    if why.prediction is not None:
+        told.append(_prediction(why.prediction))
     if alternatives:
-        told += [_alternative(option) for option in record.alternatives]
+        told += [_alternative(option) for option in why.alternatives]
     told += [
         f"{step.stage}: {step.detail}"
         if step.after is None
         else f"{step.stage} {_change(step.before, step.after)}: {step.detail}"
-        for step in record.steps
+        for step in why.steps
     ]
-    if record.limited_by is not None:
-        told.append(f"limited by {record.limited_by}")
-    if not record.publish:
+    if why.limited_by is not None:
+        told.append(f"limited by {why.limited_by}")
+    if not writes.publish:
         told.append("no gauge is published for it")
-    if record.write is not None:
-        told.append(f"writes {record.write} replicas to {record.workload}")
-    if record.applied is False:
-        told.append(f"not applied yet: {record.applied_message}")
-    told += [
-        f"condition {c.type}={c.status} ({c.reason}): {c.message}" for c in record.conditions if c.status != "True"
-    ]
-    told += [f"{notice.kind} {notice.reason}: {notice.message}" for notice in record.notices]
+    if writes.scale is not None:
+        told.append(f"writes {writes.scale} replicas to {now.workload}")
+    if writes.applied is False:
+        told.append(f"not applied yet: {writes.applied_message}")
     return told
+
+
+def remarks(decision: VariantDecision | BindingDecision) -> list[str]:
+    """Conditions that do not hold, and what else is to be told of the object that decides."""
+    lacking = [c for c in decision.conditions if c.status != "True"]
+    return [
+        *(f"condition {c.type}={c.status} ({c.reason}): {c.message}" for c in lacking),
+        *(f"{notice.kind} {notice.reason}: {notice.message}" for notice in decision.notices),
+    ]
 
 
 def _evidence(evidence: Evidence) -> str:

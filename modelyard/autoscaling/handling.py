@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from modelyard.autoscaling.decision import Mode
-from modelyard.autoscaling.settings import Compatibility, FleetSettings
+from modelyard.autoscaling.settings import Compatibility, FleetSettings, Mode
 from modelyard.objects import Notice
 
 MIN_REPLICAS = "modelyard.dev/min-replicas"

@@ -10,10 +10,9 @@ from collections import defaultdict
 from typing import NamedTuple
 
 from modelyard.autoscaling.bounds import variant_bounds
-from modelyard.autoscaling.decision import Mode
 from modelyard.autoscaling.fleet import Consumer, Fleet, Variant
 from modelyard.autoscaling.handling import fleet_policy, variant_policy
-from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.settings import FleetSettings, Mode
 from modelyard.autoscaling.variants.memory import VariantMemory
 from modelyard.autoscaling.variants.state import State
 from modelyard.objects import Key, Notice, Workload, WorkloadId

@@ -9,7 +9,12 @@ from enum import StrEnum
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from modelyard.autoscaling.decision import Mode
+
+class Mode(StrEnum):
+    """Who moves the workload: we do (``direct``), or an HPA/KEDA reading the gauge (``signal``)."""
+
+    DIRECT = "direct"
+    SIGNAL = "signal"
 
 
 class Compatibility(StrEnum):

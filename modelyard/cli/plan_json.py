@@ -3,8 +3,8 @@
 Keys are stable, names are the records' own in camelCase, objects are named by namespace and name:
 
 - ``at``, ``compatibility``: when and how it was decided; ``assumptions``: what was assumed, in words;
-- ``records``: one per VariantAutoscaling (``DecisionRecord``); ``memory`` is what its annotation would hold;
-- ``bindings``: one per AutoscalingPolicyBinding (``BindingDecision``) with ``records``, one per target, and ``blocks``:
+- ``records``: one per VariantAutoscaling; ``memory`` is what its annotation would hold;
+- ``bindings``: one per AutoscalingPolicyBinding with ``records``, one per target, and ``blocks``:
   what holds back the next change (``code``, ``direction``, ``until``, ``text``);
 - ``notices``, ``errors``, ``unattributedSignals``: about configuration and the tick as a whole;
 - ``settled``: ``null`` unless asked for, else ``end`` (``settled``, ``moving``, ``waiting``), ``seconds`` to the last
@@ -24,8 +24,9 @@ from pydantic import BaseModel
 from pydantic.alias_generators import to_camel
 
 from modelyard.autoscaling.bindings.explain import blocks
+from modelyard.autoscaling.bindings.story import totals, units
 from modelyard.autoscaling.bindings.view import BindingView
-from modelyard.autoscaling.decision import BindingDecision, TickDecision
+from modelyard.autoscaling.decision import BindingDecision, Record, TickDecision, VariantDecision
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.what_if import Settled
 
@@ -42,7 +43,7 @@ def as_json(
         "at": _time(decision.now),
         "compatibility": str(settings.compatibility),
         "assumptions": list(assumptions),
-        "records": _plain(decision.records),
+        "records": [_variant(one) for one in decision.variants],
         "bindings": _bindings(decision, settings, views),
         "notices": [{"object": about, **_plain(notice)} for about, notice in decision.notices],
         "errors": list(decision.errors),
@@ -58,20 +59,66 @@ def _settled(settled: Settled, settings: FleetSettings, views: Sequence[BindingV
         "seconds": settled.seconds,
         "lookedAt": settled.looked_at,
         "path": _plain(settled.path),
-        "records": _plain(settled.last.records),
+        "records": [_variant(one) for one in settled.last.variants],
         "bindings": _bindings(settled.last, settings, views),
     }
 
 
 def _bindings(decision: TickDecision, settings: FleetSettings, views: Sequence[BindingView]) -> list[dict[str, Any]]:
     by_key = {view.key: view for view in views}
-    return [_binding(one, by_key.get(one.binding), settings, decision.now) for one in decision.bindings]
+    return [_binding(one, by_key.get(one.key), settings, decision.now) for one in decision.bindings]
 
 
 def _binding(one: BindingDecision, view: BindingView | None, settings: FleetSettings, now: float) -> dict[str, Any]:
     held = () if view is None else blocks(one, view, settings, now)
     told = [{**_plain(block), "until": None if block.until is None else _time(block.until)} for block in held]
-    return {**_plain(one), "blocks": told}
+    return {
+        "binding": _plain(one.key),
+        **_about(one),
+        "records": [_record(record) for record in one.records],
+        "mode": "Panic" if one.panic else "Stable",
+        "message": one.message,
+        "units": _plain(units(one)),
+        "totals": _plain(totals(one)),
+        "blocks": told,
+    }
+
+
+def _variant(one: VariantDecision) -> dict[str, Any]:
+    return {**_about(one), **_record(one.record)}
+
+
+def _about(one: VariantDecision | BindingDecision) -> dict[str, Any]:
+    """The object that decides, and what is kept with it and said of it."""
+    subject = one.subject
+    return {
+        "uid": subject.uid,
+        "generation": subject.generation,
+        "resourceVersion": subject.resource_version,
+        "conditions": _plain(one.conditions),
+        "notices": _plain(one.notices),
+        "memory": _plain(one.memory),
+    }
+
+
+def _record(record: Record) -> dict[str, Any]:
+    """A record with its groups opened, and the words of its fields in full."""
+    now, target, writes = _plain(record.now), _plain(record.target), _plain(record.writes)
+    return {
+        "variant": _plain(record.identity.key),
+        "form": record.identity.form,
+        "modelId": record.identity.model_id,
+        "variantId": record.identity.variant_id,
+        "desiredBefore": now.pop("desired"),
+        "currentAlloc": now.pop("allocation"),
+        **now,
+        "target": target.pop("replicas"),
+        **target,
+        **_plain(record.why),
+        "bounds": _plain(record.bounds),
+        "write": writes.pop("scale"),
+        **writes,
+    }
 
 
 def _time(seconds: float) -> str:

@@ -14,8 +14,8 @@ from rich.text import Text
 
 from modelyard.autoscaling.bindings.explain import binding_lines
 from modelyard.autoscaling.bindings.view import BindingView
-from modelyard.autoscaling.decision import Action, Alternative, DecisionRecord, TickDecision
-from modelyard.autoscaling.explain import lines
+from modelyard.autoscaling.decision import Action, Alternative, Record, TickDecision
+from modelyard.autoscaling.explain import lines, remarks
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.what_if import Move, Settled
 from modelyard.autoscaling.what_if.settle import End
@@ -43,8 +43,7 @@ def print_plan(
     )
     for said in assumptions:
         console.print(Text.assemble(("assumed", "magenta"), f": {said}"))
-    targets = [record for binding in decision.bindings for record in binding.records]
-    if not decision.records and not decision.bindings:
+    if not decision.decisions:
         place = "in these files. Add one with -f" if from_files else "found. Create one"
         console.print(
             f"No VariantAutoscaling or AutoscalingPolicyBinding {place}, or widen --namespace and --selector."
@@ -52,43 +51,44 @@ def print_plan(
     else:
         if settled is not None:
             console.print(Text("Next tick", style="bold underline"))
-        _decisions(console, [*decision.records, *targets])
+        _decisions(console, decision.records)
         _stories(console, decision)
         _bindings(console, decision, settings, views)
     for about, notice in decision.notices:
         console.print(Text.assemble((notice.kind, "yellow"), f" {about}: {notice.reason}: {notice.message}"))
     for error in decision.errors:
         console.print(Text.assemble(("error", "red"), f" {error}"))
-    if settled is not None and (decision.records or targets):
+    if settled is not None and decision.records:
         _settled(console, decision, settled)
 
 
-def _decisions(console: Console, records: Iterable[DecisionRecord]) -> None:
+def _decisions(console: Console, records: Iterable[Record]) -> None:
     table = _table("VARIANT", "MODEL", "CURRENT", "READY", "TARGET", "ACTION", "WHY")
     for record in records:
         table.add_row(
-            Text(str(record.variant)),
-            Text(record.model_id),
-            Text(_count(record.current)),
-            Text(_count(record.ready)),
-            Text(_count(record.target)),
-            Text(str(record.action), style=COLOURS[record.action]),
-            Text(record.message),
+            Text(str(record.identity.key)),
+            Text(record.identity.model_id),
+            Text(_count(record.now.current)),
+            Text(_count(record.now.ready)),
+            Text(_count(record.target.replicas)),
+            Text(str(record.target.action), style=COLOURS[record.target.action]),
+            Text(record.why.message),
         )
     console.print(table, soft_wrap=False)
 
 
 def _stories(console: Console, decision: TickDecision) -> None:
     told: set[int] = set()
-    for record in decision.records:
-        console.print(Text(str(record.variant), style="bold"))
-        for line in lines(record, alternatives=False):
+    for one in decision.variants:
+        console.print(Text(str(one.key), style="bold"))
+        for line in (*lines(one.record, alternatives=False), *remarks(one)):
             console.print(f"  {line}")
     for record in decision.records:
-        if record.alternatives and id(record.alternatives) not in told:
-            told.add(id(record.alternatives))
-            console.print(Text(f"options for {record.model_id} in {record.variant.namespace}", style="bold"))
-            _alternatives(console, record.alternatives)
+        about, options = record.identity, record.why.alternatives
+        if options and id(options) not in told:
+            told.add(id(options))
+            console.print(Text(f"options for {about.model_id} in {about.key.namespace}", style="bold"))
+            _alternatives(console, options)
 
 
 def _alternatives(console: Console, options: Iterable[Alternative]) -> None:
@@ -110,12 +110,12 @@ def _alternatives(console: Console, options: Iterable[Alternative]) -> None:
 def _bindings(console: Console, decision: TickDecision, settings: FleetSettings, views: Sequence[BindingView]) -> None:
     by_key = {view.key: view for view in views}
     for binding in decision.bindings:
-        console.print(Text(str(binding.binding), style="bold"))
-        for line in binding_lines(binding, by_key[binding.binding], settings, decision.now):
+        console.print(Text(str(binding.key), style="bold"))
+        for line in binding_lines(binding, by_key[binding.key], settings, decision.now):
             console.print(f"  {line}")
         for record in binding.records:
             for line in lines(record):
-                console.print(f"  {record.variant_id}: {line}")
+                console.print(f"  {record.identity.variant_id}: {line}")
 
 
 def _settled(console: Console, first: TickDecision, settled: Settled) -> None:
@@ -154,16 +154,16 @@ def _settled(console: Console, first: TickDecision, settled: Settled) -> None:
         "ITL ms",
         "UTILISATION",
     )
-    then = {(r.variant, r.workload): r for r in _all(first)}
-    for record in _all(settled.last):
-        before, seen = then.get((record.variant, record.workload)), record.prediction
+    then = {(r.identity.key, r.now.workload): r for r in first.records}
+    for record in settled.last.records:
+        before, seen = then.get((record.identity.key, record.now.workload)), record.why.prediction
         summary.add_row(
-            Text(str(record.variant)),
-            Text(record.model_id),
-            Text(_count(before.current if before else None)),
-            Text(_count(before.target if before else None)),
-            Text(_count(record.target) if rests else _range(record, settled)),
-            Text("-" if record.target is None else f"{record.target * record.cost:g}"),
+            Text(str(record.identity.key)),
+            Text(record.identity.model_id),
+            Text(_count(before.now.current if before else None)),
+            Text(_count(before.target.replicas if before else None)),
+            Text(_count(record.target.replicas) if rests else _range(record, settled)),
+            Text("-" if record.target.replicas is None else f"{record.target.replicas * record.now.cost:g}"),
             Text(_number(seen.ttft if seen else None, 1)),
             Text(_number(seen.itl if seen else None, 2)),
             Text(_share(seen.utilisation if seen else None)),
@@ -171,20 +171,16 @@ def _settled(console: Console, first: TickDecision, settled: Settled) -> None:
     console.print(summary, soft_wrap=False)
 
 
-def _range(record: DecisionRecord, settled: Settled) -> str:
+def _range(record: Record, settled: Settled) -> str:
     """The fewest and the most replicas of the second half, where nothing came to rest."""
-    late = [m for m in settled.path if (m.object, m.workload) == (str(record.variant), str(record.workload))]
+    late = [m for m in settled.path if (m.object, m.workload) == (str(record.identity.key), str(record.now.workload))]
     seen = {m.after for m in late if m.seconds >= settled.looked_at / 2}
-    seen |= {record.target} if record.target is not None else set()
-    return _count(record.target) if len(seen) < 2 else f"{min(seen)} to {max(seen)}"
+    seen |= {record.target.replicas} if record.target.replicas is not None else set()
+    return _count(record.target.replicas) if len(seen) < 2 else f"{min(seen)} to {max(seen)}"
 
 
 def _shortened(path: Sequence[Move]) -> tuple[Sequence[Move], Sequence[Move]]:
     return path[: MOST_MOVES // 2], path[len(path) - MOST_MOVES // 2 :]
-
-
-def _all(decision: TickDecision) -> list[DecisionRecord]:
-    return [*decision.records, *(record for binding in decision.bindings for record in binding.records)]
 
 
 def _table(*titles: str) -> Table:

@@ -18,7 +18,7 @@ import pytest
 from deployments.demo.run import running
 from deployments.demo.scenario import NAMESPACE, Scenario
 from deployments.stack import PrefectStack
-from modelyard.autoscaling.live.collect import VARIANTS
+from modelyard.autoscaling.kinds import VARIANTS
 from modelyard.cluster import DEPLOYMENTS, LEASES, Cluster
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]

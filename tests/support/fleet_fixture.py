@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from modelyard.autoscaling.live.collect import VARIANTS
+from modelyard.autoscaling.kinds import VARIANTS
 from modelyard.autoscaling.live.settings import LoopSettings
 from modelyard.autoscaling.live.tick import Loop, Tick
 from modelyard.autoscaling.settings import FleetSettings

@@ -11,11 +11,10 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from modelyard.autoscaling.bindings.view import BindingView
-from modelyard.autoscaling.decision import Mode
 from modelyard.autoscaling.fleet import Fleet
 from modelyard.autoscaling.handling import ACTUATION, fleet_policy, variant_policy
 from modelyard.autoscaling.select import EXCLUDE_ANNOTATION, excluded_namespaces
-from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.settings import FleetSettings, Mode
 from modelyard.objects import Key, WorkloadId
 
 REASON = "ConflictingScaler"

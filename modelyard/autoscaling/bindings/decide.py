@@ -15,10 +15,24 @@ from modelyard.autoscaling.bindings.problems import INVALID, Problem, conflicts,
 from modelyard.autoscaling.bindings.shares import Choice, parse_choice
 from modelyard.autoscaling.bindings.total import Outcome, decide_total
 from modelyard.autoscaling.bindings.view import BindingView, TargetView
-from modelyard.autoscaling.decision import BindingDecision, DecisionRecord, Mode
+from modelyard.autoscaling.decision import (
+    Action,
+    BindingDecision,
+    Bounds,
+    Decision,
+    Identity,
+    Now,
+    Record,
+    Step,
+    Target,
+    Why,
+    Writes,
+)
 from modelyard.autoscaling.handling import ACTUATION, COMPATIBILITY, Policy, fleet_policy, variant_policy
-from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.kinds import BINDINGS
+from modelyard.autoscaling.settings import FleetSettings, Mode
 from modelyard.objects import Condition, Notice
+from modelyard.reconcile.plan import Subject
 
 CONFLICT = "TargetConflict"
 
@@ -69,14 +83,12 @@ def decide_binding(view: BindingView, settings: FleetSettings, now: float) -> Bi
         notices.append(Notice(problem.reason, problem.text, "Warning"))
     assert problem is not None
     memory = _followed(view, memory, {}, now)
+    text = f"{problem.text}; replicas are kept"
     records = tuple(
-        replace(
-            _record(view, target, how, target.current, False, problem.reason, f"{problem.text}; replicas are kept"),
-            publish=False,
-        )
+        _record(view, target, how, target.current, False, problem.reason, text, publish=False)
         for target in view.targets
     )
-    return _decision(view, records, "Stable", story.of_problem(view, problem.text, now), notices, memory, problem.text)
+    return _decision(view, records, story.of_problem(view, problem.text, now), notices, memory, problem.text)
 
 
 def _decided(
@@ -96,17 +108,13 @@ def _decided(
     else:
         outcome = Outcome(story.NOTHING_KNOWN, memory)
     metrics = story.metrics_story(view, policy.targets)
-    records: list[DecisionRecord] = []
+    records: list[Record] = []
     asked: dict[str, int] = {}
     for target in view.targets:
         record = _target_record(view, target, outcome, how, metrics)
         records.append(record)
-        if record.decided and record.target is not None:
-            asked[str(target.workload)] = record.target
-        if record.write is not None and record.current is not None:
-            reason = "ScaledUp" if record.write > record.current else "ScaledDown"
-            text = f"{target.workload}: {record.current} → {record.write}: {record.message}"
-            notices.append(Notice(reason, text))
+        if record.target.decided and record.target.replicas is not None:
+            asked[str(target.workload)] = record.target.replicas
     if metrics is not None and metrics[0] == "False" and metrics[1] == "MetricsUnavailable":
         notices.append(Notice("MetricsUnavailable", metrics[2], "Warning"))
     for target in view.targets:
@@ -117,12 +125,12 @@ def _decided(
     message = story.overall(view, outcome, records)
     told = story.of_outcome(view, bool(known), message, metrics, now)
     memory = _followed(view, outcome.memory, asked, now)
-    return _decision(view, tuple(records), "Panic" if panic else "Stable", told, notices, memory, message)
+    return _decision(view, tuple(records), told, notices, memory, message, panic)
 
 
 def _target_record(
     view: BindingView, target: TargetView, outcome: Outcome, how: Policy, metrics: story.Story | None
-) -> DecisionRecord:
+) -> Record:
     if target.current is None:
         return _record(view, target, how, None, False, "TargetInvalid", story.missing(target))
     key = str(target.workload)
@@ -135,9 +143,8 @@ def _target_record(
         return _record(view, target, how, kept, decided, reason, message)
     replicas = outcome.replicas[key]
     reason, message = story.of_target(view, target, outcome, replicas)
-    record = _record(view, target, how, replicas, True, reason, message)
-    write = replicas if how.mode is Mode.DIRECT and replicas != target.current else None
-    return replace(record, write=write, steps=story.steps(view, target, outcome, replicas))
+    steps = story.steps(view, target, outcome, replicas)
+    return _record(view, target, how, replicas, True, reason, message, steps)
 
 
 def _record(
@@ -148,30 +155,36 @@ def _record(
     decided: bool,
     reason: str,
     message: str,
-) -> DecisionRecord:
-    return DecisionRecord(
-        variant=view.key,
-        uid=view.uid,
-        generation=view.generation,
-        resource_version=view.resource_version,
-        model_id=target.name,
-        workload=target.workload,
-        current=target.current,
-        ready=target.ready,
-        reporting=sum(1 for instance in target.instances if instance),
-        desired_before=story.desired_before(view, target),
-        target=replicas,
-        action=story.direction(replicas, target.current),
-        decided=decided,
-        reason=reason,
-        message=message,
-        cost=target.cost,
-        gpus=target.gpus,
-        mode=how.mode,
-        publish=replicas is not None,
-        form="optimizer" if view.optimizer else "policy",
-        variant_id=target.name,
+    steps: tuple[Step, ...] | None = None,
+    publish: bool = True,
+) -> Record:
+    """``steps`` ``None``: nothing is to be written."""
+    writes = steps is not None and how.mode is Mode.DIRECT and replicas != target.current
+    return Record(
+        identity=Identity(
+            subject=_subject(view),
+            form="optimizer" if view.optimizer else "policy",
+            model_id=target.name,
+            variant_id=target.name,
+        ),
+        now=Now(
+            workload=target.workload,
+            current=target.current,
+            ready=target.ready,
+            reporting=sum(1 for instance in target.instances if instance),
+            desired=story.desired_before(view, target),
+            cost=target.cost,
+            gpus=target.gpus,
+        ),
+        target=Target(replicas=replicas, action=Action.of(replicas, target.current), decided=decided),
+        why=Why(reason=reason, message=message, steps=steps or ()),
+        bounds=Bounds(target.minimum, target.maximum, "minReplicas", "maxReplicas"),
+        writes=Writes(mode=how.mode, scale=replicas if writes else None, publish=publish and replicas is not None),
     )
+
+
+def _subject(view: BindingView) -> Subject:
+    return Subject(BINDINGS, view.key, view.uid, view.generation, view.resource_version)
 
 
 def _about(view: BindingView, memory: BindingMemory) -> BindingMemory:
@@ -224,24 +237,19 @@ def _followed(view: BindingView, memory: BindingMemory, wanted: Mapping[str, int
 
 def _decision(
     view: BindingView,
-    records: tuple[DecisionRecord, ...],
-    mode: str,
+    records: tuple[Record, ...],
     conditions: tuple[Condition, ...],
     notices: list[Notice],
     memory: BindingMemory,
     message: str,
+    panic: bool = False,
 ) -> BindingDecision:
-    return BindingDecision(
-        binding=view.key,
-        uid=view.uid,
-        generation=view.generation,
-        resource_version=view.resource_version,
+    return Decision(
+        subject=_subject(view),
         records=records,
-        mode=mode,
+        memory=memory,
         conditions=conditions,
         notices=tuple(notices),
-        memory=memory,
         message=message,
-        units=tuple(story.unit(record, mode, memory) for record in records),
-        totals=story.totals(records, mode),
+        panic=panic,
     )

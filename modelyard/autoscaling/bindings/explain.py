@@ -11,8 +11,9 @@ from modelyard.autoscaling.bindings import windows
 from modelyard.autoscaling.bindings.behaviour import clock
 from modelyard.autoscaling.bindings.memory import History
 from modelyard.autoscaling.bindings.view import BindingView
-from modelyard.autoscaling.decision import BindingDecision, Mode
-from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.decision import BindingDecision
+from modelyard.autoscaling.explain import remarks
+from modelyard.autoscaling.settings import FleetSettings, Mode
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ def blocks(decision: BindingDecision, view: BindingView, settings: FleetSettings
     Empty when its next change waits for the metrics alone.
     """
     policy, memory = view.policy, decision.memory
-    if policy is None or not any(record.decided for record in decision.records):
+    if policy is None or not any(record.target.decided for record in decision.records):
         return ()
     rules, tick = policy.behaviour, settings.tick
     recommended, corrected = memory.recommended.newest, memory.corrected.newest
@@ -63,7 +64,7 @@ def blocks(decision: BindingDecision, view: BindingView, settings: FleetSettings
             limits = _limits(rules.up.instances, rules.up.percent, period)
             text = f"panic: at most {rules.panic.percent} % per {period:g} s" if panic else f"rate limit: {limits}"
             found.append(Block("RateLimited", "up", freed, text))
-    reasons = {record.reason for record in decision.records}
+    reasons = {record.why.reason for record in decision.records}
     for code, direction, text in (("AtMaximum", "up", "maxReplicas"), ("AtMinimum", "down", "minReplicas")):
         if code in reasons:
             found.append(Block(code, direction, None, text))
@@ -97,8 +98,9 @@ def _freed(history: History, period: float, now: float, highest: bool) -> float 
 
 def binding_lines(decision: BindingDecision, view: BindingView, settings: FleetSettings, now: float) -> list[str]:
     """What concerns the binding as a whole: mode, message, what blocks the next change and until when, conditions."""
-    told = [f"mode {decision.mode}; policy {view.key.namespace}/{view.policy_name}: {decision.message}"]
-    if any(record.mode is Mode.SIGNAL for record in decision.records):
+    mode = "Panic" if decision.panic else "Stable"
+    told = [f"mode {mode}; policy {view.key.namespace}/{view.policy_name}: {decision.message}"]
+    if any(record.writes.mode is Mode.SIGNAL for record in decision.records):
         told.append("actuation signal: another scaler acts on the published replicas")
     held = blocks(decision, view, settings, now)
     for block in held:
@@ -106,10 +108,6 @@ def binding_lines(decision: BindingDecision, view: BindingView, settings: FleetS
             f"until {clock(block.until)}" if block.until is not None else "for as long as the binding stays as it is"
         )
         told.append(f"next scale-{block.direction} is held back {until} ({block.code}): {block.text}")
-    if not held and any(record.decided for record in decision.records):
+    if not held and any(record.target.decided for record in decision.records):
         told.append("next change: in any tick, as soon as the metrics ask for it")
-    told += [
-        f"condition {c.type}={c.status} ({c.reason}): {c.message}" for c in decision.conditions if c.status != "True"
-    ]
-    told += [f"{notice.kind} {notice.reason}: {notice.message}" for notice in decision.notices]
-    return told
+    return [*told, *remarks(decision)]

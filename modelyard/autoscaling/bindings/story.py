@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from modelyard.autoscaling import conditions
-from modelyard.autoscaling.bindings.memory import BindingMemory
 from modelyard.autoscaling.bindings.recommend import Recommendation
 from modelyard.autoscaling.bindings.total import Outcome
 from modelyard.autoscaling.bindings.view import BindingView, TargetView
-from modelyard.autoscaling.decision import Action, DecisionRecord, Step
+from modelyard.autoscaling.decision import BindingDecision, Record, Step
 from modelyard.objects import Condition
 
 Story = tuple[str, str, str]
@@ -24,13 +23,6 @@ METRICS_AVAILABLE = "MetricsAvailable"
 
 NOTHING_KNOWN = Recommendation(None, (), "no target could be read")
 _SHOWN = 3
-
-
-def direction(replicas: int | None, current: int | None) -> Action:
-    """What a target means relative to the current replicas; none when one of the two is not known."""
-    if replicas is None or current is None or replicas == current:
-        return Action.NONE
-    return Action.UP if replicas > current else Action.DOWN
 
 
 def missing(target: TargetView) -> str:
@@ -136,17 +128,19 @@ def steps(view: BindingView, target: TargetView, outcome: Outcome, replicas: int
     return tuple(told)
 
 
-def overall(view: BindingView, outcome: Outcome, records: Sequence[DecisionRecord]) -> str:
+def overall(view: BindingView, outcome: Outcome, records: Sequence[Record]) -> str:
     """The decision about the whole binding in one sentence."""
-    numbers = ", ".join(
-        f"{record.variant_id} {'?' if record.current is None else record.current}"
-        + (f" → {record.target}" if record.target != record.current and record.target is not None else "")
-        for record in records
-    )
+
+    def moves(record: Record) -> str:
+        current, target = record.now.current, record.target.replicas
+        arrow = "" if target in (None, current) else f" → {target}"
+        return f"{record.identity.variant_id} {'?' if current is None else current}{arrow}"
+
+    numbers = ", ".join(moves(record) for record in records)
     if outcome.correction is not None:
         why = "; ".join([*_parts(view, outcome), *dict.fromkeys(outcome.held.values())])
     else:
-        why = records[0].message if records else outcome.recommendation.why
+        why = records[0].why.message if records else outcome.recommendation.why
     return f"{numbers}: {why}"
 
 
@@ -184,27 +178,39 @@ def desired_before(view: BindingView, target: TargetView) -> int | None:
     return None
 
 
-def unit(record: DecisionRecord, mode: str, memory: BindingMemory) -> dict[str, object]:
-    """One target for the status; ``lastScaleTime`` in epoch seconds, set by changes seen at the workload only."""
-    found: dict[str, object] = {"name": record.variant_id}
-    if record.current is not None:
-        found["currentReplicas"] = record.current
-    if record.target is not None:
-        found["desiredReplicas"] = record.target
-    found["mode"] = mode
-    scaled_at = memory.scaled_at.get(str(record.workload))
-    if scaled_at is not None:
-        found["lastScaleTime"] = scaled_at
-    return found
+def units(decision: BindingDecision) -> list[dict[str, object]]:
+    """What the status shows of each target; what is not known is left out.
+
+    ``lastScaleTime`` is in epoch seconds, set by changes seen at the workload only.
+    """
+    return [
+        {
+            name: value
+            for name, value in (
+                ("name", record.identity.variant_id),
+                ("currentReplicas", record.now.current),
+                ("desiredReplicas", record.target.replicas),
+                ("mode", _mode(decision)),
+                ("lastScaleTime", decision.memory.scaled_at.get(str(record.now.workload))),
+            )
+            if value is not None
+        }
+        for record in decision.records
+    ]
 
 
-def totals(records: Sequence[DecisionRecord], mode: str) -> dict[str, object]:
+def totals(decision: BindingDecision) -> dict[str, object]:
     """What the status shows of all targets together."""
-    found: dict[str, object] = {"targets": ", ".join(str(record.variant_id) for record in records), "mode": mode}
-    current = [record.current for record in records if record.current is not None]
-    wanted = [record.target for record in records if record.target is not None]
+    names = ", ".join(str(record.identity.variant_id) for record in decision.records)
+    found: dict[str, object] = {"targets": names, "mode": _mode(decision)}
+    current = [record.now.current for record in decision.records if record.now.current is not None]
+    wanted = [record.target.replicas for record in decision.records if record.target.replicas is not None]
     if current:
         found["currentReplicas"] = sum(current)
     if wanted:
         found["desiredReplicas"] = sum(wanted)
     return found
+
+
+def _mode(decision: BindingDecision) -> str:
+    return "Panic" if decision.panic else "Stable"

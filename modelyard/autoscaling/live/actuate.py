@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from modelyard.autoscaling.decision import DecisionRecord, TickDecision
+from modelyard.autoscaling.decision import Record, TickDecision, VariantDecision
 from modelyard.autoscaling.fleet import Fleet, Variant
-from modelyard.autoscaling.live.collect import VARIANTS
+from modelyard.autoscaling.kinds import VARIANTS
 from modelyard.autoscaling.live.prediction import ANNOTATION as PREDICTION
 from modelyard.autoscaling.live.prediction import prediction_text
 from modelyard.autoscaling.live.status import allocation_body, needs_write, status_patch
@@ -75,18 +75,18 @@ async def actuate(
     variants = {variant.key: variant for variant in fleet.variants}
     gate = asyncio.Semaphore(CONCURRENCY)
 
-    async def one(record: DecisionRecord) -> None:
-        variant = variants[record.variant]
+    async def one(decision: VariantDecision) -> None:
+        variant = variants[decision.key]
         async with gate:
             fence.check()
             try:
-                await _carry_out(cluster, fleet, variant, record, fence, refresh, outcome)
+                await _carry_out(cluster, fleet, variant, decision, fence, refresh, outcome)
             except ClusterError as error:
-                outcome.errors[record.variant] = str(error)
-                log.warning("%s: %s", record.variant, error)
+                outcome.errors[decision.key] = str(error)
+                log.warning("%s: %s", decision.key, error)
 
-    todo = [record for record in decision.records if _has_work(record, variants[record.variant], fleet.now, refresh)]
-    tasks = [asyncio.create_task(one(record)) for record in todo]
+    todo = [each for each in decision.variants if _has_work(each, variants[each.key], fleet.now, refresh)]
+    tasks = [asyncio.create_task(one(each)) for each in todo]
     try:
         await asyncio.gather(*tasks)
     finally:
@@ -95,62 +95,63 @@ async def actuate(
     return outcome
 
 
-def _has_work(record: DecisionRecord, variant: Variant, now: float, refresh: float) -> bool:
+def _has_work(decision: VariantDecision, variant: Variant, now: float, refresh: float) -> bool:
     return (
-        record.write is not None
-        or bool(_annotations(record, variant, to_remember(record)))
-        or needs_write(record, variant, now, refresh)
+        decision.record.writes.scale is not None
+        or bool(_annotations(decision, variant, to_remember(decision)))
+        or needs_write(decision, variant, now, refresh)
     )
 
 
-def _annotations(record: DecisionRecord, variant: Variant, memory: VariantMemory) -> dict[str, str | None]:
+def _annotations(decision: VariantDecision, variant: Variant, memory: VariantMemory) -> dict[str, str | None]:
     """What of ours in the annotations has to change; ``None`` removes one."""
     changed: dict[str, str | None] = {}
     if memory != variant.memory:
         text = render_memory(memory)
         changed[ANNOTATION] = text if text != "{}" else None
-    prediction = prediction_text(record, variant.annotations)
+    prediction = prediction_text(decision.record, variant.annotations)
     if prediction != variant.annotations.get(PREDICTION):
         changed[PREDICTION] = prediction
     return changed
 
 
-def to_remember(record: DecisionRecord) -> VariantMemory:
+def to_remember(decision: VariantDecision) -> VariantMemory:
     """The memory to keep; it also tells the exporter whether this variant may have a gauge."""
-    if record.memory.hidden is not record.publish:
-        return record.memory
-    return record.memory.model_copy(update={"hidden": not record.publish})
+    if decision.memory.hidden is not decision.record.writes.publish:
+        return decision.memory
+    return decision.memory.model_copy(update={"hidden": not decision.record.writes.publish})
 
 
 async def _carry_out(
     cluster: Cluster,
     fleet: Fleet,
     variant: Variant,
-    record: DecisionRecord,
+    decision: VariantDecision,
     fence: Fence,
     refresh: float,
     outcome: Outcome,
 ) -> None:
-    memory = to_remember(record)
-    status_due = needs_write(record, variant, fleet.now, refresh)
+    memory = to_remember(decision)
+    status_due = needs_write(decision, variant, fleet.now, refresh)
     # The memory says whose desired count the status holds. A new workload's must not be remembered before the old
     # one's count is gone from the status: a kill in between would have a successor carry out the old count on it.
     adopts = variant.memory.workload_uid not in ("", memory.workload_uid)
     current: dict[str, Any] | None = None
-    if adopts and status_due and not await _write_status(cluster, variant, record, None, fleet.now, fence, outcome):
+    if adopts and status_due and not await _write_status(cluster, variant, decision, None, fleet.now, fence, outcome):
         return
-    if annotations := _annotations(record, variant, memory):
+    if annotations := _annotations(decision, variant, memory):
         current = await _remember(cluster, variant, annotations, fence, outcome)
         if current is None:
             return
     if (
         status_due
         and not adopts
-        and not await _write_status(cluster, variant, record, current, fleet.now, fence, outcome)
+        and not await _write_status(cluster, variant, decision, current, fleet.now, fence, outcome)
     ):
         return
-    if record.write is not None and record.workload is not None:
-        await _scale(cluster, fleet, record, record.workload, fence, outcome)
+    record = decision.record
+    if record.writes.scale is not None and record.now.workload is not None:
+        await _scale(cluster, fleet, record, record.now.workload, fence, outcome)
 
 
 async def _remember(
@@ -178,7 +179,7 @@ def is_gone(error: ClusterError) -> bool:
 async def _write_status(
     cluster: Cluster,
     variant: Variant,
-    record: DecisionRecord,
+    decision: VariantDecision,
     current: dict[str, Any] | None,
     now: float,
     fence: Fence,
@@ -190,14 +191,14 @@ async def _write_status(
     def change(current: dict[str, Any]) -> dict[str, Any] | None:
         fence.check()
         metadata = current["metadata"]
-        if metadata["uid"] != record.uid:
+        if metadata["uid"] != decision.subject.uid:
             superseded.append("replaced by a new object of the same name")
-        elif int(metadata.get("generation") or 0) != record.generation:
+        elif int(metadata.get("generation") or 0) != decision.subject.generation:
             superseded.append("its spec was edited meanwhile")
         elif metadata.get("deletionTimestamp"):
             superseded.append("it is being deleted")
         else:
-            return status_patch(record, (current.get("status") or {}).get("conditions") or [], now)
+            return status_patch(decision, (current.get("status") or {}).get("conditions") or [], now)
         return None
 
     name, namespace = variant.key.name, variant.key.namespace
@@ -209,7 +210,7 @@ async def _write_status(
         # Somebody writes this status faster than we can read it. The allocation is ours alone, so it may be written
         # without a resource version; the conditions, which are shared, wait for a quieter moment.
         log.warning("%s: status is being rewritten constantly; writing the allocation alone", variant.key)
-        body = {"metadata": {"uid": record.uid}, "status": allocation_body(record, now)}
+        body = {"metadata": {"uid": decision.subject.uid}, "status": allocation_body(decision.record, now)}
         try:
             await cluster.merge_patch(VARIANTS, name, body, namespace, subresource="status", timeout=fence.check())
         except (NotFound, Conflict):
@@ -222,31 +223,31 @@ async def _write_status(
 
 
 async def _scale(
-    cluster: Cluster, fleet: Fleet, record: DecisionRecord, workload: WorkloadId, fence: Fence, outcome: Outcome
+    cluster: Cluster, fleet: Fleet, record: Record, workload: WorkloadId, fence: Fence, outcome: Outcome
 ) -> None:
-    assert record.write is not None
+    assert record.writes.scale is not None
     kind = await resource_of(cluster, workload)
     seen = fleet.workloads[workload].spec_replicas
     name, namespace = workload.name, workload.namespace
     try:
         scale = await cluster.read_scale(kind, name, namespace, timeout=fence.check())
-        if scale.replicas == record.write:
+        if scale.replicas == record.writes.scale:
             return
         if scale.replicas != (1 if seen is None else seen):
-            outcome.skipped[record.variant] = (
+            outcome.skipped[record.identity.key] = (
                 f"{workload} went from {seen} to {scale.replicas} replicas meanwhile; the next tick decides anew"
             )
             return
         await cluster.write_scale(
-            kind, name, namespace, record.write, resource_version=scale.resource_version, timeout=fence.check()
+            kind, name, namespace, record.writes.scale, resource_version=scale.resource_version, timeout=fence.check()
         )
     except NotFound:
-        outcome.skipped[record.variant] = f"{workload} was deleted meanwhile"
+        outcome.skipped[record.identity.key] = f"{workload} was deleted meanwhile"
         return
     except Conflict:
-        outcome.skipped[record.variant] = f"{workload} was changed meanwhile; the next tick decides anew"
+        outcome.skipped[record.identity.key] = f"{workload} was changed meanwhile; the next tick decides anew"
         return
-    outcome.scaled[record.variant] = (scale.replicas, record.write)
+    outcome.scaled[record.identity.key] = (scale.replicas, record.writes.scale)
 
 
 async def resource_of(cluster: Cluster, workload: WorkloadId) -> ResourceType:

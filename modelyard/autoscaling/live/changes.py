@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 from modelyard.autoscaling.bindings.memory import ANNOTATION as POLICY_ANNOTATION
-from modelyard.autoscaling.live.bindings.objects import BINDINGS, POLICIES
-from modelyard.autoscaling.live.collect import VARIANTS
+from modelyard.autoscaling.kinds import BINDINGS, POLICIES, VARIANTS
 from modelyard.autoscaling.live.prediction import ANNOTATION as PREDICTION
 from modelyard.autoscaling.variants.memory import ANNOTATION
 from modelyard.cluster import Cluster, ClusterError, ResourceType, UnknownKind

@@ -19,6 +19,7 @@ from typing import Any
 
 from modelyard.autoscaling.config_maps import saturation_names
 from modelyard.autoscaling.fleet import Consumer, Fleet, Variant
+from modelyard.autoscaling.kinds import VARIANTS
 from modelyard.autoscaling.live import observe
 from modelyard.autoscaling.live.demands import (
     at_zero,
@@ -54,11 +55,9 @@ from modelyard.metrics.signals import LastSeen, read_signals
 from modelyard.metrics.values import Signals
 from modelyard.metrics.wake import ANNOTATION, read_expressions
 from modelyard.objects import Key, Namespace, Node, OwnerRef, Pod, Workload, WorkloadId, parse
-from modelyard.resources import VariantAutoscaling
 
 log = logging.getLogger(__name__)
 
-VARIANTS = ResourceType.of_resource(VariantAutoscaling)
 LISTED = {("apps", "Deployment"), ("apps", "StatefulSet"), ("leaderworkerset.x-k8s.io", "LeaderWorkerSet")}
 
 

@@ -13,11 +13,11 @@ from contextlib import aclosing
 from typing import Any, TypeVar
 
 from modelyard.autoscaling.fleet import Variant
+from modelyard.autoscaling.kinds import BINDINGS, VARIANTS
 from modelyard.autoscaling.live import observe
 from modelyard.autoscaling.live.actuate import resource_of
 from modelyard.autoscaling.live.bindings.gauges import Gauges, gauges_of
-from modelyard.autoscaling.live.bindings.objects import BINDINGS
-from modelyard.autoscaling.live.collect import LISTED, VARIANTS
+from modelyard.autoscaling.live.collect import LISTED
 from modelyard.autoscaling.select import EXCLUDE_ANNOTATION, INSTANCE_LABEL
 from modelyard.cluster import NAMESPACES, Cluster, ClusterError, ResourceType, Unavailable, UnknownKind
 from modelyard.objects import Key, WorkloadId, parse

@@ -11,7 +11,7 @@ import json
 import math
 from collections.abc import Mapping
 
-from modelyard.autoscaling.decision import DecisionRecord
+from modelyard.autoscaling.decision import Record
 
 ANNOTATION = "modelyard.dev/prediction"
 NOTICEABLE = 0.1
@@ -29,11 +29,11 @@ def read_prediction(annotations: Mapping[str, str]) -> dict[str, float]:
     return {name: float(values[name]) for name in ("ttft", "itl") if _sane(values.get(name))}
 
 
-def prediction_text(record: DecisionRecord, annotations: Mapping[str, str]) -> str | None:
+def prediction_text(record: Record, annotations: Mapping[str, str]) -> str | None:
     """The annotation the record asks for: the stored text while it is near enough, ``None`` when there is none."""
     stored = read_prediction(annotations)
-    told = record.prediction
-    if told is None or record.form != "slo":
+    told = record.why.prediction
+    if told is None or record.identity.form != "slo":
         return None
     fresh = {name: round(value, 3) for name in ("ttft", "itl") if _sane(value := getattr(told, name))}
     if not fresh:

@@ -10,11 +10,11 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from modelyard.autoscaling.decision import Action, DecisionRecord, TickDecision
+from modelyard.autoscaling.decision import Action, Record, TickDecision
 from modelyard.autoscaling.explain import row
 from modelyard.autoscaling.fleet import Fleet
+from modelyard.autoscaling.kinds import VARIANTS
 from modelyard.autoscaling.live.actuate import Outcome
-from modelyard.autoscaling.live.collect import VARIANTS
 from modelyard.cluster import Cluster
 from modelyard.objects import Key, Notice
 
@@ -43,14 +43,14 @@ class Said:
         return True
 
 
-def scaling_notice(record: DecisionRecord, outcome: Outcome) -> Notice | None:
+def scaling_notice(record: Record, outcome: Outcome) -> Notice | None:
     """The Event of a new decision or of an actual change of the workload."""
-    moved = outcome.scaled.get(record.variant)
+    moved, target, why = outcome.scaled.get(record.identity.key), record.target, record.why.message
     if moved:
-        return Notice("ScaledUp" if moved[1] > moved[0] else "ScaledDown", f"{moved[0]} → {moved[1]}: {record.message}")
-    if record.decided and record.target != record.desired_before and record.action is not Action.NONE:
-        reason = "ScaleUpWanted" if record.action is Action.UP else "ScaleDownWanted"
-        return Notice(reason, f"{record.current} → {record.target}: {record.message}")
+        return Notice("ScaledUp" if moved[1] > moved[0] else "ScaledDown", f"{moved[0]} → {moved[1]}: {why}")
+    if target.decided and target.replicas != record.now.desired and target.action is not Action.NONE:
+        reason = "ScaleUpWanted" if target.action is Action.UP else "ScaleDownWanted"
+        return Notice(reason, f"{record.now.current} → {target.replicas}: {why}")
     return None
 
 
@@ -60,20 +60,20 @@ async def report(
     """Send the Events; return one table row per variant. Never raises for an Event that could not be stored."""
     variants = {variant.key: variant for variant in fleet.variants}
     events: list[tuple[Key, str, str, Notice]] = []
-    for record in decision.records:
-        variant = variants[record.variant]
-        notices = list(record.notices)
+    for one in decision.variants:
+        record, variant = one.record, variants[one.key]
+        notices = list(one.notices)
         if told := scaling_notice(record, outcome):
             notices.append(told)
         if variant.memory_problem:
             notices.append(Notice("StateUnreadable", variant.memory_problem, "Warning"))
-        for failure in (outcome.skipped.get(record.variant), outcome.errors.get(record.variant)):
+        for failure in (outcome.skipped.get(one.key), outcome.errors.get(one.key)):
             if failure:
                 notices.append(Notice("ActuationDelayed", failure, "Warning"))
         events += [
-            (record.variant, VARIANTS.kind, variant.uid, notice)
+            (one.key, VARIANTS.kind, variant.uid, notice)
             for notice in notices
-            if notice is told or said.is_new(str(record.variant), notice, fleet.now)
+            if notice is told or said.is_new(str(one.key), notice, fleet.now)
         ]
     for about, notice in decision.notices:
         if said.is_new(about, notice, fleet.now):
@@ -95,4 +95,4 @@ async def report(
             await cluster.record_event(regarding, notice.reason, notice.message, kind=notice.kind)
 
     await asyncio.gather(*(send(*event) for event in events))
-    return [row(record) for record in decision.records]
+    return [row(one.record) for one in decision.variants]

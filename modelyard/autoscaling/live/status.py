@@ -1,4 +1,4 @@
-"""From a decision record to the status a VariantAutoscaling should have, and whether that is worth a write.
+"""From a decision to the status a VariantAutoscaling should have, and whether that is worth a write.
 
 Pure.
 """
@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from modelyard.autoscaling.decision import CurrentAllocation, DecisionRecord
+from modelyard.autoscaling.decision import CurrentAllocation, Record, VariantDecision
 from modelyard.autoscaling.fleet import Variant
 from modelyard.objects import Condition
 
@@ -40,23 +40,23 @@ def condition_body(condition: Condition, now: float) -> dict[str, Any]:
     return body
 
 
-def allocation_body(record: DecisionRecord, now: float) -> dict[str, Any]:
+def allocation_body(record: Record, now: float) -> dict[str, Any]:
     """The parts of the status that only this loop writes, each complete or absent, as a merge patch.
 
     ``None`` takes away what an object still has from its time in SLO form.
     """
     body: dict[str, Any] = {}
-    if record.target is not None:
+    if record.target.replicas is not None:
         body["desiredOptimizedAlloc"] = {
             "lastRunTime": timestamp(now),
-            "variantID": record.variant_id,
-            "accelerator": record.accelerator or "unresolved",
-            "numReplicas": record.target,
+            "variantID": record.identity.variant_id,
+            "accelerator": record.now.accelerator or "unresolved",
+            "numReplicas": record.target.replicas,
         }
-    if record.current_alloc is not None or record.form != "slo":
-        body["currentAlloc"] = current_body(record.current_alloc)
-    if record.applied is not None:
-        body["actuation"] = {"applied": record.applied}
+    if record.now.allocation is not None or record.identity.form != "slo":
+        body["currentAlloc"] = current_body(record.now.allocation)
+    if record.writes.applied is not None:
+        body["actuation"] = {"applied": record.writes.applied}
     return body
 
 
@@ -73,36 +73,37 @@ def current_body(current: CurrentAllocation | None) -> dict[str, Any] | None:
     }
 
 
-def status_patch(record: DecisionRecord, existing: Sequence[Mapping[str, Any]], now: float) -> dict[str, Any]:
+def status_patch(decision: VariantDecision, existing: Sequence[Mapping[str, Any]], now: float) -> dict[str, Any]:
     """A merge patch for the status: our allocation, our conditions merged with those of others in ``existing``."""
-    fresh = {condition.type: condition_body(condition, now) for condition in record.conditions}
+    fresh = {condition.type: condition_body(condition, now) for condition in decision.conditions}
     merged = [
         fresh.pop(item["type"], dict(item))
         for item in existing
         if item.get("type") and (item["type"] in fresh or item["type"] not in TRANSIENT)
     ]
-    return {**allocation_body(record, now), "conditions": [*merged, *fresh.values()]}
+    return {**allocation_body(decision.record, now), "conditions": [*merged, *fresh.values()]}
 
 
-def needs_write(record: DecisionRecord, variant: Variant, now: float, refresh: float) -> bool:
-    """Whether the stored status differs from the record enough to be written.
+def needs_write(decision: VariantDecision, variant: Variant, now: float, refresh: float) -> bool:
+    """Whether the stored status differs from the decision enough to be written.
 
     A changed number, state or reason is written at once; a changed message text, or nothing at all, only after a
     while (``refresh`` seconds), so that a quiet fleet costs the API server nothing.
     """
-    if record.target is not None and (
-        variant.status_replicas != record.target or variant.status_accelerator != (record.accelerator or "unresolved")
+    record, target = decision.record, decision.record.target.replicas
+    if target is not None and (
+        variant.status_replicas != target or variant.status_accelerator != (record.now.accelerator or "unresolved")
     ):
         return True
-    if record.applied is not None and variant.applied != record.applied:
+    if record.writes.applied is not None and variant.applied != record.writes.applied:
         return True
     if _current_differs(record, variant):
         return True
     stored = {condition.type: condition for condition in variant.conditions}
     texts_differ = False
-    if TRANSIENT & stored.keys() - {condition.type for condition in record.conditions}:
+    if TRANSIENT & stored.keys() - {condition.type for condition in decision.conditions}:
         return True
-    for condition in record.conditions:
+    for condition in decision.conditions:
         known = stored.get(condition.type)
         if (
             known is None
@@ -112,15 +113,15 @@ def needs_write(record: DecisionRecord, variant: Variant, now: float, refresh: f
         ):
             return True
         texts_differ = texts_differ or known.message != condition.message
-    if record.target is None:
+    if target is None:
         return texts_differ
     age = now - (variant.last_run or 0.0)
     return age >= refresh or (texts_differ and age >= refresh / QUIET_SHARE)
 
 
-def _current_differs(record: DecisionRecord, variant: Variant) -> bool:
+def _current_differs(record: Record, variant: Variant) -> bool:
     """Whether ``currentAlloc`` says something else than it should; one that is not known now stays as it is."""
-    if record.current_alloc is None and record.form == "slo":
+    if record.now.allocation is None and record.identity.form == "slo":
         return False
     stored = None if variant.status_current is None else dict(variant.status_current)
-    return stored != current_body(record.current_alloc)
+    return stored != current_body(record.now.allocation)

@@ -25,7 +25,6 @@ from modelyard.autoscaling.live.bindings.actuate import BindingOutcome, actuate_
 from modelyard.autoscaling.live.bindings.collect import list_bindings, observe_bindings
 from modelyard.autoscaling.live.bindings.report import changes as binding_changes
 from modelyard.autoscaling.live.bindings.report import report_bindings
-from modelyard.autoscaling.live.bindings.report import rows as binding_rows
 from modelyard.autoscaling.live.bindings.state import PolicyState
 from modelyard.autoscaling.live.bindings.wake import BindingWakes
 from modelyard.autoscaling.live.changes import ChangeWatch
@@ -166,10 +165,10 @@ class Loop:
         """Decide for every variant into ``tick.decision``. Pure, no I/O."""
         assert tick.fleet is not None, "collect comes first"
         tick.decision = decide(tick.fleet, self.policy)
-        records = [*tick.decision.records, *(r for binding in tick.decision.bindings for r in binding.records)]
+        records = tick.decision.records
         return {
-            "actions": dict(Counter(str(record.action) for record in records)),
-            "undecided": sum(1 for record in records if not record.decided),
+            "actions": dict(Counter(str(record.target.action) for record in records)),
+            "undecided": sum(1 for record in records if not record.target.decided),
             "errors": list(tick.decision.errors[:20]),
         }
 
@@ -196,13 +195,12 @@ class Loop:
         """Send Events of what changed; return the rows of the tick's table under ``"rows"``."""
         fleet, decision = _decided(tick)
         if self.policy.dry_run:
-            records = [row(record) for record in decision.records]
-            return {"rows": [*records, *binding_rows(decision.bindings)], "changes": []}
+            return {"rows": [row(record) for record in decision.records], "changes": []}
         rows = await report(self.cluster, fleet, decision, tick.outcome, self._said)
         rows += await report_bindings(
             self.cluster, fleet.bindings, decision.bindings, tick.bindings, self._said, decision.now
         )
-        why = {record.variant: record for record in decision.records if record.variant in tick.outcome.scaled}
+        why = {one.key: one.record.why for one in decision.variants}
         changes = [
             {
                 "variant": str(key),

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from modelyard.autoscaling.config_maps import saturation_names
 from modelyard.autoscaling.fleet import Consumer, Fleet
+from modelyard.autoscaling.kinds import BINDINGS, POLICIES, VARIANTS
 from modelyard.autoscaling.live import observe
 from modelyard.autoscaling.live.bindings import objects
 from modelyard.autoscaling.live.demands import class_references, workload_of
@@ -52,13 +53,13 @@ def fleet_from_files(
     def every(kind: str, read: Callable[[Mapping[str, Any]], _T]) -> list[_T]:
         return [_read(manifest, read) for manifest in by_kind[kind]]
 
-    variants = every("VariantAutoscaling", observe.variant)
+    variants = every(VARIANTS.kind, observe.variant)
     workloads: dict[WorkloadId, Workload] = {}
     for kind, group in KNOWN.items():
         for manifest in by_kind[kind]:
             one = _read(manifest, partial(_workload, group=group, kind=kind))
             workloads[one.id] = one
-    specs = [spec for spec in every(objects.BINDINGS.kind, objects.binding) if is_ours(spec.view, settings)]
+    specs = [spec for spec in every(BINDINGS.kind, objects.binding) if is_ours(spec.view, settings)]
     targets = {target for v in variants if (target := workload_of(v))}
     targets |= {id_ for spec in specs for target in spec.targets for id_ in target.candidates}
     for target in sorted(targets):
@@ -98,7 +99,7 @@ def fleet_from_files(
             or manifest.key.namespace in classes.get(manifest.key.name, ())
         },
         signals=signals_of(snapshot, now),
-        bindings=measured(views_of(specs, every(objects.POLICIES.kind, objects.policy), workloads), snapshot.policies),
+        bindings=measured(views_of(specs, every(POLICIES.kind, objects.policy), workloads), snapshot.policies),
     )
 
 

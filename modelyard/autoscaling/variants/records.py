@@ -1,18 +1,31 @@
-"""Last stage: from the working states to decision records, with conditions, notices, memory and what to write."""
+"""Last stage: from the working states to decisions, with conditions, notices, memory and what to write."""
 
 from __future__ import annotations
 
 from modelyard.autoscaling import conditions
 from modelyard.autoscaling.accelerators import ACCELERATOR_LABEL, UNRESOLVED
-from modelyard.autoscaling.decision import Action, Alternative, DecisionRecord, Mode
+from modelyard.autoscaling.decision import (
+    Action,
+    Alternative,
+    Decision,
+    Identity,
+    Now,
+    Record,
+    Target,
+    VariantDecision,
+    Why,
+    Writes,
+)
+from modelyard.autoscaling.kinds import VARIANTS
+from modelyard.autoscaling.settings import Mode
 from modelyard.autoscaling.startup import learn_startup
 from modelyard.autoscaling.variants import health, regret, wake
-from modelyard.autoscaling.variants.arbitration import action
 from modelyard.autoscaling.variants.memory import SLOMemory, VariantMemory
 from modelyard.autoscaling.variants.slo import stories
 from modelyard.autoscaling.variants.slo.work import VariantWork
 from modelyard.autoscaling.variants.state import State, Story
 from modelyard.objects import Condition
+from modelyard.reconcile.plan import Subject
 
 _NOT_COUNTED = ("AtZero",)
 _TRACKED = ("transition_since", "transition_target", "relax_since", "partial_since")
@@ -20,53 +33,55 @@ _TRACKED = ("transition_since", "transition_target", "relax_since", "partial_sin
 
 def make_record(
     state: State, now: float, limiter: bool = False, alternatives: tuple[Alternative, ...] = ()
-) -> DecisionRecord:
-    """The record of one variant. ``limiter`` says whether GPUs were limited, ``alternatives`` are its group's."""
-    variant, workload, target = state.variant, state.workload, state.target
-    current = state.current
-    act = Action.NONE if target is None or current is None else action(target, current)
-    write = None
+) -> VariantDecision:
+    """The decision about one variant. ``limiter`` says whether GPUs were limited, ``alternatives`` are its group's."""
+    variant, workload, target, current = state.variant, state.workload, state.target, state.current
+    scale = None
     if state.decided and state.mode is Mode.DIRECT and workload is not None and target != state.spec:
-        write = target
+        scale = target
     publish = state.publish and target is not None
     changed = state.decided and target is not None and target != (current if state.desired is None else state.desired)
-    message = state.message
     applied, applied_message = _applied(state) if publish else (None, "")
-    return DecisionRecord(
-        variant.key,
-        variant.uid,
-        variant.generation,
-        variant.resource_version,
-        variant.model_id,
-        state.workload_id,
-        current,
-        state.ready,
-        len(state.units),
-        state.desired,
-        target,
-        act,
-        state.decided,
-        state.reason,
-        message,
-        state.accelerator,
-        variant.cost,
-        state.gpus,
-        state.mode,
-        write,
-        publish,
-        state.limited_by,
-        applied,
-        applied_message,
-        state.evidence,
-        state.steps,
-        _conditions(state, message, now, limiter),
-        state.notices,
-        _memory(state, changed, now),
-        variant.form,
-        variant.slo.variant_id if variant.slo is not None else None,
-        stories.current_allocation(state),
-        state.slo.prediction if state.slo is not None and state.decided else None,
-        alternatives if state.slo is not None and state.decided else (),
+    told = state.slo is not None and state.decided
+    subject = Subject(VARIANTS, variant.key, variant.uid, variant.generation, variant.resource_version)
+    record = Record(
+        identity=Identity(
+            subject=subject,
+            form=variant.form,
+            model_id=variant.model_id,
+            variant_id=variant.slo.variant_id if variant.slo is not None else None,
+        ),
+        now=Now(
+            workload=state.workload_id,
+            current=current,
+            ready=state.ready,
+            reporting=len(state.units),
+            desired=state.desired,
+            accelerator=state.accelerator,
+            cost=variant.cost,
+            gpus=state.gpus,
+            allocation=stories.current_allocation(state),
+        ),
+        target=Target(replicas=target, action=Action.of(target, current), decided=state.decided),
+        why=Why(
+            reason=state.reason,
+            message=state.message,
+            steps=state.steps,
+            limited_by=state.limited_by,
+            evidence=state.evidence,
+            prediction=state.slo.prediction if told and state.slo is not None else None,
+            alternatives=alternatives if told else (),
+        ),
+        bounds=state.bounds,
+        writes=Writes(mode=state.mode, scale=scale, publish=publish, applied=applied, applied_message=applied_message),
+    )
+    return Decision(
+        subject=subject,
+        records=(record,),
+        memory=_memory(state, changed, now),
+        conditions=_conditions(state, state.message, now, limiter),
+        notices=state.notices,
+        message=state.message,
     )
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from modelyard.autoscaling.bounds import UNBOUNDED, Bounds
-from modelyard.autoscaling.decision import Evidence, Mode, Step
+from modelyard.autoscaling.decision import UNBOUNDED, Bounds, Evidence, Step
 from modelyard.autoscaling.fleet import Consumer, Variant
 from modelyard.autoscaling.handling import Policy
+from modelyard.autoscaling.settings import Mode
 from modelyard.autoscaling.variants.memory import VariantMemory
 from modelyard.autoscaling.variants.saturation_config import Effective, Thresholds
 from modelyard.autoscaling.variants.slo.work import GroupWork, VariantWork

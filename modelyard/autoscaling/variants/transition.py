@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from modelyard.autoscaling.decision import Mode
-from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.settings import FleetSettings, Mode
 from modelyard.autoscaling.variants.replicas import unseen
 from modelyard.autoscaling.variants.state import State
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from math import isfinite
 
-from modelyard.autoscaling.decision import Mode, Step
-from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.decision import Step
+from modelyard.autoscaling.settings import FleetSettings, Mode
 from modelyard.autoscaling.variants.state import Group, State, Story
 from modelyard.autoscaling.variants.tokens.knowledge import arguments_of
 from modelyard.autoscaling.variants.transition import transition_limit

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field, replace
 from math import fsum
 
 from modelyard.autoscaling.bindings.shares import parse_choice
+from modelyard.autoscaling.bindings.story import units
 from modelyard.autoscaling.bindings.view import BindingView, TargetView
-from modelyard.autoscaling.decision import BindingDecision, DecisionRecord, Mode
-from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.decision import BindingDecision, Record
+from modelyard.autoscaling.settings import FleetSettings, Mode
 from modelyard.objects import Key
 
 
@@ -66,10 +67,10 @@ class _Binding:
             self.view,
             memory=decision.memory,
             conditions=decision.conditions,
-            status={**self.view.status, "units": list(decision.units)},
+            status={**self.view.status, "units": units(decision)},
         )
         for record in decision.records:
-            target = self._targets.get(str(record.workload))
+            target = self._targets.get(str(record.now.workload))
             wanted = _wanted(record)
             if target is not None and wanted is not None and wanted != target.current:
                 target.scale(wanted, now + self._startup(target.view))
@@ -109,8 +110,9 @@ class _Binding:
         }
 
 
-def _wanted(record: DecisionRecord) -> int | None:
-    return record.target if record.mode is Mode.SIGNAL and record.decided else record.write
+def _wanted(record: Record) -> int | None:
+    target, writes = record.target, record.writes
+    return target.replicas if writes.mode is Mode.SIGNAL and target.decided else writes.scale
 
 
 class BindingWorld:
@@ -126,8 +128,8 @@ class BindingWorld:
     def follow(self, decisions: Iterable[BindingDecision], now: float) -> None:
         """Remember what was decided, and scale the targets."""
         for decision in decisions:
-            if decision.binding in self._bindings:
-                self._bindings[decision.binding].follow(decision, now)
+            if decision.key in self._bindings:
+                self._bindings[decision.key].follow(decision, now)
 
     def starting(self, now: float) -> bool:
         """Whether instances are on their way."""

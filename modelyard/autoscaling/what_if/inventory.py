@@ -10,7 +10,7 @@ import yaml
 from modelyard.autoscaling.accelerators import ACCELERATOR_LABEL, PRODUCT_LABELS, UNRESOLVED, short_name
 from modelyard.autoscaling.config_maps import DEFAULT_ENTRY, find, read_document, saturation_names
 from modelyard.autoscaling.decide import decide
-from modelyard.autoscaling.decision import DecisionRecord
+from modelyard.autoscaling.decision import Record
 from modelyard.autoscaling.fleet import Fleet, Variant
 from modelyard.autoscaling.limiter import pool_of_node
 from modelyard.autoscaling.settings import FleetSettings
@@ -34,8 +34,8 @@ def with_capacity(
     other workloads hold, fragmentation and node selectors do not count. Replicas beyond it are gone. Accelerators that
     are not named have none beyond what is in use. Raises ``WhatIfError`` for one that no variant uses and no node has.
     """
-    found = {record.variant: record for record in decide(fleet, settings).records}
-    used = {key: r.accelerator for key, r in found.items() if r.accelerator and r.accelerator != UNRESOLVED}
+    found = {one.key: one.records[0] for one in decide(fleet, settings).variants}
+    used = {key: r.now.accelerator for key, r in found.items() if r.now.accelerator and r.now.accelerator != UNRESOLVED}
     pools: dict[str, str] = {}
     for name in used.values():
         pools.setdefault(short_name(name).upper(), short_name(name))
@@ -62,7 +62,7 @@ def with_capacity(
         accelerator = used.get(state.variant.key)
         if accelerator is None or state.workload is None or state.workload_id is None:
             continue
-        name, each = short_name(accelerator), found[state.variant.key].gpus
+        name, each = short_name(accelerator), found[state.variant.key].now.gpus
         workload = workloads[state.workload_id] = _workload(state.workload, each)
         vendors.setdefault(name, workload.gpu_resource)
         in_use[name] = in_use.get(name, 0) + (state.current or 0) * workload.gpus
@@ -90,7 +90,7 @@ def with_capacity(
 def _fitted(
     fleet: Fleet,
     settings: FleetSettings,
-    found: Mapping[Key, DecisionRecord],
+    found: Mapping[Key, Record],
     used: Mapping[Key, str],
     wanted: Mapping[str, int],
 ) -> tuple[Fleet, list[str]]:
@@ -100,9 +100,9 @@ def _fitted(
     workloads, gone = dict(fleet.workloads), set[Key]()
     for name, count in wanted.items():
         mine = [s for s in states if short_name(used.get(s.variant.key, "")) == name and s.workload_id is not None]
-        over = sum((s.current or 0) * found[s.variant.key].gpus for s in mine) - count
-        for state in sorted(mine, key=lambda s: (-found[s.variant.key].cost, s.variant.key)):
-            current, each = state.current or 0, found[state.variant.key].gpus
+        over = sum((s.current or 0) * found[s.variant.key].now.gpus for s in mine) - count
+        for state in sorted(mine, key=lambda s: (-found[s.variant.key].now.cost, s.variant.key)):
+            current, each = state.current or 0, found[state.variant.key].now.gpus
             fewer = min(current, max(0, -(-over // each)))
             if not fewer or state.workload is None or state.workload_id is None:
                 continue

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from modelyard.autoscaling.decide import decide
-from modelyard.autoscaling.decision import DecisionRecord, TickDecision
+from modelyard.autoscaling.decision import Record, TickDecision
 from modelyard.autoscaling.fleet import Fleet
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.variants.zero_config import retentions
@@ -74,7 +74,7 @@ def settle(
         if tick:
             world.advance()
         decision = decide(world.fleet(), settings)
-        now = {_name(record): (record.current, record.ready, record.target) for record in _records(decision)}
+        now = {_name(one): (one.now.current, one.now.ready, one.target.replicas) for one in decision.records}
         path += _moves(decision, before, decision.now - fleet.now)
         if tick and now != before:
             changed = decision.now
@@ -90,12 +90,8 @@ def settle(
     return Settled(end, changed - fleet.now, decision.now - fleet.now, tuple(path), decision)
 
 
-def _records(decision: TickDecision) -> list[DecisionRecord]:
-    return [*decision.records, *(record for binding in decision.bindings for record in binding.records)]
-
-
-def _name(record: DecisionRecord) -> tuple[str, str]:
-    return str(record.variant), str(record.workload)
+def _name(record: Record) -> tuple[str, str]:
+    return str(record.identity.key), str(record.now.workload)
 
 
 def _moves(
@@ -103,11 +99,12 @@ def _moves(
 ) -> list[Move]:
     """Targets that differ from the ones before; in the first tick, from what is there."""
     found = []
-    for record in _records(decision):
+    for record in decision.records:
         known = before.get(_name(record))
-        last = record.current if known is None or known[2] is None else known[2]
-        if record.target is not None and record.target != last:
-            found.append(Move(seconds, *_name(record), last, record.target, record.reason, record.message))
+        last = record.now.current if known is None or known[2] is None else known[2]
+        target, why = record.target.replicas, record.why
+        if target is not None and target != last:
+            found.append(Move(seconds, *_name(record), last, target, why.reason, why.message))
     return found
 
 

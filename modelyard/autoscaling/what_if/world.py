@@ -12,9 +12,9 @@ from dataclasses import replace
 from math import fsum, inf
 
 from modelyard.autoscaling.accelerators import short_name
-from modelyard.autoscaling.decision import DecisionRecord, Mode, TickDecision
+from modelyard.autoscaling.decision import TickDecision, VariantDecision
 from modelyard.autoscaling.fleet import Fleet, Variant
-from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.settings import FleetSettings, Mode
 from modelyard.autoscaling.what_if.bindings import BindingWorld
 from modelyard.autoscaling.what_if.deployed import Deployed, Model
 from modelyard.autoscaling.what_if.placement import Placement
@@ -77,14 +77,15 @@ class World:
 
     def follow(self, decision: TickDecision) -> None:
         """Remember what was decided, and scale the workloads."""
-        for record in decision.records:
-            self._remember(record)
-            deployed = self._deployed.get(record.workload) if record.workload is not None else None
-            if deployed is None or deployed.variant != record.variant:
+        for one in decision.variants:
+            self._remember(one)
+            (record,) = one.records
+            deployed = self._deployed.get(record.now.workload) if record.now.workload is not None else None
+            if deployed is None or deployed.variant != record.identity.key:
                 continue
-            follows = record.mode is Mode.SIGNAL and record.publish and record.decided
-            wanted = record.target if follows else record.write
-            deployed.pool = short_name(record.accelerator or "")
+            follows = record.writes.mode is Mode.SIGNAL and record.writes.publish and record.target.decided
+            wanted = record.target.replicas if follows else record.writes.scale
+            deployed.pool = short_name(record.now.accelerator or "")
             if wanted is not None and wanted != deployed.spec:
                 deployed.scale(wanted, self.now)
         self._place()
@@ -121,12 +122,13 @@ class World:
         """Seconds the slowest variant's replicas take to be ready."""
         return max((deployed.startup for deployed in self._deployed.values()), default=0.0)
 
-    def _remember(self, record: DecisionRecord) -> None:
-        before = self._variants[record.variant]
-        after = replace(before, memory=record.memory, conditions=record.conditions)
-        if record.target is not None:
-            after = replace(after, status_replicas=record.target, last_run=self.now)
-        self._variants[record.variant] = after
+    def _remember(self, decision: VariantDecision) -> None:
+        before = self._variants[decision.key]
+        after = replace(before, memory=decision.memory, conditions=decision.conditions)
+        target = decision.records[0].target.replicas
+        if target is not None:
+            after = replace(after, status_replicas=target, last_run=self.now)
+        self._variants[decision.key] = after
 
     def _seen(self) -> Signals:
         """The load where it was held, on the replicas there are."""

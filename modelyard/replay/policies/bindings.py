@@ -14,8 +14,9 @@ from modelyard.autoscaling.bindings.memory import ANNOTATION, render_memory
 from modelyard.autoscaling.bindings.view import BindingView
 from modelyard.autoscaling.decision import BindingDecision
 from modelyard.autoscaling.handling import fleet_policy, variant_policy
+from modelyard.autoscaling.kinds import BINDINGS, POLICIES
 from modelyard.autoscaling.live.bindings import objects
-from modelyard.autoscaling.live.bindings.objects import BINDINGS, POLICIES, BindingSpec, TargetSpec
+from modelyard.autoscaling.live.bindings.objects import BindingSpec, TargetSpec
 from modelyard.autoscaling.live.bindings.pods import Instance, TargetPods
 from modelyard.autoscaling.live.bindings.sources import Answers
 from modelyard.autoscaling.live.bindings.status import needs_write, status_patch
@@ -86,7 +87,7 @@ class Bindings:
         """Memory and status as the loop would write them at ``now`` (epoch seconds), and the object read back."""
         by_key = {view.key: view for view in views}
         for decision in decisions:
-            self._keep_one(by_key[decision.binding], decision, now)
+            self._keep_one(by_key[decision.key], decision, now)
 
     def _plans(
         self,

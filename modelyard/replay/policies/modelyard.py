@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
 from modelyard.autoscaling.decide import decide
-from modelyard.autoscaling.decision import DecisionRecord, Mode, TickDecision
+from modelyard.autoscaling.decision import TickDecision, VariantDecision
 from modelyard.autoscaling.fleet import Fleet, Variant
 from modelyard.autoscaling.live import observe
 from modelyard.autoscaling.live.actuate import to_remember
@@ -20,7 +20,7 @@ from modelyard.autoscaling.live.status import needs_write, status_patch
 from modelyard.autoscaling.offline.fleet import fleet_from_files
 from modelyard.autoscaling.offline.manifests import Manifest
 from modelyard.autoscaling.offline.snapshot import Snapshot
-from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.settings import FleetSettings, Mode
 from modelyard.autoscaling.variants.memory import ANNOTATION, render_memory
 from modelyard.autoscaling.variants.zero_config import retentions
 from modelyard.metrics.values import Signals
@@ -82,22 +82,21 @@ class ModelyardPolicy:
         self.errors.update(dict.fromkeys(decision.errors))
         if self._on_decision is not None:
             self._on_decision(seen, decision)
-        for record in decision.records:
-            self._keep(self._variants[record.variant], record, seen.now)
+        for one in decision.variants:
+            self._keep(self._variants[one.key], one, seen.now)
         self._bindings.keep(seen.bindings, decision.bindings, seen.now)
         by_workload = {spec.workload: spec.key for spec in fleet.variants.values()}
-        records = [*decision.records, *(record for binding in decision.bindings for record in binding.records)]
         wanted: dict[Key, int] = {}
-        for record in records:
-            scaled = by_workload.get(record.workload)
-            if scaled is None or record.target is None:
+        for record in decision.records:
+            scaled = by_workload.get(record.now.workload)
+            if scaled is None or record.target.replicas is None:
                 continue
-            if record.mode is Mode.SIGNAL:
-                if record.publish:
-                    follower = self._followers.setdefault(scaled, self._follower(seen, record.workload))
-                    wanted[scaled] = follower.external(now, fleet.spec[scaled], float(record.target), 1.0)
-            elif record.write is not None:
-                wanted[scaled] = record.write
+            if record.writes.mode is Mode.SIGNAL:
+                if record.writes.publish:
+                    follower = self._followers.setdefault(scaled, self._follower(seen, record.now.workload))
+                    wanted[scaled] = follower.external(now, fleet.spec[scaled], float(record.target.replicas), 1.0)
+            elif record.writes.scale is not None:
+                wanted[scaled] = record.writes.scale
         return wanted
 
     def observe(self, now: float, fleet: SimulatedFleet, metrics: Metrics) -> Fleet:
@@ -132,10 +131,10 @@ class ModelyardPolicy:
             gateway_queue={model: float(fleet.queued(model)) for model in sorted(models)} if self._gateway else {},
         )
 
-    def _keep(self, variant: Variant, record: DecisionRecord, now: float) -> None:
+    def _keep(self, variant: Variant, decision: VariantDecision, now: float) -> None:
         """Memory and status as the loop would write them, and the object as it would be read back."""
-        memory = to_remember(record)
-        status_due = needs_write(record, variant, now, self.settings.status_refresh)
+        memory = to_remember(decision)
+        status_due = needs_write(decision, variant, now, self.settings.status_refresh)
         if memory == variant.memory and not status_due:
             return
         body = self._bodies[variant.key]
@@ -145,7 +144,7 @@ class ModelyardPolicy:
             body = merge_patch(body, {"metadata": {"annotations": annotations}})
         if status_due:
             conditions = (body.get("status") or {}).get("conditions") or []
-            body = merge_patch(body, {"status": status_patch(record, conditions, now)})
+            body = merge_patch(body, {"status": status_patch(decision, conditions, now)})
         self._bodies[variant.key] = body
         self._variants[variant.key] = observe.variant(body)
 

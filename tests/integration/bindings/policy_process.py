@@ -62,7 +62,10 @@ async def tick(loop: Loop, now: float) -> dict[str, Any]:
     await loop.report(one)
     decided = one.decision.bindings
     return {
-        "decided": [[binding.mode, *(record.target for record in binding.records)] for binding in decided],
+        "decided": [
+            ["Panic" if binding.panic else "Stable", *(record.target.replicas for record in binding.records)]
+            for binding in decided
+        ],
         "scaled": len(one.bindings.scaled),
     }
 

@@ -19,10 +19,10 @@ from modelyard.autoscaling.bindings.decide import decide_bindings
 from modelyard.autoscaling.bindings.view import BindingView
 from modelyard.autoscaling.decision import BindingDecision
 from modelyard.autoscaling.fleet import Consumer, Fleet, Variant
+from modelyard.autoscaling.kinds import BINDINGS, POLICIES
 from modelyard.autoscaling.live.actuate import Fence
 from modelyard.autoscaling.live.bindings.actuate import BindingOutcome, actuate_bindings
 from modelyard.autoscaling.live.bindings.collect import collect_bindings
-from modelyard.autoscaling.live.bindings.objects import BINDINGS, POLICIES
 from modelyard.autoscaling.live.bindings.report import report_bindings
 from modelyard.autoscaling.live.bindings.state import PolicyState
 from modelyard.autoscaling.live.collect import Selection
@@ -56,7 +56,7 @@ class Ticked:
         return next(view for view in self.views if view.key.name == name)
 
     def decision(self, name: str) -> BindingDecision:
-        return next(decision for decision in self.decisions if decision.binding.name == name)
+        return next(decision for decision in self.decisions if decision.key.name == name)
 
 
 @dataclass
@@ -210,6 +210,6 @@ class PolicyWorld:
         """Ticks at these times; the replicas that the first binding's first target was decided to have."""
         found = []
         for now in times:
-            found.append((await self.tick(state, now)).decisions[0].records[0].target)
+            found.append((await self.tick(state, now)).decisions[0].records[0].target.replicas)
             await asyncio.sleep(0)
         return found

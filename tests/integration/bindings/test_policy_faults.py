@@ -14,10 +14,10 @@ from policy_world import NO_PROMETHEUS, PolicyWorld
 from modelyard.autoscaling.bindings.claims import without_rivals
 from modelyard.autoscaling.bindings.decide import decide_bindings
 from modelyard.autoscaling.fleet import Consumer, Fleet
+from modelyard.autoscaling.kinds import BINDINGS, POLICIES
 from modelyard.autoscaling.live.actuate import Fence, NotTheWriter
 from modelyard.autoscaling.live.bindings.actuate import actuate_bindings
 from modelyard.autoscaling.live.bindings.collect import collect_bindings
-from modelyard.autoscaling.live.bindings.objects import BINDINGS, POLICIES
 from modelyard.autoscaling.live.bindings.state import PolicyState
 from modelyard.autoscaling.live.collect import Selection
 from modelyard.autoscaling.settings import FleetSettings
@@ -54,7 +54,7 @@ async def test_a_pod_that_cannot_be_read_never_scales_down_under_load(
     async with PolicyState(Scraper(seconds=1.5, max_body=1_000_000)) as state:
         for now in (T0, T0 + 15, T0 + 400, T0 + 800):
             ticked = await world.tick(state, now)
-            assert ticked.decision("chat").records[0].target == 3
+            assert ticked.decision("chat").records[0].target.replicas == 3
     (target,) = ticked.view("chat").targets
     assert sorted(map(len, target.instances)) == [0, 1, 1]
     assert target.unready == 0
@@ -123,7 +123,7 @@ async def test_a_policy_deleted_while_it_is_referenced(world: PolicyWorld, state
     await world.cluster.delete(POLICIES, "queue", world.namespace)
     await world.load("chat", 90)
     ticked = await world.tick(state, T0 + 15)
-    assert ticked.decision("chat").records[0].reason == "PolicyNotFound"
+    assert ticked.decision("chat").records[0].why.reason == "PolicyNotFound"
     assert await world.replicas("chat") == 2
     ready = await world.condition("chat", "Ready")
     assert (ready["status"], "queue does not exist" in ready["message"]) == ("False", True)
@@ -164,7 +164,7 @@ async def test_never_two_writers(world: PolicyWorld, state: PolicyState, rival: 
     taken = Consumer(Key(world.namespace, "theirs"), rival, workload, 1, 3)
     ticked = await world.tick(state, T0, consumers=(taken,))
     assert await world.replicas("chat") == 1
-    assert ticked.decision("chat").records[0].reason == "ConflictingScaler"
+    assert ticked.decision("chat").records[0].why.reason == "ConflictingScaler"
     assert f"{rival} {world.namespace}/theirs" in (await world.condition("chat", "Ready"))["message"]
     await world.tick(state, T0 + 15)
     assert await world.replicas("chat") == 5
@@ -245,7 +245,7 @@ async def follow(world: PolicyWorld, name: str, kill: bool) -> list[int | None]:
             await state.scraper.close()
             state = PolicyState(Scraper(seconds=5.0))
         ticked = await world.tick(state, T0 + seconds)
-        targets.append(ticked.decision(name).records[0].target)
+        targets.append(ticked.decision(name).records[0].target.replicas)
     await state.scraper.close()
     return targets
 
@@ -285,8 +285,8 @@ async def test_a_kill_between_the_writes_of_a_tick_loses_nothing(
     assert await world.replicas("chat") == 2
     async with PolicyState() as successor:
         ticked = await world.tick(successor, T0 + 15)
-    assert ticked.decision("chat").records[0].target == 4
-    assert ticked.decision("chat").mode == "Panic"
+    assert ticked.decision("chat").records[0].target.replicas == 4
+    assert ticked.decision("chat").panic
     assert await world.replicas("chat") == 4
 
 
@@ -335,7 +335,7 @@ async def test_what_changed_since_it_was_read_is_left_alone(
     await world.bind("chat")
     views = await world.look(state)
     decisions, _ = decide_bindings(views, world.settings, T0)
-    assert decisions[0].records[0].write == 6
+    assert decisions[0].records[0].writes.scale == 6
     await change(world)
     outcome = await actuate_bindings(world.cluster, views, decisions, Fence(), 300, state, now=T0)
     assert not outcome.errors

@@ -18,7 +18,7 @@ import pytest
 from fleet_fixture import quick
 from policy_world import PolicyWorld
 
-from modelyard.autoscaling.live.bindings.objects import BINDINGS
+from modelyard.autoscaling.kinds import BINDINGS
 from modelyard.local.stack import LocalStack
 
 pytestmark = pytest.mark.integration

@@ -60,7 +60,7 @@ async def test_dry_run_writes_nothing(mine: PolicyWorld) -> None:
     async with Loop(quick(NOWHERE, mine.namespace, dry_run=True)) as loop:
         tick = await run_tick(loop)
     assert tick.decision is not None
-    assert tick.decision.bindings[0].records[0].target == 6
+    assert tick.decision.bindings[0].records[0].target.replicas == 6
     assert await mine.replicas("chat") == 2
     binding = await mine.binding("chat")
     assert "status" not in binding

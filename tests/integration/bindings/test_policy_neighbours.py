@@ -11,12 +11,11 @@ from fleet_fixture import eventually, quick, run_tick
 from policy_world import PolicyWorld
 from prometheus_server import PrometheusServer
 
-from modelyard.autoscaling.decision import Mode
-from modelyard.autoscaling.live.bindings.objects import BINDINGS, POLICIES
-from modelyard.autoscaling.live.collect import VARIANTS
+from modelyard.autoscaling.kinds import BINDINGS, POLICIES, VARIANTS
 from modelyard.autoscaling.live.fleetwatch import Fleetwatch
 from modelyard.autoscaling.live.settings import LoopSettings
 from modelyard.autoscaling.live.tick import Loop
+from modelyard.autoscaling.settings import Mode
 from modelyard.cluster import DEPLOYMENTS, HPAS
 from modelyard.local.stack import LocalStack
 
@@ -87,7 +86,7 @@ async def test_of_two_loops_only_one_scales_a_workload_both_were_given(mine: Pol
         tick = await run_tick(younger)
         assert await mine.replicas("chat") == 2
         assert tick.decision is not None
-        assert [one.binding.name for one in tick.decision.bindings] == ["younger"]
+        assert [one.key.name for one in tick.decision.bindings] == ["younger"]
         await run_tick(older)
         assert await mine.replicas("chat") == 4
     ready = await mine.condition("younger", "Ready")
@@ -169,7 +168,7 @@ async def test_pods_that_are_all_down_are_neither_idle_nor_too_many(
         await eventually(listed, "the pods are listed")
         tick = await run_tick(loop)
         assert tick.decision is not None
-        assert tick.decision.bindings[0].records[0].reason == "NoReadyInstance"
+        assert tick.decision.bindings[0].records[0].why.reason == "NoReadyInstance"
         assert await mine.replicas("chat") == 3
         await mine.settle("chat", 3, load=0)
         await run_tick(loop)

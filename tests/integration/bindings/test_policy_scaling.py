@@ -34,7 +34,7 @@ async def test_a_deployment_goes_up_at_once_and_down_after_its_window(world: Pol
     up = await world.tick(state, T0, said=said)
     assert await world.replicas("chat") == 6
     assert up.view("chat").targets[0].instances == ({"vllm:num_requests_waiting": 30.0},) * 2
-    assert up.decision("chat").records[0].write == 6
+    assert up.decision("chat").records[0].writes.scale == 6
     assert [row["target"] for row in up.rows] == [6]
     assert (await world.condition("chat", "Ready"))["reason"] == "Reconciled"
     assert (await world.condition("chat", "TargetFound"))["status"] == "True"
@@ -42,12 +42,12 @@ async def test_a_deployment_goes_up_at_once_and_down_after_its_window(world: Pol
 
     await world.settle("chat", 6, load=10)
     steady = await world.tick(state, T0 + 15, said=said)
-    assert steady.decision("chat").records[0].write is None
+    assert steady.decision("chat").records[0].writes.scale is None
 
     await world.load("chat", 2)
     assert await world.ticks(state, [T0 + 30, T0 + 120, T0 + 300]) == [6, 6, 6]
     down = await world.tick(state, T0 + 330, said=said)
-    assert down.decision("chat").records[0].target == 2
+    assert down.decision("chat").records[0].target.replicas == 2
     assert await world.replicas("chat") == 2
 
     told = await events(world, "chat")
@@ -64,7 +64,7 @@ async def test_a_stateful_set_and_a_target_without_a_kind(world: PolicyWorld, st
     ticked = await world.tick(state, T0)
     assert await world.replicas("db", "StatefulSet") == 3
     assert await world.replicas("web") == 2
-    assert {str(record.workload) for d in ticked.decisions for record in d.records} == {
+    assert {str(record.now.workload) for d in ticked.decisions for record in d.records} == {
         f"StatefulSet {world.namespace}/db",
         f"Deployment {world.namespace}/web",
     }
@@ -112,7 +112,7 @@ async def test_an_unready_pod_neither_stops_the_others_nor_counts_as_spare(
     ticked = await world.tick(state, T0 + 15)
     (target,) = ticked.view("chat").targets
     assert (target.ready, target.unready) == (3, 3)
-    assert ticked.decision("chat").records[0].target == 6
+    assert ticked.decision("chat").records[0].target.replicas == 6
 
 
 async def test_to_zero_after_true_idleness_only(world: PolicyWorld, state: PolicyState) -> None:

@@ -10,7 +10,7 @@ from metric_endpoints import page
 from policy_world import PolicyWorld
 from prometheus_server import PrometheusServer
 
-from modelyard.autoscaling.live.bindings.objects import BINDINGS
+from modelyard.autoscaling.kinds import BINDINGS
 from modelyard.autoscaling.live.bindings.state import PolicyState
 from modelyard.metrics.client import Prometheus, PrometheusSettings
 
@@ -94,7 +94,7 @@ async def test_an_optimizers_total_counts_once_and_its_targets_can_have_their_ow
     )
     ticked = await asked.tick(state, T0)
     assert [target.external for target in ticked.view("both").targets] == [{"total": 60.0}, {"own": 20.0}]
-    assert sum(record.target or 0 for record in ticked.decision("both").records) == 6
+    assert sum(record.target.replicas or 0 for record in ticked.decision("both").records) == 6
 
 
 async def test_pending_demand_wakes_from_zero(asked: PolicyWorld, state: PolicyState) -> None:

@@ -21,7 +21,7 @@ from fleet_fixture import ServedModel, eventually, quick, run_tick
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_server import PrometheusServer, free_port
 
-from modelyard.autoscaling.live.collect import VARIANTS
+from modelyard.autoscaling.kinds import VARIANTS
 from modelyard.autoscaling.live.exporter import serve
 from modelyard.autoscaling.live.tick import Loop
 from modelyard.cluster import CRDS, DEPLOYMENTS, NAMESPACES, SERVICE_ACCOUNTS, Cluster, ClusterSettings, ResourceType

@@ -16,8 +16,8 @@ import pytest
 from fleet_fixture import ServedModel, eventually, quick, run_tick
 from prometheus_server import PrometheusServer
 
+from modelyard.autoscaling.kinds import VARIANTS
 from modelyard.autoscaling.live.actuate import NotTheWriter
-from modelyard.autoscaling.live.collect import VARIANTS
 from modelyard.autoscaling.live.settings import LoopSettings
 from modelyard.autoscaling.live.tick import Loop
 from modelyard.cluster import DEPLOYMENTS, Cluster, ClusterError, ClusterSettings

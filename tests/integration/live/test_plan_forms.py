@@ -14,8 +14,8 @@ import yaml
 from fleet_fixture import Gauges, ServedModel, eventually, steadily
 from prometheus_server import PrometheusServer
 
-from modelyard.autoscaling.live.bindings.objects import BINDINGS, POLICIES, SOURCES
-from modelyard.autoscaling.live.collect import VARIANTS
+from modelyard.autoscaling.kinds import BINDINGS, POLICIES, VARIANTS
+from modelyard.autoscaling.live.bindings.objects import SOURCES
 from modelyard.cluster import CONFIG_MAPS, DEPLOYMENTS, PODS, REPLICA_SETS, Cluster
 from modelyard.objects.kinds import ResourceType
 

@@ -16,7 +16,7 @@ from fleet_fixture import ServedModel, quick, run_tick
 from prometheus_server import PrometheusServer, free_port
 
 from modelyard.autoscaling.decision import TickDecision
-from modelyard.autoscaling.live.collect import VARIANTS
+from modelyard.autoscaling.kinds import VARIANTS
 from modelyard.autoscaling.live.tick import Loop
 from modelyard.autoscaling.offline.manifests import DUMP
 from modelyard.autoscaling.settings import FleetSettings

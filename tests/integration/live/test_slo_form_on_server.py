@@ -8,12 +8,13 @@ import time
 from typing import Any
 
 import pytest
+from decisions import make_record
 from fleet_fixture import Gauges, ServedModel, eventually, quick, run_tick, steadily
 from prometheus_server import PrometheusServer
 
-from modelyard.autoscaling.decision import CurrentAllocation
+from modelyard.autoscaling.decision import CurrentAllocation, VariantDecision
 from modelyard.autoscaling.fleet import Fleet
-from modelyard.autoscaling.live.collect import VARIANTS
+from modelyard.autoscaling.kinds import VARIANTS
 from modelyard.autoscaling.live.fleetwatch import Fleetwatch
 from modelyard.autoscaling.live.status import needs_write, status_patch
 from modelyard.autoscaling.live.tick import Loop, Tick
@@ -104,21 +105,21 @@ async def test_its_status_is_accepted_compared_and_taken_back(
         tick = await run_tick(loop)
     assert tick.decision is not None
     now = time.time()
-    record = dataclasses.replace(
-        tick.decision.records[0],
-        form="slo",
-        target=3,
-        accelerator="H100",
-        variant_id=SPEC["variantID"],
-        current_alloc=CurrentAllocation(SPEC["variantID"], "H100", 1, 64, 80.0),
-    )
+    (found,) = tick.decision.variants
+    allocation = CurrentAllocation(SPEC["variantID"], "H100", 1, 64, 80.0)
+
+    def told(**fields: Any) -> VariantDecision:
+        made = make_record(found.subject, replicas=3, accelerator="H100", **fields)
+        return dataclasses.replace(found, records=(made,))
+
+    decision = told(form="slo", variant_id=SPEC["variantID"], allocation=allocation)
 
     async def write(patch: dict[str, Any]) -> dict[str, Any]:
         body = {"status": patch}
         stored = await control_plane_cluster.merge_patch(VARIANTS, "llama", body, served.namespace, "status")
         return dict(stored["status"])
 
-    status = await write(status_patch(record, [], now))
+    status = await write(status_patch(decision, [], now))
     assert status["currentAlloc"] == {
         "variantID": SPEC["variantID"],
         "accelerator": "H100",
@@ -128,9 +129,9 @@ async def test_its_status_is_accepted_compared_and_taken_back(
     }
     assert status["desiredOptimizedAlloc"]["variantID"] == SPEC["variantID"]
     (variant,) = (await collected(served, prometheus_server.url)).variants
-    assert not needs_write(record, variant, now, 300)
-    assert needs_write(dataclasses.replace(record, current_alloc=None, form="saturation"), variant, now, 300)
-    patch = status_patch(dataclasses.replace(record, form="saturation", variant_id=None, current_alloc=None), [], now)
+    assert not needs_write(decision, variant, now, 300)
+    assert needs_write(told(variant_id=SPEC["variantID"]), variant, now, 300)
+    patch = status_patch(told(), [], now)
     status = await write(patch)
     assert "currentAlloc" not in status
     assert "variantID" not in status["desiredOptimizedAlloc"]

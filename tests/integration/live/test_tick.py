@@ -9,9 +9,9 @@ import pytest
 from fleet_fixture import ServedModel, eventually, quick, run_tick
 from prometheus_server import PrometheusServer
 
-from modelyard.autoscaling.decision import Mode
-from modelyard.autoscaling.live.collect import VARIANTS
+from modelyard.autoscaling.kinds import VARIANTS
 from modelyard.autoscaling.live.tick import Loop, Tick
+from modelyard.autoscaling.settings import Mode
 from modelyard.autoscaling.variants.memory import ANNOTATION
 from modelyard.cluster import CONFIG_MAPS, DEPLOYMENTS, HPAS, NAMESPACES, STATEFUL_SETS, Cluster, Invalid
 from modelyard.resources import ResourceInvalid, VariantAutoscaling
@@ -117,7 +117,7 @@ async def test_a_dry_run_writes_nothing(served: ServedModel, prometheus_server: 
     async with Loop(quick(prometheus_server.url, served.namespace, dry_run=True)) as loop:
         tick = await run_tick(loop)
     assert tick.decision is not None
-    assert tick.decision.records[0].target == 3
+    assert tick.decision.records[0].target.replicas == 3
     assert await served.replicas("llama") == 2
     assert "status" not in await served.variant("llama")
 
@@ -239,7 +239,7 @@ async def test_an_unknown_accelerator_is_said_and_does_not_stop_scaling(
     assert stored["status"]["desiredOptimizedAlloc"]["accelerator"] == "unresolved"
     assert await served.replicas("llama") == 3
     assert tick.decision is not None
-    told = " ".join(n.message for r in tick.decision.records for n in r.notices) + json.dumps(stored["status"])
+    told = " ".join(n.message for one in tick.decision.decisions for n in one.notices) + json.dumps(stored["status"])
     assert "inference.optimization/acceleratorName" in told
 
 
@@ -271,8 +271,8 @@ async def test_a_broken_config_map_is_named_and_nothing_scales_wrongly(
     assert await served.replicas("llama") == 2
     assert tick.decision is not None
     said = [n.message for _, n in tick.decision.notices]
-    said += [n.message for r in tick.decision.records for n in r.notices]
-    said += [c.message for r in tick.decision.records for c in r.conditions]
+    said += [n.message for one in tick.decision.decisions for n in one.notices]
+    said += [c.message for one in tick.decision.decisions for c in one.conditions]
     assert any(word in text and "wva-saturation-scaling-config" in text for text in said), said
 
 

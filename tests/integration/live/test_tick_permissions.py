@@ -20,8 +20,7 @@ from fleet_fixture import Gauges, ServedModel, eventually, quick, ready_status, 
 from install_manifests import AUTOSCALER, CONTROLLER_NAMESPACE, EXPORTER, documents, install_roles, kubeconfig_of
 from prometheus_server import PrometheusServer
 
-from modelyard.autoscaling.live.bindings.objects import BINDINGS, POLICIES
-from modelyard.autoscaling.live.collect import VARIANTS
+from modelyard.autoscaling.kinds import BINDINGS, POLICIES, VARIANTS
 from modelyard.autoscaling.live.fleetwatch import Fleetwatch
 from modelyard.autoscaling.live.tick import Loop
 from modelyard.cluster import CONFIG_MAPS, HPAS, PODS, STATEFUL_SETS, Cluster, ClusterSettings, Forbidden

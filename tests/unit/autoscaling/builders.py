@@ -6,8 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from decisions import Told, told
+
 from modelyard.autoscaling.decide import decide
-from modelyard.autoscaling.decision import DecisionRecord, TickDecision
+from modelyard.autoscaling.decision import TickDecision
 from modelyard.autoscaling.fleet import Consumer, Fleet, Variant
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.variants.memory import VariantMemory
@@ -171,24 +173,24 @@ def make_fleet(
     )
 
 
-def records(decision: TickDecision) -> dict[str, DecisionRecord]:
-    """Records by variant name."""
-    return {record.variant.name: record for record in decision.records}
+def records(decision: TickDecision) -> dict[str, Told]:
+    """Decisions by variant name."""
+    return {one.key.name: one for one in told(decision)}
 
 
-def run(*serving: Serving, settings: FleetSettings = REPAIRED, **fields: Any) -> dict[str, DecisionRecord]:
-    """Decide for a fleet and return the records by variant name."""
+def run(*serving: Serving, settings: FleetSettings = REPAIRED, **fields: Any) -> dict[str, Told]:
+    """Decide for a fleet and return the decisions by variant name."""
     return records(decide(make_fleet(*serving, **fields), settings))
 
 
-def one(*serving: Serving, settings: FleetSettings = REPAIRED, **fields: Any) -> DecisionRecord:
-    """The record of the first variant."""
+def one(*serving: Serving, settings: FleetSettings = REPAIRED, **fields: Any) -> Told:
+    """The decision about the first variant."""
     return run(*serving, settings=settings, **fields)[serving[0].name]
 
 
-def condition(record: DecisionRecord, type_: str) -> tuple[str, str]:
-    """(status, reason) of a condition of a record."""
-    return next((c.status, c.reason) for c in record.conditions if c.type == type_)
+def condition(decision: Told, type_: str) -> tuple[str, str]:
+    """(status, reason) of a condition of a decision."""
+    return next((c.status, c.reason) for c in decision.conditions if c.type == type_)
 
 
 def hpa(s: Serving, minimum: int | None = 1, maximum: int | None = 10, **fields: Any) -> Consumer:

@@ -10,7 +10,7 @@ from builders import EAGER, MODEL, NOW, PUBLISHED, REPAIRED, Serving, condition,
 from modelyard.autoscaling.conditions import build, same_story
 from modelyard.autoscaling.decide import decide
 from modelyard.autoscaling.decision import Action
-from modelyard.autoscaling.explain import lines, row
+from modelyard.autoscaling.explain import lines, remarks, row
 from modelyard.autoscaling.startup import learn_startup
 from modelyard.autoscaling.variants.arbitration import arbitrate
 from modelyard.autoscaling.variants.memory import VariantMemory, parse_memory, render_memory
@@ -66,12 +66,12 @@ class TestMetricHealth:
         assert condition(record, "MetricsAvailable") == ("False", "MetricsUnavailable")
         assert condition(record, "OptimizationReady") == ("False", "MetricsUnavailable")
         for point in ("ServiceMonitor", "selector", "/metrics", "scrapes the namespace"):
-            assert point in record.message
+            assert point in record.why.message
 
     def test_nothing_ready_yet(self):
         record = one(Serving(current=2, ready=0))
-        assert "no replica of model 'meta/llama' in namespace chat is ready yet (0 of 2)" in record.message
-        assert "ServiceMonitor" not in record.message
+        assert "no replica of model 'meta/llama' in namespace chat is ready yet (0 of 2)" in record.why.message
+        assert "ServiceMonitor" not in record.why.message
 
     @pytest.mark.parametrize(("age", "reason"), [(301, "MetricsStale"), (299, "MetricsUnavailable")])
     def test_stale(self, age, reason):
@@ -82,7 +82,7 @@ class TestMetricHealth:
         record = one(Serving(load=BUSY, desired=3), signals={"error": "connection refused"})
         assert condition(record, "MetricsAvailable") == ("False", "PrometheusError")
         assert condition(record, "OptimizationReady") == ("False", "MetricsUnavailable")
-        assert "connection refused" in record.message
+        assert "connection refused" in record.why.message
 
     def test_failed_query(self):
         record = one(Serving(current=1, ready=1), signals={"partial_errors": ("kv: bad gateway",)})
@@ -90,9 +90,9 @@ class TestMetricHealth:
 
     def test_published_variant_without_reporting_pods(self):
         found = run(Serving("a", CALM), Serving("b", current=1, ready=0, desired=1), settings=PUBLISHED)
-        assert (found["b"].decided, found["b"].target) == (False, 1)
+        assert (found["b"].target.decided, found["b"].target.replicas) == (False, 1)
         assert condition(found["b"], "MetricsAvailable") == ("False", "MetricsUnavailable")
-        assert found["a"].decided
+        assert found["a"].target.decided
 
 
 class TestSafetyNet:
@@ -100,13 +100,18 @@ class TestSafetyNet:
     @pytest.mark.parametrize("settings", [PUBLISHED, REPAIRED])
     def test_desired_if_decided_else_current(self, desired, current, target, settings):
         record = one(Serving(load=[(0.9, 9)] * current, desired=desired), signals={"error": "down"}, settings=settings)
-        assert (record.target, record.decided, record.write, record.publish) == (target, False, None, True)
+        assert (record.target.replicas, record.target.decided, record.writes.scale, record.writes.publish) == (
+            target,
+            False,
+            None,
+            True,
+        )
 
     def test_never_decided_is_not_decided_zero(self):
         record = one(Serving(load=CALM, variant={"status_replicas": 0, "last_run": None}))
-        assert record.desired_before is None
+        assert record.now.desired is None
         assert record.memory.woken_at is None
-        assert record.target == 2
+        assert record.target.replicas == 2
 
 
 class TestMemory:
@@ -114,8 +119,8 @@ class TestMemory:
         short = [(0.75, 0)] * 2
         first = one(Serving(load=short, desired=2))
         assert first.memory.scalings == {"up/KvCacheSpareLow": 1}
-        again = one(Serving(load=short, desired=first.target, memory=first.memory))
-        assert again.target == first.target
+        again = one(Serving(load=short, desired=first.target.replicas, memory=first.memory))
+        assert again.target.replicas == first.target.replicas
         assert again.memory.scalings == first.memory.scalings
         down = one(Serving(load=[(0.1, 0)] * 4, desired=4, memory=first.memory), settings=EAGER)
         assert down.memory.scalings == {"up/KvCacheSpareLow": 1, "down/CapacitySpare": 1}
@@ -130,7 +135,7 @@ class TestMemory:
     )
     @pytest.mark.parametrize("settings", [PUBLISHED, REPAIRED])
     def test_reasons_tell_kv_from_queue(self, load, reason, settings):
-        assert one(Serving(load=load), settings=settings).reason == reason
+        assert one(Serving(load=load), settings=settings).why.reason == reason
 
     def test_quiet_tick_leaves_the_memory_alone(self):
         first = one(Serving(load=CALM, desired=2))
@@ -187,8 +192,8 @@ class TestMemory:
     def test_a_clock_set_back_delays_by_the_delay_only(self):
         idle = Serving(load=[(0.1, 0)] * 4, memory=VariantMemory(relax_since=NOW + 86_400))
         first = one(idle)
-        assert (first.reason, first.memory.relax_since) == ("ScaleDownDelayed", NOW)
-        assert one(replace(idle, memory=first.memory), now=NOW + REPAIRED.scale_down_delay).target == 3
+        assert (first.why.reason, first.memory.relax_since) == ("ScaleDownDelayed", NOW)
+        assert one(replace(idle, memory=first.memory), now=NOW + REPAIRED.scale_down_delay).target.replicas == 3
         partial = Serving(load=[(0.76, 0)] * 2, current=3, memory=VariantMemory(partial_since=NOW + 86_400))
         assert one(partial).memory.partial_since == NOW
         blind = one(replace(idle, memory=VariantMemory(woken_at=NOW + 9)), signals={"error": "down"})
@@ -227,13 +232,13 @@ def test_arbitration(current, saturation, forecast, safe, target, overridden):
 
 class TestExplain:
     def test_row(self):
-        found = row(one(Serving(load=BUSY, desired=2)))
+        found = row(one(Serving(load=BUSY, desired=2)).record)
         assert (found["variant"], found["current"], found["target"], found["action"]) == ("chat/v1", 2, 4, "scale-up")
         assert found["why"].startswith("short of capacity")
         assert row(decide(replace(make_fleet(Serving()), workloads={}), REPAIRED).records[0])["target"] == "-"
 
     def test_lines_answer_why(self):
-        told = lines(one(Serving(load=BUSY, desired=2)))
+        told = lines(one(Serving(load=BUSY, desired=2)).record)
         assert told[0].startswith("target 4 (scale-up, decided): short of capacity (need 11, have 2)")
         assert any(line.startswith("configuration: kvCacheThreshold 0.8") for line in told)
         assert any(line.startswith("model: 2 replicas report, 2 saturated") for line in told)
@@ -241,11 +246,12 @@ class TestExplain:
         assert any(line.startswith("not applied yet: ") for line in told)
 
     def test_lines_of_what_was_not_decided(self):
-        told = lines(one(Serving(load=BUSY), signals={"error": "down"}))
-        assert "kept, not decided" in told[0]
-        assert any(line.startswith("condition MetricsAvailable=False (PrometheusError)") for line in told)
+        decision = one(Serving(load=BUSY), signals={"error": "down"})
+        assert "kept, not decided" in lines(decision.record)[0]
+        said = remarks(decision)
+        assert any(line.startswith("condition MetricsAvailable=False (PrometheusError)") for line in said)
 
     def test_nothing_happening_is_explained_too(self):
         record = one(Serving(load=CALM))
-        assert record.action is Action.NONE
-        assert "neither short of capacity nor safe to shrink" in lines(record)[0]
+        assert record.target.action is Action.NONE
+        assert "neither short of capacity nor safe to shrink" in lines(record.record)[0]

@@ -11,8 +11,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from modelyard.autoscaling.decide import decide
-from modelyard.autoscaling.decision import Action, Mode
-from modelyard.autoscaling.settings import Compatibility, FleetSettings
+from modelyard.autoscaling.decision import Action
+from modelyard.autoscaling.settings import Compatibility, FleetSettings, Mode
 from modelyard.autoscaling.variants.memory import VariantMemory
 from modelyard.objects import Key
 
@@ -82,16 +82,16 @@ def test_more_load_never_gives_fewer_replicas(serving, data, mode):
     heavier = [replace(s, load=more(s.load, e)) for s, e in zip(serving, extra, strict=True)]
     policy = FleetSettings(scale_down_delay=0, actuation=mode)
     before, after = run(*serving, settings=policy), run(*heavier, settings=policy)
-    assert sum(r.target for r in after.values()) >= sum(r.target for r in before.values())
+    assert sum(r.target.replicas for r in after.values()) >= sum(r.target.replicas for r in before.values())
 
 
 @given(models(bounds=True, load=MAYBE), POLICIES)
 def test_bounds_are_never_crossed_by_a_decision(serving, policy):
     for name, record in run(*serving, settings=policy).items():
         annotations = next(s for s in serving if s.name == name).variant["annotations"]
-        if record.decided and annotations:
-            assert int(annotations["modelyard.dev/min-replicas"]) <= record.target
-            assert record.target <= int(annotations["modelyard.dev/max-replicas"])
+        if record.target.decided and annotations:
+            assert int(annotations["modelyard.dev/min-replicas"]) <= record.target.replicas
+            assert record.target.replicas <= int(annotations["modelyard.dev/max-replicas"])
 
 
 @given(models(size=4), models(size=4), st.lists(st.integers(0, 8), max_size=4), st.sampled_from([1, 2, 4]))
@@ -113,7 +113,7 @@ def test_limiter_never_exceeds_capacity(first, second, nodes, gpus):
     free = [gpu_node(f"n{i}", count) for i, count in enumerate(nodes)]
     fleet = make_fleet(*serving, nodes=[gpu_node("home", used), *free], config={"default": "enableLimiter: true"})
     for policy in (REPAIRED, PUBLISHED):
-        growth = sum(max(0, r.target - r.current) * gpus for r in decide(fleet, policy).records)
+        growth = sum(max(0, r.target.replicas - r.now.current) * gpus for r in decide(fleet, policy).records)
         assert growth <= sum(nodes)
         if policy is REPAIRED:
             assert growth <= sum(count // gpus * gpus for count in nodes)
@@ -122,7 +122,9 @@ def test_limiter_never_exceeds_capacity(first, second, nodes, gpus):
 @given(models(load=MAYBE))
 def test_published_model_goes_up_or_down_by_one_or_not_at_all(serving):
     steady = [replace(s, current=len(s.load), ready=len(s.load), spec=None, desired=None) for s in serving]
-    moves = Counter(r.target - r.current for r in run(*steady, settings=PUBLISHED).values() if r.decided)
+    moves = Counter(
+        r.target.replicas - r.now.current for r in run(*steady, settings=PUBLISHED).values() if r.target.decided
+    )
     moved = {step: count for step, count in moves.items() if step}
     assert moved in ({}, {1: 1}, {-1: 1})
 
@@ -130,7 +132,7 @@ def test_published_model_goes_up_or_down_by_one_or_not_at_all(serving):
 @given(models(load=MAYBE), POLICIES)
 def test_no_model_goes_up_and_down_at_once(serving, policy):
     steady = [replace(s, current=len(s.load), ready=len(s.load), spec=None, desired=None) for s in serving]
-    actions = {r.action for r in run(*steady, settings=policy).values()}
+    actions = {r.target.action for r in run(*steady, settings=policy).values()}
     assert not {Action.UP, Action.DOWN} <= actions
 
 
@@ -140,9 +142,9 @@ def test_no_decision_without_data(serving, policy):
         fleet = make_fleet(*serving, signals=signals)
         blind = replace(fleet, signals=replace(fleet.signals, pods=()))
         for record in decide(blind, policy).records:
-            assert record.write is None
-            assert record.target == ((record.desired_before or record.current) if record.current else 0)
-            assert not record.decided or record.current == 0
+            assert record.writes.scale is None
+            assert record.target.replicas == ((record.now.desired or record.now.current) if record.now.current else 0)
+            assert not record.target.decided or record.now.current == 0
 
 
 @given(models(load=MAYBE, bounds=True), models(load=MAYBE), POLICIES, st.randoms(use_true_random=False))
@@ -182,22 +184,23 @@ def test_model_ids_are_just_text(model, policy):
     busy = [(0.9, 9.0)] * 2
     found = run(Serving("odd", busy, model=model), settings=policy)
     plain = run(Serving("odd", busy), settings=policy)
-    assert found["odd"].target == plain["odd"].target
-    assert found["odd"].model_id == model
+    assert found["odd"].target.replicas == plain["odd"].target.replicas
+    assert found["odd"].identity.model_id == model
 
 
 @given(models(load=MAYBE), POLICIES)
 def test_a_decision_is_stable_when_nothing_changes(serving, policy):
     """With the same signals, and the memory carried on, the next tick takes no scale-up back."""
     first = run(*serving, settings=policy)
-    assume(all(r.decided for r in first.values()))
+    assume(all(r.target.decided for r in first.values()))
     again = run(
-        *(replace(s, desired=first[s.name].target, memory=first[s.name].memory) for s in serving), settings=policy
+        *(replace(s, desired=first[s.name].target.replicas, memory=first[s.name].memory) for s in serving),
+        settings=policy,
     )
     for name, record in again.items():
         before = first[name]
-        if before.action is Action.UP and not before.reason.startswith(("Above", "Below")):
-            assert record.target >= before.target
+        if before.target.action is Action.UP and not before.why.reason.startswith(("Above", "Below")):
+            assert record.target.replicas >= before.target.replicas
 
 
 @given(models(load=MAYBE), st.sampled_from(Mode))
@@ -206,9 +209,9 @@ def test_surge_is_never_written_up(serving, mode):
     for s in serving:
         for record in run(s, settings=FleetSettings(actuation=mode, scale_down_delay=0)).values():
             spec = s.replicas if s.spec is None else s.spec
-            assert record.current <= spec
-            if record.decided and not (record.evidence and record.evidence.scale_up):
-                assert record.target <= max(spec, s.desired or 0)
+            assert record.now.current <= spec
+            if record.target.decided and not (record.why.evidence and record.why.evidence.scale_up):
+                assert record.target.replicas <= max(spec, s.desired or 0)
 
 
 def test_limiter_input_is_the_whole_cluster():
@@ -218,5 +221,5 @@ def test_limiter_input_is_the_whole_cluster():
     for order in ((a, b), (b, a)):
         fleet = make_fleet(*order, nodes=[gpu_node("n", 5)], config={"default": "enableLimiter: true"})
         found = records(decide(fleet, REPAIRED))
-        assert (found["a"].target, found["b"].target) == (3, 2)
+        assert (found["a"].target.replicas, found["b"].target.replicas) == (3, 2)
     assert Key("x", "a") < Key("y", "b")

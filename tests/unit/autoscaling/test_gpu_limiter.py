@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from builders import NOW, PUBLISHED, REPAIRED, Serving, gpu_node, make_fleet, one, records, run
+from decisions import Told, told
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -133,7 +134,7 @@ def test_bad_label_selector():
         parse_selector("x=y,a b c")
 
 
-def limited(*serving, nodes, settings=REPAIRED, **fields):
+def limited(*serving, nodes, settings=REPAIRED, **fields) -> dict[str, Told]:
     return run(*serving, nodes=nodes, config=LIMITER, settings=settings, **fields)
 
 
@@ -149,38 +150,38 @@ def placed(serving, node="n1", **fields):
 @pytest.mark.parametrize("settings", [PUBLISHED, REPAIRED])
 class TestBoth:
     def test_off_by_default(self, settings):
-        assert run(Serving(load=FULL), nodes=[], settings=settings)["v1"].action is Action.UP
+        assert run(Serving(load=FULL), nodes=[], settings=settings)["v1"].target.action is Action.UP
 
     def test_room(self, settings):
         record = limited(placed(Serving(load=FULL)), nodes=[gpu_node("n1", 8)], settings=settings)["v1"]
-        assert record.action is Action.UP
-        assert record.limited_by is None
-        assert "allocated" in next(s for s in record.steps if s.stage == "limiter").detail
+        assert record.target.action is Action.UP
+        assert record.why.limited_by is None
+        assert "allocated" in next(s for s in record.why.steps if s.stage == "limiter").detail
 
     def test_no_room(self, settings):
         record = limited(placed(Serving(load=FULL)), nodes=[gpu_node("n1", 4)], settings=settings)["v1"]
-        assert (record.target, record.limited_by, record.action) == (4, LIMITED_BY, Action.NONE)
+        assert (record.target.replicas, record.why.limited_by, record.target.action) == (4, LIMITED_BY, Action.NONE)
         assert "limited to 4 by GPUs" in record.message
 
     def test_types_are_isolated(self, settings):
         nodes = [gpu_node("n1", 4), gpu_node("n2", 8, "NVIDIA-A100-SXM4-80GB")]
-        assert limited(placed(Serving(load=FULL)), nodes=nodes, settings=settings)["v1"].target == 4
+        assert limited(placed(Serving(load=FULL)), nodes=nodes, settings=settings)["v1"].target.replicas == 4
 
     def test_no_accelerator_no_gpu(self, settings):
         record = limited(Serving(load=FULL, accelerator=None), nodes=[gpu_node("n1", 64)], settings=settings)["v1"]
-        assert (record.target, record.limited_by) == (4, LIMITED_BY)
+        assert (record.target.replicas, record.why.limited_by) == (4, LIMITED_BY)
 
     def test_failed_listing_passes_unlimited_and_says_so(self, settings):
         decision = decide(make_fleet(Serving(load=FULL), config=LIMITER, nodes_error="403 forbidden"), settings)
-        record = decision.records[0]
-        assert record.action is Action.UP
-        assert "403 forbidden" in record.message
+        (record,) = told(decision)
+        assert record.target.action is Action.UP
+        assert "403 forbidden" in record.why.message
         assert "targets are not limited" in decision.errors[0]
         assert [n.reason for n in record.notices] == ["LimiterUnavailable"]
 
     def test_every_decision_gets_a_step(self, settings):
         found = limited(Serving("up", FULL), Serving("calm", [(0.5, 0)] * 2, model="m2"), nodes=[], settings=settings)
-        assert all(any(s.stage == "limiter" for s in r.steps) for r in found.values())
+        assert all(any(s.stage == "limiter" for s in r.why.steps) for r in found.values())
 
     def test_most_pressed_first_then_cheapest(self, settings):
         def served(name, kv, cost):
@@ -188,17 +189,17 @@ class TestBoth:
 
         nodes = [gpu_node("n1", 7)]
         found = limited(served("b", 0.72, 1), served("a", 0.75, 9), served("c", 0.5, 1), nodes=nodes, settings=settings)
-        assert (found["a"].target, found["b"].target, found["b"].limited_by) == (3, 2, LIMITED_BY)
+        assert (found["a"].target.replicas, found["b"].target.replicas, found["b"].why.limited_by) == (3, 2, LIMITED_BY)
         found = limited(served("b", 0.75, 1), served("a", 0.75, 9), served("c", 0.5, 1), nodes=nodes, settings=settings)
-        assert (found["a"].target, found["b"].target) == (2, 3)
+        assert (found["a"].target.replicas, found["b"].target.replicas) == (2, 3)
 
 
 class TestPublishedFaults:
     def test_full_product_in_the_label_means_nothing_is_available(self):
         s = placed(Serving(load=FULL, accelerator="NVIDIA-H100-SXM5-80GB"))
         nodes = [gpu_node("n1", 8)]
-        assert limited(s, nodes=nodes, settings=PUBLISHED)["v1"].target == 4
-        assert limited(s, nodes=nodes)["v1"].target == 6
+        assert limited(s, nodes=nodes, settings=PUBLISHED)["v1"].target.replicas == 4
+        assert limited(s, nodes=nodes)["v1"].target.replicas == 6
 
     def test_fragments(self):
         """Three free GPUs, first in line needs two-GPU replicas: published loses the odd one, repaired returns it."""
@@ -207,47 +208,49 @@ class TestPublishedFaults:
         nodes = [gpu_node("n1", 9)]
         eager = FleetSettings(max_step_up_factor=3)
         repaired = limited(big, small, nodes=nodes, settings=eager)
-        assert (repaired["big"].target, repaired["small"].target) == (3, 3)
+        assert (repaired["big"].target.replicas, repaired["small"].target.replicas) == (3, 3)
 
     def test_not_ready_nodes_and_foreign_pods_are_seen_by_the_repaired_only(self):
         s = placed(Serving(load=FULL))
         down = [gpu_node("n1", 4), gpu_node("n2", 8, ready=False), gpu_node("n3", 8, schedulable=False)]
-        assert limited(s, nodes=down, settings=PUBLISHED)["v1"].target == 5
-        assert limited(s, nodes=down)["v1"].target == 4
+        assert limited(s, nodes=down, settings=PUBLISHED)["v1"].target.replicas == 5
+        assert limited(s, nodes=down)["v1"].target.replicas == 4
         full = {"nodes": [gpu_node("n1", 8)], "extra_pods": [on_node("other", 4)]}
-        assert limited(s, settings=PUBLISHED, **full)["v1"].target == 5
-        assert limited(s, **full)["v1"].target == 4
+        assert limited(s, settings=PUBLISHED, **full)["v1"].target.replicas == 5
+        assert limited(s, **full)["v1"].target.replicas == 4
 
 
 class TestRepaired:
     def test_ended_pods_hold_nothing(self):
         done = [on_node("done", 4, "Succeeded"), on_node("failed", 4, "Failed")]
-        assert limited(placed(Serving(load=FULL)), nodes=[gpu_node("n1", 8)], extra_pods=done)["v1"].target == 6
+        assert (
+            limited(placed(Serving(load=FULL)), nodes=[gpu_node("n1", 8)], extra_pods=done)["v1"].target.replicas == 6
+        )
 
     def test_per_node_fit(self):
         """Eight free GPUs in pairs do not hold one replica of four."""
         s = Serving(load=[(0.95, 0)] * 2, gpus=4, pod={"node": "n0", "gpus": 4})
         pairs = [gpu_node("n0", 8), *[gpu_node(f"n{i}", 2) for i in range(1, 5)]]
         record = limited(s, nodes=pairs)["v1"]
-        assert (record.target, record.limited_by) == (2, LIMITED_BY)
+        assert (record.target.replicas, record.why.limited_by) == (2, LIMITED_BY)
         assert "not 4 together" in record.message
-        assert limited(s, nodes=[gpu_node("n0", 8), gpu_node("n1", 4)])["v1"].target == 3
+        assert limited(s, nodes=[gpu_node("n0", 8), gpu_node("n1", 4)])["v1"].target.replicas == 3
 
     def test_small_replicas_fill_the_fullest_node_first(self):
         small = Serving("a", [(0.79, 0)] * 2, model="a", pod={"node": "n0", "gpus": 1})
         large = Serving("b", [(0.75, 0)] * 2, model="b", gpus=4, pod={"node": "n0", "gpus": 4})
         nodes = [gpu_node("n0", 10), gpu_node("n1", 4), gpu_node("n2", 1)]
         found = limited(small, large, nodes=nodes)
-        assert (found["a"].target, found["b"].target) == (3, 3)
+        assert (found["a"].target.replicas, found["b"].target.replicas) == (3, 3)
 
     def test_replicas_without_a_node_yet_keep_their_claim(self):
         waiting = Serving("a", FULL, current=6, ready=4, desired=6, model="a")
         fleet = make_fleet(waiting, placed(Serving("b", FULL, model="b")), config=LIMITER, nodes=[gpu_node("n1", 12)])
         pods = [replace(p, node="n1", gpus=1) if p.key.name in {f"a-{i}" for i in range(4)} else p for p in fleet.pods]
         found = records(decide(replace(fleet, pods=tuple(pods)), REPAIRED))
-        assert (found["a"].target, found["b"].target) == (6, 6)
+        assert (found["a"].target.replicas, found["b"].target.replicas) == (6, 6)
         fleet = replace(fleet, pods=tuple(pods), nodes=(gpu_node("n1", 11),))
-        assert records(decide(fleet, REPAIRED))["b"].target == 5
+        assert records(decide(fleet, REPAIRED))["b"].target.replicas == 5
 
     def test_groups_of_pods_fit_as_a_whole(self):
         s = Serving(
@@ -260,14 +263,14 @@ class TestRepaired:
             pod={"node": "n0", "gpus": 4, "ready_since": NOW - 3600},
         )
         nodes = [gpu_node("n0", 16), gpu_node("n1", 4), gpu_node("n2", 3)]
-        assert limited(s, nodes=nodes)["v1"].target == 2
-        assert limited(s, nodes=[*nodes, gpu_node("n3", 4)])["v1"].target == 3
+        assert limited(s, nodes=nodes)["v1"].target.replicas == 2
+        assert limited(s, nodes=[*nodes, gpu_node("n3", 4)])["v1"].target.replicas == 3
 
     def test_node_selector_setting(self):
         nodes = [gpu_node("n1", 8), Node("n2", {"nvidia.com/gpu.product": "H100", "pool": "ml"}, {"nvidia.com/gpu": 8})]
         settings = FleetSettings(node_selector="pool=ml")
         record = limited(placed(Serving(load=[(0.95, 0)] * 8), "n2"), nodes=nodes, settings=settings)["v1"]
-        assert record.target == 8
+        assert record.target.replicas == 8
         broken = decide(make_fleet(Serving(load=FULL), config=LIMITER, nodes=nodes), FleetSettings(node_selector="a b"))
         assert "node_selector 'a b'" in broken.errors[0]
 
@@ -278,19 +281,19 @@ class TestRepaired:
             Node("n1", {**labels, "zone": "a"}, {"nvidia.com/gpu": 5}),
             Node("n2", {**labels, "zone": "b"}, {"nvidia.com/gpu": 8}),
         ]
-        assert limited(s, nodes=zoned)["v1"].target == 5
+        assert limited(s, nodes=zoned)["v1"].target.replicas == 5
 
     def test_slices_are_not_whole_cards(self):
         sliced = [Node("n1", {"nvidia.com/gpu.product": "A100"}, {"nvidia.com/gpu": 4, "nvidia.com/mig-1g.10gb": 8})]
         whole = placed(Serving(load=FULL, accelerator="A100"))
-        assert limited(whole, nodes=sliced)["v1"].target == 4
+        assert limited(whole, nodes=sliced)["v1"].target.replicas == 4
         part = Serving(load=FULL, accelerator="A100", workload={"gpu_resource": "nvidia.com/mig-1g.10gb"})
-        assert limited(part, nodes=sliced)["v1"].target == 6
+        assert limited(part, nodes=sliced)["v1"].target.replicas == 6
 
     def test_minimum_does_not_overrule_the_limiter(self):
         s = placed(Serving(load=FULL, variant={"annotations": {"modelyard.dev/min-replicas": "9"}}))
         record = limited(s, nodes=[gpu_node("n1", 5)])["v1"]
-        assert (record.target, record.limited_by) == (5, LIMITED_BY)
+        assert (record.target.replicas, record.why.limited_by) == (5, LIMITED_BY)
 
     def test_limited_shows_in_the_condition(self):
         record = limited(placed(Serving(load=FULL)), nodes=[gpu_node("n1", 4)])["v1"]
@@ -299,4 +302,4 @@ class TestRepaired:
 
     def test_local_switch_does_not_count(self):
         maps = {Key("chat", "wva-saturation-scaling-config"): LIMITER}
-        assert one(Serving(load=FULL), config_maps=maps, nodes=[]).action is Action.UP
+        assert one(Serving(load=FULL), config_maps=maps, nodes=[]).target.action is Action.UP

@@ -40,7 +40,7 @@ def world(
 
 
 def target(of: Fleet, settings: FleetSettings = SETTINGS) -> int | None:
-    return decide(of, settings).records[0].target
+    return decide(of, settings).records[0].target.replicas
 
 
 def test_growth_stops_at_what_the_load_needs() -> None:
@@ -49,7 +49,7 @@ def test_growth_stops_at_what_the_load_needs() -> None:
     assert target(world(10, 4)) == 6
     # With what is coming there are enough.
     found = decide(world(10, 4, starting=3), SETTINGS).records[0]
-    assert (found.target, found.reason) == (6, "CapacityOnItsWay")
+    assert (found.target.replicas, found.why.reason) == (6, "CapacityOnItsWay")
 
 
 def test_without_backlog_fewer_are_needed() -> None:

@@ -62,14 +62,14 @@ def test_two_variants_are_one_mean():
 @pytest.mark.parametrize(("load", "counted", "kv", "queue", "up", "after", "safe"), EXAMPLES)
 def test_published_target(load, counted, kv, queue, up, after, safe):
     record = one(Serving(load=load), settings=PUBLISHED)
-    assert record.target == len(load) + (1 if up else -1 if safe else 0)
-    assert record.message.startswith("saturation-only mode: ")
+    assert record.target.replicas == len(load) + (1 if up else -1 if safe else 0)
+    assert record.why.message.startswith("saturation-only mode: ")
 
 
 @pytest.mark.parametrize(("load", "counted", "kv", "queue", "up", "after", "safe"), NO_SATURATED)
 def test_repaired_agrees_where_nothing_is_saturated(load, counted, kv, queue, up, after, safe):
     record = one(Serving(load=load), settings=EAGER)
-    assert record.action is (Action.UP if up else Action.DOWN if safe else Action.NONE)
+    assert record.target.action is (Action.UP if up else Action.DOWN if safe else Action.NONE)
 
 
 def test_variant_means_counts_saturated_apart_and_missing_as_zero():
@@ -109,14 +109,14 @@ def test_scale_down_limits(n, kv, waiting):
     assert spare_after(exact_kv + 1e-6, exact_waiting + 1e-6) == (False, False)
     below = one(Serving(load=[(exact_kv, 0)] * n), settings=PUBLISHED)
     above = one(Serving(load=[(exact_kv + 1e-6, 0)] * n), settings=PUBLISHED)
-    assert (below.target, above.target) == (n - 1, n)
+    assert (below.target.replicas, above.target.replicas) == (n - 1, n)
 
 
 @pytest.mark.parametrize(("second", "up"), [(0.75, False), (0.76, True)])
 def test_boundary_is_strict_whatever_floats_do(second, up):
     for settings in (PUBLISHED, REPAIRED):
         record = one(Serving(load=[(0.65, 0), (second, 0)]), settings=settings)
-        assert (record.action is Action.UP) is up
+        assert (record.target.action is Action.UP) is up
 
 
 V1 = VariantNumbers("v1", cost=20, current=2, desired=4, reporting=2)
@@ -132,8 +132,8 @@ def test_generations_differ_in_transition():
 def test_generations_differ_in_transition_through_decide():
     load = [(0.75, 2), (0.76, 2)]
     found = run(Serving("v1", load, cost=20, desired=4), Serving("v2", load, cost=5), settings=PUBLISHED)
-    assert (found["v1"].target, found["v2"].target) == (4, 2)
-    assert found["v2"].reason == "InTransition"
+    assert (found["v1"].target.replicas, found["v2"].target.replicas) == (4, 2)
+    assert found["v2"].why.reason == "InTransition"
 
 
 @pytest.mark.parametrize("rule", [targets_g1, targets_g2])
@@ -192,7 +192,10 @@ STORY = [
 
 @pytest.mark.parametrize(("what", "current", "ready", "load", "desired", "target"), STORY, ids=[s[0] for s in STORY])
 def test_multi_cycle_story_published(what, current, ready, load, desired, target):
-    assert one(Serving(load=load, current=current, ready=ready, desired=desired), settings=PUBLISHED).target == target
+    assert (
+        one(Serving(load=load, current=current, ready=ready, desired=desired), settings=PUBLISHED).target.replicas
+        == target
+    )
 
 
 def test_multi_cycle_story_repaired():
@@ -203,13 +206,13 @@ def test_multi_cycle_story_repaired():
     for what, current, ready, load, desired, target in STORY:
         now_state = Serving(load=load, current=current, ready=ready, desired=desired or None, memory=state.memory)
         record = one(now_state, settings=EAGER)
-        assert record.target == target, what
+        assert record.target.replicas == target, what
         state = Serving(memory=record.memory)
 
 
 def test_transition_decision_does_not_move_anybody():
     fleet = make_fleet(Serving(load=[(0.9, 9)] * 2, current=3, ready=2, desired=3))
     record = records(decide(fleet, PUBLISHED))["v1"]
-    assert (record.target, record.action, record.reason) == (3, Action.NONE, "InTransition")
-    assert "in transition: v1 reporting 2 ≠ current 3" in record.message
+    assert (record.target.replicas, record.target.action, record.why.reason) == (3, Action.NONE, "InTransition")
+    assert "in transition: v1 reporting 2 ≠ current 3" in record.why.message
     assert fleet.now == NOW

@@ -54,9 +54,9 @@ def test_without_a_delay_there_is_none_to_double():
 def test_the_decision_waits_and_says_why(ago, target):
     memory = VariantMemory(relax_since=NOW - ago, regrets=1, regretted=2, regretted_at=NOW - 600)
     record = one(Serving(load=LOW, desired=3, memory=memory))
-    assert record.target == target
+    assert record.target.replicas == target
     if target == 3:
-        assert "soon wanted back" in record.message
+        assert "soon wanted back" in record.why.message
     else:
         assert record.memory.shrunk_at == NOW
 
@@ -64,14 +64,14 @@ def test_the_decision_waits_and_says_why(ago, target):
 def test_a_load_that_is_gone_is_at_no_edge():
     """Nothing runs and nothing waits: idle replicas are not kept for what was regretted under load."""
     memory = VariantMemory(relax_since=NOW - 130, regrets=3, regretted=2, regretted_at=NOW - 600)
-    assert one(Serving(load=((0.0, 0.0),) * 3, running=0, desired=3, memory=memory)).target == 2
-    assert one(Serving(load=((0.0, 0.0),) * 3, running=1, desired=3, memory=memory)).target == 3
+    assert one(Serving(load=((0.0, 0.0),) * 3, running=0, desired=3, memory=memory)).target.replicas == 2
+    assert one(Serving(load=((0.0, 0.0),) * 3, running=1, desired=3, memory=memory)).target.replicas == 3
 
 
 def test_growing_again_is_remembered_as_regret():
     memory = VariantMemory(shrunk_at=NOW - 60)
     record = one(Serving(load=((0.95, 9.0),) * 2, desired=2, memory=memory))
-    assert record.target > 2
+    assert record.target.replicas > 2
     assert (record.memory.regrets, record.memory.regretted, record.memory.regretted_at) == (1, 2, NOW)
     assert record.memory.shrunk_at is None
 
@@ -90,4 +90,4 @@ def test_a_clock_set_back_does_not_make_it_last_longer():
 
 def test_a_tenth_goes_at_a_time_from_a_large_model():
     memory = VariantMemory(relax_since=NOW - 3600)
-    assert one(Serving(load=((0.05, 0.0),) * 40, desired=40, memory=memory)).target == 36
+    assert one(Serving(load=((0.05, 0.0),) * 40, desired=40, memory=memory)).target.replicas == 36

@@ -10,8 +10,8 @@ from examples import few
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelyard.autoscaling.decision import Action, Mode
-from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.decision import Action
+from modelyard.autoscaling.settings import FleetSettings, Mode
 from modelyard.autoscaling.variants.memory import VariantMemory
 
 TICK = 15
@@ -34,8 +34,14 @@ def rollout(first, ticks, progress=None, mode=Mode.DIRECT, desired=True, unavail
         s = Serving(load=[load] * ready, current=spec + surge, spec=spec, ready=ready, desired=known, memory=memory)
         consumers = [hpa(s, maximum=1000)] if mode is Mode.SIGNAL else []
         record = one(s, now=NOW + tick * TICK, settings=FleetSettings(actuation=mode), consumers=consumers)
-        known, memory = record.target, record.memory
-        spec = record.target if mode is Mode.SIGNAL else spec if record.write is None else record.write
+        known, memory = record.target.replicas, record.memory
+        spec = (
+            record.target.replicas
+            if mode is Mode.SIGNAL
+            else spec
+            if record.writes.scale is None
+            else record.writes.scale
+        )
         asked.append(spec)
     return asked
 
@@ -58,15 +64,20 @@ def test_without_a_shortage_nothing_grows(first, unavailable, desired, kv):
 def test_surge_is_no_spare_capacity():
     s = Serving(load=[(0.4, 0)] * 5, current=5, spec=4, ready=5, desired=4)
     record = one(s, settings=EAGER)
-    assert (record.current, record.target, record.write, record.reason) == (4, 4, None, "InTransition")
-    assert "1 more than its 4 replicas" in record.message
+    assert (record.now.current, record.target.replicas, record.writes.scale, record.why.reason) == (
+        4,
+        4,
+        None,
+        "InTransition",
+    )
+    assert "1 more than its 4 replicas" in record.why.message
     # Not either when the update takes so long that it no longer holds the model.
     late = VariantMemory(transition_since=NOW - 9999, transition_target=4)
     tight = Serving(load=[(0.5, 0)] * 5, current=5, spec=4, ready=5, desired=4, memory=late)
     record = one(tight, settings=EAGER)
-    assert (record.target, record.reason) == (4, "SteadyState")
+    assert (record.target.replicas, record.why.reason) == (4, "SteadyState")
     idle = Serving(load=[(0.1, 0)] * 5, current=5, spec=4, ready=5, desired=4, memory=late)
-    assert one(idle, settings=EAGER).target == 3
+    assert one(idle, settings=EAGER).target.replicas == 3
 
 
 def test_load_still_grows_the_model_during_a_rolling_update():
@@ -74,19 +85,19 @@ def test_load_still_grows_the_model_during_a_rolling_update():
     for memory in (VariantMemory(), late):
         s = Serving(load=[(0.95, 0)] * 4, current=5, spec=4, ready=4, desired=4, memory=memory)
         record = one(s)
-        assert (record.action, record.target, record.write) == (Action.UP, 6, 6)
+        assert (record.target.action, record.target.replicas, record.writes.scale) == (Action.UP, 6, 6)
 
 
 def test_mixed_compatibility_leaves_the_surge_out_too():
     published = {"annotations": {"modelyard.dev/compatibility": "published"}}
     a = Serving("a", [CALM] * 4, current=5, spec=4, ready=4, desired=4, variant=published)
     found = run(a, Serving("b", [CALM] * 2))
-    assert (found["a"].current, found["a"].target) == (4, 4)
+    assert (found["a"].now.current, found["a"].target.replicas) == (4, 4)
 
 
 def test_published_mode_counts_what_status_says():
     s = Serving(load=[CALM] * 5, current=5, spec=4, ready=5, desired=4)
-    assert one(s, settings=FleetSettings(compatibility="published")).current == 5
+    assert one(s, settings=FleetSettings(compatibility="published")).now.current == 5
 
 
 def test_a_replica_that_is_replaced_late_in_a_long_update_is_not_given_up():
@@ -96,17 +107,17 @@ def test_a_replica_that_is_replaced_late_in_a_long_update_is_not_given_up():
         dip = tick % 10 == 9
         s = Serving(load=[CALM] * 3, current=3 if dip else 4, spec=4, ready=3, desired=4, memory=memory)
         record = one(s, now=NOW + tick * TICK)
-        assert (record.target, record.write) == (4, None), tick
+        assert (record.target.replicas, record.writes.scale) == (4, None), tick
         memory = record.memory
     late = VariantMemory(transition_since=NOW - 9999)
     record = one(Serving(load=[CALM] * 3, current=3, spec=4, ready=3, desired=4, memory=late))
-    assert (record.target, record.memory.transition_since) == (4, NOW)
+    assert (record.target.replicas, record.memory.transition_since) == (4, NOW)
 
 
 def test_giving_up_starts_the_clock_anew():
     memory = VariantMemory(transition_since=NOW - 600, transition_target=4)
     record = one(Serving(load=[CALM] * 2, spec=4, desired=4, memory=memory))
-    assert (record.target, record.memory.transition_since, record.memory.transition_target) == (2, NOW, 2)
+    assert (record.target.replicas, record.memory.transition_since, record.memory.transition_target) == (2, NOW, 2)
     assert condition(record, "OptimizationReady") == ("False", "SkippedProcessing")
 
 
@@ -116,7 +127,7 @@ class TestReplicaThatNeverStarts:
 
     def test_does_not_forbid_growth_for_ever(self):
         record = one(self.BUSY)
-        assert (record.target, record.reason) == (6, "KvCacheAndQueueSpareLow"), "need 5, three serve"
+        assert (record.target.replicas, record.why.reason) == (6, "KvCacheAndQueueSpareLow"), "need 5, three serve"
 
     def test_growth_stays_bounded_by_what_is_ready(self):
         s = Serving(load=[(0.95, 9)] * 3, current=12, ready=3, desired=12, memory=self.MEMORY)
@@ -124,17 +135,17 @@ class TestReplicaThatNeverStarts:
         stuck = one(
             Serving(load=[(0.95, 9)] * 3, current=12, ready=3, desired=12, memory=record.memory), now=NOW + 9999
         )
-        assert (record.target, stuck.target, stuck.reason) == (12, 12, "AtMaximum")
+        assert (record.target.replicas, stuck.target.replicas, stuck.why.reason) == (12, 12, "AtMaximum")
 
     def test_another_variant_is_still_preferred(self):
         found = run(self.BUSY, Serving("whole", [(0.95, 0)], cost=99))
-        assert (found["v1"].target, found["whole"].target) == (4, 2)
+        assert (found["v1"].target.replicas, found["whole"].target.replicas) == (4, 2)
 
     def test_unschedulable_or_wholly_unready_still_cannot_grow(self):
         blocked = Serving(
             load=[(0.95, 0)] * 3, current=4, ready=3, desired=4, memory=self.MEMORY, pod={"unschedulable": "no GPU"}
         )
-        assert (one(blocked).target, one(blocked).reason) == (4, "AtMaximum")
+        assert (one(blocked).target.replicas, one(blocked).why.reason) == (4, "AtMaximum")
         full = Serving("full", [(0.95, 0)], variant={"annotations": {"modelyard.dev/max-replicas": "1"}})
         dead = Serving(
             "dead",
@@ -144,4 +155,4 @@ class TestReplicaThatNeverStarts:
             cost=1,
             memory=VariantMemory(transition_since=NOW - 601, transition_target=1),
         )
-        assert run(dead, full)["dead"].target == 1
+        assert run(dead, full)["dead"].target.replicas == 1

@@ -39,7 +39,7 @@ class TestDefaults:
 
     @pytest.mark.parametrize("settings", [PUBLISHED, REPAIRED])
     def test_without_config_map_scaling_works(self, settings):
-        assert one(Serving(load=[(0.9, 9)]), settings=settings).target == 2
+        assert one(Serving(load=[(0.9, 9)]), settings=settings).target.replicas == 2
 
     @pytest.mark.parametrize(
         ("text", "expected"),
@@ -102,8 +102,8 @@ def test_values_that_cannot_work(text, says):
     assert says in effective.unsafe[0]
     assert any(says in message for message in messages(found))
     s = Serving(load=[(0.1, 0)] * 2)
-    assert one(s, config={"default": text}).reason == "InvalidConfiguration"
-    assert one(s, config={"default": text}, settings=PUBLISHED).reason != "InvalidConfiguration"
+    assert one(s, config={"default": text}).why.reason == "InvalidConfiguration"
+    assert one(s, config={"default": text}, settings=PUBLISHED).why.reason != "InvalidConfiguration"
 
 
 @pytest.mark.parametrize(
@@ -125,9 +125,9 @@ def test_warnings_do_not_forbid(text, says):
 
 def test_invalid_configuration_keeps_replicas_and_says_so():
     record = one(Serving(load=[(0.9, 9)] * 2, desired=2), config={"default": "kvCacheThreshold: 7"})
-    assert (record.target, record.decided, record.write) == (2, False, None)
+    assert (record.target.replicas, record.target.decided, record.writes.scale) == (2, False, None)
     assert condition(record, "OptimizationReady") == ("False", "InvalidConfiguration")
-    assert "kvCacheThreshold = 7" in record.message
+    assert "kvCacheThreshold = 7" in record.why.message
 
 
 class TestOverrides:
@@ -191,16 +191,16 @@ class TestOverrides:
 
     def test_unreadable_default_keeps_replicas_instead_of_guessing(self):
         record = one(Serving(load=[(0.9, 9)]), config={"default": "kvCacheThreshold: [0.8"})
-        assert (record.target, record.reason) == (1, "InvalidConfiguration")
-        assert "not valid YAML at line" in record.message
+        assert (record.target.replicas, record.why.reason) == (1, "InvalidConfiguration")
+        assert "not valid YAML at line" in record.why.message
 
     def test_override_in_effect_shows_in_the_record(self):
         config = {"o": f"{{model_id: {MODEL}, namespace: chat, kvCacheThreshold: 0.4}}"}
         record = one(Serving(load=[(0.35, 0)] * 2), config=config)
-        assert record.action is Action.UP
-        assert record.steps[0].stage == "configuration"
-        assert "kvCacheThreshold 0.4" in record.steps[0].detail
-        assert "key 'o'" in record.steps[0].detail
+        assert record.target.action is Action.UP
+        assert record.why.steps[0].stage == "configuration"
+        assert "kvCacheThreshold 0.4" in record.why.steps[0].detail
+        assert "key 'o'" in record.why.steps[0].detail
 
 
 class TestNamespaceLocal:
@@ -331,5 +331,5 @@ def test_models_with_quotes_and_backslashes():
     model = "we\"ird\\model's {id}#x"
     config = {"o": "model_id: 'we\"ird\\model''s {id}#x'\nnamespace: chat\nkvCacheThreshold: 0.4"}
     found = run(Serving(load=[(0.35, 0)] * 2, model=model), Serving("b", [(0.35, 0)] * 2), config=config)
-    assert found["v1"].action is Action.UP
-    assert found["b"].action is Action.NONE
+    assert found["v1"].target.action is Action.UP
+    assert found["b"].target.action is Action.NONE

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from builders import CONTROLLER, EAGER, MODEL, NOW, PUBLISHED, REPAIRED, ZERO, Serving, condition, hpa, one, run
+from decisions import Told
 
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.variants.memory import VariantMemory
@@ -122,28 +123,28 @@ class TestDocumentedRule:
     @pytest.mark.parametrize("settings", [PUBLISHED, REPAIRED])
     def test_enabled(self, counts, targets, settings):
         found = run(Serving("a", IDLE), Serving("b", IDLE), zero=ENABLED, counts=counts, settings=settings)
-        assert (found["a"].target, found["b"].target) == targets
+        assert (found["a"].target.replicas, found["b"].target.replicas) == targets
 
     def test_marked_as_enforced(self):
         record = one(Serving(load=IDLE), zero=ENABLED, counts={WINDOW: 0.0})
-        assert record.reason == "ScaledToZero"
-        assert [step.stage for step in record.steps][-1] == "enforcement"
-        assert record.message.startswith("no request for 600 s and none in flight")
-        assert (record.write, record.memory.transition_target) == (0, 0)
+        assert record.why.reason == "ScaledToZero"
+        assert [step.stage for step in record.why.steps][-1] == "enforcement"
+        assert record.why.message.startswith("no request for 600 s and none in flight")
+        assert (record.writes.scale, record.memory.transition_target) == (0, 0)
 
     def test_not_enabled_keeps_the_cheapest_at_one(self):
         """Desired was zero when scale-to-zero was switched off: the cheapest comes back, ties by name."""
         memory = VariantMemory(transition_target=0, transition_since=NOW - 5)
         dear = Serving("a", IDLE, cost=9, desired=0, memory=memory)
         found = run(dear, Serving("b", IDLE, cost=5, desired=0, memory=memory), counts={WINDOW: 0.0})
-        assert found["b"].target == 1
+        assert found["b"].target.replicas == 1
 
 
 class TestProofsOfIdleness:
     def idle(self, **changes):
         return Serving(load=IDLE, **changes)
 
-    def zero(self, serving, **fields):
+    def zero(self, serving, **fields) -> Told:
         fields = {"zero": ENABLED, "counts": {WINDOW: 0.0}, **fields}
         return one(serving, **fields)
 
@@ -165,41 +166,41 @@ class TestProofsOfIdleness:
     )
     def test_repaired_asks_for_more(self, serving, fields, why):
         record = self.zero(serving, settings=EAGER, **fields)
-        assert record.target > 0
-        assert any(step.stage == "enforcement" and why in step.detail for step in record.steps)
-        assert self.zero(serving, settings=PUBLISHED, **fields).target == 0 or "9 of 10" in why
+        assert record.target.replicas > 0
+        assert any(step.stage == "enforcement" and why in step.detail for step in record.why.steps)
+        assert self.zero(serving, settings=PUBLISHED, **fields).target.replicas == 0 or "9 of 10" in why
 
     def test_after_the_grace(self):
-        assert self.zero(self.idle(memory=VariantMemory(woken_at=NOW - 600))).target == 0
+        assert self.zero(self.idle(memory=VariantMemory(woken_at=NOW - 600))).target.replicas == 0
 
     def test_waking_is_noticed_once_and_starts_the_grace(self):
         woken = self.zero(self.idle(desired=0))
-        assert (woken.target, woken.memory.woken_at) == (1, NOW)
+        assert (woken.target.replicas, woken.memory.woken_at) == (1, NOW)
         again = self.zero(self.idle(desired=0, memory=woken.memory), now=NOW + 15)
         assert again.memory.woken_at == NOW
 
     def test_on_its_way_to_zero_is_not_a_waking(self):
         first = self.zero(self.idle(desired=1))
         second = self.zero(self.idle(desired=0, memory=first.memory), now=NOW + 15)
-        assert (second.target, second.memory.woken_at) == (0, None)
+        assert (second.target.replicas, second.memory.woken_at) == (0, None)
         assert second.memory.transition_since == NOW
 
     def test_woken_without_metrics_yet_keeps_its_replica(self):
         record = self.zero(Serving(current=1, ready=0, desired=0))
-        assert (record.target, record.decided, record.memory.woken_at) == (1, False, NOW)
+        assert (record.target.replicas, record.target.decided, record.memory.woken_at) == (1, False, NOW)
 
     def test_minimum_of_the_hpa_disables_it(self):
         s = self.idle()
         record = self.zero(s, consumers=[hpa(s, minimum=1)])
-        assert record.target == 1
+        assert record.target.replicas == 1
         assert "minimum of HorizontalPodAutoscaler" in record.message
-        assert self.zero(s, consumers=[hpa(s, minimum=0)]).target == 0
-        assert self.zero(s, consumers=[hpa(s, minimum=None)]).target == 1, "an HPA without a minimum has 1"
+        assert self.zero(s, consumers=[hpa(s, minimum=0)]).target.replicas == 0
+        assert self.zero(s, consumers=[hpa(s, minimum=None)]).target.replicas == 1, "an HPA without a minimum has 1"
         keda = replace(hpa(s, minimum=None), kind="ScaledObject")
-        assert self.zero(s, consumers=[keda]).target == 0
+        assert self.zero(s, consumers=[keda]).target.replicas == 0
 
     def test_minimum_annotation_disables_it(self):
-        assert self.zero(self.idle(variant={"annotations": {"modelyard.dev/min-replicas": "1"}})).target == 1
+        assert self.zero(self.idle(variant={"annotations": {"modelyard.dev/min-replicas": "1"}})).target.replicas == 1
 
 
 class TestAtZero:
@@ -208,12 +209,17 @@ class TestAtZero:
     @pytest.mark.parametrize("settings", [PUBLISHED, REPAIRED])
     def test_publishes_zero(self, settings):
         record = one(self.ZERO, settings=settings)
-        assert (record.target, record.publish, record.write, record.reason) == (0, True, None, "AtZero")
+        assert (record.target.replicas, record.writes.publish, record.writes.scale, record.why.reason) == (
+            0,
+            True,
+            None,
+            "AtZero",
+        )
         assert condition(record, "MetricsAvailable") == ("False", "MetricsUnavailable")
         assert condition(record, "OptimizationReady")[0] == "True"
 
     def test_even_without_prometheus(self):
-        assert one(self.ZERO, signals={"error": "down"}).target == 0
+        assert one(self.ZERO, signals={"error": "down"}).target.replicas == 0
 
     def test_is_no_scaling_of_ours(self):
         assert one(self.ZERO).memory.scalings == {}
@@ -221,13 +227,13 @@ class TestAtZero:
     def test_explicit_minimum_raises_it(self):
         s = replace(self.ZERO, variant={"annotations": {"modelyard.dev/min-replicas": "2"}})
         record = one(s)
-        assert (record.target, record.write, record.reason) == (2, 2, "BelowMinimum")
+        assert (record.target.replicas, record.writes.scale, record.why.reason) == (2, 2, "BelowMinimum")
 
     def test_minimum_of_an_hpa_does_not(self):
-        assert one(self.ZERO, consumers=[hpa(self.ZERO, minimum=2)]).target == 0
+        assert one(self.ZERO, consumers=[hpa(self.ZERO, minimum=2)]).target.replicas == 0
 
     def test_stays_at_zero_when_zero_is_not_enabled(self):
         busy = Serving("busy", [(0.95, 9)] * 2, cost=99)
         found = run(replace(self.ZERO, cost=1, desired=0), busy)
-        assert found["v1"].target == 0
-        assert found["busy"].target > 2
+        assert found["v1"].target.replicas == 0
+        assert found["busy"].target.replicas > 2

@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 from builders import LABEL, MODEL, NOW, PUBLISHED, REPAIRED, Serving, condition, hpa, make_fleet, one, records, run
+from decisions import told
 
 from modelyard.autoscaling.decide import decide
-from modelyard.autoscaling.decision import Action, Mode
+from modelyard.autoscaling.decision import Action
 from modelyard.autoscaling.fleet import Consumer
-from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.settings import FleetSettings, Mode
 from modelyard.metrics.values import PodSignal
 from modelyard.objects import Key, Namespace, Node, OwnerRef, Pod, TargetRef, WorkloadId
 
@@ -19,7 +20,7 @@ INSTANCE = "wva.llmd.ai/controller-instance"
 
 
 def names(fleet, settings=REPAIRED):
-    return [record.variant.name for record in decide(fleet, settings).records]
+    return [record.identity.key.name for record in decide(fleet, settings).records]
 
 
 class TestWhoseVariants:
@@ -50,13 +51,13 @@ class TestExcludedNamespace:
 
     def test_excluded(self):
         found = records(decide(self.FLEET, REPAIRED))
-        assert (found["a"].publish, found["a"].decided, found["a"].write) == (False, False, None)
+        assert (found["a"].writes.publish, found["a"].target.decided, found["a"].writes.scale) == (False, False, None)
         assert condition(found["a"], "OptimizationReady") == ("False", "SkippedProcessing")
-        assert found["b"].action is Action.UP, "only the exact value excludes"
+        assert found["b"].target.action is Action.UP, "only the exact value excludes"
 
     def test_ignored_for_the_watched_namespace(self):
         found = records(decide(self.FLEET, FleetSettings(watch_namespace="chat")))
-        assert found["a"].action is Action.UP
+        assert found["a"].target.action is Action.UP
 
 
 class TestTargets:
@@ -64,27 +65,32 @@ class TestTargets:
         return replace(make_fleet(Serving("v1", BUSY, desired=2)), workloads={}, **fields)
 
     def test_missing(self):
-        record = decide(self.without_workload(), REPAIRED).records[0]
+        record = told(decide(self.without_workload(), REPAIRED))[0]
         assert condition(record, "TargetResolved") == ("False", "TargetNotFound")
         assert condition(record, "MetricsAvailable") == ("False", "MetricsUnavailable")
-        assert (record.publish, record.write, record.decided) == (False, None, False)
-        assert "Deployment chat/v1 does not exist" in record.message
+        assert (record.writes.publish, record.writes.scale, record.target.decided) == (False, None, False)
+        assert "Deployment chat/v1 does not exist" in record.why.message
 
     def test_missing_and_never_decided_has_nothing_to_publish(self):
         fleet = replace(make_fleet(Serving("v1", BUSY)), workloads={})
-        assert decide(fleet, REPAIRED).records[0].target is None
+        assert decide(fleet, REPAIRED).records[0].target.replicas is None
 
     def test_being_deleted(self):
         record = one(Serving("v1", BUSY, workload={"deleting": True}))
         assert condition(record, "TargetResolved") == ("False", "TargetNotFound")
-        assert (record.publish, record.write) == (False, None)
+        assert (record.writes.publish, record.writes.scale) == (False, None)
 
     def test_unreadable_keeps(self):
         id_ = WorkloadId("chat", "apps", "Deployment", "v1")
-        record = decide(self.without_workload(workload_errors={id_: "timed out"}), REPAIRED).records[0]
-        assert (record.target, record.publish, record.write, record.decided) == (2, True, None, False)
+        record = told(decide(self.without_workload(workload_errors={id_: "timed out"}), REPAIRED))[0]
+        assert (record.target.replicas, record.writes.publish, record.writes.scale, record.target.decided) == (
+            2,
+            True,
+            None,
+            False,
+        )
         assert condition(record, "TargetResolved") == ("Unknown", "TargetReadFailed")
-        assert "timed out" in record.message
+        assert "timed out" in record.why.message
 
     @pytest.mark.parametrize(
         ("target", "field"),
@@ -93,18 +99,22 @@ class TestTargets:
     def test_no_target(self, target, field):
         record = one(Serving("v1", BUSY, variant={"target": target}))
         assert condition(record, "OptimizationReady") == ("False", "InvalidConfiguration")
-        assert field in record.message
+        assert field in record.why.message
 
     def test_unparsable_object(self):
         record = one(Serving("v1", BUSY, desired=2, variant={"problem": "spec.variantCost: '-1' does not match"}))
-        assert (record.target, record.reason) == (2, "InvalidConfiguration")
-        assert "spec.variantCost" in record.message
+        assert (record.target.replicas, record.why.reason) == (2, "InvalidConfiguration")
+        assert "spec.variantCost" in record.why.message
 
     def test_an_slo_form_that_could_not_be_read_is_left_alone(self):
         found = run(Serving("slo", BUSY, desired=2, variant={"form": "slo"}), Serving("sat", BUSY))
-        assert (found["slo"].decided, found["slo"].write, found["slo"].reason) == (False, None, "InvalidConfiguration")
+        assert (found["slo"].target.decided, found["slo"].writes.scale, found["slo"].why.reason) == (
+            False,
+            None,
+            "InvalidConfiguration",
+        )
         assert condition(found["slo"], "OptimizationReady")[0] == "False"
-        assert found["sat"].action is Action.UP
+        assert found["sat"].target.action is Action.UP
 
     @pytest.mark.parametrize(("ages", "younger"), [((5, 9), "a"), ((9, 5), "b"), ((5, 5), "b")])
     def test_two_variants_on_one_workload(self, ages, younger):
@@ -113,10 +123,10 @@ class TestTargets:
         found = run(a, b)
         elder = "a" if younger == "b" else "b"
         assert condition(found[younger], "OptimizationReady") == ("False", "InvalidConfiguration")
-        assert f"chat/{elder}" in found[younger].message
-        assert (found[younger].write, found[younger].publish) == (None, False)
-        assert found[elder].decided
-        assert found[elder].reporting == 2
+        assert f"chat/{elder}" in found[younger].why.message
+        assert (found[younger].writes.scale, found[younger].writes.publish) == (None, False)
+        assert found[elder].target.decided
+        assert found[elder].now.reporting == 2
 
     def test_kind_is_checked(self):
         record = one(Serving("v1", BUSY, variant={"target": TargetRef("apps/v1", "StatefulSet", "v1")}))
@@ -126,25 +136,29 @@ class TestTargets:
     def test_replicas_null_is_one(self, settings):
         s = Serving("v1", [(0.9, 9)], workload={"spec_replicas": None, "status_replicas": 0})
         record = one(s, settings=settings)
-        assert (record.current, record.target) == (1, 2)
+        assert (record.now.current, record.target.replicas) == (1, 2)
 
     def test_replicas_asked_for_but_not_created_count_as_pending(self):
         record = one(Serving("v1", current=3, ready=0, workload={"status_replicas": 0}))
-        assert (record.current, record.ready, record.target) == (3, 0, 3)
+        assert (record.now.current, record.now.ready, record.target.replicas) == (3, 0, 3)
 
 
 class TestGroups:
     def test_same_model_in_two_namespaces_is_two_groups(self):
         found = run(Serving("a", BUSY), Serving("b", [(0.5, 1)] * 2, namespace="other"))
-        assert (found["a"].action, found["b"].action) == (Action.UP, Action.NONE)
+        assert (found["a"].target.action, found["b"].target.action) == (Action.UP, Action.NONE)
 
     def test_one_broken_group_stops_no_other(self):
         fleet = make_fleet(Serving("bad", BUSY, model="bad", desired=2), Serving("good", BUSY))
         broken = tuple(replace(signal, kv="much") if signal.model == "bad" else signal for signal in fleet.signals.pods)
         decision = decide(replace(fleet, signals=replace(fleet.signals, pods=broken)), REPAIRED)
         found = records(decision)
-        assert found["good"].action is Action.UP
-        assert (found["bad"].target, found["bad"].decided, found["bad"].write) == (2, False, None)
+        assert found["good"].target.action is Action.UP
+        assert (found["bad"].target.replicas, found["bad"].target.decided, found["bad"].writes.scale) == (
+            2,
+            False,
+            None,
+        )
         assert condition(found["bad"], "OptimizationReady") == ("False", "OptimizationFailed")
         (error,) = decision.errors
         assert "'bad'" in error
@@ -153,14 +167,14 @@ class TestGroups:
     def test_mixed_compatibility_is_repaired_with_a_warning(self):
         annotated = Serving("a", BUSY, variant={"annotations": {"modelyard.dev/compatibility": "published"}})
         alone = one(annotated)
-        assert alone.message.startswith("saturation-only mode")
+        assert alone.why.message.startswith("saturation-only mode")
         mixed = run(annotated, Serving("b", BUSY))
-        assert not mixed["a"].message.startswith("saturation-only mode")
+        assert not mixed["a"].why.message.startswith("saturation-only mode")
         assert "mixes compatibility modes" in mixed["a"].notices[0].message
 
     def test_cost_zero_is_the_cheapest(self):
         found = run(Serving("a", [(0.71, 0)] * 2, cost=0.0), Serving("b", [(0.71, 0)] * 2, cost=1.0))
-        assert (found["a"].target, found["b"].target) == (3, 2)
+        assert (found["a"].target.replicas, found["b"].target.replicas) == (3, 2)
 
 
 class TestAnnotations:
@@ -177,7 +191,7 @@ class TestAnnotations:
     )
     def test_invalid_ones_are_told_and_ignored(self, annotations, says):
         record = one(Serving("v1", BUSY, variant={"annotations": annotations}))
-        assert (record.target, record.mode) == (4, Mode.DIRECT)
+        assert (record.target.replicas, record.writes.mode) == (4, Mode.DIRECT)
         (notice,) = record.notices
         assert (notice.reason, notice.kind) == ("InvalidConfiguration", "Warning")
         assert says in notice.message
@@ -185,43 +199,43 @@ class TestAnnotations:
     def test_signal_mode_never_writes(self):
         s = Serving("v1", BUSY, variant={"annotations": {"modelyard.dev/actuation": "signal"}})
         record = one(s)
-        assert (record.mode, record.target, record.write) == (Mode.SIGNAL, 4, None)
+        assert (record.writes.mode, record.target.replicas, record.writes.scale) == (Mode.SIGNAL, 4, None)
 
 
 class TestConsumers:
     def test_hpa_on_a_directly_scaled_workload(self):
         s = Serving("v1", BUSY)
         record = one(s, consumers=[hpa(s)])
-        assert (record.mode, record.write) == (Mode.SIGNAL, None)
+        assert (record.writes.mode, record.writes.scale) == (Mode.SIGNAL, None)
         assert [n.reason for n in record.notices] == ["ConflictingScaler"]
 
     def test_maximum_below_desired(self):
         s = Serving("v1", BUSY)
         record = one(s, consumers=[hpa(s, maximum=3)], settings=FleetSettings(actuation=Mode.SIGNAL))
-        assert (record.target, record.notices) == (3, ())
+        assert (record.target.replicas, record.notices) == (3, ())
 
     def test_current_above_maximum_is_lowered_and_says_so(self):
         s = Serving("v1", [(0.6, 1)] * 5)
         record = one(s, consumers=[hpa(s, maximum=3)])
-        assert (record.target, record.reason) == (3, "AboveMaximum")
-        assert "lowered from 5 to 3 by maximum of HorizontalPodAutoscaler chat/v1-hpa" in record.message
-        assert record.steps[-1].stage == "clamp"
+        assert (record.target.replicas, record.why.reason) == (3, "AboveMaximum")
+        assert "lowered from 5 to 3 by maximum of HorizontalPodAutoscaler chat/v1-hpa" in record.why.message
+        assert record.why.steps[-1].stage == "clamp"
 
     def test_minimum_above_maximum(self):
         s = Serving("v1", BUSY)
         record = one(s, consumers=[hpa(s, minimum=9, maximum=3)])
         assert any("minimum 9 is above maximum 3" in n.message for n in record.notices)
-        assert record.target == 4
+        assert record.target.replicas == 4
 
     def test_annotation_minimum_above_hpa_maximum(self):
         s = Serving("v1", BUSY, variant={"annotations": {"modelyard.dev/min-replicas": "9"}})
         record = one(s, consumers=[hpa(s, maximum=3)])
-        assert record.target == 3
+        assert record.target.replicas == 3
         assert any("the smaller number 3 is used" in n.message for n in record.notices)
 
     def test_published_does_not_look_at_its_consumer(self):
         s = Serving("v1", BUSY, desired=2)
-        assert one(s, consumers=[hpa(s, maximum=2)], settings=PUBLISHED).target == 3
+        assert one(s, consumers=[hpa(s, maximum=2)], settings=PUBLISHED).target.replicas == 3
 
     @pytest.mark.parametrize(
         ("desired", "mode", "consumer", "applied", "says"),
@@ -238,9 +252,9 @@ class TestConsumers:
         id_ = s.id
         consumers = [Consumer(Key("chat", "so"), "ScaledObject", id_, 0, 9, desired=consumer)] if consumer else []
         record = one(s, consumers=consumers, settings=FleetSettings(actuation=mode))
-        assert record.target == desired
-        assert record.applied is applied
-        assert says in record.applied_message
+        assert record.target.replicas == desired
+        assert record.writes.applied is applied
+        assert says in record.writes.applied_message
 
 
 class TestAttribution:
@@ -253,7 +267,7 @@ class TestAttribution:
         fleet = make_fleet(s)
         fleet = replace(fleet, pods=(pod,), owners=owners, signals=replace(fleet.signals, **signals))
         decision = decide(fleet, REPAIRED)
-        return decision.records[0].reporting, decision.unattributed_signals
+        return decision.records[0].now.reporting, decision.unattributed_signals
 
     def test_through_a_replica_set(self):
         owners = {("chat", "ReplicaSet", "rs"): OwnerRef("apps/v1", "Deployment", "v1", "wl-chat-v1")}
@@ -294,20 +308,20 @@ class TestAttribution:
         fleet = make_fleet(Serving(load=BUSY))
         ghost = PodSignal("chat", "v1-99", MODEL, 0.99, 99.0)
         decision = decide(replace(fleet, signals=replace(fleet.signals, pods=(*fleet.signals.pods, ghost))), REPAIRED)
-        assert (decision.records[0].reporting, decision.unattributed_signals) == (2, 1)
+        assert (decision.records[0].now.reporting, decision.unattributed_signals) == (2, 1)
 
     def test_another_model_on_the_same_pod(self):
         fleet = make_fleet(Serving(load=[(0.5, 1)]))
         lora = PodSignal("chat", "v1-0", "lora", 0.99, 99.0)
         for pods in ((*fleet.signals.pods, lora), (lora, *fleet.signals.pods)):
             decision = decide(replace(fleet, signals=replace(fleet.signals, pods=pods)), REPAIRED)
-            assert (decision.records[0].reporting, decision.records[0].action) == (1, Action.NONE)
+            assert (decision.records[0].now.reporting, decision.records[0].target.action) == (1, Action.NONE)
             assert decision.unattributed_signals == 0
 
     def test_old_samples_do_not_count(self):
         fleet = make_fleet(Serving(load=BUSY))
         old = tuple(replace(s, sampled_at=NOW - 301) for s in fleet.signals.pods)
-        assert decide(replace(fleet, signals=replace(fleet.signals, pods=old)), REPAIRED).records[0].reporting == 0
+        assert decide(replace(fleet, signals=replace(fleet.signals, pods=old)), REPAIRED).records[0].now.reporting == 0
 
     def test_groups_of_pods_are_one_replica(self):
         """Two groups of two pods: leaders report, or all of them do; either way two replicas."""
@@ -324,30 +338,30 @@ class TestAttribution:
             picture = replace(
                 fleet, workloads={id_: workload}, pods=tuple(pods), signals=replace(fleet.signals, pods=signals)
             )
-            record = decide(picture, REPAIRED).records[0]
-            assert (record.reporting, record.ready, record.evidence.reporting) == (2, 2, 2)
+            record = told(decide(picture, REPAIRED))[0]
+            assert (record.now.reporting, record.now.ready, record.why.evidence.reporting) == (2, 2, 2)
 
 
 class TestAccelerator:
     def test_label_wins(self):
         s = Serving(load=BUSY, accelerator="A100", workload={"node_selector": {"nvidia.com/gpu.product": "NVIDIA-L4"}})
-        assert one(s).accelerator == "A100"
+        assert one(s).now.accelerator == "A100"
 
     def test_then_the_template(self):
         s = Serving(
             load=BUSY, accelerator=None, workload={"node_selector": {"nvidia.com/gpu.product": "NVIDIA-H100-SXM5-80GB"}}
         )
-        assert one(s).accelerator == "H100"
+        assert one(s).now.accelerator == "H100"
 
     def test_then_the_node_of_a_pod_then_status(self):
         s = Serving(load=BUSY, accelerator=None, pod={"node": "n1"}, variant={"status_accelerator": "T4"})
         node = Node("n1", {"cloud.google.com/gke-accelerator": "nvidia-l4"}, {})
-        assert one(s, nodes=[node]).accelerator == "L4"
-        assert one(s).accelerator == "T4"
+        assert one(s, nodes=[node]).now.accelerator == "L4"
+        assert one(s).now.accelerator == "T4"
 
     def test_unresolved_still_decides_and_names_the_label(self):
         record = one(Serving(load=BUSY, accelerator=None))
-        assert (record.accelerator, record.action) == ("unresolved", Action.UP)
+        assert (record.now.accelerator, record.target.action) == ("unresolved", Action.UP)
         assert condition(record, "AcceleratorResolved") == ("False", "AcceleratorUnresolved")
         message = next(c.message for c in record.conditions if c.type == "AcceleratorResolved")
         assert LABEL in message

@@ -86,7 +86,7 @@ class World:
         view = replace(binding(seen, policy_view=self.policy), memory=self.memory, **self.extra)
         self.last = decide_binding(view, self.settings, now)
         self.memory = self.last.memory
-        write = self.last.records[0].write
+        write = self.last.records[0].writes.scale
         if write is not None:
             self.current = write
         return self.current

@@ -11,9 +11,10 @@ from policy_builders import FREE, METRIC, SETTINGS, WRITTEN, World, binding, eac
 from modelyard.autoscaling.bindings.decide import decide_binding, decide_bindings
 from modelyard.autoscaling.bindings.memory import BindingMemory, parse_memory, render_memory
 from modelyard.autoscaling.bindings.problems import conflicts
+from modelyard.autoscaling.bindings.story import totals, units
 from modelyard.autoscaling.bindings.view import BindingView, DirectionLimits, Panic
-from modelyard.autoscaling.decision import Action, BindingDecision, Mode
-from modelyard.autoscaling.settings import Compatibility, FleetSettings
+from modelyard.autoscaling.decision import Action, BindingDecision
+from modelyard.autoscaling.settings import Compatibility, FleetSettings, Mode
 from modelyard.objects import Key
 
 PUBLISHED = FleetSettings(compatibility=Compatibility.PUBLISHED)
@@ -35,44 +36,54 @@ def reasons(decision: BindingDecision) -> list[str]:
 def test_growth_is_written_and_explained() -> None:
     decision = decide(binding(target(current=2, instances=each(2, 30), ready=2)))
     record = decision.records[0]
-    assert (record.target, record.write, record.action, record.decided) == (6, 6, Action.UP, True)
-    assert record.reason == "MetricsAboveTarget"
-    assert record.form == "policy"
-    assert "waiting 30 each over 2 instances, target 10: asks for 6" in record.message
-    assert [step.stage for step in record.steps] == ["recommendation"]
-    assert reasons(decision) == ["ScaledUp"]
+    assert (record.target.replicas, record.writes.scale, record.target.action, record.target.decided) == (
+        6,
+        6,
+        Action.UP,
+        True,
+    )
+    assert record.why.reason == "MetricsAboveTarget"
+    assert record.identity.form == "policy"
+    assert "waiting 30 each over 2 instances, target 10: asks for 6" in record.why.message
+    assert [step.stage for step in record.why.steps] == ["recommendation"]
+    assert reasons(decision) == []
     assert condition(decision, "Ready")[:2] == ("True", "Reconciled")
     assert condition(decision, "TargetFound")[:2] == ("True", "TargetFound")
     assert condition(decision, "MetricsAvailable")[:2] == ("True", "MetricsFound")
-    assert decision.units == ({"name": "w", "currentReplicas": 2, "desiredReplicas": 6, "mode": "Stable"},)
-    assert decision.totals == {"targets": "w", "mode": "Stable", "currentReplicas": 2, "desiredReplicas": 6}
+    assert units(decision) == [{"name": "w", "currentReplicas": 2, "desiredReplicas": 6, "mode": "Stable"}]
+    assert totals(decision) == {"targets": "w", "mode": "Stable", "currentReplicas": 2, "desiredReplicas": 6}
 
 
 def test_a_limit_says_how_far_and_until_when() -> None:
     decision = decide(binding(target(current=2, instances=each(2, 90))))
     record = decision.records[0]
-    assert (record.target, record.reason) == (6, "MetricsAboveTarget")
-    assert "at most the larger of 4 or 100 % more than 2 within 60 s" in record.message
+    assert (record.target.replicas, record.why.reason) == (6, "MetricsAboveTarget")
+    assert "at most the larger of 4 or 100 % more than 2 within 60 s" in record.why.message
     after = replace(binding(target(current=6, instances=each(6, 30))), memory=decision.memory)
     held = decide(after, 1015).records[0]
-    assert (held.target, held.write, held.reason) == (6, None, "RateLimited")
-    assert "more is possible after 00:17:40Z" in held.message
+    assert (held.target.replicas, held.writes.scale, held.why.reason) == (6, None, "RateLimited")
+    assert "more is possible after 00:17:40Z" in held.why.message
 
 
 def test_a_stabilization_window_says_until_when() -> None:
     busy = decide(binding(target(current=5, instances=each(5, 10))))
     calm = decide(replace(binding(target(current=5, instances=each(5, 2))), memory=busy.memory), 1015)
     record = calm.records[0]
-    assert (record.target, record.write, record.reason) == (5, None, "Stabilizing")
-    assert "highest recommendation of the last 300 s is 5; 1 is possible after 00:21:40Z" in record.message
+    assert (record.target.replicas, record.writes.scale, record.why.reason) == (5, None, "Stabilizing")
+    assert "highest recommendation of the last 300 s is 5; 1 is possible after 00:21:40Z" in record.why.message
 
 
 def test_no_metrics_no_change() -> None:
     seen = target(current=3, instances=({}, {}), scrape_errors=("pod a: timed out",))
     decision = decide(binding(seen))
     record = decision.records[0]
-    assert (record.target, record.write, record.decided, record.reason) == (3, None, False, "MetricsUnavailable")
-    assert "pod a: timed out" in record.message
+    assert (record.target.replicas, record.writes.scale, record.target.decided, record.why.reason) == (
+        3,
+        None,
+        False,
+        "MetricsUnavailable",
+    )
+    assert "pod a: timed out" in record.why.message
     assert condition(decision, "MetricsAvailable")[:2] == ("False", "MetricsUnavailable")
     assert condition(decision, "Ready")[0] == "True"
     assert reasons(decision) == ["MetricsUnavailable"]
@@ -94,23 +105,27 @@ def test_partial_metrics_are_named() -> None:
 @pytest.mark.parametrize(("current", "low", "high", "expected"), [(1, 3, 9, 3), (12, 3, 9, 9)])
 def test_bounds_need_no_metrics_and_no_patience(current: int, low: int, high: int, expected: int) -> None:
     decision = decide(binding(target(current=current, low=low, high=high)))
-    assert decision.records[0].write == expected
-    assert decision.records[0].reason == ("BelowMinimum" if expected == low else "AboveMaximum")
+    assert decision.records[0].writes.scale == expected
+    assert decision.records[0].why.reason == ("BelowMinimum" if expected == low else "AboveMaximum")
 
 
 def test_at_the_maximum() -> None:
     record = decide(binding(target(current=4, high=4, instances=each(4, 90)))).records[0]
-    assert (record.target, record.write, record.reason) == (4, None, "AtMaximum")
+    assert (record.target.replicas, record.writes.scale, record.why.reason) == (4, None, "AtMaximum")
 
 
 def test_signal_mode_and_annotations() -> None:
     view = binding(target(current=2, instances=each(2, 30)), annotations={"modelyard.dev/actuation": "signal"})
     decision = decide(view)
-    assert (decision.records[0].mode, decision.records[0].target, decision.records[0].write) == (Mode.SIGNAL, 6, None)
+    assert (decision.records[0].writes.mode, decision.records[0].target.replicas, decision.records[0].writes.scale) == (
+        Mode.SIGNAL,
+        6,
+        None,
+    )
     assert reasons(decision) == []
     broken = decide(replace(view, annotations={"modelyard.dev/actuation": "loud", "modelyard.dev/compatibility": "x"}))
-    assert broken.records[0].write == 6
-    assert reasons(broken) == ["InvalidConfiguration", "InvalidConfiguration", "ScaledUp"]
+    assert broken.records[0].writes.scale == 6
+    assert reasons(broken) == ["InvalidConfiguration", "InvalidConfiguration"]
     assert "modelyard.dev/actuation" in broken.notices[0].message
 
 
@@ -118,12 +133,12 @@ def test_signal_mode_and_annotations() -> None:
 def test_without_metrics_a_signal_stays_as_it_was(mode: str, expected: int) -> None:
     status = {"units": [{"name": "w", "desiredReplicas": 6}]}
     blind = binding(target(current=2, instances=({},)), status=status, annotations={"modelyard.dev/actuation": mode})
-    assert (decide(blind).records[0].target, decide(blind).records[0].write) == (expected, None)
+    assert (decide(blind).records[0].target.replicas, decide(blind).records[0].writes.scale) == (expected, None)
 
 
 def test_published_by_annotation() -> None:
     view = binding(target(current=5, instances=each(5, 2)), annotations={"modelyard.dev/compatibility": "published"})
-    assert decide(view).records[0].reason == "OnTarget"
+    assert decide(view).records[0].why.reason == "OnTarget"
 
 
 @pytest.mark.parametrize(
@@ -146,7 +161,10 @@ def test_published_by_annotation() -> None:
 )
 def test_problems_keep_everything(changes: dict[str, Any], reason: str, text: str) -> None:
     decision = decide(replace(binding(target(current=2, instances=each(2, 30))), **changes))
-    assert all(record.write is None and not record.decided and not record.publish for record in decision.records)
+    assert all(
+        record.writes.scale is None and not record.target.decided and not record.writes.publish
+        for record in decision.records
+    )
     assert [notice.reason for notice in decision.notices] == [reason]
     status, why, message = condition(decision, "Ready")
     assert (status, why) == ("False", "ReconcileFailed")
@@ -155,14 +173,14 @@ def test_problems_keep_everything(changes: dict[str, Any], reason: str, text: st
 
 def test_a_binding_that_is_being_deleted_does_nothing() -> None:
     decision = decide(binding(target(current=2, instances=each(2, 30)), deleting=True))
-    assert decision.records[0].write is None
+    assert decision.records[0].writes.scale is None
     assert reasons(decision) == []
 
 
 def test_a_missing_workload() -> None:
     decision = decide(binding(target(current=None, problem="not found")))
-    assert decision.records[0].target is None
-    assert not decision.records[0].publish
+    assert decision.records[0].target.replicas is None
+    assert not decision.records[0].writes.publish
     assert condition(decision, "TargetFound")[:2] == ("False", "TargetInvalid")
     assert condition(decision, "Ready")[:2] == ("False", "ReconcileFailed")
     assert reasons(decision) == ["TargetInvalid"]
@@ -177,7 +195,7 @@ def test_the_older_of_two_bindings_scales() -> None:
     assert "older AutoscalingPolicyBinding ns/z" in found[both.key]
     decisions, errors = decide_bindings([young, both, old], SETTINGS, 1000)
     assert errors == ()
-    assert [decision.records[0].write for decision in decisions] == [6, None, None]
+    assert [decision.records[0].writes.scale for decision in decisions] == [6, None, None]
     assert reasons(decisions[1]) == ["TargetConflict"]
     assert conflicts([young, both, replace(old, deleting=True)]) != found
 
@@ -186,7 +204,7 @@ def test_one_failure_stops_no_other() -> None:
     broken = binding(target(current=2, instances=each(2, 30), cost="x"), target("b"), optimizer=True)
     good = binding(target("g", current=2, instances=each(2, 30)), key=Key("ns", "good"))
     decisions, errors = decide_bindings([broken, good], SETTINGS, 1000)
-    assert [decision.binding.name for decision in decisions] == ["good"]
+    assert [decision.key.name for decision in decisions] == ["good"]
     assert "AutoscalingPolicyBinding ns/b: deciding failed" in errors[0]
 
 
@@ -205,32 +223,32 @@ def pair(a: int | None, h: int | None, load: float, **rest: Any) -> BindingView:
 @pytest.mark.parametrize(("total", "a100", "h100"), [(1, 1, 0), (4, 2, 2), (6, 4, 2), (9, 5, 4), (20, 8, 4)])
 def test_optimizer_shares_the_total_out(total: int, a100: int, h100: int) -> None:
     decision = decide(pair(3, 0, total * 10))
-    assert [record.target for record in decision.records] == [a100, h100]
-    assert decision.totals["desiredReplicas"] == a100 + h100
-    assert decision.records[1].form == "optimizer"
-    assert decision.records[1].steps[-1].stage == "share"
+    assert [record.target.replicas for record in decision.records] == [a100, h100]
+    assert totals(decision)["desiredReplicas"] == a100 + h100
+    assert decision.records[1].identity.form == "optimizer"
+    assert decision.records[1].why.steps[-1].stage == "share"
 
 
 def test_optimizer_without_instances_of_a_target() -> None:
     low = pair(3, 0, 5)
-    assert [record.target for record in decide(low).records] == [1, 0]
-    assert [record.target for record in decide(low, settings=PUBLISHED).records] == [2, 0]
+    assert [record.target.replicas for record in decide(low).records] == [1, 0]
+    assert [record.target.replicas for record in decide(low, settings=PUBLISHED).records] == [2, 0]
 
 
 def test_optimizer_with_a_missing_target_never_shrinks_the_others() -> None:
     view = pair(4, 2, 60)
     first = decide(view)
-    assert [record.target for record in first.records] == [4, 2]
+    assert [record.target.replicas for record in first.records] == [4, 2]
     gone = replace(pair(4, None, 5), memory=first.memory)
     second = decide(gone, 1015)
-    assert [record.write for record in second.records] == [None, None]
+    assert [record.writes.scale for record in second.records] == [None, None]
     assert condition(second, "TargetFound")[0] == "False"
     assert condition(second, "Ready")[0] == "True"
     grown = decide(replace(pair(4, None, 70), memory=second.memory), 1030)
-    assert grown.records[0].write == 7
-    assert "total 6 → 9" in grown.records[0].message
+    assert grown.records[0].writes.scale == 7
+    assert "total 6 → 9" in grown.records[0].why.message
     back = decide(replace(pair(7, 2, 90), memory=grown.memory), 1045)
-    assert [record.target for record in back.records] == [5, 4]
+    assert [record.target.replicas for record in back.records] == [5, 4]
 
 
 def test_exact_optimizer_weighs_capacity() -> None:
@@ -244,7 +262,7 @@ def test_exact_optimizer_weighs_capacity() -> None:
     )
     decision = decide(view)
     # Nine A100 carry the load; the last one goes only once it is idle, and carries its part until then.
-    assert [record.target for record in decision.records] == [3, 2]
+    assert [record.target.replicas for record in decision.records] == [3, 2]
     settled = replace(
         view,
         targets=(
@@ -252,9 +270,9 @@ def test_exact_optimizer_weighs_capacity() -> None:
             target("H100", 3, 0, 20, cost=100.0, instances=each(3, 30), demand=9.0),
         ),
     )
-    assert [record.write for record in decide(settled).records] == [None, None]
+    assert [record.writes.scale for record in decide(settled).records] == [None, None]
     more = replace(settled, targets=(settled.targets[0], replace(settled.targets[1], instances=each(3, 40))))
-    assert [record.target for record in decide(more).records] == [0, 4]
+    assert [record.target.replicas for record in decide(more).records] == [0, 4]
 
 
 def test_a_last_instance_that_stays_is_part_of_the_total() -> None:
@@ -264,10 +282,13 @@ def test_a_last_instance_that_stays_is_part_of_the_total() -> None:
     view = replace(view, targets=targets, expansion_percent=100)  # the cheapest takes everything
     for tick in range(6):
         decision = decide(view, 1000 + 15 * tick)
-        seen.append([record.target for record in decision.records])
+        seen.append([record.target.replicas for record in decision.records])
         moved = zip(view.targets, decision.records, strict=True)
         targets = tuple(
-            replace(t, current=r.target, ready=r.target, instances=each(r.target or 0, 40 / 4)) for t, r in moved
+            replace(
+                t, current=r.target.replicas, ready=r.target.replicas, instances=each(r.target.replicas or 0, 40 / 4)
+            )
+            for t, r in moved
         )
         view = replace(view, targets=targets, memory=decision.memory)
     assert seen == [[3, 1]] * 6
@@ -277,7 +298,7 @@ def test_broken_optimizer_annotations_are_told() -> None:
     view = pair(1, 0, 10, annotations={"modelyard.dev/optimizer": "best", "modelyard.dev/capacity": "A100=0,X=2,y"})
     decision = decide(view)
     assert reasons(decision) == ["InvalidConfiguration"] * 4
-    assert [record.target for record in decision.records] == [1, 0]
+    assert [record.target.replicas for record in decision.records] == [1, 0]
 
 
 def idle(current: int, now: float, memory: BindingMemory, demand: float | None = 0.0, **rest: Any) -> BindingDecision:
@@ -288,34 +309,34 @@ def idle(current: int, now: float, memory: BindingMemory, demand: float | None =
 
 def test_the_last_instance_goes_after_true_idleness() -> None:
     first = idle(3, 0, BindingMemory())
-    assert (first.records[0].write, first.records[0].reason) == (1, "WaitingForIdle")
+    assert (first.records[0].writes.scale, first.records[0].why.reason) == (1, "WaitingForIdle")
     second = idle(1, 15, first.memory)
-    assert second.records[0].write is None
-    assert "until 00:00:30Z: idle since 00:00:00Z" in second.records[0].message
-    assert idle(1, 30, second.memory).records[0].write == 0
+    assert second.records[0].writes.scale is None
+    assert "until 00:00:30Z: idle since 00:00:00Z" in second.records[0].why.message
+    assert idle(1, 30, second.memory).records[0].writes.scale == 0
 
 
 @pytest.mark.parametrize("demand", [2.0, None], ids=["a request", "not known"])
 def test_a_break_starts_the_grace_again(demand: float | None) -> None:
     first = idle(1, 0, BindingMemory())
     broken = idle(1, 15, first.memory, demand)
-    assert broken.records[0].write is None
+    assert broken.records[0].writes.scale is None
     again = idle(1, 30, broken.memory)
-    assert again.records[0].write is None
-    assert idle(1, 45, again.memory).records[0].write is None
-    assert idle(1, 60, again.memory).records[0].write == 0
+    assert again.records[0].writes.scale is None
+    assert idle(1, 45, again.memory).records[0].writes.scale is None
+    assert idle(1, 60, again.memory).records[0].writes.scale == 0
 
 
 def test_a_missing_metric_is_never_zero() -> None:
     seen = target(current=1, low=0, instances=({},), demand=0.0)
     view = binding(seen, policy_view=policy(FREE), grace=0.0)
-    assert decide(view).records[0].write is None
+    assert decide(view).records[0].writes.scale is None
 
 
 def test_published_goes_to_zero_at_once_and_never_comes_back() -> None:
     annotations = {"modelyard.dev/compatibility": "published"}
-    assert idle(1, 0, BindingMemory(), None, annotations=annotations).records[0].write == 0
-    assert idle(0, 0, BindingMemory(), 5.0, annotations=annotations).records[0].write is None
+    assert idle(1, 0, BindingMemory(), None, annotations=annotations).records[0].writes.scale == 0
+    assert idle(0, 0, BindingMemory(), 5.0, annotations=annotations).records[0].writes.scale is None
 
 
 SLOW = replace(WRITTEN, up=DirectionLimits(1, 0, 600, "And", 600))
@@ -325,50 +346,50 @@ SLOW = replace(WRITTEN, up=DirectionLimits(1, 0, 600, "And", 600))
 def test_pending_demand_wakes_past_all_limits(low: int, expected: int) -> None:
     view = binding(target(current=0, low=low, demand=3.0), policy_view=policy(SLOW))
     record = decide(view).records[0]
-    assert (record.write, record.reason) == (expected, "WokenByDemand")
+    assert (record.writes.scale, record.why.reason) == (expected, "WokenByDemand")
 
 
 def test_an_external_total_wakes() -> None:
     view = binding(target(current=0, low=0, external={METRIC: 25.0}), policy_view=policy(SLOW))
     record = decide(view).records[0]
-    assert (record.write, record.reason) == (1, "WokenByDemand")
+    assert (record.writes.scale, record.why.reason) == (1, "WokenByDemand")
     quiet = decide(binding(target(current=0, low=0, external={METRIC: 0.0}), policy_view=policy(SLOW)))
-    assert quiet.records[0].write is None
+    assert quiet.records[0].writes.scale is None
 
 
 @pytest.mark.parametrize("demand", [None, 0.0])
 def test_at_zero_nothing_happens_and_the_way_out_is_told(demand: float | None) -> None:
     decision = decide(binding(target(current=0, low=0, demand=demand)))
     record = decision.records[0]
-    assert (record.target, record.write, record.reason) == (0, None, "AtZero")
-    assert ("modelyard.dev/wake-query" in record.message) == (demand is None)
+    assert (record.target.replicas, record.writes.scale, record.why.reason) == (0, None, "AtZero")
+    assert ("modelyard.dev/wake-query" in record.why.message) == (demand is None)
     assert reasons(decision) == []
 
 
 def test_optimizer_keeps_each_last_instance_until_it_is_idle() -> None:
     view = pair(3, 1, 10, grace=30.0)
     busy = decide(view, 0)
-    assert [record.target for record in busy.records] == [1, 1]
-    assert busy.records[1].reason == "WaitingForIdle"
+    assert [record.target.replicas for record in busy.records] == [1, 1]
+    assert busy.records[1].why.reason == "WaitingForIdle"
     calm = replace(view, targets=(view.targets[0], replace(view.targets[1], demand=0.0)))
     first = decide(replace(calm, memory=busy.memory), 15)
-    assert first.records[1].target == 1
-    assert decide(replace(calm, memory=first.memory), 45).records[1].target == 0
+    assert first.records[1].target.replicas == 1
+    assert decide(replace(calm, memory=first.memory), 45).records[1].target.replicas == 0
 
 
 def test_optimizer_wakes_the_cheapest() -> None:
     view = pair(0, 0, 7)
     view = replace(view, targets=(replace(view.targets[0], minimum=0), view.targets[1]))
-    assert [record.target for record in decide(view).records] == [1, 0]
+    assert [record.target.replicas for record in decide(view).records] == [1, 0]
 
 
 def test_last_scale_time_moves_only_when_the_change_is_seen() -> None:
     asked = decide(binding(target(current=2, instances=each(2, 30))), 1000)
-    assert "lastScaleTime" not in asked.units[0]
+    assert "lastScaleTime" not in units(asked)[0]
     refused = decide(replace(binding(target(current=2, instances=each(2, 30))), memory=asked.memory), 1015)
-    assert "lastScaleTime" not in refused.units[0]
+    assert "lastScaleTime" not in units(refused)[0]
     arrived = decide(replace(binding(target(current=6, instances=each(6, 10))), memory=refused.memory), 1030)
-    assert arrived.units[0]["lastScaleTime"] == 1000
+    assert units(arrived)[0]["lastScaleTime"] == 1000
     later = decide(replace(binding(target(current=6, instances=each(6, 10))), memory=arrived.memory), 1045)
     assert later.memory is arrived.memory
 
@@ -380,12 +401,12 @@ def test_windows_start_afresh_with_another_workload_and_not_with_another_policy(
     longer = replace(WRITTEN, down=DirectionLimits(0, 100, 60, "Or", 900))
     same = replace(binding(target("a", current=9, instances=each(9, 1)), policy_view=policy(longer)))
     held = decide(replace(same, memory=first.memory), 600)
-    assert held.records[0].reason == "Stabilizing"
+    assert held.records[0].why.reason == "Stabilizing"
 
 
 def test_what_was_desired_before_comes_from_the_status() -> None:
     status = {"units": [{"name": "w", "desiredReplicas": 4}, "junk"]}
-    assert decide(binding(target(current=2, instances=each(2, 30)), status=status)).records[0].desired_before == 4
+    assert decide(binding(target(current=2, instances=each(2, 30)), status=status)).records[0].now.desired == 4
 
 
 def test_unreadable_memory_is_told() -> None:
@@ -409,16 +430,16 @@ def test_panic_is_told_and_outlasts_missing_metrics() -> None:
     hectic = replace(WRITTEN, panic=Panic(1000, 0, 200, 60))
     seen = target(current=2, instances=each(2, 30))
     first = decide(binding(seen, policy_view=policy(hectic)))
-    assert (first.mode, first.records[0].write) == ("Panic", 6)
-    assert "panic" in [step.stage for step in first.records[0].steps]
+    assert (first.panic, first.records[0].writes.scale) == (True, 6)
+    assert "panic" in [step.stage for step in first.records[0].why.steps]
     blind = decide(
         replace(binding(target(current=6, instances=({},)), policy_view=policy(hectic)), memory=first.memory), 1015
     )
-    assert blind.mode == "Panic"
+    assert blind.panic
     calm = binding(target(current=6, instances=each(6, 1)), policy_view=policy(hectic))
     held = decide(replace(calm, memory=blind.memory), 1030).records[0]
-    assert (held.write, held.reason) == (None, "Panicking")
-    assert "panic until 00:17:40Z: no scale-down" in held.message
+    assert (held.writes.scale, held.why.reason) == (None, "Panicking")
+    assert "panic until 00:17:40Z: no scale-down" in held.why.message
 
 
 def test_the_story_of_several_targets_speaks_of_none_of_them_alone() -> None:
@@ -427,4 +448,4 @@ def test_the_story_of_several_targets_speaks_of_none_of_them_alone() -> None:
     decision = decide_binding(binding(cheap, dear, optimizer=True), SETTINGS, 0.0)
     assert decision.message.startswith("cheap 1 → 3, dear 1 → 3: waiting 30 each over 2 instances")
     assert decision.message.endswith("total 2 → 6")
-    assert [record.message.rpartition(", ")[2] for record in decision.records] == ["of which 3 here"] * 2
+    assert [record.why.message.rpartition(", ")[2] for record in decision.records] == ["of which 3 here"] * 2

@@ -138,7 +138,7 @@ def test_capacities_need_not_add_up_to_whole_replicas() -> None:
         optimizer=True,
         annotations={"modelyard.dev/optimizer": "exact", "modelyard.dev/capacity": "H100=2.5"},
     )
-    assert [record.write for record in decide_binding(view, SETTINGS, 0).records] == [None, None]
+    assert [record.writes.scale for record in decide_binding(view, SETTINGS, 0).records] == [None, None]
 
 
 def test_shares_of_capacity_are_weighted_means() -> None:

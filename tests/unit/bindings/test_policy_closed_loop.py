@@ -57,7 +57,7 @@ def run(
         seen = target("w", len(ready_at), low, high, instances=instances, unready=unready, ready=ready, demand=wanted)
         decision = decide_binding(replace(binding(seen, policy_view=rules), memory=memory), SETTINGS, float(now))
         memory = decision.memory
-        write = decision.records[0].write
+        write = decision.records[0].writes.scale
         if write is not None:
             found.changes.append((now, len(ready_at), write))
             ready_at = sorted(ready_at)[:write] + [now + startup] * (write - len(ready_at))

@@ -52,13 +52,13 @@ def test_a_tick_in_the_dark_leaves_no_trace_in_the_windows() -> None:
         seen = target("w", 2, instances=(values,) * 2, unknown=frozenset({"latency"} if dark else ()))
         decision = decide_binding(replace(view, targets=(seen,), memory=memory), SETTINGS, 15.0 * number)
         memory = decision.memory
-        decided.append(decision.records[0].target)
+        decided.append(decision.records[0].target.replicas)
     assert decided == [2] * 21 + [5]
     dark_record = decide_binding(
         replace(view, targets=(target("w", 2, instances=each(2, 5.0), unknown=frozenset({"latency"})),)), SETTINGS, 0
     ).records[0]
-    assert dark_record.reason == "MetricsIncomplete"
-    assert "latency cannot be measured now" in dark_record.message
+    assert dark_record.why.reason == "MetricsIncomplete"
+    assert "latency cannot be measured now" in dark_record.why.message
 
 
 @pytest.mark.parametrize("low", [0, 1])
@@ -70,10 +70,10 @@ def test_with_all_pods_down_nothing_is_taken_away(low: int) -> None:
     for now in range(0, 3600, 15):
         decision = decide_binding(replace(view, memory=memory), SETTINGS, float(now))
         memory = decision.memory
-        assert decision.records[0].write is None
-    assert decision.records[0].reason == "NoReadyInstance"
+        assert decision.records[0].writes.scale is None
+    assert decision.records[0].why.reason == "NoReadyInstance"
     more = replace(down, external={METRIC: 80.0})
-    assert decide_binding(replace(view, targets=(more,), memory=memory), SETTINGS, 3600.0).records[0].write == 8
+    assert decide_binding(replace(view, targets=(more,), memory=memory), SETTINGS, 3600.0).records[0].writes.scale == 8
 
 
 def test_a_woken_instance_is_not_given_up_before_it_was_ever_ready() -> None:
@@ -94,7 +94,7 @@ def test_a_woken_instance_is_not_given_up_before_it_was_ever_ready() -> None:
         )
         decision = decide_binding(replace(view, targets=(seen,), memory=memory), SETTINGS, float(now))
         memory = decision.memory
-        current = decision.records[0].target or 0
+        current = decision.records[0].target.replicas or 0
         assert current == (1 if now < 630 else 0), now
 
 
@@ -104,7 +104,7 @@ def test_the_last_instance_that_was_held_is_what_the_limits_count_from() -> None
     view = binding(policy_view=policy(narrow))
     held = target("w", 1, 0, instances=each(1, 0.0), demand=None)
     decision = decide_binding(replace(view, targets=(held,)), SETTINGS, 0.0)
-    assert decision.records[0].target == 1
+    assert decision.records[0].target.replicas == 1
     assert decision.memory.corrected.newest == (0.0, 1)
     world.memory = decision.memory
     assert world.tick(15.0, 6) == 2
@@ -117,11 +117,11 @@ def test_a_clock_set_back_does_not_prolong_a_panic() -> None:
     world = World(PANIC, 2)
     world.tick(36_000.0, 8)
     assert world.last is not None
-    assert world.last.mode == "Panic"
+    assert world.last.panic
     assert world.tick(0.0, 3) >= 4
     assert world.memory.panic_until == 60.0
     assert world.tick(75.0, 3) == 3
-    assert world.last.mode == "Stable"
+    assert not world.last.panic
 
 
 def test_a_hold_that_was_shortened_ends_sooner() -> None:
@@ -144,7 +144,7 @@ def test_a_reference_that_cannot_be_resolved_for_a_moment_forgets_nothing() -> N
         view: BindingView = replace(binding(seen), memory=memory)
         decisions.append(decide_binding(view, SETTINGS, 15.0 * number))
         memory = decisions[-1].memory
-    assert [decision.records[0].target for decision in decisions] == [6, None, 6]
-    assert decisions[-1].records[0].reason == "Stabilizing"
+    assert [decision.records[0].target.replicas for decision in decisions] == [6, None, 6]
+    assert decisions[-1].records[0].why.reason == "Stabilizing"
     assert decisions[1].memory.recommended == decisions[0].memory.recommended
     assert decisions[-1].memory.subject == f"Deployment {Key('ns', 'w')}"

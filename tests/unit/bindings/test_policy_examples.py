@@ -80,9 +80,9 @@ def test_panic() -> None:
     world = World(hectic, 2)
     assert world.run(lambda now: 16 if now < 60 else 3, 105) == {0: 4, 45: 8}
     assert world.last is not None
-    assert world.last.mode == "Panic"
+    assert world.last.panic
     assert world.tick(120, 3) == 3
-    assert world.last.mode == "Stable"
+    assert not world.last.panic
 
 
 A100, H100 = Candidate("A100", 60, 1, 8), Candidate("H100", 100, 0, 4)

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from modelyard.autoscaling.decision import DecisionRecord, Evidence
+from modelyard.autoscaling.decision import Evidence, Now, Target, Why, Writes
 from modelyard.autoscaling.offline.files import PlanInputError
 from modelyard.cli.main import app
 
@@ -113,7 +113,11 @@ def test_json_is_complete_and_the_same_every_time(tmp_path: Path) -> None:
             for field in dataclasses.fields(cls)
         }
 
-    assert record.keys() == camel(DecisionRecord)
+    parts = set().union(*(camel(part) for part in (Now, Target, Why, Writes)))
+    renamed = {"desired": "desiredBefore", "allocation": "currentAlloc", "replicas": "target", "scale": "write"}
+    about = {"variant", "uid", "generation", "resourceVersion", "form", "modelId", "variantId", "bounds"}
+    said = {"conditions", "notices", "memory"}
+    assert record.keys() == {renamed.get(name, name) for name in parts} | about | said
     assert record["evidence"].keys() == camel(Evidence)
     assert record["variant"] == {"namespace": "chat", "name": "llama"}
     assert record["workload"] == {"namespace": "chat", "group": "apps", "kind": "Deployment", "name": "llama"}

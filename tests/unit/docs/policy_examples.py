@@ -67,8 +67,8 @@ class Example:
         assert not errors
         self.memory = decision.memory
         for record in decision.records:
-            if record.write is not None and record.variant_id is not None:
-                self.replicas[record.variant_id] = record.write
+            if record.writes.scale is not None and record.identity.variant_id is not None:
+                self.replicas[record.identity.variant_id] = record.writes.scale
         return decision
 
     def follow(self, name: str, demands: Mapping[float, float], until: float, tick: float = 15.0) -> dict[int, int]:

@@ -162,10 +162,10 @@ def test_what_is_said_while_stabilizing() -> None:
     one.replicas["llama"] = 10
     one.follow("llama", {0: 10, 30: 3}, 300)
     (record,) = one.decide(315, {"llama": [3] * 10}).records
-    assert record.reason == "Stabilizing"
+    assert record.why.reason == "Stabilizing"
     said = re.search(r"\*(the highest recommendation [^*]+)\*", PAGE)
     assert said is not None
-    assert squeezed(said[1]) in record.message
+    assert squeezed(said[1]) in record.why.message
 
 
 @pytest.mark.parametrize("name", ["greedy", "exact"])
@@ -204,11 +204,11 @@ def test_zero_and_back() -> None:
     for at in range(0, 361, 15):
         count = one.replicas["llama"]
         (record,) = one.decide(at, {"llama": [0.0] * count}, demand=0.0 if at else 1.0).records
-        reasons[at] = record.reason
+        reasons[at] = record.why.reason
     assert reasons[300] == "Stabilizing"
     assert one.replicas == {"llama": 0}
-    assert one.decide(375, {}, demand=None).records[0].reason == "AtZero"
-    assert one.decide(390, {}, demand=3.0).records[0].reason == "WokenByDemand"
+    assert one.decide(375, {}, demand=None).records[0].why.reason == "AtZero"
+    assert one.decide(390, {}, demand=3.0).records[0].why.reason == "WokenByDemand"
     assert one.replicas == {"llama": 1}
     assert BEGIN > 0
 

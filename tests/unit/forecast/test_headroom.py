@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stages import percentages_decide, rising, tokens_decide
 
-from modelyard.autoscaling.decision import Mode
-from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.settings import FleetSettings, Mode
 from modelyard.autoscaling.variants.headroom import plan_ahead
 from modelyard.autoscaling.variants.memory import VariantMemory
 from modelyard.metrics.values import ModelLoad

@@ -7,17 +7,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from decisions import make_record
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from modelyard.autoscaling.decision import Action, DecisionRecord, Prediction
+from modelyard.autoscaling.decision import Prediction, Record
 from modelyard.autoscaling.fleet import Variant
+from modelyard.autoscaling.kinds import VARIANTS
 from modelyard.autoscaling.live import observe
 from modelyard.autoscaling.live.exporter import GaugeCollector
 from modelyard.autoscaling.live.prediction import ANNOTATION as PREDICTION
 from modelyard.autoscaling.live.prediction import prediction_text, read_prediction
 from modelyard.autoscaling.variants.memory import ANNOTATION, VariantMemory, render_memory
 from modelyard.objects import Key
+from modelyard.reconcile.plan import Subject
 
 
 @dataclass
@@ -197,26 +200,10 @@ def test_a_damaged_prediction_says_nothing(text: str, read: dict[str, float]) ->
     assert read_prediction({PREDICTION: text}) == read
 
 
-def prediction(ttft: float | None, itl: float | None, form: str = "slo") -> DecisionRecord:
-    return DecisionRecord(
-        variant=Key("chat", "llama"),
-        uid="u",
-        generation=1,
-        resource_version="1",
-        model_id="m",
-        workload=None,
-        current=1,
-        ready=1,
-        reporting=1,
-        desired_before=1,
-        target=1,
-        action=Action.NONE,
-        decided=True,
-        reason="r",
-        message="m",
-        form=form,
-        prediction=Prediction(load=1, rate_per_replica=2, ttft=ttft, itl=itl),
-    )
+def prediction(ttft: float | None, itl: float | None, form: str = "slo") -> Record:
+    subject = Subject(VARIANTS, Key("chat", "llama"), "u", 1)
+    expected = Prediction(load=1, rate_per_replica=2, ttft=ttft, itl=itl)
+    return make_record(subject, form=form, prediction=expected)
 
 
 def test_a_prediction_is_rewritten_only_when_it_moved_noticeably() -> None:

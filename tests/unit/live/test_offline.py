@@ -71,8 +71,8 @@ def fleet_of(folder: Path, manifests: list[Any], pods: list[dict[str, Any]]) -> 
 def test_pods_of_the_snapshot_stand_in_for_manifests(tmp_path: Path) -> None:
     decision = plan(tmp_path, [VARIANT, DEPLOYMENT], [pod("a", kv=0.76), pod("b", kv=0.76)])
     (record,) = decision.records
-    assert (record.current, record.ready, record.reporting, record.target) == (2, 2, 2, 3)
-    assert record.action is Action.UP
+    assert (record.now.current, record.now.ready, record.now.reporting, record.target.replicas) == (2, 2, 2, 3)
+    assert record.target.action is Action.UP
     assert decision.unattributed_signals == 0
 
 
@@ -90,7 +90,7 @@ def test_any_kind_of_workload_is_found(tmp_path: Path, api_version: str, kind: s
     workload = {**DEPLOYMENT, "apiVersion": api_version, "kind": kind}
     pods = [pod(name, f"{kind}/llama", kv=0.76) for name in ("a", "b")]
     (record,) = plan(tmp_path, [variant, workload], pods).records
-    assert (record.current, record.reporting, record.target) == (2, 2, 3)
+    assert (record.now.current, record.now.reporting, record.target.replicas) == (2, 2, 3)
 
 
 def test_five_replicas_three_of_them_drowning(tmp_path: Path) -> None:
@@ -102,9 +102,9 @@ def test_five_replicas_three_of_them_drowning(tmp_path: Path) -> None:
     (repaired,) = plan(tmp_path, manifests, pods).records
     settings = FleetSettings(compatibility=Compatibility.PUBLISHED)
     (published,) = plan(tmp_path, manifests, pods, settings).records
-    assert repaired.target is not None
-    assert repaired.target > 5
-    assert (published.target, published.action) == (4, Action.DOWN)
+    assert repaired.target.replicas is not None
+    assert repaired.target.replicas > 5
+    assert (published.target.replicas, published.target.action) == (4, Action.DOWN)
 
 
 def test_objects_as_kubectl_dumps_them(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_objects_as_kubectl_dumps_them(tmp_path: Path) -> None:
     dump = {"apiVersion": "v1", "kind": "List", "items": items}
     pods = [pod("a", None, kv=0.76), pod("b", None, kv=0.76)]
     (record,) = plan(tmp_path, [dump], pods).records
-    assert (record.ready, record.reporting, record.target) == (2, 2, 3)
+    assert (record.now.ready, record.now.reporting, record.target.replicas) == (2, 2, 3)
 
 
 def test_a_live_workload_without_pods_yet_is_not_taken_as_ready(tmp_path: Path) -> None:

@@ -72,8 +72,8 @@ def test_a_binding_is_decided_on_what_the_snapshot_says(tmp_path: Path) -> None:
     fleet = fleet_of(tmp_path, [POLICY, binding(), deployment()], [entry(12, 13)])
     (decision,) = decide(fleet, FleetSettings()).bindings
     (record,) = decision.records
-    assert (record.current, record.ready, record.reporting, record.target) == (2, 2, 2, 5)
-    assert record.workload == WorkloadId("chat", "apps", "Deployment", "llama")
+    assert (record.now.current, record.now.ready, record.now.reporting, record.target.replicas) == (2, 2, 2, 5)
+    assert record.now.workload == WorkloadId("chat", "apps", "Deployment", "llama")
 
 
 def test_everything_an_entry_can_say_arrives(tmp_path: Path) -> None:
@@ -131,12 +131,12 @@ def test_what_is_missing_is_said_with_the_remedy(tmp_path: Path) -> None:
     assert len(said) == 2
     assert "chat/llama: Deployment chat/llama: the metrics snapshot says nothing about it" in said[0]
     assert "Deployment chat/lost is in none of the files; add its manifest with -f" in said[1]
-    assert [b.records[0].decided for b in decide(fleet, FleetSettings()).bindings] == [False, False]
+    assert [b.records[0].target.decided for b in decide(fleet, FleetSettings()).bindings] == [False, False]
 
 
 def test_a_policy_that_is_not_there_and_one_that_is_wrong(tmp_path: Path) -> None:
     (decision,) = decide(fleet_of(tmp_path, [binding(), deployment()], [entry(1)]), FleetSettings()).bindings
-    assert decision.records[0].reason == "PolicyNotFound"
+    assert decision.records[0].why.reason == "PolicyNotFound"
     wrong = {**POLICY, "spec": {"metrics": []}}
     (view,) = fleet_of(tmp_path, [wrong, binding(), deployment()], [entry(1)]).bindings
     assert view.problem
@@ -159,7 +159,7 @@ def test_a_variant_on_the_same_workload_is_seen_as_a_rival(tmp_path: Path) -> No
     }
     fleet = fleet_of(tmp_path, [POLICY, binding(), deployment(), variant], [entry(50)])
     (decision,) = decide(fleet, FleetSettings()).bindings
-    assert decision.records[0].reason == "ConflictingScaler"
+    assert decision.records[0].why.reason == "ConflictingScaler"
 
 
 def test_bindings_survive_the_file(tmp_path: Path) -> None:

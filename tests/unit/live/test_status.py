@@ -3,11 +3,15 @@
 import dataclasses
 
 import pytest
+from decisions import make_record
 
-from modelyard.autoscaling.decision import Action, CurrentAllocation, DecisionRecord
+from modelyard.autoscaling.decision import CurrentAllocation, Decision, VariantDecision
 from modelyard.autoscaling.fleet import Variant
+from modelyard.autoscaling.kinds import VARIANTS
 from modelyard.autoscaling.live.status import needs_write, status_patch, timestamp
+from modelyard.autoscaling.variants.memory import VariantMemory
 from modelyard.objects import Condition, Key, TargetRef
+from modelyard.reconcile.plan import Subject
 from modelyard.resources.llmd import VariantAutoscalingStatus
 
 NOW = 1_763_690_400.0
@@ -33,35 +37,17 @@ def variant(**changes: object) -> Variant:
     return dataclasses.replace(base, **changes)  # type: ignore[arg-type]
 
 
-def record(**changes: object) -> DecisionRecord:
-    base = DecisionRecord(
-        variant=Key("chat", "llama"),
-        uid="u1",
-        generation=3,
-        resource_version="7",
-        model_id="llama",
-        workload=None,
-        current=2,
-        ready=2,
-        reporting=2,
-        desired_before=2,
-        target=2,
-        action=Action.NONE,
-        decided=True,
-        reason="Steady",
-        message="steady",
-        accelerator="H100",
-        applied=True,
-        conditions=(READY,),
-    )
-    return dataclasses.replace(base, **changes)  # type: ignore[arg-type]
+def record(*, conditions: tuple[Condition, ...] = (READY,), **fields: object) -> VariantDecision:
+    subject = Subject(VARIANTS, Key("chat", "llama"), "u1", 3, "7")
+    made = make_record(subject, **{"accelerator": "H100", "applied": True, **fields})
+    return Decision(subject, (made,), VariantMemory(), conditions)
 
 
 @pytest.mark.parametrize(
     ("stored", "decided", "write"),
     [
         ({}, {}, False),
-        ({}, {"target": 3}, True),
+        ({}, {"replicas": 3}, True),
         ({}, {"accelerator": "A100"}, True),
         ({}, {"applied": False}, True),
         ({"last_run": None, "status_replicas": None}, {}, True),
@@ -71,7 +57,7 @@ def record(**changes: object) -> DecisionRecord:
         ({}, {"conditions": (dataclasses.replace(READY, message="other"),)}, False),
         ({"last_run": NOW - 61}, {"conditions": (dataclasses.replace(READY, message="other"),)}, True),
         ({"conditions": ()}, {}, True),
-        ({"last_run": None, "status_replicas": None}, {"target": None}, False),
+        ({"last_run": None, "status_replicas": None}, {"replicas": None}, False),
     ],
 )
 def test_a_status_is_written_only_when_it_says_something_new(
@@ -81,8 +67,8 @@ def test_a_status_is_written_only_when_it_says_something_new(
 
 
 def test_decided_zero_is_written_and_differs_from_never_decided() -> None:
-    assert needs_write(record(target=0), variant(status_replicas=None, last_run=None), NOW, 300)
-    assert not needs_write(record(target=0), variant(status_replicas=0), NOW, 300)
+    assert needs_write(record(replicas=0), variant(status_replicas=None, last_run=None), NOW, 300)
+    assert not needs_write(record(replicas=0), variant(status_replicas=0), NOW, 300)
 
 
 def test_the_allocation_is_complete_or_absent() -> None:
@@ -93,7 +79,7 @@ def test_the_allocation_is_complete_or_absent() -> None:
         "accelerator": "unresolved",
         "numReplicas": 2,
     }
-    assert "desiredOptimizedAlloc" not in status_patch(record(target=None), [], NOW)
+    assert "desiredOptimizedAlloc" not in status_patch(record(replicas=None), [], NOW)
 
 
 def test_conditions_of_others_are_kept_in_place_and_ours_replaced() -> None:
@@ -122,7 +108,7 @@ STORED = {
     "maxBatch": 64,
     "variantCost": "400.00",
 }
-SLO = {"form": "slo", "variant_id": "org/llama-H100-2", "current_alloc": CURRENT}
+SLO = {"form": "slo", "variant_id": "org/llama-H100-2", "allocation": CURRENT}
 
 
 def test_the_slo_form_says_what_there_is_and_for_which_variant() -> None:
@@ -137,14 +123,14 @@ def test_the_slo_form_says_what_there_is_and_for_which_variant() -> None:
 )
 def test_costs_are_written_without_sign_or_exponent(cost: float, text: str) -> None:
     current = dataclasses.replace(CURRENT, cost=cost)
-    patch = status_patch(record(**{**SLO, "current_alloc": current}), [], NOW)
+    patch = status_patch(record(**{**SLO, "allocation": current}), [], NOW)
     assert patch["currentAlloc"]["variantCost"] == text
     VariantAutoscalingStatus.model_validate(patch)
 
 
 def test_a_cost_that_is_no_number_leaves_the_present_out() -> None:
     current = dataclasses.replace(CURRENT, cost=float("inf"))
-    assert status_patch(record(**{**SLO, "current_alloc": current}), [], NOW)["currentAlloc"] is None
+    assert status_patch(record(**{**SLO, "allocation": current}), [], NOW)["currentAlloc"] is None
 
 
 @pytest.mark.parametrize(
@@ -154,7 +140,7 @@ def test_a_cost_that_is_no_number_leaves_the_present_out() -> None:
         ({}, SLO, True),
         ({"status_current": {**STORED, "numReplicas": 3}}, SLO, True),
         ({"status_current": {**STORED, "variantCost": "200.00"}}, SLO, True),
-        ({"status_current": STORED}, {**SLO, "current_alloc": None}, False),
+        ({"status_current": STORED}, {**SLO, "allocation": None}, False),
         ({"status_current": STORED}, {}, True),
         ({}, {}, False),
     ],
@@ -166,7 +152,7 @@ def test_a_changed_present_is_written_and_one_that_is_not_known_stays(
 
 
 def test_an_unknown_present_is_not_touched_and_a_former_slo_object_loses_it() -> None:
-    assert "currentAlloc" not in status_patch(record(**{**SLO, "current_alloc": None}), [], NOW)
+    assert "currentAlloc" not in status_patch(record(**{**SLO, "allocation": None}), [], NOW)
     patch = status_patch(record(), [], NOW)
     assert patch["currentAlloc"] is None
     assert patch["desiredOptimizedAlloc"]["variantID"] is None

@@ -6,9 +6,8 @@ from dataclasses import replace
 
 from modelyard.autoscaling.bindings.claims import Claim, claimed, outside, settled, without_rivals
 from modelyard.autoscaling.bindings.view import BindingView, TargetView
-from modelyard.autoscaling.decision import Mode
 from modelyard.autoscaling.fleet import Consumer, Fleet, Variant
-from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.settings import FleetSettings, Mode
 from modelyard.objects import Key, Namespace, TargetRef, WorkloadId
 
 WEB, API = (WorkloadId("n", "apps", "Deployment", name) for name in ("web", "api"))

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from decisions import make_record
 
 from modelyard.autoscaling.bindings.memory import BindingMemory
 from modelyard.autoscaling.bindings.view import BindingView
-from modelyard.autoscaling.decision import Action, BindingDecision, DecisionRecord
+from modelyard.autoscaling.decision import Action, BindingDecision, Decision, Record
+from modelyard.autoscaling.kinds import BINDINGS
 from modelyard.autoscaling.live.bindings.actuate import BindingOutcome
 from modelyard.autoscaling.live.bindings.objects import policy
 from modelyard.autoscaling.live.bindings.report import changes, notices
 from modelyard.autoscaling.live.bindings.status import needs_write, policy_status, status_patch
 from modelyard.objects import Condition, Key, Notice, WorkloadId
 from modelyard.objects.parse import conditions
+from modelyard.reconcile.plan import Subject
 
 KEY = Key("n", "b")
 WEB = WorkloadId("n", "apps", "Deployment", "web")
@@ -23,21 +25,24 @@ NOW = 1_800_000_000.0
 REFRESH = 300.0
 
 
-def decision(message: str = "why", **more: Any) -> BindingDecision:
-    record = DecisionRecord(
-        KEY, "u", 2, "7", "web", WEB, 2, 2, 2, 2, 5, Action.UP, True, "MetricsAsk", "30 waiting each", write=5
-    )
+def subject(generation: int = 2) -> Subject:
+    return Subject(BINDINGS, KEY, "u", generation, "7")
+
+
+def unit(**fields: Any) -> Record:
+    asked = {"replicas": 5, "scale": 5, "action": Action.UP, "reason": "MetricsAsk", "message": "30 waiting each"}
+    return make_record(subject(), form="policy", variant_id="web", workload=WEB, **{**asked, **fields})
+
+
+def decision(message: str = "why", *units: Record, **more: Any) -> BindingDecision:
     fields: dict[str, Any] = {
-        "records": (record,),
-        "mode": "Stable",
+        "subject": subject(),
+        "records": units or (unit(),),
         "conditions": (Condition("Ready", "True", "Reconciled", message, 2, NOW),),
-        "notices": (),
-        "memory": BindingMemory(),
-        "units": ({"name": "web", "currentReplicas": 2, "desiredReplicas": 5, "lastScaleTime": NOW - 60.5},),
-        "totals": {"targets": "web", "mode": "Stable", "currentReplicas": 2, "desiredReplicas": 5},
+        "memory": BindingMemory(scaled_at={str(WEB): NOW - 60.5}),
         **more,
     }
-    return BindingDecision(KEY, "u", 2, "7", **fields)
+    return Decision(**fields)
 
 
 def view(status: dict[str, Any]) -> BindingView:
@@ -65,7 +70,15 @@ def test_the_whole_status() -> None:
                 "observedGeneration": 2,
             }
         ],
-        "units": [{"name": "web", "currentReplicas": 2, "desiredReplicas": 5, "lastScaleTime": "2027-01-15T07:58:59Z"}],
+        "units": [
+            {
+                "name": "web",
+                "currentReplicas": 2,
+                "desiredReplicas": 5,
+                "mode": "Stable",
+                "lastScaleTime": "2027-01-15T07:58:59Z",
+            }
+        ],
         "targets": "web",
         "mode": "Stable",
         "currentReplicas": 2,
@@ -75,7 +88,7 @@ def test_the_whole_status() -> None:
 
 def test_conditions_of_others_stay_and_totals_that_are_not_known_go() -> None:
     before = {"conditions": [{"type": "Audited"}, {"type": "Ready"}], "desiredReplicas": 9, "currentReplicas": 9}
-    patch = status_patch(decision(totals={"targets": "web", "mode": "Stable"}), before, NOW)
+    patch = status_patch(decision("why", unit(current=None, replicas=None)), before, NOW)
     assert [one["type"] for one in patch["conditions"]] == ["Audited", "Ready"]
     assert patch["conditions"][1]["status"] == "True"
     assert (patch["desiredReplicas"], patch["currentReplicas"]) == (None, None)
@@ -84,14 +97,15 @@ def test_conditions_of_others_stay_and_totals_that_are_not_known_go() -> None:
 @pytest.mark.parametrize(
     "changed",
     [
-        decision(units=({"name": "web", "currentReplicas": 3, "desiredReplicas": 5},)),
-        decision(units=()),
-        decision(totals={"targets": "web", "mode": "Panic", "currentReplicas": 2, "desiredReplicas": 5}),
-        decision(totals={"targets": "web", "mode": "Stable"}),
+        decision("why", unit(current=3)),
+        decision(records=()),
+        decision(panic=True),
+        decision("why", unit(current=None, replicas=None)),
+        decision(memory=BindingMemory(scaled_at={str(WEB): NOW})),
         decision(conditions=(Condition("Ready", "False", "ReconcileFailed", "why", 2, NOW),)),
         decision(conditions=(Condition("Ready", "True", "Other", "why", 2, NOW),)),
         decision(conditions=(Condition("TargetFound", "True", "TargetFound", "why", 2, NOW),)),
-        replace(decision(), generation=3),
+        decision(subject=subject(3)),
     ],
 )
 def test_a_change_that_matters_is_written_at_once(changed: BindingDecision) -> None:
@@ -108,13 +122,13 @@ def test_nothing_new_is_never_written_and_other_words_rarely() -> None:
 
 
 def test_events_of_a_change_are_told_when_it_has_happened() -> None:
-    told = (Notice("ScaledUp", "2 → 5"), Notice("MetricsUnavailable", "two pods hang", "Warning"))
-    of = decision(notices=told)
-    assert notices(of, BindingOutcome()) == ([], [told[1]])
+    told = Notice("MetricsUnavailable", "two pods hang", "Warning")
+    of = decision(notices=(told,))
+    assert notices(of, BindingOutcome()) == ([], [told])
     done = BindingOutcome(scaled={(KEY, WEB): (2, 5)})
     happened, standing = notices(of, done)
     assert [(one.reason, one.message) for one in happened] == [("ScaledUp", f"{WEB} 2 → 5: 30 waiting each")]
-    assert standing == [told[1]]
+    assert standing == [told]
     assert changes([of], done)[0]["to"] == 5
     assert changes([of], BindingOutcome()) == []
     failed = BindingOutcome(skipped={KEY: "moved"}, errors={KEY: "forbidden"})

@@ -245,11 +245,13 @@ def test_the_optimizer_adds_the_cheap_accelerator_first(tmp_path: Path) -> None:
     run, seen = replayed(read(tmp_path, text), poisson(14, 600))
     ups = [action for action in run.actions if action.after > action.before]
     assert ups[0].variant == Key("chat", "llama-l40s")
-    assert {record.form for _, decision in seen for b in decision.bindings for record in b.records} == {"optimizer"}
+    assert {record.identity.form for _, decision in seen for b in decision.bindings for record in b.records} == {
+        "optimizer"
+    }
     for _, decision in seen:
         for record in decision.bindings[0].records:
-            assert record.target is not None
-            assert 1 <= record.target <= (3 if record.variant_id == "llama-l40s" else 4)
+            assert record.target.replicas is not None
+            assert 1 <= record.target.replicas <= (3 if record.identity.variant_id == "llama-l40s" else 4)
 
 
 def test_a_binding_sleeps_at_zero_and_is_woken_by_what_waits_at_the_router(tmp_path: Path) -> None:
@@ -270,7 +272,7 @@ def test_in_signal_mode_an_hpa_moves_the_workload(tmp_path: Path) -> None:
     notes = "modelyard.dev/actuation: signal"
     found = read(tmp_path, fill(SCALING, ANNOTATIONS=notes) + deployment())
     run, seen = replayed(found, poisson(14, 600))
-    assert all(record.write is None for _, decision in seen for b in decision.bindings for record in b.records)
+    assert all(record.writes.scale is None for _, decision in seen for b in decision.bindings for record in b.records)
     assert any(action.after > action.before for action in run.actions)
 
 

@@ -8,15 +8,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from decisions import told
 from replay_fleets import KEY, poisson, spec, trace_of
 
 from modelyard.autoscaling.decide import decide
-from modelyard.autoscaling.decision import Mode, TickDecision
+from modelyard.autoscaling.decision import TickDecision
 from modelyard.autoscaling.fleet import Fleet
 from modelyard.autoscaling.offline.fleet import fleet_from_files
 from modelyard.autoscaling.offline.manifests import Manifest, read_manifests
 from modelyard.autoscaling.offline.snapshot import Snapshot
-from modelyard.autoscaling.settings import Compatibility, FleetSettings
+from modelyard.autoscaling.settings import Compatibility, FleetSettings, Mode
 from modelyard.replay.policies.base import Fixed
 from modelyard.replay.policies.horizontal import Behaviour, Horizontal, HPAPolicy, KEDAPolicy
 from modelyard.replay.policies.modelyard import ORIGIN, ModelyardPolicy
@@ -101,14 +102,19 @@ def test_every_decision_is_what_decide_says_and_is_kept_as_the_cluster_would(tmp
     for fleet, decision in seen:
         assert decide(fleet, settings) == decision
     for (fleet, decision), (following, _) in itertools.pairwise(seen):
-        (variant,), (record,) = following.variants, decision.records
-        assert variant.status_replicas == record.target
+        (variant,), (record,) = following.variants, told(decision)
+        assert variant.status_replicas == record.target.replicas
         assert variant.memory.model_copy(update={"hidden": record.memory.hidden}) == record.memory
         assert {c.type: c.status for c in variant.conditions} == {c.type: c.status for c in record.conditions}
         assert following.now - fleet.now == settings.tick
         assert fleet.variants[0].last_run is None or fleet.variants[0].last_run <= fleet.now
     # What was written is what was done, a second later.
-    writes = [(fleet.now - ORIGIN + 1, record.write) for fleet, d in seen for record in d.records if record.write]
+    writes = [
+        (fleet.now - ORIGIN + 1, record.writes.scale)
+        for fleet, d in seen
+        for record in d.records
+        if record.writes.scale
+    ]
     assert [(a.at, a.after) for a in run.actions] == [w for w in writes if w[0] <= run.actions[-1].at]
 
 
@@ -129,8 +135,8 @@ def test_a_variant_with_an_hpa_is_moved_by_the_hpa(tmp_path: Path) -> None:
     found = manifests(tmp_path, MANIFESTS + HPA)
     policy = ModelyardPolicy(found, on_decision=lambda _, decision: seen.append(decision))
     run = simulate(poisson(12, 600, prompt=800, output=200), variants(found), policy)
-    assert all(record.mode is Mode.SIGNAL and record.write is None for d in seen for record in d.records)
-    wanted = {record.target for d in seen for record in d.records}
+    assert all(record.writes.mode is Mode.SIGNAL and record.writes.scale is None for d in seen for record in d.records)
+    wanted = {record.target.replicas for d in seen for record in d.records}
     assert max(number or 0 for number in wanted) > 1
     assert [action.after for action in run.actions][-1] > 1
     assert all(1 <= action.after <= 3 for action in run.actions)

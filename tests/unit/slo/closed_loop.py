@@ -115,12 +115,14 @@ def live(
         )
         record = records(decide(fleet, settings))["v1"]
         memory, _ = parse_memory(render_memory(record.memory))
-        conditions, desired = record.conditions, record.target
+        conditions, desired = record.conditions, record.target.replicas
         sizes.append(desired)
-        if record.write is not None:
+        if record.writes.scale is not None:
             engines.sort(key=lambda engine: engine.born)
-            del engines[record.write :]
-            engines += [Engine(f"v1-{next(names)}", now, now + startup) for _ in range(record.write - len(engines))]
+            del engines[record.writes.scale :]
+            engines += [
+                Engine(f"v1-{next(names)}", now, now + startup) for _ in range(record.writes.scale - len(engines))
+            ]
     return History(sizes)
 
 

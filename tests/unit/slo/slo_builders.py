@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from builders import CONTROLLER, MODEL, NOW, Serving, make_fleet, records
+from decisions import Told
 
 from modelyard.autoscaling.decide import decide
-from modelyard.autoscaling.decision import DecisionRecord
 from modelyard.autoscaling.fleet import Fleet, SLOSpec, Variant
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.metrics.values import ModelLoad, PodPerformance, Signals
@@ -129,19 +129,19 @@ def slo_fleet(
     return make_fleet(*(v.base for v in variants), *others, config_maps=maps, signals=measured, **fields)
 
 
-def run_slo(*variants: SLO, settings: FleetSettings = INSTANT, **fields: Any) -> dict[str, DecisionRecord]:
+def run_slo(*variants: SLO, settings: FleetSettings = INSTANT, **fields: Any) -> dict[str, Told]:
     return records(decide(slo_fleet(*variants, **fields), settings))
 
 
-def one_slo(*variants: SLO, settings: FleetSettings = INSTANT, **fields: Any) -> DecisionRecord:
+def one_slo(*variants: SLO, settings: FleetSettings = INSTANT, **fields: Any) -> Told:
     return run_slo(*variants, settings=settings, **fields)[variants[0].name]
 
 
-def targets(found: Mapping[str, DecisionRecord]) -> dict[str, int | None]:
-    return {name: record.target for name, record in found.items()}
+def targets(found: Mapping[str, Told]) -> dict[str, int | None]:
+    return {name: record.target.replicas for name, record in found.items()}
 
 
-def carry_on(fleet: Fleet, found: Mapping[str, DecisionRecord], later: float) -> Fleet:
+def carry_on(fleet: Fleet, found: Mapping[str, Told], later: float) -> Fleet:
     """The same fleet some seconds later, with everything remembered and status written, workloads unmoved."""
 
     def next_variant(variant: Variant) -> Variant:
@@ -149,7 +149,7 @@ def carry_on(fleet: Fleet, found: Mapping[str, DecisionRecord], later: float) ->
         return replace(
             variant,
             memory=record.memory,
-            status_replicas=record.target,
+            status_replicas=record.target.replicas,
             last_run=fleet.now,
             conditions=record.conditions,
         )

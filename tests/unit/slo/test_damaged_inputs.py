@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 from builders import MODEL, NOW, SATURATION, Serving, condition, gpu_node, records
+from decisions import told
 from slo_builders import INSTANT, SLO, one_slo, premium, slo_fleet
 
 from modelyard.autoscaling.decide import decide
@@ -132,34 +133,34 @@ def test_no_input_breaks_a_decision(seed):
         fleet, settings, load = some_fleet(chance)
         decision = decide(fleet, settings)
         assert not decision.errors
-        kept = {(r.model_id, r.variant.namespace) for r in decision.records if r.target}
-        for record in decision.records:
-            assert record.target is None or record.target >= 0
-            assert (record.target or 0) <= 4 * max(record.current or 0, record.desired_before or 0) + 40
+        kept = {(r.identity.model_id, r.identity.key.namespace) for r in decision.records if r.target.replicas}
+        for record in told(decision):
+            assert record.target.replicas is None or record.target.replicas >= 0
+            assert (record.target.replicas or 0) <= 4 * max(record.now.current or 0, record.now.desired or 0) + 40
             json.dumps(status_patch(record, [], fleet.now), allow_nan=False)
             assert parse_memory(render_memory(record.memory)) == (record.memory, None)
-            if load is not None and load > 0.001 and record.ready and not settings.scale_to_zero:
-                assert (record.model_id, record.variant.namespace) in kept
+            if load is not None and load > 0.001 and record.now.ready and not settings.scale_to_zero:
+                assert (record.identity.model_id, record.identity.key.namespace) in kept
 
 
 @pytest.mark.parametrize("load", [float("nan"), float("inf"), 1e300])
 def test_a_damaged_load_is_not_known(load):
     record = one_slo(SLO(replicas=3), loads={("chat", MODEL): ModelLoad(load)}, settings=FleetSettings())
     assert condition(record, "MetricsAvailable") == ("False", "MetricsMissing")
-    assert record.target == 3
+    assert record.target.replicas == 3
 
 
 @pytest.mark.parametrize("price", ["1e308", "nan", "-1", "", "1e13"])
 def test_a_price_that_cannot_be_meant_is_missing(price):
     record = one_slo(SLO(replicas=2), costs={"H100": f'{{"cost": "{price}"}}'})
     assert condition(record, "AcceleratorResolved") == ("False", "UnitCostMissing")
-    assert record.decided
+    assert record.target.decided
 
 
 @pytest.mark.parametrize("load", [1.0, 40.0, 400.0])
 def test_what_costs_nothing_is_sized_like_anything_else(load):
     free = one_slo(SLO(replicas=4), load=load, costs={"H100": "0"})
-    assert free.target == one_slo(SLO(replicas=4), load=load).target
+    assert free.target.replicas == one_slo(SLO(replicas=4), load=load).target.replicas
 
 
 def test_leaving_the_slo_form_takes_its_memory_and_conditions_along():
@@ -180,6 +181,6 @@ def test_leaving_the_slo_form_takes_its_memory_and_conditions_along():
 def test_a_class_that_vanishes_leaves_the_variant_to_saturation_and_says_so():
     known = (Condition("SLOFeasible", "True", "TargetsReachable", "", 3, NOW - 60),)
     record = one_slo(SLO(replicas=3, variant={"conditions": known}), classes={}, settings=FleetSettings())
-    assert (record.target, record.decided) == (3, True)
+    assert (record.target.replicas, record.target.decided) == (3, True)
     assert condition(record, "SLOFeasible") == ("Unknown", "SLOClassNotFound")
     assert condition(record, "OptimizationReady") == ("True", "SaturationOnlyMode")

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from builders import SATURATION, Serving, condition, gpu_node
+from decisions import Told
 from hypothesis import given
 from hypothesis import strategies as st
 from slo_builders import H100, INSTANT, L40S, SLO, premium, run_slo, targets
@@ -29,7 +30,7 @@ def nodes(h100: int, l40s: int):
     return (gpu_node("h", h100), gpu_node("l", l40s, "NVIDIA-L40S"))
 
 
-def run_limited(*variants: SLO, gpus: tuple[int, int], load: float, **fields):
+def run_limited(*variants: SLO, gpus: tuple[int, int], load: float, **fields) -> dict[str, Told]:
     return run_slo(
         *variants, load=load, nodes=nodes(*gpus), config_maps=LIMITED, classes=CLASSES, settings=INSTANT, **fields
     )
@@ -46,27 +47,27 @@ def test_the_important_class_gets_what_is_free():
     assert targets(found) == {"gold-h": 2, "gold-l": 0, "silver-h": 1, "silver-l": 0}
     for name in ("gold-h", "silver-h"):
         assert condition(found[name], "CapacityLimited") == ("True", "AcceleratorsExhausted")
-        assert found[name].limited_by == "gpu-limiter"
+        assert found[name].why.limited_by == "gpu-limiter"
     assert "56.65 of 80 requests/s" in found["gold-h"].message
 
 
 def test_the_important_class_takes_back_what_others_hold_beyond_their_last_replica():
     found = run_limited(*both("gold", 1), *both("silver", 3), gpus=(4, 0), load=80.0)
-    assert found["silver-h"].target == 1
-    assert found["gold-h"].target == 1  # its new replicas are granted when the others have let go
+    assert found["silver-h"].target.replicas == 1
+    assert found["gold-h"].target.replicas == 1  # its new replicas are granted when the others have let go
     freed = run_limited(*both("gold", 1), *both("silver", 1), gpus=(4, 0), load=80.0)
-    assert (freed["gold-h"].target, freed["silver-h"].target) == (3, 1)
+    assert (freed["gold-h"].target.replicas, freed["silver-h"].target.replicas) == (3, 1)
 
 
 def test_what_the_cheap_accelerator_lacks_the_other_gives():
     found = run_limited(*both("gold", 1), gpus=(4, 1), load=40.0)
-    assert found["gold-h"].target >= 2
-    assert found["gold-l"].target <= 1
+    assert found["gold-h"].target.replicas >= 2
+    assert found["gold-l"].target.replicas <= 1
 
 
 def test_capacity_below_what_already_runs_is_no_error():
     found = run_limited(*both("gold", 4), gpus=(2, 0), load=100.0)
-    assert found["gold-h"].decided
+    assert found["gold-h"].target.decided
 
 
 def test_without_the_limiter_nothing_is_said_about_capacity():
@@ -83,8 +84,8 @@ def test_never_above_capacity_beyond_what_runs(gpus, load, running):
     gold, silver = both("gold", running[0] or 1), both("silver", running[1] or 1)
     found = run_limited(*gold, *silver, gpus=gpus, load=load)
     for kind, total in zip(("h", "l"), gpus, strict=True):
-        now = sum(r.current or 0 for name, r in found.items() if name.endswith(kind))
-        asked = sum(r.target or 0 for name, r in found.items() if name.endswith(kind))
+        now = sum(r.now.current or 0 for name, r in found.items() if name.endswith(kind))
+        asked = sum(r.target.replicas or 0 for name, r in found.items() if name.endswith(kind))
         assert asked <= max(total, now)
 
 
@@ -105,8 +106,8 @@ def test_what_serves_is_never_scaled_to_nothing(gpus, to_zero, placed):
         classes=CLASSES,
         settings=INSTANT.model_copy(update={"scale_to_zero": to_zero}),
     )
-    assert (more["gold-h"].target, more["silver-h"].target) == (2, 1)
-    assert (more["gold-l"].target, more["silver-l"].target) == (0, 0)
+    assert (more["gold-h"].target.replicas, more["silver-h"].target.replicas) == (2, 1)
+    assert (more["gold-l"].target.replicas, more["silver-l"].target.replicas) == (0, 0)
 
 
 def test_a_used_model_keeps_its_last_replica_even_where_it_may_go_to_zero():
@@ -119,7 +120,7 @@ def test_a_used_model_keeps_its_last_replica_even_where_it_may_go_to_zero():
         classes=CLASSES,
         settings=INSTANT.model_copy(update={"scale_to_zero": True}),
     )
-    assert found["silver-h"].target == 1
+    assert found["silver-h"].target.replicas == 1
 
 
 def test_replicas_on_nodes_that_take_no_pods_are_not_taken_for_others():
@@ -135,12 +136,12 @@ def test_replicas_on_nodes_that_take_no_pods_are_not_taken_for_others():
         config_maps=LIMITED,
         classes=CLASSES,
     )
-    assert (found["gold-h"].target, found["silver-h"].target) == (1, 3)
+    assert (found["gold-h"].target.replicas, found["silver-h"].target.replicas) == (1, 3)
 
 
 def test_without_any_known_node_nothing_is_taken():
     found = run_slo(*both("gold", 1), *both("silver", 3), load=80.0, nodes=(), config_maps=LIMITED, classes=CLASSES)
-    assert (found["gold-h"].target, found["silver-h"].target) == (1, 3)
+    assert (found["gold-h"].target.replicas, found["silver-h"].target.replicas) == (1, 3)
 
 
 @pytest.mark.parametrize("name", ["a", "z"])
@@ -155,5 +156,5 @@ def test_a_variant_without_a_class_waits_for_the_important_ones(name):
         classes=CLASSES,
         settings=INSTANT,
     )
-    assert found["gold-h"].target == 3
-    assert found[name].target == 2
+    assert found["gold-h"].target.replicas == 3
+    assert found[name].target.replicas == 2

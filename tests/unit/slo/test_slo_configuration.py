@@ -213,24 +213,24 @@ class TestInTheDecision:
         found = run_slo(SLO("bad", profile=("abc", 1, 1, 1)), SLO("good"), load=40.0)
         assert condition(found["bad"], "ProfileValid") == ("False", "ProfileInvalid")
         assert condition(found["bad"], "OptimizationReady") == ("True", "SaturationOnlyMode")
-        assert (found["bad"].target, found["bad"].write) == (1, None)
+        assert (found["bad"].target.replicas, found["bad"].writes.scale) == (1, None)
         assert condition(found["good"], "ProfileValid") == ("True", "ProfileValid")
-        assert found["good"].target == 2  # the other one serves half of the load
+        assert found["good"].target.replicas == 2  # the other one serves half of the load
 
     def test_an_accelerator_without_a_price_is_sized_and_named(self):
         record = one_slo(SLO(), load=40.0, costs={"A100": "40"})
-        assert (record.target, record.cost) == (3, 10.0)
+        assert (record.target.replicas, record.now.cost) == (3, 10.0)
         assert condition(record, "AcceleratorResolved") == ("False", "UnitCostMissing")
 
     def test_the_price_counts_the_accelerators(self):
         record = one_slo(SLO(accelerator="A100", count=4))
-        assert (record.cost, record.gpus) == (160.0, 4)
-        assert record.current_alloc.cost == 160.0
+        assert (record.now.cost, record.now.gpus) == (160.0, 4)
+        assert record.now.allocation.cost == 160.0
 
     def test_the_accelerator_of_the_spec_counts_and_a_different_label_is_told(self):
         label = {"inference.optimization/acceleratorName": "L40S"}
         record = one_slo(SLO(variant={"labels": label}))
-        assert (record.accelerator, record.cost) == ("H100", 100.0)
+        assert (record.now.accelerator, record.now.cost) == ("H100", 100.0)
         assert "AcceleratorMismatch" in [notice.reason for notice in record.notices]
         assert "AcceleratorMismatch" not in [notice.reason for notice in one_slo(SLO()).notices]
 
@@ -242,7 +242,7 @@ class TestInTheDecision:
     def test_no_class_at_all_leaves_it_to_saturation(self):
         record = one_slo(SLO(), load=40.0, classes={})
         assert condition(record, "SLOFeasible") == ("Unknown", "SLOClassNotFound")
-        assert record.target == 1
+        assert record.target.replicas == 1
 
     def test_notices_of_config_maps_reach_the_tick(self):
         from slo_builders import slo_fleet

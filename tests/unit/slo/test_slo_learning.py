@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from builders import records
+from decisions import Told
 from slo_builders import SLO, STILL, carry_on, one_slo, slo_fleet
 
 from modelyard.autoscaling.decide import decide
@@ -25,7 +26,7 @@ def factors(record) -> tuple[float, float]:
     return record.memory.slo.ttft_factor, record.memory.slo.itl_factor
 
 
-def converge(make, ticks: int = 40, settings=STILL):
+def converge(make, ticks: int = 40, settings=STILL) -> tuple[Told, int]:
     fleet = slo_fleet(make, load=16.0)
     writes = 0
     for _ in range(ticks):
@@ -54,10 +55,10 @@ def test_it_settles_and_then_writes_nothing_more():
 def test_a_slower_engine_gets_more_replicas_and_an_honest_prediction():
     slow = one_slo(variant(PREDICTED_ITL * 1.2, memory=SLOMemory(itl_factor=1.2)), load=16.0, settings=STILL)
     fine = one_slo(variant(PREDICTED_ITL), load=16.0, settings=STILL)
-    assert slow.prediction.rate_per_replica < fine.prediction.rate_per_replica
-    assert (fine.target, slow.target) == (2, 3)
-    with_two = next(option for option in slow.alternatives if option.replicas["v1"] == 2)
-    assert with_two.itl == pytest.approx(1.2 * fine.prediction.itl, rel=1e-6)
+    assert slow.why.prediction.rate_per_replica < fine.why.prediction.rate_per_replica
+    assert (fine.target.replicas, slow.target.replicas) == (2, 3)
+    with_two = next(option for option in slow.why.alternatives if option.replicas["v1"] == 2)
+    assert with_two.itl == pytest.approx(1.2 * fine.why.prediction.itl, rel=1e-6)
 
 
 @pytest.mark.parametrize(("ratio", "bound"), [(20.0, HIGHEST), (0.01, LOWEST)])
@@ -90,7 +91,7 @@ def test_too_few_requests_teach_nothing(completed):
 def test_it_can_be_switched_off():
     off = STILL.model_copy(update={"feedback": False})
     record = one_slo(variant(PREDICTED_ITL * 1.5, memory=SLOMemory(itl_factor=1.5)), load=16.0, settings=off)
-    assert record.prediction.itl == pytest.approx(PREDICTED_ITL, abs=1e-3)
+    assert record.why.prediction.itl == pytest.approx(PREDICTED_ITL, abs=1e-3)
 
 
 class TestEstimator:
@@ -102,7 +103,7 @@ class TestEstimator:
         assert (len(memory.estimate), len(memory.covariance)) == (3, 9)
         assert memory.updates >= 5
         assert memory.itl_factor == 1.0
-        assert record.prediction.itl == pytest.approx(PREDICTED_ITL * 1.3, rel=0.1)
+        assert record.why.prediction.itl == pytest.approx(PREDICTED_ITL * 1.3, rel=0.1)
 
     def test_an_engine_that_became_another_is_learnt_anew_after_a_few_outliers(self):
         record, _ = converge(variant(PREDICTED_ITL, PREDICTED_TTFT), settings=self.settings)
@@ -112,14 +113,14 @@ class TestEstimator:
         fleet = slo_fleet(slow, load=16.0)
         for _ in range(8):
             found = records(decide(fleet, self.settings))
-            predictions.append(found["v1"].prediction.itl)
+            predictions.append(found["v1"].why.prediction.itl)
             memories.append(found["v1"].memory.slo)
             fleet = carry_on(fleet, found, 0.0)
             fleet = replace(fleet, variants=tuple(replace(v, status_replicas=2) for v in fleet.variants))
         assert [m.rejected for m in memories[:5]] == [1, 2, 3, 4, 0]
         assert {m.estimate for m in memories[:4]} == {learnt.estimate}
         assert memories[-1].rejected == 0
-        rate = [record.prediction.rate_per_replica, found["v1"].prediction.rate_per_replica]
+        rate = [record.why.prediction.rate_per_replica, found["v1"].why.prediction.rate_per_replica]
         assert rate[1] < rate[0] / 3
 
     def test_a_single_outlier_is_left_out(self):
@@ -137,13 +138,13 @@ class TestEstimator:
         memory = SLOMemory(rejected=5)
         impossible = variant(PREDICTED_ITL, PREDICTED_TTFT, memory=memory, batch=1)
         record = one_slo(impossible, load=16.0, settings=self.settings)
-        assert record.decided
+        assert record.target.decided
         assert (record.memory.slo.estimate, record.memory.slo.rejected) == ((), 5)
 
     def test_damaged_memory_starts_afresh(self):
         damaged = SLOMemory(estimate=(1.0,), covariance=(2.0,), updates=50)
         record = one_slo(variant(PREDICTED_ITL, memory=damaged), load=16.0, settings=self.settings)
-        assert record.decided
+        assert record.target.decided
         assert record.memory.slo.updates == 1
 
     def test_off_by_default(self):

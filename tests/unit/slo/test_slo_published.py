@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from builders import NOW, Serving, condition
+from decisions import Told
 from slo_builders import PUBLISHED, SLO, one_slo, premium, run_slo, targets
 
 from modelyard.autoscaling.published.slo import candidate, idle_candidate
@@ -12,7 +13,7 @@ from modelyard.autoscaling.settings import FleetSettings
 IDLE_TO_ZERO = FleetSettings(compatibility="published", scale_to_zero=True)
 
 
-def published(per_minute: float, settings: FleetSettings = PUBLISHED, **fields):
+def published(per_minute: float, settings: FleetSettings = PUBLISHED, **fields) -> Told:
     return one_slo(SLO(completed=per_minute, **fields), settings=settings)
 
 
@@ -28,8 +29,8 @@ def published(per_minute: float, settings: FleetSettings = PUBLISHED, **fields):
 )
 def test_loads_of_profile_p(per_minute, replicas, per_replica, itl, ttft, utilisation):
     record = published(per_minute)
-    assert (record.target, record.reason) == (replicas, "Optimized")
-    expected = record.prediction
+    assert (record.target.replicas, record.why.reason) == (replicas, "Optimized")
+    expected = record.why.prediction
     assert expected.load / replicas == pytest.approx(per_replica, abs=6e-4)
     assert (expected.itl, expected.ttft) == pytest.approx((itl, ttft), abs=6e-4)
     assert expected.utilisation == pytest.approx(utilisation, abs=6e-4)
@@ -46,21 +47,23 @@ def test_candidates_price_the_accelerator_count_and_keep_the_minimum():
 def test_values_go_through_two_decimals_and_tokens_are_cut_off():
     record = published(40.00044, output=256.83, prompt=511.99)
     assert "40.00 requests/min" in record.message
-    assert record.prediction.ttft == pytest.approx(published(40, output=256, prompt=511).prediction.ttft, rel=1e-12)
+    assert record.why.prediction.ttft == pytest.approx(
+        published(40, output=256, prompt=511).why.prediction.ttft, rel=1e-12
+    )
 
 
 @pytest.mark.parametrize(("per_minute", "output"), [(0.004, 256.0), (0.0, 256.0), (600.0, 0.7), (600.0, 0.0)])
 def test_what_rounds_to_nothing_is_no_load(per_minute, output):
     record = published(per_minute, output=output)
-    assert record.target == 1
-    expected = record.prediction
+    assert record.target.replicas == 1
+    expected = record.why.prediction
     assert (expected.itl, expected.ttft, expected.utilisation) == pytest.approx((7.55, 12.002, 0.0))
     assert expected.rate_per_replica * 60 == pytest.approx(237_018, abs=1)
 
 
 def test_zero_replicas_when_the_fleet_allows_it():
     record = published(0.0, IDLE_TO_ZERO)
-    assert (record.target, record.accelerator) == (0, "H100")
+    assert (record.target.replicas, record.now.accelerator) == (0, "H100")
 
 
 def test_every_variant_is_sized_for_the_whole_load():
@@ -70,43 +73,43 @@ def test_every_variant_is_sized_for_the_whole_load():
 
 def test_an_infeasible_target_is_no_candidate_and_replicas_are_kept():
     record = one_slo(SLO(completed=2400), settings=PUBLISHED, classes={"premium.yaml": premium(itl=7.5)})
-    assert (record.target, record.decided, record.reason) == (1, False, "OptimizationFailed")
+    assert (record.target.replicas, record.target.decided, record.why.reason) == (1, False, "OptimizationFailed")
     assert condition(record, "OptimizationReady") == ("False", "OptimizationFailed")
 
 
 def test_an_infeasible_target_looks_fine_while_idle():
     record = one_slo(SLO(completed=0.0), settings=PUBLISHED, classes={"premium.yaml": premium(itl=7.5)})
-    assert (record.target, record.decided) == (1, True)
+    assert (record.target.replicas, record.target.decided) == (1, True)
 
 
 @pytest.mark.parametrize(("target", "replicas"), [(24, None), (15, 1)])
 def test_a_flat_response_is_taken_the_wrong_way_round(target, replicas):
     flat = SLO(profile=(20, 0, 12, 0.002), completed=60)
     record = one_slo(flat, settings=PUBLISHED, classes={"premium.yaml": premium(itl=target, ttft=0)})
-    assert (record.target if record.decided else None) == replicas
+    assert (record.target.replicas if record.target.decided else None) == replicas
 
 
 def test_the_current_allocation_has_no_count_and_a_made_up_batch():
     record = published(40, accelerator="A100", count=4)
-    assert (record.current_alloc.cost, record.current_alloc.max_batch) == (40.0, 256)
+    assert (record.now.allocation.cost, record.now.allocation.max_batch) == (40.0, 256)
     assert "cost 160" in record.message
 
 
 def test_there_is_no_damping_and_no_veto():
     crowded = SLO(replicas=4, completed=1.0, load=(0.95, 9.0))
-    assert one_slo(crowded, settings=PUBLISHED).target == 1
+    assert one_slo(crowded, settings=PUBLISHED).target.replicas == 1
 
 
 def test_a_model_without_any_metrics_keeps_what_it_has():
     silent = SLO(load=None, completed=None, serving={"desired": 3, "current": 3})
     record = one_slo(silent, load=None, settings=PUBLISHED)
-    assert (record.target, record.decided) == (3, False)
+    assert (record.target.replicas, record.target.decided) == (3, False)
     assert condition(record, "MetricsAvailable") == ("False", "MetricsMissing")
 
 
 def test_a_variant_without_a_class_is_skipped():
     record = one_slo(SLO(completed=2400), settings=PUBLISHED, classes={"a": premium(model="other")})
-    assert (record.target, record.decided, record.reason) == (1, False, "OptimizationFailed")
+    assert (record.target.replicas, record.target.decided, record.why.reason) == (1, False, "OptimizationFailed")
 
 
 def test_published_by_annotation_leaves_the_rest_repaired():
@@ -119,19 +122,19 @@ def test_published_by_annotation_leaves_the_rest_repaired():
         classes={"premium.yaml": premium(), "x": premium(model="x")},
         others=(Serving("c", ((0.2, 0.0),), model="y"),),
     )
-    assert found["a"].current_alloc.max_batch == 256
-    assert found["b"].current_alloc.max_batch == 96
-    assert found["c"].form == "saturation"
+    assert found["a"].now.allocation.max_batch == 256
+    assert found["b"].now.allocation.max_batch == 96
+    assert found["c"].identity.form == "saturation"
 
 
 def test_only_what_was_completed_in_the_window_counts():
     piling_up = SLO(completed=60, serving={"rate": 50.0}, running=90.0)
     record = one_slo(piling_up, load=500.0, settings=PUBLISHED, history=((NOW - 240, 1.0), (NOW, 500.0)))
-    assert record.prediction.load == pytest.approx(1.0)
-    assert record.target == 1
+    assert record.why.prediction.load == pytest.approx(1.0)
+    assert record.target.replicas == 1
 
 
 def test_a_model_that_completed_nothing_ever_is_not_taken_for_loaded():
     record = one_slo(SLO(completed=None, serving={"rate": 50.0}), load=500.0, settings=PUBLISHED)
-    assert (record.target, record.decided) == (1, False)
+    assert (record.target.replicas, record.target.decided) == (1, False)
     assert condition(record, "MetricsAvailable") == ("False", "MetricsMissing")

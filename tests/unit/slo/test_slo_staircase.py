@@ -39,9 +39,9 @@ class World:
         record = records(decide(fleet, settings))["v1"]
         # The memory goes through its text in every tick, as when a worker dies and another carries on.
         self.memory, _ = parse_memory(render_memory(record.memory))
-        self.desired = record.target
-        if record.write is not None:
-            self.births = self.births[: record.write] + [self.now] * (record.write - count)
+        self.desired = record.target.replicas
+        if record.writes.scale is not None:
+            self.births = self.births[: record.writes.scale] + [self.now] * (record.writes.scale - count)
         self.now += TICK
         return self.desired
 

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stages import TOKENS, analyse, make_group, performance_of, tokens_decide, with_args
 
-from modelyard.autoscaling.decision import Mode
-from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.settings import FleetSettings, Mode
 from modelyard.autoscaling.variants.memory import VariantMemory
 from modelyard.autoscaling.variants.strategy import Tick
 from modelyard.autoscaling.variants.tokens.strategy import Tokens

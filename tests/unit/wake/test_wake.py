@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stages import make_group, with_args
 
-from modelyard.autoscaling.decision import Mode
-from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.settings import FleetSettings, Mode
 from modelyard.autoscaling.variants.memory import VariantMemory
 from modelyard.autoscaling.variants.wake import CONDITION, REASON, condition, wake
 from modelyard.objects import Condition, Key

@@ -53,27 +53,27 @@ def test_the_change_comes_with_the_first_tick_after_that_time(behaviour: Behavio
     found, view = decided(first)
     (block,) = blocks(found, view, SETTINGS, NOW)
     assert block.until is not None
-    replicas = found.records[0].target
+    replicas = found.records[0].target.replicas
     assert replicas is not None
     # The instances are there at once and the load is as heavy as before on each.
     view = replace(view, targets=(target("w", replicas, high=50, instances=each(replicas, each_has)),))
     now = NOW + SETTINGS.tick
     while now <= block.until:
         found, view = decided(view, now)
-        assert found.records[0].target == replicas, now
+        assert found.records[0].target.replicas == replicas, now
         now += SETTINGS.tick
     found, _ = decided(view, now)
-    assert found.records[0].target != replicas
+    assert found.records[0].target.replicas != replicas
 
 
 def test_panic_holds_scale_down_back() -> None:
     view = binding(target("w", 4, high=50, instances=each(4, 30.0)), policy_view=policy(PANIC))
     found, view = decided(view)
-    replicas = found.records[0].target or 0
+    replicas = found.records[0].target.replicas or 0
     calm = replace(view, targets=(target("w", replicas, high=50, instances=each(replicas, 1.0)),))
     found, view = decided(calm, NOW + 15)
     assert ("Panicking", "down", NOW + 90) in held(found, view, NOW + 15)
-    assert found.mode == "Panic"
+    assert found.panic
 
 
 @pytest.mark.parametrize(

@@ -155,7 +155,7 @@ def test_more_load_never_asks_for_fewer(
     totals = []
     for factor in sorted(factors):
         imagined, chosen, _ = asked(fleet, load=[f"{factor:.6f}"])
-        totals.append(sum(r.target or 0 for r in decide(imagined, chosen).records))
+        totals.append(sum(r.target.replicas or 0 for r in decide(imagined, chosen).records))
     assert totals[0] <= totals[1]
 
 
@@ -168,7 +168,7 @@ def test_more_load_never_asks_for_fewer_with_an_slo_and_by_policy(replicas: int)
     for factor in ("0.2x", "1x", "1.7x", "3x", "9x"):
         imagined, chosen, _ = asked(fleet, load=[factor])
         decision = decide(imagined, chosen)
-        now = (decision.records[0].target or 0, decision.bindings[0].records[0].target or 0)
+        now = (decision.records[0].target.replicas or 0, decision.bindings[0].records[0].target.replicas or 0)
         assert now >= before
         assert all(a >= b for a, b in zip(now, before, strict=True))
         before = now
@@ -209,9 +209,9 @@ def test_a_tighter_target_takes_more_and_a_looser_one_fewer(
     question: dict[str, list[str]], fewer_than_before: bool
 ) -> None:
     fleet = slo_fleet(SLO("v", 1), load=60, classes=CLASSES)
-    before = records(decide(fleet, DEFAULT))["v"].target or 0
+    before = records(decide(fleet, DEFAULT))["v"].target.replicas or 0
     imagined, chosen, _ = asked(fleet, **question)
-    after = records(decide(imagined, chosen))["v"].target or 0
+    after = records(decide(imagined, chosen))["v"].target.replicas or 0
     assert (after < before) is fewer_than_before
     assert after != before
 
@@ -221,8 +221,8 @@ def test_other_classes_and_the_other_target_stay() -> None:
 
     def told(imagined: Fleet) -> dict[str, str]:
         return {
-            r.variant.name: next(c.message for c in r.conditions if c.type == "SLOFeasible")
-            for r in decide(imagined, DEFAULT).records
+            one.key.name: next(c.message for c in one.conditions if c.type == "SLOFeasible")
+            for one in decide(imagined, DEFAULT).variants
         }
 
     found = told(asked(fleet, slo_ttft=["Premium=300ms"])[0])
@@ -266,8 +266,8 @@ def drowning(**fields: Any) -> Fleet:
 def test_capacity_is_never_exceeded(count: int) -> None:
     fleet, chosen, said = asked(drowning(), capacity=[f"H100={count}"])
     found = records(decide(fleet, chosen))
-    assert (found["b"].target or 0) <= max(count, 0)
-    assert found["a"].target == 2  # of what is not named there is no more than what is in use
+    assert (found["b"].target.replicas or 0) <= max(count, 0)
+    assert found["a"].target.replicas == 2  # of what is not named there is no more than what is in use
     assert f"{count} H100" in said
     assert "of L40S no more than is in use" in said
 
@@ -278,7 +278,7 @@ def test_the_inventory_replaces_the_nodes_and_needs_no_config_map() -> None:
     fleet, chosen, _ = asked(
         drowning(nodes=[node]), DEFAULT.model_copy(update={"node_selector": "zone=x"}), capacity=["h100=9", "L40S=9"]
     )
-    assert [r.target for r in decide(fleet, chosen).records] == [r.target for r in free.records]
+    assert [r.target.replicas for r in decide(fleet, chosen).records] == [r.target.replicas for r in free.records]
     assert yaml_of(fleet) == "enableLimiter: true\n"
 
 
@@ -301,7 +301,7 @@ def test_with_fewer_than_there_are_the_dearest_replicas_go_and_their_load_stays(
     assert "1 of 2 replicas of chat/b have no H100 and are gone" in said
     assert sum(p.running or 0 for p in fleet.signals.pods) == pytest.approx(40)
     assert len(fleet.signals.pods) == 3
-    assert {r.variant.name: r.current for r in decide(fleet, DEFAULT).records} == {"a": 2, "b": 1}
+    assert {r.identity.key.name: r.now.current for r in decide(fleet, DEFAULT).records} == {"a": 2, "b": 1}
 
 
 def test_under_an_slo_the_allocation_stays_within_the_inventory() -> None:
@@ -309,8 +309,8 @@ def test_under_an_slo_the_allocation_stays_within_the_inventory() -> None:
         fleet = slo_fleet(SLO("v", 2), SLO("w", 1, L40S, "L40S"), load=200)
         imagined, chosen, _ = asked(fleet, capacity=[f"H100={count}", "L40S=1"])
         found = records(decide(imagined, chosen))
-        assert (found["v"].target or 0) <= count
-        assert (found["w"].target or 0) <= 1
+        assert (found["v"].target.replicas or 0) <= count
+        assert (found["w"].target.replicas or 0) <= 1
 
 
 @pytest.mark.parametrize("text", ["H100", "H100=", "H100=-1", "H100=1.5", "=3", "H100=many"])
@@ -342,7 +342,7 @@ def test_the_load_of_an_absent_variant_goes_to_the_others(name: str) -> None:
     ]
     assert {id_.name for id_ in fleet.workloads} == {"a"}
     decision = decide(fleet, chosen)
-    assert decision.records[0].target == 3
+    assert decision.records[0].target.replicas == 3
     assert decision.unattributed_signals == 0
     assert said == "chat/b is not there; its load goes to chat/a"
 
@@ -351,7 +351,7 @@ def test_with_nobody_running_it_waits_at_the_gateway() -> None:
     fleet = make_fleet(Serving("a", current=0, spec=0), Serving("b", load=[(0.5, 2.0)] * 2, running=10))
     fleet, chosen, said = asked(fleet, without=["b"])
     assert fleet.signals.gateway_queue == {"meta/llama": 24}
-    assert decide(fleet, chosen).records[0].reason == "WokenByDemand"
+    assert decide(fleet, chosen).records[0].why.reason == "WokenByDemand"
     assert "wait at the gateway" in said
 
 
@@ -359,7 +359,7 @@ def test_request_sizes_are_remembered_for_the_others() -> None:
     fleet = slo_fleet(SLO("v", 2), SLO("w", 1, L40S, "L40S", load=None, completed=None), load=5)
     imagined, chosen, _ = asked(fleet, without=["v"])
     found = records(decide(imagined, chosen))["w"]
-    assert "512 + 256 tokens" in found.message
+    assert "512 + 256 tokens" in found.why.message
 
 
 @pytest.mark.parametrize(
@@ -391,5 +391,5 @@ def test_all_at_once() -> None:
     assert said.count(";") >= 4
     found = records(decide(imagined, chosen))
     assert found.keys() == {"v", "x"}
-    assert (found["v"].target or 0) <= 3
+    assert (found["v"].target.replicas or 0) <= 3
     assert CONTROLLER in {key.namespace for key in imagined.config_maps}

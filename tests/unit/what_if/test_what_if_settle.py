@@ -31,7 +31,7 @@ def moves(found: Settled) -> list[tuple[float, str, int | None, int]]:
 
 
 def last(found: Settled) -> dict[str, int | None]:
-    return {r.variant.name: r.target for r in found.last.records}
+    return {r.identity.key.name: r.target.replicas for r in found.last.records}
 
 
 def test_a_quiet_fleet_settles_at_once() -> None:
@@ -47,12 +47,12 @@ def test_the_first_step_is_the_next_tick_and_replicas_take_their_time() -> None:
     fleet = make_fleet(Serving("a", load=[(0.75, 0.0)] * 2, running=30, memory=memory, startup=70))
     found = settle(fleet, REPAIRED)
     first = decide(fleet, REPAIRED).records[0]
-    assert moves(found) == [(0, "a", 2, first.target)]
-    assert found.path[0].message == first.message
+    assert moves(found) == [(0, "a", 2, first.target.replicas)]
+    assert found.path[0].message == first.why.message
     assert found.seconds == 75  # the tick after 70 s
-    assert found.last.records[0].ready == 3
-    assert (found.last.records[0].evidence or None) is not None
-    assert found.last.records[0].evidence.max_kv == pytest.approx(0.5)  # type: ignore[union-attr]
+    assert found.last.records[0].now.ready == 3
+    assert (found.last.records[0].why.evidence or None) is not None
+    assert found.last.records[0].why.evidence.max_kv == pytest.approx(0.5)  # type: ignore[union-attr]
 
 
 def test_requests_are_neither_lost_nor_made() -> None:
@@ -88,7 +88,7 @@ def test_a_step_cap_needs_several_ticks() -> None:
 def test_what_reads_the_gauge_follows_it() -> None:
     serving = Serving("a", load=[(0.9, 9.0)] * 2, running=30)
     found = settle(make_fleet(serving, consumers=[hpa(serving, maximum=3)]), REPAIRED)
-    assert found.last.records[0].current == last(found)["a"] == 3
+    assert found.last.records[0].now.current == last(found)["a"] == 3
 
 
 def test_nodes_that_are_full_keep_replicas_waiting() -> None:
@@ -96,8 +96,8 @@ def test_nodes_that_are_full_keep_replicas_waiting() -> None:
     serving = Serving("a", load=[(0.9, 9.0)] * 2, running=30, pod={"node": "n", "gpus": 1})
     found = settle(make_fleet(serving, nodes=[gpu_node("n", 3)]), REPAIRED)
     (record,) = found.last.records
-    assert record.ready == 3
-    assert (record.current or 0) > 3
+    assert record.now.ready == 3
+    assert (record.now.current or 0) > 3
 
 
 def test_an_idle_model_goes_to_zero_after_its_retention() -> None:
@@ -116,8 +116,8 @@ def test_a_woken_model_takes_its_queue_in() -> None:
     fleet = make_fleet(Serving("a", current=0, spec=0), signals={"gateway_queue": {"meta/llama": 12.0}})
     found = settle(fleet, REPAIRED)
     assert moves(found) == [(0, "a", 0, 1)]
-    assert found.last.records[0].ready == 1
-    assert found.last.records[0].reason != "WokenByDemand"
+    assert found.last.records[0].now.ready == 1
+    assert found.last.records[0].why.reason != "WokenByDemand"
 
 
 def test_arrivals_stop_rising() -> None:
@@ -125,7 +125,7 @@ def test_arrivals_stop_rising() -> None:
     fleet = slo_fleet(SLO("v", 1), loads={("chat", "meta/llama"): ModelLoad(15.0, history)})
     found = settle(fleet, REPAIRED)
     assert found.end is End.SETTLED
-    assert "rising" not in found.last.records[0].message
+    assert "rising" not in found.last.records[0].why.message
     world = World(fleet, REPAIRED)
     for _ in range(40):
         world.advance()
@@ -174,7 +174,7 @@ def test_settling_is_deterministic_bounded_and_begins_with_the_next_tick(
     assert found.looked_at <= 29 * REPAIRED.tick
     first = decide(fleet, REPAIRED).records[0]
     now = [m.after for m in found.path if m.seconds == 0]
-    assert now == ([first.target] if first.target != first.current else [])
+    assert now == ([first.target.replicas] if first.target.replicas != first.now.current else [])
 
 
 # Spreading
@@ -217,7 +217,7 @@ def test_instances_of_a_binding_come_and_dilute_the_metric() -> None:
     found = settle(world_of(binding(seen, policy_view=policy(FREE))), REPAIRED)
     assert moves(found) == [(0, "b", 2, 4)]
     (record,) = found.last.bindings[0].records
-    assert (record.current, record.ready, record.target, record.reason) == (4, 4, 4, "OnTarget")
+    assert (record.now.current, record.now.ready, record.target.replicas, record.why.reason) == (4, 4, 4, "OnTarget")
     assert found.seconds == 45
 
 
@@ -235,7 +235,7 @@ def test_targets_of_an_optimizer_share_what_there_is() -> None:
     dear = target("dear", 1, 1, 4, cost=40, instances=each(1, 30.0))
     found = settle(world_of(binding(cheap, dear, optimizer=True, policy_view=policy(FREE))), REPAIRED)
     assert found.end is End.SETTLED
-    assert {r.variant_id: r.target for r in found.last.bindings[0].records} == {"cheap": 3, "dear": 3}
+    assert {r.identity.variant_id: r.target.replicas for r in found.last.bindings[0].records} == {"cheap": 3, "dear": 3}
 
 
 def test_an_unready_instance_and_a_missing_target() -> None:
@@ -251,4 +251,4 @@ def test_variants_and_bindings_together() -> None:
     fleet = replace(sized, bindings=(binding(target("w", 2, instances=each(2, 20.0)), policy_view=policy(FREE)),))
     found = settle(fleet, FleetSettings(headroom=False))
     assert {name for _, name, _, _ in moves(found)} == {"v", "b"}
-    assert records(found.last)["v"].target == 3
+    assert records(found.last)["v"].target.replicas == 3

@@ -15,9 +15,10 @@ from typing import Any
 
 from modelyard.autoscaling.bindings.memory import ANNOTATION, render_memory
 from modelyard.autoscaling.bindings.view import BindingView
-from modelyard.autoscaling.decision import BindingDecision, DecisionRecord
+from modelyard.autoscaling.decision import BindingDecision, Record
+from modelyard.autoscaling.kinds import BINDINGS, POLICIES
 from modelyard.autoscaling.live.actuate import Fence, is_gone, resource_of
-from modelyard.autoscaling.live.bindings.objects import BINDINGS, POLICIES, PolicySpec
+from modelyard.autoscaling.live.bindings.objects import PolicySpec
 from modelyard.autoscaling.live.bindings.state import PolicyState
 from modelyard.autoscaling.live.bindings.status import needs_write, policy_status, status_patch
 from modelyard.cluster import Cluster, ClusterError, Conflict, Invalid, NotFound
@@ -68,7 +69,7 @@ async def actuate_bindings(
     gate = asyncio.Semaphore(CONCURRENCY)
 
     async def one(decision: BindingDecision) -> None:
-        view = by_key[decision.binding]
+        view = by_key[decision.key]
         async with gate:
             fence.check()
             try:
@@ -127,7 +128,7 @@ class _CarryOut:
             current = await self._remember()
             if current is None:
                 return
-        writes = [record for record in self.decision.records if record.write is not None]
+        writes = [record for record in self.decision.records if record.writes.scale is not None]
         if due:
             if not await self._write_status(current):
                 return
@@ -149,9 +150,9 @@ class _CarryOut:
 
     def _superseded(self, current: Mapping[str, Any]) -> str | None:
         metadata = current["metadata"]
-        if metadata["uid"] != self.decision.uid:
+        if metadata["uid"] != self.decision.subject.uid:
             return "replaced by a new object of the same name"
-        if int(metadata.get("generation") or 0) != self.decision.generation:
+        if int(metadata.get("generation") or 0) != self.decision.subject.generation:
             return "its spec was edited meanwhile"
         if metadata.get("deletionTimestamp"):
             return "it is being deleted"
@@ -212,16 +213,16 @@ class _CarryOut:
         self.outcome.written += 1
         return True
 
-    async def _scale(self, record: DecisionRecord) -> None:
-        assert record.write is not None
-        assert record.workload is not None
-        workload = record.workload
+    async def _scale(self, record: Record) -> None:
+        replicas, workload = record.writes.scale, record.now.workload
+        assert replicas is not None
+        assert workload is not None
         target = next(one for one in self.view.targets if one.workload == workload)
         name, namespace = workload.name, workload.namespace
         try:
             kind = await resource_of(self.cluster, workload)
             scale = await self.cluster.read_scale(kind, name, namespace, timeout=self.fence.check())
-            if scale.replicas == record.write:
+            if scale.replicas == replicas:
                 return
             if scale.replicas != target.current:
                 self._skip(
@@ -230,7 +231,12 @@ class _CarryOut:
                 )
                 return
             await self.cluster.write_scale(
-                kind, name, namespace, record.write, resource_version=scale.resource_version, timeout=self.fence.check()
+                kind,
+                name,
+                namespace,
+                replicas,
+                resource_version=scale.resource_version,
+                timeout=self.fence.check(),
             )
         except NotFound:
             self._skip(f"{workload} was deleted meanwhile")
@@ -238,4 +244,4 @@ class _CarryOut:
         except Conflict:
             self._skip(f"{workload} was changed meanwhile; the next tick decides anew")
             return
-        self.outcome.scaled[self.view.key, workload] = (scale.replicas, record.write)
+        self.outcome.scaled[self.view.key, workload] = (scale.replicas, replicas)

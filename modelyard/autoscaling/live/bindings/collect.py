@@ -13,7 +13,8 @@ from dataclasses import replace
 
 from modelyard.autoscaling.bindings.view import BindingView
 from modelyard.autoscaling.handling import fleet_policy, variant_policy
-from modelyard.autoscaling.live.bindings.objects import BINDINGS, POLICIES, BindingSpec, TargetSpec
+from modelyard.autoscaling.kinds import BINDINGS, POLICIES
+from modelyard.autoscaling.live.bindings.objects import BindingSpec, TargetSpec
 from modelyard.autoscaling.live.bindings.others import binding_claims, claims_beyond
 from modelyard.autoscaling.live.bindings.pods import PodIndex, TargetPods
 from modelyard.autoscaling.live.bindings.sources import Answers

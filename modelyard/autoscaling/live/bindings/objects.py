@@ -16,14 +16,10 @@ import yaml
 from modelyard.autoscaling.bindings.defaults import DEFAULT_PORT, DEFAULT_URI, policy_view
 from modelyard.autoscaling.bindings.memory import ANNOTATION, parse_memory
 from modelyard.autoscaling.bindings.view import BindingView, PolicyView
-from modelyard.cluster import ResourceType
 from modelyard.objects import Key, TargetRef, WorkloadId
 from modelyard.objects.durations import parse_go_duration
 from modelyard.objects.parse import conditions, epoch, key_of
 from modelyard.resources import AutoscalingPolicy, AutoscalingPolicyBinding, ResourceInvalid
-
-POLICIES = ResourceType.of_resource(AutoscalingPolicy)
-BINDINGS = ResourceType.of_resource(AutoscalingPolicyBinding)
 
 SOURCES = "modelyard.dev/metric-sources"
 """Metrics read from Prometheus instead of from the pods: a JSON or YAML map of metric name to PromQL. In optimizer

@@ -11,10 +11,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from modelyard.autoscaling.bindings.claims import Claim
+from modelyard.autoscaling.kinds import BINDINGS, VARIANTS
 from modelyard.autoscaling.live import observe
-from modelyard.autoscaling.live.bindings.objects import BINDINGS, BindingSpec
+from modelyard.autoscaling.live.bindings.objects import BindingSpec
 from modelyard.autoscaling.live.bindings.objects import binding as read_binding
-from modelyard.autoscaling.live.collect import VARIANTS, list_objects
+from modelyard.autoscaling.live.collect import list_objects
 from modelyard.autoscaling.live.demands import workload_of
 from modelyard.cluster import Cluster, Forbidden, ResourceType, UnknownKind
 

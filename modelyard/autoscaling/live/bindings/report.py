@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from modelyard.autoscaling.bindings.view import BindingView
-from modelyard.autoscaling.decision import BindingDecision, DecisionRecord
+from modelyard.autoscaling.decision import BindingDecision, Record
 from modelyard.autoscaling.explain import row
+from modelyard.autoscaling.kinds import BINDINGS
 from modelyard.autoscaling.live.bindings.actuate import BindingOutcome
-from modelyard.autoscaling.live.bindings.objects import BINDINGS
 from modelyard.autoscaling.live.report import CONCURRENCY, Said
 from modelyard.cluster import Cluster
 from modelyard.objects import Notice
@@ -31,12 +31,12 @@ def changes(decisions: Sequence[BindingDecision], outcome: BindingOutcome) -> li
     """The workloads that were scaled, as the tick's result lists them."""
     return [
         {
-            "variant": str(decision.binding),
-            "workload": str(record.workload),
+            "variant": str(decision.key),
+            "workload": str(record.now.workload),
             "from": moved[0],
             "to": moved[1],
-            "reason": record.reason,
-            "message": record.message,
+            "reason": record.why.reason,
+            "message": record.why.message,
         }
         for decision in decisions
         for record in decision.records
@@ -44,20 +44,19 @@ def changes(decisions: Sequence[BindingDecision], outcome: BindingOutcome) -> li
     ]
 
 
-def _moved(decision: BindingDecision, record: DecisionRecord, outcome: BindingOutcome) -> tuple[int, int] | None:
-    return outcome.scaled.get((decision.binding, record.workload)) if record.workload is not None else None
+def _moved(decision: BindingDecision, record: Record, outcome: BindingOutcome) -> tuple[int, int] | None:
+    return outcome.scaled.get((decision.key, record.now.workload)) if record.now.workload is not None else None
 
 
 def notices(decision: BindingDecision, outcome: BindingOutcome) -> tuple[list[Notice], list[Notice]]:
     """What to tell of a binding: always (something happened), and unless it was said recently (something stands)."""
     happened = []
-    standing = [notice for notice in decision.notices if notice.reason not in MOVED]
+    standing = list(decision.notices)
     for record in decision.records:
-        standing += [notice for notice in record.notices if notice.reason not in MOVED and notice not in standing]
         if (moved := _moved(decision, record, outcome)) is not None:
-            text = f"{record.workload} {moved[0]} → {moved[1]}: {record.message}"
+            text = f"{record.now.workload} {moved[0]} → {moved[1]}: {record.why.message}"
             happened.append(Notice(MOVED[0] if moved[1] > moved[0] else MOVED[1], text))
-    for failure in (outcome.skipped.get(decision.binding), outcome.errors.get(decision.binding)):
+    for failure in (outcome.skipped.get(decision.key), outcome.errors.get(decision.key)):
         if failure:
             standing.append(Notice("ActuationDelayed", failure, "Warning"))
     return happened, list(dict.fromkeys(standing))
@@ -75,7 +74,7 @@ async def report_bindings(
     by_key = {view.key: view for view in views}
     events: list[tuple[BindingView, Notice]] = []
     for decision in decisions:
-        view = by_key[decision.binding]
+        view = by_key[decision.key]
         happened, standing = notices(decision, outcome)
         about = f"{BINDINGS.kind} {view.key}"
         events += [(view, notice) for notice in (*happened, *(n for n in standing if said.is_new(about, n, now)))]

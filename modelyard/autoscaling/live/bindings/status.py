@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from modelyard.autoscaling import conditions
+from modelyard.autoscaling.bindings import story
 from modelyard.autoscaling.bindings.defaults import describe, manifest
 from modelyard.autoscaling.bindings.view import BindingView
 from modelyard.autoscaling.decision import BindingDecision
@@ -31,9 +32,9 @@ def status_patch(decision: BindingDecision, stored: Mapping[str, Any], now: floa
     fresh = {condition.type: condition_body(condition, now) for condition in decision.conditions}
     merged = [fresh.pop(item["type"], dict(item)) for item in stored.get("conditions") or () if item.get("type")]
     return {
-        "observedGeneration": decision.generation,
+        "observedGeneration": decision.subject.generation,
         "conditions": [*merged, *fresh.values()],
-        "units": [unit_body(unit) for unit in decision.units],
+        "units": [unit_body(unit) for unit in story.units(decision)],
         **_totals(decision, stored),
     }
 
@@ -41,7 +42,7 @@ def status_patch(decision: BindingDecision, stored: Mapping[str, Any], now: floa
 def _totals(decision: BindingDecision, stored: Mapping[str, Any]) -> dict[str, Any]:
     """The totals; one that is not known any more is taken out."""
     gone = {name: None for name in ("targets", "currentReplicas", "desiredReplicas", "mode") if name in stored}
-    return {**gone, **decision.totals}
+    return {**gone, **story.totals(decision)}
 
 
 def needs_write(decision: BindingDecision, view: BindingView, now: float, refresh: float, told: float | None) -> bool:
@@ -51,9 +52,9 @@ def needs_write(decision: BindingDecision, view: BindingView, now: float, refres
     ``refresh / QUIET_SHARE`` seconds after ``told``, when it was last written (``None``: this process never did).
     """
     stored = view.status
-    if stored.get("observedGeneration") != decision.generation:
+    if stored.get("observedGeneration") != decision.subject.generation:
         return True
-    if stored.get("units", []) != [unit_body(unit) for unit in decision.units]:
+    if stored.get("units", []) != [unit_body(unit) for unit in story.units(decision)]:
         return True
     if any(stored.get(name) != value for name, value in _totals(decision, stored).items()):
         return True

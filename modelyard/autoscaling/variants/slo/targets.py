@@ -16,10 +16,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from modelyard.autoscaling.decision import Mode
 from modelyard.autoscaling.limiter import pool_of_state
 from modelyard.autoscaling.mixing import Demand, Option, cover
-from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.settings import FleetSettings, Mode
 from modelyard.autoscaling.variants.regret import Step, shrink_delay
 from modelyard.autoscaling.variants.slo.load import QUIET
 from modelyard.autoscaling.variants.slo.work import GroupWork
