@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from modelyard.engine.config import PROFILES
-from modelyard.replay.batch import Batch, BatchResult, replay
+from modelyard.replay.compare import Batch, BatchResult, replay
 from modelyard.replay.policies.parse import split
 from modelyard.replay.scenario import Scenario, World, read_world
 from modelyard.replay.settings import SimulationSettings
@@ -219,7 +219,7 @@ def _line(entry: Entry, result: BatchResult) -> str:
     s = result.summary
     ratio = f"{s.cost / s.bound:.2f}" if s.bound is not None and 0 < s.bound < math.inf else "-"
     cells = [
-        *(f"{result.rate:g}", entry.name, f"{s.replica_hours:.2f}", f"{s.cost:.1f}", ratio, f"{s.attainment:.2%}"),
+        *(f"{s.rate:g}", entry.name, f"{s.replica_hours:.2f}", f"{s.cost:.1f}", ratio, f"{s.attainment:.2%}"),
         *(f"{s.ttft.p95:.2f} s", f"{1000 * s.itl.p95:.1f} ms", str(s.scale_ups), str(s.scale_downs)),
         f"{s.minutes_below}/{s.minutes}",
     ]

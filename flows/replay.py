@@ -11,7 +11,6 @@ import asyncio
 import json
 import math
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,12 +24,10 @@ from pydantic import ValidationError
 
 from flows.foreground import NO_SERVER, server_problem
 from flows.replay_parameters import ReplayParameters
-from modelyard.replay.batch import Batch, BatchResult
+from modelyard.replay.compare import Batch, BatchResult, batches
 from modelyard.replay.output import check_folder
-from modelyard.replay.policies.parse import CLAIRVOYANT
 from modelyard.replay.report import Summary
-from modelyard.replay.scenario import Scenario, read_world, shaped, trace_from_history
-from modelyard.traffic.trace import parse_columns, read_trace
+from modelyard.replay.scenario import read_scenario
 from tasks.replay import Hearing, replay_batch, write_reports
 
 CALL_TIMEOUT = 10.0
@@ -44,20 +41,14 @@ async def replay(parameters: ReplayParameters) -> State[Any]:
     *Failed* when one of them could not be replayed; the table then has the others.
     """
     log = get_run_logger()
-    for folder in _folders(parameters).values():
+    folders = parameters.folders()
+    for folder in folders.values():
         check_folder(folder)
     scenario, source, warnings = await read_scenario(parameters)
     for warning in warnings:
         log.warning("%s", warning)
-    policies = parameters.chosen
-    bound = any(policy.kind == CLAIRVOYANT for policy in policies)
-    batches = [
-        Batch(scenario, policy, rate, bound)
-        for rate in parameters.rates
-        for policy in policies
-        if policy.kind != CLAIRVOYANT
-    ]
-    progress = _Progress([batch.name for batch in batches], f"{parameters.artifact_key}-progress")
+    work = batches(scenario, parameters.chosen, parameters.rates)
+    progress = _Progress([batch.name for batch in work], f"{parameters.artifact_key}-progress")
     gate = asyncio.Semaphore(parameters.parallel)
     limited = replay_batch.with_options(timeout_seconds=parameters.timeout_seconds)
 
@@ -69,7 +60,7 @@ async def replay(parameters: ReplayParameters) -> State[Any]:
                 return error
 
     async with progress:
-        running = [asyncio.create_task(one(batch)) for batch in batches]
+        running = [asyncio.create_task(one(batch)) for batch in work]
         try:
             found = await asyncio.gather(*running)
         finally:
@@ -77,57 +68,17 @@ async def replay(parameters: ReplayParameters) -> State[Any]:
             for task in running:
                 task.cancel()
     done = [result for result in found if isinstance(result, BatchResult)]
-    failed = [f"{b.name}: {e}" for b, e in zip(batches, found, strict=True) if isinstance(e, Exception)]
+    failed = [f"{b.name}: {e}" for b, e in zip(work, found, strict=True) if isinstance(e, Exception)]
     if done:
         await _table(parameters, done, source, [*warnings, *failed])
-    for rate, folder in _folders(parameters).items():
-        results = [result for result in done if result.rate == rate]
+    for rate, folder in folders.items():
+        results = [result for result in done if result.summary.rate == rate]
         if results:
             context = scenario.context(source, scenario.at_rate(rate))
             await write_reports(folder, results, scenario.slo, context)
     if failed:
         return Failed(message="; ".join(failed))
     return Completed(message=_in_short(parameters, done))
-
-
-async def read_scenario(parameters: ReplayParameters) -> tuple[Scenario, str, list[str]]:
-    """Fleet and traffic, where the traffic comes from, and warnings. Raises errors that say what to correct."""
-    with tempfile.TemporaryDirectory(prefix="modelyard-replay-") as folder:
-        files = list(parameters.manifests)
-        if parameters.manifest_text.strip():
-            text = Path(folder) / "manifest_text.yaml"
-            text.write_text(parameters.manifest_text, encoding="utf-8")
-            files.append(text)
-        world = await asyncio.to_thread(
-            read_world,
-            files,
-            parameters.fleet,
-            startup=parameters.startup_seconds,
-            profile=parameters.profile,
-            engine=parameters.engine,
-        )
-    warnings = list(world.warnings)
-    start, minutes = 0.0, None
-    if parameters.trace is not None:
-        given = parameters.trace
-        source, start, minutes = str(given.file), given.start_minute, given.minutes
-        trace = await asyncio.to_thread(read_trace, given.file, parse_columns(given.columns))
-    else:
-        past = parameters.history
-        assert past is not None, "checked by the model"
-        source = f"{past.namespace}/{past.model}"
-        trace, filled = await trace_from_history(past.prometheus_url, past.request, world.models, parameters.seed)
-        warnings += filled
-    trace = shaped(
-        trace,
-        start=start,
-        minutes=minutes,
-        diurnal=parameters.diurnal_hours,
-        prompt=parameters.prompt_scale,
-        output=parameters.output_scale,
-        seed=parameters.seed,
-    )
-    return Scenario(world, trace, parameters.slo.slo, parameters.simulation), source, warnings
 
 
 class _Progress:
@@ -173,12 +124,11 @@ class _Progress:
             self._log.debug("progress could not be written: %s", error)
 
 
-def row(result: BatchResult) -> dict[str, Any]:
+def row(s: Summary) -> dict[str, Any]:
     """A row of the table artifact."""
-    s = result.summary
     return {
         "policy": s.policy,
-        "rate": result.rate,
+        "rate": s.rate,
         "replica-hours": round(s.replica_hours, 2),
         "cost": round(s.cost, 2),
         "× bound": _ratio(s),
@@ -206,34 +156,25 @@ def _milliseconds(seconds: float) -> float | None:
 async def _table(
     parameters: ReplayParameters, done: Sequence[BatchResult], source: str, remarks: Sequence[str]
 ) -> None:
-    slo = parameters.slo
     text = (
-        f"{source}: TTFT {slo.ttft_seconds:g} s and ITL {slo.itl_seconds:g} s for {slo.attainment:.4g} of the requests"
+        f"{source}: TTFT {parameters.slo_ttft:g} s and ITL {parameters.slo_itl:g} s for "
+        f"{parameters.attainment:.4g} of the requests"
     )
     artifact = TableArtifact(
-        key=parameters.artifact_key, description="; ".join([text, *remarks]), table=[row(one) for one in done]
+        key=parameters.artifact_key, description="; ".join([text, *remarks]), table=[row(one.summary) for one in done]
     )
     async with asyncio.timeout(CALL_TIMEOUT):
         await artifact.acreate()
 
 
-def _folders(parameters: ReplayParameters) -> dict[float, Path]:
-    """A folder for each rate."""
-    if parameters.out is None:
-        return {}
-    if len(parameters.rates) == 1:
-        return {parameters.rates[0]: parameters.out}
-    return {rate: parameters.out / f"rate-{rate:g}" for rate in parameters.rates}
-
-
 def _in_short(parameters: ReplayParameters, done: Sequence[BatchResult]) -> str:
-    enough = [one for one in done if one.summary.attainment >= parameters.slo.attainment]
+    enough = [one for one in done if one.summary.attainment >= parameters.attainment]
     if not enough:
-        return f"{len(done)} replays; none has {parameters.slo.attainment:.4g} of the requests within the targets"
-    best = min(enough, key=lambda one: one.summary.cost / one.rate)
+        return f"{len(done)} replays; none has {parameters.attainment:.4g} of the requests within the targets"
+    best = min(enough, key=lambda one: one.summary.cost / one.summary.rate)
     return (
         f"{len(done)} replays, {len(enough)} within the targets; the cheapest of these: {best.summary.policy} at rate "
-        f"{best.rate:g} for {best.summary.cost:.2f}"
+        f"{best.summary.rate:g} for {best.summary.cost:.2f}"
     )
 
 

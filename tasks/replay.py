@@ -17,8 +17,8 @@ from typing import Any
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
-from modelyard.replay.batch import Batch, BatchResult
-from modelyard.replay.batch import replay as replay_here
+from modelyard.replay.compare import Batch, BatchResult
+from modelyard.replay.compare import replay as replay_here
 from modelyard.replay.output import write_report
 from modelyard.traffic.latency import SLO
 from tasks.options import STAGE

@@ -1,36 +1,25 @@
-"""A subcommand with subcommands of its own, whose module is imported only when one of them is wanted."""
+"""A command whose module is imported only when it is wanted: the module's ``app``, a command or a group of them."""
 
 from __future__ import annotations
 
-from functools import cache
 from importlib import import_module
 from typing import Any, ClassVar
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand
 
 
-class LazyGroup(TyperGroup):
-    """Stands for the ``app`` of another module. Its own help text is what ``--help`` one level up shows."""
+class LateCommand(TyperCommand):
+    """Stands for the ``app`` of another module, and has a help text of its own for the list of commands."""
 
     module: ClassVar[str]
 
     @classmethod
-    def of(cls, module: str) -> type[LazyGroup]:
+    def of(cls, module: str) -> type[LateCommand]:
         """The class that stands for ``module.app``."""
-        return type(f"Lazy_{module.rpartition('.')[2]}", (cls,), {"module": module})
+        return type(f"Late_{module.rpartition('.')[2]}", (cls,), {"module": module})
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        """Names of the subcommands."""
-        return _group(self.module).list_commands(ctx)
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """One subcommand."""
-        return _group(self.module).get_command(ctx, cmd_name)
-
-
-@cache
-def _group(module: str) -> TyperGroup:
-    group = typer.main.get_command(import_module(module).app)
-    assert isinstance(group, TyperGroup)
-    return group
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        """That of the real command, which is what then runs."""
+        real = typer.main.get_command(import_module(self.module).app)
+        return real.make_context(info_name, args, parent, **extra)

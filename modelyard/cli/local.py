@@ -28,6 +28,7 @@ app = typer.Typer(
     help="A small but real cluster on this machine: etcd, the Kubernetes servers, GPU nodes with simulated engines, "
     "Prometheus. No containers, no root.",
     no_args_is_help=True,
+    add_completion=False,
     rich_markup_mode="markdown",
 )
 

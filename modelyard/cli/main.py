@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import typer
 
 from modelyard import __version__
-from modelyard.cli import autoscale, crds, demo, exporter, plan, replay
-from modelyard.cli.lazy import LazyGroup
+from modelyard.cli import autoscale, crds, demo, exporter, plan
+from modelyard.cli.lazy import LateCommand
 
 app = typer.Typer(
     name="modelyard",
@@ -20,13 +20,15 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-app.add_typer(
-    typer.Typer(cls=LazyGroup.of("modelyard.cli.local"), no_args_is_help=True, rich_markup_mode="markdown"),
-    name="local",
-    help="A small but real cluster on this machine, without containers and without root.",
-)
+
+
+def _late(name: str, text: str) -> None:
+    app.command(name, cls=LateCommand.of(f"modelyard.cli.{name}"), help=text)(lambda: None)
+
+
+_late("local", "A small but real cluster on this machine, without containers and without root.")
 app.command("plan")(plan.plan)
-app.command("replay")(replay.replay)
+_late("replay", "Replay recorded traffic against a simulated fleet, policy by policy. No cluster is contacted.")
 app.command("autoscale", context_settings=autoscale.CONTEXT, add_help_option=False)(autoscale.autoscale)
 app.command("exporter")(exporter.exporter)
 app.command("crds")(crds.crds)

@@ -1,80 +1,90 @@
-"""Several policies on the same traffic and fleet, with the bound that none of them can beat."""
+"""Policies side by side on the same traffic and fleet, with the bound that none of them can beat.
+
+A ``Batch`` is one policy at one rate, the unit in which replays are spread over processes: everything that goes in and
+out of it can be pickled.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
-from modelyard.autoscaling.offline.manifests import Manifest
-from modelyard.autoscaling.settings import FleetSettings
-from modelyard.objects import Node
 from modelyard.replay.clairvoyant import Bound, Clairvoyant
+from modelyard.replay.policies.base import Policy
 from modelyard.replay.policies.parse import CLAIRVOYANT, PolicyText, factory
-from modelyard.replay.report import Summary, summarize
-from modelyard.replay.settings import SimulationSettings
-from modelyard.replay.simulate import Run, simulate
-from modelyard.replay.variants import VariantSpec
-from modelyard.traffic.latency import SLO
-from modelyard.traffic.trace import Trace
+from modelyard.replay.report import Summary, Timeline, summarize, timeline
+from modelyard.replay.scenario import Scenario
+from modelyard.replay.simulate import simulate
 
 
-@dataclass(slots=True)
-class Comparison:
-    """One run and one summary per policy, in the order given, and what is to be said about all of them."""
+class Batch:
+    """What to replay. ``bound``: also the least cost at the attainment reached. Deliberately no dataclass: runners
+    must not walk into it."""
 
-    runs: list[Run] = field(default_factory=list)
-    summaries: list[Summary] = field(default_factory=list)
-    remarks: list[str] = field(default_factory=list)
-    bound: Bound | None = None
-    """At the SLO's attainment, when it was asked for."""
+    def __init__(self, scenario: Scenario, policy: PolicyText, rate: float, bound: bool = False) -> None:
+        self.scenario = scenario
+        self.policy = policy
+        self.rate = rate
+        self.bound = bound
+
+    @property
+    def name(self) -> str:
+        """The policy and its rate, for people."""
+        return f"{self.policy} ×{self.rate:g}"
+
+    def make(self) -> Policy:
+        """The policy, anew: each simulation needs one of its own. Raises ``PolicyInputError``."""
+        world = self.scenario.world
+        return factory(self.policy, world.manifests, world.fleet_settings, self.scenario.settings.gateway_metrics)()
 
 
-def compare(
-    trace: Trace,
-    variants: Sequence[VariantSpec],
-    wanted: Sequence[PolicyText],
-    manifests: Sequence[Manifest],
-    fleet_settings: FleetSettings,
-    slo: SLO,
-    settings: SimulationSettings,
-    begin: Callable[[str], Callable[[float], None]],
-    nodes: Sequence[Node] = (),
-) -> Comparison:
-    """Replay every policy. ``begin`` is told each one's name and gives what is told the simulated time.
+class BatchResult:
+    """How it went: the row, and minute by minute."""
 
-    Raises ``PolicyInputError`` before anything runs, ``SimulationError`` when trace and fleet do not fit.
+    def __init__(self, summary: Summary, line: Timeline) -> None:
+        self.summary = summary
+        self.line = line
+
+
+def batches(scenario: Scenario, policies: Sequence[PolicyText], rates: Sequence[float]) -> list[Batch]:
+    """Every policy at every rate, with the bound when it is among the policies."""
+    bound = any(policy.kind == CLAIRVOYANT for policy in policies)
+    return [Batch(scenario, policy, rate, bound) for rate in rates for policy in policies if policy.kind != CLAIRVOYANT]
+
+
+def replay(batch: Batch, progress: Callable[[float], None] | None = None) -> BatchResult:
+    """Replay it. ``progress`` is told the share done (0 to 1) now and then.
+
+    Raises ``PolicyInputError`` and ``SimulationError``.
     """
-    factories = [
-        (text, factory(text, manifests, fleet_settings, settings.gateway_metrics))
-        for text in wanted
-        if text.kind != CLAIRVOYANT
-    ]
-    comparison = Comparison()
-    for text, make in factories:
-        run = simulate(trace, variants, make(), settings, begin(str(text)), nodes)
-        comparison.runs.append(run)
-        comparison.summaries.append(summarize(run, slo))
-    if len(factories) < len(wanted):
-        _add_bounds(comparison, Clairvoyant(trace, variants, slo), slo)
-    return comparison
+    scenario, world = batch.scenario, batch.scenario.world
+    policy = batch.make()
+    trace = scenario.at_rate(batch.rate)
+    whole = max(trace.duration, 1.0)
+
+    def hear(now: float) -> None:
+        if progress is not None:
+            progress(min(1.0, now / whole))
+
+    run = simulate(trace, world.variants, policy, scenario.settings, hear, world.nodes)
+    summary = dataclasses.replace(summarize(run, scenario.slo), rate=batch.rate)
+    if batch.bound:
+        bound = Clairvoyant(trace, world.variants, scenario.slo).bound(summary.attainment)
+        summary = dataclasses.replace(summary, bound=bound.cost)
+    return BatchResult(summary, timeline(run, scenario.slo))
 
 
-def _add_bounds(comparison: Comparison, clairvoyant: Clairvoyant, slo: SLO) -> None:
-    """To every policy the bound at the attainment it reached; in a remark the one at the SLO's."""
-    comparison.summaries = [
-        dataclasses.replace(summary, bound=clairvoyant.bound(summary.attainment).cost)
-        for summary in comparison.summaries
-    ]
-    least = clairvoyant.bound(slo.attainment)
-    comparison.bound = least
+def least(scenario: Scenario, rate: float) -> tuple[Bound, str]:
+    """The least that any policy could pay at the SLO's attainment, and that in words."""
+    slo = scenario.slo
+    bound = Clairvoyant(scenario.at_rate(rate), scenario.world.variants, slo).bound(slo.attainment)
     share = f"{slo.attainment:.4g} of the requests"
-    if math.isinf(least.cost):
-        text = f"no policy can have {share} within the targets: on these engines {least.attainable:.4g} is the most"
+    if math.isinf(bound.cost):
+        text = f"no policy can have {share} within the targets: on these engines {bound.attainable:.4g} is the most"
     else:
         text = (
-            f"no policy can have {share} within the targets for less than {least.replica_hours:.2f} replica-hours or a "
-            f"cost of {least.cost:.2f}; × BOUND is a policy's cost over the least possible at the attainment it reached"
+            f"no policy can have {share} within the targets for less than {bound.replica_hours:.2f} replica-hours or a "
+            f"cost of {bound.cost:.2f}; × BOUND is a policy's cost over the least possible at the attainment it reached"
         )
-    comparison.remarks.append(f"clairvoyant: {text}")
+    return bound, f"clairvoyant: {text}"

@@ -11,7 +11,6 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -19,6 +18,7 @@ import numpy as np
 from modelyard.metrics.client import Prometheus, Series
 from modelyard.metrics.performance import OUTPUT_TOKENS, PROMPT_TOKENS
 from modelyard.metrics.queries import duration, namespace_matcher, offered_load
+from modelyard.replay.settings import Gaps
 from modelyard.traffic.trace import Trace, TraceInputError, from_rates
 
 if TYPE_CHECKING:
@@ -28,17 +28,6 @@ WINDOW: Final = 60.0
 """Seconds over which a rate is taken at least: four scrapes at the usual interval."""
 POINTS: Final = 10_000
 """Points asked for in one query; Prometheus refuses more than 11,000."""
-
-
-class Gaps(StrEnum):
-    """What steps without any data stand for."""
-
-    FAIL = "fail"
-    """An error that names them."""
-    ZERO = "zero"
-    """No requests, as when the model was at zero."""
-    INTERPOLATE = "interpolate"
-    """A straight line between the steps around them."""
 
 
 @dataclass(frozen=True, slots=True)

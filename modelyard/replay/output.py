@@ -23,8 +23,7 @@ from rich.table import Table
 from rich.text import Text
 
 from modelyard.replay.plots import draw
-from modelyard.replay.report import Summary, Timeline, timeline
-from modelyard.replay.simulate import Run
+from modelyard.replay.report import Summary, Timeline
 from modelyard.traffic.latency import SLO
 
 REPORT = "report.json"
@@ -139,14 +138,6 @@ def _cell(value: object) -> object:
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return ""
     return value
-
-
-def write_folder(
-    folder: Path, runs: Sequence[Run], summaries: Sequence[Summary], slo: SLO, context: dict[str, Any]
-) -> None:
-    """``write_report`` of these runs."""
-    check_folder(folder)
-    write_report(folder, [(run.policy, timeline(run, slo)) for run in runs], summaries, slo, context)
 
 
 def write_report(

@@ -23,7 +23,8 @@ class Summary:
     targets. ``itl_max`` are percentiles of each request's longest gap between tokens. ``minutes_below`` are the minutes
     (of those with arrivals, ``minutes``) in which the attainment of that minute's arrivals was below the SLO's.
     ``rejected`` found no replica in time or were refused by the engine; ``waited`` found none ready on arrival.
-    ``bound`` is the least cost that any policy could have reached at this attainment, where it was computed.
+    ``bound`` is the least cost that any policy could have reached at this attainment, where it was computed; ``rate``:
+    at so many times the recorded requests.
     """
 
     policy: str
@@ -48,6 +49,7 @@ class Summary:
     hours_by_variant: Mapping[str, float]
     problems: tuple[str, ...] = ()
     bound: float | None = None
+    rate: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,7 @@ class Timeline:
     ready: NDArray[np.float64]
 
 
-def summarize(run: Run, slo: SLO, bound: float | None = None) -> Summary:
+def summarize(run: Run, slo: SLO) -> Summary:
     """The row of one replay."""
     results = run.results
     latency = Latency.of(results, slo)
@@ -96,7 +98,6 @@ def summarize(run: Run, slo: SLO, bound: float | None = None) -> Summary:
         waited=int(results.waited.sum()),
         hours_by_variant=hours,
         problems=run.problems,
-        bound=bound,
     )
 
 

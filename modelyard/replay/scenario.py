@@ -5,25 +5,28 @@ A ``Scenario`` is plain data: it can be handed to another process.
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
+import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from modelyard.autoscaling.offline.files import one_document
 from modelyard.autoscaling.offline.fleet import fleet_from_files
 from modelyard.autoscaling.offline.manifests import Manifest, read_manifests
 from modelyard.autoscaling.offline.snapshot import Snapshot
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.metrics.client import Prometheus, PrometheusSettings
 from modelyard.objects import Node
-from modelyard.replay.history import HistoryRequest, read_history, trace_of
+from modelyard.replay.history import read_history, trace_of
 from modelyard.replay.policies.bindings import remarks
+from modelyard.replay.request import ReplayRequest
 from modelyard.replay.settings import SimulationSettings
 from modelyard.replay.variants import VariantSpec, variants_of
 from modelyard.traffic.latency import SLO
-from modelyard.traffic.trace import Trace
+from modelyard.traffic.trace import Trace, parse_columns, read_trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,25 +47,20 @@ class World:
 
 def read_world(
     files: Sequence[Path],
-    fleet_settings: Path | FleetSettings | None = None,
+    settings: FleetSettings | None = None,
     beside: Sequence[Path] = (),
     *,
     startup: float = 120.0,
     profile: str | None = None,
     engine: Mapping[str, float] | None = None,
 ) -> World:
-    """The world of manifest files (``-`` is standard input) and fleet settings (a YAML file, or as they are).
+    """The world of manifest files (``-`` is standard input).
 
     ``beside`` are files that may lie among the manifests without being any. Raises ``PlanInputError`` and
     ``VariantInputError``.
     """
-    besides = [*beside, *([fleet_settings] if isinstance(fleet_settings, Path) else [])]
-    settings = (
-        one_document(fleet_settings, FleetSettings, "give fleet settings with --fleet-settings")
-        if isinstance(fleet_settings, Path)
-        else fleet_settings or FleetSettings()
-    )
-    manifests = read_manifests(files, besides)
+    settings = settings or FleetSettings()
+    manifests = read_manifests(files, beside)
     fleet = fleet_from_files(manifests, Snapshot(), 0.0, settings)
     variants = variants_of(fleet, manifests, startup=startup, profile=profile, engine=engine)
     warnings = [
@@ -99,37 +97,51 @@ class Scenario:
         }
 
 
-def shaped(
-    trace: Trace,
-    *,
-    start: float = 0.0,
-    minutes: float | None = None,
-    diurnal: float | None = None,
-    prompt: float = 1.0,
-    output: float = 1.0,
-    seed: int = 0,
-) -> Trace:
-    """A part of the traffic, repeated over days, with heavier requests. Raises ``TraceInputError``."""
-    if start or minutes is not None:
-        trace = trace.stretch(start, minutes)
-    if diurnal is not None:
-        trace = trace.over_days(diurnal, seed=seed)
-    return trace.scaled(prompt=prompt, output=output)
+async def read_scenario(request: ReplayRequest, beside: Sequence[Path] = ()) -> tuple[Scenario, str, list[str]]:
+    """Fleet and traffic, where the traffic comes from, and warnings. Raises errors that say what to correct."""
+    world = await asyncio.to_thread(_world, request, beside)
+    warnings = list(world.warnings)
+    if request.trace is not None:
+        source = str(request.trace)
+        trace = await asyncio.to_thread(read_trace, request.trace, parse_columns(request.columns))
+    else:
+        source = " ".join(filter(None, (request.prometheus_url, f"{request.namespace}/{request.model}")))
+        trace, filled = await _past_traffic(request, world.models)
+        warnings += filled
+    if request.start or request.minutes is not None:
+        trace = trace.stretch(request.start, request.minutes)
+    if request.diurnal is not None:
+        trace = trace.over_days(request.diurnal, seed=request.seed)
+    trace = trace.scaled(prompt=request.prompt_scale, output=request.output_scale)
+    settings = SimulationSettings(
+        routing=request.routing, queue_limit=request.queue_limit, scrape_interval=request.scrape, seed=request.seed
+    )
+    slo = SLO(request.slo_ttft, request.slo_itl, request.attainment)
+    return Scenario(world, trace, slo, settings), source, warnings
 
 
-async def trace_from_history(
-    url: str, request: HistoryRequest, models: Sequence[str], seed: int
-) -> tuple[Trace, list[str]]:
+def _world(request: ReplayRequest, beside: Sequence[Path]) -> World:
+    with tempfile.TemporaryDirectory(prefix="modelyard-replay-") as folder:
+        files = list(request.manifests)
+        if request.manifest_text.strip():
+            files.append(Path(folder) / "manifest_text.yaml")
+            files[-1].write_text(request.manifest_text, encoding="utf-8")
+        return read_world(
+            files, request.fleet, beside, startup=request.startup, profile=request.profile, engine=request.engine
+        )
+
+
+async def _past_traffic(request: ReplayRequest, models: Sequence[str]) -> tuple[Trace, list[str]]:
     """The traffic that a Prometheus remembers, and what had to be filled in. A fleet of one model serves it whatever
-    the name. ``url`` empty: ``PROMETHEUS_BASE_URL``; how to authenticate is read from the environment.
-
-    Raises ``PrometheusError`` and ``TraceInputError``.
+    the name. How to authenticate is read from the environment.
     """
     # A range of the past takes longer than the small queries of a tick.
     settings = PrometheusSettings(timeout=60)
-    async with Prometheus(settings.model_copy(update={"base_url": url}) if url else settings) as prometheus:
-        history = await read_history(prometheus, request)
-    trace, remarks = trace_of(history, request, seed)
+    url = {"base_url": request.prometheus_url} if request.prometheus_url else {}
+    past = request.past(time.time())
+    async with Prometheus(settings.model_copy(update=url)) as prometheus:
+        history = await read_history(prometheus, past)
+    trace, remarks = trace_of(history, past, request.seed)
     if len(models) == 1 and models[0] != request.model:
         remarks.append(f"the requests were for model {request.model}; here {models[0]} serves them")
         trace = dataclasses.replace(trace, model=None, models=())

@@ -1,15 +1,28 @@
-"""What can be set for a simulation, whatever the policy: the router, sampling and the cluster's delays."""
+"""What can be set for a simulation, whatever the policy: the router, sampling and the cluster's delays;
+and what gaps in a recorded past stand for."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from enum import StrEnum
 
 from modelyard.traffic.router import Routing
 
 
 class SimulationError(ValueError):
     """Trace and fleet do not fit together; the message says why and what to do."""
+
+
+class Gaps(StrEnum):
+    """What steps without any data stand for."""
+
+    FAIL = "fail"
+    """An error that names them."""
+    ZERO = "zero"
+    """No requests, as when the model was at zero."""
+    INTERPOLATE = "interpolate"
+    """A straight line between the steps around them."""
 
 
 @dataclass(frozen=True, slots=True)

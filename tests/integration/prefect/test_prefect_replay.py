@@ -38,7 +38,8 @@ def parameters(folder: Path | None = None, **changes: Any) -> ReplayParameters:
     return ReplayParameters.model_validate(
         {
             "manifests": [str(ROOT / "config/samples/plan/manifests.yaml")],
-            "trace": {"file": str(ROOT / "benchmarks/data/azure-llm-inference-2023-conversation.csv"), "minutes": 4},
+            "trace": str(ROOT / "benchmarks/data/azure-llm-inference-2023-conversation.csv"),
+            "minutes": 4,
             "policies": ["default", "fixed:1", "clairvoyant"],
             "rates": [1, 2],
             "out": None if folder is None else str(folder),
@@ -111,7 +112,7 @@ async def test_one_that_fails_does_not_take_the_others_along(client: PrefectClie
 
 
 async def test_a_batch_that_takes_too_long_is_ended_with_its_process(client: PrefectClient) -> None:
-    slow = parameters(policies=["default"], rates=[1], diurnal_hours=24 * 20, timeout_seconds=4)
+    slow = parameters(policies=["default"], rates=[1], diurnal=24 * 20, timeout_seconds=4)
     state = await replay(slow, return_state=True)
     assert state.is_failed()
     assert "default ×1" in str(state.message)
@@ -132,7 +133,7 @@ def test_an_interrupt_leaves_no_process_and_nothing_half_written(
 ) -> None:
     document = tmp_path / "parameters.json"
     out = tmp_path / "out"
-    long = parameters(out, policies=["default", "published"], rates=[1], diurnal_hours=24 * 10)
+    long = parameters(out, policies=["default", "published"], rates=[1], diurnal=24 * 10)
     document.write_text(long.model_dump_json())
     process = subprocess.Popen(
         [sys.executable, "-m", "flows.replay", "--parameters", f"@{document}"],

@@ -16,7 +16,8 @@ from fleet_fixture import MetricSource
 from prometheus_server import PrometheusServer, free_port
 
 from modelyard.metrics.client import Prometheus, PrometheusError, PrometheusSettings
-from modelyard.replay.history import Gaps, HistoryRequest, read_history, trace_of
+from modelyard.replay.history import HistoryRequest, read_history, trace_of
+from modelyard.replay.settings import Gaps
 from modelyard.traffic.trace import TraceInputError
 
 pytestmark = pytest.mark.integration

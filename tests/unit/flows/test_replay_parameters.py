@@ -10,19 +10,23 @@ import pytest
 from prefect.utilities.callables import parameter_schema
 from pydantic import ValidationError
 
-from flows.replay import main, read_scenario
+from flows.replay import main
 from flows.replay import replay as replay_flow
 from flows.replay_parameters import ReplayParameters
-from modelyard.replay.history import Gaps
+from modelyard.replay.scenario import read_scenario
+from modelyard.replay.settings import Gaps
 
 ROOT = Path(__file__).resolve().parents[3]
 MANIFESTS = ROOT / "config/samples/plan/manifests.yaml"
 TRACE = ROOT / "benchmarks/data/azure-llm-inference-2023-conversation.csv"
-PAST = {"namespace": "chat", "model": "m", "begin": "2026-01-31T08:00Z", "end": "2026-01-31T09:00+00:00"}
+PAST = {
+    "trace": None, "minutes": None, "namespace": "chat", "model": "m", "begin": "2026-01-31T08:00Z",
+    "end": "2026-01-31T09:00+00:00",
+}  # fmt: skip
 
 
 def given(**changes: Any) -> dict[str, Any]:
-    document = {"manifests": [str(MANIFESTS)], "trace": {"file": str(TRACE), "minutes": 2}}
+    document = {"manifests": [str(MANIFESTS)], "trace": str(TRACE), "minutes": 2}
     return {name: value for name, value in {**document, **changes}.items() if value is not None}
 
 
@@ -33,8 +37,8 @@ def test_the_form_offers_and_checks_every_field() -> None:
     assert form["additionalProperties"] is False
     validator = jsonschema.Draft202012Validator(schema)
     validator.validate({"parameters": given()})
-    validator.validate({"parameters": given(trace=None, history=PAST)})
-    for wrong in (given(rates=[0]), given(polices=["default"]), given(slo={"ttft_seconds": 0}), given(parallel=0)):
+    validator.validate({"parameters": given(**PAST)})
+    for wrong in (given(rates=[0]), given(polices=["default"]), given(slo_ttft=0), given(parallel=0)):
         with pytest.raises(jsonschema.ValidationError):
             validator.validate({"parameters": wrong})
 
@@ -42,15 +46,15 @@ def test_the_form_offers_and_checks_every_field() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"trace": None}, "either trace or history"),
-        ({"history": PAST}, "either trace or history"),
+        ({"trace": None}, "either a trace or a Prometheus"),
+        ({**PAST, "trace": str(TRACE)}, "either a trace or a Prometheus"),
         ({"manifests": None}, "manifests, or give them as manifest_text"),
         ({"policies": ["clairvoyant"]}, "name a policy to compare with it"),
         ({"policies": ["hpa:heat=2"]}, "--policy hpa:heat=2: unknown: heat"),
         ({"policies": ["guess"]}, "--policy guess: unknown"),
         ({"rates": [1, 1.0]}, "each only once"),
-        ({"trace": {"file": "x.csv", "columns": "when=T"}}, "--columns when=T"),
-        ({"trace": None, "history": {**PAST, "end": "2026-01-31T08:00Z"}}, "must be at least one step"),
+        ({"columns": "when=T"}, "--columns when=T"),
+        ({**PAST, "end": "2026-01-31T08:00Z"}, "must be at least one step"),
         ({"artifact_key": "Two Words"}, "should match pattern"),
     ],
 )
@@ -60,9 +64,7 @@ def test_parameters_that_cannot_work_are_refused_at_once(changes: dict[str, Any]
 
 
 def test_a_history_is_asked_for_in_utc() -> None:
-    past = ReplayParameters.model_validate(given(trace=None, history={**PAST, "gaps": "zero"})).history
-    assert past is not None
-    request = past.request
+    request = ReplayParameters.model_validate(given(**PAST, gaps="zero")).past(0.0)
     assert (request.end - request.start, request.start % 3600, request.gaps) == (3600, 0, Gaps.ZERO)
 
 

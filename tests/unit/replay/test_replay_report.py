@@ -16,10 +16,10 @@ from typer.testing import CliRunner
 
 from modelyard.cli.replay import replay
 from modelyard.replay import output
-from modelyard.replay.inputs import InputError, duration, numbers
-from modelyard.replay.output import OutputError, write_folder
+from modelyard.replay.output import OutputError, write_report
 from modelyard.replay.policies.base import Fixed
-from modelyard.replay.report import Summary, summarize, timeline
+from modelyard.replay.report import Summary, Timeline, summarize, timeline
+from modelyard.replay.request import numbers, seconds
 from modelyard.replay.settings import SimulationSettings
 from modelyard.replay.simulate import Run, simulate
 from modelyard.traffic.latency import SLO
@@ -78,6 +78,10 @@ def summaries() -> tuple[list[Run], list[Summary]]:
     return runs, [summarize(run, SLO()) for run in runs]
 
 
+def lines(runs: list[Run]) -> list[tuple[str, Timeline]]:
+    return [(run.policy, timeline(run, SLO())) for run in runs]
+
+
 def test_json_and_csv_say_the_same() -> None:
     runs, rows = summaries()
     document = json.loads(output.as_json(rows, SLO(), {"seed": 1}))
@@ -104,11 +108,11 @@ def test_what_is_not_known_is_no_number() -> None:
 def test_a_folder_is_replaced_as_a_whole(tmp_path: Path) -> None:
     runs, rows = summaries()
     folder = tmp_path / "deep" / "report"
-    write_folder(folder, runs, rows, SLO(), {})
+    write_report(folder, lines(runs), rows, SLO(), {})
     names = {"report.json", "report.csv", "timeline.csv", "replay.png"}
     assert {path.name for path in folder.iterdir()} == names
     (folder / "left-over").write_text("x")
-    write_folder(folder, runs[:1], rows[:1], SLO(), {})
+    write_report(folder, lines(runs[:1]), rows[:1], SLO(), {})
     assert {path.name for path in folder.iterdir()} == names
     assert len(json.loads((folder / "report.json").read_text())["policies"]) == 1
     assert [path.name for path in folder.parent.iterdir()] == ["report"], "nothing temporary stays"
@@ -117,7 +121,7 @@ def test_a_folder_is_replaced_as_a_whole(tmp_path: Path) -> None:
 def test_an_interrupt_leaves_the_old_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs, rows = summaries()
     folder = tmp_path / "report"
-    write_folder(folder, runs, rows, SLO(), {})
+    write_report(folder, lines(runs), rows, SLO(), {})
     before = (folder / "report.json").read_text()
 
     def interrupted(*_: object) -> None:
@@ -125,7 +129,7 @@ def test_an_interrupt_leaves_the_old_report(tmp_path: Path, monkeypatch: pytest.
 
     monkeypatch.setattr(output, "draw", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        write_folder(folder, runs[:1], rows[:1], SLO(), {})
+        write_report(folder, lines(runs[:1]), rows[:1], SLO(), {})
     assert (folder / "report.json").read_text() == before
     assert [path.name for path in tmp_path.iterdir()] == ["report"]
 
@@ -133,27 +137,27 @@ def test_an_interrupt_leaves_the_old_report(tmp_path: Path, monkeypatch: pytest.
 def test_a_folder_with_something_else_is_not_touched(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("x")
     with pytest.raises(OutputError, match="holds something else"):
-        write_folder(tmp_path, [], [], SLO(), {})
+        write_report(tmp_path, [], [], SLO(), {})
     with pytest.raises(OutputError, match="is a file"):
-        write_folder(tmp_path / "thesis.txt", [], [], SLO(), {})
+        write_report(tmp_path / "thesis.txt", [], [], SLO(), {})
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("2s", 2.0), ("60ms", 0.06), ("1m30s", 90.0), ("15", 15.0), ("0", 0.0)])
-def test_durations(text: str, seconds: float) -> None:
-    assert duration("--x", text) == pytest.approx(seconds)
+@pytest.mark.parametrize(("text", "found"), [("2s", 2.0), ("60ms", 0.06), ("1m30s", 90.0), ("15", 15.0), ("0", 0.0)])
+def test_durations(text: str, found: float) -> None:
+    assert seconds(text) == pytest.approx(found)
 
 
 @pytest.mark.parametrize("text", ["soon", "-2s", "-1", "nan", "inf", ""])
 def test_durations_that_are_none(text: str) -> None:
-    with pytest.raises(InputError, match="--x"):
-        duration("--x", text)
+    with pytest.raises(ValueError, match="duration"):
+        seconds(text)
 
 
 def test_numbers() -> None:
-    assert numbers("--engine", "alpha=7, beta=0.5") == {"alpha": 7.0, "beta": 0.5}
-    assert numbers("--engine", "") == {}
-    with pytest.raises(InputError, match="--engine alpha: write NAME=NUMBER"):
-        numbers("--engine", "alpha")
+    assert numbers("alpha=7, beta=0.5") == {"alpha": 7.0, "beta": 0.5}
+    assert numbers("") == {}
+    with pytest.raises(ValueError, match="alpha: write NAME=NUMBER"):
+        numbers("alpha")
 
 
 app = typer.Typer(pretty_exceptions_enable=False)
@@ -196,13 +200,13 @@ def test_the_command_prints_json_with_the_bound() -> None:
     ("arguments", "message"),
     [
         (["--policy", "magic"], "--policy magic"),
-        (["--slo-ttft", "soon"], "--slo-ttft soon"),
-        (["--attainment", "2"], "attainment must be a share"),
+        (["--slo-ttft", "soon"], "--slo-ttft: 'soon' is not a Go duration"),
+        (["--attainment", "2"], "--attainment: input should be less than or equal to 1 (found 2.0)"),
         (["--minutes", "90"], "do not lie within the trace of 59 minutes"),
         (["--columns", "time=when"], "no column when"),
         (["--engine", "speed=1"], "--engine speed: unknown; known: alpha"),
-        (["--rate", "0"], "rate: the factor must be a number > 0"),
-        (["--diurnal", "-1"], "--diurnal: the hours"),
+        (["--rate", "0"], "--rate: input should be greater than 0"),
+        (["--diurnal", "-1"], "--diurnal: input should be greater than 0"),
     ],
 )
 def test_what_the_command_refuses_is_one_line(arguments: list[str], message: str) -> None:
@@ -210,3 +214,20 @@ def test_what_the_command_refuses_is_one_line(arguments: list[str], message: str
     assert shown == ""
     assert message in str(error)
     assert type(error).__module__.startswith("modelyard."), "the entry point prints errors of our own without traceback"
+
+
+def test_a_file_may_hold_the_request_and_options_come_first(tmp_path: Path) -> None:
+    file = tmp_path / "request.yaml"
+    file.write_text(
+        f"manifests: [{SAMPLE}]\ntrace: {TRACE}\nminutes: 2\npolicies: [fixed:1]\nrates: [1, 2]\nslo_itl: 50ms\n"
+    )
+    runner = CliRunner()
+    document = json.loads(runner.invoke(app, ["-f", str(file), "-o", "json", "--slo-ttft", "3s"]).stdout)
+    assert [one["slo"]["ttft"] for one in document] == [3.0, 3.0]
+    assert [one["slo"]["itl"] for one in document] == [0.05, 0.05]
+    assert [one["policies"][0]["rate"] for one in document] == [1.0, 2.0]
+    assert document[1]["trace"]["requests"] == 2 * document[0]["trace"]["requests"]
+    shown = runner.invoke(app, ["-f", str(file), "--rate", "1", "--policy", "fixed:2"]).stdout
+    assert [line.split()[0] for line in shown.splitlines()] == ["SLO:", "POLICY", "fixed:2"]
+    file.write_text("trase: x.csv\n")
+    assert "trase: unknown field - write 'trace'" in str(runner.invoke(app, ["-f", str(file)]).exception)

@@ -1,0 +1,215 @@
+"""What is to be replayed: one description for the command line, the flow and files.
+
+Light: nothing of the simulation is imported before there is something to check.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from modelyard.autoscaling.settings import FleetSettings
+from modelyard.objects.durations import parse_go_duration
+from modelyard.replay.settings import Gaps
+from modelyard.traffic.router import Routing
+
+if TYPE_CHECKING:
+    from modelyard.replay.history import HistoryRequest
+    from modelyard.replay.policies.parse import PolicyText
+
+
+def seconds(value: Any) -> Any:
+    """Seconds of a duration such as ``2s``, ``60ms`` or ``1m30s``; a bare number is seconds. Raises ``ValueError``."""
+    if not isinstance(value, str):
+        return value
+    try:
+        found = float(value)
+    except ValueError:
+        found = parse_go_duration(value)
+    if not (math.isfinite(found) and found >= 0):
+        raise ValueError(f"{value!r} is no duration >= 0 such as 2s or 60ms")
+    return found
+
+
+def moment(text: str, now: float) -> float:
+    """Epoch seconds of a time: ISO 8601 (UTC unless it says otherwise), ``now``, or how long ago, as in ``6h``.
+
+    Raises ``ValueError``.
+    """
+    if text == "now":
+        return now
+    try:
+        return now - parse_go_duration(text)
+    except ValueError:
+        pass
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"{text!r}: write a time (2026-01-31T08:00Z), now, or how long ago (6h)") from None
+    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+
+
+def numbers(value: Any) -> Any:
+    """The pairs of ``name=number,name=number``. Raises ``ValueError``."""
+    if not isinstance(value, str):
+        return value
+    found: dict[str, float] = {}
+    for part in _parts(value):
+        name, equals, number = (piece.strip() for piece in part.partition("="))
+        try:
+            if not equals:
+                raise ValueError
+            found[name] = float(number)
+        except ValueError:
+            raise ValueError(f"{part}: write NAME=NUMBER, separated by commas") from None
+    return found
+
+
+def _parts(value: Any) -> Any:
+    """Of what is written with commas, once or several times."""
+    if isinstance(value, str):
+        return [part for part in (part.strip() for part in value.split(",")) if part]
+    if isinstance(value, list | tuple):
+        return [part for one in value for part in (_parts(one) if isinstance(one, str) else [one])]
+    return value
+
+
+def _policies(given: Iterable[str]) -> tuple[str, ...]:
+    """One policy each: options may be written with commas too."""
+    from modelyard.replay.policies.parse import split
+
+    return tuple(str(policy) for policy in split(",".join(given)))
+
+
+def _columns(text: str) -> str:
+    from modelyard.traffic.trace import parse_columns
+
+    parse_columns(text)
+    return text
+
+
+def _moment(text: str) -> str:
+    moment(text, 0.0)
+    return text
+
+
+Seconds = Annotated[float, BeforeValidator(seconds), Field(ge=0, allow_inf_nan=False)]
+"""In files and on the command line also with a unit: 2s, 60ms, 1m30s."""
+Moment = Annotated[str, AfterValidator(_moment)]
+Factor = Annotated[float, Field(gt=0, le=10_000)]
+
+
+class ReplayRequest(BaseModel):
+    """Which traffic, which fleet, which policies."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    manifests: tuple[Path, ...] = Field((), description="files or folders with the fleet's manifests")
+    manifest_text: str = Field("", description="the fleet's manifests as YAML, instead of files or besides")
+    trace: Path | None = Field(None, description="CSV with a header: time, prompt and output tokens of each request")
+    columns: Annotated[str, AfterValidator(_columns)] = Field(
+        "", description="column names of the trace: time=NAME,prompt=NAME,output=NAME and, if there is one, model=NAME"
+    )
+    start: float = Field(0, ge=0, description="begin at this minute of the trace")
+    minutes: float | None = Field(None, gt=0, description="replay so many minutes of the trace; unset: to its end")
+    prometheus_url: str = Field(
+        "",
+        description="instead of a trace, the traffic that this Prometheus remembers, of a namespace and model; unset: "
+        "the environment variable PROMETHEUS_BASE_URL",
+    )
+    namespace: str = Field("", description="whose traffic, in Prometheus")
+    model: str = Field("", description="which model's traffic, as its engines name it")
+    begin: Moment = Field("1h", description="since when: a time (2026-01-31T08:00Z) or how long ago (6h)")
+    end: Moment = Field("1m", description="until when: likewise, or now")
+    step: Seconds = Field(15, ge=1, le=3600, description="seconds of the steps in which the rate is constant")
+    gaps: Gaps = Field(Gaps.FAIL, description="what steps without data stand for: an error, no requests, or a line")
+    prompt_tokens: float | None = Field(
+        None, ge=1, description="mean prompt tokens of a request, over what Prometheus says"
+    )
+    output_tokens: float | None = Field(
+        None, ge=1, description="mean output tokens of a request, over what Prometheus says"
+    )
+    policies: Annotated[tuple[str, ...], AfterValidator(_policies)] = Field(
+        ("default",),
+        min_length=1,
+        description="side by side: default, published (both take fleet settings: default:scale_down_delay=300), fixed "
+        "or fixed:N, hpa:queue=2 or kv=0.7 or running=20 (min=, max=), keda:queue=2 (min=, max=, cooldown=), "
+        "clairvoyant (a lower bound)",
+    )
+    rates: Annotated[tuple[Factor, ...], BeforeValidator(_parts)] = Field(
+        (1.0,), min_length=1, max_length=20, description="each policy at so many times the requests"
+    )
+    prompt_scale: float = Field(1.0, gt=0, description="so many times the prompt tokens")
+    output_scale: float = Field(1.0, gt=0, description="so many times the output tokens")
+    diurnal: float | None = Field(
+        None, gt=0, le=24 * 31, description="repeat the traffic for so many hours, along the course of a day"
+    )
+    slo_ttft: Seconds = Field(2.0, gt=0, description="target in seconds for the time to first token")
+    slo_itl: Seconds = Field(0.06, gt=0, description="target in seconds for a request's mean inter-token latency")
+    attainment: float = Field(0.99, gt=0, le=1, description="share of requests that should be within both")
+    fleet: FleetSettings = Field(default_factory=FleetSettings, description="settings of the decisions")
+    startup: Seconds = Field(
+        120, le=7200, description="seconds from a pod's creation to Ready, where the engine's arguments do not say"
+    )
+    profile: Literal["h100", "a100", "l40s"] | None = Field(
+        None, description="engine profile; unset: by the accelerator label"
+    )
+    engine: Annotated[dict[str, float], BeforeValidator(numbers)] = Field(
+        default_factory=dict, description="engine parameters over everything else: alpha=7,beta=0.05"
+    )
+    routing: Routing = Field(Routing.LEAST_OUTSTANDING, description="how the router chooses")
+    queue_limit: Seconds = Field(300, description="a request that waits so many seconds for a replica is rejected")
+    scrape: Seconds = Field(15, gt=0, description="seconds of Prometheus' scrape interval")
+    seed: int = Field(0, ge=0, description="of everything random; equal seeds give equal results")
+    out: Path | None = Field(
+        None, description="folder for report, minute by minute, and plots; several rates: one folder each in it"
+    )
+
+    @property
+    def chosen(self) -> list[PolicyText]:
+        """The policies, the bound among them."""
+        from modelyard.replay.policies.parse import split
+
+        return split(",".join(self.policies))
+
+    def past(self, now: float) -> HistoryRequest:
+        """Which past is asked of Prometheus. Raises ``TraceInputError``."""
+        from modelyard.replay.history import HistoryRequest
+
+        begin, end = (moment(text, now) for text in (self.begin, self.end))
+        return HistoryRequest(
+            self.namespace, self.model, begin, end, self.step, self.gaps, self.prompt_tokens, self.output_tokens
+        )
+
+    def folders(self) -> dict[float, Path]:
+        """Where the report of each rate goes, if anywhere."""
+        if self.out is None:
+            return {}
+        return {rate: self.out if len(self.rates) == 1 else self.out / f"rate-{rate:g}" for rate in self.rates}
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        from modelyard.replay.policies.parse import CLAIRVOYANT, factory
+
+        if not self.manifests and not self.manifest_text.strip():
+            raise ValueError("name the fleet's manifests, or give them as manifest_text")
+        if (self.trace is None) != bool(self.namespace and self.model) or (self.trace and self.prometheus_url):
+            raise ValueError(
+                "give the traffic with either a trace or a Prometheus' namespace and model, whose traffic it is"
+            )
+        if self.trace is None:
+            self.past(time.time())
+        for policy in self.chosen:
+            if policy.kind not in (CLAIRVOYANT, "default", "published"):
+                factory(policy, (), self.fleet)
+        if all(policy.kind == CLAIRVOYANT for policy in self.chosen):
+            raise ValueError(f"{CLAIRVOYANT} is a bound: name a policy to compare with it")
+        if len(set(self.rates)) < len(self.rates):
+            raise ValueError("rates: each only once")
+        return self
