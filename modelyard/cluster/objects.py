@@ -39,7 +39,8 @@ class WatchEvent:
     """One event of a watch. ``kind`` is ADDED, MODIFIED, DELETED or SYNC.
 
     SYNC follows every complete list: the events before it make up the whole collection at
-    ``object["metadata"]["resourceVersion"]``. DELETED carries the last known state.
+    ``object["metadata"]["resourceVersion"]``. DELETED carries the last state, or, where the end was not told but found
+    out by a list, no more than names, uid and version.
     """
 
     kind: str

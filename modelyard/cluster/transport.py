@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import re
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping
 from contextlib import aclosing, asynccontextmanager
@@ -31,6 +32,10 @@ JSON_PATCH = "application/json-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
 
 _T = TypeVar("_T")
+
+_PLACE = re.compile(
+    r"/(?:api|apis/(?P<group>[^/]+))/[^/]+(?:/namespaces/(?P<namespace>[^/]+))?/(?P<resource>[^/]+)(?:/|$)"
+)
 
 logger = logging.getLogger(__name__)
 
@@ -78,6 +83,8 @@ class Transport:
         configuration.client_session_kwargs["connector"] = self._connector
         self._retired: list[Transport] = []
         self._warned: set[str] = set()
+        self.written: dict[tuple[str, str, str], int] = {}
+        """The newest resource version of ours by API group, namespace and resource: who mirrors them waits for it."""
         self._reload_lock = asyncio.Lock()
         self._reloaded_at = float("-inf")
 
@@ -105,6 +112,11 @@ class Transport:
     async def json(self, request: Request) -> dict[str, Any]:
         """Send and return the parsed answer. Raises a ``ClusterError``."""
         parsed: dict[str, Any] = orjson.loads(await self.send(request))
+        if request.method != "GET" and (place := _PLACE.match(request.path)):
+            version = str((parsed.get("metadata") or {}).get("resourceVersion") or "")
+            if version.isdigit():
+                of = place["group"] or "", place["namespace"] or "", place["resource"]
+                self.written[of] = max(int(version), self.written.get(of, 0))
         return parsed
 
     async def send(self, request: Request) -> bytes:

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
 from contextlib import aclosing
 from typing import Any, TypeVar
 
@@ -73,7 +73,12 @@ class _Pause:
 
 
 class Watch:
-    """One watch of one collection. ``events()`` may be iterated once."""
+    """One watch of one collection. ``events()`` follows it; a second call goes on where the first was left.
+
+    ``heard_at`` is when the server last said something (monotonic seconds), ``streaming`` whether a connection is open
+    now, ``broken`` whether one ended otherwise than in time since the last list. ``position`` is the resource version
+    up to which everything has been told; without one, following begins with a list.
+    """
 
     def __init__(
         self,
@@ -91,7 +96,10 @@ class Watch:
         self._namespace = namespace
         self._label_selector = label_selector
         self._field_selector = field_selector
-        self._position = resource_version or ""
+        self.position = resource_version or ""
+        self.heard_at = float("-inf")
+        self.broken = False
+        self.streaming = False
         self._cached = cached
         self._known: dict[tuple[str, str], Object] = {}
         self._shown = type.describe(namespace)
@@ -103,47 +111,63 @@ class Watch:
         """See ``Cluster.watch``."""
         while True:
             try:
-                if not self._position:
-                    listed = await self._list()
-                    for event in self._difference(listed):
+                if not self.position:
+                    # After a gap only a consistent list will do: a cache may be older than what was already seen.
+                    for event in await self.relist(cached=self._cached and not self._established):
                         yield event
-                    self._position = listed.resource_version
-                    yield WatchEvent("SYNC", {"metadata": {"resourceVersion": listed.resource_version}})
                 began = time.monotonic()
-                async with aclosing(self._follow()) as events:
-                    async for event in events:
-                        yield event
+                try:
+                    async with aclosing(self._follow()) as events:
+                        async for event in events:
+                            yield event
+                finally:
+                    self.streaming = False
                 if time.monotonic() - began < _SHORT_LIFE:
                     raise Unavailable("the server ended the watch at once", verb="watch", object=self._shown)
             except TooOld as error:
                 logger.info("watch %s: %s; listing anew", self._shown, error.detail)
-                self._position = ""
+                self.position, self.broken = "", True
                 # Lists are dear: a server that refuses its own newest version must not make us list in a spin.
                 recent = time.monotonic() - self._listed_at < _SHORT_LIFE
                 await asyncio.sleep(random.uniform(0.5, 1.5) if recent else random.uniform(0, 0.1))
             except ClusterError as error:
+                self.broken = True
                 if not is_transient(error) and not self._may_pass(error):
                     raise
                 await self._pause.after(error)
+
+    async def relist(self, cached: bool = False) -> list[WatchEvent]:
+        """List now and tell the difference to what was known, SYNC last. Following goes on from here.
+
+        All of it has to be taken: it is not told again.
+        """
+        listed = await list_objects(
+            self._transport, self._type, self._namespace, self._label_selector, self._field_selector, cached=cached
+        )
+        self._listed_at = self.heard_at = time.monotonic()
+        self._established = True
+        self.broken = False
+        events = [
+            *self._difference(listed),
+            WatchEvent("SYNC", {"metadata": {"resourceVersion": listed.resource_version}}),
+        ]
+        self.position = listed.resource_version
+        return events
+
+    def forget(self) -> None:
+        """Know nothing any more: the next list tells everything anew."""
+        self._known.clear()
+        self.position = ""
+
+    @property
+    def keys(self) -> Iterable[tuple[str, str]]:
+        """Namespace and name of every object that is known to be there."""
+        return self._known.keys()
 
     def _may_pass(self, error: ClusterError) -> bool:
         """A restarting server refuses for a moment what it allowed before."""
         patience = self._transport.settings.watch_patience
         return self._established and isinstance(error, _STARTING_UP) and self._pause.lasted <= patience
-
-    async def _list(self) -> ObjectList:
-        # After a gap only a consistent list will do: a cache may be older than what was already seen.
-        listed = await list_objects(
-            self._transport,
-            self._type,
-            self._namespace,
-            self._label_selector,
-            self._field_selector,
-            cached=self._cached and not self._established,
-        )
-        self._is_up()
-        self._listed_at = time.monotonic()
-        return listed
 
     def _difference(self, listed: ObjectList) -> Iterator[WatchEvent]:
         """What happened since the last known state. The known state follows event by event."""
@@ -157,7 +181,7 @@ class Watch:
                 yield WatchEvent("DELETED", self._known.pop(key))
                 before = None
             if before is None or resource_version(before) != resource_version(item):
-                self._known[key] = item
+                self._known[key] = _identity(item)
                 yield WatchEvent("ADDED" if before is None else "MODIFIED", item)
 
     async def _follow(self) -> AsyncGenerator[WatchEvent, None]:
@@ -172,27 +196,30 @@ class Watch:
                 **selector_query(self._label_selector, self._field_selector),
                 "watch": "true",
                 "allowWatchBookmarks": "true",
-                "resourceVersion": self._position,
+                "resourceVersion": self.position,
                 "timeoutSeconds": str(life),
             },
         )
         async with self._transport.stream(request, silence=life + _GRACE) as lines:
             self._is_up()
+            self.streaming = True
             async for line in lines:
                 event = _parse(request, line)
                 obj: Object = event["object"]
                 if event["type"] == "ERROR":
                     raise _error_event(request, obj)
-                self._position = resource_version(obj) or self._position
+                self.heard_at = time.monotonic()
+                self.position = resource_version(obj) or self.position
                 if event["type"] == "BOOKMARK":
                     continue
                 if event["type"] == "DELETED":
                     self._known.pop(_key(obj), None)
                 else:
-                    self._known[_key(obj)] = obj
+                    self._known[_key(obj)] = _identity(obj)
                 yield WatchEvent(event["type"], obj)
 
     def _is_up(self) -> None:
+        self.heard_at = time.monotonic()
         self._established = True
         self._pause.over()
 
@@ -212,6 +239,13 @@ async def patiently(action: Callable[[], Awaitable[_T]], settings: ClusterSettin
 def _key(obj: Object) -> tuple[str, str]:
     meta = metadata(obj)
     return str(meta.get("namespace") or ""), str(meta.get("name") or "")
+
+
+def _identity(obj: Object) -> Object:
+    """What is kept of an object to notice its change or its end: ten thousand pods are not kept whole."""
+    meta = metadata(obj)
+    kept = {name: meta[name] for name in ("namespace", "name", "uid", "resourceVersion") if name in meta}
+    return {"apiVersion": obj.get("apiVersion"), "kind": obj.get("kind"), "metadata": kept}
 
 
 def _parse(request: Request, line: bytes) -> dict[str, Any]:
