@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from io import BytesIO
 from typing import NamedTuple
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -24,6 +23,8 @@ MAX_TEXT = 2**19
 """Wanted lines of a page, and their bytes, beyond which the metric they belong to is not read."""
 MAX_LINE = 4096
 """Bytes of a wanted line beyond which its metric is not read."""
+MAX_KEPT = 512
+"""Characters of a series that is remembered."""
 
 
 class PageSample(NamedTuple):
@@ -48,10 +49,16 @@ class Page:
 
 
 @lru_cache(maxsize=256)
-def _metrics(wanted: frozenset[str]) -> dict[bytes, str]:
-    """The wanted metric by the names its lines may have. What is asked for itself is no part of another."""
+def _metrics(wanted: frozenset[str]) -> tuple[dict[bytes, str], frozenset[bytes], int]:
+    """The wanted metric by the names its lines may have, how lines about them begin, and how long a beginning that is.
+
+    What is asked for itself is no part of another.
+    """
     ordered = sorted(wanted)
-    return {f"{name}{suffix}".encode(): name for suffix in SUFFIXES for name in ordered}
+    names = {f"{name}{suffix}".encode(): name for suffix in SUFFIXES for name in ordered}
+    length = min(len(name.removesuffix("_total").encode()) for name in ordered)
+    heads = {line[:length] for name in names for line in (name, b"# TYPE " + name)}
+    return names, frozenset(heads), length
 
 
 def parse(body: bytes, wanted: Iterable[str], at: float = 0.0) -> Page:
@@ -63,27 +70,24 @@ def parse(body: bytes, wanted: Iterable[str], at: float = 0.0) -> Page:
     """
     if body.count(b"\n") > MAX_PAGE_LINES:
         raise ValueError(f"the page has more than {MAX_PAGE_LINES} lines; is it a metrics endpoint?")
-    names = frozenset(wanted)
-    metrics = _metrics(names)
     page = Page(at=at)
+    if not (names := frozenset(wanted)):
+        return page
+    metrics, heads, length = _metrics(names)
     lines: dict[str, list[bytes]] = {}
     kinds: dict[str, str] = {}
     foreign: set[bytes] = set()
     count = size = 0
-    for raw in BytesIO(body):
-        name, brace, _ = raw.partition(b"{")
-        if name not in metrics:
-            if brace and b" " not in name and b"\t" not in name:
-                continue
-            parts = name.split(None, 3)
-            if len(parts) == 4 and parts[0] == b"#" and parts[1] == b"TYPE":
-                kind = parts[3].strip().decode("ascii", "replace")
-                if metric := _declared(parts[2].decode("utf-8", "replace"), kind, names):
-                    kinds[metric] = kind
-                elif parts[2] in metrics:
-                    # A gauge ``x_count`` beside a wanted ``x`` is another family, no part of it.
-                    foreign.add(parts[2])
-            name = parts[0] if parts else b""
+    for raw in [line for line in body.split(b"\n") if line[:length] in heads]:
+        parts = raw.partition(b"{")[0].split(None, 3)
+        name = parts[0] if parts else b""
+        if name == b"#" and len(parts) == 4:
+            kind = parts[3].strip().decode("ascii", "replace")
+            if metric := _declared(parts[2].decode("utf-8", "replace"), kind, names):
+                kinds[metric] = kind
+            elif parts[2] in metrics:
+                # A gauge ``x_count`` beside a wanted ``x`` is another family, no part of it.
+                foreign.add(parts[2])
         metric = metrics.get(name)
         if metric is None or metric in page.problems or name in foreign:
             continue
@@ -94,10 +98,10 @@ def parse(body: bytes, wanted: Iterable[str], at: float = 0.0) -> Page:
             page.problems[metric] = f"has too many lines: {MAX_LINES} with {MAX_TEXT} bytes are read of a page at most"
         else:
             lines.setdefault(metric, []).append(raw)
-    for metric, wanted_lines in lines.items():
+    for metric, found in lines.items():
         if metric not in page.problems:
             try:
-                page.samples += _samples(wanted_lines, kinds.get(metric, "untyped"))
+                page.samples += _samples(found, kinds.get(metric, "untyped"))
             except ValueError as error:
                 page.problems[metric] = str(error)
     return page
@@ -109,15 +113,39 @@ def _declared(name: str, kind: str, names: frozenset[str]) -> str | None:
     return next((one for one in either if one in names), None)
 
 
-def _samples(raw: Iterable[bytes], kind: str) -> list[PageSample]:
-    """These lines, parsed. Without their ``# TYPE`` each is a family to the parser. Raises ``ValueError``."""
-    lines = [line.decode("utf-8", "replace").strip() for line in raw]
+def _samples(lines: Iterable[bytes], kind: str) -> list[PageSample]:
+    """These lines, parsed. Raises ``ValueError``."""
     found: list[PageSample] = []
-    try:
-        for family in text_string_to_metric_families("\n".join(lines)):
-            found += (PageSample(name, labels, float(value), kind) for name, labels, value, *_ in family.samples)
-    except (ValueError, LookupError, ArithmeticError):
-        raise ValueError(f"the line {lines[len(found)][:120]!r} is not in the exposition format") from None
-    if len({(name, frozenset(labels.items())) for name, labels, *_ in found}) < len(found):
-        raise ValueError("shows the same series more than once")
+    seen: set[_Series] = set()
+    for line in lines:
+        text = line.decode("utf-8", "replace").strip()
+        try:
+            series, value = _parsed(text)
+        except (ValueError, LookupError, ArithmeticError):
+            raise ValueError(f"the line {text[:120]!r} is not in the exposition format") from None
+        if series in seen:
+            raise ValueError(f"shows the series {text[:120]!r} more than once")
+        seen.add(series)
+        found.append(PageSample(series.name, dict(series.labels), value, kind))
     return found
+
+
+class _Series(NamedTuple):
+    name: str
+    labels: frozenset[tuple[str, str]]
+
+
+def _parsed(line: str) -> tuple[_Series, float]:
+    """A line's series and value. Pods of a model show the same series, tick after tick, and only the values differ."""
+    series, end, value = line.rpartition("} ")
+    if end and len(series) <= MAX_KEPT and "#" not in series and not {" ", "\t", "_"}.intersection(value):
+        return _series(series + "} 0")[0], float(value)
+    return _series.__wrapped__(line)
+
+
+@lru_cache(maxsize=8192)
+def _series(line: str) -> tuple[_Series, float]:
+    # Without its ``# TYPE`` each line is a family to the parser.
+    (family,) = text_string_to_metric_families(line)
+    ((name, labels, value, *_),) = family.samples
+    return _Series(name, frozenset(labels.items())), float(value)

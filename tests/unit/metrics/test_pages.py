@@ -166,3 +166,9 @@ def test_long_lines_about_other_things_do_not_matter() -> None:
 def test_a_page_of_a_million_lines_is_not_read() -> None:
     with pytest.raises(ValueError, match="more than 100000 lines"):
         parse(b"x 1\n" * 1_000_000, ["x"])
+
+
+@pytest.mark.parametrize("name", ["", " ", "#", "x{", "{", "x\n", "_total"])
+def test_names_that_no_metric_has(name: str) -> None:
+    page = parse(b'\n\n# TYPE x gauge\nx{a="b"} 5\nx 6\n_total 3\n  \n', [name, "y"])
+    assert not [sample for sample in page.samples if sample.name not in (name, "x")]
