@@ -17,6 +17,7 @@ from aiohttp import web
 
 from modelyard.engine.config import PROFILES, EngineConfig
 from modelyard.engine.server import EngineServer, ServerSettings
+from modelyard.metrics.vocabulary import ENGINES
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -31,7 +32,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--served-model-name", nargs="+", metavar="NAME", help="names to serve it by (default: --model)"
     )
-    parser.add_argument("--metrics", choices=("vllm", "sglang"), default="vllm", help="whose metric names to expose")
+    parser.add_argument("--metrics", choices=tuple(ENGINES), default="vllm", help="whose metric names to expose")
     parser.add_argument("--time-compression", type=float, default=1.0, help="virtual seconds per second of wall time")
     parser.add_argument("--startup-delay", type=float, default=0.0, help="virtual seconds until the model is loaded")
     parser.add_argument("--mean-output-tokens", type=float, default=200.0, help="mean length of answers of free length")

@@ -1,4 +1,4 @@
-"""The engine's ``/metrics`` in the words of vLLM (V1 engine) or of SGLang: names, types, labels and buckets.
+"""The engine's ``/metrics`` in the words of a real one: names, types, labels and buckets are those of its table.
 
 **Durations are virtual seconds**: what the simulated hardware would have reported. Rates, which Prometheus derives
 from its own clock, are therefore ``time_compression`` times higher than the simulated hardware's.
@@ -8,176 +8,147 @@ Every label set exists from the start, at zero. LoRA series are absent, as on a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import count
 from typing import Final
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from modelyard.engine.config import EngineConfig
 from modelyard.engine.core import EngineCore
 from modelyard.engine.stats import Histogram
-from modelyard.engine.vocabulary import SGLANG_HISTOGRAMS, VLLM_HISTOGRAMS
+from modelyard.metrics.vocabulary import Engine, Family, Kind, Signal
+
+_HISTOGRAMS: Final[Mapping[Signal, Mapping[str, str]]] = {
+    Signal.TTFT: {"": "ttft"},
+    Signal.ITL: {"": "itl"},
+    Signal.TPOT: {"": "tpot"},
+    Signal.E2E: {"": "e2e"},
+    Signal.QUEUE_TIME: {"": "queue"},
+    Signal.INFERENCE_TIME: {"": "inference"},
+    Signal.PREFILL_TIME: {"": "prefill"},
+    Signal.DECODE_TIME: {"": "decode"},
+    Signal.STAGE_TIMES: {"prefill_waiting": "queue", "prefill_forward": "prefill", "decode_forward": "decode"},
+    Signal.REQUEST_PROMPT_TOKENS: {"": "prompt_tokens"},
+    Signal.REQUEST_OUTPUT_TOKENS: {"": "generation_tokens"},
+    Signal.REQUEST_LONGEST: {"": "max_generation_tokens"},
+    Signal.REQUEST_MAX_TOKENS: {"": "max_tokens"},
+    Signal.REQUEST_N: {"": "n"},
+    Signal.STEP_TOKENS: {"": "iteration_tokens"},
+}
+"""The attributes of ``EngineStats`` by the value of the label that splits the family."""
 
 
-class VllmCollector(Collector):
-    """vLLM's families for one engine. ``model`` is the first served model name."""
+def _throughput(core: EngineCore) -> float:
+    running = core.num_running
+    return 1000 * running / (core.config.alpha + core.config.beta * running) if running else 0
 
-    def __init__(self, core: EngineCore, model: str) -> None:
+
+def _hit_rate(core: EngineCore) -> float:
+    queries = core.stats.prefix_queries_total
+    return core.stats.prefix_hits_total / queries if queries else 0
+
+
+_VALUES: Final[Mapping[Signal, Callable[[EngineCore], float | Mapping[str, float]]]] = {
+    Signal.RUNNING: lambda core: core.num_running,
+    Signal.WAITING: lambda core: core.num_waiting,
+    Signal.WAITING_REASONS: lambda core: {"capacity": core.num_waiting, "deferred": 0},
+    Signal.RETRACTED: lambda core: sum(1 for request in core.waiting if request.preemptions),
+    Signal.KV_USE: lambda core: core.kv_usage,
+    Signal.KV_TOKENS: lambda core: core.config.kv_capacity,
+    Signal.KV_USED_TOKENS: lambda core: core.kv_used_blocks * core.config.block_size,
+    Signal.KV_CONFIG: lambda core: 1,
+    Signal.KV_BLOCKS: lambda core: core.config.num_blocks,
+    Signal.KV_BLOCK_SIZE: lambda core: core.config.block_size,
+    Signal.BATCH_USE: lambda core: core.num_running / core.config.max_num_seqs,
+    Signal.THROUGHPUT: _throughput,
+    Signal.DISAGGREGATED: lambda core: 0,
+    Signal.SLEEP: lambda core: {"awake": 1, "weights_offloaded": 0, "discard_all": 0},
+    Signal.FINISHED: lambda core: core.stats.finished,
+    Signal.ABORTED: lambda core: core.stats.finished["abort"],
+    Signal.PREEMPTIONS: lambda core: core.stats.preemptions_total,
+    Signal.PROMPT_TOKENS: lambda core: core.stats.prompt_tokens_total,
+    Signal.OUTPUT_TOKENS: lambda core: core.stats.generation_tokens_total,
+    Signal.PREFIX_LOOKUPS: lambda core: core.stats.prefix_queries_total,
+    Signal.PREFIX_HITS: lambda core: core.stats.prefix_hits_total,
+    Signal.PREFIX_HIT_RATE: _hit_rate,
+    Signal.TOKENS_BY_MODE: lambda core: {
+        "prefill_compute": max(0, core.stats.prompt_tokens_total - core.stats.prefix_hits_total),
+        "prefill_cache": core.stats.prefix_hits_total,
+        "decode": core.stats.generation_tokens_total,
+    },
+}
+
+
+def buckets(engine: Engine, max_model_len: int) -> Mapping[str, Sequence[float]]:
+    """The bounds of an engine's histograms by attribute of ``EngineStats``, in seconds or tokens."""
+    bounds: dict[str, Sequence[float]] = {}
+    for family in engine.families:
+        if family.kind is Kind.HISTOGRAM:
+            own = one_two_five(max_model_len) if family.buckets is None else family.buckets
+            for attribute in _HISTOGRAMS[family.signal].values():
+                bounds.setdefault(attribute, [bound * family.scale for bound in own])
+    return bounds
+
+
+def one_two_five(limit: int) -> tuple[float, ...]:
+    """1, 2, 5, 10, 20, 50 ... up to ``limit``."""
+    bounds: list[float] = []
+    for exponent in count():
+        for mantissa in (1, 2, 5):
+            value = mantissa * 10**exponent
+            if value > limit:
+                return tuple(bounds)
+            bounds.append(float(value))
+    raise AssertionError("unreachable: count() has no end")
+
+
+def samples(core: EngineCore, family: Family, labels: Mapping[str, str]) -> Iterator[tuple[str, dict[str, str], float]]:
+    """Names, labels and values of a family now; ``labels`` are on all of them."""
+    own = {**labels, **family.labels}
+    config = core.config
+    if family.factors:
+        own |= zip(family.factors, (str(config.num_blocks), str(config.block_size)), strict=True)
+    if family.kind is Kind.HISTOGRAM:
+        for value, attribute in _HISTOGRAMS[family.signal].items():
+            mine = {**own, family.split: value} if family.split else own
+            yield from _histogram(family, mine, getattr(core.stats, attribute))
+        return
+    found = _VALUES[family.signal](core)
+    if isinstance(found, Mapping) and family.split:
+        for value, number in found.items():
+            yield family.name, {**own, family.split: value}, number / family.scale
+    else:
+        # Without their reasons, only the requests that were served count as finished.
+        total = sum(found.values()) - found.get("abort", 0) if isinstance(found, Mapping) else found
+        yield family.name, own, total / family.scale
+
+
+def _histogram(
+    family: Family, labels: dict[str, str], histogram: Histogram
+) -> Iterator[tuple[str, dict[str, str], float]]:
+    for bound, number in histogram.cumulative():
+        le = "+Inf" if bound == float("inf") else str(bound / family.scale)
+        yield f"{family.name}_bucket", {**labels, "le": le}, number
+    yield f"{family.name}_count", labels, histogram.count
+    yield f"{family.name}_sum", labels, histogram.total / family.scale
+
+
+class EngineCollector(Collector):
+    """The families of an engine's table for one simulated engine. ``model`` is the first served model name."""
+
+    def __init__(self, core: EngineCore, engine: Engine, model: str) -> None:
         self._core = core
-        self._labels = {"model_name": model, "engine": "0"}
-        self._cache_config = _cache_config_labels(core.config)
+        self._engine = engine
+        self._model = {engine.model: model} if engine.model else {}
 
     def collect(self) -> Iterator[Metric]:
         """The families with their values now."""
-        core, stats, labels = self._core, self._core.stats, self._labels
-        yield _gauge("vllm:num_requests_running", "Requests in the running batch.", labels, core.num_running)
-        yield _gauge("vllm:num_requests_waiting", "Requests in the waiting queue.", labels, core.num_waiting)
-        by_reason = GaugeMetricFamily(
-            "vllm:num_requests_waiting_by_reason",
-            "Waiting requests by the reason why they wait.",
-            labels=(*labels, "reason"),
-        )
-        by_reason.add_metric((*labels.values(), "capacity"), core.num_waiting)
-        by_reason.add_metric((*labels.values(), "deferred"), 0)
-        yield by_reason
-        yield _gauge("vllm:kv_cache_usage_perc", "Share of the KV cache in use; 1 is all of it.", labels, core.kv_usage)
-        # The real engine's info metric has no model_name either.
-        yield _gauge("vllm:cache_config_info", "Configuration of the KV cache.", self._cache_config, 1)
-        sleep = GaugeMetricFamily(
-            "vllm:engine_sleep_state", "1 for the engine's present sleep state.", labels=(*labels, "sleep_state")
-        )
-        for state in ("awake", "weights_offloaded", "discard_all"):
-            sleep.add_metric((*labels.values(), state), float(state == "awake"))
-        yield sleep
-        for name, text, value in (
-            ("vllm:prompt_tokens", "Prompt tokens processed.", stats.prompt_tokens_total),
-            ("vllm:generation_tokens", "Tokens generated.", stats.generation_tokens_total),
-            ("vllm:num_preemptions", "Preemptions of running requests.", stats.preemptions_total),
-            ("vllm:prefix_cache_queries", "Tokens looked up in the prefix cache.", stats.prefix_queries_total),
-            ("vllm:prefix_cache_hits", "Tokens found in the prefix cache.", stats.prefix_hits_total),
-        ):
-            yield _counter(name, text, labels, value)
-        success = CounterMetricFamily(
-            "vllm:request_success", "Requests that ended, by reason.", labels=(*labels, "finished_reason")
-        )
-        for reason, count in stats.finished.items():
-            success.add_metric((*labels.values(), reason), count)
-        yield success
-        for attribute, (name, text) in VLLM_HISTOGRAMS.items():
-            yield _histogram(name, text, labels, getattr(stats, attribute))
-
-
-class SglangCollector(Collector):
-    """SGLang's families for one engine of one rank. ``model`` is the served model name."""
-
-    def __init__(self, core: EngineCore, model: str) -> None:
-        self._core = core
-        self._labels = {
-            "model_name": model,
-            "engine_type": "unified",
-            "tp_rank": "0",
-            "pp_rank": "0",
-            "moe_ep_rank": "0",
-        }
-
-    def collect(self) -> Iterator[Metric]:
-        """The families with their values now."""
-        core, stats, config, labels = self._core, self._core.stats, self._core.config, self._labels
-        retracted = sum(1 for request in core.waiting if request.preemptions)
-        queries = stats.prefix_queries_total
-        running = core.num_running
-        throughput = 1000 * running / (config.alpha + config.beta * running) if running else 0
-        for name, text, value in (
-            ("sglang:num_running_reqs", "Running requests.", core.num_running),
-            ("sglang:num_queue_reqs", "Requests in the waiting queue.", core.num_waiting),
-            ("sglang:num_retracted_reqs", "Requests taken out of the batch and waiting again.", retracted),
-            ("sglang:token_usage", "Share of the KV cache in use.", core.kv_usage),
-            ("sglang:num_used_tokens", "KV cache tokens in use.", core.kv_used_blocks * config.block_size),
-            ("sglang:max_total_num_tokens", "KV cache capacity in tokens.", config.kv_capacity),
-            ("sglang:gen_throughput", "Generated tokens per second.", throughput),
-            ("sglang:cache_hit_rate", "Prefix cache hit rate.", stats.prefix_hits_total / queries if queries else 0),
-            ("sglang:utilization", "Share of the batch limit in use.", core.num_running / config.max_num_seqs),
-            ("sglang:num_prefill_prealloc_queue_reqs", "Disaggregated prefill: preallocation queue.", 0),
-            ("sglang:num_prefill_inflight_queue_reqs", "Disaggregated prefill: requests in transfer.", 0),
-            ("sglang:num_decode_prealloc_queue_reqs", "Disaggregated decode: preallocation queue.", 0),
-            ("sglang:num_decode_transfer_queue_reqs", "Disaggregated decode: requests in transfer.", 0),
-        ):
-            yield _gauge(name, text, labels, value)
-        geometry = {"page_size": str(config.block_size), "num_pages": str(config.num_blocks)}
-        yield _gauge("sglang:cache_config_info", "Configuration of the KV cache.", labels | geometry, 1)
-        finished = sum(stats.finished.values()) - stats.finished["abort"]
-        computed = stats.prompt_tokens_total - stats.prefix_hits_total
-        for name, text, more, value in (
-            ("sglang:prompt_tokens", "Prompt tokens processed.", {}, stats.prompt_tokens_total),
-            ("sglang:generation_tokens", "Tokens generated.", {}, stats.generation_tokens_total),
-            ("sglang:cached_tokens", "Prompt tokens found in the cache.", _DEVICE, stats.prefix_hits_total),
-            ("sglang:num_requests", "Requests finished.", {}, finished),
-            ("sglang:num_aborted_requests", "Requests aborted.", {}, stats.finished["abort"]),
-        ):
-            yield _counter(name, text, labels | more, value)
-        realtime = CounterMetricFamily(
-            "sglang:realtime_tokens", "Tokens processed, by mode, as they are.", labels=(*labels, "mode")
-        )
-        for mode, count in (
-            ("prefill_compute", max(0, computed)),
-            ("prefill_cache", stats.prefix_hits_total),
-            ("decode", stats.generation_tokens_total),
-        ):
-            realtime.add_metric((*labels.values(), mode), count)
-        yield realtime
-        for attribute, (name, text) in SGLANG_HISTOGRAMS.items():
-            yield _histogram(name, text, labels, getattr(stats, attribute))
-        stages = HistogramMetricFamily(
-            "sglang:per_stage_req_latency_seconds", "Time of a request in each stage.", labels=(*labels, "stage")
-        )
-        for stage, histogram in (
-            ("prefill_waiting", stats.queue),
-            ("prefill_forward", stats.prefill),
-            ("decode_forward", stats.decode),
-        ):
-            stages.add_metric((*labels.values(), stage), _buckets(histogram), histogram.total)
-        yield stages
-
-
-_DEVICE: Final = {"cache_source": "device"}
-
-
-def _cache_config_labels(config: EngineConfig) -> dict[str, str]:
-    """The labels of ``vllm:cache_config_info``: strings, ``None`` where the real engine has none."""
-    return {
-        "engine": "0",
-        "block_size": str(config.block_size),
-        "cache_dtype": "auto",
-        "enable_prefix_caching": str(config.prefix_hit_ratio > 0),
-        "gpu_memory_utilization": "0.9",
-        "is_attention_free": "False",
-        "kv_cache_memory_bytes": "None",
-        "num_cpu_blocks": "None",
-        "num_gpu_blocks": str(config.num_blocks),
-        "num_gpu_blocks_override": "None",
-        "sliding_window": "None",
-        "swap_space": "4",
-    }
-
-
-def _gauge(name: str, text: str, labels: Mapping[str, str], value: float) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(name, text, labels=tuple(labels))
-    family.add_metric(tuple(labels.values()), value)
-    return family
-
-
-def _counter(name: str, text: str, labels: Mapping[str, str], value: float) -> CounterMetricFamily:
-    family = CounterMetricFamily(name, text, labels=tuple(labels))
-    family.add_metric(tuple(labels.values()), value)
-    return family
-
-
-def _histogram(name: str, text: str, labels: Mapping[str, str], histogram: Histogram) -> HistogramMetricFamily:
-    family = HistogramMetricFamily(name, text, labels=tuple(labels))
-    family.add_metric(tuple(labels.values()), _buckets(histogram), histogram.total)
-    return family
-
-
-def _buckets(histogram: Histogram) -> Sequence[tuple[str, float]]:
-    return [("+Inf" if bound == float("inf") else str(bound), count) for bound, count in histogram.cumulative()]
+        for family in self._engine.families:
+            if family.optional:
+                continue
+            metric = Metric(family.base, family.signal.value, family.kind)
+            labels = {**(self._model if family.model else {}), **self._engine.labels}
+            for name, own, value in samples(self._core, family, labels):
+                metric.add_sample(name, own, value)
+            yield metric

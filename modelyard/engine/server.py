@@ -25,11 +25,11 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 
 from modelyard.engine.config import EngineConfig
 from modelyard.engine.core import EngineCore, Rejected
-from modelyard.engine.metrics import SglangCollector, VllmCollector
+from modelyard.engine.metrics import EngineCollector, buckets
 from modelyard.engine.openai import Answer, ApiError, Generation, models_body, parse_generation
 from modelyard.engine.request import EventKind, Request
 from modelyard.engine.stats import EngineStats
-from modelyard.engine.vocabulary import sglang_buckets, vllm_buckets
+from modelyard.metrics.vocabulary import ENGINES
 
 _MAX_BODY: Final = 32 * 1024 * 1024
 # Wall seconds; timers of an event loop are not much finer.
@@ -44,8 +44,8 @@ class ServerSettings:
     ``models`` are the served names, the first being the ``model_name`` label. ``startup_delay`` is virtual seconds
     until the model counts as loaded. ``mean_output_tokens`` is the mean length of an answer that the client does not
     fix by ``ignore_eos`` or ``min_tokens``. ``failure_rate`` is the share of requests answered with 500.
-    ``flush_interval`` is wall seconds; by default 4 ms, and 20 ms with time compression. ``metrics`` is ``vllm`` or
-    ``sglang``.
+    ``flush_interval`` is wall seconds; by default 4 ms, and 20 ms with time compression. ``metrics`` is the
+    engine whose table of metrics is shown.
     """
 
     models: tuple[str, ...]
@@ -70,8 +70,8 @@ class ServerSettings:
             raise ValueError(f"failure_rate must be between 0 and 1, not {self.failure_rate!r}")
         if self.flush_interval is not None and not 0 < self.flush_interval <= 1:
             raise ValueError(f"flush_interval must be in (0, 1] seconds, not {self.flush_interval!r}")
-        if self.metrics not in ("vllm", "sglang"):
-            raise ValueError(f"metrics must be vllm or sglang, not {self.metrics!r}")
+        if self.metrics not in ENGINES:
+            raise ValueError(f"metrics must be one of {', '.join(ENGINES)}, not {self.metrics!r}")
 
 
 class _Listener:
@@ -95,12 +95,11 @@ class EngineServer:
     """
 
     def __init__(self, config: EngineConfig, settings: ServerSettings) -> None:
-        buckets = vllm_buckets(config.context_limit) if settings.metrics == "vllm" else sglang_buckets()
+        engine = ENGINES[settings.metrics]
         self.settings = settings
-        self.core = EngineCore(config, stats=EngineStats(buckets), seed=settings.seed)
-        collector = VllmCollector if settings.metrics == "vllm" else SglangCollector
+        self.core = EngineCore(config, stats=EngineStats(buckets(engine, config.context_limit)), seed=settings.seed)
         self._registry = CollectorRegistry()
-        self._registry.register(collector(self.core, settings.models[0]))
+        self._registry.register(EngineCollector(self.core, engine, settings.models[0]))
         self._random = random.Random(settings.seed)
         self._served = frozenset(settings.models)
         self._created = int(time.time())
@@ -209,7 +208,7 @@ class EngineServer:
         return _json(models_body(self.settings.models, self._created, self.core.config.context_limit))
 
     async def _metrics(self, _: web.Request) -> web.Response:
-        # Always the classic text format: the client library's OpenMetrics encoder turns the colon of `vllm:` into `_`.
+        # Always the classic text format: the client library's OpenMetrics encoder turns the colon of a name into `_`.
         self._advance()
         return web.Response(body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
 

@@ -1,22 +1,20 @@
 """The PromQL of one tick: a constant number of queries for the whole fleet, grouped by namespace, model and pod.
 
-Model names never enter a query (they come back as labels), so no model name needs escaping; namespaces do. Signal
-names and semantics: WVA saturation reference, "Replica signals"; engine metric names: vLLM V1 and older, SGLang.
+Model names never enter a query (they come back as labels), so no model name needs escaping; namespaces do. Semantics:
+WVA saturation reference, "Replica signals" and "Token-analyzer signals"; WVA SLO reference, "Load".
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from enum import StrEnum
 
+from modelyard.metrics.vocabulary import ENGINES, Engine, Signal
+
+MODEL = "namespace, model_name"
 POD = "namespace, model_name, pod, pod_name"
-
-# With `_` too: some releases of the Python client library write the colon as `_` in OpenMetrics.
-KV_USE = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc", "vllm_kv_cache_usage_perc", "sglang:token_usage")
-WAITING = ("vllm:num_requests_waiting", "vllm_num_requests_waiting", "sglang:num_queue_reqs")
-RUNNING = ("vllm:num_requests_running", "vllm_num_requests_running", "sglang:num_running_reqs")
-FINISHED = ("vllm:request_success_total", "vllm_request_success_total", "sglang:num_requests_total")
 GATEWAY_QUEUE = "inference_extension_flow_control_queue_size"
 
 
@@ -51,9 +49,40 @@ def namespace_matcher(namespaces: Iterable[str]) -> str:
 METRIC = "$metric"
 
 
-def first_of(metrics: Iterable[str], template: str) -> str:
-    """``template`` for every metric, so that each series is taken under the first name it is exposed with."""
-    return " or ".join(template.replace(METRIC, metric) for metric in metrics)
+def each(signal: Signal, aggregate: str, by: str, series: str) -> str:
+    """``series`` of every metric that gives this signal, aggregated, so that each is taken under the first name it is
+    exposed with: our labels, our units."""
+    return " or ".join(
+        f"{aggregate} by ({by}) ({_ours(engine, series.replace(METRIC, name), family.scale)})"
+        for engine in ENGINES.values()
+        if (family := engine.of.get(signal))
+        for name in family.names
+    )
+
+
+def ratios(signal: Signal, by: str, growth: str, *, some: bool = False) -> str:
+    """A mean or a share over what ``growth`` covers, as for ``each``; with ``some`` only where there was any."""
+
+    def grown(engine: Engine, metric: str) -> str:
+        return f"sum by ({by}) ({_ours(engine, growth.replace(METRIC, metric))})"
+
+    return " or ".join(
+        f"{_scaled(grown(engine, ratio.top), ratio.scale)} / "
+        + (f"({grown(engine, ratio.bottom)} > 0)" if some else grown(engine, ratio.bottom))
+        for engine in ENGINES.values()
+        for ratio in engine.ratios(signal)
+    )
+
+
+def _ours(engine: Engine, series: str, scale: float = 1.0) -> str:
+    series = _scaled(series, scale)
+    if engine.model in ("", "model_name"):
+        return series
+    return f'label_replace({series}, "model_name", "$1", "{engine.model}", "(.+)")'
+
+
+def _scaled(series: str, scale: float) -> str:
+    return series if scale == 1 else f"({series}) * {scale:g}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +105,72 @@ class FleetQueries:
         # A window's peak skips NaN; an engine that says NaN now is missing, whatever it said before in the window.
         peak = f"max by ({POD}) (max_over_time({METRIC}{where}[{window}]) unless ({METRIC}{where} != {METRIC}{where}))"
         return cls(
-            kv=first_of(KV_USE, peak),
-            waiting=first_of(WAITING, peak),
-            running=first_of(RUNNING, f"sum by ({POD}) ({METRIC}{where})"),
-            finished_rate=first_of(FINISHED, f"sum by ({POD}) (rate({METRIC}{where}[{rate_window}]))"),
-            sampled_at=first_of(RUNNING, f"max by ({POD}) (timestamp({METRIC}{where}))"),
+            kv=each(Signal.KV_USE, "max", POD, peak),
+            waiting=each(Signal.WAITING, "max", POD, peak),
+            running=each(Signal.RUNNING, "sum", POD, f"{METRIC}{where}"),
+            finished_rate=each(Signal.FINISHED, "sum", POD, f"rate({METRIC}{where}[{rate_window}])"),
+            sampled_at=each(Signal.RUNNING, "max", POD, f"timestamp({METRIC}{where})"),
             gateway_queue=f"sum by (target_model_name, model_name) ({GATEWAY_QUEUE})",
         )
+
+
+class Purpose(StrEnum):
+    """What the queries about the engines' performance are for."""
+
+    COMPLETED = "completed requests by pod"
+    PROMPT = "prompt tokens by pod"
+    OUTPUT = "output tokens by pod"
+    TTFT = "time to first token by pod"
+    ITL = "inter-token latency by pod"
+    CACHE = "KV-cache sizes"
+    HITS = "prefix-cache hits by pod"
+
+
+def performance_queries(
+    window: float,
+    namespaces: Iterable[str],
+    latency_in: Iterable[str] | None = None,
+    caches_in: Iterable[str] | None = None,
+) -> dict[str, str]:
+    """PromQL by purpose; means and counts over ``window`` seconds.
+
+    ``latency_in`` and ``caches_in``: the namespaces whose latencies, or caches, are wanted; ``None``: all of them.
+    """
+    namespaces = list(namespaces)
+    latencies = namespaces if latency_in is None else sorted(set(latency_in))
+    caches = namespaces if caches_in is None else sorted(set(caches_in))
+    span = duration(window)
+
+    def mean(signal: Signal, spaces: Iterable[str]) -> str:
+        return ratios(signal, POD, f"rate({METRIC}{namespace_matcher(spaces)}[{span}])")
+
+    completed = f"increase({METRIC}{namespace_matcher(namespaces)}[{span}])"
+    queries: dict[str, str] = {
+        Purpose.COMPLETED: each(Signal.FINISHED, "sum", POD, completed),
+        Purpose.PROMPT: mean(Signal.REQUEST_PROMPT_TOKENS, namespaces),
+        Purpose.OUTPUT: mean(Signal.REQUEST_OUTPUT_TOKENS, namespaces),
+    }
+    if latencies:
+        queries |= {Purpose.TTFT: mean(Signal.TTFT, latencies), Purpose.ITL: mean(Signal.ITL, latencies)}
+    if caches:
+        queries[Purpose.CACHE] = " or ".join(_cache(namespace_matcher(caches)))
+        queries[Purpose.HITS] = mean(Signal.PREFIX_HIT_RATE, caches)
+    return queries
+
+
+def _cache(where: str) -> Iterator[str]:
+    """KV-cache sizes of each engine: tokens, or an info metric's labels, or blocks times their size."""
+    pod = "namespace, pod, pod_name"
+    for engine in ENGINES.values():
+        found = engine.of
+        if tokens := found.get(Signal.KV_TOKENS):
+            yield from (f"max by ({pod}) ({name}{where})" for name in tokens.names)
+        elif config := found.get(Signal.KV_CONFIG):
+            labels = ", ".join(filter(None, (pod, *config.factors, engine.rank)))
+            yield from (f"max by ({labels}) ({name}{where})" for name in config.names)
+        elif (blocks := found.get(Signal.KV_BLOCKS)) and (size := found.get(Signal.KV_BLOCK_SIZE)):
+            for names in zip(blocks.names, size.names, strict=False):
+                yield " * ".join(f"max by ({pod}) ({name}{where})" for name in names)
 
 
 def finished_over(retention_seconds: int, namespaces: Iterable[str] = ()) -> str:
@@ -92,15 +180,14 @@ def finished_over(retention_seconds: int, namespaces: Iterable[str] = ()) -> str
     """
     where = namespace_matcher(namespaces)
     window = duration(retention_seconds)
-    counted = first_of(FINISHED, f"sum by (namespace, model_name) (increase({METRIC}{where}[{window}]))")
-    before = first_of(RUNNING, f"max by (namespace, model_name) (max_over_time({METRIC}{where}[5m] offset {window}))")
-    return f"({counted}) and on (namespace, model_name) ({before})"
+    counted = each(Signal.FINISHED, "sum", MODEL, f"increase({METRIC}{where}[{window}])")
+    before = each(Signal.RUNNING, "max", MODEL, f"max_over_time({METRIC}{where}[5m] offset {window})")
+    return f"({counted}) and on ({MODEL}) ({before})"
 
 
 def seen_over(seconds: float, namespaces: Iterable[str] = ()) -> str:
     """Newest sample time of each model's engines, looking further back than an instant query does."""
-    where = namespace_matcher(namespaces)
-    inner = first_of(RUNNING, f"max by (namespace, model_name) (timestamp({METRIC}{where}))")
+    inner = each(Signal.RUNNING, "max", MODEL, f"timestamp({METRIC}{namespace_matcher(namespaces)})")
     return f"max_over_time(({inner})[{duration(seconds)}:{duration(max(seconds / 60, 1))}])"
 
 
@@ -116,14 +203,14 @@ def offered_load(window: float, namespaces: Iterable[str] = ()) -> str:
     span = duration(window)
     seconds = max(window, 1.0)
 
-    def part(name: str, metrics: Iterable[str], each: str) -> str:
-        inner = first_of(metrics, f"sum by ({POD}) (({each}) > -Inf < Inf)")
+    def part(name: str, signal: Signal, grown: str) -> str:
+        inner = each(signal, "sum", POD, f"({grown}) > -Inf < Inf")
         return f'label_replace({inner}, "part", "{name}", "", "")'
 
     grown = f"delta({METRIC}{where}[{span}]) / {seconds:g}"
     parts = (
-        part("finished", FINISHED, f"rate({METRIC}{where}[{span}])"),
-        part("running", RUNNING, grown),
-        part("waiting", WAITING, grown),
+        part("finished", Signal.FINISHED, f"rate({METRIC}{where}[{span}])"),
+        part("running", Signal.RUNNING, grown),
+        part("waiting", Signal.WAITING, grown),
     )
-    return f"clamp_min(sum by (namespace, model_name) ({' or '.join(parts)}), 0)"
+    return f"clamp_min(sum by ({MODEL}) ({' or '.join(parts)}), 0)"

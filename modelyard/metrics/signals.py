@@ -8,15 +8,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from math import prod
 
 from modelyard.metrics.client import Prometheus, PrometheusError, Sample
 from modelyard.metrics.loads import LoadHistory
-from modelyard.metrics.performance import by_pod, performance_queries, read_performance
-from modelyard.metrics.queries import FleetQueries, finished_over, offered_load, seen_over
-from modelyard.metrics.values import ModelLoad, PodSignal, Signals
+from modelyard.metrics.queries import (
+    FleetQueries,
+    Purpose,
+    finished_over,
+    offered_load,
+    performance_queries,
+    seen_over,
+)
+from modelyard.metrics.values import ModelLoad, PodPerformance, PodSignal, Signals
+from modelyard.metrics.vocabulary import ENGINES, Signal
 
 Pair = tuple[str, str]
 """(namespace, model)"""
+
+PodKey = tuple[str, str, str]
+"""(namespace, pod, model)"""
 
 OFFERED_LOAD = "offered load"
 
@@ -82,7 +93,7 @@ async def read_signals(
     texts = FleetQueries.build(peak_window, namespaces)
     periods = sorted(set(retentions))
     measured = sorted(set(performance_in))
-    asked = {
+    asked: dict[str, str] = {
         "KV-cache use": texts.kv,
         "waiting requests": texts.waiting,
         "running requests": texts.running,
@@ -166,3 +177,85 @@ def gateway_queue(samples: Iterable[Sample]) -> dict[str, float]:
         if model and sample.value is not None:
             queue[model] = queue.get(model, 0.0) + sample.value
     return queue
+
+
+def read_performance(answers: Mapping[str, list[Sample]], known: Iterable[PodKey] = ()) -> tuple[PodPerformance, ...]:
+    """One entry per pod and model that any answer names, or that is ``known`` to serve it from other signals.
+
+    A purpose without an answer (its query failed) leaves its values unknown.
+    """
+    completed = by_pod(answers.get(Purpose.COMPLETED, ()))
+    prompt = by_pod(answers.get(Purpose.PROMPT, ()))
+    output = by_pod(answers.get(Purpose.OUTPUT, ()))
+    ttft = by_pod(answers.get(Purpose.TTFT, ()))
+    itl = by_pod(answers.get(Purpose.ITL, ()))
+    hits = by_pod(answers.get(Purpose.HITS, ()))
+    caches = cache_sizes(answers.get(Purpose.CACHE, ()))
+    keys = {*completed, *prompt, *output, *ttft, *itl, *hits, *known}
+    return tuple(
+        PodPerformance(
+            namespace=key[0],
+            pod=key[1],
+            model=key[2],
+            completed=completed.get(key),
+            prompt_tokens=prompt.get(key),
+            output_tokens=output.get(key),
+            ttft=_milliseconds(ttft.get(key)),
+            itl=_milliseconds(itl.get(key)),
+            kv_tokens=caches.get(key[:2]),
+            prefix_hit_rate=_fraction(hits.get(key)),
+        )
+        for key in sorted(keys)
+    )
+
+
+def by_pod(samples: Iterable[Sample]) -> dict[PodKey, float | None]:
+    """Values by namespace, pod and model; series without a pod are left out."""
+    values: dict[PodKey, float | None] = {}
+    for sample in samples:
+        labels = sample.labels
+        pod = labels.get("pod") or labels.get("pod_name", "")
+        if pod:
+            values[labels.get("namespace", ""), pod, labels.get("model_name", "")] = sample.value
+    return values
+
+
+def cache_sizes(samples: Iterable[Sample]) -> dict[tuple[str, str], int]:
+    """KV-cache tokens by (namespace, pod): blocks x block size from an info metric's labels, else the value itself.
+
+    The engines of a pod (data parallelism) have a cache each: their sizes add up. A size that an engine does not know
+    (yet) is left out.
+    """
+    configs = ((engine.rank, engine.of.get(Signal.KV_CONFIG)) for engine in ENGINES.values())
+    kinds = [(rank, config.factors) for rank, config in configs if config is not None]
+    engines: dict[tuple[str, str, str], int] = {}
+    for sample in samples:
+        labels = sample.labels
+        pod = labels.get("pod") or labels.get("pod_name", "")
+        rank, size = next(
+            (
+                (labels.get(rank, ""), prod(_whole(labels.get(label)) for label in factors))
+                for rank, factors in kinds
+                if any(label in labels for label in factors)
+            ),
+            ("", int(sample.value or 0)),
+        )
+        if pod and size > 0:
+            engine = labels.get("namespace", ""), pod, rank
+            engines[engine] = max(size, engines.get(engine, 0))
+    sizes: dict[tuple[str, str], int] = {}
+    for (namespace, pod, _), size in engines.items():
+        sizes[namespace, pod] = sizes.get((namespace, pod), 0) + size
+    return sizes
+
+
+def _whole(text: str | None) -> int:
+    return int(text) if text is not None and text.isascii() and text.isdigit() else 0
+
+
+def _milliseconds(seconds: float | None) -> float | None:
+    return None if seconds is None else seconds * 1000
+
+
+def _fraction(value: float | None) -> float | None:
+    return None if value is None else min(max(value, 0.0), 1.0)

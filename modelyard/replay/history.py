@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from modelyard.metrics.client import Prometheus, Series
-from modelyard.metrics.performance import OUTPUT_TOKENS, PROMPT_TOKENS
-from modelyard.metrics.queries import duration, namespace_matcher, offered_load
+from modelyard.metrics.queries import METRIC, MODEL, duration, namespace_matcher, offered_load, ratios
+from modelyard.metrics.vocabulary import Signal
 from modelyard.replay.settings import Gaps
 from modelyard.traffic.trace import Trace, TraceInputError, from_rates
 
@@ -84,8 +84,9 @@ async def read_history(prometheus: Prometheus, request: HistoryRequest) -> pd.Da
             "--model, --from or --to"
         )
     columns = {"rate": _column(mine, request)}
-    for name, families in (("prompt", PROMPT_TOKENS), ("output", OUTPUT_TOKENS)):
-        answer = await _ask(prometheus, _means(families, window, spaces), f"{name} tokens", request)
+    grown = f"increase({METRIC}{namespace_matcher(spaces)}[{duration(window)}])"
+    for name, signal in (("prompt", Signal.REQUEST_PROMPT_TOKENS), ("output", Signal.REQUEST_OUTPUT_TOKENS)):
+        answer = await _ask(prometheus, ratios(signal, MODEL, grown, some=True), f"{name} tokens", request)
         columns[name] = _column([one for one in answer if _is(one, request)], request)
     return pd.DataFrame(columns, index=pd.Index(_edges(request)[:-1], name="seconds"))
 
@@ -150,15 +151,6 @@ async def _ask(prometheus: Prometheus, query: str, purpose: str, request: Histor
         last = request.start + ahead + (min(steps, (number + 1) * POINTS) - 1) * request.step
         found += await prometheus.query_range(query, f"{purpose} of the past", first, last, request.step)
     return found
-
-
-def _means(families: Iterable[tuple[str, str]], window: float, spaces: tuple[str, ...]) -> str:
-    where, span = namespace_matcher(spaces), duration(window)
-
-    def grown(metric: str) -> str:
-        return f"sum by (namespace, model_name) (increase({metric}{where}[{span}]))"
-
-    return " or ".join(f"({grown(total)} / ({grown(count)} > 0))" for total, count in families)
 
 
 def _is(series: Series, request: HistoryRequest) -> bool:

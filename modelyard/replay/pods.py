@@ -14,9 +14,10 @@ from enum import IntEnum
 from functools import lru_cache
 
 from modelyard.engine.core import EngineCore
+from modelyard.engine.metrics import buckets
 from modelyard.engine.request import Request
 from modelyard.engine.stats import EngineStats, Histogram
-from modelyard.engine.vocabulary import vllm_buckets
+from modelyard.metrics.vocabulary import VLLM
 from modelyard.objects import Node
 from modelyard.replay.variants import VariantSpec
 
@@ -78,7 +79,7 @@ class StepLog(Histogram):
 @lru_cache(maxsize=64)
 def _buckets(context: int) -> Mapping[str, Sequence[float]]:
     """The bounds of an engine's histograms, which all engines of one size share."""
-    return vllm_buckets(context)
+    return buckets(VLLM, context)
 
 
 class SimulatedPod:

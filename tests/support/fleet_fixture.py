@@ -51,6 +51,8 @@ class Gauges:
     finished: Value = 100.0
     more: dict[str, Value] = field(default_factory=dict)
     raw: list[str] = field(default_factory=list)
+    label: str = "model_name"
+    """The label that names the model."""
 
 
 class MetricSource:
@@ -91,19 +93,20 @@ class MetricSource:
         ):
             lines.append(f"# TYPE {name} {'counter' if name.endswith('_total') else 'gauge'}")
             for (namespace, pod), gauges in list(self.pods.items()):
-                lines += self._line(name, namespace, pod, gauges.model, getattr(gauges, attribute))
+                lines += self._line(name, namespace, pod, gauges, getattr(gauges, attribute))
         for (namespace, pod), gauges in list(self.pods.items()):
             for name, value in gauges.more.items():
-                lines += self._line(name, namespace, pod, gauges.model, value)
+                lines += self._line(name, namespace, pod, gauges, value)
             lines += gauges.raw
         return "\n".join(lines) + "\n"
 
     @staticmethod
-    def _line(name: str, namespace: str, pod: str, model: str, value: Value) -> list[str]:
+    def _line(name: str, namespace: str, pod: str, gauges: Gauges, value: Value) -> list[str]:
         if value is None:
             return []
         number = value() if callable(value) else value
-        return [f'{name}{{namespace="{namespace}",pod="{pod}",model_name="{escape(model)}",engine="0"}} {number}']
+        model = f'{gauges.label}="{escape(gauges.model)}"'
+        return [f'{name}{{namespace="{namespace}",pod="{pod}",{model},engine="0"}} {number}']
 
     def close(self) -> None:
         self._server.shutdown()

@@ -14,8 +14,8 @@
     wake:                             # pending demand of a variant at zero
       - {namespace: chat, name: llama, pending: 4}
     policies:                         # the targets of AutoscalingPolicyBindings: one map of metrics per ready instance
-      - {namespace: chat, binding: llama, target: llama, instances: [{"vllm:num_requests_waiting": 12}], unready: 0,
-         external: {queue_depth: 40}, demand: 30}
+      - {namespace: chat, binding: llama, target: llama, instances: [{queue_depth: 12}], unready: 0,
+         external: {backlog: 40}, demand: 30}
 
 A value left out is unknown, which is not zero.
 """

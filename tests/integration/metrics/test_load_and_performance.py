@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from fleet_fixture import Gauges, MetricSource, steadily
+from made_up_engine import MADE_UP
 from prometheus_server import PrometheusServer, free_port
 
 from modelyard.metrics.client import Prometheus, PrometheusError, PrometheusSettings
@@ -21,6 +22,7 @@ from modelyard.metrics.loads import LoadHistory
 from modelyard.metrics.queries import offered_load
 from modelyard.metrics.signals import read_signals
 from modelyard.metrics.values import PodPerformance, Signals
+from modelyard.metrics.vocabulary import ENGINES
 from modelyard.metrics.wake import read_expressions
 from modelyard.objects import Key
 
@@ -63,7 +65,49 @@ def engines() -> dict[tuple[str, str], Gauges]:
         **histogram("vllm:request_prompt_tokens", 0, 1),
         **histogram("vllm:time_per_output_token_seconds", 100, 0.03),
     }
+    trtllm = {
+        "trtllm_kv_cache_utilization": 0.3,
+        "trtllm_num_requests_running": 7.0,
+        "trtllm_num_requests_waiting": 2.0,
+        "trtllm_request_success_total": steadily(2),
+        "trtllm_prompt_tokens_total": steadily(400),
+        "trtllm_generation_tokens_total": steadily(100),
+        "trtllm_prompt_cached_tokens_total": steadily(100),
+        "trtllm_kv_cache_max_blocks": 500.0,
+        "trtllm_kv_cache_tokens_per_block": 32.0,
+        **histogram("trtllm_time_to_first_token_seconds", 2, 0.3),
+        **histogram("trtllm_time_per_output_token_seconds", 2, 0.04),
+    }
+    tgi = {
+        "tgi_batch_current_size": 5.0,
+        "tgi_queue_size": 1.0,
+        "tgi_request_success": steadily(3),
+        **histogram("tgi_request_input_length", 3, 300),
+        **histogram("tgi_request_generated_tokens", 3, 60),
+        **histogram("tgi_request_mean_time_per_token_duration", 3, 0.05),
+    }
+    made_up = {
+        "made:cache_percent": 45.0,
+        "made:busy": 4.0,
+        "made:pending": 3.0,
+        "made:answers_total": steadily(2),
+        "made:read_tokens_total": steadily(200),
+        "made:written_tokens_total": steadily(40),
+        "made:known_tokens_total": steadily(20),
+        **histogram("made:first_ms", 2, 150),
+        **histogram("made:next_ms", 40, 15),
+    }
+    nothing = {"kv": None, "waiting": None, "running": None, "finished": None}
     return {
+        ("tensorrt-llm", "p"): Gauges("m", **nothing, more=trtllm),
+        ("tgi", "p"): Gauges("m", **nothing, more=tgi),
+        ("made-up", "p"): Gauges(
+            "m",
+            **nothing,
+            more=made_up,
+            raw=['made:cache{namespace="made-up",pod="p",pages="100",page="16",shard="0"} 1'],
+            label="model",
+        ),
         ("plain", "p"): Gauges("m", finished=steadily(4), waiting=2, running=8),
         ("saturated", "p"): Gauges(
             "m",
@@ -216,6 +260,38 @@ async def test_performance_of_each_engine_in_the_units_of_the_model(prometheus: 
     assert older.itl == near(30)
     assert older.kv_tokens is None, "its cache has no size yet"
     assert found["mute"].completed is None
+
+
+async def test_engines_of_other_makes_are_read_by_their_tables(
+    prometheus: Prometheus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = prometheus.queries
+    await read(prometheus, LoadHistory(20, 0.5), performance_in=["tgi"])
+    usual = prometheus.queries - before
+    monkeypatch.setitem(ENGINES, MADE_UP.name, MADE_UP)
+    others = ["made-up", "tensorrt-llm", "tgi"]
+    before = prometheus.queries
+    signals = await read(prometheus, LoadHistory(20, 0.5), performance_in=others)
+    assert prometheus.queries - before == usual, "one more engine is no further query"
+    assert not signals.partial_errors
+    pods = {one.namespace: one for one in signals.pods if one.namespace in others}
+    assert {space: (pod.model, pod.kv, pod.waiting, pod.running) for space, pod in pods.items()} == {
+        "made-up": ("m", pytest.approx(0.45), 3, 4),
+        "tensorrt-llm": ("m", 0.3, 2, 7),
+        "tgi": ("m", None, 1, 5),
+    }
+    assert signals.loads["made-up", "m"].arrivals == pytest.approx(2, rel=0.15)
+    found = {one.namespace: one for one in signals.performance}
+
+    def near(*values: float | None) -> tuple[Any, ...]:
+        return tuple(value if value is None else pytest.approx(value, rel=0.01) for value in values)
+
+    def of(one: PodPerformance) -> tuple[float | None, ...]:
+        return one.prompt_tokens, one.output_tokens, one.ttft, one.itl, one.kv_tokens, one.prefix_hit_rate
+
+    assert of(found["made-up"]) == near(100, 20, 150, 15, 1600, 0.1)
+    assert of(found["tensorrt-llm"]) == near(200, 50, 300, 40, 16000, 0.25)
+    assert of(found["tgi"]) == near(300, 60, None, 50, None, None)
 
 
 async def test_performance_is_asked_only_where_it_is_needed(prometheus: Prometheus) -> None:

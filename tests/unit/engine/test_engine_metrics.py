@@ -8,9 +8,9 @@ from prometheus_client import Histogram as RealHistogram
 
 from modelyard.engine.config import EngineConfig
 from modelyard.engine.core import EngineCore
-from modelyard.engine.metrics import SglangCollector, VllmCollector
+from modelyard.engine.metrics import EngineCollector, buckets, one_two_five
 from modelyard.engine.stats import EngineStats, Histogram
-from modelyard.engine.vocabulary import one_two_five, sglang_buckets, vllm_buckets
+from modelyard.metrics.vocabulary import ENGINES
 
 BOUNDS = (0.0, 0.25, 1.0, 7.5)
 
@@ -45,18 +45,19 @@ def test_one_two_five(limit, bounds):
     assert one_two_five(limit) == bounds
 
 
-@pytest.mark.parametrize("buckets", [vllm_buckets(32_768), sglang_buckets()])
-def test_bucket_bounds_rise(buckets):
-    for name, bounds in buckets.items():
+@pytest.mark.parametrize("engine", ENGINES.values(), ids=ENGINES)
+def test_bucket_bounds_rise(engine):
+    found = buckets(engine, 32_768)
+    for name, bounds in found.items():
         assert list(bounds) == sorted(set(bounds)), name
-        assert isinstance(getattr(EngineStats(buckets), name), Histogram)
+        assert isinstance(getattr(EngineStats(found), name), Histogram)
 
 
-@pytest.mark.parametrize("collector", [VllmCollector, SglangCollector])
-def test_every_label_set_exists_before_the_first_request(collector):
+@pytest.mark.parametrize("engine", ENGINES.values(), ids=ENGINES)
+def test_every_label_set_exists_before_the_first_request(engine):
     core = EngineCore(EngineConfig(alpha=0))
     registry = CollectorRegistry()
-    registry.register(collector(core, "m"))
+    registry.register(EngineCollector(core, engine, "m"))
 
     def label_sets():
         return {(sample.name, tuple(sorted(sample.labels.items()))) for f in registry.collect() for sample in f.samples}

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from modelyard.autoscaling.live.bindings.pods import Instance
-from modelyard.autoscaling.live.bindings.values import DEMAND, Histories, Measured, Reading
+from modelyard.autoscaling.live.bindings.values import Histories, Measured, Reading, demand_metrics
 from modelyard.metrics.pages import Page, parse
 from modelyard.metrics.scrape import Endpoint, Scrape
 
-WANTED = ("queue", "served_total", *DEMAND)
+WANTED = ("queue", "served_total", *demand_metrics())
 
 
 def endpoint(name: str, start: str = "s") -> Endpoint:

@@ -18,8 +18,9 @@ from modelyard.autoscaling.offline.fleet import fleet_from_files
 from modelyard.autoscaling.offline.manifests import Manifest, read_manifests
 from modelyard.autoscaling.offline.snapshot import Snapshot
 from modelyard.autoscaling.settings import Compatibility, FleetSettings
-from modelyard.engine.metrics import VllmCollector
+from modelyard.engine.metrics import EngineCollector
 from modelyard.metrics.pages import parse
+from modelyard.metrics.vocabulary import VLLM
 from modelyard.objects import Key
 from modelyard.replay.exposition import KNOWN, is_known, page
 from modelyard.replay.fleet import SimulatedFleet
@@ -133,7 +134,7 @@ def test_a_page_is_what_the_engine_shows() -> None:
     fleet.run()
     core = fleet.pods[0].core
     registry = CollectorRegistry()
-    registry.register(VllmCollector(core, "llama"))
+    registry.register(EngineCollector(core, VLLM, "llama"))
     shown = parse(generate_latest(registry), KNOWN, 7.0)
     mine = page(core, KNOWN, 7.0)
     assert not shown.problems

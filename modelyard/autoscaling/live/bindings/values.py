@@ -14,14 +14,12 @@ from modelyard.autoscaling.bindings.samples import KEPT, PodHistory, joined, pod
 from modelyard.autoscaling.live.bindings.pods import Instance
 from modelyard.metrics.pages import Page
 from modelyard.metrics.scrape import Endpoint, Scrape
+from modelyard.metrics.vocabulary import Signal, names_of
 
-DEMAND = (
-    "vllm:num_requests_running",
-    "vllm:num_requests_waiting",
-    "sglang:num_running_reqs",
-    "sglang:num_queue_reqs",
-)
-"""Requests in an engine, running and waiting: what must be none before the last instance goes."""
+
+def demand_metrics() -> tuple[str, ...]:
+    """Requests in an engine, running and waiting: what must be none before the last instance goes."""
+    return names_of(Signal.RUNNING, Signal.WAITING)
 
 
 class Reading(NamedTuple):
@@ -61,6 +59,7 @@ class Measured:
         errors: list[str] = []
         unknown: set[str] = set()
         demand, unread, tells = 0.0, False, False
+        shows_demand = demand_metrics()
         for instance in instances:
             values: list[dict[str, float]] = []
             times: set[str] = set()
@@ -82,9 +81,9 @@ class Measured:
                     if metric in page.problems:
                         unknown.update({metric} - page.absent)
                         lacking[metric, page.problems[metric]].append(endpoint.name)
-                load = [page.values[name] for name in DEMAND if name in page.values]
+                load = [page.values[name] for name in shows_demand if name in page.values]
                 # A page without them, of an engine of another kind, only says nothing; NaN in one says "not known".
-                unread = unread or any(name in page.problems and name in page.shown for name in DEMAND)
+                unread = unread or any(name in page.problems and name in page.shown for name in shows_demand)
                 tells = tells or bool(load)
                 demand += max(0.0, sum(load))
             maps.append(joined(values, times))

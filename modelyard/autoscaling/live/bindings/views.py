@@ -10,7 +10,7 @@ from modelyard.autoscaling.bindings.view import BindingView, PolicyView, TargetV
 from modelyard.autoscaling.live.bindings.objects import WAKE_QUERY, BindingSpec, PolicySpec, TargetSpec
 from modelyard.autoscaling.live.bindings.pods import TargetPods
 from modelyard.autoscaling.live.bindings.sources import Answers
-from modelyard.autoscaling.live.bindings.values import DEMAND, Measured
+from modelyard.autoscaling.live.bindings.values import Measured, demand_metrics
 from modelyard.objects import Key, Workload
 
 ERRORS_SHOWN = 10
@@ -49,7 +49,9 @@ class TargetPlan:
     @property
     def wanted(self) -> frozenset[str]:
         """Families to keep of its pods' pages; none: no need to scrape."""
-        return frozenset((*self.metrics, *(DEMAND if self.spec.minimum == 0 else ()))) if self.active else frozenset()
+        if not self.active:
+            return frozenset()
+        return frozenset((*self.metrics, *(demand_metrics() if self.spec.minimum == 0 else ())))
 
 
 def policy_of(binding: BindingSpec, listed: ListedBindings) -> tuple[PolicyView | None, str | None]:
