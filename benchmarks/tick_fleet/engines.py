@@ -17,16 +17,11 @@ from pathlib import Path
 from aiohttp import web
 from fleet_fixture import MetricSource
 
+from modelyard.metrics.vocabulary import VLLM, Kind, Signal
+
 PROMPT, OUTPUT = 512, 256
-BUCKETS = (
-    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0,
-)  # fmt: skip
-HISTOGRAMS = (
-    "time_to_first_token_seconds", "inter_token_latency_seconds", "request_time_per_output_token_seconds",
-    "e2e_request_latency_seconds", "request_queue_time_seconds", "request_inference_time_seconds",
-    "request_prefill_time_seconds", "request_decode_time_seconds", "request_prompt_tokens",
-    "request_generation_tokens", "iteration_tokens_total",
-)  # fmt: skip
+HISTOGRAMS = tuple(family.name for family in VLLM.families if family.kind is Kind.HISTOGRAM)[:11]
+BUCKETS = VLLM.of[Signal.TTFT].buckets[:20]
 KEEP_ALIVE = 5.0
 """Seconds a served connection stays open, as uvicorn's do: every tick has to connect anew."""
 
@@ -42,6 +37,14 @@ class Engine:
     itl: float = 0.012
 
 
+def name(signal: Signal) -> str:
+    return VLLM.of[signal].name
+
+
+def histogram(signal: Signal, total: str, count: str) -> dict[str, object]:
+    return {f"{name(signal)}_sum": total, f"{name(signal)}_count": count}
+
+
 def pod_address(number: int) -> str:
     """A loopback address for each pod."""
     number += 1
@@ -49,7 +52,7 @@ def pod_address(number: int) -> str:
 
 
 class FleetSource(MetricSource):
-    """Fifteen series for each pod, those that a tick asks Prometheus for, with counters that grow steadily."""
+    """The series for each pod, those that a tick asks Prometheus for, with counters that grow steadily."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -61,21 +64,23 @@ class FleetSource(MetricSource):
         texts: dict[Engine, list[str]] = {}
         for pod, model, engine in pods:
             labels = f'{{namespace="{namespace}",pod="{pod}",model_name="{model}",engine="0"}}'
+            info = VLLM.of[Signal.KV_CONFIG]
+            sizes = ",".join(f'{label}="{size}"' for label, size in zip(info.factors, ("25000", "16"), strict=True))
+            values: dict[str, object] = {
+                name(Signal.KV_USE): engine.kv,
+                name(Signal.WAITING): engine.waiting,
+                name(Signal.RUNNING): 20,
+                name(Signal.FINISHED): "$DONE",
+                **histogram(Signal.REQUEST_PROMPT_TOKENS, "$PROMPT", "$DONE"),
+                **histogram(Signal.REQUEST_OUTPUT_TOKENS, "$OUTPUT", "$DONE"),
+                **histogram(Signal.TTFT, "$TTFT", "$DONE"),
+                **histogram(Signal.ITL, "$ITL", "$OUTPUT"),
+                name(Signal.PREFIX_LOOKUPS): "$PROMPT",
+                name(Signal.PREFIX_HITS): 0,
+            }
             texts.setdefault(engine, []).append(
-                f"vllm:kv_cache_usage_perc{labels} {engine.kv}\n"
-                f"vllm:num_requests_waiting{labels} {engine.waiting}\n"
-                f"vllm:num_requests_running{labels} 20\n"
-                f'vllm:cache_config_info{{namespace="{namespace}",pod="{pod}",engine="0",block_size="16",'
-                f'num_gpu_blocks="25000"}} 1\n'
-                f"vllm:request_success_total{labels} $DONE\n"
-                f"vllm:request_prompt_tokens_sum{labels} $PROMPT\nvllm:request_prompt_tokens_count{labels} $DONE\n"
-                f"vllm:request_generation_tokens_sum{labels} $OUTPUT\n"
-                f"vllm:request_generation_tokens_count{labels} $DONE\n"
-                f"vllm:time_to_first_token_seconds_sum{labels} $TTFT\n"
-                f"vllm:time_to_first_token_seconds_count{labels} $DONE\n"
-                f"vllm:inter_token_latency_seconds_sum{labels} $ITL\n"
-                f"vllm:inter_token_latency_seconds_count{labels} $OUTPUT\n"
-                f"vllm:prefix_cache_queries_total{labels} $PROMPT\nvllm:prefix_cache_hits_total{labels} 0\n"
+                "".join(f"{metric}{labels} {value}\n" for metric, value in values.items())
+                + f'{info.name}{{namespace="{namespace}",pod="{pod}",engine="0",{sizes}}} 1\n'
             )
         self._parts = [*self._parts, *((engine, "".join(lines)) for engine, lines in texts.items())]
 
@@ -99,16 +104,13 @@ class FleetSource(MetricSource):
 def page(engine: Engine, series_labels: str = 'engine="0",model_name="meta/llama-3.1-8b-instruct"') -> str:
     """A page of an engine as a policy binding reads it, of the size and make of vLLM's."""
     lines = []
-    for name, value in (
-        ("num_requests_running", 20.0),
-        ("num_requests_waiting", engine.waiting),
-        ("kv_cache_usage_perc", engine.kv),
-    ):
-        lines += [f"# HELP vllm:{name} {name}.", f"# TYPE vllm:{name} gauge", f"vllm:{name}{{{series_labels}}} {value}"]
-    for name in HISTOGRAMS:
-        lines += [f"# HELP vllm:{name} Histogram of {name}.", f"# TYPE vllm:{name} histogram"]
-        lines += [f'vllm:{name}_bucket{{{series_labels},le="{bound}"}} 1000.0' for bound in (*BUCKETS, "+Inf")]
-        lines += [f"vllm:{name}_count{{{series_labels}}} 1000.0", f"vllm:{name}_sum{{{series_labels}}} 12345.6"]
+    gauges = {Signal.RUNNING: 20.0, Signal.WAITING: engine.waiting, Signal.KV_USE: engine.kv}
+    for metric, value in ((name(signal), value) for signal, value in gauges.items()):
+        lines += [f"# HELP {metric} {metric}.", f"# TYPE {metric} gauge", f"{metric}{{{series_labels}}} {value}"]
+    for metric in HISTOGRAMS:
+        lines += [f"# HELP {metric} Histogram of {metric}.", f"# TYPE {metric} histogram"]
+        lines += [f'{metric}_bucket{{{series_labels},le="{bound}"}} 1000.0' for bound in (*BUCKETS, "+Inf")]
+        lines += [f"{metric}_count{{{series_labels}}} 1000.0", f"{metric}_sum{{{series_labels}}} 12345.6"]
     return "\n".join(lines) + "\n"
 
 

@@ -91,9 +91,7 @@ def test_every_query_asks_every_engine_that_has_the_signal(made_up: Engine) -> N
                 assert name in re.findall(r"[\w:]+", text), (engine.name, signal)
     assert "made_pending" in queries.waiting
     assert '* 0.01, "model_name", "$1", "model", "(.+)")' in queries.kv
-    performance = performance_queries(60, [])
-    assert performance.keys() == performance_queries(60, ["chat"]).keys()
-    assert all("made:" in text for text in performance.values())
+    assert all("made:" in text for text in performance_queries(60, ["chat"]).values())
 
 
 def test_means_come_from_histograms_or_else_from_counters() -> None:
