@@ -103,7 +103,7 @@ class FleetQueries:
         window = duration(peak_window)
         rate_window = duration(5 * peak_window)
         # A window's peak skips NaN; an engine that says NaN now is missing, whatever it said before in the window.
-        peak = f"max by ({POD}) (max_over_time({METRIC}{where}[{window}]) unless ({METRIC}{where} != {METRIC}{where}))"
+        peak = f"max_over_time({METRIC}{where}[{window}]) unless ({METRIC}{where} != {METRIC}{where})"
         return cls(
             kv=each(Signal.KV_USE, "max", POD, peak),
             waiting=each(Signal.WAITING, "max", POD, peak),
