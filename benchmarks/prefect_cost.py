@@ -2,7 +2,7 @@
 
     python benchmarks/prefect_cost.py [--shifts 10] [--ticks 20] [--interval 0.4]
 
-Runs shifts of the real flow (four task runs per tick, a decision table of 50 rows, one scaling per shift) on real
+Runs shifts of the real flow (three task runs per tick, a decision table of 50 rows, one scaling per shift) on real
 servers on SQLite, compressed in time, and scales by counts to a day at one tick per 15 seconds. The reference, measured
 in the same run, is the same server with Prefect's default settings. The idle server's CPU is measured first and taken
 off. Linux only (/proc).
@@ -28,10 +28,13 @@ from prefect.client.schemas.objects import State
 
 from deployments.profile import SERVER_PROFILE, WORKER_PROFILE, environment
 from deployments.server import PrefectServer
-from flows.parameters import AutoscaleParameters
-from flows.shift_run import run_shift
+from flows.autoscale import Autoscaling
+from flows.parameters import AutoscaleParameters, flat
+from flows.shift import run_shift
+from modelyard.reconcile.report import Change, TickReport
 
 TICKS_PER_DAY = 5760
+TASKS = 3
 IDLE = 20.0
 ROWS = 50
 QUIET_TASKS = "PREFECT_LOGGING_LOGGERS_PREFECT_TASK_RUNS_LEVEL"
@@ -93,7 +96,7 @@ def measure(shifts: int, ticks: int, interval: float, with_profile: bool, client
 def settle(home: Path, ticks: int) -> None:
     """Wait until the server has written everything down: it is seconds behind."""
     deadline = time.monotonic() + 300
-    while task_runs(home) < (4 * ticks, 12 * ticks):
+    while task_runs(home) < (TASKS * ticks, 3 * TASKS * ticks):
         if time.monotonic() > deadline:
             sys.exit(f"the server has recorded only {task_runs(home)} of {ticks} ticks' task runs and events")
         time.sleep(0.5)
@@ -118,53 +121,51 @@ def drive(
 
 
 async def run_shifts(shifts: int, ticks: int, interval: float) -> None:
-    class IdleTick:
-        def __init__(self, number: int) -> None:
-            self.number = number
+    class Idle(Autoscaling):
+        """The real tasks over a controller that does nothing."""
 
-    class IdleLoop:
+        def __init__(self) -> None:
+            self.ticks = 0
+
         async def __aenter__(self) -> Self:
             return self
 
         async def __aexit__(self, *_: object) -> None:
             return None
 
-        async def collect(self, tick: IdleTick) -> dict[str, Any]:
-            return {"variants": ROWS}
+        async def collect(self) -> Any:
+            return None
 
-        def decide(self, tick: IdleTick) -> dict[str, Any]:
-            return {"actions": {}}
+        def decide(self, fleet: Any) -> Any:
+            return None
 
-        async def actuate(self, tick: IdleTick) -> dict[str, Any]:
-            return {"scaled": 0}
+        async def actuate(self, fleet: Any, decision: Any) -> Any:
+            return None
 
-        async def report(self, tick: IdleTick) -> dict[str, Any]:
+        async def report(self, fleet: Any, decision: Any, done: Any) -> TickReport:
             rows = [{"variant": f"team/v{i}", "current": 2, "target": 2, "reason": "Steady"} for i in range(ROWS)]
-            changes = [{"variant": "team/v0", "from": 1, "to": 2}] if tick.number == 1 else []
-            return {"rows": rows, "changes": changes}
+            self.ticks += 1
+            return TickReport(rows, [Change("team/v0", 1, 2, "Steady", "")] if self.ticks == 2 else [])
 
         async def wait_for_change(self, timeout: float) -> bool:
             await asyncio.sleep(timeout)
             return False
 
-        def lease(self, name: str, namespace: str | None = None) -> Any:
-            raise AssertionError("a dry run takes no lease")
-
     @flow(name="autoscale")
+    @flat(AutoscaleParameters)
     async def autoscale(parameters: AutoscaleParameters) -> State[Any]:
-        return await run_shift(parameters, lambda settings: IdleLoop(), IdleTick)
+        return await run_shift(parameters, Idle, table="autoscale-plan", writes=False)
 
     parameters = AutoscaleParameters.model_validate(
         {
             "interval_seconds": interval,
             "shift_seconds": interval * (ticks - 0.5),
             "early_end_seconds": 0,
-            "loop": {"fleet": {"dry_run": True}},
         }
     )
     before, done = time.process_time(), 0
     for _ in range(shifts):
-        state = await autoscale(parameters, return_state=True)
+        state = await autoscale(**dict(parameters), return_state=True)
         count, _, rest = (state.message or "").partition(" ticks, ")
         if not rest.startswith("0 failed"):
             sys.exit(f"the shift failed: {state.message}")
@@ -194,7 +195,7 @@ def main() -> None:
         print(f"measuring: {name} ...", file=sys.stderr, flush=True)
         found[name] = measure(given.shifts, given.ticks, given.interval, profile, client)
     reference = next(iter(found.values()))
-    print(f"{given.shifts} shifts of {given.ticks} ticks, four task runs each; a day is {TICKS_PER_DAY} ticks\n")
+    print(f"{given.shifts} shifts of {given.ticks} ticks, {TASKS} task runs each; a day is {TICKS_PER_DAY} ticks\n")
     print(f"{'server':34}{'CPU ms/tick':>12}{'ratio':>7}{'CPU s/day':>11}{'kB/tick':>9}{'ratio':>7}{'MB/day':>8}"
           f"{'idle CPU s/day':>16}{'client ms/tick':>16}")  # fmt: skip
     for name, cost in found.items():

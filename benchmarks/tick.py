@@ -36,13 +36,16 @@ from tick_fleet.cpu import server_seconds
 from tick_fleet.engines import KEEP_ALIVE, FleetSource, PageServer
 from tick_fleet.objects import PODS_PER_OBJECT, SPACE, grow, planned, prepare
 
-from modelyard.autoscaling.live.settings import LoopSettings
-from modelyard.autoscaling.live.tick import Loop, Tick
+from modelyard.autoscaling.decision import TickDecision
+from modelyard.autoscaling.fleet import Fleet
+from modelyard.autoscaling.live.controller import Controller
+from modelyard.autoscaling.live.settings import ControllerSettings
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.cluster import DEPLOYMENTS, Cluster, ClusterSettings
 from modelyard.local.binaries.obtain import ensure
 from modelyard.local.settings import Component, StackSettings
 from modelyard.local.stack import LocalStack
+from modelyard.metrics.client import Prometheus
 
 FLEETS = ("saturation", "mixed")
 SCRAPE_INTERVAL = 15
@@ -64,50 +67,56 @@ async def api_calls() -> tuple[float, float]:
     return sum(count for _, count in counts), sum(count for verb, count in counts if verb not in READS)
 
 
-async def timed_tick(loop: Loop, number: int, folder: str) -> tuple[Tick, dict[str, Any]]:
+def asked(loop: Controller) -> int:
+    """Queries to Prometheus so far."""
+    return loop.prometheus.queries if isinstance(loop.prometheus, Prometheus) else 0
+
+
+async def timed_tick(loop: Controller, folder: str) -> tuple[Fleet, TickDecision, dict[str, Any]]:
     """One tick with the seconds of each stage and what it asked for."""
     calls, writes = await api_calls()
-    tick, servers, cpu = Tick(number), server_seconds(folder), time.process_time()
+    servers, cpu, queries = server_seconds(folder), time.process_time(), asked(loop)
     marks = [time.perf_counter()]
-    collected = await loop.collect(tick)
+    fleet = await loop.collect()
     marks.append(time.perf_counter())
-    loop.decide(tick)
+    decision = loop.decide(fleet)
     marks.append(time.perf_counter())
-    await loop.actuate(tick)
+    done = await loop.actuate(fleet, decision)
     marks.append(time.perf_counter())
-    await loop.report(tick)
+    await loop.report(fleet, decision, done)
     marks.append(time.perf_counter())
     cpu = time.process_time() - cpu
     used = {name: seconds - servers[name] for name, seconds in server_seconds(folder).items()}
     calls_after, writes_after = await api_calls()
     stages = {name: marks[n + 1] - marks[n] for n, name in enumerate(STAGES)}
-    return tick, {
-        **stages,
-        "seconds": marks[-1] - marks[0],
-        "cpu": cpu,
-        "servers": used,
-        "calls": calls_after - calls,
-        "writes": writes_after - writes,
-        "queries": collected["queries"],
-        "load": os.getloadavg()[0],
-    }
+    return (
+        fleet,
+        decision,
+        {
+            **stages,
+            "seconds": marks[-1] - marks[0],
+            "cpu": cpu,
+            "servers": used,
+            "calls": calls_after - calls,
+            "writes": writes_after - writes,
+            "queries": asked(loop) - queries,
+            "load": os.getloadavg()[0],
+        },
+    )
 
 
 async def measure(prometheus_url: str, rounds: int, folder: str) -> dict[str, Any]:
     """In a process of its own: one first tick and several quiet ones."""
-    settings = LoopSettings(prometheus_url=prometheus_url, fleet=FleetSettings(controller_namespace=SPACE))
-    async with Loop(settings) as loop, Cluster.connect(ClusterSettings()) as counter:
-        tick, first = await timed_tick(loop, 0, folder)
+    settings = ControllerSettings(prometheus_url=prometheus_url, fleet=FleetSettings(controller_namespace=SPACE))
+    async with Controller(settings) as loop, Cluster.connect(ClusterSettings()) as counter:
+        fleet, decision, first = await timed_tick(loop, folder)
         quiet = []
-        for number in range(1, 1 + rounds):
+        for _ in range(rounds):
             await asyncio.sleep(KEEP_ALIVE + 1)
-            tick, found = await timed_tick(loop, number, folder)
+            fleet, decision, found = await timed_tick(loop, folder)
             quiet.append(found)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        fleet, decision = tick.fleet, tick.decision
-        assert fleet is not None
-        assert decision is not None
-        objects = await _reference(counter, tick)
+        objects = await _reference(counter, fleet)
         return {
             "objects": len(fleet.variants) + len(fleet.bindings),
             "pods": len(fleet.pods),
@@ -125,22 +134,20 @@ async def measure(prometheus_url: str, rounds: int, folder: str) -> dict[str, An
         }
 
 
-async def _reference(cluster: Cluster, tick: Tick) -> float:
+async def _reference(cluster: Cluster, fleet: Fleet) -> float:
     """Seconds of a GET of everything that is scaled and of its workloads, one after the other."""
-    assert tick.fleet is not None
     begun = time.perf_counter()
-    for one in planned_of(tick):
+    for one in planned_of(fleet):
         await cluster.get(one.kind, one.name, SPACE)
         for workload in one.workloads:
             await cluster.get(DEPLOYMENTS, workload, SPACE)
     return time.perf_counter() - begun
 
 
-def planned_of(tick: Tick) -> list[Any]:
-    """The plan that the fleet of a tick was made from."""
-    assert tick.fleet is not None
-    count = len(tick.fleet.variants) + len(tick.fleet.bindings)
-    return planned("mixed" if tick.fleet.bindings else "saturation", 0, count)
+def planned_of(fleet: Fleet) -> list[Any]:
+    """The plan that a fleet was made from."""
+    count = len(fleet.variants) + len(fleet.bindings)
+    return planned("mixed" if fleet.bindings else "saturation", 0, count)
 
 
 def run(fleet: str, sizes: list[int], rounds: int) -> None:

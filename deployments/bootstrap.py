@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from prefect.client.orchestration import PrefectClient, get_client
-from prefect.client.schemas.actions import WorkPoolCreate
+from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolCreate
 from prefect.client.schemas.filters import (
     DeploymentFilter,
     DeploymentFilterId,
@@ -73,7 +73,7 @@ async def bootstrap(
             if autoscale:
                 file = Path(folder) / prefect_file.name
                 write_with_parameters(autoscale, file, prefect_file)
-            await deploy(str(client.api_url), file)
+            await deploy(client, file)
         names = deployment_names(prefect_file)
         say(f"deployments: {', '.join(sorted(names))}")
         for line in await automations.apply(client):
@@ -115,13 +115,17 @@ async def create_work_pool(client: PrefectClient, name: str) -> str:
     return "created"
 
 
-async def deploy(api_url: str, prefect_file: Path = PREFECT_FILE) -> None:
-    """Deploy everything the file declares, with Prefect's own command. Raises ``BootstrapFailed`` with its output."""
+async def deploy(client: PrefectClient, prefect_file: Path = PREFECT_FILE) -> None:
+    """Deploy everything the file declares, with Prefect's own command. Raises ``BootstrapFailed`` with its output.
+
+    From then on the server refuses a run with a parameter that its flow does not have. Prefect's own form leaves the
+    top level open, and such a run would fail at its start.
+    """
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         *("-m", "prefect", "--no-prompt", "deploy", "--all", "--prefect-file", str(prefect_file)),
         cwd=prefect_file.parent,
-        env=environment(WORKER_PROFILE, {"PREFECT_API_URL": api_url}),
+        env=environment(WORKER_PROFILE, {"PREFECT_API_URL": str(client.api_url)}),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
@@ -135,6 +139,16 @@ async def deploy(api_url: str, prefect_file: Path = PREFECT_FILE) -> None:
         raise BootstrapFailed([f"`prefect deploy` has not finished within {DEPLOY_TIMEOUT:.0f} s"]) from None
     if process.returncode:
         raise BootstrapFailed([f"`prefect deploy` failed with code {process.returncode}:\n{output.decode()}"])
+    names = deployment_names(prefect_file)
+    for deployment in await checks.read_deployments(client):
+        if deployment.name in names:
+            form = closed(deployment.parameter_openapi_schema or {})
+            await client.update_deployment(deployment.id, DeploymentUpdate(parameter_openapi_schema=form))
+
+
+def closed(form: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema of a flow's parameters without room for any other."""
+    return {**form, "additionalProperties": False}
 
 
 def _fail_on(problems: Sequence[str]) -> None:

@@ -35,7 +35,7 @@ def write_with_parameters(changes: Mapping[str, Any], target: Path, prefect_file
     for deployment in content["deployments"]:
         if not deployment["name"].startswith(AUTOSCALE):
             continue
-        parameters = _merged(deployment["parameters"]["parameters"], changes)
+        parameters = _merged(deployment["parameters"], changes)
         if deployment["name"] == AUTOSCALE:
             shift = AutoscaleParameters.model_validate(parameters).shift_seconds
             for schedule in deployment["schedules"] if shift else []:
@@ -44,7 +44,7 @@ def write_with_parameters(changes: Mapping[str, Any], target: Path, prefect_file
             # One tick stays one tick.
             parameters["shift_seconds"] = 0
             AutoscaleParameters.model_validate(parameters)
-        deployment["parameters"]["parameters"] = parameters
+        deployment["parameters"] = parameters
     target.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
 
 

@@ -22,15 +22,13 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from flows.maintenance import MaintenanceParameters
-from flows.parameters import AutoscaleParameters
+from flows.parameters import AutoscaleParameters, MaintenanceParameters
 from modelyard.autoscaling.bindings.memory import BindingMemory
 from modelyard.autoscaling.fleet import Variant
 from modelyard.autoscaling.live import observe
 from modelyard.autoscaling.live.exporter import GaugeCollector
 from modelyard.autoscaling.live.fleetwatch import Fleetwatch
 from modelyard.autoscaling.live.prediction import ANNOTATION as PREDICTION
-from modelyard.autoscaling.live.settings import LoopSettings
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.variants.memory import ANNOTATION as STATE
 from modelyard.autoscaling.variants.memory import SLOMemory, VariantMemory
@@ -174,7 +172,6 @@ def metric_row(metric: Metric) -> Sequence[str]:
 
 TABLES: Mapping[str, Callable[[], str]] = {
     "autoscale-parameters": lambda: settings_table(AutoscaleParameters),
-    "loop-settings": lambda: settings_table(LoopSettings),
     "fleet-settings": lambda: settings_table(FleetSettings),
     "maintenance-parameters": lambda: settings_table(MaintenanceParameters),
     "prometheus-environment": environment_table,

@@ -1,32 +1,51 @@
-"""The flow ``autoscale``: collect, decide, actuate, report, over and over for one shift.
-
-Deployed by ``prefect.yaml``; in the foreground by ``modelyard autoscale``, which runs ``python -m flows.autoscale``.
-"""
+"""The flow ``autoscale``: collect, decide, actuate, over and over for one shift. Deployed by ``prefect.yaml``."""
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from prefect import flow
 from prefect.client.schemas.objects import State
 
-from flows.parameters import AutoscaleParameters
-from flows.shift_run import run_shift
-from modelyard.autoscaling.live.tick import Loop, Tick
+from flows.parameters import AutoscaleParameters, flat, run_parameters
+from flows.shift import Turn, run_shift, shift_name, table_key
+from modelyard.autoscaling.live.controller import Controller
+from modelyard.reconcile.report import TickReport
+from tasks.autoscale import actuate, collect, decide
 
 
-@flow(name="autoscale", persist_result=False, retries=0)
+class Autoscaling(Controller):
+    """The controller as a batch lifecycle."""
+
+    async def tick(self, turn: Turn) -> TickReport:
+        """Three task runs over the whole fleet."""
+        seen = await turn.run(collect, self, turn.number, turn.until)
+        decided = await turn.run(decide, self, turn.number, seen)
+        done = await turn.run(actuate, self, turn.number, decided)
+        return done.take()
+
+
+def run_name() -> str:
+    """Whom the run watches over, and when."""
+    given = run_parameters()
+    verb = "plan" if given["fleet"].dry_run else "autoscale"
+    return shift_name(f"{verb} {', '.join(given['namespaces']) or 'all namespaces'}")
+
+
+@flow(
+    name="autoscale",
+    flow_run_name=run_name,
+    description="Keeps every variant and every policy binding at the size its traffic needs, for one shift.",
+    persist_result=False,
+    retries=0,
+)
+@flat(AutoscaleParameters)
 async def autoscale(parameters: AutoscaleParameters) -> State[Any]:
     """Keep every variant at the size its traffic needs, for one shift.
 
     Ends as *Completed*; as *Skipped* when its moment had passed, as *Standby* when another run was the writer
     throughout, as *Failed* only when not one tick worked.
     """
-    return await run_shift(parameters, Loop, Tick)
-
-
-if __name__ == "__main__":
-    from flows.foreground import main
-
-    sys.exit(main())
+    dry_run = parameters.fleet.dry_run
+    table = table_key("autoscale", parameters.lease_name, "plan" if dry_run else "decisions")
+    return await run_shift(parameters, lambda: Autoscaling(parameters.for_controller), table=table, writes=not dry_run)

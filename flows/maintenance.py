@@ -7,29 +7,19 @@ from typing import Any
 from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.states import Completed
-from pydantic import BaseModel, ConfigDict, Field
 
+from flows.parameters import MaintenanceParameters, flat
 from tasks.prefect_backlog import cancel_late_backlog, crash_stuck_pending
 
 
-class MaintenanceParameters(BaseModel):
-    """What counts as stuck."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    work_pool: str = Field("modelyard", min_length=1, description="only runs of this work pool are touched")
-    pending_limit_seconds: float = Field(
-        300, ge=60, le=86_400, description="a run that is Pending for longer was never started and is marked Crashed"
-    )
-    late_limit_seconds: float = Field(
-        120,
-        ge=0,
-        le=86_400,
-        description="late scheduled runs older than this are cancelled if a newer one of their deployment is late too",
-    )
-
-
-@flow(name="maintenance", persist_result=False, retries=0)
+@flow(
+    name="maintenance",
+    flow_run_name="correct stuck and late runs of {work_pool}",
+    description="Marks runs stuck in Pending as Crashed, and cancels the backlog an outage leaves behind.",
+    persist_result=False,
+    retries=0,
+)
+@flat(MaintenanceParameters)
 async def maintenance(parameters: MaintenanceParameters) -> State[Any]:
     """Mark runs stuck in Pending as Crashed, and cancel the backlog an outage leaves behind.
 

@@ -1,18 +1,14 @@
 """The flow ``replay``: several policies side by side on recorded traffic, as one table.
 
 Deployed by ``prefect.yaml`` without a schedule, for a button or a pipeline; in the foreground by
-``python -m flows.replay --parameters @FILE``. ``modelyard replay`` does the same without Prefect.
+``python -m flows.foreground replay --parameters @FILE``. ``modelyard replay`` does the same without Prefect.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 import math
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -20,10 +16,8 @@ from prefect import flow, get_run_logger
 from prefect.artifacts import TableArtifact, acreate_progress_artifact, aupdate_progress_artifact
 from prefect.client.schemas.objects import State
 from prefect.states import Completed, Failed
-from pydantic import ValidationError
 
-from flows.foreground import NO_SERVER, server_problem
-from flows.replay_parameters import ReplayParameters
+from flows.parameters import ReplayParameters, flat, run_parameters
 from modelyard.replay.compare import Batch, BatchResult, batches
 from modelyard.replay.output import check_folder
 from modelyard.replay.report import Summary
@@ -34,7 +28,21 @@ CALL_TIMEOUT = 10.0
 """Seconds that one call about progress may take."""
 
 
-@flow(name="replay", persist_result=False, retries=0)
+def run_name() -> str:
+    """Which policies, and on whose traffic."""
+    given = run_parameters()
+    source = given["trace"].name if given["trace"] else f"{given['namespace']}/{given['model']}"
+    return f"replay {', '.join(given['policies'])} on {source}"
+
+
+@flow(
+    name="replay",
+    flow_run_name=run_name,
+    description="Replays recorded traffic against a simulated fleet, several policies side by side.",
+    persist_result=False,
+    retries=0,
+)
+@flat(ReplayParameters)
 async def replay(parameters: ReplayParameters) -> State[Any]:
     """Replay every policy at every rate, some at a time, and compare them in a table.
 
@@ -176,40 +184,3 @@ def _in_short(parameters: ReplayParameters, done: Sequence[BatchResult]) -> str:
         f"{len(done)} replays, {len(enough)} within the targets; the cheapest of these: {best.summary.policy} at rate "
         f"{best.summary.rate:g} for {best.summary.cost:.2f}"
     )
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run in this terminal, recorded by the Prefect server at PREFECT_API_URL. 0: completed, 1: not, 2: not begun."""
-    options = argparse.ArgumentParser(
-        prog="python -m flows.replay", description="Replay policies side by side, recorded by a Prefect server."
-    )
-    options.add_argument("--parameters", metavar="JSON", required=True, help="the flow's parameters as JSON, or @FILE")
-    text: str = options.parse_args(arguments).parameters
-    try:
-        given = json.loads(Path(text[1:]).read_text(encoding="utf-8") if text.startswith("@") else text)
-        parameters = ReplayParameters.model_validate(given)
-    except ValidationError as error:
-        for problem in error.errors():
-            where = ".".join(str(part) for part in problem["loc"]) or "parameters"
-            print(f"error: {where}: {problem['msg']}", file=sys.stderr)
-        return 2
-    except (OSError, ValueError) as error:
-        print(f"error: --parameters: {error}", file=sys.stderr)
-        return 2
-    try:
-        return asyncio.run(_run(parameters))
-    except KeyboardInterrupt:
-        return 130
-
-
-async def _run(parameters: ReplayParameters) -> int:
-    if problem := await server_problem():
-        print(NO_SERVER.format(problem=problem), file=sys.stderr)
-        return 2
-    state = await replay(parameters, return_state=True)
-    print(f"{state.name}: {state.message}" if state.message else state.name)
-    return 0 if state.is_completed() else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,7 +1,7 @@
-"""One shift of the autoscaling loop: hold the Lease, tick on time, survive failures, hand over.
+"""A shift: one flow run that lets a batch lifecycle tick on time, for a few minutes, under the Kubernetes Lease.
 
-A shift never writes without the Lease. It waits for it (hot standby), goes back to waiting when it loses it, and gives
-it up a little early, so that the next run, already started and waiting for its moment, misses no tick.
+A shift never lets it write without the Lease. It waits for it (hot standby), goes back to waiting when it loses it, and
+gives it up a little early, so that the next run, already started and waiting for its moment, misses no tick.
 """
 
 from __future__ import annotations
@@ -10,19 +10,21 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, ParamSpec, Protocol, TypeVar
 
-from flows.parameters import AutoscaleParameters
-from modelyard.autoscaling.live.settings import LoopSettings
+from prefect import Task, get_run_logger
+from prefect.client.schemas.objects import FlowRun, State
+from prefect.context import FlowRunContext
+from prefect.states import Completed, Failed
+
+from flows.parameters import ShiftSettings, run_parameters
 from modelyard.reconcile.cadence import Cadence, Slot, shift_cadence
-from tasks.actuate import actuate
-from tasks.collect import collect
-from tasks.controller import LeaseHandle, Stages, TickSpace
-from tasks.decide import decide
+from modelyard.reconcile.report import TickReport
 from tasks.journal import Journal
-from tasks.report import Table, report
 
 RELEASE_TIMEOUT = 5.0
 """Seconds giving up the Lease may take; after that it expires by itself."""
@@ -30,16 +32,83 @@ RETRY_PAUSE = 5.0
 """Seconds between tries when the cluster cannot be reached at all."""
 
 Log = logging.Logger | logging.LoggerAdapter[logging.Logger]
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
-LoopType = Callable[[LoopSettings], AbstractAsyncContextManager[Stages]]
-"""Makes a loop, to be opened for one shift: ``modelyard.autoscaling.live.tick.Loop``."""
-TickType = Callable[[int], TickSpace]
-"""Makes the workspace of a tick from its number: ``modelyard.autoscaling.live.tick.Tick``."""
+class LeaseHandle(Protocol):
+    """A renewable claim to be the one writer."""
+
+    @property
+    def held(self) -> bool:
+        """Whether the claim is good at this very moment."""
+        ...
+
+    async def acquire(self, timeout: float) -> bool:
+        """Try for up to ``timeout`` seconds; renewed in the background from then on."""
+        ...
+
+    async def release(self) -> None:
+        """Give the claim up at once, so that a successor need not wait for it to expire."""
+        ...
+
+
+class NoLease:
+    """For a dry run, which writes nothing and so must neither wait for a writer nor keep one out."""
+
+    held = True
+
+    async def acquire(self, timeout: float) -> bool:
+        """Granted."""
+        return True
+
+    async def release(self) -> None:
+        """Nothing to give up."""
+
+
+class LeaseLost(Exception):
+    """The Lease went to somebody else in the middle of a tick."""
+
+
+class Turn:
+    """One tick's turn: its number on the grid, until when it has time, and the stage it is at."""
+
+    def __init__(self, number: int, until: float, lease: LeaseHandle) -> None:
+        self.number = number
+        self.until = until
+        self.stage = ""
+        self._lease = lease
+
+    async def run(self, task: Task[P, Coroutine[Any, Any, R]], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run a task as the tick's next stage. Raises ``LeaseLost`` when there is nothing to run it for any more."""
+        self.stage = task.name
+        if not self._lease.held:
+            raise LeaseLost
+        return await task(*args, **kwargs)
+
+
+class BatchLifecycle(Protocol):
+    """What a shift runs: everything of its kinds at once, tick by tick, over connections that stay open."""
+
+    def lease(self, name: str, namespace: str | None = None) -> LeaseHandle:
+        """The Lease of this name; not yet acquired. Once asked for, nothing is written unless it is held."""
+        ...
+
+    async def tick(self, turn: Turn) -> TickReport:
+        """Look, work out what should be written, write it, say why: each a task, given to ``turn.run``."""
+        ...
+
+    async def wait_for_change(self, timeout: float) -> bool:
+        """Wait up to ``timeout`` seconds for somebody to change what this is responsible for."""
+        ...
+
+
+Opener = Callable[[], AbstractAsyncContextManager[BatchLifecycle]]
+"""Makes the lifecycle that a shift opens; called again if it cannot be opened."""
 
 
 @dataclass
-class Outcome:
+class ShiftReport:
     """What became of a shift. ``interrupted`` ticks lost the Lease half-way; ``skipped`` instants were missed."""
 
     ticks: int = 0
@@ -65,105 +134,88 @@ class Outcome:
         return text
 
 
-class NoLease:
-    """For a dry run, which writes nothing and so must neither wait for a writer nor keep one out."""
-
-    held = True
-
-    async def acquire(self, timeout: float) -> bool:
-        """Granted."""
-        return True
-
-    async def release(self) -> None:
-        """Nothing to give up."""
-
-
-class LeaseLost(Exception):
-    """The Lease went to somebody else in the middle of a tick."""
-
-
 class Shift:
-    """One run of the loop from ``late_by`` seconds after its scheduled start to its early end."""
+    """One run of a lifecycle from ``late_by`` seconds after its scheduled start to its early end."""
 
     def __init__(
         self,
-        parameters: AutoscaleParameters,
+        settings: ShiftSettings,
+        opener: Opener,
         *,
-        open_loop: Callable[[], AbstractAsyncContextManager[Stages]],
-        new_tick: TickType,
+        table: str,
         log: Log,
+        writes: bool = True,
         late_by: float = 0.0,
     ) -> None:
-        self.parameters = parameters
-        self.outcome = Outcome()
-        self._open_loop = open_loop
-        self._new_tick = new_tick
+        self.settings = settings
+        self.report = ShiftReport()
+        self._opener = opener
+        self._writes = writes
         self._log = log
         self._late_by = late_by
-        dry_run = parameters.loop.fleet.dry_run
-        self._journal = Journal(artifact_key(parameters.lease_name, dry_run), parameters.table_every_ticks, log)
+        self._journal = Journal(table, settings.table_every_ticks, log)
         self._lease: LeaseHandle = NoLease()
         self._said: set[str] = set()
         self._woken_before = -1
 
-    async def run(self) -> Outcome:
-        """Tick until the shift is over. Raises nothing but cancellation: what went wrong is in the outcome."""
-        p = self.parameters
+    async def run(self) -> ShiftReport:
+        """Tick until the shift is over. Raises nothing but cancellation: what went wrong is in the report."""
+        s = self.settings
         now = time.monotonic()
         cadence = shift_cadence(
             now=now,
             late_by=self._late_by,
-            interval=p.interval_seconds,
-            shift=p.shift_seconds,
-            early_end=p.early_end_seconds,
+            interval=s.interval_seconds,
+            shift=s.shift_seconds,
+            early_end=s.early_end_seconds,
         )
         # A single tick has no end of its own to wait for; whoever holds the Lease ticks within one interval anyway.
-        deadline = cadence.end if p.shift_seconds else now + p.interval_seconds
+        deadline = cadence.end if s.shift_seconds else now + s.interval_seconds
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._journal.close)
-            loop = await self._open(stack, deadline)
-            if loop is None:
-                return self.outcome
-            if not p.loop.fleet.dry_run:
-                self._lease = loop.lease(p.lease_name, p.lease_namespace)
+            lifecycle = await self._open(stack, deadline)
+            if lifecycle is None:
+                return self.report
+            if self._writes:
+                self._lease = lifecycle.lease(s.lease_name, s.lease_namespace)
             stack.push_async_callback(self._release)
-            await self._tick_until(loop, cadence, deadline)
-        return self.outcome
+            await self._tick_until(lifecycle, cadence, deadline)
+        return self.report
 
-    async def _tick_until(self, loop: Stages, cadence: Cadence, deadline: float) -> None:
+    async def _tick_until(self, lifecycle: BatchLifecycle, cadence: Cadence, deadline: float) -> None:
         last = -1
         while True:
             waited = not self._lease.held
             if waited and not await self._wait_for_lease(deadline):
                 return
-            if not self.parameters.shift_seconds and last < 0:
+            if not self.settings.shift_seconds and last < 0:
                 slot: Slot | None = Slot(0, time.monotonic())
             else:
                 slot = cadence.next(time.monotonic(), last)
             if slot is None:
                 return
             if not waited:
-                self.outcome.skipped += slot.number - last - 1
-            if await self._woken(loop, slot):
+                self.report.skipped += slot.number - last - 1
+            if await self._woken(lifecycle, slot):
                 # Between two ticks of the grid, and the grid stays as it is.
                 last = slot.number - 1
                 if self._lease.held:
-                    await self._tick(loop, slot.number)
+                    await self._tick(lifecycle, slot.number, slot.instant)
                 continue
             last = slot.number
             if self._lease.held:
-                await self._tick(loop, slot.number)
+                await self._tick(lifecycle, slot.number, slot.instant + self.settings.interval_seconds)
 
-    async def _woken(self, loop: Stages, slot: Slot) -> bool:
+    async def _woken(self, lifecycle: BatchLifecycle, slot: Slot) -> bool:
         """Sleep until the slot's instant; True when an edit ended the sleep early.
 
         An edit wakes the loop once per interval at most, and not in the last quarter before a tick that is due anyway.
         """
-        quarter = self.parameters.interval_seconds / 4
+        quarter = self.settings.interval_seconds / 4
         early = slot.instant - quarter - time.monotonic()
         if slot.number != self._woken_before and early > 0:
             try:
-                woken = await loop.wait_for_change(early)
+                woken = await lifecycle.wait_for_change(early)
             except Exception as error:
                 self._complain("edits are noticed at the next tick only", error)
                 woken = False
@@ -173,50 +225,42 @@ class Shift:
         await asyncio.sleep(max(0.0, slot.instant - time.monotonic()))
         return False
 
-    async def _tick(self, loop: Stages, number: int) -> None:
+    async def _tick(self, lifecycle: BatchLifecycle, number: int, until: float) -> None:
         """One tick; what it raises is logged and counted, and the next tick is the retry."""
-        tick, table = self._new_tick(number), Table()
-        stages: list[tuple[str, bool, Callable[[], Awaitable[object]]]] = [
-            ("collect", False, lambda: collect(loop, tick)),
-            ("decide", False, lambda: decide(loop, tick)),
-            ("actuate", True, lambda: actuate(loop, tick)),
-            ("report", True, lambda: report(loop, tick, table)),
-        ]
-        self.outcome.ticks += 1
-        for name, writes, stage in stages:
-            try:
-                if writes and not self._lease.held:
-                    raise LeaseLost
-                await stage()
-            except Exception as error:
-                if isinstance(error, LeaseLost) or not self._lease.held:
-                    self.outcome.interrupted += 1
-                    self._log.warning("Tick %d: the lease was lost before %s was done; writing stops", number, name)
-                else:
-                    self.outcome.failed += 1
-                    self.outcome.failures[name] = self.outcome.failures.get(name, 0) + 1
-                    self.outcome.last_error = f"{name}: {type(error).__name__}: {error}"
-                    # The traceback is in the task run's own log.
-                    self._log.error("Tick %d failed: %s", number, self.outcome.last_error)
-                return
-        for change in table.changes:
-            self._log.info("Tick %d: %s %s → %s", number, change.get("variant"), change.get("from"), change.get("to"))
-        self.outcome.changes += len(table.changes)
-        self._journal.record(number, table.rows, table.changes)
+        turn, told = Turn(number, until, self._lease), self.report
+        told.ticks += 1
+        try:
+            report = await lifecycle.tick(turn)
+        except Exception as error:
+            stage = turn.stage or "tick"
+            if isinstance(error, LeaseLost) or not self._lease.held:
+                told.interrupted += 1
+                self._log.warning("Tick %d: the lease was lost before %s was done; writing stops", number, stage)
+            else:
+                told.failed += 1
+                told.failures[stage] = told.failures.get(stage, 0) + 1
+                told.last_error = f"{stage}: {type(error).__name__}: {error}"
+                # The traceback is in the task run's own log.
+                self._log.error("Tick %d failed: %s", number, told.last_error)
+            return
+        for change in report.changes:
+            self._log.info("Tick %d: %s %s → %s", number, change.about, change.before, change.after)
+        told.changes += len(report.changes)
+        self._journal.record(number, report)
 
-    async def _open(self, stack: AsyncExitStack, deadline: float) -> Stages | None:
-        """The open loop; tried again until the deadline, since a cluster that is down now may be up in a moment."""
+    async def _open(self, stack: AsyncExitStack, deadline: float) -> BatchLifecycle | None:
+        """The open lifecycle; tried again until the deadline: a cluster that is down now may be up in a moment."""
         while True:
             try:
-                return await stack.enter_async_context(self._open_loop())
+                return await stack.enter_async_context(self._opener())
             except Exception as error:
-                self._complain("the loop's connections cannot be opened", error)
+                self._complain("the connections cannot be opened", error)
             if not await self._pause(deadline):
                 return None
 
     async def _wait_for_lease(self, deadline: float) -> bool:
         """Hot standby: True once the Lease is ours, False when the shift is over first."""
-        name, patience = self.parameters.lease_name, max(1.0, self.parameters.interval_seconds)
+        name, patience = self.settings.lease_name, max(1.0, self.settings.interval_seconds)
         self._log.info("Waiting for the lease %s", name)
         while (left := deadline - time.monotonic()) > 0:
             try:
@@ -224,7 +268,7 @@ class Shift:
                 async with asyncio.timeout(min(left, patience) + RETRY_PAUSE):
                     if await self._lease.acquire(min(left, patience)):
                         self._log.info("Holding the lease %s", name)
-                        self.outcome.obstacle = ""
+                        self.report.obstacle = ""
                         return True
             except Exception as error:
                 self._complain(f"the lease {name} cannot be asked for", error)
@@ -234,15 +278,15 @@ class Shift:
     async def _pause(self, deadline: float) -> bool:
         """Sleep before another try; False when there is no time for one."""
         left = deadline - time.monotonic()
-        await asyncio.sleep(max(0.0, min(left, RETRY_PAUSE, self.parameters.interval_seconds)))
+        await asyncio.sleep(max(0.0, min(left, RETRY_PAUSE, self.settings.interval_seconds)))
         return deadline > time.monotonic()
 
     def _complain(self, what: str, error: Exception) -> None:
         """Log an obstacle, each kind once per shift, and keep it for the final state."""
-        self.outcome.obstacle = f"{what}: {type(error).__name__}: {error}"
+        self.report.obstacle = f"{what}: {type(error).__name__}: {error}"
         if what not in self._said:
             self._said.add(what)
-            self._log.error("%s; trying again until the shift ends", self.outcome.obstacle)
+            self._log.error("%s; trying again until the shift ends", self.report.obstacle)
 
     async def _release(self) -> None:
         # Also runs while the process is being told to stop, so it must not take long.
@@ -252,13 +296,71 @@ class Shift:
         except Exception as error:
             self._log.warning(
                 "The lease %s could not be given up (%s: %s); it expires by itself",
-                self.parameters.lease_name,
+                self.settings.lease_name,
                 type(error).__name__,
                 error,
             )
 
 
-def artifact_key(lease_name: str, dry_run: bool) -> str:
-    """The key of a shift's decision table: one per shard, dry runs apart; lower case, digits and dashes only."""
-    stem = lease_name.removeprefix("modelyard-").removeprefix("autoscale").strip("-")
-    return "-".join(filter(None, ["autoscale", re.sub(r"[^a-z0-9]+", "-", stem), "plan" if dry_run else "decisions"]))
+def table_key(flow: str, lease_name: str, what: str) -> str:
+    """The key of a shift's table: one per flow, shard and ``what``; lower case, digits and dashes only."""
+    stem = lease_name.removeprefix("modelyard-").removeprefix(flow).strip("-")
+    return "-".join(filter(None, [flow, re.sub(r"[^a-z0-9]+", "-", stem), what]))
+
+
+async def run_shift(settings: ShiftSettings, opener: Opener, *, table: str, writes: bool = True) -> State[Any]:
+    """One shift of any batch lifecycle inside the current flow run, and the state the run should end in.
+
+    ``table`` is the key of its table in Prefect. One that does not write (``writes``) needs no Lease.
+    """
+    run = _this_run()
+    late_by = seconds_late(run, datetime.now(UTC))
+    if settings.is_stale(late_by):
+        return Completed(name="Skipped", message=f"{late_by:.0f} s late: its moment has passed, a newer run is due")
+    on_schedule = late_by if is_on_schedule(run) else 0.0
+    shift = Shift(settings, opener, table=table, log=get_run_logger(), writes=writes, late_by=on_schedule)
+    return final_state(await shift.run())
+
+
+def shift_name(what: str) -> str:
+    """What a shift's run is called: ``what`` it does, for how long, and from when."""
+    given, run = run_parameters(), _this_run()
+    start = (run and run.expected_start_time) or datetime.now(UTC)
+    length = f"{given['shift_seconds']:g} s from" if given["shift_seconds"] else "one tick at"
+    return f"{what}, {length} {start:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def final_state(report: ShiftReport) -> State[Any]:
+    """The state a run ends in, with the shift in numbers as its message."""
+    if report.ticks == 0:
+        if report.obstacle:
+            return Failed(message=f"Not one tick: {report.obstacle}")
+        return Completed(name="Standby", message="Another run held the lease all the while; nothing was done")
+    if report.failed == report.ticks:
+        return Failed(message=f"Every tick failed: {report}")
+    return Completed(message=str(report))
+
+
+def seconds_late(run: FlowRun | None, now: datetime) -> float:
+    """Seconds between the moment a run was meant for and ``now``; negative when it is ahead of it.
+
+    Zero for a run somebody asked for by hand: it is meant for whenever it begins. After an outage Prefect starts every
+    run it missed, oldest first; without this each would drive the fleet once.
+    """
+    if run is None or run.expected_start_time is None or not (run.auto_scheduled or _by_automation(run)):
+        return 0.0
+    return (now - run.expected_start_time).total_seconds()
+
+
+def is_on_schedule(run: FlowRun | None) -> bool:
+    """Whether the run's shift belongs to the schedule, and so begins and ends with it."""
+    return run is not None and run.auto_scheduled
+
+
+def _this_run() -> FlowRun | None:
+    context = FlowRunContext.get()
+    return context.flow_run if context else None
+
+
+def _by_automation(run: FlowRun) -> bool:
+    return run.created_by is not None and run.created_by.type == "AUTOMATION"

@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 from uuid import UUID
 
 from prefect.artifacts import TableArtifact
 from prefect.client.orchestration import get_client
 from prefect.events import emit_event
+
+from modelyard.reconcile.report import Row, TickReport
 
 CALL_TIMEOUT = 10.0
 """Seconds one call to the Prefect API may take. Generous: a busy server that is cut off does the work all the same."""
@@ -23,7 +24,6 @@ SCALED = "modelyard.variant.scaled"
 """Name of the event sent for every actual change of a workload."""
 
 Log = logging.Logger | logging.LoggerAdapter[logging.Logger]
-Row = Mapping[str, Any]
 
 
 class Journal:
@@ -45,25 +45,22 @@ class Journal:
         self._scaled = 0
         self._failing = False
 
-    def record(self, number: int, rows: Sequence[Row], changes: Sequence[Row]) -> None:
+    def record(self, number: int, report: TickReport) -> None:
         """Take note of a tick: send its changes as events, and have the table written if it is due."""
-        for change in changes:
-            emit_event(
-                event=SCALED,
-                resource={
-                    "prefect.resource.id": f"modelyard.variant.{change['variant']}",
-                    "prefect.resource.name": str(change["variant"]),
-                },
-                payload=dict(change),
-            )
-        self._due = self._due or bool(changes) or number - self._last_number >= self._every
-        self._scaled += len(changes)
-        if not rows:
+        for change in report.changes:
+            resource = {
+                "prefect.resource.id": f"modelyard.variant.{change.about}",
+                "prefect.resource.name": change.about,
+            }
+            emit_event(event=SCALED, resource=resource, payload=dict(change.payload))
+        self._due = self._due or bool(report.changes) or number - self._last_number >= self._every
+        self._scaled += len(report.changes)
+        if not report.rows:
             return
-        self._newest = number, rows
+        self._newest = number, report.rows
         if self._due and (self._writing is None or self._writing.done()):
             self._due, self._last_number = False, number
-            self._writing = asyncio.create_task(self._write(number, rows))
+            self._writing = asyncio.create_task(self._write(number, report.rows))
 
     async def close(self) -> None:
         """Wait for the write under way, then write what is still due; each has a time limit of its own."""

@@ -24,8 +24,9 @@ from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.states import Cancelled, Crashed
 
-from tasks.options import STAGE
+from tasks.stage import STAGE
 
+TAGS = ["modelyard", "maintenance"]
 PAGE = 200
 """Runs read at a time, and corrected at most in one go."""
 
@@ -52,7 +53,14 @@ def _start(run: FlowRun) -> datetime:
     return run.expected_start_time or datetime.min.replace(tzinfo=UTC)
 
 
-@task(name="crash-stuck-pending", timeout_seconds=120, **STAGE)
+@task(
+    name="crash-stuck-pending",
+    task_run_name="crash runs of {work_pool} pending for {limit:.0f} s",
+    description="Mark runs that were claimed and never started as Crashed.",
+    tags=TAGS,
+    timeout_seconds=120,
+    **STAGE,
+)
 async def crash_stuck_pending(work_pool: str, limit: float) -> int:
     """Mark runs of the pool that are stuck in Pending as Crashed; how many."""
     async with get_client() as client:
@@ -61,7 +69,14 @@ async def crash_stuck_pending(work_pool: str, limit: float) -> int:
         return await _set(client, runs, Crashed(message=f"Pending for more than {limit:.0f} s: it was never started"))
 
 
-@task(name="cancel-late-backlog", timeout_seconds=120, **STAGE)
+@task(
+    name="cancel-late-backlog",
+    task_run_name="cancel runs of {work_pool} late for {limit:.0f} s",
+    description="Cancel late runs that a newer one of their deployment supersedes.",
+    tags=TAGS,
+    timeout_seconds=120,
+    **STAGE,
+)
 async def cancel_late_backlog(work_pool: str, limit: float) -> int:
     """Cancel late runs that a newer late run of the same deployment supersedes; how many."""
     async with get_client() as client:

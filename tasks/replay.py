@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from prefect import task
-from prefect.cache_policies import NO_CACHE
 
 from modelyard.replay.compare import Batch, BatchResult
 from modelyard.replay.compare import replay as replay_here
 from modelyard.replay.output import write_report
 from modelyard.traffic.latency import SLO
-from tasks.options import STAGE
+from tasks.stage import STAGE
 
+TAGS = ["modelyard", "replay"]
 OFTEN = 0.5
 """Seconds between two reports of progress."""
 LISTEN = 0.05
@@ -60,7 +60,13 @@ def _work(batch: Batch, pipe: Connection) -> None:
         return
 
 
-@task(name="replay-batch", task_run_name="{batch.name}", **STAGE)
+@task(
+    name="replay-batch",
+    task_run_name="replay {batch.name}",
+    description="Replay one policy at one rate, in a process of its own.",
+    tags=TAGS,
+    **STAGE,
+)
 async def replay_batch(batch: Batch, hearing: Hearing) -> BatchResult:
     """Replay it in a process. Raises ``BatchFailed``."""
     # Not forked: the process that runs flows has threads.
@@ -91,7 +97,15 @@ async def replay_batch(batch: Batch, hearing: Hearing) -> BatchResult:
         receiver.close()
 
 
-@task(name="write-report", cache_policy=NO_CACHE, persist_result=False, retries=2, retry_delay_seconds=2)
+@task(
+    name="write-report",
+    task_run_name="write {folder}",
+    description="Write a folder with the report and the plots, whole or not at all.",
+    tags=TAGS,
+    retries=2,
+    retry_delay_seconds=2,
+    **STAGE,
+)
 async def write_reports(folder: Path, results: list[BatchResult], slo: SLO, context: dict[str, Any]) -> None:
     """Write a folder as ``modelyard replay --out`` does: whole or not at all."""
     lines = [(result.summary.policy, result.line) for result in results]

@@ -204,9 +204,7 @@ def flow_parameters(scenario: Scenario, prometheus_url: str) -> dict[str, Any]:
     return {
         "interval_seconds": round(scenario.tick_seconds / scenario.compression, 3),
         "shift_seconds": scenario.shift_seconds,
-        "loop": {
-            "prometheus_url": prometheus_url,
-            "namespaces": scenario.namespaces,
-            "time_compression": scenario.compression,
-        },
+        "prometheus_url": prometheus_url,
+        "namespaces": scenario.namespaces,
+        "time_compression": scenario.compression,
     }

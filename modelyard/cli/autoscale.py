@@ -15,4 +15,5 @@ CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 def autoscale(context: typer.Context) -> None:
     """Run the autoscaling flow here, in the foreground; every option is passed on to it."""
-    raise typer.Exit(subprocess.run([sys.executable, "-m", "flows.autoscale", *context.args], check=False).returncode)
+    command = [sys.executable, "-m", "flows.foreground", "autoscale", *context.args]
+    raise typer.Exit(subprocess.run(command, check=False).returncode)

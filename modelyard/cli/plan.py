@@ -197,15 +197,14 @@ def _from_files(
 
 
 async def _from_cluster(settings: FleetSettings, namespaces: list[str], selector: str, prometheus: str | None) -> Fleet:
-    from modelyard.autoscaling.live.settings import LoopSettings
-    from modelyard.autoscaling.live.tick import Loop, Tick
+    from modelyard.autoscaling.live.controller import Controller
+    from modelyard.autoscaling.live.settings import ControllerSettings
 
-    chosen = LoopSettings(prometheus_url=prometheus, namespaces=namespaces, label_selector=selector, fleet=settings)
-    async with Loop(chosen) as loop:
-        tick = Tick(0)
-        await loop.collect(tick)
-    assert tick.fleet is not None
-    return tick.fleet
+    chosen = ControllerSettings(
+        prometheus_url=prometheus, namespaces=namespaces, label_selector=selector, fleet=settings
+    )
+    async with Controller(chosen) as controller:
+        return await controller.collect()
 
 
 def _warn(text: str) -> None:

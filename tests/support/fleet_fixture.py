@@ -16,12 +16,17 @@ from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from modelyard.autoscaling.decision import TickDecision
+from modelyard.autoscaling.fleet import Fleet
 from modelyard.autoscaling.kinds import VARIANTS
-from modelyard.autoscaling.live.settings import LoopSettings
-from modelyard.autoscaling.live.tick import Loop, Tick
+from modelyard.autoscaling.live.actuate import Outcome
+from modelyard.autoscaling.live.bindings.actuate import BindingOutcome
+from modelyard.autoscaling.live.controller import Controller
+from modelyard.autoscaling.live.settings import ControllerSettings
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.cluster import DEPLOYMENTS, PODS, Cluster
 from modelyard.metrics.client import Prometheus, PrometheusSettings
+from modelyard.reconcile.report import TickReport
 
 
 def escape(value: str) -> str:
@@ -266,7 +271,7 @@ class ServedModel:
         return {}
 
 
-def quick(prometheus_url: str, namespace: str, **policy: Any) -> LoopSettings:
+def quick(prometheus_url: str, namespace: str, **policy: Any) -> ControllerSettings:
     """Settings for tests: one namespace, short windows, no delays unless asked for."""
     fleet = FleetSettings(
         **{
@@ -277,17 +282,26 @@ def quick(prometheus_url: str, namespace: str, **policy: Any) -> LoopSettings:
             **policy,
         }
     )
-    return LoopSettings(prometheus_url=prometheus_url, prometheus_timeout=3, namespaces=[namespace], fleet=fleet)
+    return ControllerSettings(prometheus_url=prometheus_url, prometheus_timeout=3, namespaces=[namespace], fleet=fleet)
 
 
-async def run_tick(loop: Loop, number: int = 0) -> Tick:
-    """All four stages."""
-    tick = Tick(number)
-    await loop.collect(tick)
-    loop.decide(tick)
-    await loop.actuate(tick)
-    await loop.report(tick)
-    return tick
+@dataclass(frozen=True)
+class Ticked:
+    """What the stages of one tick gave."""
+
+    fleet: Fleet
+    decision: TickDecision
+    outcome: Outcome
+    bindings: BindingOutcome
+    report: TickReport
+
+
+async def run_tick(loop: Controller) -> Ticked:
+    """All stages."""
+    fleet = await loop.collect()
+    decision = loop.decide(fleet)
+    done = await loop.actuate(fleet, decision)
+    return Ticked(fleet, decision, done.outcome, done.bindings, await loop.report(fleet, decision, done))
 
 
 async def eventually(check: Callable[[], Any], what: str, seconds: float = 20) -> Any:

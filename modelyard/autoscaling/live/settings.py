@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from modelyard.autoscaling.settings import FleetSettings
 
 
-class LoopSettings(BaseModel):
+class ControllerSettings(BaseModel):
     """Connections and selection of one autoscaling loop."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -14,8 +14,8 @@ import signal
 import sys
 from typing import Any
 
-from modelyard.autoscaling.live.settings import LoopSettings
-from modelyard.autoscaling.live.tick import Loop, Tick
+from modelyard.autoscaling.live.controller import Controller
+from modelyard.autoscaling.live.settings import ControllerSettings
 
 POINT = "never"
 
@@ -24,7 +24,7 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def arm(loop: Loop) -> None:
+def arm(loop: Controller) -> None:
     cluster = loop.cluster
     merge_patch, update_status, write_scale = cluster.merge_patch, cluster.update_status, cluster.write_scale
 
@@ -49,34 +49,30 @@ def arm(loop: Loop) -> None:
     cluster.merge_patch, cluster.update_status, cluster.write_scale = patch, status, scale  # type: ignore[method-assign]
 
 
-async def tick(loop: Loop, now: float) -> dict[str, Any]:
-    one = Tick(0)
-    await loop.collect(one)
-    assert one.fleet is not None
-    one.fleet = dataclasses.replace(one.fleet, now=now)
-    loop.decide(one)
-    assert one.decision is not None
+async def tick(loop: Controller, now: float) -> dict[str, Any]:
+    fleet = dataclasses.replace(await loop.collect(), now=now)
+    decision = loop.decide(fleet)
     if POINT == "decided":
         die()
-    await loop.actuate(one)
-    await loop.report(one)
-    decided = one.decision.bindings
+    done = await loop.actuate(fleet, decision)
+    await loop.report(fleet, decision, done)
+    decided = decision.bindings
     return {
         "decided": [
             ["Panic" if binding.panic else "Stable", *(record.target.replicas for record in binding.records)]
             for binding in decided
         ],
-        "scaled": len(one.bindings.scaled),
+        "scaled": len(done.bindings.scaled),
     }
 
 
-async def main(settings: LoopSettings) -> None:
+async def main(settings: ControllerSettings) -> None:
     global POINT
-    async with Loop(settings) as loop:
+    async with Controller(settings) as loop:
         arm(loop)
         while line := await asyncio.to_thread(sys.stdin.readline):
             now, POINT = line.split()
             print(json.dumps(await tick(loop, float(now))), flush=True)
 
 
-asyncio.run(main(LoopSettings.model_validate_json(sys.argv[1])))
+asyncio.run(main(ControllerSettings.model_validate_json(sys.argv[1])))

@@ -11,7 +11,7 @@ from policy_world import PolicyWorld
 from prometheus_server import PrometheusServer
 
 from modelyard.autoscaling.live.bindings.wake import BindingWakes
-from modelyard.autoscaling.live.tick import Loop
+from modelyard.autoscaling.live.controller import Controller
 from modelyard.local.stack import LocalStack
 from modelyard.metrics.client import PrometheusError
 
@@ -39,7 +39,7 @@ async def test_demand_between_ticks_wakes_at_once(mine: PolicyWorld, constants: 
     query = soon()
     given = {WAKE: query} if source == "expression" else {SOURCES: json.dumps({"queued": query})}
     await mine.bind("chat", least=0, annotations=given)
-    async with Loop(quick(constants.url, mine.namespace)) as loop:
+    async with Controller(quick(constants.url, mine.namespace)) as loop:
         await run_tick(loop)
         assert await mine.replicas("chat") == 0
         assert await loop.wait_for_change(30)
@@ -56,7 +56,7 @@ async def test_what_a_tick_knows_or_cannot_use_does_not_wake_it(mine: PolicyWorl
     await mine.bind("awake", least=0, annotations=demand)
     await mine.bind("lost", least=0, annotations=demand)
     await mine.bind("nothing", mine.target("chat"), policy="nowhere", least=0, annotations=demand)
-    async with Loop(quick(constants.url, mine.namespace)) as loop:
+    async with Controller(quick(constants.url, mine.namespace)) as loop:
         await run_tick(loop)
         assert await mine.replicas("awake") == 1
         assert await mine.replicas("chat") == 0
@@ -72,7 +72,7 @@ async def test_an_expression_that_fails_wakes_nobody_and_the_others_are_heard(
         await mine.deploy(name, 0)
         await mine.bind(name, least=0, annotations={WAKE: query})
     await mine.policy()
-    async with Loop(quick(constants.url, mine.namespace)) as loop:
+    async with Controller(quick(constants.url, mine.namespace)) as loop:
         await run_tick(loop)
         assert await loop.wait_for_change(30)
         await run_tick(loop, 1)

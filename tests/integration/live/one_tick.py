@@ -11,8 +11,8 @@ import signal
 import sys
 from typing import Any
 
-from modelyard.autoscaling.live.settings import LoopSettings
-from modelyard.autoscaling.live.tick import Loop, Tick
+from modelyard.autoscaling.live.controller import Controller
+from modelyard.autoscaling.live.settings import ControllerSettings
 from modelyard.cluster import Cluster
 
 
@@ -44,16 +44,14 @@ def arm(cluster: Cluster, point: str) -> None:
     cluster.merge_patch, cluster.update_status, cluster.write_scale = patch, status, scale  # type: ignore[method-assign]
 
 
-async def main(settings: LoopSettings, point: str) -> None:
-    async with Loop(settings) as loop:
+async def main(settings: ControllerSettings, point: str) -> None:
+    async with Controller(settings) as loop:
         arm(loop.cluster, point)
-        tick = Tick(0)
-        await loop.collect(tick)
-        loop.decide(tick)
+        fleet = await loop.collect()
+        decision = loop.decide(fleet)
         if point == "decided":
             die()
-        await loop.actuate(tick)
-        await loop.report(tick)
+        await loop.report(fleet, decision, await loop.actuate(fleet, decision))
 
 
-asyncio.run(main(LoopSettings.model_validate_json(sys.argv[1]), sys.argv[2]))
+asyncio.run(main(ControllerSettings.model_validate_json(sys.argv[1]), sys.argv[2]))

@@ -22,8 +22,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_server import PrometheusServer, free_port
 
 from modelyard.autoscaling.kinds import VARIANTS
+from modelyard.autoscaling.live.controller import Controller
 from modelyard.autoscaling.live.exporter import serve
-from modelyard.autoscaling.live.tick import Loop
 from modelyard.cluster import CRDS, DEPLOYMENTS, NAMESPACES, SERVICE_ACCOUNTS, Cluster, ClusterSettings, ResourceType
 from modelyard.cluster.transport import Request
 from modelyard.local.settings import Component, StackSettings
@@ -149,7 +149,7 @@ async def test_the_series_follow_a_variant_from_birth_to_deletion(
     await served.reported()
     async with (
         exporting(control_plane_cluster, served.namespace) as exporter,
-        Loop(quick(prometheus_server.url, served.namespace)) as loop,
+        Controller(quick(prometheus_server.url, served.namespace)) as loop,
     ):
         assert await exporter.values() == {}, "never decided is not decided zero"
         await run_tick(loop)
@@ -189,7 +189,7 @@ async def test_an_excluded_namespace_has_no_series(
     async with (
         exporting(control_plane_cluster, served.namespace) as exporter,
         exporting(control_plane_cluster, served.namespace, watch_namespace=served.namespace) as alone,
-        Loop(quick(prometheus_server.url, served.namespace)) as loop,
+        Controller(quick(prometheus_server.url, served.namespace)) as loop,
     ):
         await run_tick(loop)
         await exporter.becomes({"llama": 2})
@@ -211,7 +211,7 @@ async def test_without_its_workload_a_variant_has_no_series(
     await served.reported()
     async with (
         exporting(control_plane_cluster, served.namespace) as exporter,
-        Loop(quick(prometheus_server.url, served.namespace)) as loop,
+        Controller(quick(prometheus_server.url, served.namespace)) as loop,
     ):
         await run_tick(loop)
         await exporter.becomes({"llama": 2})
@@ -241,7 +241,7 @@ async def test_another_accelerator_renames_the_one_series(
     await served.reported()
     async with (
         exporting(control_plane_cluster, served.namespace) as exporter,
-        Loop(quick(prometheus_server.url, served.namespace)) as loop,
+        Controller(quick(prometheus_server.url, served.namespace)) as loop,
     ):
         await run_tick(loop)
         await exporter.becomes({"llama": 2})
@@ -268,7 +268,7 @@ async def test_of_two_variants_on_one_workload_the_elder_has_series(
     await served.reported()
     async with (
         exporting(control_plane_cluster, served.namespace) as exporter,
-        Loop(quick(prometheus_server.url, served.namespace)) as loop,
+        Controller(quick(prometheus_server.url, served.namespace)) as loop,
     ):
         await run_tick(loop)
         await exporter.becomes({"first": 2})
@@ -396,7 +396,7 @@ async def test_a_killed_exporter_comes_back_with_the_same_values(
     await served.vary("llama")
     served.load("llama", kv=0.76)
     await served.reported()
-    async with Loop(quick(prometheus_server.url, served.namespace)) as loop:
+    async with Controller(quick(prometheus_server.url, served.namespace)) as loop:
         await run_tick(loop)
     await served.settle("llama", 3)
     exporter = Exporter(free_port(), served.namespace)

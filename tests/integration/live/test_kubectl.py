@@ -10,7 +10,7 @@ import pytest
 from fleet_fixture import ServedModel, quick, run_tick
 from prometheus_server import PrometheusServer
 
-from modelyard.autoscaling.live.tick import Loop
+from modelyard.autoscaling.live.controller import Controller
 from modelyard.cluster import CRDS, Cluster
 from modelyard.local.binaries.obtain import ensure
 from modelyard.local.stack import LocalStack
@@ -46,7 +46,7 @@ async def test_get_shows_the_state_and_describe_the_reasons(
     served.models["llama"] = "org/llama"
     served.load("llama", model="org/llama", kv=0.76, waiting=1)  # type: ignore[arg-type]
     await served.reported()
-    async with Loop(quick(prometheus_server.url, served.namespace)) as loop:
+    async with Controller(quick(prometheus_server.url, served.namespace)) as loop:
         await run_tick(loop)
     assert await served.replicas("llama") == 3
 

@@ -18,8 +18,8 @@ from prometheus_server import PrometheusServer
 
 from modelyard.autoscaling.kinds import VARIANTS
 from modelyard.autoscaling.live.actuate import NotTheWriter
-from modelyard.autoscaling.live.settings import LoopSettings
-from modelyard.autoscaling.live.tick import Loop
+from modelyard.autoscaling.live.controller import Controller
+from modelyard.autoscaling.live.settings import ControllerSettings
 from modelyard.cluster import DEPLOYMENTS, Cluster, ClusterError, ClusterSettings
 from modelyard.local.stack import LocalStack
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.integration
 PEAK = 2.2
 
 
-async def one_tick(settings: LoopSettings, point: str) -> int:
+async def one_tick(settings: ControllerSettings, point: str) -> int:
     """A tick in a process of its own that kills itself at ``point``; its exit status."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, str(Path(__file__).with_name("one_tick.py")), settings.model_dump_json(), point
@@ -73,7 +73,7 @@ async def test_prometheus_down_keeps_everything_and_heals(
     await served.vary("llama")
     served.load("llama", kv=0.5)
     await served.reported()
-    async with Loop(quick(prometheus_server.url, served.namespace)) as loop:
+    async with Controller(quick(prometheus_server.url, served.namespace)) as loop:
         await run_tick(loop)
         prometheus_server.kill()
         try:
@@ -104,7 +104,7 @@ async def test_a_useless_prometheus_scales_nothing(served: ServedModel, reply: s
     await served.deploy("llama", 2)
     await served.vary("llama")
     with answering(reply) as url:
-        async with Loop(quick(url, served.namespace)) as loop:
+        async with Controller(quick(url, served.namespace)) as loop:
             await run_tick(loop)
     condition = await served.condition("llama", "MetricsAvailable")
     assert (condition["status"], condition["reason"]) == ("False", reason)
@@ -118,7 +118,7 @@ async def test_no_prometheus_address_is_a_condition_not_a_crash(
     await served.deploy("llama", 2)
     await served.vary("llama")
     settings = quick("http://unused", served.namespace).model_copy(update={"prometheus_url": None})
-    async with Loop(settings) as loop:
+    async with Controller(settings) as loop:
         await run_tick(loop)
     condition = await served.condition("llama", "MetricsAvailable")
     assert condition["reason"] == "PrometheusError"
@@ -133,7 +133,7 @@ async def test_nan_is_missing_not_idle(served: ServedModel, prometheus_server: P
     served.load("llama", kv=float("nan"), waiting=float("nan"))
     await served.reported()
     # The window still holds the idle samples from before.
-    async with Loop(quick(prometheus_server.url, served.namespace, peak_window=60)) as loop:
+    async with Controller(quick(prometheus_server.url, served.namespace, peak_window=60)) as loop:
         await run_tick(loop)
     assert await served.replicas("llama") == 3
 
@@ -149,7 +149,7 @@ async def test_half_the_pods_reporting_never_shrinks_a_model(
         del served.source.pods[key]
     await served.reported()
     await asyncio.sleep(PEAK)
-    async with Loop(quick(prometheus_server.url, served.namespace)) as loop:
+    async with Controller(quick(prometheus_server.url, served.namespace)) as loop:
         for _ in range(3):
             await run_tick(loop)
             await asyncio.sleep(0.3)
@@ -166,7 +166,7 @@ async def test_half_the_pods_reporting_overload_still_grows_in_the_end(
         del served.source.pods[key]
     await served.reported()
     await asyncio.sleep(PEAK)
-    async with Loop(quick(prometheus_server.url, served.namespace)) as loop:
+    async with Controller(quick(prometheus_server.url, served.namespace)) as loop:
 
         async def bigger() -> bool:
             await run_tick(loop)
@@ -207,7 +207,7 @@ async def test_killed_while_adopting_a_new_workload_the_old_desired_count_is_not
     served.load("llama", kv=0.62)
     await served.reported()
     settings = quick(prometheus_server.url, served.namespace)
-    async with Loop(settings) as loop:
+    async with Controller(settings) as loop:
         await run_tick(loop)
     await control_plane_cluster.delete(DEPLOYMENTS, "llama", served.namespace)
 
@@ -244,7 +244,7 @@ async def test_a_conflict_on_every_status_write_delays_nothing(
     async with Cluster.connect(ClusterSettings(kubeconfig=control_plane.kubeconfig)) as rival:
         writers = [asyncio.create_task(rewrite(rival)) for _ in range(4)]
         try:
-            async with Loop(quick(prometheus_server.url, served.namespace)) as loop:
+            async with Controller(quick(prometheus_server.url, served.namespace)) as loop:
 
                 async def grown() -> bool:
                     await run_tick(loop)
@@ -266,16 +266,13 @@ async def test_a_workload_changed_by_somebody_else_meanwhile_is_not_overwritten(
     await served.vary("llama")
     served.load("llama", kv=0.76)
     await served.reported()
-    from modelyard.autoscaling.live.tick import Tick
-
-    async with Loop(quick(prometheus_server.url, served.namespace)) as loop:
-        tick = Tick(0)
-        await loop.collect(tick)
-        loop.decide(tick)
+    async with Controller(quick(prometheus_server.url, served.namespace)) as loop:
+        fleet = await loop.collect()
+        decision = loop.decide(fleet)
         await control_plane_cluster.write_scale(DEPLOYMENTS, "llama", served.namespace, 6)
-        await loop.actuate(tick)
+        done = await loop.actuate(fleet, decision)
         assert await served.replicas("llama") == 6
-        assert any("meanwhile" in why for why in tick.outcome.skipped.values())
+        assert any("meanwhile" in why for why in done.outcome.skipped.values())
 
 
 async def test_a_variant_edited_between_decide_and_actuate_is_decided_anew(
@@ -285,16 +282,13 @@ async def test_a_variant_edited_between_decide_and_actuate_is_decided_anew(
     await served.vary("llama")
     served.load("llama", kv=0.76)
     await served.reported()
-    from modelyard.autoscaling.live.tick import Tick
-
-    async with Loop(quick(prometheus_server.url, served.namespace)) as loop:
-        tick = Tick(0)
-        await loop.collect(tick)
-        loop.decide(tick)
+    async with Controller(quick(prometheus_server.url, served.namespace)) as loop:
+        fleet = await loop.collect()
+        decision = loop.decide(fleet)
         await control_plane_cluster.merge_patch(VARIANTS, "llama", {"spec": {"variantCost": "3"}}, served.namespace)
-        await loop.actuate(tick)
+        done = await loop.actuate(fleet, decision)
         assert await served.replicas("llama") == 2
-        assert any("edited" in why for why in tick.outcome.skipped.values())
+        assert any("edited" in why for why in done.outcome.skipped.values())
 
 
 async def test_the_lease_lost_in_mid_tick_stops_every_write(
@@ -304,24 +298,21 @@ async def test_the_lease_lost_in_mid_tick_stops_every_write(
     await served.vary("llama")
     served.load("llama", kv=0.76)
     await served.reported()
-    from modelyard.autoscaling.live.tick import Tick
-
-    async with Loop(quick(prometheus_server.url, served.namespace)) as loop:
+    async with Controller(quick(prometheus_server.url, served.namespace)) as loop:
         lease = loop.lease("autoscale", served.namespace)
         assert await lease.acquire(timeout=5)
-        tick = Tick(0)
-        await loop.collect(tick)
-        loop.decide(tick)
+        fleet = await loop.collect()
+        decision = loop.decide(fleet)
         await lease.release()
         with pytest.raises(NotTheWriter):
-            await loop.actuate(tick)
+            await loop.actuate(fleet, decision)
     assert await served.replicas("llama") == 2
     assert "status" not in await served.variant("llama")
 
 
 async def test_of_two_loops_at_once_one_writes(served: ServedModel, prometheus_server: PrometheusServer) -> None:
     settings = quick(prometheus_server.url, served.namespace)
-    async with Loop(settings) as one, Loop(settings) as other:
+    async with Controller(settings) as one, Controller(settings) as other:
         first, second = one.lease("autoscale", served.namespace), other.lease("autoscale", served.namespace)
         assert await first.acquire(timeout=5)
         assert not await second.acquire(timeout=1)
@@ -339,7 +330,6 @@ async def test_the_api_server_restarted_in_mid_tick(
     """Killed between decide and actuate: that tick fails or finishes late, the next one completes the move."""
     from crds import apply_crds
 
-    from modelyard.autoscaling.live.tick import Tick
     from modelyard.cluster import NAMESPACES
     from modelyard.local.settings import CONTROL_PLANE, StackSettings
 
@@ -353,13 +343,12 @@ async def test_the_api_server_restarted_in_mid_tick(
             await served.vary("llama")
             served.load("llama", kv=0.76)
             await served.reported()
-            async with Loop(quick(prometheus_server.url, "restarted")) as loop:
-                tick = Tick(0)
-                await loop.collect(tick)
-                loop.decide(tick)
+            async with Controller(quick(prometheus_server.url, "restarted")) as loop:
+                fleet = await loop.collect()
+                decision = loop.decide(fleet)
                 await asyncio.to_thread(stack.kill, "apiserver")
                 with contextlib.suppress(ClusterError):
-                    await loop.actuate(tick)
+                    await loop.actuate(fleet, decision)
 
                 async def finished() -> bool:
                     with contextlib.suppress(ClusterError):
@@ -374,4 +363,4 @@ async def test_the_api_server_restarted_in_mid_tick(
 
 async def test_settings_survive_the_trip_to_another_process() -> None:
     settings = quick("http://127.0.0.1:1", "somewhere", scale_down_delay=5)
-    assert LoopSettings.model_validate_json(settings.model_dump_json()) == settings
+    assert ControllerSettings.model_validate_json(settings.model_dump_json()) == settings

@@ -17,7 +17,7 @@ from prometheus_server import PrometheusServer, free_port
 
 from modelyard.autoscaling.decision import TickDecision
 from modelyard.autoscaling.kinds import VARIANTS
-from modelyard.autoscaling.live.tick import Loop
+from modelyard.autoscaling.live.controller import Controller
 from modelyard.autoscaling.offline.manifests import DUMP
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.cli.plan_json import as_json
@@ -126,7 +126,7 @@ async def test_the_next_tick_does_what_was_planned_and_the_plan_does_nothing(
     }
 
     settings = quick(prometheus_server.url, served.namespace)
-    async with Loop(settings) as loop:
+    async with Controller(settings) as loop:
         tick = await run_tick(loop)
     assert timeless(planned) == told(tick.decision, settings.fleet)
 
@@ -153,7 +153,7 @@ async def test_a_saved_snapshot_and_a_dump_lead_to_the_same_decision(
     tmp_path: Path,
 ) -> None:
     await fleet_with_everything(served, control_plane_cluster)
-    async with Loop(quick(prometheus_server.url, served.namespace)) as loop:
+    async with Controller(quick(prometheus_server.url, served.namespace)) as loop:
         await run_tick(loop)  # there is a status and a memory to carry over
     snapshot, dump = tmp_path / "metrics.yaml", tmp_path / "dump.yaml"
     scope = ("-n", served.namespace, "--policy", policy)

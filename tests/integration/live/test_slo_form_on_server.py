@@ -15,9 +15,9 @@ from prometheus_server import PrometheusServer
 from modelyard.autoscaling.decision import CurrentAllocation, VariantDecision
 from modelyard.autoscaling.fleet import Fleet
 from modelyard.autoscaling.kinds import VARIANTS
+from modelyard.autoscaling.live.controller import Controller
 from modelyard.autoscaling.live.fleetwatch import Fleetwatch
 from modelyard.autoscaling.live.status import needs_write, status_patch
-from modelyard.autoscaling.live.tick import Loop, Tick
 from modelyard.cluster import CONFIG_MAPS, Cluster
 from modelyard.objects import Key, TargetRef, WorkloadId
 
@@ -54,11 +54,8 @@ async def sized(served: ServedModel, name: str = "llama") -> None:
 
 async def collected(served: ServedModel, url: str) -> Fleet:
     settings = quick(url, served.namespace, load_window=3, controller_namespace="nowhere")
-    async with Loop(settings) as loop:
-        tick = Tick(0)
-        await loop.collect(tick)
-    assert tick.fleet is not None
-    return tick.fleet
+    async with Controller(settings) as loop:
+        return await loop.collect()
 
 
 async def test_a_tick_reads_workload_class_load_and_performance(
@@ -101,9 +98,8 @@ async def test_its_status_is_accepted_compared_and_taken_back(
 ) -> None:
     await served.deploy("llama", 1)
     await sized(served)
-    async with Loop(quick(prometheus_server.url, served.namespace)) as loop:
+    async with Controller(quick(prometheus_server.url, served.namespace)) as loop:
         tick = await run_tick(loop)
-    assert tick.decision is not None
     now = time.time()
     (found,) = tick.decision.variants
     allocation = CurrentAllocation(SPEC["variantID"], "H100", 1, 64, 80.0)
@@ -176,7 +172,7 @@ async def test_a_whole_tick_sizes_writes_and_scales(served: ServedModel, prometh
         },
     )
     settings = quick(prometheus_server.url, served.namespace, load_window=3)
-    async with Loop(settings) as loop:
+    async with Controller(settings) as loop:
 
         async def grown() -> bool:
             await run_tick(loop)

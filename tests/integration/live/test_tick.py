@@ -10,7 +10,7 @@ from fleet_fixture import ServedModel, eventually, quick, run_tick
 from prometheus_server import PrometheusServer
 
 from modelyard.autoscaling.kinds import VARIANTS
-from modelyard.autoscaling.live.tick import Loop, Tick
+from modelyard.autoscaling.live.controller import Controller
 from modelyard.autoscaling.settings import Mode
 from modelyard.autoscaling.variants.memory import ANNOTATION
 from modelyard.cluster import CONFIG_MAPS, DEPLOYMENTS, HPAS, NAMESPACES, STATEFUL_SETS, Cluster, Invalid
@@ -29,7 +29,7 @@ async def test_a_loaded_model_grows_and_an_idle_one_shrinks(
     await served.vary("llama")
     served.load("llama", kv=0.76, waiting=1)
     await served.reported()
-    async with Loop(quick(prometheus_server.url, served.namespace)) as loop:
+    async with Controller(quick(prometheus_server.url, served.namespace)) as loop:
         await run_tick(loop)
         assert await served.replicas("llama") == 3
         stored = await served.variant("llama")
@@ -59,7 +59,7 @@ async def test_a_quiet_fleet_costs_no_writes(served: ServedModel, prometheus_ser
     await served.vary("llama")
     served.load("llama", kv=0.5)
     await served.reported()
-    async with Loop(quick(prometheus_server.url, served.namespace)) as loop:
+    async with Controller(quick(prometheus_server.url, served.namespace)) as loop:
         await run_tick(loop)
         await run_tick(loop)
         before = (await served.variant("llama"))["metadata"]["resourceVersion"]
@@ -77,7 +77,7 @@ async def test_the_cheaper_variant_grows_and_the_dearer_one_shrinks(
     for name in ("cheap", "dear"):
         served.load(name, kv=0.78)
     await served.reported()
-    async with Loop(quick(prometheus_server.url, served.namespace)) as loop:
+    async with Controller(quick(prometheus_server.url, served.namespace)) as loop:
         await run_tick(loop)
         assert await served.replicas("cheap") > 2
         assert await served.replicas("dear") == 2
@@ -101,7 +101,7 @@ async def test_signal_mode_publishes_and_leaves_the_workload_alone(
     await served.vary("llama")
     served.load("llama", kv=0.78)
     await served.reported()
-    async with Loop(quick(prometheus_server.url, served.namespace, actuation=Mode.SIGNAL)) as loop:
+    async with Controller(quick(prometheus_server.url, served.namespace, actuation=Mode.SIGNAL)) as loop:
         await run_tick(loop)
     assert await served.replicas("llama") == 2
     status = (await served.variant("llama"))["status"]
@@ -114,9 +114,8 @@ async def test_a_dry_run_writes_nothing(served: ServedModel, prometheus_server: 
     await served.vary("llama")
     served.load("llama", kv=0.78)
     await served.reported()
-    async with Loop(quick(prometheus_server.url, served.namespace, dry_run=True)) as loop:
+    async with Controller(quick(prometheus_server.url, served.namespace, dry_run=True)) as loop:
         tick = await run_tick(loop)
-    assert tick.decision is not None
     assert tick.decision.records[0].target.replicas == 3
     assert await served.replicas("llama") == 2
     assert "status" not in await served.variant("llama")
@@ -140,7 +139,7 @@ async def test_a_consumers_maximum_is_respected(
     }
     await control_plane_cluster.create(HPAS, hpa, served.namespace)
     await served.reported()
-    async with Loop(quick(prometheus_server.url, served.namespace, actuation=Mode.SIGNAL)) as loop:
+    async with Controller(quick(prometheus_server.url, served.namespace, actuation=Mode.SIGNAL)) as loop:
         await run_tick(loop)
     stored = await served.variant("llama")
     assert stored["status"]["desiredOptimizedAlloc"]["numReplicas"] == 2
@@ -171,7 +170,7 @@ async def test_a_missing_workload_is_named_and_found_when_it_comes(
     served: ServedModel, prometheus_server: PrometheusServer
 ) -> None:
     await served.vary("llama")
-    async with Loop(quick(prometheus_server.url, served.namespace)) as loop:
+    async with Controller(quick(prometheus_server.url, served.namespace)) as loop:
         await run_tick(loop)
         missing = await served.condition("llama", "TargetResolved")
         assert (missing["status"], missing["reason"]) == ("False", "TargetNotFound")
@@ -189,7 +188,7 @@ async def test_a_deleted_workload_is_noticed_and_a_new_one_starts_from_its_real_
     await served.vary("llama")
     served.load("llama", kv=0.5)
     await served.reported()
-    async with Loop(quick(prometheus_server.url, served.namespace)) as loop:
+    async with Controller(quick(prometheus_server.url, served.namespace)) as loop:
         await run_tick(loop)
         await control_plane_cluster.delete(DEPLOYMENTS, "llama", served.namespace)
         await run_tick(loop)
@@ -217,7 +216,7 @@ async def test_two_variants_on_one_workload_reject_the_younger(
     await served.vary("second", target="llama")
     served.load("llama", kv=0.76)
     await served.reported()
-    async with Loop(quick(prometheus_server.url, served.namespace)) as loop:
+    async with Controller(quick(prometheus_server.url, served.namespace)) as loop:
         await run_tick(loop)
     rejected = await served.condition("second", "OptimizationReady")
     assert (rejected["status"], rejected["reason"]) == ("False", "InvalidConfiguration")
@@ -233,12 +232,11 @@ async def test_an_unknown_accelerator_is_said_and_does_not_stop_scaling(
     await served.vary("llama", accelerator=None)
     served.load("llama", kv=0.76)
     await served.reported()
-    async with Loop(quick(prometheus_server.url, served.namespace)) as loop:
+    async with Controller(quick(prometheus_server.url, served.namespace)) as loop:
         tick = await run_tick(loop)
     stored = await served.variant("llama")
     assert stored["status"]["desiredOptimizedAlloc"]["accelerator"] == "unresolved"
     assert await served.replicas("llama") == 3
-    assert tick.decision is not None
     told = " ".join(n.message for one in tick.decision.decisions for n in one.notices) + json.dumps(stored["status"])
     assert "inference.optimization/acceleratorName" in told
 
@@ -266,10 +264,9 @@ async def test_a_broken_config_map_is_named_and_nothing_scales_wrongly(
     await served.vary("llama")
     served.load("llama", kv=0.5)
     await served.reported()
-    async with Loop(quick(prometheus_server.url, served.namespace)) as loop:
+    async with Controller(quick(prometheus_server.url, served.namespace)) as loop:
         tick = await run_tick(loop)
     assert await served.replicas("llama") == 2
-    assert tick.decision is not None
     said = [n.message for _, n in tick.decision.notices]
     said += [n.message for one in tick.decision.decisions for n in one.notices]
     said += [c.message for one in tick.decision.decisions for c in one.conditions]
@@ -284,7 +281,7 @@ async def test_a_model_name_with_quotes_and_backslashes_is_only_a_name(
     await served.vary("odd", model=model)
     served.load("odd", kv=0.76)
     await served.reported()
-    async with Loop(quick(prometheus_server.url, served.namespace)) as loop:
+    async with Controller(quick(prometheus_server.url, served.namespace)) as loop:
         await run_tick(loop)
     assert await served.replicas("odd") == 3
 
@@ -322,7 +319,7 @@ async def test_a_stateful_set_is_a_target_like_any_other(
     served.source.pods[served.namespace, name] = Gauges("llama", kv=0.79, waiting=4)
     await served.reported()
 
-    async with Loop(quick(prometheus_server.url, served.namespace)) as loop:
+    async with Controller(quick(prometheus_server.url, served.namespace)) as loop:
 
         async def bigger() -> bool:
             await run_tick(loop)
@@ -341,7 +338,7 @@ async def test_an_excluded_namespace_is_left_alone(
     exclusion = {"metadata": {"annotations": {"wva.llmd.ai/exclude": "true"}}}
     await control_plane_cluster.merge_patch(NAMESPACES, served.namespace, exclusion)
     await served.reported()
-    async with Loop(quick(prometheus_server.url, served.namespace)) as loop:
+    async with Controller(quick(prometheus_server.url, served.namespace)) as loop:
         await run_tick(loop)
     assert await served.replicas("llama") == 2
     assert (await served.condition("llama", "OptimizationReady"))["reason"] == "SkippedProcessing"
@@ -354,7 +351,7 @@ async def test_an_edited_spec_is_acted_on_by_the_next_tick(
     await served.vary("llama", model="somebody-else")
     served.load("llama", kv=0.76)
     await served.reported()
-    async with Loop(quick(prometheus_server.url, served.namespace)) as loop:
+    async with Controller(quick(prometheus_server.url, served.namespace)) as loop:
         await run_tick(loop)
         assert await served.replicas("llama") == 2
         await control_plane_cluster.merge_patch(VARIANTS, "llama", {"spec": {"modelID": "llama"}}, served.namespace)
@@ -368,7 +365,7 @@ async def test_the_state_is_kept_with_the_resource(served: ServedModel, promethe
     await served.vary("llama")
     served.load("llama", kv=0.76)
     await served.reported()
-    async with Loop(quick(prometheus_server.url, served.namespace)) as loop:
+    async with Controller(quick(prometheus_server.url, served.namespace)) as loop:
         await run_tick(loop)
     kept = json.loads((await served.variant("llama"))["metadata"]["annotations"][ANNOTATION])
     assert sum(kept["scalings"].values()) == 1
@@ -387,7 +384,7 @@ async def test_an_idle_model_goes_to_zero_and_says_so(
     await served.deploy("llama", 2)
     await served.vary("llama")
     served.load("llama", kv=0.0, waiting=0, running=0)
-    async with Loop(quick(prometheus_server.url, served.namespace)) as loop:
+    async with Controller(quick(prometheus_server.url, served.namespace)) as loop:
 
         async def zero() -> bool:
             await run_tick(loop)
@@ -410,11 +407,9 @@ async def test_a_prometheus_that_has_not_watched_long_enough_zeroes_nothing(
     await served.vary("llama")
     served.load("llama", kv=0.0, waiting=0, running=0)
     await served.reported()
-    async with Loop(quick(prometheus_server.url, served.namespace)) as loop:
-        tick = Tick(0)
-        await loop.collect(tick)
-    assert tick.fleet is not None
-    assert tick.fleet.signals.request_counts == {}, "nothing finished in ten minutes is not known after a few seconds"
+    async with Controller(quick(prometheus_server.url, served.namespace)) as loop:
+        fleet = await loop.collect()
+    assert fleet.signals.request_counts == {}, "nothing finished in ten minutes is not known after a few seconds"
 
 
 async def test_a_generation_in_flight_keeps_its_replica(
@@ -425,7 +420,7 @@ async def test_a_generation_in_flight_keeps_its_replica(
     await served.vary("llama")
     served.load("llama", kv=0.1, waiting=0, running=1)
     await served.reported()
-    async with Loop(quick(prometheus_server.url, served.namespace)) as loop:
+    async with Controller(quick(prometheus_server.url, served.namespace)) as loop:
         for _ in range(8):
             await run_tick(loop)
             await asyncio.sleep(1)

@@ -21,8 +21,8 @@ from install_manifests import AUTOSCALER, CONTROLLER_NAMESPACE, EXPORTER, docume
 from prometheus_server import PrometheusServer
 
 from modelyard.autoscaling.kinds import BINDINGS, POLICIES, VARIANTS
+from modelyard.autoscaling.live.controller import Controller
 from modelyard.autoscaling.live.fleetwatch import Fleetwatch
-from modelyard.autoscaling.live.tick import Loop
 from modelyard.cluster import CONFIG_MAPS, HPAS, PODS, STATEFUL_SETS, Cluster, ClusterSettings, Forbidden
 from modelyard.cluster.transport import Request, Transport
 from modelyard.local.stack import LocalStack
@@ -213,9 +213,9 @@ async def test_ticks_need_exactly_the_rights_of_the_manifests(
     notes.account = str(accounts[AUTOSCALER])
     settings = quick(prometheus_server.url, served.namespace, controller_namespace=CONTROLLER_NAMESPACE)
     look = settings.fleet.model_copy(update={"dry_run": True})
-    async with Loop(settings.model_copy(update={"namespaces": [], "fleet": look})) as loop:
+    async with Controller(settings.model_copy(update={"namespaces": [], "fleet": look})) as loop:
         await run_tick(loop)
-    async with Loop(settings) as loop:
+    async with Controller(settings) as loop:
         lease = loop.lease("modelyard-permissions")
         assert await lease.acquire(10)
         tick = await run_tick(loop)
@@ -274,7 +274,7 @@ async def test_the_exporter_needs_exactly_its_rights(
     await served.vary("llama")
     await ordered_workload(served)
     await served.reported()
-    async with Loop(quick(prometheus_server.url, served.namespace)) as loop:
+    async with Controller(quick(prometheus_server.url, served.namespace)) as loop:
         await run_tick(loop)
     notes.account = str(accounts[EXPORTER])
     async with Cluster.connect(ClusterSettings(kubeconfig=accounts[EXPORTER])) as cluster:
@@ -300,7 +300,7 @@ async def test_the_exporters_command_and_probe_work_as_its_account(
     await served.deploy("llama", 2)
     await served.vary("llama")
     await served.reported()
-    async with Loop(quick(prometheus_server.url, served.namespace)) as loop:
+    async with Controller(quick(prometheus_server.url, served.namespace)) as loop:
         await run_tick(loop)
     (container,) = documents("exporter.yaml")[0]["spec"]["template"]["spec"]["containers"]
     with socket.socket() as probe:

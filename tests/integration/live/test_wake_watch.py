@@ -17,7 +17,7 @@ from prometheus_server import PrometheusServer, free_port
 
 from modelyard.autoscaling.fleet import Fleet
 from modelyard.autoscaling.live.collect import Selection, VariantCache, collect
-from modelyard.autoscaling.live.tick import Loop
+from modelyard.autoscaling.live.controller import Controller
 from modelyard.autoscaling.live.wake import WakeWatch, first_of
 from modelyard.cluster import CRDS, DEPLOYMENTS, PODS, SERVICES, AlreadyExists, Cluster
 from modelyard.metrics.client import Prometheus, PrometheusError, PrometheusSettings
@@ -169,7 +169,7 @@ async def fleet_of(served: ServedModel, prometheus_url: str = "") -> Fleet:
     """What a tick sees before anybody is asked who waits: a whole tick of the loop asks that itself."""
     url = prometheus_url or f"http://127.0.0.1:{free_port()}"
     settings = quick(url, served.namespace).model_copy(update={"prometheus_timeout": 2 if prometheus_url else 0.2})
-    async with Loop(settings) as loop:
+    async with Controller(settings) as loop:
         selection = Selection((served.namespace,))
         return await collect(loop.cluster, loop.prometheus, loop.policy, selection, VariantCache(), LastSeen())
 

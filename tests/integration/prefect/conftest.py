@@ -87,7 +87,6 @@ def parameters(record: Path) -> Parameters:
 
     def make(**given: Any) -> AutoscaleParameters:
         fields = {name: given.pop(name) for name in list(given) if name in AutoscaleParameters.model_fields}
-        loop = fields.pop("loop", {})
         selector = ",".join(f"{name}={value}" for name, value in {"record": record, **given}.items())
         return AutoscaleParameters.model_validate(
             {
@@ -96,7 +95,7 @@ def parameters(record: Path) -> Parameters:
                 "early_end_seconds": 0.1,
                 "lease_name": "shared",
                 **fields,
-                "loop": {**loop, "label_selector": selector},
+                "label_selector": selector,
             }
         )
 

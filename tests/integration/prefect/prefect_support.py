@@ -13,7 +13,7 @@ from recording_loop import recorded
 from flows.parameters import AutoscaleParameters
 
 Parameters = Callable[..., AutoscaleParameters]
-STAGES = ["collect", "decide", "actuate", "report"]
+STAGES = ["collect", "decide", "actuate"]
 
 
 async def until(condition: Callable[[], Awaitable[Any]], what: str, timeout: float = 60) -> Any:

@@ -21,19 +21,18 @@ from typing import Any, Self
 from prefect import flow
 from prefect.client.schemas.objects import State
 
-from flows.parameters import AutoscaleParameters
-from flows.shift_run import run_shift
-from modelyard.autoscaling.live.settings import LoopSettings
+from flows.autoscale import Autoscaling
+from flows.parameters import AutoscaleParameters, flat
+from flows.shift import Turn, run_shift, table_key
+from modelyard.autoscaling.live.settings import ControllerSettings
+from modelyard.reconcile.report import Change, TickReport
 
 
-class RecordingTick:
-    """A tick that notices when Prefect looks into it, compares it or tries to serialise it."""
+class Touchy:
+    """A value that notices when Prefect looks into it, compares it or tries to serialise it."""
 
-    touched: list[str]
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.touched = []
+    def __init__(self) -> None:
+        self.touched: list[str] = []
 
     @property
     def fleet(self) -> object:
@@ -89,13 +88,15 @@ class FileLease:
             self._file = None
 
 
-class RecordingLoop:
-    def __init__(self, settings: LoopSettings) -> None:
-        pairs = [pair.split("=", 1) for pair in settings.label_selector.split(",") if pair]
-        self.options: dict[str, str] = dict(pairs)  # type: ignore[arg-type]
+class Recording(Autoscaling):
+    """The shift and the tasks are the real ones; what the controller does in them is not."""
+
+    def __init__(self, settings: ControllerSettings) -> None:
+        self.options = dict(pair.split("=", 1) for pair in settings.label_selector.split(",") if pair)
         self.record = Path(self.options["record"])
-        self._lease: FileLease | None = None
+        self._lock: FileLease | None = None
         self._ran: Counter[str] = Counter()
+        self._number = -1
 
     async def __aenter__(self) -> Self:
         if "closed" in self.options:
@@ -106,57 +107,63 @@ class RecordingLoop:
     async def __aexit__(self, *_: object) -> None:
         self.note("close")
 
-    def lease(self, name: str, namespace: str | None = None) -> FileLease:
-        self._lease = FileLease(self.record.with_name(f"{name}.lock"))
-        return self._lease
+    def lease(self, name: str, namespace: str | None = None, duration_seconds: int = 15) -> Any:
+        self._lock = FileLease(self.record.with_name(f"{name}.lock"))
+        return self._lock
+
+    async def tick(self, turn: Turn) -> TickReport:
+        self._number = turn.number
+        return await super().tick(turn)
 
     def note(self, stage: str, number: int = -1, **more: Any) -> None:
-        held = self._lease is not None and self._lease.held
+        held = self._lock is not None and self._lock.held
         entry = {"stage": stage, "tick": number, "pid": os.getpid(), "at": time.time(), "held": held, **more}
         with self.record.open("a") as stream:
             stream.write(json.dumps(entry) + "\n")
 
-    async def _stage(self, name: str, tick: Any) -> dict[str, Any]:
+    async def _stage(self, name: str, seen: Touchy) -> None:
         index = self._ran[name]
         self._ran[name] += 1
-        self.note(name, tick.number, touched=tick.touched, loop=id(self))
+        self.note(name, self._number, touched=seen.touched, loop=id(self))
         stage, _, seconds = self.options.get("slow", "").partition("@")
         if stage == name:
             await asyncio.sleep(float(seconds))
         stage, _, which = self.options.get("revoke", "").partition("@")
-        if stage == name and int(which) == index and self._lease is not None:
-            await self._lease.release()
+        if stage == name and int(which) == index and self._lock is not None:
+            await self._lock.release()
+            if stage == "actuate":
+                raise RuntimeError("not the writer any more")
         stage, _, which = self.options.get("fail", "").partition("@")
         if stage == name and (not which or int(which) == index):
             raise RuntimeError(f"{name} was told to fail")
-        return {"stage": name}
 
     async def wait_for_change(self, timeout: float) -> bool:
         """An edit comes as soon as the tick given by ``edit=N`` is over, once."""
-        if self._ran["report"] - 1 == int(self.options.get("edit", "-1")):
+        if self._ran["actuate"] - 1 == int(self.options.get("edit", "-1")):
             del self.options["edit"]
             return True
         await asyncio.sleep(timeout)
         return False
 
-    async def collect(self, tick: Any) -> dict[str, Any]:
-        return await self._stage("collect", tick)
+    async def collect(self) -> Any:
+        await self._stage("collect", seen := Touchy())
+        return seen
 
-    def decide(self, tick: Any) -> dict[str, Any]:
-        return asyncio.run(self._stage("decide", tick))
+    def decide(self, fleet: Any) -> Any:
+        asyncio.run(self._stage("decide", fleet))
+        return fleet
 
-    async def actuate(self, tick: Any) -> dict[str, Any]:
-        return await self._stage("actuate", tick)
+    async def actuate(self, fleet: Any, decision: Any) -> Any:
+        assert fleet is decision
+        await self._stage("actuate", fleet)
 
-    async def report(self, tick: Any) -> dict[str, Any]:
-        await self._stage("report", tick)
+    async def report(self, fleet: Any, decision: Any, done: Any) -> TickReport:
         rows = [
-            {"variant": f"ns/v{index}", "replicas": tick.number, "reason": "Recorded"}
+            {"variant": f"ns/v{index}", "replicas": self._number, "reason": "Recorded"}
             for index in range(int(self.options.get("rows", "1")))
         ]
-        changed = self._ran["report"] - 1 == int(self.options.get("change", "-1"))
-        changes = [{"variant": "ns/v0", "from": 1, "to": 2, "reason": "Recorded"}] if changed else []
-        return {"rows": rows, "changes": changes}
+        changed = self._ran["actuate"] - 1 == int(self.options.get("change", "-1"))
+        return TickReport(rows, [Change("ns/v0", 1, 2, "Recorded", "told to")] if changed else [])
 
 
 def recorded(record: Path) -> list[dict[str, Any]]:
@@ -165,6 +172,9 @@ def recorded(record: Path) -> list[dict[str, Any]]:
 
 
 @flow(name="autoscale", persist_result=False, retries=0)
+@flat(AutoscaleParameters)
 async def autoscale(parameters: AutoscaleParameters) -> State[Any]:
     """The flow ``flows.autoscale`` with the recording loop in place of the real one."""
-    return await run_shift(parameters, RecordingLoop, RecordingTick)
+    dry_run = parameters.fleet.dry_run
+    table = table_key("autoscale", parameters.lease_name, "decisions")
+    return await run_shift(parameters, lambda: Recording(parameters), table=table, writes=not dry_run)

@@ -15,7 +15,7 @@ from uuid import UUID
 
 import pytest
 from prefect import flow
-from prefect.client.orchestration import PrefectClient
+from prefect.client.orchestration import PrefectClient, get_client
 from prefect.client.schemas.actions import DeploymentScheduleCreate
 from prefect.client.schemas.filters import (
     DeploymentFilter,
@@ -37,7 +37,7 @@ from deployments.declared import deployment_names, write_with_parameters
 from deployments.profile import WORKER_PROFILE, environment
 from deployments.server import PrefectServer
 from deployments.worker import PrefectWorker
-from flows.maintenance import MaintenanceParameters, maintenance
+from flows.maintenance import maintenance
 from tasks.prefect_backlog import cancel_late_backlog, crash_stuck_pending
 
 pytestmark = pytest.mark.integration
@@ -103,9 +103,10 @@ async def test_a_disabled_automation_stays_disabled_and_a_duplicate_goes(
 @pytest.mark.parametrize(
     ("parameters", "field"),
     [
-        ({"parameters": {"interval_seconds": 0}}, "interval_seconds"),
-        ({"parameters": {"loop": {"fleet": {"max_step_up": 0}}}}, "max_step_up"),
-        ({"parameters": {"shift_secconds": 60}}, "shift_secconds"),
+        ({"interval_seconds": 0}, "interval_seconds"),
+        ({"fleet": {"max_step_up": 0}}, "max_step_up"),
+        ({"fleet": {"max_step": 1}}, "max_step"),
+        ({"shift_secconds": 60}, "shift_secconds"),
     ],
 )
 async def test_the_server_refuses_wrong_parameters_by_name(
@@ -167,7 +168,7 @@ async def test_maintenance_corrects_what_is_stuck_and_leaves_the_rest(
     assert crashed == 1
     assert cancelled >= 2
     assert left >= 1
-    assert (await maintenance(MaintenanceParameters(), return_state=True)).name == "NoChange", "another pool's runs"
+    assert (await maintenance(return_state=True)).name == "NoChange", "another pool's runs"
     await client.delete_deployment(deployment)
 
 
@@ -183,18 +184,17 @@ async def recording(
         "shift_seconds": SHIFT,
         "early_end_seconds": 0.5,
         "lease_name": "shared",
-        "loop": {"label_selector": f"record={folder / 'record.jsonl'}"},
+        "label_selector": f"record={folder / 'record.jsonl'}",
     }
     write_with_parameters(parameters, file)
     file.write_text(file.read_text().replace("flows.autoscale.autoscale", "recording_loop.autoscale"))
-    await deploy(prefect_server.api_url, file)
+    async with get_client() as client:
+        await deploy(client, file)
     return folder / "record.jsonl"
 
 
 @pytest.fixture(scope="session")
 async def deployment(recording: Path) -> AsyncIterator[DeploymentResponse]:
-    from prefect.client.orchestration import get_client
-
     async with get_client() as client:
         yield await client.read_deployment_by_name("autoscale/autoscale")
 
@@ -204,8 +204,6 @@ async def worker(
     prefect_server: PrefectServer, deployment: DeploymentResponse, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[PrefectWorker]:
     """A worker, started after the first scheduled runs have gone stale."""
-    from prefect.client.orchestration import get_client
-
     async with get_client() as client:
 
         async def stale() -> bool:
@@ -249,16 +247,14 @@ def late_by(run: FlowRun) -> float:
 
 
 async def start(client: PrefectClient, deployment: DeploymentResponse, parameters: Any) -> FlowRun:
-    return await client.create_flow_run_from_deployment(
-        deployment.id, parameters={"parameters": parameters.model_dump(mode="json")}
-    )
+    return await client.create_flow_run_from_deployment(deployment.id, parameters=parameters.model_dump(mode="json"))
 
 
 async def ticking(record: Path, after: int = 0) -> dict[str, Any]:
     """Wait for the first entry of a tick past number ``after``."""
 
     async def entry() -> dict[str, Any] | None:
-        return next((e for e in recorded(record) if e["tick"] > after and e["stage"] == "report"), None)
+        return next((e for e in recorded(record) if e["tick"] > after and e["stage"] == "actuate"), None)
 
     return await until(entry, f"a tick past {after}")
 
@@ -322,7 +318,7 @@ async def test_a_shift_goes_on_while_the_server_is_down(
         found = await client.read_task_runs(
             task_run_filter=TaskRunFilter(flow_run_id=TaskRunFilterFlowRunId(any_=[run.id])), limit=200
         )
-        return len(found) == 4 * len(ticks) and all(task.state and task.state.is_completed() for task in found)
+        return len(found) == 3 * len(ticks) and all(task.state and task.state.is_completed() for task in found)
 
     await until(all_recorded, "every task run of the outage is on record", timeout=90)
 

@@ -10,37 +10,34 @@ import pytest
 from prefect import flow
 from prefect_support import until
 
+from flows.autoscale import Autoscaling
 from flows.parameters import AutoscaleParameters
-from flows.shift import LoopType
-from flows.shift_run import run_shift
-from modelyard.autoscaling.live.settings import LoopSettings
-from modelyard.autoscaling.live.tick import Loop, Tick
+from flows.shift import run_shift
+from modelyard.autoscaling.live.settings import ControllerSettings
 from modelyard.local.stack import LocalStack
+from modelyard.reconcile.report import TickReport
 
 pytestmark = pytest.mark.integration
 
 
-def recording(writes: list[tuple[int, float, bool]]) -> LoopType:
-    """The real loop with its connections and its Lease, but stages that only note when they would write."""
+class Recorder(Autoscaling):
+    """The real controller with its connections and its Lease, but stages that only note when they would write."""
 
-    class Recorder(Loop):
-        async def collect(self, tick: Tick) -> dict[str, Any]:
-            return {}
+    def __init__(self, settings: ControllerSettings, writes: list[tuple[int, float, bool]]) -> None:
+        super().__init__(settings)
+        self.writes = writes
 
-        def decide(self, tick: Tick) -> dict[str, Any]:
-            return {}
+    async def collect(self) -> Any:
+        return None
 
-        async def actuate(self, tick: Tick) -> dict[str, Any]:
-            writes.append((id(self), time.monotonic(), self.lease_held()))
-            return {}
+    def decide(self, fleet: Any) -> Any:
+        return None
 
-        async def report(self, tick: Tick) -> dict[str, Any]:
-            return {}
+    async def actuate(self, fleet: Any, decision: Any) -> Any:
+        self.writes.append((id(self), time.monotonic(), self.lease_held()))
 
-    def make(settings: LoopSettings) -> Recorder:
-        return Recorder(settings)
-
-    return make
+    async def report(self, fleet: Any, decision: Any, done: Any) -> TickReport:
+        return TickReport()
 
 
 async def test_the_standby_takes_over_when_the_writer_hands_back_its_lease(
@@ -48,14 +45,13 @@ async def test_the_standby_takes_over_when_the_writer_hands_back_its_lease(
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(control_plane.kubeconfig))
     writes: list[tuple[int, float, bool]] = []
-    loop = recording(writes)
 
     @flow(name="autoscale")
     async def shift(seconds: float) -> Any:
         parameters = AutoscaleParameters(
             interval_seconds=0.5, shift_seconds=seconds, early_end_seconds=0.1, lease_namespace="default"
         )
-        return await run_shift(parameters, loop, Tick)
+        return await run_shift(parameters, lambda: Recorder(parameters, writes), table="none")
 
     async def writing() -> bool:
         return len(writes) > 0

@@ -26,8 +26,8 @@ from prefect.states import State
 from prefect_support import until
 
 from deployments.server import PrefectServer
+from flows.parameters import ReplayParameters
 from flows.replay import replay
-from flows.replay_parameters import ReplayParameters
 
 pytestmark = pytest.mark.integration
 
@@ -65,7 +65,7 @@ async def test_every_policy_at_every_rate_becomes_a_row(client: PrefectClient, t
             await asyncio.sleep(0.05)
 
     beating = asyncio.create_task(heart())
-    state = await replay(parameters(folder), return_state=True)
+    state = await replay(**dict(parameters(folder)), return_state=True)
     beating.cancel()
     assert state.is_completed(), state.message
     assert state.message
@@ -94,14 +94,14 @@ async def test_every_policy_at_every_rate_becomes_a_row(client: PrefectClient, t
 
     async def all_named() -> bool:
         names = {task.name for task in await client.read_task_runs(task_run_filter=mine)}
-        return {"default ×1", "fixed:1 ×1", "default ×2", "fixed:1 ×2"} <= names
+        return {"replay default ×1", "replay fixed:1 ×1", "replay default ×2", "replay fixed:1 ×2"} <= names
 
     await until(all_named, "a task run for every policy and rate: they are recorded late")
 
 
 async def test_one_that_fails_does_not_take_the_others_along(client: PrefectClient, tmp_path: Path) -> None:
     wrong = parameters(policies=["fixed:1", "default:scale_down_delay=-5"], rates=[1])
-    state = await replay(wrong, return_state=True)
+    state = await replay(**dict(wrong), return_state=True)
     assert state.is_failed()
     assert "default:scale_down_delay=-5 ×1: --policy default:scale_down_delay=-5: scale_down_delay" in str(
         state.message
@@ -113,7 +113,7 @@ async def test_one_that_fails_does_not_take_the_others_along(client: PrefectClie
 
 async def test_a_batch_that_takes_too_long_is_ended_with_its_process(client: PrefectClient) -> None:
     slow = parameters(policies=["default"], rates=[1], diurnal=24 * 20, timeout_seconds=4)
-    state = await replay(slow, return_state=True)
+    state = await replay(**dict(slow), return_state=True)
     assert state.is_failed()
     assert "default ×1" in str(state.message)
     assert not [child for child in psutil.Process().children() if "multiprocessing.spawn" in " ".join(child.cmdline())]
@@ -121,7 +121,7 @@ async def test_a_batch_that_takes_too_long_is_ended_with_its_process(client: Pre
 
 async def test_a_folder_that_holds_something_else_is_left_alone_before_anything_runs(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
-    state = await replay(parameters(tmp_path, rates=[1]), return_state=True)
+    state = await replay(**dict(parameters(tmp_path, rates=[1])), return_state=True)
     assert state.is_failed()
     assert "holds something else than a report" in str(state.message)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
@@ -136,7 +136,7 @@ def test_an_interrupt_leaves_no_process_and_nothing_half_written(
     long = parameters(out, policies=["default", "published"], rates=[1], diurnal=24 * 10)
     document.write_text(long.model_dump_json())
     process = subprocess.Popen(
-        [sys.executable, "-m", "flows.replay", "--parameters", f"@{document}"],
+        [sys.executable, "-m", "flows.foreground", "replay", "--parameters", f"@{document}"],
         env={**os.environ, "PREFECT_API_URL": prefect_server.api_url, "PREFECT_HOME": str(tmp_path / "home")},
         cwd=ROOT,
         stdout=subprocess.PIPE,

@@ -29,12 +29,13 @@ from recording_loop import FileLease, autoscale, recorded
 
 from deployments.profile import WORKER_PROFILE, environment
 from deployments.server import PrefectServer
+from flows.parameters import AutoscaleParameters
 
 pytestmark = pytest.mark.integration
 
 
-async def shift(parameters: object) -> State:
-    return await autoscale(parameters, return_state=True)
+async def shift(parameters: AutoscaleParameters) -> State:
+    return await autoscale(**dict(parameters), return_state=True)
 
 
 async def test_a_shift_ticks_on_its_grid_and_tells_it_in_numbers(parameters: Parameters, record: Path) -> None:
@@ -57,11 +58,11 @@ async def test_an_edit_is_acted_on_before_the_next_tick_is_due(parameters: Param
     assert numbers == [0, 1, 1], "a tick of the grid, one for the edit, and the next of the grid all the same"
 
 
-async def test_prefect_does_not_look_into_loop_or_tick(parameters: Parameters, record: Path) -> None:
+async def test_prefect_does_not_look_into_what_the_stages_hand_on(parameters: Parameters, record: Path) -> None:
     await shift(parameters(shift_seconds=0))
     stages = [entry for entry in recorded(record) if entry["tick"] >= 0]
     assert [entry["stage"] for entry in stages] == STAGES
-    assert [entry["touched"] for entry in stages] == [[], [], [], []]
+    assert [entry["touched"] for entry in stages] == [[], [], []]
     assert len({entry["loop"] for entry in stages}) == 1
 
 
@@ -71,9 +72,7 @@ async def test_one_tick_and_done(parameters: Parameters, record: Path) -> None:
     assert ticks_of(record) == {0: STAGES}
 
 
-@pytest.mark.parametrize(
-    ("stage", "ran"), [("collect", STAGES[:1]), ("decide", STAGES[:2]), ("actuate", STAGES[:3]), ("report", STAGES)]
-)
+@pytest.mark.parametrize(("stage", "ran"), [("collect", STAGES[:1]), ("decide", STAGES[:2]), ("actuate", STAGES)])
 async def test_a_failing_tick_is_counted_and_the_next_one_goes_on(
     parameters: Parameters, record: Path, stage: str, ran: list[str]
 ) -> None:
@@ -98,7 +97,7 @@ async def test_an_unreachable_cluster_is_retried_until_the_shift_ends(parameters
     state = await shift(parameters(shift_seconds=0.8, closed=1))
     assert state.name == "Failed"
     assert state.message == (
-        "Not one tick: the loop's connections cannot be opened: ConnectionError: the cluster cannot be reached"
+        "Not one tick: the connections cannot be opened: ConnectionError: the cluster cannot be reached"
     )
     assert not recorded(record)
 
@@ -126,7 +125,7 @@ async def test_two_shifts_have_one_writer_and_a_hot_standby(parameters: Paramete
     writers = [entry["loop"] for entry in recorded(record) if entry["tick"] >= 0]
     handover = writers.index(next(loop for loop in writers if loop != writers[0]))
     assert set(writers[handover:]).isdisjoint(writers[:handover])
-    assert all(entry["held"] for entry in recorded(record) if entry["stage"] in ("actuate", "report"))
+    assert all(entry["held"] for entry in recorded(record) if entry["stage"] == "actuate")
 
 
 async def test_a_shift_that_never_gets_the_lease_ends_as_standby(parameters: Parameters, record: Path) -> None:
@@ -142,13 +141,13 @@ async def test_a_shift_that_never_gets_the_lease_ends_as_standby(parameters: Par
 async def test_a_dry_run_neither_waits_for_the_writer_nor_keeps_it_out(parameters: Parameters, record: Path) -> None:
     other = FileLease(record.with_name("shared.lock"))
     assert await other.acquire(0)
-    state = await shift(parameters(shift_seconds=0, loop={"fleet": {"dry_run": True}}))
+    state = await shift(parameters(shift_seconds=0, fleet={"dry_run": True}))
     assert state.name == "Completed"
     assert ticks_of(record) == {0: STAGES}
     await other.release()
 
 
-@pytest.mark.parametrize(("during", "ran"), [("decide", STAGES[:2]), ("actuate", STAGES[:3])])
+@pytest.mark.parametrize(("during", "ran"), [("decide", STAGES[:2]), ("actuate", STAGES)])
 async def test_a_shift_that_loses_the_lease_stops_writing_at_once(
     parameters: Parameters, record: Path, during: str, ran: list[str]
 ) -> None:
@@ -174,7 +173,7 @@ async def test_the_table_is_one_artifact_per_shift_updated_in_place(
     run = f"prefect.flow-run.{state.state_details.flow_run_id}"
     scaled = await events(client, "modelyard.variant.scaled", run)
     assert [event["resource"]["prefect.resource.id"] for event in scaled] == ["modelyard.variant.ns/v0"]
-    assert scaled[0]["payload"] == {"variant": "ns/v0", "from": 1, "to": 2, "reason": "Recorded"}
+    assert scaled[0]["payload"] == {"variant": "ns/v0", "from": 1, "to": 2, "reason": "Recorded", "message": "told to"}
     # That event would carry the whole table. Other flows' artifacts have theirs.
     updates = await events(client, "prefect.artifact.updated")
     assert not [event for event in updates if run in [r["prefect.resource.id"] for r in event["related"]]]
@@ -191,7 +190,7 @@ async def events(client: PrefectClient, name: str, related: str = "") -> list[di
     return await until(found, f"an event {name}") if related else await found()
 
 
-async def test_every_tick_is_four_task_runs_named_after_it(
+async def test_every_tick_is_three_task_runs_named_after_it(
     parameters: Parameters, client: PrefectClient, record: Path
 ) -> None:
     state = await shift(parameters(shift_seconds=0.6))
@@ -216,8 +215,7 @@ def test_a_shift_told_to_stop_gives_up_its_lease(
 ) -> None:
     given = parameters(shift_seconds=60, slow="actuate@30")
     program = (
-        "import asyncio, recording_loop, flows.parameters as p;"
-        f"asyncio.run(recording_loop.autoscale(p.AutoscaleParameters.model_validate_json({given.model_dump_json()!r})))"
+        f"import asyncio, recording_loop;asyncio.run(recording_loop.autoscale(**{given.model_dump(mode='json')!r}))"
     )
     home = {"PREFECT_API_URL": prefect_server.api_url, "PREFECT_HOME": str(prefect_server.home)}
     env = environment(WORKER_PROFILE, home)
@@ -245,7 +243,11 @@ def test_a_shift_told_to_stop_gives_up_its_lease(
 def test_the_foreground_run_says_what_to_do_without_a_server(tmp_path: Path, url: str, problem: str) -> None:
     env = environment(WORKER_PROFILE, {"PREFECT_HOME": str(tmp_path), "PREFECT_API_URL": url})
     done = subprocess.run(
-        [sys.executable, "-m", "flows.autoscale", "--once"], env=env, capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "flows.foreground", "autoscale", "--once"],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert done.returncode == 2
     assert done.stderr.startswith(f"error: no Prefect server: {problem}")
@@ -261,7 +263,7 @@ def test_the_foreground_run_is_one_run_of_the_real_flow(tmp_path: Path, prefect_
         "contexts: [{name: x, context: {cluster: x, user: x}}]\nusers: [{name: x, user: {}}]\n"
     )
     more = {"PREFECT_API_URL": prefect_server.api_url, "PREFECT_HOME": str(tmp_path), "KUBECONFIG": str(kubeconfig)}
-    command = [sys.executable, "-m", "flows.autoscale", "--once", "--interval", "2"]
+    command = [sys.executable, "-m", "flows.foreground", "autoscale", "--once", "--interval", "2"]
     done = subprocess.run(command, env=environment(WORKER_PROFILE, more), capture_output=True, text=True, timeout=120)
     assert done.returncode == 1, done.stderr
     assert done.stdout.startswith("Failed: Not one tick: ")

@@ -10,42 +10,38 @@ import pytest
 from prefect.utilities.callables import parameter_schema
 from pydantic import ValidationError
 
+from flows.autoscale import autoscale
 from flows.foreground import main, parameters_from, parser
 from flows.maintenance import maintenance
 from flows.parameters import AutoscaleParameters
-from flows.shift import artifact_key
-
-
-async def form(parameters: AutoscaleParameters) -> None:
-    """Takes what the flow takes."""
+from flows.shift import table_key
 
 
 def fields_of(schema: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """Every field of every model of a parameter schema, as (model.field, schema)."""
+    """Every field of a parameter schema and of its models, as (model.field, schema)."""
     return [
         (f"{model}.{name}", field)
-        for model, definition in schema["definitions"].items()
+        for model, definition in {"": schema, **schema["definitions"]}.items()
         for name, field in definition.get("properties", {}).items()
     ]
 
 
-@pytest.mark.parametrize("function", [form, maintenance.fn])
+@pytest.mark.parametrize("function", [autoscale, maintenance])
 def test_every_field_of_the_form_is_explained(function: Any) -> None:
     fields = fields_of(parameter_schema(function).model_dump())
     assert fields
     assert [name for name, field in fields if not field.get("description")] == []
 
 
-def test_the_form_holds_limits_and_defaults_and_refuses_unknown_fields() -> None:
-    schema = parameter_schema(form).model_dump()["definitions"]
-    autoscale = schema["AutoscaleParameters"]
-    assert autoscale["additionalProperties"] is False
-    assert schema["LoopSettings"]["additionalProperties"] is False
-    assert schema["FleetSettings"]["additionalProperties"] is False
-    assert autoscale["properties"]["interval_seconds"]["minimum"] > 0
-    assert autoscale["properties"]["interval_seconds"]["default"] == 15
-    assert autoscale["properties"]["shift_seconds"]["default"] == 300
-    assert "required" not in autoscale, "an empty form is a valid form"
+def test_the_form_is_flat_and_holds_limits_and_defaults() -> None:
+    schema = parameter_schema(autoscale).model_dump()
+    assert {"shift_seconds", "namespaces", "lease_name", "fleet"} <= set(schema["properties"])
+    assert schema["definitions"]["FleetSettings"]["additionalProperties"] is False
+    assert schema["properties"]["interval_seconds"]["minimum"] > 0
+    assert schema["properties"]["interval_seconds"]["default"] == 15
+    assert schema["properties"]["shift_seconds"]["default"] == 300
+    assert schema["properties"]["lease_name"]["pattern"]
+    assert not schema["required"], "an empty form is a valid form"
 
 
 @pytest.mark.parametrize(
@@ -55,8 +51,8 @@ def test_the_form_holds_limits_and_defaults_and_refuses_unknown_fields() -> None
         ({"shift_seconds": -1}, "shift_seconds"),
         ({"lease_name": "Not A Name"}, "lease_name"),
         ({"shift_secconds": 60}, "shift_secconds"),
-        ({"loop": {"fleet": {"max_step_up": 0}}}, "loop.fleet.max_step_up"),
-        ({"loop": {"namespace": ["a"]}}, "loop.namespace"),
+        ({"fleet": {"max_step_up": 0}}, "fleet.max_step_up"),
+        ({"namespace": ["a"]}, "namespace"),
     ],
 )
 def test_wrong_parameters_are_refused_by_name(given: dict[str, Any], field: str) -> None:
@@ -91,34 +87,36 @@ def test_staleness(given: dict[str, Any], late_by: float, stale: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lease", "dry_run", "key"),
+    ("lease", "what", "key"),
     [
-        ("modelyard-autoscale", False, "autoscale-decisions"),
-        ("modelyard-autoscale", True, "autoscale-plan"),
-        ("modelyard-autoscale-team-a", False, "autoscale-team-a-decisions"),
-        ("shard7", False, "autoscale-shard7-decisions"),
+        ("modelyard-autoscale", "decisions", "autoscale-decisions"),
+        ("modelyard-autoscale", "plan", "autoscale-plan"),
+        ("modelyard-autoscale-team-a", "decisions", "autoscale-team-a-decisions"),
+        ("shard7", "decisions", "autoscale-shard7-decisions"),
     ],
 )
-def test_each_shard_has_its_own_table(lease: str, dry_run: bool, key: str) -> None:
-    assert artifact_key(lease, dry_run) == key
+def test_each_shard_has_its_own_table(lease: str, what: str, key: str) -> None:
+    assert table_key("autoscale", lease, what) == key
 
 
 def parse(*arguments: str) -> AutoscaleParameters:
-    return parameters_from(parser().parse_args(arguments))
+    parameters = parameters_from(parser().parse_args(["autoscale", *arguments]))
+    assert isinstance(parameters, AutoscaleParameters)
+    return parameters
 
 
 def test_options_fill_the_parameters(tmp_path: Path) -> None:
     file = tmp_path / "parameters.json"
-    file.write_text(json.dumps({"interval_seconds": 30, "loop": {"fleet": {"max_step_up": 3}}}))
+    file.write_text(json.dumps({"interval_seconds": 30, "fleet": {"max_step_up": 3}}))
     given = parse(
         *("--parameters", f"@{file}", "--interval", "5", "--dry-run", "--namespace", "a", "--namespace", "b"),
         *("--selector", "team=x", "--prometheus-url", "http://p:9090", "--lease-name", "l", "--lease-namespace", "n"),
     )
     assert (given.interval_seconds, given.shift_seconds) == (5, 300)
     assert (given.lease_name, given.lease_namespace) == ("l", "n")
-    assert given.loop.namespaces == ["a", "b"]
-    assert (given.loop.label_selector, given.loop.prometheus_url) == ("team=x", "http://p:9090")
-    assert (given.loop.fleet.max_step_up, given.loop.fleet.dry_run) == (3, True)
+    assert given.namespaces == ["a", "b"]
+    assert (given.label_selector, given.prometheus_url) == ("team=x", "http://p:9090")
+    assert (given.fleet.max_step_up, given.fleet.dry_run) == (3, True)
 
 
 def test_once_is_a_shift_of_zero_seconds() -> None:
@@ -133,7 +131,7 @@ def test_once_is_a_shift_of_zero_seconds() -> None:
         (["--interval", "0"], "error: interval_seconds: Input should be greater than or equal to 0.2"),
         (["--parameters", '{"shift": 1}'], "error: shift: Extra inputs are not permitted"),
         (["--parameters", "[]"], "error: --parameters: a JSON object is needed, not list"),
-        (["--parameters", '{"loop": 5}'], "error: --parameters: loop must be a JSON object"),
+        (["--dry-run", "--parameters", '{"fleet": 5}'], "error: fleet: Input should be a valid dictionary"),
         (["--parameters", "@/does/not/exist"], "error: --parameters: [Errno 2]"),
         (["--parameters", "{"], "error: --parameters: Expecting property name"),
     ],
@@ -141,5 +139,5 @@ def test_once_is_a_shift_of_zero_seconds() -> None:
 def test_unusable_options_end_with_a_line_that_says_why(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(arguments) == 2
+    assert main(["autoscale", *arguments]) == 2
     assert capsys.readouterr().err.startswith(message)

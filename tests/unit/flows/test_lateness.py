@@ -6,7 +6,7 @@ from uuid import uuid4
 import pytest
 from prefect.client.schemas.objects import CreatedBy, FlowRun
 
-from flows.lateness import is_on_schedule, seconds_late
+from flows.shift import is_on_schedule, seconds_late
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

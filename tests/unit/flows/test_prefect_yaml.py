@@ -16,6 +16,7 @@ from prefect.utilities.callables import parameter_schema
 from pydantic import TypeAdapter, ValidationError
 
 from deployments import automations
+from deployments.bootstrap import closed
 from deployments.checks import CAPS, installed, package_problems
 from deployments.declared import deployment_names, read, write_with_parameters
 from deployments.profile import ROOT, SERVER_PROFILE, WORKER_PROFILE, environment, read_profile
@@ -43,7 +44,7 @@ def test_a_deployment_is_complete_and_its_parameters_fit_its_flow(deployment: di
     assert "modelyard" in deployment["tags"], "the zombie automation watches this tag"
     flow = load(deployment["entrypoint"])
     assert flow.isasync, "a synchronous flow takes at least a second"
-    schema = parameter_schema(flow).model_dump()
+    schema = closed(parameter_schema(flow).model_dump())
     jsonschema.Draft202012Validator(schema).validate(deployment["parameters"])
     flow.validate_parameters(deployment["parameters"])
     assert deployment["enforce_parameter_schema"] is True
@@ -60,9 +61,10 @@ def test_a_deployment_runs_in_our_pool_with_one_interpreter_start(deployment: di
 
 
 def test_a_wrong_parameter_would_be_noticed() -> None:
-    schema = parameter_schema(load(DEPLOYMENTS["autoscale"]["entrypoint"])).model_dump()
-    with pytest.raises(jsonschema.ValidationError):
-        jsonschema.Draft202012Validator(schema).validate({"parameters": {"shift_secconds": 1}})
+    schema = closed(parameter_schema(load(DEPLOYMENTS["autoscale"]["entrypoint"])).model_dump())
+    for wrong in ({"shift_seconds": -1}, {"shift_secconds": 1}, {"fleet": {"max_step": 1}}):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.Draft202012Validator(schema).validate(wrong)
 
 
 def test_schedules_have_a_stable_name_and_the_shift_is_as_long_as_its_interval() -> None:
@@ -71,11 +73,11 @@ def test_schedules_have_a_stable_name_and_the_shift_is_as_long_as_its_interval()
             assert schedule["slug"]
             assert schedule["timezone"]
     autoscale = DEPLOYMENTS["autoscale"]
-    parameters = AutoscaleParameters.model_validate(autoscale["parameters"]["parameters"])
+    parameters = AutoscaleParameters.model_validate(autoscale["parameters"])
     (schedule,) = autoscale["schedules"]
     assert schedule["interval"] == parameters.shift_seconds
     assert parameters.shift_seconds % parameters.interval_seconds == 0, "successive shifts share one grid"
-    assert DEPLOYMENTS["autoscale-once"]["parameters"]["parameters"]["shift_seconds"] == 0
+    assert DEPLOYMENTS["autoscale-once"]["parameters"]["shift_seconds"] == 0
 
 
 def test_a_crash_starts_a_successor_but_not_an_avalanche() -> None:
@@ -92,15 +94,15 @@ def test_deployment_names() -> None:
 
 def test_a_copy_with_other_parameters_keeps_schedule_and_shift_together(tmp_path: Path) -> None:
     file = tmp_path / "prefect.yaml"
-    write_with_parameters({"shift_seconds": 60, "loop": {"namespaces": ["a"]}}, file)
+    write_with_parameters({"shift_seconds": 60, "namespaces": ["a"]}, file)
     autoscale, once, replay, maintenance = read(file)["deployments"]
     assert autoscale["schedules"][0]["interval"] == 60
-    assert autoscale["parameters"]["parameters"] == {
+    assert autoscale["parameters"] == {
         "interval_seconds": 15,
         "shift_seconds": 60,
-        "loop": {"namespaces": ["a"]},
+        "namespaces": ["a"],
     }
-    assert once["parameters"]["parameters"] == {"shift_seconds": 0, "loop": {"namespaces": ["a"]}}
+    assert once["parameters"] == {"shift_seconds": 0, "namespaces": ["a"]}
     assert replay == DEPLOYMENTS["replay"]
     assert maintenance == DEPLOYMENTS["maintenance"]
     with pytest.raises(ValidationError, match="interval_secconds"):

@@ -10,9 +10,10 @@ import pytest
 from prefect.utilities.callables import parameter_schema
 from pydantic import ValidationError
 
-from flows.replay import main
+from deployments.bootstrap import closed
+from flows.foreground import main
+from flows.parameters import ReplayParameters
 from flows.replay import replay as replay_flow
-from flows.replay_parameters import ReplayParameters
 from modelyard.replay.scenario import read_scenario
 from modelyard.replay.settings import Gaps
 
@@ -31,16 +32,14 @@ def given(**changes: Any) -> dict[str, Any]:
 
 
 def test_the_form_offers_and_checks_every_field() -> None:
-    schema = parameter_schema(replay_flow).model_dump()
-    form = schema["definitions"]["ReplayParameters"]
-    assert all(field.get("description") for field in form["properties"].values())
-    assert form["additionalProperties"] is False
+    schema = closed(parameter_schema(replay_flow).model_dump())
+    assert all(field.get("description") for field in schema["properties"].values())
     validator = jsonschema.Draft202012Validator(schema)
-    validator.validate({"parameters": given()})
-    validator.validate({"parameters": given(**PAST)})
+    validator.validate(given())
+    validator.validate(given(**PAST))
     for wrong in (given(rates=[0]), given(polices=["default"]), given(slo_ttft=0), given(parallel=0)):
         with pytest.raises(jsonschema.ValidationError):
-            validator.validate({"parameters": wrong})
+            validator.validate(wrong)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +83,7 @@ async def test_the_scenario_is_that_of_the_files_or_the_text() -> None:
 
 
 def test_the_command_refuses_what_the_form_would(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert main(["--parameters", '{"rates": [-1]}']) == 2
+    assert main(["replay", "--parameters", '{"rates": [-1]}']) == 2
     assert "error: rates.0: Input should be greater than 0" in capsys.readouterr().err
-    assert main(["--parameters", f"@{tmp_path}/none.json"]) == 2
+    assert main(["replay", "--parameters", f"@{tmp_path}/none.json"]) == 2
     assert "error: --parameters:" in capsys.readouterr().err

@@ -17,6 +17,7 @@ from modelyard.autoscaling.live.bindings.actuate import BindingOutcome
 from modelyard.autoscaling.live.report import CONCURRENCY, Said
 from modelyard.cluster import Cluster
 from modelyard.objects import Notice
+from modelyard.reconcile.report import Change
 
 MOVED = ("ScaledUp", "ScaledDown")
 """Events of a change that happened; they are sent when it has, and not merely because it was decided."""
@@ -27,17 +28,10 @@ def rows(decisions: Sequence[BindingDecision]) -> list[dict[str, Any]]:
     return [row(record) for decision in decisions for record in decision.records]
 
 
-def changes(decisions: Sequence[BindingDecision], outcome: BindingOutcome) -> list[dict[str, Any]]:
-    """The workloads that were scaled, as the tick's result lists them."""
+def changes(decisions: Sequence[BindingDecision], outcome: BindingOutcome) -> list[Change]:
+    """The workloads that were scaled."""
     return [
-        {
-            "variant": str(decision.key),
-            "workload": str(record.now.workload),
-            "from": moved[0],
-            "to": moved[1],
-            "reason": record.why.reason,
-            "message": record.why.message,
-        }
+        Change(str(decision.key), *moved, record.why.reason, record.why.message, str(record.now.workload))
         for decision in decisions
         for record in decision.records
         if (moved := _moved(decision, record, outcome)) is not None

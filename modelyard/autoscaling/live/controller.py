@@ -1,8 +1,4 @@
-"""One tick of the loop, stage by stage, and the connections that live for a whole shift.
-
-``tasks/`` wraps the four stages as Prefect tasks; ``modelyard plan`` calls the first two. A stage puts its result into
-the ``Tick`` and returns a small summary, so that nothing large is kept by whoever runs it.
-"""
+"""The controller: the connections that live for a whole shift, and the stages of a tick, typed values in and out."""
 
 from __future__ import annotations
 
@@ -12,15 +8,15 @@ import logging
 import math
 import os
 import socket
-from collections import Counter
 from contextlib import AsyncExitStack
-from typing import Any, Self
+from dataclasses import dataclass, field
+from typing import Self
 
 from modelyard.autoscaling.decide import decide
 from modelyard.autoscaling.decision import TickDecision
 from modelyard.autoscaling.explain import row
 from modelyard.autoscaling.fleet import Fleet
-from modelyard.autoscaling.live.actuate import Fence, Outcome, actuate, summary
+from modelyard.autoscaling.live.actuate import Fence, Outcome, actuate
 from modelyard.autoscaling.live.bindings.actuate import BindingOutcome, actuate_bindings
 from modelyard.autoscaling.live.bindings.collect import list_bindings, observe_bindings
 from modelyard.autoscaling.live.bindings.report import changes as binding_changes
@@ -31,37 +27,35 @@ from modelyard.autoscaling.live.changes import ChangeWatch
 from modelyard.autoscaling.live.collect import Selection, VariantCache, collect
 from modelyard.autoscaling.live.reading import PodCache, Reader
 from modelyard.autoscaling.live.report import Said, report
-from modelyard.autoscaling.live.settings import LoopSettings
+from modelyard.autoscaling.live.settings import ControllerSettings
 from modelyard.autoscaling.live.wake import WakeWatch, first_of
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.cluster import Cluster, ClusterSettings, Lease
 from modelyard.metrics.client import Prometheus, PrometheusError, PrometheusSettings
 from modelyard.metrics.loads import LoadHistory
 from modelyard.metrics.signals import LastSeen
+from modelyard.reconcile.report import Change, TickReport
 
 log = logging.getLogger(__name__)
 
 
-class Tick:
-    """The workspace of one tick. Deliberately an opaque object: runners must not walk into it."""
+@dataclass(frozen=True, slots=True)
+class Actuated:
+    """What became of a tick's decisions, those about variants and those about bindings."""
 
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.fleet: Fleet | None = None
-        self.decision: TickDecision | None = None
-        self.outcome = Outcome()
-        self.bindings = BindingOutcome()
+    outcome: Outcome = field(default_factory=Outcome)
+    bindings: BindingOutcome = field(default_factory=BindingOutcome)
 
 
-class Loop:
+class Controller:
     """The connections of one controller: cluster, Prometheus. Open once per shift.
 
-    ``async with Loop(settings) as loop: ...``
-    Raises ``ClusterError`` when no cluster is configured. A missing or broken Prometheus does not stop the loop: every
+    ``async with Controller(settings) as controller: ...``
+    Raises ``ClusterError`` when no cluster is configured. A missing or broken Prometheus does not stop it: every
     variant then keeps its replicas and says so.
     """
 
-    def __init__(self, settings: LoopSettings) -> None:
+    def __init__(self, settings: ControllerSettings) -> None:
         self.settings = settings
         self.policy: FleetSettings = settings.fleet.compressed(settings.time_compression)
         self.cluster: Cluster
@@ -99,7 +93,7 @@ class Loop:
         await self._stack.aclose()
 
     def lease(self, name: str, namespace: str | None = None, duration_seconds: int = 15) -> Lease:
-        """The Lease that makes this loop the one writer. Once asked for, ``actuate`` writes only while it is held."""
+        """The Lease that makes this the one writer. Once asked for, ``actuate`` writes only while it is held."""
         holder = f"{socket.gethostname()}_{os.getpid()}"
         self._lease = Lease(
             self.cluster,
@@ -111,7 +105,7 @@ class Loop:
         return self._lease
 
     def lease_held(self) -> bool:
-        """Whether this loop may write now. Without a Lease (one-off runs) it may."""
+        """Whether this controller may write now. Without a Lease (one-off runs) it may."""
         return self._lease is None or self._lease.held
 
     def _may_write_for(self) -> float:
@@ -126,10 +120,9 @@ class Loop:
         waits = (self._changes.wait(timeout), self._wakes.wait(timeout), self._binding_wakes.wait(timeout))
         return await first_of(*waits)
 
-    async def collect(self, tick: Tick) -> dict[str, Any]:
-        """Read cluster and Prometheus into ``tick.fleet``."""
+    async def collect(self) -> Fleet:
+        """Read cluster and Prometheus."""
         selection = Selection(tuple(self.settings.namespaces), self.settings.label_selector)
-        before = self.prometheus.queries if isinstance(self.prometheus, Prometheus) else 0
         listed = await list_bindings(self.cluster, self.policy, selection, self._policies)
         async with Reader(self.cluster, self._pods) as reader, asyncio.TaskGroup() as group:
             fleet = group.create_task(
@@ -148,39 +141,20 @@ class Loop:
             bindings = group.create_task(observe_bindings(reader, self.prometheus, self.policy, listed, self._policies))
         complete = await self._wakes.complete(fleet.result())
         self._binding_wakes.follow(listed.bindings, bindings.result())
-        tick.fleet = dataclasses.replace(complete, bindings=bindings.result())
-        signals = tick.fleet.signals
-        return {
-            "variants": len(tick.fleet.variants),
-            "bindings": len(tick.fleet.bindings),
-            "workloads": len(tick.fleet.workloads),
-            "pods": len(tick.fleet.pods),
-            "reportingPods": len(signals.pods),
-            "queries": self.prometheus.queries - before if isinstance(self.prometheus, Prometheus) else 0,
-            "prometheus": signals.error or "ok",
-            "partialErrors": list(signals.partial_errors),
-        }
+        return dataclasses.replace(complete, bindings=bindings.result())
 
-    def decide(self, tick: Tick) -> dict[str, Any]:
-        """Decide for every variant into ``tick.decision``. Pure, no I/O."""
-        assert tick.fleet is not None, "collect comes first"
-        tick.decision = decide(tick.fleet, self.policy)
-        records = tick.decision.records
-        return {
-            "actions": dict(Counter(str(record.target.action) for record in records)),
-            "undecided": sum(1 for record in records if not record.target.decided),
-            "errors": list(tick.decision.errors[:20]),
-        }
+    def decide(self, fleet: Fleet) -> TickDecision:
+        """Decide for every variant and binding. Pure, no I/O."""
+        return decide(fleet, self.policy)
 
-    async def actuate(self, tick: Tick) -> dict[str, Any]:
-        """Write the intent to status, then move the workloads that are ours to move."""
-        fleet, decision = _decided(tick)
+    async def actuate(self, fleet: Fleet, decision: TickDecision) -> Actuated:
+        """Write the intent to status, then move the workloads that are ours to move. A dry run does neither."""
         if self.policy.dry_run:
-            return {"dryRun": True}
+            return Actuated()
         fence = Fence(self._may_write_for)
         refresh = self.policy.status_refresh
-        tick.outcome = await actuate(self.cluster, fleet, decision, fence, refresh)
-        tick.bindings = await actuate_bindings(
+        outcome = await actuate(self.cluster, fleet, decision, fence, refresh)
+        bindings = await actuate_bindings(
             self.cluster,
             fleet.bindings,
             decision.bindings,
@@ -189,32 +163,19 @@ class Loop:
             self._policies,
             now=decision.now,
         )
-        return {**summary(tick.outcome), "bindings": tick.bindings.summary()}
+        return Actuated(outcome, bindings)
 
-    async def report(self, tick: Tick) -> dict[str, Any]:
-        """Send Events of what changed; return the rows of the tick's table under ``"rows"``."""
-        fleet, decision = _decided(tick)
+    async def report(self, fleet: Fleet, decision: TickDecision, done: Actuated) -> TickReport:
+        """Send Events of what changed (a dry run sends none); the tick's table and changes."""
         if self.policy.dry_run:
-            return {"rows": [row(record) for record in decision.records], "changes": []}
-        rows = await report(self.cluster, fleet, decision, tick.outcome, self._said)
+            return TickReport([row(record) for record in decision.records])
+        rows = await report(self.cluster, fleet, decision, done.outcome, self._said)
         rows += await report_bindings(
-            self.cluster, fleet.bindings, decision.bindings, tick.bindings, self._said, decision.now
+            self.cluster, fleet.bindings, decision.bindings, done.bindings, self._said, decision.now
         )
-        why = {one.key: one.record.why for one in decision.variants}
         changes = [
-            {
-                "variant": str(key),
-                "from": before,
-                "to": after,
-                "reason": why[key].reason,
-                "message": why[key].message,
-            }
-            for key, (before, after) in tick.outcome.scaled.items()
+            Change(str(one.key), *done.outcome.scaled[one.key], one.record.why.reason, one.record.why.message)
+            for one in decision.variants
+            if one.key in done.outcome.scaled
         ]
-        return {"rows": rows, "changes": changes + binding_changes(decision.bindings, tick.bindings)}
-
-
-def _decided(tick: Tick) -> tuple[Fleet, TickDecision]:
-    if tick.fleet is None or tick.decision is None:
-        raise RuntimeError(f"tick {tick.number}: collect and decide come before actuate and report")
-    return tick.fleet, tick.decision
+        return TickReport(rows, [*changes, *binding_changes(decision.bindings, done.bindings)])
