@@ -20,9 +20,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import aclosing
-from dataclasses import dataclass, field
 from typing import Any, Generic, Self, TypeVar
 
 from modelyard.cluster import Cluster, ClusterError, Forbidden, Unavailable
@@ -30,6 +29,7 @@ from modelyard.cluster.objects import Object, WatchEvent
 from modelyard.cluster.watching import Watch
 from modelyard.objects import Key, ResourceType
 from modelyard.objects.parse import key_of
+from modelyard.reconcile.plan import Want
 
 log = logging.getLogger(__name__)
 
@@ -43,27 +43,7 @@ SILENCE = 90.0
 PATIENCE = 2.0
 """Seconds that a watch may take to tell what we wrote."""
 
-Index = Callable[[T], Iterable[object]]
 EVERYTHING = ("", None)
-
-
-@dataclass(frozen=True)
-class Want(Generic[T]):
-    """Which objects, and what is kept of each.
-
-    ``kind`` must name its version. ``cached``: the first list may be the API server's watch cache. An object for which
-    ``parse`` gives ``None`` is not kept. ``wish`` says what of an object a person controls: where that changes,
-    ``Mirror.wait`` returns. ``use`` keeps apart what would otherwise be one store.
-    """
-
-    kind: ResourceType
-    parse: Callable[[Object], T | None]
-    label_selector: str = ""
-    field_selector: str = ""
-    cached: bool = False
-    indexes: Mapping[str, Index[T]] = field(default_factory=dict)
-    wish: Callable[[Object], object] | None = None
-    use: str = ""
 
 
 class Store(Generic[T]):

@@ -6,12 +6,13 @@ the second part. It names nothing that was not seen, so that every write can car
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from modelyard.objects import Condition, Key, Notice, ResourceType, WorkloadId
 
+T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 
@@ -164,6 +165,29 @@ class Plan:
         return bool(self.apply or self.delete or self.scales or self.finalizer is not None)
 
 
+Index = Callable[[T], Iterable[object]]
+"""Under which values an object is filed."""
+
+
+@dataclass(frozen=True)
+class Want(Generic[T]):
+    """Which objects, and what is kept of each.
+
+    ``kind`` must name its version. ``cached``: the first list may be the API server's watch cache. An object for which
+    ``parse`` gives ``None`` is not kept. ``wish`` says what of an object a person controls: where that changes,
+    ``Mirror.wait`` returns. ``use`` keeps apart what would otherwise be one store.
+    """
+
+    kind: ResourceType
+    parse: Callable[[Mapping[str, Any]], T | None]
+    label_selector: str = ""
+    field_selector: str = ""
+    cached: bool = False
+    indexes: Mapping[str, Index[T]] = field(default_factory=dict)
+    wish: Callable[[Mapping[str, Any]], object] | None = None
+    use: str = ""
+
+
 class Store(Protocol[T_co]):
     """The objects of one kind as they are now, each parsed once per resource version."""
 
@@ -198,8 +222,8 @@ class Lifecycle(Protocol):
         ...
 
     @property
-    def kinds(self) -> tuple[ResourceType, ...]:
-        """The kinds it needs to see, its subject's among them."""
+    def wants(self) -> tuple[Want[Any], ...]:
+        """What it needs to see, its subjects (which have a ``key``) among them."""
         ...
 
     def plan(self, key: Key, world: World, now: float) -> Plan | None:

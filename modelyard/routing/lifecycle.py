@@ -3,55 +3,62 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from modelyard.objects import Condition, Key, Notice, ResourceType
+from modelyard.objects import Condition, Key, Notice
 from modelyard.objects.kinds import PODS
-from modelyard.objects.parse import conditions
-from modelyard.reconcile.plan import Plan, Status, World
+from modelyard.objects.parse import conditions, pod
+from modelyard.reconcile.plan import Plan, Status, Want, World
 from modelyard.reconcile.status import is_due
 from modelyard.routing import findings
-from modelyard.routing.objects import ROUTES, SERVERS, Route, Server, Stored
+from modelyard.routing.objects import ROUTES, SERVERS, Route, Server, Stored, labels_of, names_of, route, server
 
 
-@dataclass(frozen=True)
+def _wish(obj: Mapping[str, Any]) -> object:
+    metadata = obj["metadata"]
+    return metadata.get("generation"), metadata.get("deletionTimestamp")
+
+
+_ROUTES = Want(ROUTES, route, indexes={"name": names_of}, wish=_wish)
+_SERVERS = Want(SERVERS, server, wish=_wish)
+_PODS = Want(PODS, pod, cached=True, indexes={"label": labels_of}, use="routing")
+
+
 class RouteStatus:
     """ModelRoutes: accepted, references resolved, conflicted."""
 
-    name: str = "route-status"
-    about: ResourceType = ROUTES
-    kinds: tuple[ResourceType, ...] = (ROUTES, SERVERS)
+    name = "route-status"
+    about = ROUTES
+    wants = (_ROUTES, _SERVERS)
 
     def plan(self, key: Key, world: World, now: float) -> Plan | None:
         """The status the route should have."""
-        route: Route | None = world[ROUTES].get(key)
-        if route is None or route.subject.deleting:
+        here: Route | None = world[ROUTES].get(key)
+        if here is None or here.subject.deleting:
             return None
-        missing = [name for name in route.servers if world[SERVERS].get(Key(key.namespace, name)) is None]
-        first = {name: findings.winner(name, world[ROUTES].by("name", name)) for name in route.names}
+        missing = [name for name in here.servers if world[SERVERS].get(Key(key.namespace, name)) is None]
+        first = {name: findings.winner(name, world[ROUTES].by("name", name)) for name in here.names}
         ahead = {name: other for name, other in first.items() if other is not None and other.key != key}
-        return _tell(route, findings.of_route(route, missing, ahead), {}, now)
+        return _tell(here, findings.of_route(here, missing, ahead), {}, now)
 
 
-@dataclass(frozen=True)
 class ServerStatus:
     """ModelServers: whether pods are there to serve, and how many."""
 
-    name: str = "server-status"
-    about: ResourceType = SERVERS
-    kinds: tuple[ResourceType, ...] = (SERVERS, PODS)
+    name = "server-status"
+    about = SERVERS
+    wants = (_SERVERS, _PODS)
 
     def plan(self, key: Key, world: World, now: float) -> Plan | None:
         """The status the server should have."""
-        server: Server | None = world[SERVERS].get(key)
-        if server is None or server.subject.deleting:
+        here: Server | None = world[SERVERS].get(key)
+        if here is None or here.subject.deleting:
             return None
-        if server.problem is not None:
-            return _tell(server, findings.of_server(server, findings.Counts(0)), dict.fromkeys(_COUNTS), now)
-        label, value = min(server.labels.items())
-        found = findings.counts(server, world[PODS].by("label", (key.namespace, label, value)))
-        return _tell(server, findings.of_server(server, found), dict(zip(_COUNTS, found, strict=True)), now)
+        if here.problem is not None:
+            return _tell(here, findings.of_server(here, findings.Counts(0)), dict.fromkeys(_COUNTS), now)
+        label, value = min(here.labels.items())
+        found = findings.counts(here, world[PODS].by("label", (key.namespace, label, value)))
+        return _tell(here, findings.of_server(here, found), dict(zip(_COUNTS, found, strict=True)), now)
 
 
 _COUNTS = ("readyPods", "prefillPods", "decodePods", "completeGroups")

@@ -14,7 +14,8 @@ from scripted_api import ScriptedApi, scripted_api
 from modelyard.cluster import CONFIG_MAPS, Cluster, Forbidden
 from modelyard.objects import Key
 from modelyard.reconcile import mirror as mirrors
-from modelyard.reconcile.mirror import Mirror, Want
+from modelyard.reconcile.mirror import Mirror
+from modelyard.reconcile.plan import Want
 
 
 def value(obj: dict[str, Any]) -> str:

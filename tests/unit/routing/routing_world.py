@@ -2,45 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from typing import Any
 
-from modelyard.objects import Key
-from modelyard.objects.kinds import PODS
-from modelyard.objects.parse import pod as parse_pod
+from modelyard.objects import Key, ResourceType
+from modelyard.reconcile.mirror import Store
 from modelyard.reconcile.plan import Plan, World
 from modelyard.routing.lifecycle import RouteStatus, ServerStatus
-from modelyard.routing.objects import ROUTES, SERVERS, labels_of, names_of, route, server
 
 NOW = 1_800_000_000.0
 
 
-class Listed:
-    """A store of plain values."""
-
-    def __init__(self, values: Iterable[Any], indexes: dict[str, Callable[[Any], Iterable[Any]]]) -> None:
-        self.values = {value.key: value for value in values}
-        self.indexes = indexes
-
-    def get(self, key: Key) -> Any | None:
-        return self.values.get(key)
-
-    def all(self) -> list[Any]:
-        return [self.values[key] for key in sorted(self.values)]
-
-    def by(self, index: str, value: object) -> list[Any]:
-        return [one for one in self.all() if value in self.indexes[index](one)]
-
-
 def world(*objects: dict[str, Any]) -> World:
-    def those(kind: str) -> list[dict[str, Any]]:
-        return [obj for obj in objects if obj["kind"] == kind]
-
-    return {
-        ROUTES: Listed(map(route, those("ModelRoute")), {"name": names_of}),
-        SERVERS: Listed(map(server, those("ModelServer")), {}),
-        PODS: Listed(map(parse_pod, those("Pod")), {"label": labels_of}),
+    """The stores that the lifecycles ask for, filled with these."""
+    stores: dict[ResourceType, Store[Any]] = {
+        want.kind: Store(want) for want in (*RouteStatus.wants, *ServerStatus.wants)
     }
+    for obj in objects:
+        next(store for kind, store in stores.items() if kind.kind == obj["kind"]).put(obj)
+    assert not any(store.problems for store in stores.values())
+    return stores
 
 
 def plan(obj: dict[str, Any], *others: dict[str, Any]) -> Plan | None:

@@ -1,0 +1,94 @@
+"""A run of a lifecycle: it carries its objects' plans out until they are settled, as long as they name it.
+
+Everything it needs to go on is in the cluster. It may die at any line: the next run looks, plans and carries on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from modelyard.cluster import Cluster
+from modelyard.objects import Key
+from modelyard.reconcile.carry_out import Outcome, carry_out
+from modelyard.reconcile.dispatch import Claim
+from modelyard.reconcile.fence import NotTheWriter, RunFence
+from modelyard.reconcile.mirror import Mirror
+from modelyard.reconcile.plan import Lifecycle, Plan
+from modelyard.reconcile.tell import Said, tell
+
+ATTEMPTS = 5
+"""Times in a row that an object's writes may fail before the run leaves it to a later one."""
+LONGEST_WAIT = 5.0
+"""Seconds after which to look again, whatever the watches say: plans may wait for a moment in time."""
+
+
+@dataclass
+class Acted:
+    """What became of a run's objects: settled (or gone), claimed by another run, or given up with the reason."""
+
+    settled: set[Key] = field(default_factory=set)
+    lost: set[Key] = field(default_factory=set)
+    failed: dict[Key, str] = field(default_factory=dict)
+
+    @property
+    def over(self) -> set[Key]:
+        """Objects that need nothing more from this run."""
+        return self.settled | self.lost | self.failed.keys()
+
+
+async def act(cluster: Cluster, lifecycle: Lifecycle, keys: Iterable[Key], run: str) -> Acted:
+    """Carry the plans of these objects out, again and again, until each is settled, lost or given up.
+
+    Raises ``ClusterError`` when what the lifecycle needs to see cannot be read.
+    """
+    acted, failures, said = Acted(), dict[Key, int](), Said()
+    left = sorted(set(keys))
+    spaces = {key.namespace for key in left if key.namespace}
+    async with Mirror(cluster) as mirror:
+        mirror.follow()
+        while True:
+            await mirror.begin()
+            world = {want.kind: await mirror.read(want, spaces) for want in lifecycle.wants}
+            moved = asyncio.create_task(mirror.moved())
+            plans = []
+            for key in left:
+                plan = lifecycle.plan(key, world, time.time())
+                if plan is None or not (plan.writes or plan.awaits):
+                    acted.settled.add(key)
+                elif not _names(plan, run):
+                    acted.lost.add(key)
+                elif plan.writes:
+                    plans.append(plan)
+            outcomes = await asyncio.gather(*(_carry_out(cluster, plan, run, acted) for plan in plans))
+            for plan, outcome in zip(plans, outcomes, strict=True):
+                await tell(cluster, [plan], outcome, said, time.time())
+                key = plan.subject.key
+                failures[key] = failures.get(key, 0) + 1 if outcome.errors else 0
+                if failures[key] == ATTEMPTS:
+                    acted.failed[key] = outcome.errors[plan.subject.ref]
+            left = [key for key in left if key not in acted.over]
+            try:
+                if not left:
+                    return acted
+                async with asyncio.timeout(LONGEST_WAIT):
+                    await moved
+            except TimeoutError:
+                pass
+            finally:
+                moved.cancel()
+
+
+def _names(plan: Plan, run: str) -> bool:
+    claim = Claim.read(plan.subject.claim)
+    return claim is not None and claim.run == run
+
+
+async def _carry_out(cluster: Cluster, plan: Plan, run: str, acted: Acted) -> Outcome:
+    try:
+        return await carry_out(cluster, [plan], RunFence(cluster, plan.subject, run))
+    except NotTheWriter:
+        acted.lost.add(plan.subject.key)
+        return Outcome()

@@ -1,0 +1,108 @@
+"""What all lifecycles would write now: every object's plan, from stores that are current, fairly by namespace.
+
+It costs nothing while nothing moves: a lifecycle whose stores are as they were when everything was settled is not
+asked again. One object that cannot be planned is logged and stops no other, and one namespace takes no more than its
+share of the time; what it did not come to has its turn the next time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from modelyard.objects import Key, ResourceType
+from modelyard.reconcile.mirror import Mirror, Store
+from modelyard.reconcile.plan import Lifecycle, Plan
+
+log = logging.getLogger(__name__)
+
+BUDGET = 0.5
+"""Seconds of planning for one lifecycle in one namespace, each time."""
+
+
+class Survey:
+    """The plans of these lifecycles for what is in these namespaces (none: everywhere)."""
+
+    def __init__(
+        self,
+        mirror: Mirror,
+        lifecycles: Iterable[Lifecycle],
+        namespaces: Iterable[str] = (),
+        budget: float = BUDGET,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._mirror = mirror
+        self._budget = budget
+        self._clock = clock
+        spaces = tuple(namespaces)
+        self._worlds = {
+            lifecycle: {want.kind: mirror.store(want, spaces) for want in lifecycle.wants} for lifecycle in lifecycles
+        }
+        self._settled: dict[Lifecycle, tuple[int, ...]] = {}
+        self._left_off: dict[tuple[Lifecycle, str], Key] = {}
+        self._said: dict[object, str] = {}
+
+    async def look(self, now: float) -> dict[Lifecycle, list[Plan]]:
+        """Every plan with something to write or to wait for, by lifecycle."""
+        await self._mirror.refresh()
+        found = {}
+        for lifecycle, world in self._worlds.items():
+            errors = "; ".join(str(error) for store in world.values() for error in store.errors.values())
+            if errors:
+                self._complain(
+                    lifecycle, f"{lifecycle.name}: nothing is told, not all that it needs is there: {errors}"
+                )
+                continue
+            self._said.pop(lifecycle, None)
+            version = tuple(store.version for store in world.values())
+            if self._settled.get(lifecycle) == version:
+                continue
+            plans, complete = await self._plan(lifecycle, world, now)
+            if complete and not plans:
+                self._settled[lifecycle] = version
+            found[lifecycle] = plans
+        return found
+
+    async def _plan(
+        self, lifecycle: Lifecycle, world: Mapping[ResourceType, Store[Any]], now: float
+    ) -> tuple[list[Plan], bool]:
+        """The plans that are not settled, and whether every object was planned."""
+        plans: list[Plan] = []
+        complete = True
+        for space, keys in self._in_turn(lifecycle, [one.key for one in world[lifecycle.about].all()]):
+            until = self._clock() + self._budget
+            for key in keys:
+                if self._clock() > until:
+                    self._left_off[lifecycle, space] = key
+                    complete = False
+                    self._complain((lifecycle, space), f"{lifecycle.name}: {space} has too much to plan in one go")
+                    break
+                try:
+                    plan = lifecycle.plan(key, world, now)
+                except Exception as error:
+                    complete = False
+                    what = f"{lifecycle.about.kind} {key} cannot be planned: {type(error).__name__}: {error}"
+                    self._complain((lifecycle, key), what)
+                    continue
+                if plan is not None and (plan.writes or plan.awaits):
+                    plans.append(plan)
+            await asyncio.sleep(0)  # watches and the Lease have their turn
+        return plans, complete
+
+    def _in_turn(self, lifecycle: Lifecycle, keys: Iterable[Key]) -> Iterable[tuple[str, list[Key]]]:
+        """The keys of each namespace, beginning where it left off."""
+        spaces: defaultdict[str, list[Key]] = defaultdict(list)
+        for key in keys:
+            spaces[key.namespace].append(key)
+        for space, own in spaces.items():
+            first = self._left_off.pop((lifecycle, space), own[0])
+            yield space, [key for key in own if key >= first] + [key for key in own if key < first]
+
+    def _complain(self, about: object, what: str) -> None:
+        if self._said.get(about) != what:
+            self._said[about] = what
+            log.warning("%s", what)
