@@ -21,7 +21,7 @@ MAX_PAGE_LINES = 100_000
 MAX_LINES = 5_000
 MAX_TEXT = 2**19
 """Wanted lines of a page, and their bytes, beyond which the metric they belong to is not read."""
-MAX_LINE = 4096
+MAX_LINE = 2048
 """Bytes of a wanted line beyond which its metric is not read."""
 MAX_KEPT = 512
 """Characters of a series that is remembered."""

@@ -1,8 +1,8 @@
 """Read the metrics endpoints of pods, all at once and each on its own.
 
 A pod that hangs, answers garbage, closes the connection or sends without end is *missing*, with the reason; it can
-neither hold up nor spoil another. What failed in the last tick waits in a queue of its own, so that a thousand hanging
-pods cannot use up the time of the healthy ones.
+neither hold up nor spoil another. What failed in the last tick, or was slow to parse, waits in a queue of its own, so
+that a thousand hanging pods cannot use up the time of the healthy ones.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import NamedTuple, Self
 
@@ -28,6 +29,8 @@ CONCURRENCY = 128
 SUSPECTS = 64
 """How many of those that failed last time are scraped at once, beside ``CONCURRENCY`` others."""
 CHUNK = 2**16
+SLOW = 0.05
+"""CPU seconds for a page from which on its pod is a suspect: an ordinary one takes a thousandth."""
 
 
 class Endpoint(NamedTuple):
@@ -63,6 +66,7 @@ class Scraper:
         self.seconds, self.total, self.max_body = seconds, total, max_body
         self._session: aiohttp.ClientSession | None = None
         self._suspects: set[str] = set()
+        self._parsers: dict[bool, ThreadPoolExecutor] = {}
 
     async def __aenter__(self) -> Self:
         return self
@@ -77,6 +81,9 @@ class Scraper:
         if self._session is not None:
             await self._session.close()
             self._session = None
+        for parser in self._parsers.values():
+            parser.shutdown(wait=False, cancel_futures=True)
+        self._parsers = {}
 
     async def scrape(self, wanted: Mapping[Scrape, Iterable[str]]) -> dict[Scrape, Page | str]:
         """The wanted families of each page, or why it could not be read."""
@@ -84,10 +91,14 @@ class Scraper:
         if not wanted:
             return results
         gates = {True: asyncio.Semaphore(SUSPECTS), False: asyncio.Semaphore(CONCURRENCY)}
+        # One thread each: several would only fight over the interpreter, with the loop as well.
+        self._parsers = self._parsers or {suspect: ThreadPoolExecutor(1, "pages") for suspect in gates}
+        busy: set[str] = set()
 
         async def one(scrape: Scrape, names: Iterable[str]) -> None:
-            async with gates[scrape.endpoint.uid in self._suspects]:
-                results[scrape] = await self._page(scrape, names)
+            suspect = scrape.endpoint.uid in self._suspects
+            async with gates[suspect]:
+                results[scrape] = await self._page(scrape, names, self._parsers[suspect], busy)
 
         tasks = [asyncio.create_task(one(scrape, names)) for scrape, names in wanted.items()]
         try:
@@ -97,18 +108,35 @@ class Scraper:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
         late = f"not reached within the {self.total:g} s for all pods of a tick"
-        for scrape in wanted:
-            results.setdefault(scrape, late)
-        self._suspects = {scrape.endpoint.uid for scrape, page in results.items() if isinstance(page, str)}
+        failed = {scrape.endpoint.uid for scrape, page in results.items() if isinstance(page, str)}
+        for scrape in wanted.keys() - results.keys():
+            results[scrape] = late
+            failed |= self._suspects & {scrape.endpoint.uid}
+        self._suspects = failed | busy
         return results
 
-    async def _page(self, scrape: Scrape, names: Iterable[str]) -> Page | str:
+    async def _page(
+        self, scrape: Scrape, names: Iterable[str], parser: ThreadPoolExecutor, busy: set[str]
+    ) -> Page | str:
+        """The page of one pod, which is in ``busy`` while others may wait for it, and after it if they did long."""
+        uid = scrape.endpoint.uid
         if not scrape.endpoint.ip:
             return "the pod has no address"
+
+        def read(body: bytes, at: float) -> Page:
+            busy.add(uid)
+            begun = time.thread_time()
+            page = parse(body, names, at)
+            if time.thread_time() - begun < SLOW:
+                busy.discard(uid)
+            return page
+
+        busy.add(uid)
         try:
             async with asyncio.timeout(self.seconds):
                 body = await self._get(scrape.url)
-            return await asyncio.to_thread(parse, body, names, time.time())
+            busy.discard(uid)
+            return await asyncio.get_running_loop().run_in_executor(parser, read, body, time.time())
         except TimeoutError:
             return f"GET {scrape.url}: no complete answer within {self.seconds:g} s"
         except (aiohttp.ClientError, OSError, ValueError) as error:

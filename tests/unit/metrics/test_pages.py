@@ -141,12 +141,12 @@ HOSTILE = {
     b"x{" + b",".join(b'a%d="b"' % n for n in range(4_500)) + b"} 1": "a line of",
     b'x{a="' + b'\\"' * 200_000 + b'"} 1': "a line of",
     b'x{a="' + b"\\" * 40_000: "a line of",
-    b"x " + b"9" * 4_000: "not in the exposition format",
-    b"x 1 " + b"9" * 4_000: "not in the exposition format",
+    b"x " + b"9" * 2_000: "not in the exposition format",
+    b"x 1 " + b"9" * 2_000: "not in the exposition format",
     b'x{a="1"} 1\nx{a="1"} 2': "more than once",
     b'x{a="\xff"} 1\nx{a="\xfe"} 2': "more than once",
     b"\n".join(b'x{a="%d"} 1' % n for n in range(MAX_LINES + 1)): "too many lines",
-    b"\n".join(b'x{a="%d%s"} 1' % (n, b"-" * 4_000) for n in range(200)): "too many lines",
+    b"\n".join(b'x{a="%d%s"} 1' % (n, b"-" * 1_900) for n in range(400)): "too many lines",
 }
 
 

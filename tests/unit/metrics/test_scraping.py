@@ -94,6 +94,18 @@ async def test_a_hostile_page_spoils_nothing_beside_it(endpoints: Endpoints) -> 
         assert (said.samples, list(said.problems)) == ([], ["load"])
 
 
+async def test_pages_that_take_long_to_read_wait_for_each_other_only(endpoints: Endpoints) -> None:
+    line = "{" + ",".join(f'a{n}="b"' for n in range(200)) + ',s="%d"} 1\n'
+    costly = "".join("load" + line % n for n in range(250))
+    bad = [await endpoints.add(page(costly)) for _ in range(20)]
+    good = await endpoints.add(page("load 1\n"))
+    wanted = {of(ip, endpoints.port): {"load"} for ip in (*bad, good)}
+    async with Scraper(total=1.0) as scraper:
+        await scraper.scrape(wanted)
+        pages = await scraper.scrape(wanted)
+    assert load(pages[of(good, endpoints.port)]) == [1.0]
+
+
 async def test_a_pod_without_an_address_or_a_listener_is_missing(endpoints: Endpoints) -> None:
     await endpoints.add(page("load 1\n"))
     async with Scraper(seconds=1.0) as scraper:
