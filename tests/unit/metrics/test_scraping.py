@@ -101,9 +101,10 @@ async def test_pages_that_take_long_to_read_wait_for_each_other_only(endpoints: 
     good = await endpoints.add(page("load 1\n"))
     wanted = {of(ip, endpoints.port): {"load"} for ip in (*bad, good)}
     async with Scraper(total=1.0) as scraper:
-        await scraper.scrape(wanted)
-        pages = await scraper.scrape(wanted)
-    assert load(pages[of(good, endpoints.port)]) == [1.0]
+        # Every look finds out some more of them; alone, they would fill every look.
+        while not isinstance(found := (await scraper.scrape(wanted))[of(good, endpoints.port)], Page):
+            assert "not reached" in found
+    assert load(found) == [1.0]
 
 
 async def test_a_pod_without_an_address_or_a_listener_is_missing(endpoints: Endpoints) -> None:
