@@ -59,11 +59,19 @@ class Scrape(NamedTuple):
 class Scraper:
     """The connection pool of one loop, and who failed last time. ``async with Scraper() as scraper``.
 
-    ``seconds`` and ``total`` are the limits of one scrape and of all of a tick, ``max_body`` is in bytes.
+    ``seconds`` and ``total`` are the limits of one scrape and of all of a tick, ``max_body`` is in bytes;
+    ``headers`` are sent along.
     """
 
-    def __init__(self, seconds: float = SCRAPE_SECONDS, total: float = TOTAL_SECONDS, max_body: int = MAX_BODY) -> None:
+    def __init__(
+        self,
+        seconds: float = SCRAPE_SECONDS,
+        total: float = TOTAL_SECONDS,
+        max_body: int = MAX_BODY,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
         self.seconds, self.total, self.max_body = seconds, total, max_body
+        self._headers = headers or {}
         self._session: aiohttp.ClientSession | None = None
         self._suspects: set[str] = set()
         self._parsers: dict[bool, ThreadPoolExecutor] = {}
@@ -148,7 +156,11 @@ class Scraper:
                 connector=aiohttp.TCPConnector(limit=CONCURRENCY + SUSPECTS),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 auto_decompress=False,
-                headers={"Accept": "text/plain;version=0.0.4, */*;q=0.1", "Accept-Encoding": "identity"},
+                headers={
+                    "Accept": "text/plain;version=0.0.4, */*;q=0.1",
+                    "Accept-Encoding": "identity",
+                    **self._headers,
+                },
             )
         async with self._session.get(URL(url), allow_redirects=False) as response:
             if not 200 <= response.status < 300:

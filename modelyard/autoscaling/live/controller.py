@@ -22,7 +22,6 @@ from modelyard.autoscaling.live.bindings.collect import list_bindings, observe_b
 from modelyard.autoscaling.live.bindings.report import changes as binding_changes
 from modelyard.autoscaling.live.bindings.report import report_bindings
 from modelyard.autoscaling.live.bindings.state import PolicyState
-from modelyard.autoscaling.live.bindings.wake import BindingWakes
 from modelyard.autoscaling.live.changes import ChangeWatch
 from modelyard.autoscaling.live.collect import Selection, VariantCache, collect
 from modelyard.autoscaling.live.reading import PodCache, Reader
@@ -67,7 +66,6 @@ class Controller:
         self._loads = LoadHistory(self.policy.trend_window, self.policy.tick, scale=1 / settings.time_compression)
         self._policies: PolicyState
         self._wakes: WakeWatch
-        self._binding_wakes: BindingWakes
         self._said = Said()
         self._lease: Lease | None = None
         self._changes: ChangeWatch | None = None
@@ -86,7 +84,6 @@ class Controller:
         often = max(0.2, 1 / self.settings.time_compression)
         wakes = WakeWatch(self.cluster, self.prometheus, instance=self.policy.controller_instance, interval=often)
         self._wakes = await self._stack.enter_async_context(wakes)
-        self._binding_wakes = BindingWakes(self.prometheus, often)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -117,8 +114,7 @@ class Controller:
             only = self.settings.namespaces[0] if len(self.settings.namespaces) == 1 else self.policy.watch_namespace
             watch = ChangeWatch(self.cluster, only, self.settings.label_selector)
             self._changes = await self._stack.enter_async_context(watch)
-        waits = (self._changes.wait(timeout), self._wakes.wait(timeout), self._binding_wakes.wait(timeout))
-        return await first_of(*waits)
+        return await first_of(self._changes.wait(timeout), self._wakes.wait(timeout))
 
     async def collect(self) -> Fleet:
         """Read cluster and Prometheus."""
@@ -140,7 +136,7 @@ class Controller:
             )
             bindings = group.create_task(observe_bindings(reader, self.prometheus, self.policy, listed, self._policies))
         complete = await self._wakes.complete(fleet.result())
-        self._binding_wakes.follow(listed.bindings, bindings.result())
+        self._wakes.follow(listed.bindings, bindings.result())
         return dataclasses.replace(complete, bindings=bindings.result())
 
     def decide(self, fleet: Fleet) -> TickDecision:

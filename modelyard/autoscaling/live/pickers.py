@@ -7,24 +7,26 @@ before any Prometheus knows. Source: WVA saturation reference, "Scale from zero"
 from __future__ import annotations
 
 import asyncio
+import math
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import aiohttp
-from prometheus_client.parser import text_string_to_metric_families
-
 from modelyard.cluster import PODS, SERVICES, Cluster, ClusterError, NotFound, UnknownKind
 from modelyard.metrics.client import Sample
+from modelyard.metrics.pages import Page
 from modelyard.metrics.queries import GATEWAY_QUEUE
+from modelyard.metrics.scrape import Endpoint, Scrape, Scraper
 from modelyard.metrics.signals import gateway_queue
 from modelyard.objects import Key, parse
 
 POOL_VERSIONS = ("inference.networking.k8s.io/v1", "inference.networking.x-k8s.io/v1alpha2")
 """Best first: a pool of one name in both groups is one pool."""
 TIMEOUT = 5.0
-LARGEST = 8 * 1024 * 1024
-"""Bytes of a metrics page beyond which it is not read on."""
+LOOK_AGAIN = 30.0
+"""Seconds after which the addresses of a picker's pods are looked up again."""
+TOKEN = "EPP_METRIC_READER_BEARER_TOKEN"
 
 
 class PickerError(Exception):
@@ -76,8 +78,62 @@ def pool_of(pools: Iterable[Pool], namespace: str, labels: Mapping[str, str]) ->
     )
 
 
-async def addresses(cluster: Cluster, of: Pool) -> tuple[str, ...]:
-    """Metrics URLs of the Ready pods behind a pool's picker; none when the Service selects none.
+class PickerReader:
+    """The flow-control queues at the Ready pods of one InferencePool's endpoint picker."""
+
+    def __init__(self, cluster: Cluster, scraper: Scraper, pool: Pool) -> None:
+        self._cluster = cluster
+        self._scraper = scraper
+        self._pool = pool
+        self._pages: tuple[Scrape, ...] = ()
+        self._looked_at = float("-inf")
+
+    async def read(self) -> dict[str, float] | None:
+        """Queued requests by model, summed over the picker's pods that answer; ``None`` when it has no Ready pod.
+
+        Raises ``PickerError``.
+        """
+        now = asyncio.get_running_loop().time()
+        if not self._pages or now - self._looked_at >= LOOK_AGAIN:
+            self._pages = await addresses(self._cluster, self._pool)
+            self._looked_at = now
+        if not self._pages:
+            return None
+        total: dict[str, float] = {}
+        failures: list[str] = []
+        for page in (await self._scraper.scrape(dict.fromkeys(self._pages, (GATEWAY_QUEUE,)))).values():
+            try:
+                for model, queue in queues(page).items():
+                    total[model] = total.get(model, 0.0) + queue
+            except PickerError as error:
+                failures.append(str(error))
+        if len(failures) == len(self._pages):
+            self._pages = ()
+            raise PickerError("; ".join(failures))
+        return total
+
+
+def scraper(token: str | None = None) -> Scraper:
+    """What reads the pickers' pages; ``token`` comes from the environment unless it is given."""
+    text = os.environ.get(TOKEN, "") if token is None else token
+    plain = text.removeprefix("Bearer ").removeprefix("bearer ").strip()
+    return Scraper(TIMEOUT, headers={"Authorization": f"Bearer {plain}"} if plain else {})
+
+
+def queues(page: Page | str) -> dict[str, float]:
+    """Queued requests by model on a metrics page. Raises ``PickerError``."""
+    if isinstance(page, str):
+        refused = any(f"HTTP status {status}" in page for status in (401, 403))
+        raise PickerError(f"{page}; set {TOKEN}" if refused else page)
+    if problem := page.problems.get(GATEWAY_QUEUE):
+        raise PickerError(f"{GATEWAY_QUEUE} {problem}")
+    return gateway_queue(
+        Sample(sample.labels, sample.value if math.isfinite(sample.value) else None) for sample in page.samples
+    )
+
+
+async def addresses(cluster: Cluster, of: Pool) -> tuple[Scrape, ...]:
+    """The metrics pages of the Ready pods behind a pool's picker; none when the Service selects none.
 
     Raises ``PickerError``.
     """
@@ -94,13 +150,13 @@ async def addresses(cluster: Cluster, of: Pool) -> tuple[str, ...]:
         raise PickerError(f"{where} does not exist") from error
     except ClusterError as error:
         raise PickerError(f"{where}: {error}") from error
-    urls = []
+    pages = []
     for body in pods:
-        ip = (body.get("status") or {}).get("podIP")
+        pod, ip = parse.pod(body), (body.get("status") or {}).get("podIP")
         number = _port_number(port, body)
-        if ip and number and parse.pod(body).ready:
-            urls.append(f"http://{f'[{ip}]' if ':' in ip else ip}:{number}/metrics")
-    return tuple(sorted(urls))
+        if ip and number and pod.ready:
+            pages.append(Scrape(Endpoint(pod.uid, "", pod.key.name, ip), number, "/metrics"))
+    return tuple(sorted(pages))
 
 
 def _port_number(port: Mapping[str, Any], pod: Mapping[str, Any]) -> int | None:
@@ -113,41 +169,3 @@ def _port_number(port: Mapping[str, Any], pod: Mapping[str, Any]) -> int | None:
             if one.get("name") == target:
                 return int(one["containerPort"])
     return None
-
-
-async def scrape(session: aiohttp.ClientSession, url: str, token: str = "") -> dict[str, float]:
-    """Queued requests by model at one picker pod. Raises ``PickerError``."""
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
-    try:
-        async with (
-            asyncio.timeout(TIMEOUT),
-            session.get(url, headers=headers, allow_redirects=False) as answer,
-        ):
-            if answer.status != 200:
-                hint = "; set EPP_METRIC_READER_BEARER_TOKEN" if answer.status in (401, 403) else ""
-                raise PickerError(f"{url}: HTTP status {answer.status}{hint}")
-            body = bytearray()
-            async for chunk in answer.content.iter_chunked(65536):
-                body += chunk
-                if len(body) > LARGEST:
-                    raise PickerError(f"{url}: more than {LARGEST} bytes of metrics")
-    except TimeoutError as error:
-        raise PickerError(f"{url}: no answer within {TIMEOUT:g} s") from error
-    except (aiohttp.ClientError, OSError, ValueError) as error:
-        raise PickerError(f"{url}: {error or type(error).__name__}") from error
-    return queues(body.decode(errors="replace"), url)
-
-
-def queues(page: str, url: str = "") -> dict[str, float]:
-    """Queued requests by model on a metrics page; only the lines of the one family are parsed."""
-    wanted = (f"{GATEWAY_QUEUE}{{", f"{GATEWAY_QUEUE} ")
-    lines = "".join(f"{line}\n" for line in page.splitlines() if line.startswith(wanted))
-    try:
-        samples = [
-            Sample(sample.labels, sample.value if abs(sample.value) < float("inf") else None)
-            for family in text_string_to_metric_families(lines)
-            for sample in family.samples
-        ]
-    except (ValueError, IndexError, KeyError) as error:
-        raise PickerError(f"{url}: {GATEWAY_QUEUE} cannot be read: {error}") from error
-    return gateway_queue(samples)

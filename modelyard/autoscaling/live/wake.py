@@ -1,9 +1,9 @@
 """Notice between two ticks that somebody waits for a model at zero, so that the next tick need not wait for its time.
 
-Only while the last tick saw variants at zero, each source is asked every second or so, once for all variants that
-depend on it: the endpoint pickers of their InferencePools, the gateway queue in Prometheus, and the owners' wake
-expressions. A source that fails or has nothing to say is asked less and less often. What was read is handed to the
-tick, which decides; nothing here scales anything.
+Only while the last tick saw something at zero, each source is asked every second or so, once for all that depend on
+it: the endpoint pickers of InferencePools, the gateway queue in Prometheus, and the expressions of owners. A source
+that fails or has nothing to say is asked less and less often. A tick decides; nothing here scales anything. What was
+read of variants is handed to it; about bindings it asks again.
 """
 
 from __future__ import annotations
@@ -11,35 +11,163 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-import os
-from collections.abc import Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Self
 
-import aiohttp
-
-from modelyard.autoscaling.fleet import Fleet, Variant
+from modelyard.autoscaling.bindings.view import BindingView
+from modelyard.autoscaling.fleet import Fleet
+from modelyard.autoscaling.live.bindings.objects import BindingSpec
+from modelyard.autoscaling.live.bindings.sources import Answers
 from modelyard.autoscaling.live.demands import at_zero, wake_expressions
-from modelyard.autoscaling.live.pickers import Pool, list_pools, pool_of
-from modelyard.autoscaling.live.polling import INTERVAL, Poller, Source
-from modelyard.autoscaling.live.wake_sources import ExpressionReader, GatewayReader, PickerReader
+from modelyard.autoscaling.live.pickers import PickerError, PickerReader, Pool, list_pools, pool_of, scraper
 from modelyard.autoscaling.select import INSTANCE_LABEL
 from modelyard.cluster import Cluster, ClusterError
 from modelyard.metrics.client import Prometheus, PrometheusError
-from modelyard.metrics.wake import LIMIT
+from modelyard.metrics.queries import GATEWAY_QUEUE, FleetQueries
+from modelyard.metrics.signals import gateway_queue
+from modelyard.metrics.wake import LIMIT, read_expressions
 from modelyard.objects import Key, Workload
 
 log = logging.getLogger(__name__)
 
+INTERVAL = 1.0
+SLOWEST = 30.0
+"""Seconds between two questions to a source that keeps failing or has nothing to say."""
+CONCURRENCY = 8
 LOOK_AGAIN = 30.0
 """Seconds after which InferencePools are looked up again."""
 FRESH = 5.0
 """Seconds after which a reading is not handed to a tick any more."""
-TOKEN = "EPP_METRIC_READER_BEARER_TOKEN"
+
+Answer = float | Mapping[str, float]
+"""Requests that wait: a number for all who asked, or by model."""
+Read = Callable[[], Awaitable[Answer | None]]
+"""Ask a source; ``None`` when it knows of nothing. Raises ``PickerError`` or ``PrometheusError``."""
 
 
-class WakeWatch(Poller):
-    """``async with WakeWatch(cluster, prometheus) as wakes``; then ``complete`` in every tick and ``wait`` between.
+async def ask_gateway(prometheus: Prometheus) -> Answer | None:
+    """The gateway queue as Prometheus knows it. It tells no namespaces apart."""
+    samples = await prometheus.query(FleetQueries.build(60).gateway_queue, GATEWAY_QUEUE)
+    return gateway_queue(samples) if samples else None
+
+
+async def ask_expression(prometheus: Prometheus, text: str, owner: Key) -> Answer:
+    """A variant's wake expression: the sum of what it gives. While it gives nothing, nothing is known of anybody."""
+    found, problems = await read_expressions(prometheus, {owner: text})
+    if problems:
+        raise PrometheusError(problems[0])
+    return found.get(owner, {})
+
+
+async def ask_number(prometheus: Prometheus, query: str) -> Answer:
+    """An expression of a binding, which has to give one number."""
+    answers = Answers(prometheus)
+    await answers.ask([query])
+    found = answers.of(query)
+    if isinstance(found, str):
+        raise PrometheusError(found)
+    return found
+
+
+@dataclass
+class Source:
+    """One thing to ask, for all the objects that depend on it, given with the model of each."""
+
+    read: Read
+    models: Mapping[Key, str] = field(default_factory=dict)
+    delay: float = 0.0
+    next_at: float = 0.0
+    said_at: float = float("-inf")
+    answer: Answer | None = None
+    error: str | None = None
+    told: set[Key] = field(default_factory=set)
+    """Objects whose demand a tick knows of already; it may have its reasons, and is not woken for it again."""
+
+    @property
+    def said(self) -> Mapping[Key, float]:
+        """Pending demand by object."""
+        answer = self.answer
+        if not isinstance(answer, Mapping):
+            return {} if answer is None else dict.fromkeys(self.models, answer)
+        return {key: answer.get(model, 0.0) for key, model in self.models.items()}
+
+
+class Poller:
+    """The sources by the kind of object that they are asked for and by name, and when to ask them."""
+
+    def __init__(self, interval: float) -> None:
+        self._interval = interval
+        self._sources: dict[tuple[str, str], Source] = {}
+        self._gate = asyncio.Semaphore(CONCURRENCY)
+        self._demand = asyncio.Event()
+
+    def follow(self, kind: str, wanted: Mapping[str, tuple[Read, Mapping[Key, str]]]) -> dict[str, Source]:
+        """Ask these sources for this kind from now on, and no others; what is known of those there were is kept."""
+        known = self._sources
+        self._sources = {place: source for place, source in known.items() if place[0] != kind}
+        for name, (read, models) in wanted.items():
+            source = known.get((kind, name)) or Source(read)
+            source.models = models
+            source.told &= models.keys()
+            self._sources[kind, name] = source
+        return {name: self._sources[kind, name] for name in wanted}
+
+    async def wait(self, timeout: float) -> bool:
+        """Wait up to ``timeout`` seconds for demand that no tick was woken for yet; whether there is some."""
+        self._demand.clear()
+        tasks = [asyncio.create_task(self._follow(name, source)) for (_, name), source in self._sources.items()]
+        try:
+            async with asyncio.timeout(timeout):
+                await self._demand.wait()
+        except TimeoutError:
+            return False
+        finally:
+            for task in tasks:
+                task.cancel()
+            for ended in await asyncio.gather(*tasks, return_exceptions=True):
+                if isinstance(ended, Exception):
+                    log.error("a source of waiting requests broke down", exc_info=ended)
+        return True
+
+    async def _follow(self, name: str, source: Source) -> None:
+        while True:
+            await asyncio.sleep(max(0.0, source.next_at - asyncio.get_running_loop().time()))
+            await self.ask(name, source)
+            asleep = {key for key, pending in source.said.items() if pending > 0}
+            if source.error is None:
+                source.told &= asleep
+            if asleep - source.told:
+                source.told |= asleep
+                self._demand.set()
+
+    async def ask(self, name: str, source: Source) -> None:
+        """Ask once. What fails is remembered, and told when it is new."""
+        clock = asyncio.get_running_loop().time
+        error = None
+        async with self._gate:
+            try:
+                source.answer = await source.read()
+            except (PickerError, PrometheusError) as failure:
+                source.answer, error = None, str(failure)
+            except asyncio.CancelledError:
+                source.next_at = clock() + self._interval  # it was slow; a tick must not wait for it all over again
+                raise
+        if source.answer is None:
+            source.delay = min(max(2 * source.delay, self._interval), max(SLOWEST, self._interval))
+        else:
+            source.delay = self._interval
+        if error is not None and error != source.error:
+            log.warning("%s cannot be asked for waiting requests: %s", name, error)
+        source.error = error
+        source.said_at = clock()
+        source.next_at = source.said_at + source.delay
+
+
+class WakeWatch:
+    """``async with WakeWatch(cluster, prometheus) as wakes``; then ``complete`` and ``follow`` in every tick, and
+    ``wait`` between.
 
     ``instance`` selects variants as ``FleetSettings.controller_instance`` does; ``interval`` is in seconds; ``token``
     authenticates at the pickers (default: the environment variable ``EPP_METRIC_READER_BEARER_TOKEN``).
@@ -54,28 +182,25 @@ class WakeWatch(Poller):
         interval: float = INTERVAL,
         token: str | None = None,
     ) -> None:
-        super().__init__(interval)
         self._cluster = cluster
         self._prometheus = prometheus
         self._instance = instance or None
-        text = os.environ.get(TOKEN, "") if token is None else token
-        self._token = text.removeprefix("Bearer ").removeprefix("bearer ").strip()
-        self._session: aiohttp.ClientSession
-        self._models: dict[Key, str] = {}
+        self._scraper = scraper(token)
+        self._poller = Poller(interval)
         self._pools: tuple[Pool, ...] = ()
         self._pools_at = float("-inf")
         self._pools_in: set[str] = set()
         self._pools_error: str | None = None
-        self._gateway: GatewayReader | None = None
-        if isinstance(prometheus, Prometheus):
-            self._gateway = GatewayReader(prometheus)
 
     async def __aenter__(self) -> Self:
-        self._session = aiohttp.ClientSession(trust_env=False)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._session.close()
+        await self._scraper.close()
+
+    async def wait(self, timeout: float) -> bool:
+        """Wait up to ``timeout`` seconds for demand that no tick was woken for yet; whether there is some."""
+        return await self._poller.wait(timeout)
 
     async def complete(self, fleet: Fleet) -> Fleet:
         """The fleet with what the sources said since the last tick in its signals; from now on watch what it shows.
@@ -86,38 +211,59 @@ class WakeWatch(Poller):
         sleeping = at_zero(fleet.variants, fleet.workloads)
         variants = [v for v in fleet.variants if v.key in sleeping and v.labels.get(INSTANCE_LABEL) == self._instance]
         now = asyncio.get_running_loop().time()
-        problems = await self._arrange(variants, sleeping)
-        late = {n: s for n, s in self._sources.items() if isinstance(s.reader, PickerReader) and s.next_at <= now}
-        await asyncio.gather(*(self._ask(*one) for one in late.items()))
-        return self._merge(fleet, problems, now)
+        models = {v.key: v.model_id for v in variants if v.model_id}
+        pickers = await self._pickers(models, sleeping)
+        others: dict[str, tuple[Read, Mapping[Key, str]]] = {}
+        if models and isinstance(prometheus := self._prometheus, Prometheus):
+            others[GATEWAY_QUEUE] = (partial(ask_gateway, prometheus), models)
+            owners = _by_text(wake_expressions(variants, models).items())
+            for text, keys in owners.items():
+                read = partial(ask_expression, prometheus, text, keys[0])
+                others[f"wake expression {text}"] = (read, {key: models[key] for key in keys})
+        sources = self._poller.follow("VariantAutoscaling", {**pickers, **others})
+        late = [(name, sources[name]) for name in pickers if sources[name].next_at <= now]
+        await asyncio.gather(*(self._poller.ask(*one) for one in late))
+        problems = [f"{name}: {sources[name].error}" for name in pickers if sources[name].error]
+        if models and self._pools_error is not None:
+            problems.insert(0, f"{self._pools_error}; demand is seen in Prometheus only")
+        return _merged(fleet, models, sources, problems, now)
 
-    # Sources
+    def follow(self, bindings: Iterable[BindingSpec], views: Sequence[BindingView]) -> None:
+        """From now on watch those of these bindings that are at zero; what this look saw is known to its tick."""
+        specs = {spec.view.key: spec for spec in bindings}
+        wanted: dict[str, tuple[Read, Mapping[Key, str]]] = {}
+        if isinstance(prometheus := self._prometheus, Prometheus):
+            asked = [
+                (view.key, query)
+                for view in views
+                if _asleep(view) and view.key in specs
+                for query in _questions(specs[view.key], view)
+            ]
+            for query, keys in _by_text(asked).items():
+                wanted[query] = (partial(ask_number, prometheus, query), dict.fromkeys(keys, ""))
+        seen = {view.key for view in views if any(_wanted(target.demand, target.external) for target in view.targets)}
+        for source in self._poller.follow("AutoscalingPolicyBinding", wanted).values():
+            source.told |= seen & source.models.keys()
 
-    async def _arrange(self, variants: list[Variant], sleeping: Mapping[Key, Workload]) -> list[str]:
-        """Make ``_sources`` those that these variants need; keep what is known of the ones there were."""
-        self._models = {v.key: v.model_id for v in variants if v.model_id}
-        known, self._sources = self._sources, {}
-        if not self._models:
-            return []
-        await self._look_up({key.namespace for key in self._models})
-        served: dict[Key, tuple[Pool, set[Key]]] = {}
-        for key in self._models:
+    async def _pickers(
+        self, models: Mapping[Key, str], sleeping: Mapping[Key, Workload]
+    ) -> dict[str, tuple[Read, Mapping[Key, str]]]:
+        """The endpoint pickers before the pools of these variants."""
+        if not models:
+            return {}
+        await self._look_up({key.namespace for key in models})
+        served: dict[Key, tuple[Pool, dict[Key, str]]] = {}
+        for key, model in models.items():
             found = pool_of(self._pools, key.namespace, sleeping[key].template_labels)
             if found is not None:
-                served.setdefault(found.key, (found, set()))[1].add(key)
-        for pool, keys in served.values():
-            name = f"InferencePool {pool.key} (endpoint picker {pool.picker})"
-            self._want(known, name, partial(PickerReader, self._cluster, self._session, pool, self._token), keys)
-        if self._gateway is not None and isinstance(self._prometheus, Prometheus):
-            gateway = self._gateway
-            self._want(known, "gateway queue", lambda: gateway, set(self._models))
-            owners: dict[str, set[Key]] = {}
-            for key, text in wake_expressions(variants, self._models).items():
-                owners.setdefault(text, set()).add(key)
-            for text, keys in sorted(owners.items())[:LIMIT]:
-                reader = partial(ExpressionReader, self._prometheus, text)
-                self._want(known, f"wake expression {text}", reader, keys)
-        return [] if self._pools_error is None else [f"{self._pools_error}; demand is seen in Prometheus only"]
+                served.setdefault(found.key, (found, {}))[1][key] = model
+        return {
+            f"InferencePool {pool.key} (endpoint picker {pool.picker})": (
+                PickerReader(self._cluster, self._scraper, pool).read,
+                mine,
+            )
+            for pool, mine in served.values()
+        }
 
     async def _look_up(self, namespaces: set[str]) -> None:
         now = asyncio.get_running_loop().time()
@@ -129,36 +275,59 @@ class WakeWatch(Poller):
         except ClusterError as error:
             self._pools_error = f"InferencePools: {error}"
 
-    def _about(self, source: Source) -> Mapping[Key, str]:
-        return {key: self._models[key] for key in source.keys}
 
-    # Handing over
+def _merged(
+    fleet: Fleet, models: Mapping[Key, str], sources: Mapping[str, Source], problems: Sequence[str], now: float
+) -> Fleet:
+    """Readings that were fresh at ``now`` into the signals: the larger of what Prometheus and the source say."""
+    signals = fleet.signals
+    wake, queue = dict(signals.wake), dict(signals.gateway_queue)
+    for name, source in sources.items():
+        if now - source.said_at > source.delay + FRESH:
+            continue
+        if name == GATEWAY_QUEUE:
+            answer = source.answer if isinstance(source.answer, Mapping) else {}
+            for model in set(models.values()) & answer.keys():
+                queue[model] = max(answer[model], queue.get(model, 0.0))
+        else:
+            for key, pending in source.said.items():
+                wake[key] = max(pending, wake.get(key, pending))
+    known = {key for key, model in models.items() if wake.get(key, 0) > 0 or queue.get(model, 0) > 0}
+    for source in sources.values():
+        source.told |= known & source.models.keys()  # the tick has it now
+    if wake == signals.wake and queue == signals.gateway_queue and not problems:
+        return fleet
+    errors = (*signals.partial_errors, *problems)
+    return dataclasses.replace(
+        fleet, signals=dataclasses.replace(signals, wake=wake, gateway_queue=queue, partial_errors=errors)
+    )
 
-    def _merge(self, fleet: Fleet, problems: list[str], now: float) -> Fleet:
-        """Readings that were fresh at ``now`` into the signals: the larger of what Prometheus and the source say."""
-        signals = fleet.signals
-        wake = dict(signals.wake)
-        queue = dict(signals.gateway_queue)
-        for name, source in self._sources.items():
-            if source.error and isinstance(source.reader, PickerReader):
-                problems = [*problems, f"{name}: {source.error}"]
-            if now - source.said_at > source.delay + FRESH:
-                continue
-            if isinstance(source.reader, GatewayReader):
-                for model in set(self._models.values()) & source.reader.queue.keys():
-                    queue[model] = max(source.reader.queue[model], queue.get(model, 0.0))
-            else:
-                for key in source.said.keys() & source.keys:
-                    wake[key] = max(source.said[key], wake.get(key, source.said[key]))
-        known = {key for key, model in self._models.items() if wake.get(key, 0) > 0 or queue.get(model, 0) > 0}
-        for source in self._sources.values():
-            source.told |= known & source.keys  # the tick has it now
-        if wake == signals.wake and queue == signals.gateway_queue and not problems:
-            return fleet
-        merged = dataclasses.replace(
-            signals, wake=wake, gateway_queue=queue, partial_errors=(*signals.partial_errors, *problems)
-        )
-        return dataclasses.replace(fleet, signals=merged)
+
+def _by_text(asked: Iterable[tuple[Key, str]]) -> dict[str, list[Key]]:
+    """Who asks each of these; the texts beyond the limit are asked in ticks only."""
+    owners: dict[str, list[Key]] = {}
+    for key, text in asked:
+        owners.setdefault(text, []).append(key)
+    return dict(sorted(owners.items())[:LIMIT])
+
+
+def _asleep(view: BindingView) -> bool:
+    """Whether the binding is at zero altogether, and would be decided on."""
+    usable = view.problem is None and view.policy is not None and not view.deleting
+    replicas = [target.current for target in view.targets if target.current is not None]
+    return usable and bool(replicas) and not any(replicas)
+
+
+def _questions(spec: BindingSpec, view: BindingView) -> Iterable[str]:
+    if spec.wake_query:
+        yield spec.wake_query
+    assert view.policy is not None
+    for queries in spec.sources.values():
+        yield from (query for metric, query in queries.items() if metric in view.policy.targets)
+
+
+def _wanted(demand: float | None, external: Mapping[str, float]) -> bool:
+    return (demand or 0.0) > 0 or any(value > 0 for value in external.values())
 
 
 async def first_of(*waits: Coroutine[Any, Any, bool]) -> bool:

@@ -10,8 +10,9 @@ from fleet_fixture import quick, run_tick
 from policy_world import PolicyWorld
 from prometheus_server import PrometheusServer
 
-from modelyard.autoscaling.live.bindings.wake import BindingWakes
 from modelyard.autoscaling.live.controller import Controller
+from modelyard.autoscaling.live.wake import WakeWatch
+from modelyard.cluster import Cluster
 from modelyard.local.stack import LocalStack
 from modelyard.metrics.client import PrometheusError
 
@@ -79,7 +80,7 @@ async def test_an_expression_that_fails_wakes_nobody_and_the_others_are_heard(
     assert (await mine.replicas("chat"), await mine.replicas("broken")) == (1, 0)
 
 
-async def test_without_prometheus_there_is_nobody_to_ask() -> None:
-    wakes = BindingWakes(PrometheusError("none"))
-    wakes.follow((), ())
-    assert not await wakes.wait(0.01)
+async def test_without_prometheus_there_is_nobody_to_ask(control_plane_cluster: Cluster) -> None:
+    async with WakeWatch(control_plane_cluster, PrometheusError("none")) as wakes:
+        wakes.follow((), ())
+        assert not await wakes.wait(0.01)

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from modelyard.autoscaling.live.pickers import PickerError, Pool, pool, pool_of, queues
+from modelyard.metrics.pages import Page, parse
+from modelyard.metrics.queries import GATEWAY_QUEUE
 from modelyard.objects import Key
 
 
@@ -53,6 +55,10 @@ def test_a_pool_serves_pods_of_its_own_namespace_with_all_its_labels(
     assert (found.key.name if found else None) == name
 
 
+def page_of(text: str) -> Page:
+    return parse(text.encode(), (GATEWAY_QUEUE,))
+
+
 def test_the_queue_counts_for_the_target_model_else_for_the_model_asked_for() -> None:
     page = """
 # HELP other something
@@ -67,10 +73,12 @@ inference_extension_flow_control_queue_size{model_name="odd \\"one\\""} 4
 inference_extension_flow_control_queue_size{model_name="nan"} NaN
 inference_extension_flow_control_queue_size_bytes{model_name="bytes"} 1e9
 """
-    assert queues(page) == {"org/llama": 5, "mistral": 2, 'odd "one"': 4}
+    assert queues(page_of(page)) == {"org/llama": 5, "mistral": 2, 'odd "one"': 4}
 
 
 def test_a_page_without_the_queue_says_nothing_and_a_damaged_line_is_named() -> None:
-    assert queues("up 1\n") == {}
-    with pytest.raises(PickerError, match=r"http://x.*flow_control_queue_size"):
-        queues('inference_extension_flow_control_queue_size{model_name="a"} many\n', "http://x")
+    assert queues(page_of("up 1\n")) == {}
+    with pytest.raises(PickerError, match=r"flow_control_queue_size the line .* many.*is not in the exposition format"):
+        queues(page_of('inference_extension_flow_control_queue_size{model_name="a"} many\n'))
+    with pytest.raises(PickerError, match="HTTP status 403; set EPP_METRIC_READER_BEARER_TOKEN"):
+        queues("GET http://x: HTTP status 403")
