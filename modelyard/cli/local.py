@@ -15,8 +15,7 @@ from pydantic import ValidationError
 from rich.console import Console
 from rich.table import Table
 
-from modelyard.local.binaries.locate import SERVERS, locate
-from modelyard.local.binaries.obtain import ensure
+from modelyard.local.binaries.obtain import SERVERS, ensure, locate
 from modelyard.local.errors import LocalClusterError
 from modelyard.local.overview import Overview, collect
 from modelyard.local.processes import python_path_environment

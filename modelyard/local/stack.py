@@ -26,11 +26,10 @@ from modelyard.local import state as states
 from modelyard.local.binaries.obtain import ensure
 from modelyard.local.errors import LocalClusterError
 from modelyard.local.files import tail, write_atomically
-from modelyard.local.leftovers import stop_leftovers
 from modelyard.local.paths import InstancePaths, instance_dir
 from modelyard.local.processes import ProcessIdentity, python_path_environment
 from modelyard.local.settings import Component, StackSettings
-from modelyard.local.state import Phase, StackState
+from modelyard.local.state import Phase, StackState, stop_leftovers
 
 Progress = Callable[[str], None]
 """Called with one line of text whenever there is something to tell a waiting person."""

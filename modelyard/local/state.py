@@ -9,11 +9,16 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from modelyard.local import processes
+from modelyard.local.agent.records import RecordStore
 from modelyard.local.files import write_atomically
+from modelyard.local.paths import InstancePaths
 from modelyard.local.processes import ProcessIdentity
 from modelyard.local.settings import Component
 
 _EVENTS = 50
+_COMPONENT_GRACE = 10.0
+_CONTAINER_GRACE = 3.0
 
 
 def now() -> datetime:
@@ -117,3 +122,23 @@ def load(path: Path) -> StackState | None:
         return StackState.model_validate_json(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, ValidationError):
         return None
+
+
+def stop_leftovers(previous: StackState | None, paths: InstancePaths) -> int:
+    """Stop recorded processes that still run; returns how many there were.
+
+    Args:
+        previous: state a dead supervisor left behind; its components are stopped before the containers, in the
+            reverse of their starting order, so that no agent starts containers again.
+        paths: the instance's files; the containers are those of the agent's records.
+    """
+    count = 0
+    for identity in previous.processes() if previous is not None else []:
+        if identity.alive():
+            processes.stop([identity], _COMPONENT_GRACE)
+            count += 1
+    containers = [
+        identity for record in RecordStore(paths.agent).all() for identity in record.processes() if identity.alive()
+    ]
+    processes.stop(containers, _CONTAINER_GRACE)
+    return count + len(containers)

@@ -24,12 +24,11 @@ from modelyard.local.components.health import NotReady
 from modelyard.local.components.spec import ClusterContext, ComponentSpec
 from modelyard.local.errors import LocalClusterError
 from modelyard.local.files import tail
-from modelyard.local.leftovers import stop_leftovers
 from modelyard.local.paths import InstancePaths
 from modelyard.local.processes import ProcessIdentity
 from modelyard.local.settings import Component, StackSettings
 from modelyard.local.slots import Slot, claim
-from modelyard.local.state import ComponentPhase, ComponentState, LastExit, Phase, StackState
+from modelyard.local.state import ComponentPhase, ComponentState, LastExit, Phase, StackState, stop_leftovers
 
 _FIRST_BACK_OFF = 0.5
 _LAST_BACK_OFF = 30.0

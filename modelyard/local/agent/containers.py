@@ -22,7 +22,6 @@ import aiohttp
 from modelyard.cluster import Object
 from modelyard.local import processes
 from modelyard.local.agent import probes
-from modelyard.local.agent.backoff import FORGOTTEN_AFTER, restart_delay
 from modelyard.local.agent.launch import CannotRun, Launch
 from modelyard.local.agent.records import ContainerRecord, Termination
 from modelyard.local.processes import ProcessIdentity
@@ -30,6 +29,10 @@ from modelyard.local.state import now
 
 logger = logging.getLogger(__name__)
 
+FIRST = 10.0
+LONGEST = 300.0
+FORGOTTEN_AFTER = 600.0
+"""Seconds a run must last for the ends before it to be forgotten (twice the longest delay, as the kubelet has it)."""
 _UNKNOWN = "ContainerStatusUnknown"
 _CONFIG_RETRY = 10.0
 
@@ -294,3 +297,14 @@ class Container:
             await probes.probe_once(hook, self._target(), self._place.session, grace)
         except probes.ProbeFailure as error:
             self._place.event("Warning", "FailedPreStopHook", str(error))
+
+
+def restart_delay(failures: int, scale: float = 1.0) -> float:
+    """Seconds to wait after the `failures`-th end in a row: 0, then 10, 20, 40, ... up to 300, times `scale`.
+
+    The first restart comes at once, as on a cluster.
+    """
+    if failures <= 1:
+        return 0.0
+    # Beyond this power every delay is the longest one.
+    return min(LONGEST, FIRST * float(2 ** min(failures - 2, 10))) * scale

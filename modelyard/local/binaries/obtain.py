@@ -8,14 +8,16 @@ else from Debian (Kubernetes 1.20, compiled once, about four minutes on two core
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from modelyard.local import paths
 from modelyard.local.binaries import debian, releases, store
-from modelyard.local.binaries.locate import locate
 from modelyard.local.errors import BinaryNotFound
 
+SERVERS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "prometheus")
+"""Every program that Modelyard knows how to obtain."""
 _CHOICES = ("auto", "release", "debian", "none")
 
 
@@ -76,3 +78,21 @@ def _obtain(missing: list[str], progress: Callable[[str], None]) -> None:
         + ("; ".join(tried) or "MODELYARD_BINARIES=none")
         + "). Put the programs into a folder and set KUBEBUILDER_ASSETS to it"
     )
+
+
+def locate(name: str) -> Path | None:
+    """Where a program is: in `KUBEBUILDER_ASSETS`, on PATH, or in our cache; None when it is nowhere."""
+    assets = os.environ.get("KUBEBUILDER_ASSETS")
+    if assets:
+        candidate = Path(assets).expanduser() / name
+        if _executable(candidate):
+            return candidate.absolute()
+    found = shutil.which(name)
+    if found is not None:
+        return Path(found).absolute()
+    cached = paths.binaries_dir() / name
+    return cached if _executable(cached) else None
+
+
+def _executable(path: Path) -> bool:
+    return path.is_file() and os.access(path, os.X_OK)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from modelyard.objects import Key
 from modelyard.replay.fleet import SimulatedFleet
@@ -48,3 +48,17 @@ class Fixed:
     def tick(self, now: float, fleet: SimulatedFleet, metrics: Metrics) -> Mapping[Key, int]:
         """Nothing, ever."""
         return {}
+
+
+def merge_patch(target: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
+    """RFC 7386: mappings are merged, ``None`` takes away, everything else replaces. Neither argument is changed."""
+    merged = dict(target)
+    for name, value in patch.items():
+        if value is None:
+            merged.pop(name, None)
+        elif isinstance(value, Mapping):
+            under = merged.get(name)
+            merged[name] = merge_patch(under if isinstance(under, Mapping) else {}, value)
+        else:
+            merged[name] = value
+    return merged

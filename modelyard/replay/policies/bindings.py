@@ -33,7 +33,7 @@ from modelyard.objects import Key, Pod, Workload, WorkloadId
 from modelyard.replay.exposition import KNOWN, is_known, page
 from modelyard.replay.fleet import SimulatedFleet
 from modelyard.replay.pods import SimulatedPod
-from modelyard.replay.policies.stored import merge_patch
+from modelyard.replay.policies.base import merge_patch
 
 NO_PROMQL: Final = "PromQL is not evaluated in a replay"
 ADDRESS: Final = "127.0.0.1"

@@ -28,9 +28,9 @@ from modelyard.objects import Key, OwnerRef, Pod, Workload, WorkloadId
 from modelyard.replay.fleet import SimulatedFleet
 from modelyard.replay.metrics import Metrics
 from modelyard.replay.pods import SimulatedPod
+from modelyard.replay.policies.base import merge_patch
 from modelyard.replay.policies.bindings import Bindings
 from modelyard.replay.policies.horizontal import Behaviour, Horizontal
-from modelyard.replay.policies.stored import merge_patch
 from modelyard.replay.signals import SignalReader
 from modelyard.replay.variants import VariantSpec
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modelyard.local.agent.addresses import Addresses
-from modelyard.local.agent.backoff import restart_delay
+from modelyard.local.agent.containers import restart_delay
 from modelyard.local.agent.launch import CannotRun, expand, plan, repository
 from modelyard.local.agent.probes import ProbeFailure, ProbeTarget, ProbeTiming, watch
 from modelyard.local.errors import LocalClusterError

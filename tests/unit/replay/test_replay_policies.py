@@ -18,11 +18,10 @@ from modelyard.autoscaling.offline.fleet import fleet_from_files
 from modelyard.autoscaling.offline.manifests import Manifest, read_manifests
 from modelyard.autoscaling.offline.snapshot import Snapshot
 from modelyard.autoscaling.settings import Compatibility, FleetSettings, Mode
-from modelyard.replay.policies.base import Fixed
+from modelyard.replay.policies.base import Fixed, merge_patch
 from modelyard.replay.policies.horizontal import Behaviour, Horizontal, HPAPolicy, KEDAPolicy
 from modelyard.replay.policies.modelyard import ORIGIN, ModelyardPolicy
 from modelyard.replay.policies.parse import PolicyInputError, factory, split
-from modelyard.replay.policies.stored import merge_patch
 from modelyard.replay.settings import SimulationSettings
 from modelyard.replay.simulate import simulate
 from modelyard.replay.variants import VariantInputError, VariantSpec, variants_of
