@@ -5,13 +5,14 @@ Nothing heavy is imported before a subcommand runs, so that ``modelyard version`
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Iterator
 
 import typer
 
 from modelyard import __version__
-from modelyard.cli import autoscale, crds, demo, exporter, plan
+from modelyard.cli import crds, exporter, plan
 from modelyard.cli.lazy import LateCommand
 
 app = typer.Typer(
@@ -26,13 +27,32 @@ def _late(name: str, text: str) -> None:
     app.command(name, cls=LateCommand.of(f"modelyard.cli.{name}"), help=text)(lambda: None)
 
 
+def _passed_on(name: str, module: tuple[str, ...], text: str) -> None:
+    """A process of its own: what the layers above do uses Prefect, which is not imported here."""
+
+    def run(context: typer.Context) -> None:
+        command = [sys.executable, "-m", *module, *context.args]
+        raise typer.Exit(subprocess.run(command, check=False).returncode)
+
+    anything = {"allow_extra_args": True, "ignore_unknown_options": True}
+    app.command(name, context_settings=anything, add_help_option=False, help=text)(run)
+
+
 _late("local", "A small but real cluster on this machine, without containers and without root.")
 app.command("plan")(plan.plan)
 _late("replay", "Replay recorded traffic against a simulated fleet, policy by policy. No cluster is contacted.")
-app.command("autoscale", context_settings=autoscale.CONTEXT, add_help_option=False)(autoscale.autoscale)
+_passed_on(
+    "autoscale",
+    ("flows.foreground", "autoscale"),
+    "Run the autoscaling flow here, in the foreground; every option is passed on to it.",
+)
 app.command("exporter")(exporter.exporter)
 app.command("crds")(crds.crds)
-app.command("demo", context_settings=demo.CONTEXT, add_help_option=False)(demo.demo)
+_passed_on(
+    "demo",
+    ("deployments.demo.run",),
+    "One model, two accelerators, real traffic, scaled by the deployed flow; about five minutes.",
+)
 
 
 @app.command()

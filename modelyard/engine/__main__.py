@@ -1,7 +1,154 @@
-"""``python -m modelyard.engine``: run one simulated engine as a process."""
+"""The command line of one simulated engine process (``python -m modelyard.engine``).
 
+Kept light (argparse, few imports): a demo starts dozens of these processes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import dataclasses
+import gc
+import signal
 import sys
+from collections.abc import Awaitable, Sequence
 
-from modelyard.engine.cli import main
+from aiohttp import web
 
-sys.exit(main())
+from modelyard.engine.config import PROFILES, EngineConfig
+from modelyard.engine.server import EngineServer, ServerSettings
+from modelyard.metrics.vocabulary import ENGINES
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser; engine options default to those of ``--profile``."""
+    parser = argparse.ArgumentParser(
+        prog="python -m modelyard.engine",
+        description="A simulated LLM inference engine: OpenAI API and vLLM (or SGLang) metrics, without a GPU.",
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
+    parser.add_argument("--port", type=int, default=8000, help="port to listen on; 0 picks one (default: %(default)s)")
+    parser.add_argument("--model", required=True, help="model name or path")
+    parser.add_argument(
+        "--served-model-name", nargs="+", metavar="NAME", help="names to serve it by (default: --model)"
+    )
+    parser.add_argument("--metrics", choices=tuple(ENGINES), default="vllm", help="whose metric names to expose")
+    parser.add_argument("--time-compression", type=float, default=1.0, help="virtual seconds per second of wall time")
+    parser.add_argument("--startup-delay", type=float, default=0.0, help="virtual seconds until the model is loaded")
+    parser.add_argument("--mean-output-tokens", type=float, default=200.0, help="mean length of answers of free length")
+    parser.add_argument("--failure-rate", type=float, default=0.0, help="share of requests to answer with 500")
+    parser.add_argument(
+        "--flush-interval", type=float, help="least ms between chunks of a stream (default: 4; compressed: 20)"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="seed of everything random")
+    engine = parser.add_argument_group("hardware and scheduler", "Each option overrides the profile's value.")
+    engine.add_argument("--profile", choices=sorted(PROFILES), default="h100", help="an 8B model on one card")
+    engine.add_argument("--alpha", type=float, help="decode: ms per step")
+    engine.add_argument("--beta", type=float, help="decode: ms per step and sequence")
+    engine.add_argument("--gamma", type=float, help="prefill: ms per request")
+    engine.add_argument("--delta", type=float, help="prefill: ms per prompt token")
+    engine.add_argument("--max-num-seqs", type=int, help="most sequences in the batch")
+    engine.add_argument("--max-num-batched-tokens", type=int, help="most tokens in one step")
+    engine.add_argument("--max-model-len", type=int, help="most tokens of prompt and output together")
+    engine.add_argument("--kv-cache-tokens", type=int, help="capacity of the KV cache")
+    engine.add_argument("--block-size", type=int, help="tokens per KV cache block")
+    engine.add_argument("--max-waiting", type=int, help="longest queue; beyond it requests get 429 (default: no limit)")
+    engine.add_argument("--prefix-hit-ratio", type=float, help="share of each prompt found in the prefix cache")
+    engine.add_argument("--jitter", type=float, help="relative standard deviation of step times")
+    return parser
+
+
+def engine_config(options: argparse.Namespace) -> EngineConfig:
+    """The profile's configuration with the given options in place. Raises ``ValueError``."""
+    profile = PROFILES[options.profile]
+    names = [field.name for field in dataclasses.fields(EngineConfig)]
+    given = {name: value for name in names if (value := getattr(options, name)) is not None}
+    if "max_model_len" not in given and profile.max_model_len is not None:
+        # The profile's limit must not get in the way of a smaller cache.
+        smaller = dataclasses.replace(profile, **given, max_model_len=None)
+        given["max_model_len"] = min(profile.max_model_len, smaller.kv_capacity)
+    return dataclasses.replace(profile, **given)
+
+
+def server_settings(options: argparse.Namespace) -> ServerSettings:
+    """How to serve it. Raises ``ValueError``."""
+    return ServerSettings(
+        models=tuple(options.served_model_name or (options.model,)),
+        time_compression=options.time_compression,
+        startup_delay=options.startup_delay,
+        mean_output_tokens=options.mean_output_tokens,
+        failure_rate=options.failure_rate,
+        flush_interval=None if options.flush_interval is None else options.flush_interval / 1000,
+        metrics=options.metrics,
+        seed=options.seed,
+    )
+
+
+async def serve(config: EngineConfig, settings: ServerSettings, host: str, port: int) -> None:
+    """Serve until SIGTERM or SIGINT, then drain; a second signal ends at once."""
+    stops = _stop_signals()
+    server = EngineServer(config, settings)
+    runner = web.AppRunner(server.app, access_log=None, handler_cancellation=True, shutdown_timeout=1)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, host, port, backlog=1024).start()
+        address = runner.addresses[0]
+        print(f"serving {settings.models[0]} on http://{address[0]}:{address[1]}", flush=True)
+        # What exists by now lives as long as the process: keep the collector from walking over it.
+        gc.collect()
+        gc.freeze()
+        await _until_told_to_stop(server, stops)
+    finally:
+        await runner.cleanup()
+
+
+def _stop_signals() -> tuple[asyncio.Event, asyncio.Event]:
+    """Events for the first and the second SIGTERM or SIGINT."""
+    loop = asyncio.get_running_loop()
+    first, second = asyncio.Event(), asyncio.Event()
+
+    def received() -> None:
+        (second if first.is_set() else first).set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, received)
+    return first, second
+
+
+async def _until_told_to_stop(server: EngineServer, stops: tuple[asyncio.Event, asyncio.Event]) -> None:
+    first, second = stops
+    failure = asyncio.create_task(server.driver_failure())
+    try:
+        await _any_of(first.wait(), failure)
+        drain = asyncio.create_task(server.drain())
+        await _any_of(second.wait(), drain, failure)
+        drain.cancel()
+    finally:
+        failure.cancel()
+
+
+async def _any_of(*waits: Awaitable[object]) -> None:
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in done:
+        task.result()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run; returns the exit status."""
+    parser = build_parser()
+    options = parser.parse_args(arguments)
+    try:
+        config, settings = engine_config(options), server_settings(options)
+    except ValueError as error:
+        parser.error(str(error))
+    try:
+        asyncio.run(serve(config, settings, options.host, options.port))
+    except OSError as error:
+        print(f"cannot listen on {options.host}:{options.port}: {error.strerror or error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -24,7 +24,7 @@ from modelyard.traffic.trace import Trace
 _ATTEMPTS: Final = 2
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RequestResult:
     """One request as its client saw it. Times and durations are virtual seconds, ``at`` from the replay's start.
 
@@ -36,7 +36,7 @@ class RequestResult:
 
     index: int
     at: float
-    ending: Ending
+    ending: Ending = Ending.UNFINISHED
     pod: str = ""
     variant: str = ""
     attempts: int = 0
@@ -142,97 +142,53 @@ class Replay:
     async def _serve(self, session: aiohttp.ClientSession, index: int, at: float) -> None:
         # Counted here and not by the caller: a task cancelled before it starts leaves no result.
         self.sent += 1
-        attempt = _Attempt(index, at)
+        result = RequestResult(index, at)
         try:
             async with asyncio.timeout(self.settings.request_timeout / self.settings.time_compression):
-                result = await self._try_endpoints(session, attempt)
+                await self._try_endpoints(session, result)
         except TimeoutError:
-            result = attempt.failed(Ending.TIMEOUT, f"no answer within {self.settings.request_timeout:g} virtual s")
+            result.ending = Ending.TIMEOUT
+            result.error = f"no answer within {self.settings.request_timeout:g} virtual s"
         except asyncio.CancelledError:
-            self._record(attempt.failed(Ending.UNFINISHED, "the replay was stopped"))
+            result.ending, result.error = Ending.UNFINISHED, "the replay was stopped"
             raise
-        self._record(result)
+        finally:
+            self.results.append(result)
+            if self._on_result is not None:
+                self._on_result(result)
 
-    async def _try_endpoints(self, session: aiohttp.ClientSession, attempt: _Attempt) -> RequestResult:
+    async def _try_endpoints(self, session: aiohttp.ClientSession, result: RequestResult) -> None:
         compression, trace = self.settings.time_compression, self.trace
-        body = chat_body(self.settings.model, int(trace.prompt[attempt.index]), int(trace.output[attempt.index]))
-        while True:
+        body = chat_body(self.settings.model, int(trace.prompt[result.index]), int(trace.output[result.index]))
+        while result.attempts < _ATTEMPTS:
             asked = self.virtual_time
-            attempt.endpoint_queued |= not self.endpoints.available
+            result.endpoint_queued |= not self.endpoints.available
             endpoint = await self.endpoints.acquire(self.settings.endpoint_wait / compression)
-            attempt.queued += self.virtual_time - asked
+            result.queued += self.virtual_time - asked
             if endpoint is None:
                 why = f"no ready endpoint within {self.settings.endpoint_wait:g} virtual s"
-                return attempt.failed(Ending.NO_ENDPOINT, f"{why}; before: {attempt.error}" if attempt.error else why)
-            attempt.count += 1
-            attempt.pod, attempt.variant = endpoint.pod, endpoint.variant
+                result.ending = Ending.NO_ENDPOINT
+                result.error = f"{why}; before: {result.error}" if result.error else why
+                return
+            result.attempts += 1
+            result.pod, result.variant = endpoint.pod, endpoint.variant
             try:
-                answer = await send(session, endpoint.url, body)
+                self._answered(result, await send(session, endpoint.url, body))
+                return
             except RequestFailed as error:
-                attempt.error, attempt.status = str(error), error.status
+                result.ending, result.error, result.status = error.ending, str(error), error.status
                 # Not begun: another endpoint may be asked without doing work twice.
-                if error.ending is Ending.UNAVAILABLE:
-                    self.endpoints.eject(endpoint)
-                    if attempt.count < _ATTEMPTS:
-                        continue
-                return attempt.failed(error.ending, attempt.error)
+                if error.ending is not Ending.UNAVAILABLE:
+                    return
+                self.endpoints.eject(endpoint)
             finally:
                 self.endpoints.release(endpoint)
-            return self._answered(attempt, answer)
 
-    def _answered(self, attempt: _Attempt, answer: Answered) -> RequestResult:
+    def _answered(self, result: RequestResult, answer: Answered) -> None:
         compression = self.settings.time_compression
         first, last = ((wall - self._origin) * compression for wall in (answer.first, answer.last))
         gaps = answer.output_tokens - 1
-        return RequestResult(
-            attempt.index,
-            attempt.at,
-            Ending.OK,
-            attempt.pod,
-            attempt.variant,
-            attempt.count,
-            attempt.queued,
-            attempt.endpoint_queued,
-            ttft=first - attempt.at,
-            itl=(last - first) / gaps if gaps > 0 else None,
-            e2e=last - attempt.at,
-            prompt_tokens=answer.prompt_tokens,
-            output_tokens=answer.output_tokens,
-            status=200,
-        )
-
-    def _record(self, result: RequestResult) -> None:
-        self.results.append(result)
-        if self._on_result is not None:
-            self._on_result(result)
-
-
-class _Attempt:
-    """What is known of a request in progress."""
-
-    __slots__ = ("at", "count", "endpoint_queued", "error", "index", "pod", "queued", "status", "variant")
-
-    def __init__(self, index: int, at: float) -> None:
-        self.index = index
-        self.at = at
-        self.count = 0
-        self.pod = ""
-        self.variant = ""
-        self.queued = 0.0
-        self.endpoint_queued = False
-        self.status: int | None = None
-        self.error = ""
-
-    def failed(self, ending: Ending, error: str) -> RequestResult:
-        return RequestResult(
-            self.index,
-            self.at,
-            ending,
-            self.pod,
-            self.variant,
-            self.count,
-            self.queued,
-            self.endpoint_queued,
-            status=self.status,
-            error=error,
-        )
+        result.ending, result.status, result.error = Ending.OK, 200, ""
+        result.ttft, result.e2e = first - result.at, last - result.at
+        result.itl = (last - first) / gaps if gaps > 0 else None
+        result.prompt_tokens, result.output_tokens = answer.prompt_tokens, answer.output_tokens

@@ -44,7 +44,7 @@ async def test_demand_between_ticks_wakes_at_once(mine: PolicyWorld, constants: 
         await run_tick(loop)
         assert await mine.replicas("chat") == 0
         assert await loop.wait_for_change(30)
-        await run_tick(loop, 1)
+        await run_tick(loop)
         assert await mine.replicas("chat") == 1
 
 
@@ -76,7 +76,7 @@ async def test_an_expression_that_fails_wakes_nobody_and_the_others_are_heard(
     async with Controller(quick(constants.url, mine.namespace)) as loop:
         await run_tick(loop)
         assert await loop.wait_for_change(30)
-        await run_tick(loop, 1)
+        await run_tick(loop)
     assert (await mine.replicas("chat"), await mine.replicas("broken")) == (1, 0)
 
 

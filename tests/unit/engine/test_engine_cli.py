@@ -2,7 +2,7 @@
 
 import pytest
 
-from modelyard.engine.cli import build_parser, engine_config, main, server_settings
+from modelyard.engine.__main__ import build_parser, engine_config, main, server_settings
 from modelyard.engine.config import PROFILES
 
 
