@@ -65,4 +65,4 @@ async def actuate(controller: Controller, number: int, decided: Handle[Decided])
     """Write what was decided, then tell what became of it."""
     fleet, decision = decided.take()
     done = await controller.actuate(fleet, decision)
-    return Handle(await controller.report(fleet, decision, done))
+    return Handle(await controller.report(decision, done))

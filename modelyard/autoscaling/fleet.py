@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from modelyard.autoscaling.bindings.view import BindingView
 from modelyard.autoscaling.variants.memory import VariantMemory
@@ -57,14 +58,13 @@ class Variant:
     status_replicas: int | None = None
     status_accelerator: str | None = None
     last_run: float | None = None
-    applied: bool | None = None
     conditions: tuple[Condition, ...] = ()
     memory: VariantMemory = field(default_factory=VariantMemory)
     problem: str | None = None
     memory_problem: str | None = None
     slo: SLOSpec | None = None
-    status_current: Mapping[str, object] | None = None
-    """``status.currentAlloc`` as it stands (SLO form)."""
+    status: Mapping[str, Any] = field(default_factory=dict)
+    """``status`` as it stands."""
 
 
 @dataclass(frozen=True, slots=True)

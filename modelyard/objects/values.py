@@ -42,6 +42,11 @@ class WorkloadId(NamedTuple):
     kind: str
     name: str
 
+    @property
+    def api_version(self) -> str:
+        """What to ask discovery for: ``v1`` stands for whichever version of the group is served."""
+        return f"{self.group}/v1" if self.group else "v1"
+
     def __str__(self) -> str:
         return f"{self.kind} {self.namespace}/{self.name}"
 

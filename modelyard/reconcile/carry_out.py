@@ -175,7 +175,7 @@ class _CarryOut:
         if not self.plan.annotations:
             return
         metadata: dict[str, Any] = {"uid": self.subject.uid, "annotations": dict(self.plan.annotations)}
-        if self.subject.resource_version:
+        if self.plan.exact:
             metadata["resourceVersion"] = self.subject.resource_version
         try:
             self.current = await self._patch({"metadata": metadata})
@@ -314,7 +314,7 @@ class _CarryOut:
 
     async def _scale(self, scale: Scale) -> None:
         workload, wanted = scale.workload, scale.replicas
-        kind = await self.cluster.resolve(f"{workload.group}/v1" if workload.group else "v1", workload.kind)
+        kind = await self.cluster.resolve(workload.api_version, workload.kind)
         name, namespace = workload.name, workload.namespace
         try:
             found = await self.cluster.read_scale(kind, name, namespace, timeout=self.fence.check())

@@ -34,8 +34,7 @@ class Ref(NamedTuple):
 class Subject:
     """The object that a plan is about, as it was seen: what its writes are conditional on.
 
-    A new object of the same name, another ``generation`` or a deletion begun meanwhile make the plan void. With a
-    ``resource_version`` any other change of the object does so too, before anything is written (a claim, for example).
+    A new object of the same name, another ``generation`` or a deletion begun meanwhile make the plan void.
     """
 
     kind: ResourceType
@@ -125,10 +124,11 @@ class Plan:
     """Everything to write for one object. Nothing to write and nothing awaited: the object is settled.
 
     The order of the writes is fixed and the same for every lifecycle (``carry_out``): annotations, status, children,
-    scales. ``annotations`` holds only what has to change (``None`` removes one). ``status_first`` turns the first two
-    round, for a memory that must not be newer than the status it belongs to. ``status`` is ``None`` when the stored one
-    is true. ``apply`` holds manifests; what they make belongs to the subject. ``finalizer`` is ``True`` to set ours
-    before anything else, ``False`` to take it off when all else is done.
+    scales. ``annotations`` holds only what has to change (``None`` removes one); with ``exact`` it is written only if
+    nothing at all of the object has changed since it was seen (a claim). ``status_first`` turns the first two round,
+    for a memory that must not be newer than the status it belongs to. ``status`` is ``None`` when the stored one is
+    true. ``apply`` holds manifests; what they make belongs to the subject. ``finalizer`` is ``True`` to set ours before
+    anything else, ``False`` to take it off when all else is done.
     ``news`` is told each time (unless a scale of the plan is: that is the same news), ``notices`` tell what stands and
     are repeated rarely.
     """
@@ -139,6 +139,7 @@ class Plan:
     annotations: Mapping[str, str | None] = field(default_factory=dict)
     status: Status | None = None
     status_first: bool = False
+    exact: bool = False
     apply: tuple[Mapping[str, Any], ...] = ()
     delete: tuple[Child, ...] = ()
     scales: tuple[Scale, ...] = ()

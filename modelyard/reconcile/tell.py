@@ -8,12 +8,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 from modelyard.cluster import Cluster
 from modelyard.objects import Notice
 from modelyard.reconcile.carry_out import Outcome
 from modelyard.reconcile.plan import Plan, Ref, Scale, Subject
+from modelyard.reconcile.report import Change, Row
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +59,16 @@ def notices(plan: Plan, outcome: Outcome) -> tuple[list[Notice], list[Notice]]:
     return happened or list(plan.news), list(dict.fromkeys(standing))
 
 
-def rows(plans: Iterable[Plan], outcome: Outcome) -> list[dict[str, Any]]:
+def changes(plans: Iterable[Plan], outcome: Outcome) -> list[Change]:
+    """The workloads that were scaled, each with the object that wanted it and why."""
+    return [
+        Change(str(plan.subject.key), before, after, scale.reason, scale.message, str(scale.workload))
+        for plan in plans
+        for scale, before, after in moves(plan, outcome)
+    ]
+
+
+def rows(plans: Iterable[Plan], outcome: Outcome) -> list[Row]:
     """One row per plan, for lifecycles that have no table of their own: what it is about, why, and how far it got."""
     return [
         {

@@ -19,13 +19,12 @@ from typing import Any
 from modelyard.autoscaling.decision import TickDecision
 from modelyard.autoscaling.fleet import Fleet
 from modelyard.autoscaling.kinds import VARIANTS
-from modelyard.autoscaling.live.actuate import Outcome
-from modelyard.autoscaling.live.bindings.actuate import BindingOutcome
 from modelyard.autoscaling.live.controller import Controller
 from modelyard.autoscaling.live.settings import ControllerSettings
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.cluster import DEPLOYMENTS, PODS, Cluster
 from modelyard.metrics.client import Prometheus, PrometheusSettings
+from modelyard.reconcile.carry_out import Outcome
 from modelyard.reconcile.report import TickReport
 
 
@@ -292,7 +291,6 @@ class Ticked:
     fleet: Fleet
     decision: TickDecision
     outcome: Outcome
-    bindings: BindingOutcome
     report: TickReport
 
 
@@ -301,7 +299,7 @@ async def run_tick(loop: Controller) -> Ticked:
     fleet = await loop.collect()
     decision = loop.decide(fleet)
     done = await loop.actuate(fleet, decision)
-    return Ticked(fleet, decision, done.outcome, done.bindings, await loop.report(fleet, decision, done))
+    return Ticked(fleet, decision, done.outcome, await loop.report(decision, done))
 
 
 async def eventually(check: Callable[[], Any], what: str, seconds: float = 20) -> Any:

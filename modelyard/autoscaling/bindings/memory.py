@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 ANNOTATION = "modelyard.dev/policy-state"
 
@@ -67,20 +67,3 @@ class BindingMemory(BaseModel):
         if any(time > now for time, _ in self.asked.values()):
             changes["asked"] = {key: (min(time, now), count) for key, (time, count) in self.asked.items()}
         return self.model_copy(update=changes) if changes else self
-
-
-def parse_memory(text: str | None) -> tuple[BindingMemory, str | None]:
-    """Read the annotation; a damaged one gives a fresh memory and says why, it never stops a decision."""
-    if not text:
-        return BindingMemory(), None
-    try:
-        return BindingMemory.model_validate_json(text), None
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "document"
-        return BindingMemory(), f"annotation {ANNOTATION} unreadable at {where}: {first['msg']}; starting afresh"
-
-
-def render_memory(memory: BindingMemory) -> str:
-    """The annotation's text: only what differs from empty, keys in fixed order."""
-    return memory.model_dump_json(exclude_defaults=True)

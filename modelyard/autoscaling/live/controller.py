@@ -8,6 +8,7 @@ import logging
 import math
 import os
 import socket
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Self
@@ -16,34 +17,35 @@ from modelyard.autoscaling.decide import decide
 from modelyard.autoscaling.decision import TickDecision
 from modelyard.autoscaling.explain import row
 from modelyard.autoscaling.fleet import Fleet
-from modelyard.autoscaling.live.actuate import Fence, Outcome, actuate
-from modelyard.autoscaling.live.bindings.actuate import BindingOutcome, actuate_bindings
+from modelyard.autoscaling.live.binding_plans import binding_plans, policy_plans
 from modelyard.autoscaling.live.bindings.collect import list_bindings, observe_bindings
-from modelyard.autoscaling.live.bindings.report import changes as binding_changes
-from modelyard.autoscaling.live.bindings.report import report_bindings
 from modelyard.autoscaling.live.bindings.state import PolicyState
 from modelyard.autoscaling.live.changes import ChangeWatch
 from modelyard.autoscaling.live.collect import Selection, VariantCache, collect
 from modelyard.autoscaling.live.reading import PodCache, Reader
-from modelyard.autoscaling.live.report import Said, report
 from modelyard.autoscaling.live.settings import ControllerSettings
+from modelyard.autoscaling.live.variant_plans import variant_plans
 from modelyard.autoscaling.live.wake import WakeWatch, first_of
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.cluster import Cluster, ClusterSettings, Lease
 from modelyard.metrics.client import Prometheus, PrometheusError, PrometheusSettings
 from modelyard.metrics.loads import LoadHistory
 from modelyard.metrics.signals import LastSeen
-from modelyard.reconcile.report import Change, TickReport
+from modelyard.reconcile.carry_out import Outcome, carry_out
+from modelyard.reconcile.fence import Fence
+from modelyard.reconcile.plan import Plan, Ref
+from modelyard.reconcile.report import TickReport
+from modelyard.reconcile.tell import Said, changes, tell
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Actuated:
-    """What became of a tick's decisions, those about variants and those about bindings."""
+    """What a tick's decisions asked to have written, and what became of it."""
 
+    plans: Sequence[Plan] = ()
     outcome: Outcome = field(default_factory=Outcome)
-    bindings: BindingOutcome = field(default_factory=BindingOutcome)
 
 
 class Controller:
@@ -67,6 +69,8 @@ class Controller:
         self._policies: PolicyState
         self._wakes: WakeWatch
         self._said = Said()
+        self._written: dict[Ref, float] = {}
+        """When a status was last written."""
         self._lease: Lease | None = None
         self._changes: ChangeWatch | None = None
 
@@ -147,31 +151,19 @@ class Controller:
         """Write the intent to status, then move the workloads that are ours to move. A dry run does neither."""
         if self.policy.dry_run:
             return Actuated()
-        fence = Fence(self._may_write_for)
-        refresh = self.policy.status_refresh
-        outcome = await actuate(self.cluster, fleet, decision, fence, refresh)
-        bindings = await actuate_bindings(
-            self.cluster,
-            fleet.bindings,
-            decision.bindings,
-            fence,
-            refresh,
-            self._policies,
-            now=decision.now,
-        )
-        return Actuated(outcome, bindings)
-
-    async def report(self, fleet: Fleet, decision: TickDecision, done: Actuated) -> TickReport:
-        """Send Events of what changed (a dry run sends none); the tick's table and changes."""
-        if self.policy.dry_run:
-            return TickReport([row(record) for record in decision.records])
-        rows = await report(self.cluster, fleet, decision, done.outcome, self._said)
-        rows += await report_bindings(
-            self.cluster, fleet.bindings, decision.bindings, done.bindings, self._said, decision.now
-        )
-        changes = [
-            Change(str(one.key), *done.outcome.scaled[one.key], one.record.why.reason, one.record.why.message)
-            for one in decision.variants
-            if one.key in done.outcome.scaled
+        refresh, now = self.policy.status_refresh, decision.now
+        plans = [
+            *variant_plans(fleet, decision, refresh),
+            *binding_plans(fleet.bindings, decision.bindings, now, refresh, self._written),
+            *policy_plans(self._policies.listed_policies, now),
         ]
-        return TickReport(rows, [*changes, *binding_changes(decision.bindings, done.bindings)])
+        outcome = await carry_out(self.cluster, plans, Fence(self._may_write_for))
+        there = {plan.subject.ref for plan in plans}
+        self._written = {ref: at for ref, at in self._written.items() if ref in there}
+        self._written |= dict.fromkeys(outcome.written, now)
+        return Actuated(plans, outcome)
+
+    async def report(self, decision: TickDecision, done: Actuated) -> TickReport:
+        """Send Events of what changed (a dry run sends none); the tick's table and changes."""
+        await tell(self.cluster, done.plans, done.outcome, self._said, decision.now)
+        return TickReport([row(record) for record in decision.records], changes(done.plans, done.outcome))

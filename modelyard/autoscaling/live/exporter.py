@@ -57,8 +57,8 @@ class GaugeCollector(Collector):
         predicted = _Predictions(instance)
         for variant, replicas in self._fleet.published():
             known = replicas
-            if known is None and variant.status_current is not None:
-                known = _count(variant.status_current.get("numReplicas"))
+            if known is None:
+                known = _count((variant.status.get("currentAlloc") or {}).get("numReplicas"))
             labels = [variant.key.name, variant.key.namespace, variant.status_accelerator or "unresolved"]
             every.add(variant, labels, known)
             if variant.slo is not None:

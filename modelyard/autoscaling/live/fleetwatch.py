@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 from modelyard.autoscaling.fleet import Variant
 from modelyard.autoscaling.kinds import BINDINGS, VARIANTS
 from modelyard.autoscaling.live import observe
-from modelyard.autoscaling.live.actuate import resource_of
 from modelyard.autoscaling.live.bindings.gauges import Gauges, gauges_of
 from modelyard.autoscaling.live.collect import LISTED
 from modelyard.autoscaling.select import EXCLUDE_ANNOTATION, INSTANCE_LABEL
@@ -187,7 +186,7 @@ class Fleetwatch:
 
         self._start(
             f"{kind}.{group}" if group else kind,
-            lambda: resource_of(self.cluster, WorkloadId("", group, kind, "")),
+            lambda: self.cluster.resolve(WorkloadId("", group, kind, "").api_version, kind),
             self._replicas[group, kind],
             count,
         )

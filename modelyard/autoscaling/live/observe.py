@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 
 from modelyard.autoscaling.fleet import Consumer, SLOSpec, Variant
-from modelyard.autoscaling.variants.memory import ANNOTATION, parse_memory
+from modelyard.autoscaling.variants.memory import ANNOTATION, VariantMemory
 from modelyard.objects import TargetRef
 from modelyard.objects.parse import Object, conditions, controller_of, epoch, key_of, target_id
+from modelyard.reconcile.memory import parse_memory
 from modelyard.resources import ResourceInvalid, VariantAutoscaling
 
 DEFAULT_COST = 10.0
@@ -87,7 +88,7 @@ def variant(obj: Object) -> Variant:
     except ResourceInvalid as error:
         problem = str(error)
     annotations = metadata.get("annotations") or {}
-    memory, damage = parse_memory(annotations.get(ANNOTATION))
+    memory, damage = parse_memory(VariantMemory, ANNOTATION, annotations.get(ANNOTATION))
     reference = spec.get("scaleTargetRef") or {}
     target = None
     form = "slo" if spec.get("variantProfile") else "saturation"
@@ -113,11 +114,10 @@ def variant(obj: Object) -> Variant:
         status_replicas=int(allocation.get("numReplicas") or 0) if decided else None,
         status_accelerator=allocation.get("accelerator") or None,
         last_run=epoch(decided) if decided else None,
-        applied=(status.get("actuation") or {}).get("applied"),
         conditions=conditions(status.get("conditions")),
         memory=memory,
         problem=problem,
         memory_problem=damage,
         slo=slo_spec(spec) if form == "slo" else None,
-        status_current=status.get("currentAlloc") or None,
+        status=status,
     )

@@ -1,7 +1,6 @@
 """The latency a variant in SLO form is expected to have, kept with the resource for the exporter.
 
-``modelyard.autoscaling.live.actuate`` writes the annotation together with the memory;
-``modelyard.autoscaling.live.exporter`` renders it. It is rewritten only when the prediction moved noticeably, so that
+Written together with the memory. It is rewritten only when the prediction moved noticeably, so that
 a quiet fleet costs no writes.
 """
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 ANNOTATION = "modelyard.dev/autoscaling-state"
 
@@ -91,20 +91,3 @@ class VariantMemory(BaseModel):
 
 
 _TIMES = ("transition_since", "relax_since", "woken_at", "partial_since", "shrunk_at", "regretted_at")
-
-
-def parse_memory(text: str | None) -> tuple[VariantMemory, str | None]:
-    """Read the annotation; a damaged one gives a fresh memory and says why, it never stops a decision."""
-    if not text:
-        return VariantMemory(), None
-    try:
-        return VariantMemory.model_validate_json(text), None
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "document"
-        return VariantMemory(), f"annotation {ANNOTATION} unreadable at {where}: {first['msg']}; starting afresh"
-
-
-def render_memory(memory: VariantMemory) -> str:
-    """The annotation's text: only what differs from empty, keys in fixed order."""
-    return memory.model_dump_json(exclude_defaults=True)

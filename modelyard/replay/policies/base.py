@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from modelyard.objects import Key
+from modelyard.reconcile import status
+from modelyard.reconcile.plan import Plan
 from modelyard.replay.fleet import SimulatedFleet
 from modelyard.replay.metrics import Metrics
 from modelyard.replay.variants import VariantSpec
@@ -62,3 +64,11 @@ def merge_patch(target: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str
         else:
             merged[name] = value
     return merged
+
+
+def carried_out(body: Mapping[str, Any], plan: Plan, now: float) -> dict[str, Any]:
+    """The object after what its plan writes on it, at ``now`` (epoch seconds)."""
+    merged = merge_patch(body, {"metadata": {"annotations": plan.annotations}} if plan.annotations else {})
+    if plan.status is None:
+        return merged
+    return merge_patch(merged, {"status": status.patch(plan.status, merged.get("status") or {}, now)})

@@ -10,16 +10,15 @@ import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from modelyard.autoscaling.bindings.memory import ANNOTATION, render_memory
 from modelyard.autoscaling.bindings.view import BindingView
 from modelyard.autoscaling.decision import BindingDecision
 from modelyard.autoscaling.handling import fleet_policy, variant_policy
 from modelyard.autoscaling.kinds import BINDINGS, POLICIES
+from modelyard.autoscaling.live.binding_plans import binding_plans
 from modelyard.autoscaling.live.bindings import objects
 from modelyard.autoscaling.live.bindings.objects import BindingSpec, TargetSpec
 from modelyard.autoscaling.live.bindings.pods import Instance, TargetPods
 from modelyard.autoscaling.live.bindings.sources import Answers
-from modelyard.autoscaling.live.bindings.status import needs_write, status_patch
 from modelyard.autoscaling.live.bindings.values import Histories
 from modelyard.autoscaling.live.bindings.views import ListedBindings, TargetPlan, binding_view, policy_of
 from modelyard.autoscaling.offline.bindings import is_ours
@@ -30,10 +29,11 @@ from modelyard.metrics.client import PrometheusError
 from modelyard.metrics.pages import Page
 from modelyard.metrics.scrape import Endpoint, Scrape
 from modelyard.objects import Key, Pod, Workload, WorkloadId
+from modelyard.reconcile.plan import Ref
 from modelyard.replay.exposition import KNOWN, is_known, page
 from modelyard.replay.fleet import SimulatedFleet
 from modelyard.replay.pods import SimulatedPod
-from modelyard.replay.policies.base import merge_patch
+from modelyard.replay.policies.base import carried_out
 
 NO_PROMQL: Final = "PromQL is not evaluated in a replay"
 ADDRESS: Final = "127.0.0.1"
@@ -57,7 +57,7 @@ class Bindings:
         self._policies = {policy.key: policy for policy in policies}
         self._histories = Histories()
         self._startup: dict[WorkloadId, float] = {}
-        self._told: dict[Key, float] = {}
+        self._written: dict[Ref, float] = {}
 
     def __bool__(self) -> bool:
         return bool(self._specs)
@@ -85,9 +85,13 @@ class Bindings:
 
     def keep(self, views: Iterable[BindingView], decisions: Iterable[BindingDecision], now: float) -> None:
         """Memory and status as the loop would write them at ``now`` (epoch seconds), and the object read back."""
-        by_key = {view.key: view for view in views}
-        for decision in decisions:
-            self._keep_one(by_key[decision.key], decision, now)
+        for plan in binding_plans(views, decisions, now, self._settings.status_refresh, self._written):
+            if plan.annotations or plan.status is not None:
+                key = plan.subject.key
+                self._bodies[key] = carried_out(self._bodies[key], plan, now)
+                self._specs[key] = objects.binding(self._bodies[key])
+            if plan.status is not None:
+                self._written[plan.subject.ref] = now
 
     def _plans(
         self,
@@ -133,20 +137,6 @@ class Bindings:
                 mine = {models[p.workload.id] for p in plans[key] if p.workload is not None and p.workload.id in models}
                 queues[spec.wake_query] = float(sum(fleet.queued(model) for model in mine))
         return _Answers(queues)
-
-    def _keep_one(self, view: BindingView, decision: BindingDecision, now: float) -> None:
-        due = needs_write(decision, view, now, self._settings.status_refresh, self._told.get(view.key))
-        if decision.memory == view.memory and not due:
-            return
-        body = self._bodies[view.key]
-        if decision.memory != view.memory:
-            text = render_memory(decision.memory)
-            body = merge_patch(body, {"metadata": {"annotations": {ANNOTATION: text if text != "{}" else None}}})
-        if due:
-            body = merge_patch(body, {"status": status_patch(decision, body.get("status") or {}, now)})
-            self._told[view.key] = now
-        self._bodies[view.key] = body
-        self._specs[view.key] = objects.binding(body)
 
 
 def remarks(views: Iterable[BindingView], manifests: Iterable[Manifest]) -> Iterator[str]:

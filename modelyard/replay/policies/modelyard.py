@@ -12,23 +12,21 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
 from modelyard.autoscaling.decide import decide
-from modelyard.autoscaling.decision import TickDecision, VariantDecision
-from modelyard.autoscaling.fleet import Fleet, Variant
+from modelyard.autoscaling.decision import TickDecision
+from modelyard.autoscaling.fleet import Fleet
 from modelyard.autoscaling.live import observe
-from modelyard.autoscaling.live.actuate import to_remember
-from modelyard.autoscaling.live.status import needs_write, status_patch
+from modelyard.autoscaling.live.variant_plans import variant_plans
 from modelyard.autoscaling.offline.fleet import fleet_from_files
 from modelyard.autoscaling.offline.manifests import Manifest
 from modelyard.autoscaling.offline.snapshot import Snapshot
 from modelyard.autoscaling.settings import FleetSettings, Mode
-from modelyard.autoscaling.variants.memory import ANNOTATION, render_memory
 from modelyard.autoscaling.variants.zero_config import retentions
 from modelyard.metrics.values import Signals
 from modelyard.objects import Key, OwnerRef, Pod, Workload, WorkloadId
 from modelyard.replay.fleet import SimulatedFleet
 from modelyard.replay.metrics import Metrics
 from modelyard.replay.pods import SimulatedPod
-from modelyard.replay.policies.base import merge_patch
+from modelyard.replay.policies.base import carried_out
 from modelyard.replay.policies.bindings import Bindings
 from modelyard.replay.policies.horizontal import Behaviour, Horizontal
 from modelyard.replay.signals import SignalReader
@@ -82,8 +80,11 @@ class ModelyardPolicy:
         self.errors.update(dict.fromkeys(decision.errors))
         if self._on_decision is not None:
             self._on_decision(seen, decision)
-        for one in decision.variants:
-            self._keep(self._variants[one.key], one, seen.now)
+        for plan in variant_plans(seen, decision, self.settings.status_refresh):
+            if plan.annotations or plan.status is not None:
+                key = plan.subject.key
+                self._bodies[key] = carried_out(self._bodies[key], plan, seen.now)
+                self._variants[key] = observe.variant(self._bodies[key])
         self._bindings.keep(seen.bindings, decision.bindings, seen.now)
         by_workload = {spec.workload: spec.key for spec in fleet.variants.values()}
         wanted: dict[Key, int] = {}
@@ -130,23 +131,6 @@ class ModelyardPolicy:
             retentions=self._periods,
             gateway_queue={model: float(fleet.queued(model)) for model in sorted(models)} if self._gateway else {},
         )
-
-    def _keep(self, variant: Variant, decision: VariantDecision, now: float) -> None:
-        """Memory and status as the loop would write them, and the object as it would be read back."""
-        memory = to_remember(decision)
-        status_due = needs_write(decision, variant, now, self.settings.status_refresh)
-        if memory == variant.memory and not status_due:
-            return
-        body = self._bodies[variant.key]
-        if memory != variant.memory:
-            text = render_memory(memory)
-            annotations = {ANNOTATION: text if text != "{}" else None}
-            body = merge_patch(body, {"metadata": {"annotations": annotations}})
-        if status_due:
-            conditions = (body.get("status") or {}).get("conditions") or []
-            body = merge_patch(body, {"status": status_patch(decision, conditions, now)})
-        self._bodies[variant.key] = body
-        self._variants[variant.key] = observe.variant(body)
 
     def _follower(self, fleet: Fleet, workload: WorkloadId | None) -> Horizontal:
         consumer = next((one for one in fleet.consumers if one.target == workload), None)

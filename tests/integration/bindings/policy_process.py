@@ -55,14 +55,14 @@ async def tick(loop: Controller, now: float) -> dict[str, Any]:
     if POINT == "decided":
         die()
     done = await loop.actuate(fleet, decision)
-    await loop.report(fleet, decision, done)
+    await loop.report(decision, done)
     decided = decision.bindings
     return {
         "decided": [
             ["Panic" if binding.panic else "Stable", *(record.target.replicas for record in binding.records)]
             for binding in decided
         ],
-        "scaled": len(done.bindings.scaled),
+        "scaled": len(done.outcome.scaled),
     }
 
 

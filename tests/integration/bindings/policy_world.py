@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,18 +19,21 @@ from modelyard.autoscaling.bindings.claims import without_rivals
 from modelyard.autoscaling.bindings.decide import decide_bindings
 from modelyard.autoscaling.bindings.view import BindingView
 from modelyard.autoscaling.decision import BindingDecision
+from modelyard.autoscaling.explain import row
 from modelyard.autoscaling.fleet import Consumer, Fleet, Variant
 from modelyard.autoscaling.kinds import BINDINGS, POLICIES
-from modelyard.autoscaling.live.actuate import Fence
-from modelyard.autoscaling.live.bindings.actuate import BindingOutcome, actuate_bindings
+from modelyard.autoscaling.live.binding_plans import binding_plans, policy_plans
 from modelyard.autoscaling.live.bindings.collect import collect_bindings
-from modelyard.autoscaling.live.bindings.report import report_bindings
 from modelyard.autoscaling.live.bindings.state import PolicyState
 from modelyard.autoscaling.live.collect import Selection
-from modelyard.autoscaling.live.report import Said
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.cluster import DEPLOYMENTS, PODS, STATEFUL_SETS, Cluster, NotFound
 from modelyard.metrics.client import Prometheus, PrometheusError
+from modelyard.objects import Key
+from modelyard.reconcile.carry_out import Outcome, carry_out
+from modelyard.reconcile.fence import Fence
+from modelyard.reconcile.plan import Plan, Ref
+from modelyard.reconcile.tell import Said, tell
 
 KINDS = {"Deployment": DEPLOYMENTS, "StatefulSet": STATEFUL_SETS}
 NO_PROMETHEUS = PrometheusError("no Prometheus in this test")
@@ -49,8 +53,11 @@ class Ticked:
 
     views: tuple[BindingView, ...]
     decisions: tuple[BindingDecision, ...]
-    outcome: BindingOutcome
-    rows: list[Any] = field(default_factory=list)
+    outcome: Outcome
+
+    @property
+    def rows(self) -> list[Mapping[str, Any]]:
+        return [row(record) for decision in self.decisions for record in decision.records]
 
     def view(self, name: str) -> BindingView:
         return next(view for view in self.views if view.key.name == name)
@@ -70,6 +77,8 @@ class PolicyWorld:
     prometheus: Prometheus | PrometheusError = NO_PROMETHEUS
     addresses: dict[str, str] = field(default_factory=dict)
     """pod: the address it got"""
+    written: dict[Ref, float] = field(default_factory=dict)
+    """when a status was last written"""
 
     async def deploy(self, name: str, replicas: int, load: float = 0, kind: str = "Deployment", **labels: str) -> None:
         """A workload, all of whose pods are Ready and report ``load`` waiting requests each."""
@@ -200,11 +209,29 @@ class PolicyWorld:
         views = without_rivals(views, Fleet(now, variants=variants, consumers=consumers))
         decisions, errors = decide_bindings(views, self.settings, now)
         assert not errors
-        outcome = await actuate_bindings(
-            self.cluster, views, decisions, fence or Fence(), self.settings.status_refresh, state, now=now
-        )
-        rows = await report_bindings(self.cluster, views, decisions, outcome, said or Said(), now)
-        return Ticked(views, decisions, outcome, rows)
+        plans = [*self.plans(views, decisions, now), *policy_plans(state.listed_policies, now)]
+        outcome = await carry_out(self.cluster, plans, fence or Fence())
+        self.written |= dict.fromkeys(outcome.written, now)
+        await tell(self.cluster, plans, outcome, said or Said(), now)
+        return Ticked(views, decisions, outcome)
+
+    def plans(self, views: Sequence[BindingView], decisions: Sequence[BindingDecision], now: float) -> list[Plan]:
+        """What is to be written about bindings."""
+        return binding_plans(views, decisions, now, self.settings.status_refresh, self.written)
+
+    async def carry_out(
+        self,
+        views: Sequence[BindingView],
+        decisions: Sequence[BindingDecision],
+        now: float,
+        fence: Fence | None = None,
+    ) -> Outcome:
+        """Write decisions about bindings, and nothing else."""
+        return await carry_out(self.cluster, self.plans(views, decisions, now), fence or Fence())
+
+    def ref(self, name: str) -> Ref:
+        """How outcomes name a binding."""
+        return Ref(BINDINGS.kind, Key(self.namespace, name))
 
     async def ticks(self, state: PolicyState, times: list[float]) -> list[int | None]:
         """Ticks at these times; the replicas that the first binding's first target was decided to have."""

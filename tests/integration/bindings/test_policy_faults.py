@@ -15,8 +15,6 @@ from modelyard.autoscaling.bindings.claims import without_rivals
 from modelyard.autoscaling.bindings.decide import decide_bindings
 from modelyard.autoscaling.fleet import Consumer, Fleet
 from modelyard.autoscaling.kinds import BINDINGS, POLICIES
-from modelyard.autoscaling.live.actuate import Fence, NotTheWriter
-from modelyard.autoscaling.live.bindings.actuate import actuate_bindings
 from modelyard.autoscaling.live.bindings.collect import collect_bindings
 from modelyard.autoscaling.live.bindings.state import PolicyState
 from modelyard.autoscaling.live.collect import Selection
@@ -24,6 +22,7 @@ from modelyard.autoscaling.settings import FleetSettings
 from modelyard.cluster import CRDS, DEPLOYMENTS, PODS, Cluster, Invalid, UnknownKind
 from modelyard.metrics.scrape import Scraper
 from modelyard.objects import Key, WorkloadId
+from modelyard.reconcile.fence import Fence, NotTheWriter
 
 pytestmark = pytest.mark.integration
 
@@ -149,7 +148,7 @@ async def test_of_two_bindings_on_one_target_the_older_scales(world: PolicyWorld
     await world.bind("again", world.target("chat", kind=None), most=9)
     ticked = await world.tick(state, T0)
     assert list(ticked.outcome.scaled) == [
-        (Key(world.namespace, "first"), WorkloadId(world.namespace, "apps", "Deployment", "chat"))
+        (world.ref("first"), WorkloadId(world.namespace, "apps", "Deployment", "chat"))
     ]
     ready = await world.condition("again", "Ready")
     assert "already scaled by the older AutoscalingPolicyBinding" in ready["message"]
@@ -277,11 +276,10 @@ async def test_a_kill_between_the_writes_of_a_tick_loses_nothing(
 
     async with PolicyState() as state:
         views = await world.look(state)
-        state.listed_policies = ()
         decisions, _ = decide_bindings(without_rivals(views, Fleet(T0)), world.settings, T0)
         fence = Fence(remaining)
         with pytest.raises(NotTheWriter):
-            await actuate_bindings(world.cluster, views, decisions, fence, 300, state, now=T0)
+            await world.carry_out(views, decisions, T0, fence)
     assert await world.replicas("chat") == 2
     async with PolicyState() as successor:
         ticked = await world.tick(successor, T0 + 15)
@@ -337,9 +335,9 @@ async def test_what_changed_since_it_was_read_is_left_alone(
     decisions, _ = decide_bindings(views, world.settings, T0)
     assert decisions[0].records[0].writes.scale == 6
     await change(world)
-    outcome = await actuate_bindings(world.cluster, views, decisions, Fence(), 300, state, now=T0)
+    outcome = await world.carry_out(views, decisions, T0)
     assert not outcome.errors
-    assert said in outcome.skipped[Key(world.namespace, "chat")]
+    assert said in outcome.skipped[world.ref("chat")]
     assert not outcome.scaled
     expected = {scaled: 1, gone: None}.get(change, 2)
     assert await world.replicas("chat") == expected
@@ -362,7 +360,7 @@ async def test_a_status_that_others_write_as_well_keeps_their_conditions(
     decisions, _ = decide_bindings(views, world.settings, T0)
     patch = {"status": {"conditions": [foreign]}}
     await world.cluster.merge_patch(BINDINGS, "chat", patch, world.namespace, subresource="status")
-    await actuate_bindings(world.cluster, views, decisions, Fence(), 300, state, now=T0)
+    await world.carry_out(views, decisions, T0)
     assert (await world.condition("chat", "Audited"))["reason"] == "Yes"
     assert (await world.condition("chat", "Ready"))["status"] == "True"
     assert await world.replicas("chat") == 6

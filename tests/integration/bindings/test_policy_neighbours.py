@@ -57,7 +57,7 @@ async def test_in_signal_mode_an_hpa_at_the_target_is_welcome(mine: PolicyWorld,
     mode = Mode.SIGNAL if way == "fleet" else Mode.DIRECT
     async with Controller(quick(NOWHERE, mine.namespace, actuation=mode)) as loop:
         tick = await run_tick(loop)
-        assert not tick.bindings.scaled
+        assert not tick.outcome.scaled
     status = (await mine.binding("chat"))["status"]
     assert status["units"][0] | {"mode": ""} == {
         "name": "chat",

@@ -17,11 +17,11 @@ from fleet_fixture import ServedModel, eventually, quick, run_tick
 from prometheus_server import PrometheusServer
 
 from modelyard.autoscaling.kinds import VARIANTS
-from modelyard.autoscaling.live.actuate import NotTheWriter
 from modelyard.autoscaling.live.controller import Controller
 from modelyard.autoscaling.live.settings import ControllerSettings
 from modelyard.cluster import DEPLOYMENTS, Cluster, ClusterError, ClusterSettings
 from modelyard.local.stack import LocalStack
+from modelyard.reconcile.fence import NotTheWriter
 
 pytestmark = pytest.mark.integration
 

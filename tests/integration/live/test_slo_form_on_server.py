@@ -13,13 +13,14 @@ from fleet_fixture import Gauges, ServedModel, eventually, quick, run_tick, stea
 from prometheus_server import PrometheusServer
 
 from modelyard.autoscaling.decision import CurrentAllocation, VariantDecision
-from modelyard.autoscaling.fleet import Fleet
+from modelyard.autoscaling.fleet import Fleet, Variant
 from modelyard.autoscaling.kinds import VARIANTS
 from modelyard.autoscaling.live.controller import Controller
 from modelyard.autoscaling.live.fleetwatch import Fleetwatch
-from modelyard.autoscaling.live.status import needs_write, status_patch
+from modelyard.autoscaling.live.variant_plans import status_of, variant_plan
 from modelyard.cluster import CONFIG_MAPS, Cluster
 from modelyard.objects import Key, TargetRef, WorkloadId
+from modelyard.reconcile.status import patch
 
 pytestmark = pytest.mark.integration
 
@@ -110,12 +111,15 @@ async def test_its_status_is_accepted_compared_and_taken_back(
 
     decision = told(form="slo", variant_id=SPEC["variantID"], allocation=allocation)
 
-    async def write(patch: dict[str, Any]) -> dict[str, Any]:
-        body = {"status": patch}
+    def due(decision: VariantDecision, variant: Variant) -> bool:
+        return variant_plan(decision, variant, tick.fleet.workloads, now, 300).status is not None
+
+    async def write(status: dict[str, Any]) -> dict[str, Any]:
+        body = {"status": status}
         stored = await control_plane_cluster.merge_patch(VARIANTS, "llama", body, served.namespace, "status")
         return dict(stored["status"])
 
-    status = await write(status_patch(decision, [], now))
+    status = await write(patch(status_of(decision, now), {}, now))
     assert status["currentAlloc"] == {
         "variantID": SPEC["variantID"],
         "accelerator": "H100",
@@ -125,10 +129,9 @@ async def test_its_status_is_accepted_compared_and_taken_back(
     }
     assert status["desiredOptimizedAlloc"]["variantID"] == SPEC["variantID"]
     (variant,) = (await collected(served, prometheus_server.url)).variants
-    assert not needs_write(decision, variant, now, 300)
-    assert needs_write(told(variant_id=SPEC["variantID"]), variant, now, 300)
-    patch = status_patch(told(), [], now)
-    status = await write(patch)
+    assert not due(decision, variant)
+    assert due(told(variant_id=SPEC["variantID"]), variant)
+    status = await write(patch(status_of(told(), now), {}, now))
     assert "currentAlloc" not in status
     assert "variantID" not in status["desiredOptimizedAlloc"]
     assert status["desiredOptimizedAlloc"]["numReplicas"] == 3

@@ -64,7 +64,7 @@ async def test_a_quiet_fleet_costs_no_writes(served: ServedModel, prometheus_ser
         await run_tick(loop)
         before = (await served.variant("llama"))["metadata"]["resourceVersion"]
         tick = await run_tick(loop)
-        assert tick.outcome.written == 0
+        assert not tick.outcome.written
         assert (await served.variant("llama"))["metadata"]["resourceVersion"] == before
 
 

@@ -196,7 +196,7 @@ async def test_a_plan_for_what_has_changed_meanwhile_is_dropped(
 async def test_a_claim_is_made_only_on_the_object_as_it_was_seen(objects: Objects) -> None:
     subject = await objects.subject()
     seen = (await objects.stored())["metadata"]["resourceVersion"]
-    claim = Plan(replace(subject, resource_version=seen), annotations={"example.com/run": "mine"})
+    claim = Plan(replace(subject, resource_version=seen), annotations={"example.com/run": "mine"}, exact=True)
     theirs = replace(claim, annotations={"example.com/run": "theirs"})
     outcomes = [await objects.carry_out(plan) for plan in (claim, theirs)]
     assert [len(outcome.skipped) for outcome in outcomes] == [0, 1]

@@ -13,8 +13,9 @@ from modelyard.autoscaling.decision import Action
 from modelyard.autoscaling.explain import lines, remarks, row
 from modelyard.autoscaling.startup import learn_startup
 from modelyard.autoscaling.variants.arbitration import arbitrate
-from modelyard.autoscaling.variants.memory import VariantMemory, parse_memory, render_memory
+from modelyard.autoscaling.variants.memory import ANNOTATION, VariantMemory
 from modelyard.objects import Condition
+from modelyard.reconcile.memory import parse_memory, render_memory
 
 BUSY = [(0.9, 9)] * 2
 CALM = [(0.6, 1)] * 2
@@ -202,8 +203,8 @@ class TestMemory:
     def test_survives_its_annotation(self):
         memory = one(Serving(load=BUSY, rate=0.0)).memory
         assert memory.stuck_since
-        assert parse_memory(render_memory(memory)) == (memory, None)
-        assert render_memory(VariantMemory()) == "{}"
+        assert parse_memory(VariantMemory, ANNOTATION, render_memory(memory)) == (memory, None)
+        assert render_memory(VariantMemory()) is None
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,14 @@ import pytest
 from policy_builders import FREE, METRIC, SETTINGS, WRITTEN, World, binding, each, policy, target
 
 from modelyard.autoscaling.bindings.decide import decide_binding, decide_bindings
-from modelyard.autoscaling.bindings.memory import BindingMemory, parse_memory, render_memory
+from modelyard.autoscaling.bindings.memory import ANNOTATION, BindingMemory
 from modelyard.autoscaling.bindings.problems import conflicts
 from modelyard.autoscaling.bindings.story import totals, units
 from modelyard.autoscaling.bindings.view import BindingView, DirectionLimits, Panic
 from modelyard.autoscaling.decision import Action, BindingDecision
 from modelyard.autoscaling.settings import Compatibility, FleetSettings, Mode
 from modelyard.objects import Key
+from modelyard.reconcile.memory import parse_memory, render_memory
 
 PUBLISHED = FleetSettings(compatibility=Compatibility.PUBLISHED)
 
@@ -410,13 +411,13 @@ def test_what_was_desired_before_comes_from_the_status() -> None:
 
 
 def test_unreadable_memory_is_told() -> None:
-    memory, problem = parse_memory('{"recommended": {"newest": ["x", 3]}}')
+    memory, problem = parse_memory(BindingMemory, ANNOTATION, '{"recommended": {"newest": ["x", 3]}}')
     assert memory == BindingMemory()
     assert problem is not None
     assert "recommended.newest" in problem
     assert "StateUnreadable" in reasons(decide(binding(target(), memory_problem=problem)))
-    assert parse_memory(None) == (BindingMemory(), None)
-    assert render_memory(BindingMemory()) == "{}"
+    assert parse_memory(BindingMemory, ANNOTATION, None) == (BindingMemory(), None)
+    assert render_memory(BindingMemory()) is None
 
 
 def test_a_clock_set_back_blocks_nothing_for_long() -> None:

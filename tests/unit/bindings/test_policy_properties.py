@@ -11,11 +11,12 @@ from policy_builders import METRIC, SETTINGS, World, binding, each, policy, targ
 
 from modelyard.autoscaling.bindings import windows
 from modelyard.autoscaling.bindings.decide import decide_binding
-from modelyard.autoscaling.bindings.memory import BindingMemory, History, parse_memory, render_memory
+from modelyard.autoscaling.bindings.memory import ANNOTATION, BindingMemory, History
 from modelyard.autoscaling.bindings.ratio import RatioConstraint, RoleBounds, keep_ratio
 from modelyard.autoscaling.bindings.recommend import recommend
 from modelyard.autoscaling.bindings.shares import Candidate, exact_shares, greedy_shares
 from modelyard.autoscaling.bindings.view import Behaviour, DirectionLimits, Panic
+from modelyard.reconcile.memory import parse_memory, render_memory
 
 TICK = SETTINGS.tick
 PERIODS = st.sampled_from([0.0, 10.0, 15.0, 30.0, 60.0, 300.0])
@@ -81,7 +82,7 @@ def test_killing_at_any_tick_changes_no_decision(
         assert lasting.last is not None
         assert killed.last is not None
         assert lasting.last.panic == killed.last.panic
-        assert parse_memory(render_memory(lasting.memory)) == (killed.memory, None)
+        assert parse_memory(BindingMemory, ANNOTATION, render_memory(lasting.memory)) == (killed.memory, None)
 
 
 @given(BEHAVIOURS, DEMANDS, st.integers(0, 5), st.integers(0, 10))
@@ -202,7 +203,7 @@ def test_at_zero_nothing_is_written_in_panic_either() -> None:
 
 
 def test_memory_survives_unknown_fields() -> None:
-    assert parse_memory('{"subject": "x", "later": 1}') == (BindingMemory(subject="x"), None)
+    assert parse_memory(BindingMemory, ANNOTATION, '{"subject": "x", "later": 1}') == (BindingMemory(subject="x"), None)
 
 
 def test_panic_at_zero_needs_a_recommendation() -> None:

@@ -13,9 +13,11 @@ from modelyard.autoscaling.bindings.decide import decide_bindings
 from modelyard.autoscaling.bindings.memory import BindingMemory
 from modelyard.autoscaling.bindings.view import TargetView
 from modelyard.autoscaling.decision import BindingDecision
+from modelyard.autoscaling.live.binding_plans import policy_plan
+from modelyard.autoscaling.live.binding_plans import status_of as binding_status
 from modelyard.autoscaling.live.bindings.objects import binding, policy
-from modelyard.autoscaling.live.bindings.status import policy_status, status_patch
 from modelyard.autoscaling.settings import FleetSettings
+from modelyard.reconcile.status import patch
 
 SAMPLES = Path(__file__).resolve().parents[3] / "config" / "samples" / "autoscaling"
 WAITING = "vllm:num_requests_waiting"
@@ -87,11 +89,11 @@ class Example:
 
 def status_of(decision: BindingDecision, at: float = 0.0) -> dict[str, Any]:
     """The status as it is written."""
-    return {key: value for key, value in status_patch(decision, {}, BEGIN + at).items() if value is not None}
+    return {key: value for key, value in patch(binding_status(decision), {}, BEGIN + at).items() if value is not None}
 
 
 def effective(example: Example) -> dict[str, Any]:
     """The status of the policy."""
-    found = policy_status(example.policy, BEGIN)
-    assert found is not None
-    return found
+    status = policy_plan(example.policy, BEGIN).status
+    assert status is not None
+    return patch(status, {}, BEGIN)

@@ -1,6 +1,7 @@
 """From a record to a status write: when one happens, and what it contains."""
 
 import dataclasses
+from typing import Any
 
 import pytest
 from decisions import make_record
@@ -8,18 +9,40 @@ from decisions import make_record
 from modelyard.autoscaling.decision import CurrentAllocation, Decision, VariantDecision
 from modelyard.autoscaling.fleet import Variant
 from modelyard.autoscaling.kinds import VARIANTS
-from modelyard.autoscaling.live.status import needs_write, status_patch, timestamp
+from modelyard.autoscaling.live.variant_plans import status_of, variant_plan
 from modelyard.autoscaling.variants.memory import VariantMemory
 from modelyard.objects import Condition, Key, TargetRef
 from modelyard.reconcile.plan import Subject
+from modelyard.reconcile.status import condition_body, patch, timestamp
 from modelyard.resources.llmd import VariantAutoscalingStatus
 
 NOW = 1_763_690_400.0
 READY = Condition("OptimizationReady", "True", "SaturationOnlyMode", "steady", 3, NOW - 500)
 
 
-def variant(**changes: object) -> Variant:
-    base = Variant(
+def variant(
+    *,
+    status_replicas: int | None = 2,
+    status_accelerator: str = "H100",
+    last_run: float | None = NOW - 10,
+    applied: bool = True,
+    status_current: dict[str, object] | None = None,
+    conditions: tuple[Condition, ...] = (READY,),
+) -> Variant:
+    status: dict[str, Any] = {
+        "actuation": {"applied": applied},
+        "conditions": [condition_body(condition, NOW) for condition in conditions],
+    }
+    if last_run is not None:
+        status["desiredOptimizedAlloc"] = {
+            "lastRunTime": timestamp(last_run),
+            "accelerator": status_accelerator,
+            "numReplicas": status_replicas,
+        }
+    if status_current is not None:
+        status["currentAlloc"] = status_current
+        status["desiredOptimizedAlloc"]["variantID"] = status_current["variantID"]
+    return Variant(
         key=Key("chat", "llama"),
         uid="u1",
         generation=3,
@@ -28,13 +51,17 @@ def variant(**changes: object) -> Variant:
         model_id="llama",
         target=TargetRef("apps/v1", "Deployment", "llama"),
         cost=10.0,
-        status_replicas=2,
-        status_accelerator="H100",
-        last_run=NOW - 10,
-        applied=True,
-        conditions=(READY,),
+        status=status,
+        conditions=conditions,
     )
-    return dataclasses.replace(base, **changes)  # type: ignore[arg-type]
+
+
+def needs_write(decision: VariantDecision, variant: Variant, now: float, refresh: float) -> bool:
+    return variant_plan(decision, variant, {}, now, refresh).status is not None
+
+
+def status_patch(decision: VariantDecision, existing: list[dict[str, Any]], now: float) -> dict[str, Any]:
+    return patch(status_of(decision, now), {"conditions": existing}, now)
 
 
 def record(*, conditions: tuple[Condition, ...] = (READY,), **fields: object) -> VariantDecision:
@@ -72,8 +99,8 @@ def test_decided_zero_is_written_and_differs_from_never_decided() -> None:
 
 
 def test_the_allocation_is_complete_or_absent() -> None:
-    patch = status_patch(record(accelerator=None), [], NOW)
-    assert patch["desiredOptimizedAlloc"] == {
+    written = status_patch(record(accelerator=None), [], NOW)
+    assert written["desiredOptimizedAlloc"] == {
         "lastRunTime": timestamp(NOW),
         "variantID": None,
         "accelerator": "unresolved",
@@ -112,10 +139,10 @@ SLO = {"form": "slo", "variant_id": "org/llama-H100-2", "allocation": CURRENT}
 
 
 def test_the_slo_form_says_what_there_is_and_for_which_variant() -> None:
-    patch = status_patch(record(**SLO), [], NOW)
-    assert patch["currentAlloc"] == STORED
-    assert patch["desiredOptimizedAlloc"]["variantID"] == "org/llama-H100-2"
-    VariantAutoscalingStatus.model_validate(patch)
+    written = status_patch(record(**SLO), [], NOW)
+    assert written["currentAlloc"] == STORED
+    assert written["desiredOptimizedAlloc"]["variantID"] == "org/llama-H100-2"
+    VariantAutoscalingStatus.model_validate(written)
 
 
 @pytest.mark.parametrize(
@@ -123,9 +150,9 @@ def test_the_slo_form_says_what_there_is_and_for_which_variant() -> None:
 )
 def test_costs_are_written_without_sign_or_exponent(cost: float, text: str) -> None:
     current = dataclasses.replace(CURRENT, cost=cost)
-    patch = status_patch(record(**{**SLO, "allocation": current}), [], NOW)
-    assert patch["currentAlloc"]["variantCost"] == text
-    VariantAutoscalingStatus.model_validate(patch)
+    written = status_patch(record(**{**SLO, "allocation": current}), [], NOW)
+    assert written["currentAlloc"]["variantCost"] == text
+    VariantAutoscalingStatus.model_validate(written)
 
 
 def test_a_cost_that_is_no_number_leaves_the_present_out() -> None:
@@ -153,9 +180,9 @@ def test_a_changed_present_is_written_and_one_that_is_not_known_stays(
 
 def test_an_unknown_present_is_not_touched_and_a_former_slo_object_loses_it() -> None:
     assert "currentAlloc" not in status_patch(record(**{**SLO, "allocation": None}), [], NOW)
-    patch = status_patch(record(), [], NOW)
-    assert patch["currentAlloc"] is None
-    assert patch["desiredOptimizedAlloc"]["variantID"] is None
+    written = status_patch(record(), [], NOW)
+    assert written["currentAlloc"] is None
+    assert written["desiredOptimizedAlloc"]["variantID"] is None
 
 
 @pytest.mark.parametrize("kind", ["SLOFeasible", "ProfileValid", "CapacityLimited", "ScaleFromZero"])

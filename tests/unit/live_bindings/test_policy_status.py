@@ -8,16 +8,17 @@ import pytest
 from decisions import make_record
 
 from modelyard.autoscaling.bindings.memory import BindingMemory
-from modelyard.autoscaling.bindings.view import BindingView
+from modelyard.autoscaling.bindings.view import BindingView, TargetView
 from modelyard.autoscaling.decision import Action, BindingDecision, Decision, Record
 from modelyard.autoscaling.kinds import BINDINGS
-from modelyard.autoscaling.live.bindings.actuate import BindingOutcome
-from modelyard.autoscaling.live.bindings.objects import policy
-from modelyard.autoscaling.live.bindings.report import changes, notices
-from modelyard.autoscaling.live.bindings.status import needs_write, policy_status, status_patch
+from modelyard.autoscaling.live.binding_plans import binding_plan, policy_plan, status_of
+from modelyard.autoscaling.live.bindings.objects import PolicySpec, policy
 from modelyard.objects import Condition, Key, Notice, WorkloadId
 from modelyard.objects.parse import conditions
-from modelyard.reconcile.plan import Subject
+from modelyard.reconcile.carry_out import Outcome
+from modelyard.reconcile.plan import Ref, Subject
+from modelyard.reconcile.status import patch
+from modelyard.reconcile.tell import changes, notices
 
 KEY = Key("n", "b")
 WEB = WorkloadId("n", "apps", "Deployment", "web")
@@ -45,10 +46,23 @@ def decision(message: str = "why", *units: Record, **more: Any) -> BindingDecisi
     return Decision(**fields)
 
 
+def needs_write(decision: BindingDecision, view: BindingView, now: float, refresh: float, told: float | None) -> bool:
+    return binding_plan(decision, view, now, refresh, told).status is not None
+
+
+def status_patch(decision: BindingDecision, stored: dict[str, Any], now: float) -> dict[str, Any]:
+    return patch(status_of(decision), stored, now)
+
+
+def policy_status(policy: PolicySpec, now: float) -> dict[str, Any] | None:
+    status = policy_plan(policy, now).status
+    return None if status is None else patch(status, policy.status, now)
+
+
 def view(status: dict[str, Any]) -> BindingView:
-    return BindingView(
-        KEY, "u", 2, "7", "p", False, (), None, status=status, conditions=conditions(status.get("conditions"))
-    )
+    target = TargetView("web", WEB, 1, 9, current=2)
+    said = conditions(status.get("conditions"))
+    return BindingView(KEY, "u", 2, "7", "p", False, (target,), None, status=status, conditions=said)
 
 
 def stored(of: BindingDecision, before: dict[str, Any] | None = None) -> BindingView:
@@ -88,10 +102,10 @@ def test_the_whole_status() -> None:
 
 def test_conditions_of_others_stay_and_totals_that_are_not_known_go() -> None:
     before = {"conditions": [{"type": "Audited"}, {"type": "Ready"}], "desiredReplicas": 9, "currentReplicas": 9}
-    patch = status_patch(decision("why", unit(current=None, replicas=None)), before, NOW)
-    assert [one["type"] for one in patch["conditions"]] == ["Audited", "Ready"]
-    assert patch["conditions"][1]["status"] == "True"
-    assert (patch["desiredReplicas"], patch["currentReplicas"]) == (None, None)
+    written = status_patch(decision("why", unit(current=None, replicas=None)), before, NOW)
+    assert [one["type"] for one in written["conditions"]] == ["Audited", "Ready"]
+    assert written["conditions"][1]["status"] == "True"
+    assert (written["desiredReplicas"], written["currentReplicas"]) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -123,16 +137,17 @@ def test_nothing_new_is_never_written_and_other_words_rarely() -> None:
 
 def test_events_of_a_change_are_told_when_it_has_happened() -> None:
     told = Notice("MetricsUnavailable", "two pods hang", "Warning")
-    of = decision(notices=(told,))
-    assert notices(of, BindingOutcome()) == ([], [told])
-    done = BindingOutcome(scaled={(KEY, WEB): (2, 5)})
-    happened, standing = notices(of, done)
+    plan = binding_plan(decision(notices=(told,)), view({}), NOW, REFRESH, None)
+    assert notices(plan, Outcome()) == ([], [told])
+    ref = Ref("AutoscalingPolicyBinding", KEY)
+    done = Outcome(scaled={(ref, WEB): (2, 5)})
+    happened, standing = notices(plan, done)
     assert [(one.reason, one.message) for one in happened] == [("ScaledUp", f"{WEB} 2 → 5: 30 waiting each")]
     assert standing == [told]
-    assert changes([of], done)[0]["to"] == 5
-    assert changes([of], BindingOutcome()) == []
-    failed = BindingOutcome(skipped={KEY: "moved"}, errors={KEY: "forbidden"})
-    assert [one.message for one in notices(decision(), failed)[1]] == ["moved", "forbidden"]
+    assert [(one.reason, one.before, one.after) for one in changes([plan], done)] == [("MetricsAsk", 2, 5)]
+    assert changes([plan], Outcome()) == []
+    failed = Outcome(skipped={ref: "moved"}, errors={ref: "forbidden"})
+    assert [one.message for one in notices(plan, failed)[1]][1:] == ["moved", "forbidden"]
 
 
 def manifest(spec: dict[str, Any], status: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -143,13 +158,13 @@ def manifest(spec: dict[str, Any], status: dict[str, Any] | None = None) -> dict
 
 def test_a_policy_says_what_it_means_and_says_it_once() -> None:
     spec = {"metrics": [{"metricName": "m", "targetValue": 1}]}
-    patch = policy_status(policy(manifest(spec)), NOW)
-    assert patch is not None
-    assert patch["observedGeneration"] == 4
-    assert patch["effectiveBehavior"]["scaleUp"]["stablePolicy"]["instances"] == 4
-    assert (patch["conditions"][0]["type"], patch["conditions"][0]["status"]) == ("Ready", "True")
-    assert policy_status(policy(manifest(spec, patch)), NOW + 100) is None
-    broken = policy_status(policy(manifest({"metrics": []}, patch)), NOW + 100)
+    written = policy_status(policy(manifest(spec)), NOW)
+    assert written is not None
+    assert written["observedGeneration"] == 4
+    assert written["effectiveBehavior"]["scaleUp"]["stablePolicy"]["instances"] == 4
+    assert (written["conditions"][0]["type"], written["conditions"][0]["status"]) == ("Ready", "True")
+    assert policy_status(policy(manifest(spec, written)), NOW + 100) is None
+    broken = policy_status(policy(manifest({"metrics": []}, written)), NOW + 100)
     assert broken is not None
     assert broken["effectiveBehavior"] is None
     assert broken["conditions"][0]["reason"] == "InvalidConfiguration"

@@ -18,9 +18,10 @@ from slo_builders import OUTPUT, PROMPT, SLO, P, slo_fleet
 
 from modelyard.autoscaling.decide import decide
 from modelyard.autoscaling.settings import FleetSettings
-from modelyard.autoscaling.variants.memory import VariantMemory, parse_memory, render_memory
+from modelyard.autoscaling.variants.memory import ANNOTATION, VariantMemory
 from modelyard.metrics.values import PodPerformance, PodSignal
 from modelyard.objects import Condition, Key, OwnerRef, Pod
+from modelyard.reconcile.memory import parse_memory, render_memory
 
 TICK = 15
 BATCH, CACHE = 96, 70_000
@@ -114,7 +115,7 @@ def live(
             signals=replace(fleet.signals, pods=signals, performance=performance),
         )
         record = records(decide(fleet, settings))["v1"]
-        memory, _ = parse_memory(render_memory(record.memory))
+        memory, _ = parse_memory(VariantMemory, ANNOTATION, render_memory(record.memory))
         conditions, desired = record.conditions, record.target.replicas
         sizes.append(desired)
         if record.writes.scale is not None:

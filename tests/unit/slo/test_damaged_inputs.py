@@ -13,11 +13,13 @@ from slo_builders import INSTANT, SLO, one_slo, premium, slo_fleet
 
 from modelyard.autoscaling.decide import decide
 from modelyard.autoscaling.fleet import Fleet
-from modelyard.autoscaling.live.status import status_patch
+from modelyard.autoscaling.live.variant_plans import status_of
 from modelyard.autoscaling.settings import FleetSettings
-from modelyard.autoscaling.variants.memory import SLOMemory, VariantMemory, parse_memory, render_memory
+from modelyard.autoscaling.variants.memory import ANNOTATION, SLOMemory, VariantMemory
 from modelyard.metrics.values import ModelLoad
 from modelyard.objects import Condition
+from modelyard.reconcile.memory import parse_memory, render_memory
+from modelyard.reconcile.status import patch
 
 NUMBERS = ["7.5", "0.05", "0", "nan", "inf", "-1", "1e400", "", " 3 ", "1e-300", "1e7", "abc"]
 HISTORIES = (
@@ -137,8 +139,8 @@ def test_no_input_breaks_a_decision(seed):
         for record in told(decision):
             assert record.target.replicas is None or record.target.replicas >= 0
             assert (record.target.replicas or 0) <= 4 * max(record.now.current or 0, record.now.desired or 0) + 40
-            json.dumps(status_patch(record, [], fleet.now), allow_nan=False)
-            assert parse_memory(render_memory(record.memory)) == (record.memory, None)
+            json.dumps(patch(status_of(record, fleet.now), {}, fleet.now), allow_nan=False)
+            assert parse_memory(VariantMemory, ANNOTATION, render_memory(record.memory)) == (record.memory, None)
             if load is not None and load > 0.001 and record.now.ready and not settings.scale_to_zero:
                 assert (record.identity.model_id, record.identity.key.namespace) in kept
 
@@ -172,10 +174,10 @@ def test_leaving_the_slo_form_takes_its_memory_and_conditions_along():
     assert second.memory.slo is None
     assert not {"ProfileValid", "SLOFeasible", "CapacityLimited"} & {c.type for c in second.conditions}
     stored = [{"type": c.type, "status": c.status} for c in first.conditions]
-    patch = status_patch(second, stored, NOW)
-    assert {c["type"] for c in patch["conditions"]} == {c.type for c in second.conditions}
-    assert patch["currentAlloc"] is None
-    assert patch["desiredOptimizedAlloc"]["variantID"] is None
+    written = patch(status_of(second, NOW), {"conditions": stored}, NOW)
+    assert {c["type"] for c in written["conditions"]} == {c.type for c in second.conditions}
+    assert written["currentAlloc"] is None
+    assert written["desiredOptimizedAlloc"]["variantID"] is None
 
 
 def test_a_class_that_vanishes_leaves_the_variant_to_saturation_and_says_so():

@@ -14,11 +14,12 @@ from typing import Any
 import yaml
 
 from modelyard.autoscaling.bindings.defaults import DEFAULT_PORT, DEFAULT_URI, policy_view
-from modelyard.autoscaling.bindings.memory import ANNOTATION, parse_memory
+from modelyard.autoscaling.bindings.memory import ANNOTATION, BindingMemory
 from modelyard.autoscaling.bindings.view import BindingView, PolicyView
 from modelyard.objects import Key, TargetRef, WorkloadId
 from modelyard.objects.durations import parse_go_duration
 from modelyard.objects.parse import conditions, epoch, key_of
+from modelyard.reconcile.memory import parse_memory
 from modelyard.resources import AutoscalingPolicy, AutoscalingPolicyBinding, ResourceInvalid
 
 SOURCES = "modelyard.dev/metric-sources"
@@ -123,7 +124,7 @@ def binding(obj: Object) -> BindingSpec:
         grace = max(0.0, parse_go_duration(annotations[GRACE])) if GRACE in annotations else DEFAULT_GRACE
     except ValueError as error:
         problems.append(f"annotation {GRACE}: {error}")
-    memory, damage = parse_memory(annotations.get(ANNOTATION))
+    memory, damage = parse_memory(BindingMemory, ANNOTATION, annotations.get(ANNOTATION))
     expansion = (optimizer or {}).get("costExpansionRatePercent")
     view = BindingView(
         key=key,

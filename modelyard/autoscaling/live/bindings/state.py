@@ -15,7 +15,7 @@ from modelyard.autoscaling.live.bindings import objects
 from modelyard.autoscaling.live.bindings.objects import BindingSpec, PolicySpec
 from modelyard.autoscaling.live.bindings.values import Histories
 from modelyard.metrics.scrape import Scraper
-from modelyard.objects import Key, WorkloadId
+from modelyard.objects import WorkloadId
 
 log = logging.getLogger(__name__)
 
@@ -55,8 +55,7 @@ class Parsed(Generic[T]):
 class PolicyState:
     """The scraper's connections, snapshots of counters and histograms, parsed objects, learnt start-up times.
 
-    ``async with PolicyState() as state``: closes the connections. ``told`` is when a binding's status was last written,
-    ``listed_policies`` what the last tick read.
+    ``async with PolicyState() as state``: closes the connections. ``listed_policies`` what the last tick read.
     """
 
     def __init__(self, scraper: Scraper | None = None) -> None:
@@ -65,7 +64,6 @@ class PolicyState:
         self.policies: Parsed[PolicySpec] = Parsed(objects.policy)
         self.histories = Histories()
         self.startup: dict[WorkloadId, float] = {}
-        self.told: dict[Key, float] = {}
         self.listed_policies: tuple[PolicySpec, ...] = ()
 
     async def __aenter__(self) -> Self:

@@ -1,0 +1,101 @@
+"""From decisions about AutoscalingPolicyBindings, and from AutoscalingPolicies, to plans. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from modelyard.autoscaling import conditions
+from modelyard.autoscaling.bindings import story
+from modelyard.autoscaling.bindings.defaults import describe, manifest
+from modelyard.autoscaling.bindings.memory import ANNOTATION
+from modelyard.autoscaling.bindings.view import BindingView
+from modelyard.autoscaling.decision import BindingDecision
+from modelyard.autoscaling.kinds import POLICIES
+from modelyard.autoscaling.live.bindings.objects import PolicySpec
+from modelyard.objects.parse import conditions as stored_conditions
+from modelyard.reconcile.memory import render_memory
+from modelyard.reconcile.plan import Plan, Ref, Scale, Status, Subject
+from modelyard.reconcile.status import is_due, timestamp
+
+TIMES = ("lastScaleTime",)
+"""Fields of a unit that are epoch seconds in a decision and text in a status."""
+TOTALS = ("targets", "currentReplicas", "desiredReplicas", "mode")
+
+
+def binding_plans(
+    views: Iterable[BindingView],
+    decisions: Iterable[BindingDecision],
+    now: float,
+    refresh: float,
+    written: Mapping[Ref, float],
+) -> list[Plan]:
+    """A plan per binding; ``written`` says when its status last was, by this process."""
+    by_key = {view.key: view for view in views}
+    return [binding_plan(one, by_key[one.key], now, refresh, written.get(one.subject.ref)) for one in decisions]
+
+
+def binding_plan(
+    decision: BindingDecision, view: BindingView, now: float, refresh: float, written: float | None
+) -> Plan:
+    """What to write and tell about one binding decided on at ``now``; changed words may be late by ``refresh``."""
+    status = status_of(decision)
+    return Plan(
+        decision.subject,
+        message=decision.message,
+        annotations={ANNOTATION: render_memory(decision.memory)} if decision.memory != view.memory else {},
+        status=status if is_due(status, view.status, now, refresh, written=written) else None,
+        scales=tuple(_scales(decision, view)),
+        notices=decision.notices,
+    )
+
+
+def status_of(decision: BindingDecision) -> Status:
+    """The status the decision asks for; a total that is not known any more is taken out."""
+    fields = {
+        "observedGeneration": decision.subject.generation,
+        "units": [_unit(unit) for unit in story.units(decision)],
+        **dict.fromkeys(TOTALS),
+        **story.totals(decision),
+    }
+    return Status(fields, decision.conditions)
+
+
+def _unit(unit: Mapping[str, object]) -> dict[str, Any]:
+    """A unit as the status stores it: times as text, nothing that is not known."""
+    return {
+        name: timestamp(value) if name in TIMES and isinstance(value, int | float) else value
+        for name, value in unit.items()
+        if value is not None
+    }
+
+
+def _scales(decision: BindingDecision, view: BindingView) -> Iterable[Scale]:
+    current = {target.workload: target.current for target in view.targets}
+    for record in decision.records:
+        workload, replicas = record.now.workload, record.writes.scale
+        if workload is not None and replicas is not None and (seen := current[workload]) is not None:
+            yield Scale(workload, seen, replicas, record.why.reason, record.why.message)
+
+
+def policy_plans(policies: Iterable[PolicySpec], now: float) -> list[Plan]:
+    """For each policy whose status does not say so yet: what it means with every default filled in."""
+    return [plan for policy in policies if (plan := policy_plan(policy, now)).writes]
+
+
+def policy_plan(policy: PolicySpec, now: float) -> Plan:
+    """What a policy means, or why it cannot be followed, in its status. Nothing depends on it but people."""
+    if policy.view is None:
+        story, effective = ("False", "InvalidConfiguration", policy.problem or ""), None
+    else:
+        behaviour = policy.view.behaviour
+        story, effective = ("True", "Accepted", describe(behaviour)), manifest(behaviour)
+    before = stored_conditions(policy.status.get("conditions"))
+    ready = conditions.build(before, (("Ready", story),), policy.generation, now)
+    status = Status({"observedGeneration": policy.generation, "effectiveBehavior": effective}, ready)
+    return Plan(
+        Subject(POLICIES, policy.key, policy.uid, policy.generation),
+        reason=story[1],
+        message=story[2],
+        status=status if is_due(status, policy.status, now, 0.0) else None,
+    )

@@ -1,0 +1,120 @@
+"""From decisions about VariantAutoscalings to plans: what to write on each, and what to tell. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from modelyard.autoscaling.decision import Action, CurrentAllocation, Record, TickDecision, VariantDecision
+from modelyard.autoscaling.fleet import Fleet, Variant
+from modelyard.autoscaling.live.prediction import ANNOTATION as PREDICTION
+from modelyard.autoscaling.live.prediction import prediction_text
+from modelyard.autoscaling.variants.memory import ANNOTATION, VariantMemory
+from modelyard.cluster import CONFIG_MAPS
+from modelyard.objects import Key, Notice, Workload, WorkloadId
+from modelyard.reconcile.memory import render_memory
+from modelyard.reconcile.plan import Plan, Scale, Status, Subject
+from modelyard.reconcile.status import is_due, timestamp
+
+TRANSIENT = frozenset({"AcceleratorResolved", "SLOFeasible", "ProfileValid", "CapacityLimited", "ScaleFromZero"})
+"""Conditions of ours that go when there is nothing to say. Types we do not write are somebody else's and are kept."""
+
+
+def variant_plans(fleet: Fleet, decision: TickDecision, refresh: float) -> list[Plan]:
+    """A plan per variant, and one that only tells for each configuration object that deserves an Event."""
+    variants = {variant.key: variant for variant in fleet.variants}
+    plans = [variant_plan(one, variants[one.key], fleet.workloads, fleet.now, refresh) for one in decision.variants]
+    for about, notice in decision.notices:
+        namespace, _, name = about.partition("/")
+        plans.append(Plan(Subject(CONFIG_MAPS, Key(namespace, name), "", 0), notices=(notice,)))
+    return plans
+
+
+def variant_plan(
+    decision: VariantDecision, variant: Variant, workloads: Mapping[WorkloadId, Workload], now: float, refresh: float
+) -> Plan:
+    """What to write and tell about one variant decided on at ``now``; a status may be ``refresh`` seconds old."""
+    memory, status, record = to_remember(decision), status_of(decision, now), decision.record
+    damage = variant.memory_problem
+    return Plan(
+        decision.subject,
+        reason=record.why.reason,
+        message=record.why.message,
+        annotations=_annotations(record, variant, memory),
+        status=status if is_due(status, variant.status, now, refresh, decision.subject.uid) else None,
+        # The memory says whose desired count the status holds. A new workload's must not be remembered before the old
+        # one's count is gone from the status: a kill in between would have a successor carry out the old count on it.
+        status_first=variant.memory.workload_uid not in ("", memory.workload_uid),
+        scales=_scales(record, workloads),
+        news=_news(record),
+        notices=(*decision.notices, *([Notice("StateUnreadable", damage, "Warning")] if damage else [])),
+    )
+
+
+def to_remember(decision: VariantDecision) -> VariantMemory:
+    """The memory to keep; it also tells the exporter whether this variant may have a gauge."""
+    hidden = not decision.record.writes.publish
+    if decision.memory.hidden is hidden:
+        return decision.memory
+    return decision.memory.model_copy(update={"hidden": hidden})
+
+
+def status_of(decision: VariantDecision, now: float) -> Status:
+    """The status the decision asks for. Each part of the allocation, which only we write, is complete or absent."""
+    record = decision.record
+    allocation: dict[str, Any] = {}
+    if record.target.replicas is not None:
+        allocation["desiredOptimizedAlloc"] = {
+            "lastRunTime": timestamp(now),
+            "variantID": record.identity.variant_id,
+            "accelerator": record.now.accelerator or "unresolved",
+            "numReplicas": record.target.replicas,
+        }
+    # One that is not known now stays as it is; an object that has left the SLO form loses it.
+    if record.now.allocation is not None or record.identity.form != "slo":
+        allocation["currentAlloc"] = _current(record.now.allocation)
+    if record.writes.applied is not None:
+        allocation["actuation"] = {"applied": record.writes.applied}
+    return Status(allocation, decision.conditions, TRANSIENT, allocation, ("desiredOptimizedAlloc", "lastRunTime"))
+
+
+def _current(current: CurrentAllocation | None) -> dict[str, Any] | None:
+    """``currentAlloc`` of the SLO form; ``None`` when there is none, or when its numbers cannot be written."""
+    if current is None or not math.isfinite(current.cost):
+        return None
+    return {
+        "variantID": current.variant_id,
+        "accelerator": current.accelerator,
+        "numReplicas": max(0, current.replicas),
+        "maxBatch": max(0, current.max_batch),
+        "variantCost": f"{max(0.0, current.cost):.2f}",
+    }
+
+
+def _annotations(record: Record, variant: Variant, memory: VariantMemory) -> dict[str, str | None]:
+    """What of ours in the annotations has to change; ``None`` removes one."""
+    changed: dict[str, str | None] = {}
+    if memory != variant.memory:
+        changed[ANNOTATION] = render_memory(memory)
+    prediction = prediction_text(record, variant.annotations)
+    if prediction != variant.annotations.get(PREDICTION):
+        changed[PREDICTION] = prediction
+    return changed
+
+
+def _scales(record: Record, workloads: Mapping[WorkloadId, Workload]) -> tuple[Scale, ...]:
+    workload, replicas = record.now.workload, record.writes.scale
+    if replicas is None or workload is None:
+        return ()
+    seen = workloads[workload].spec_replicas
+    return (Scale(workload, 1 if seen is None else seen, replicas, record.why.reason, record.why.message),)
+
+
+def _news(record: Record) -> tuple[Notice, ...]:
+    """The Event of a new decision."""
+    target = record.target
+    if not target.decided or target.replicas == record.now.desired or target.action is Action.NONE:
+        return ()
+    reason = "ScaleUpWanted" if target.action is Action.UP else "ScaleDownWanted"
+    return (Notice(reason, f"{record.now.current} → {target.replicas}: {record.why.message}"),)
