@@ -86,7 +86,7 @@ class Reconciler:
 
     async def claim(self, start: Start) -> Start:
         """Make the run's objects name it; the run with those that could be claimed. Raises ``NotTheWriter``."""
-        marks = [Plan(subject, annotations={CLAIM: str(claim)}) for subject, claim in start.claims]
+        marks = [Plan(subject, annotations={CLAIM: str(claim)}, exact=True) for subject, claim in start.claims]
         outcome = await carry_out(self.cluster, marks, self._fence)
         missed = outcome.skipped.keys() | outcome.errors.keys()
         return replace(start, claims=tuple(one for one in start.claims if one[0].ref not in missed))
