@@ -30,7 +30,7 @@ from deployments.demo import story
 from deployments.demo.manifests import autoscaling, deployment, flow_parameters, namespace
 from deployments.demo.scenario import CONTROLLER_NAMESPACE, MODEL, Copy, Form, Scenario
 from deployments.demo.story import Played
-from deployments.demo.watch import BINDINGS, Endpoints, Sample, sample
+from deployments.demo.watch import BINDINGS, ReadyPods, Sample, sample
 from deployments.profile import ROOT, free_port
 from deployments.stack import PrefectStack
 from modelyard.autoscaling.kinds import VARIANTS
@@ -258,7 +258,7 @@ class Playing:
         self.samples: list[Sample] = []
         self._scenario = scenario
         self._begun = begun
-        self._endpoints = Endpoints(copy.namespace)
+        self._endpoints = ReadyPods(copy.namespace)
         self._sent: deque[tuple[float, int]] = deque()
         settings = ReplaySettings(model=MODEL, time_compression=scenario.compression)
         self.replay = Replay(trace, self._endpoints.current, settings)

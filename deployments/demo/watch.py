@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass
-class Endpoints:
+class ReadyPods:
     """The ready engine pods of one copy, kept current by a watch; the replayer asks for them."""
 
     namespace: str

@@ -7,20 +7,158 @@ scheduled never comes.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import fsum, inf
 
-from modelyard.autoscaling.accelerators import short_name
+from modelyard.autoscaling.accelerators import PRODUCT_LABELS, short_name
 from modelyard.autoscaling.decision import TickDecision, VariantDecision
 from modelyard.autoscaling.fleet import Fleet, Variant
+from modelyard.autoscaling.limiter import Pools
 from modelyard.autoscaling.settings import FleetSettings, Mode
+from modelyard.autoscaling.variants.attribution import GROUP_INDEX_LABEL
+from modelyard.autoscaling.variants.headroom import startup
+from modelyard.autoscaling.variants.state import State
 from modelyard.autoscaling.what_if.bindings import BindingWorld
-from modelyard.autoscaling.what_if.deployed import Deployed, Model
-from modelyard.autoscaling.what_if.placement import Placement
 from modelyard.autoscaling.what_if.spread import Engine, Spread, engine_of, states_of
 from modelyard.metrics.values import ModelLoad, PodPerformance, PodSignal, Signals
-from modelyard.objects import Key, WorkloadId
+from modelyard.objects import Key, OwnerRef, Pod, Workload, WorkloadId
+
+Model = tuple[str, str]
+"""Namespace and model ID."""
+
+
+@dataclass(slots=True)
+class Replica:
+    """One replica and its pods; one that is known by number only has none. ``ready_at`` infinite: never."""
+
+    pods: tuple[Pod, ...]
+    ready_at: float
+    assumed: bool = False
+    placed: bool = True
+
+    def pods_at(self, now: float) -> tuple[Pod, ...]:
+        """Its pods as they are then, Ready once the start-up is over."""
+        ready = self.ready_at if self.ready_at <= now else None
+        return tuple(
+            pod if pod.ready_since is not None or ready is None else replace(pod, ready_since=ready, phase="Running")
+            for pod in self.pods
+        )
+
+
+class Deployed:
+    """The workload of one variant."""
+
+    def __init__(self, state: State, settings: FleetSettings, now: float) -> None:
+        assert state.workload is not None
+        self.workload = state.workload
+        self.variant = state.variant.key
+        self.model: Model = (state.variant.key.namespace, state.variant.model_id)
+        self.engine = engine_of(state)
+        self.startup = startup(state, settings)
+        self.spec = state.spec
+        self.pool = ""
+        """The accelerator, as the decisions say."""
+        self._made = 0
+        self._owner = next((pod.owner for pod in state.pods if pod.owner is not None), None) or _owner(state)
+        self.replicas = _replicas(state, self.startup, settings, now)
+        while len(self.replicas) < (state.current or 0):
+            ready = sum(r.ready_at <= now for r in self.replicas) < (state.ready or 0)
+            self.replicas.append(Replica((), -inf) if ready else self._new(now))
+        self.replicas = self.replicas[: state.current or 0]
+
+    def scale(self, wanted: int, now: float) -> None:
+        """New ones are created now; of those there are, the ones not ready go first, then the youngest."""
+        self.spec = wanted
+        self.replicas.sort(key=lambda replica: replica.ready_at)
+        del self.replicas[wanted:]
+        self.replicas += [self._new(now) for _ in range(wanted - len(self.replicas))]
+
+    def _new(self, now: float) -> Replica:
+        self._made += 1
+        id_, size = self.workload.id, self.workload.pods_per_replica
+        labels = {GROUP_INDEX_LABEL: f"assumed-{self._made}"} if size > 1 else {}
+        pods = tuple(
+            Pod(
+                Key(id_.namespace, name := f"{id_.name}-assumed-{self._made}" + (f"-{index}" if size > 1 else "")),
+                f"assumed/{id_.namespace}/{name}",
+                self._owner,
+                created=now,
+                gpus=-(-self.workload.gpus // size),
+                labels=labels,
+            )
+            for index in range(size)
+        )
+        return Replica(pods, now + self.startup, assumed=True, placed=False)
+
+    def reporting(self, replica: Replica) -> list[Key]:
+        """The pods of a replica whose engine has metrics: of a new group, its first."""
+        return [pod.key for pod in (replica.pods[:1] if replica.assumed else replica.pods)]
+
+    def ready(self, now: float) -> int:
+        """Replicas that are ready."""
+        return sum(replica.ready_at <= now for replica in self.replicas)
+
+
+def _owner(state: State) -> OwnerRef:
+    id_ = state.workload_id
+    assert id_ is not None
+    return OwnerRef(f"{id_.group}/v1" if id_.group else "v1", id_.kind, id_.name, "")
+
+
+def _replicas(state: State, start: float, settings: FleetSettings, now: float) -> list[Replica]:
+    """The replicas whose pods are known, ready ones first."""
+    assert state.workload is not None
+    size = state.workload.pods_per_replica
+    groups: dict[str, list[Pod]] = defaultdict(list)
+    for index, pod in enumerate(state.pods):
+        name = pod.labels.get(GROUP_INDEX_LABEL, f"by number {index // size}")
+        groups[name if size > 1 else pod.key.name].append(pod)
+    found = []
+    for pods in groups.values():
+        if len(pods) >= size and all(pod.ready for pod in pods):
+            at = max(pod.ready_since or 0.0 for pod in pods)
+        elif any(pod.unschedulable for pod in pods):
+            at = inf
+        else:
+            at = max(now + settings.tick, min(pod.created for pod in pods) + start)
+        found.append(Replica(tuple(pods), at))
+    return sorted(found, key=lambda replica: replica.ready_at)
+
+
+class Placement:
+    """The free GPUs of a fleet's nodes once ``pods`` have theirs, so that GPUs are used once.
+
+    Where no node of its accelerator is known a replica runs without one. Where nodes are known and none has room it
+    waits, as it would for the scheduler.
+    """
+
+    def __init__(self, fleet: Fleet, pods: Iterable[Pod]) -> None:
+        self._labels = {node.name: node.labels for node in fleet.nodes}
+        self._free = Pools(replace(fleet, pods=tuple(pods)), _everywhere).free
+
+    def place(self, pods: Iterable[Pod], pool: str, workload: Workload) -> tuple[Pod, ...] | None:
+        """The pods of one replica on nodes of ``pool`` (an accelerator), ``None`` when they find no room."""
+        pods = tuple(pods)
+        if pool not in self._free or not any(pod.gpus for pod in pods):
+            return pods
+        free = self._free[pool]
+        wanted = {k: v.split(",") for k, v in workload.node_selector.items() if k not in PRODUCT_LABELS}
+        names = [n for n in free if all(self._labels[n].get(key) in values for key, values in wanted.items())]
+        placed: list[Pod] = []
+        for pod in pods:
+            node = min((n for n in names if free[n] >= pod.gpus), key=lambda n: (free[n], n), default=None)
+            if node is None:
+                for done in placed:
+                    free[done.node] += done.gpus
+                return None
+            free[node] -= pod.gpus
+            placed.append(replace(pod, node=node, unschedulable=""))
+        return tuple(placed)
+
+
+def _everywhere(labels: Mapping[str, str]) -> bool:
+    return True
 
 
 class World:
