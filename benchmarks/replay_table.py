@@ -25,7 +25,7 @@ import yaml
 from modelyard.engine.config import PROFILES
 from modelyard.replay.compare import Batch, BatchResult, replay
 from modelyard.replay.policies.parse import split
-from modelyard.replay.scenario import Scenario, World, read_world
+from modelyard.replay.scenario import ReplayedFleet, Scenario, read_fleet
 from modelyard.replay.settings import SimulationSettings
 from modelyard.traffic.latency import SLO
 from modelyard.traffic.trace import Trace, read_trace
@@ -187,14 +187,14 @@ def batches(entries: Sequence[Entry], rates: Sequence[float], trace: Trace, fold
         for entry in entries:
             file = folder / f"{entry.form}-{rate:g}.yaml"
             file.write_text(manifests(entry.form, rate))
-            world = read_world([file])
+            fleet = read_fleet([file])
             # The same price for the same replica, whoever scales it.
             variants = tuple(
-                dataclasses.replace(spec, cost=prices[spec.key.name.rpartition("-")[2]]) for spec in world.variants
+                dataclasses.replace(spec, cost=prices[spec.key.name.rpartition("-")[2]]) for spec in fleet.variants
             )
-            world = World(world.manifests, variants, world.nodes, world.fleet_settings, world.warnings)
+            fleet = ReplayedFleet(fleet.manifests, variants, fleet.nodes, fleet.fleet_settings, fleet.warnings)
             (policy,) = split(entry.policy)
-            yield Batch(Scenario(world, trace, SLO(), SimulationSettings()), policy, rate, bound=True)
+            yield Batch(Scenario(fleet, trace, SLO(), SimulationSettings()), policy, rate, bound=True)
 
 
 def table(entries: Sequence[Entry], rates: Sequence[float], trace: Trace, processes: int = 0) -> str:

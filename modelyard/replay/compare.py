@@ -35,8 +35,8 @@ class Batch:
 
     def make(self) -> Policy:
         """The policy, anew: each simulation needs one of its own. Raises ``PolicyInputError``."""
-        world = self.scenario.world
-        return factory(self.policy, world.manifests, world.fleet_settings, self.scenario.settings.gateway_metrics)()
+        fleet = self.scenario.fleet
+        return factory(self.policy, fleet.manifests, fleet.fleet_settings, self.scenario.settings.gateway_metrics)()
 
 
 class BatchResult:
@@ -58,7 +58,7 @@ def replay(batch: Batch, progress: Callable[[float], None] | None = None) -> Bat
 
     Raises ``PolicyInputError`` and ``SimulationError``.
     """
-    scenario, world = batch.scenario, batch.scenario.world
+    scenario, fleet = batch.scenario, batch.scenario.fleet
     policy = batch.make()
     trace = scenario.at_rate(batch.rate)
     whole = max(trace.duration, 1.0)
@@ -67,10 +67,10 @@ def replay(batch: Batch, progress: Callable[[float], None] | None = None) -> Bat
         if progress is not None:
             progress(min(1.0, now / whole))
 
-    run = simulate(trace, world.variants, policy, scenario.settings, hear, world.nodes)
+    run = simulate(trace, fleet.variants, policy, scenario.settings, hear, fleet.nodes)
     summary = dataclasses.replace(summarize(run, scenario.slo), rate=batch.rate)
     if batch.bound:
-        bound = Clairvoyant(trace, world.variants, scenario.slo).bound(summary.attainment)
+        bound = Clairvoyant(trace, fleet.variants, scenario.slo).bound(summary.attainment)
         summary = dataclasses.replace(summary, bound=bound.cost)
     return BatchResult(summary, timeline(run, scenario.slo))
 
@@ -78,7 +78,7 @@ def replay(batch: Batch, progress: Callable[[float], None] | None = None) -> Bat
 def least(scenario: Scenario, rate: float) -> tuple[Bound, str]:
     """The least that any policy could pay at the SLO's attainment, and that in words."""
     slo = scenario.slo
-    bound = Clairvoyant(scenario.at_rate(rate), scenario.world.variants, slo).bound(slo.attainment)
+    bound = Clairvoyant(scenario.at_rate(rate), scenario.fleet.variants, slo).bound(slo.attainment)
     share = f"{slo.attainment:.4g} of the requests"
     if math.isinf(bound.cost):
         text = f"no policy can have {share} within the targets: on these engines {bound.attainable:.4g} is the most"

@@ -30,7 +30,7 @@ from modelyard.traffic.trace import Trace, parse_columns, read_trace
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class ReplayedFleet:
     """The fleet that is replayed, from manifests. ``warnings`` are for people."""
 
     manifests: tuple[Manifest, ...]
@@ -45,7 +45,7 @@ class World:
         return sorted({spec.model for spec in self.variants})
 
 
-def read_world(
+def read_fleet(
     files: Sequence[Path],
     settings: FleetSettings | None = None,
     beside: Sequence[Path] = (),
@@ -53,8 +53,8 @@ def read_world(
     startup: float = 120.0,
     profile: str | None = None,
     engine: Mapping[str, float] | None = None,
-) -> World:
-    """The world of manifest files (``-`` is standard input).
+) -> ReplayedFleet:
+    """The fleet of manifest files (``-`` is standard input).
 
     ``beside`` are files that may lie among the manifests without being any. Raises ``PlanInputError`` and
     ``VariantInputError``.
@@ -69,14 +69,14 @@ def read_world(
         if any("assumed" in source for source in spec.sources)
     ]
     warnings += remarks(fleet.bindings, manifests)
-    return World(tuple(manifests), tuple(variants), tuple(fleet.nodes), settings, tuple(warnings))
+    return ReplayedFleet(tuple(manifests), tuple(variants), tuple(fleet.nodes), settings, tuple(warnings))
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A world, its traffic at rate 1, what users expect, and the simulation's settings."""
+    """A fleet, its traffic at rate 1, what users expect, and the simulation's settings."""
 
-    world: World
+    fleet: ReplayedFleet
     trace: Trace
     slo: SLO
     settings: SimulationSettings
@@ -91,7 +91,7 @@ class Scenario:
             "trace": {"file": source, "requests": len(trace), "seconds": trace.duration, "rate": trace.rate},
             "variants": [
                 {"variant": str(s.key), "model": s.model, "engine": ", ".join(s.sources), "startup": s.startup}
-                for s in self.world.variants
+                for s in self.fleet.variants
             ],
             "seed": self.settings.seed,
         }
@@ -99,14 +99,14 @@ class Scenario:
 
 async def read_scenario(request: ReplayRequest, beside: Sequence[Path] = ()) -> tuple[Scenario, str, list[str]]:
     """Fleet and traffic, where the traffic comes from, and warnings. Raises errors that say what to correct."""
-    world = await asyncio.to_thread(_world, request, beside)
-    warnings = list(world.warnings)
+    fleet = await asyncio.to_thread(_fleet, request, beside)
+    warnings = list(fleet.warnings)
     if request.trace is not None:
         source = str(request.trace)
         trace = await asyncio.to_thread(read_trace, request.trace, parse_columns(request.columns))
     else:
         source = " ".join(filter(None, (request.prometheus_url, f"{request.namespace}/{request.model}")))
-        trace, filled = await _past_traffic(request, world.models)
+        trace, filled = await _past_traffic(request, fleet.models)
         warnings += filled
     if request.start or request.minutes is not None:
         trace = trace.stretch(request.start, request.minutes)
@@ -117,16 +117,16 @@ async def read_scenario(request: ReplayRequest, beside: Sequence[Path] = ()) -> 
         routing=request.routing, queue_limit=request.queue_limit, scrape_interval=request.scrape, seed=request.seed
     )
     slo = SLO(request.slo_ttft, request.slo_itl, request.attainment)
-    return Scenario(world, trace, slo, settings), source, warnings
+    return Scenario(fleet, trace, slo, settings), source, warnings
 
 
-def _world(request: ReplayRequest, beside: Sequence[Path]) -> World:
+def _fleet(request: ReplayRequest, beside: Sequence[Path]) -> ReplayedFleet:
     with tempfile.TemporaryDirectory(prefix="modelyard-replay-") as folder:
         files = list(request.manifests)
         if request.manifest_text.strip():
             files.append(Path(folder) / "manifest_text.yaml")
             files[-1].write_text(request.manifest_text, encoding="utf-8")
-        return read_world(
+        return read_fleet(
             files, request.fleet, beside, startup=request.startup, profile=request.profile, engine=request.engine
         )
 

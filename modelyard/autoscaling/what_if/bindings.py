@@ -115,7 +115,7 @@ def _wanted(record: Record) -> int | None:
     return target.replicas if writes.mode is Mode.SIGNAL and target.decided else writes.scale
 
 
-class BindingWorld:
+class VirtualBindings:
     """All bindings of a fleet."""
 
     def __init__(self, views: Sequence[BindingView], settings: FleetSettings, now: float) -> None:

@@ -14,7 +14,7 @@ from modelyard.autoscaling.decision import Record, TickDecision
 from modelyard.autoscaling.fleet import Fleet
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.variants.zero_config import retentions
-from modelyard.autoscaling.what_if.world import World
+from modelyard.autoscaling.what_if.virtual import VirtualFleet
 
 MOST_TICKS = 200
 UNPROVEN_WARM_UPS = 5
@@ -64,25 +64,25 @@ def settle(
 
     Load, request sizes and metrics are held; arrivals no longer rise. ``heard`` is told the number of each tick.
     """
-    world = World(fleet, settings)
-    quiet = _quiet(fleet, settings, world.longest_start)
+    virtual = VirtualFleet(fleet, settings)
+    quiet = _quiet(fleet, settings, virtual.longest_start)
     path: list[Move] = []
     changed = fleet.now
     before: dict[tuple[str, str], tuple[int | None, int | None, int | None]] = {}
     decision = TickDecision(fleet.now)
     for tick in range(most_ticks):
         if tick:
-            world.advance()
-        decision = decide(world.fleet(), settings)
+            virtual.advance()
+        decision = decide(virtual.fleet(), settings)
         now = {_name(one): (one.now.current, one.now.ready, one.target.replicas) for one in decision.records}
         path += _moves(decision, before, decision.now - fleet.now)
         if tick and now != before:
             changed = decision.now
         before = now
-        world.follow(decision)
+        virtual.follow(decision)
         if heard is not None:
             heard(tick)
-        if world.starting:
+        if virtual.starting:
             changed = max(changed, decision.now)
         elif decision.now - changed >= quiet:
             return Settled(End.SETTLED, changed - fleet.now, decision.now - fleet.now, tuple(path), decision)

@@ -72,8 +72,8 @@ async def test_the_scenario_is_that_of_the_files_or_the_text() -> None:
     text = ReplayParameters.model_validate(given(prompt_scale=2, manifests=None, manifest_text=MANIFESTS.read_text()))
     first, source, warnings = await read_scenario(files)
     second, _, _ = await read_scenario(text)
-    assert first.world.variants == second.world.variants
-    assert [str(spec.key) for spec in first.world.variants] == ["chat/llama-8b-h100", "chat/llama-8b-l40s"]
+    assert first.fleet.variants == second.fleet.variants
+    assert [str(spec.key) for spec in first.fleet.variants] == ["chat/llama-8b-h100", "chat/llama-8b-l40s"]
     assert source == str(TRACE)
     assert not warnings
     assert first.trace.duration == 120

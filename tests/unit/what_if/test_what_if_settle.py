@@ -21,7 +21,7 @@ from modelyard.autoscaling.variants.memory import VariantMemory
 from modelyard.autoscaling.what_if import Settled, imagine, parse, settle
 from modelyard.autoscaling.what_if.settle import End
 from modelyard.autoscaling.what_if.spread import Engine, Spread
-from modelyard.autoscaling.what_if.world import World
+from modelyard.autoscaling.what_if.virtual import VirtualFleet
 from modelyard.metrics.values import ModelLoad
 from modelyard.objects import Key
 
@@ -57,7 +57,7 @@ def test_the_first_step_is_the_next_tick_and_replicas_take_their_time() -> None:
 
 def test_requests_are_neither_lost_nor_made() -> None:
     fleet = make_fleet(Serving("a", load=[(0.95, 9.0), (0.9, 2.0), (0.5, 0.0)], running=30))
-    world = World(fleet, REPAIRED)
+    world = VirtualFleet(fleet, REPAIRED)
     seen = []
     for _ in range(30):
         now = world.fleet()
@@ -126,7 +126,7 @@ def test_arrivals_stop_rising() -> None:
     found = settle(fleet, REPAIRED)
     assert found.end is End.SETTLED
     assert "rising" not in found.last.records[0].why.message
-    world = World(fleet, REPAIRED)
+    world = VirtualFleet(fleet, REPAIRED)
     for _ in range(40):
         world.advance()
     (load,) = world.fleet().signals.loads.values()

@@ -1,7 +1,7 @@
 """The workloads of variants in virtual time: replicas come after their start-up and share the held load.
 
-One ``World`` per question. Scalers that read the gauge are taken to follow it at once. A replica that could not be
-scheduled never comes.
+One ``VirtualFleet`` per question. Scalers that read the gauge are taken to follow it at once. A replica that could not
+be scheduled never comes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from modelyard.autoscaling.settings import FleetSettings, Mode
 from modelyard.autoscaling.variants.attribution import GROUP_INDEX_LABEL
 from modelyard.autoscaling.variants.headroom import startup
 from modelyard.autoscaling.variants.state import State
-from modelyard.autoscaling.what_if.bindings import BindingWorld
+from modelyard.autoscaling.what_if.bindings import VirtualBindings
 from modelyard.autoscaling.what_if.spread import Engine, Spread, engine_of, states_of
 from modelyard.metrics.values import ModelLoad, PodPerformance, PodSignal, Signals
 from modelyard.objects import Key, OwnerRef, Pod, Workload, WorkloadId
@@ -161,7 +161,7 @@ def _everywhere(labels: Mapping[str, str]) -> bool:
     return True
 
 
-class World:
+class VirtualFleet:
     """Everything of a fleet that a decision moves."""
 
     def __init__(self, fleet: Fleet, settings: FleetSettings) -> None:
@@ -186,7 +186,7 @@ class World:
         heard = {Key(s.namespace, s.pod) for s in fleet.signals.pods}
         self._silent = {pod.key for state in states for pod in state.pods if pod.ready} - heard
         self._spreads: dict[Model, Spread] = {}
-        self._bindings = BindingWorld(fleet.bindings, settings, fleet.now)
+        self._bindings = VirtualBindings(fleet.bindings, settings, fleet.now)
 
     def fleet(self) -> Fleet:
         """What a tick would see now; at the beginning the very fleet that was handed in."""
