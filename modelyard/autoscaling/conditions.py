@@ -18,8 +18,6 @@ PROFILE_VALID = "ProfileValid"
 SLO_FEASIBLE = "SLOFeasible"
 CAPACITY_LIMITED = "CapacityLimited"
 SCALE_FROM_ZERO = "ScaleFromZero"
-SLO_ONLY = (PROFILE_VALID, SLO_FEASIBLE, CAPACITY_LIMITED)
-"""Conditions of the SLO form; they go when the object leaves it."""
 
 
 def build(
@@ -46,12 +44,3 @@ def build(
             since = now if old.last_transition is None else old.last_transition
             result.append(Condition(type_, status, reason, message, generation, since))
     return tuple(result)
-
-
-def same_story(before: Sequence[Condition], after: Sequence[Condition]) -> bool:
-    """Whether nothing a user or a program acts on changed: messages carry measurements and differ in every tick."""
-
-    def essence(conditions: Sequence[Condition]) -> set[tuple[str, str, str, int | None]]:
-        return {(c.type, c.status, c.reason, c.observed_generation) for c in conditions}
-
-    return essence(before) == essence(after)

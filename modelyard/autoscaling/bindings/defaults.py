@@ -10,12 +10,10 @@ Source: Kthena autoscaler reference, "AutoscalingPolicy defaulting" and "The def
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from enum import StrEnum
 
-from modelyard.autoscaling import conditions
 from modelyard.autoscaling.bindings.view import Behaviour, DirectionLimits, Panic, PolicyView
-from modelyard.objects import Condition, Key
+from modelyard.objects import Key
 from modelyard.resources.duration import Duration
 from modelyard.resources.policies import (
     AutoscalingPolicyBehavior,
@@ -126,15 +124,6 @@ def _stable_manifest(limits: DirectionLimits) -> dict[str, object]:
 
 def _duration(seconds: float) -> str:
     return str(Duration.of(seconds=seconds))
-
-
-def policy_report(
-    policy: AutoscalingPolicy, previous: Sequence[Condition], now: float
-) -> tuple[tuple[Condition, ...], dict[str, object]]:
-    """For a policy's status: its conditions (``Ready`` tells the behaviour in words) and ``effectiveBehavior``."""
-    behaviour = effective(policy.spec)
-    story = ("True", "Accepted", describe(behaviour))
-    return conditions.build(previous, (("Ready", story),), policy.metadata.generation, now), manifest(behaviour)
 
 
 def describe(behaviour: Behaviour) -> str:

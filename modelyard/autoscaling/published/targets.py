@@ -1,8 +1,4 @@
-"""From analysis to targets as documented: G2's model-wide transition rule and G1's per-variant preservation.
-
-``decide`` uses ``targets_g2`` for models in published mode; ``targets_g1`` is the older rule that the public analyzer
-document still describes, kept for comparison. The rules are pure over ``VariantNumbers``; nothing here knows time.
-"""
+"""From analysis to targets as documented: one step, and none while the model is in transition. Knows no time."""
 
 from __future__ import annotations
 
@@ -34,7 +30,7 @@ class Targets(NamedTuple):
     why: str
 
 
-def targets_g2(variants: Sequence[VariantNumbers], scale_up: bool, scale_down_safe: bool) -> Targets:
+def documented_targets(variants: Sequence[VariantNumbers], scale_up: bool, scale_down_safe: bool) -> Targets:
     """One step for one variant, and none while any reporting variant of the model is in transition."""
     present = [v for v in variants if v.reporting > 0]
     if not present:
@@ -49,19 +45,6 @@ def targets_g2(variants: Sequence[VariantNumbers], scale_up: bool, scale_down_sa
         return Targets({v.name: v.desired if v.preserved else v.current for v in present}, "InTransition", text)
     replicas = {v.name: v.reporting for v in present}
     return _one_step(replicas, present, scale_up, scale_down_safe)
-
-
-def targets_g1(variants: Sequence[VariantNumbers], scale_up: bool, scale_down_safe: bool) -> Targets:
-    """One step for one variant that has reached its desired count; the others keep theirs."""
-    replicas: dict[str, int] = {}
-    eligible: list[VariantNumbers] = []
-    for v in variants:
-        if v.preserved:
-            replicas[v.name] = v.desired
-        else:
-            replicas[v.name] = v.reporting if v.reporting == v.current else v.current
-            eligible.append(v)
-    return _one_step(replicas, eligible, scale_up, scale_down_safe)
 
 
 def _one_step(

@@ -77,22 +77,3 @@ class Sizing:
     def take(self, index: IntArray) -> Self:
         """The chosen rows."""
         return type(self)(*(getattr(self, field.name)[index] for field in fields(self)))
-
-
-@dataclass(frozen=True, slots=True)
-class OneSizing:
-    """``Sizing`` of a single row, as plain values."""
-
-    rate_ttft: float
-    rate_itl: float
-    rate_tps: float
-    offered: float
-    rate: float
-    ttft: float
-    itl: float
-    utilisation: float
-    binding: str
-    feasible: bool
-    best_ttft: float
-    best_itl: float
-    fallback_rate: float

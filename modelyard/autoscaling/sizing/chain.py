@@ -50,33 +50,10 @@ class Measures:
         return cls(*(np.full(rows, np.nan) for _ in fields(cls)))
 
 
-@dataclass(frozen=True, slots=True)
-class Prediction:
-    """``Measures`` of a single row, as plain numbers."""
-
-    throughput: float
-    in_system: float
-    in_service: float
-    response: float
-    service: float
-    wait: float
-    effective_concurrency: float
-    prefill: float
-    ttft: float
-    itl: float
-    utilisation: float
-    loss: float
-
-
 def max_rates(profiles: Profiles) -> FloatArray:
     """Highest rate the model covers, requests per second: 0.999 of the departure rate at the batch limit."""
     batch = profiles.max_batch.astype(np.float64)
     return _rates(profiles, HIGHEST * batch, profiles.service_base + profiles.service_slope * batch)
-
-
-def min_rates(profiles: Profiles) -> FloatArray:
-    """Lowest rate sizing considers, requests per second: 0.001 of the departure rate of a single request."""
-    return _rates(profiles, LOWEST, profiles.service_base + profiles.service_slope)
 
 
 def analyse(profiles: Profiles, rates: ArrayLike, *, published: bool = False) -> Measures:
@@ -101,25 +78,6 @@ def analyse(profiles: Profiles, rates: ArrayLike, *, published: bool = False) ->
         for field in fields(Measures):
             getattr(result, field.name)[rows] = getattr(found, field.name)
     return result
-
-
-def analyse_one(
-    alpha: float,
-    beta: float,
-    gamma: float,
-    delta: float,
-    max_batch: int,
-    prompt_tokens: float,
-    output_tokens: float,
-    rate: float,
-    *,
-    queue_limit: int | None = None,
-    published: bool = False,
-) -> Prediction:
-    """``analyse`` for a single profile and rate (requests per second)."""
-    row = (alpha, beta, gamma, delta, max_batch, prompt_tokens, output_tokens)
-    found = analyse(Profiles.of([row], queue_limit=queue_limit), rate, published=published)
-    return Prediction(*(float(getattr(found, field.name)[0]) for field in fields(Measures)))
 
 
 def chain_of(profiles: Profiles) -> Chain:

@@ -16,7 +16,6 @@ from modelyard.autoscaling.sizing.iteration import (
     Parameters,
     equivalent,
     from_batch,
-    from_observation,
     from_profile,
     predict,
 )
@@ -185,7 +184,6 @@ __all__ = [
     "Parameters",
     "Update",
     "equivalent",
-    "from_observation",
     "from_profile",
     "restart",
     "resume",

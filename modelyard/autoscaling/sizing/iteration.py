@@ -101,15 +101,6 @@ def from_profile(
     return _above_zero(start if start > 0 else 0.9 * alpha, work, cost)
 
 
-def from_observation(ttft: float, itl: float, prompt_tokens: float, output_tokens: float) -> Parameters:
-    """Three parameters from a first observation (ms) with the context cost pinned; never negative."""
-    half = (output_tokens + 1.0) / 2.0
-    beta = (ttft - itl + PINNED_GAMMA * half) / (prompt_tokens - 1.0) if prompt_tokens > 1 else 0.0
-    beta = max(beta, 0.0)
-    alpha = itl - beta - PINNED_GAMMA * (prompt_tokens + half)
-    return _above_zero(alpha if alpha > 0 else 0.9 * itl, beta, PINNED_GAMMA)
-
-
 def from_batch(
     rate: float, max_batch: int, ttft: float, itl: float, prompt_tokens: float, output_tokens: float
 ) -> Parameters:

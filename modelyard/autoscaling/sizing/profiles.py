@@ -154,18 +154,6 @@ class Profiles:
         return self.alpha + self.beta * batch
 
 
-def scaled_batch(max_batch: int, at_tokens: float, output_tokens: float, engine_limit: int | None = None) -> int:
-    """Batch limit for another request length: a profile measured at ``at_tokens`` output tokens, scaled inversely.
-
-    Short outputs would allow batches beyond what the engine runs, so the result is capped at ``engine_limit``; the
-    documented rule has no cap (``None``). WVA SLO reference, "Non-zero load". Raises ValueError for no output tokens.
-    """
-    if not output_tokens > 0:
-        raise ValueError(f"output_tokens is {output_tokens}; a batch can only be scaled to more than 0 output tokens")
-    batch = max(int(max_batch * at_tokens // output_tokens), 1)
-    return batch if engine_limit is None else min(batch, engine_limit)
-
-
 def _whole(values: ArrayLike) -> IntArray:
     numbers = np.asarray(values, dtype=np.float64)
     return np.where(np.isfinite(numbers), np.floor(numbers), 0.0).astype(np.int64)

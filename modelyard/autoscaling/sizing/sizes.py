@@ -11,7 +11,7 @@ from dataclasses import fields
 
 import numpy as np
 
-from modelyard.autoscaling.sizing.answers import OneSizing, Sizing, Targets, TextArray
+from modelyard.autoscaling.sizing.answers import Sizing, Targets, TextArray
 from modelyard.autoscaling.sizing.bisection import bisected
 from modelyard.autoscaling.sizing.chain import HIGHEST, LOWEST, chain_of, measures
 from modelyard.autoscaling.sizing.percentile import check_percent, wait_percentile
@@ -19,7 +19,7 @@ from modelyard.autoscaling.sizing.profiles import BoolArray, FloatArray, IntArra
 from modelyard.autoscaling.sizing.states import blocks
 from modelyard.autoscaling.sizing.within import BlockSolution, within_targets
 
-__all__ = ["NEAREST", "TPS_SHARE", "OneSizing", "Sizing", "Targets", "size", "size_one"]
+__all__ = ["NEAREST", "TPS_SHARE", "Sizing", "Targets", "size"]
 
 TPS_SHARE = 0.9
 """Share of the highest rate that a replica with a target of tokens per second is sized for."""
@@ -75,35 +75,6 @@ def size(
     for field in fields(Sizing):
         getattr(everything, field.name)[known] = getattr(result, field.name)[back]
     return everything
-
-
-def size_one(
-    alpha: float,
-    beta: float,
-    gamma: float,
-    delta: float,
-    max_batch: int,
-    prompt_tokens: float,
-    output_tokens: float,
-    *,
-    ttft: float = 0.0,
-    itl: float = 0.0,
-    tps: float = 0.0,
-    queue_limit: int | None = None,
-    published: bool = False,
-    utilisation_cap: float = 0.9,
-    percentile: float | None = None,
-) -> OneSizing:
-    """``size`` for a single profile."""
-    row = (alpha, beta, gamma, delta, max_batch, prompt_tokens, output_tokens)
-    found = size(
-        Profiles.of([row], queue_limit=queue_limit),
-        Targets.of([(ttft, itl, tps)]),
-        published=published,
-        utilisation_cap=utilisation_cap,
-        percentile=percentile,
-    )
-    return OneSizing(*(getattr(found, field.name)[0].item() for field in fields(Sizing)))
 
 
 def _distinct(profiles: Profiles, targets: Targets) -> tuple[IntArray, IntArray]:

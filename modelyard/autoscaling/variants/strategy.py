@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 from modelyard.autoscaling.decision import Action, Evidence
 from modelyard.autoscaling.fleet import Fleet
-from modelyard.autoscaling.published.targets import VariantNumbers, targets_g2
+from modelyard.autoscaling.published.targets import VariantNumbers, documented_targets
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.variants import health
 from modelyard.autoscaling.variants.analysis import Analysis, analyse_published, analyse_repaired
@@ -98,7 +98,7 @@ def _published_targets(running: Sequence[State], analysis: Analysis) -> list[Sta
     numbers = [
         VariantNumbers(s.name, s.variant.cost, s.current or 0, s.desired or 0, len(s.units), s.pending) for s in running
     ]
-    targets = targets_g2(numbers, analysis.scale_up, analysis.scale_down_safe)
+    targets = documented_targets(numbers, analysis.scale_up, analysis.scale_down_safe)
     reason = {"ScaleUp": analysis.what_is_short, "ScaleDown": "CapacitySpare"}.get(targets.reason, targets.reason)
     decided: list[State] = []
     for state in running:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from builders import EAGER, MODEL, NOW, PUBLISHED, REPAIRED, Serving, condition, make_fleet, one, run
 
-from modelyard.autoscaling.conditions import build, same_story
+from modelyard.autoscaling.conditions import build
 from modelyard.autoscaling.decide import decide
 from modelyard.autoscaling.decision import Action
 from modelyard.autoscaling.explain import lines, remarks, row
@@ -53,12 +53,6 @@ class TestConditions:
         assert build([old], [("A", ("True", "R", "m"))], 2, 9.0)[0] is old
         assert build([old], [("A", None)], 3, 9.0) == (old,)
         assert build([], [("A", None)], 3, 9.0) == ()
-
-    def test_same_story_ignores_messages(self):
-        a, b = Condition("A", "True", "R", "0.123", 2, 5.0), Condition("A", "True", "R", "0.124", 2, 5.0)
-        assert same_story([a], [b])
-        assert not same_story([a], [replace(b, reason="S")])
-        assert not same_story([a], [replace(b, observed_generation=3)])
 
 
 class TestMetricHealth:

@@ -7,7 +7,7 @@ from builders import EAGER, NOW, PUBLISHED, REPAIRED, Serving, make_fleet, one, 
 
 from modelyard.autoscaling.decide import decide
 from modelyard.autoscaling.decision import Action
-from modelyard.autoscaling.published.targets import VariantNumbers, targets_g1, targets_g2
+from modelyard.autoscaling.published.targets import VariantNumbers, documented_targets
 from modelyard.autoscaling.variants.analysis import analyse_published, remaining_spare, variant_means
 from modelyard.autoscaling.variants.saturation_config import Thresholds
 
@@ -123,20 +123,19 @@ V1 = VariantNumbers("v1", cost=20, current=2, desired=4, reporting=2)
 V2 = VariantNumbers("v2", cost=5, current=2, desired=0, reporting=2)
 
 
-def test_generations_differ_in_transition():
-    assert targets_g1([V1, V2], True, False).replicas == {"v1": 4, "v2": 3}
-    assert targets_g2([V1, V2], True, False).replicas == {"v1": 4, "v2": 2}
-    assert "v1 desired 4 ≠ current 2" in targets_g2([V1, V2], True, False).why
+def test_a_model_in_transition_waits():
+    assert documented_targets([V1, V2], True, False).replicas == {"v1": 4, "v2": 2}
+    assert "v1 desired 4 ≠ current 2" in documented_targets([V1, V2], True, False).why
 
 
-def test_generations_differ_in_transition_through_decide():
+def test_a_model_in_transition_waits_through_decide():
     load = [(0.75, 2), (0.76, 2)]
     found = run(Serving("v1", load, cost=20, desired=4), Serving("v2", load, cost=5), settings=PUBLISHED)
     assert (found["v1"].target.replicas, found["v2"].target.replicas) == (4, 2)
     assert found["v2"].why.reason == "InTransition"
 
 
-@pytest.mark.parametrize("rule", [targets_g1, targets_g2])
+@pytest.mark.parametrize("rule", [documented_targets])
 class TestOneStepRules:
     def variant(self, name, cost=10.0, current=2, **fields):
         return VariantNumbers(name, cost, current, fields.pop("desired", 0), fields.pop("reporting", current), **fields)
@@ -166,16 +165,15 @@ class TestOneStepRules:
         assert rule([self.variant("a", current=1, desired=0)], True, False).replicas == {"a": 2}
 
 
-def test_g2_blocks_on_reporting_and_g1_keeps_current():
+def test_a_variant_that_lags_blocks():
     lagging = VariantNumbers("a", 10, 3, 3, 2)
-    assert targets_g2([lagging], True, False).replicas == {"a": 3}
-    assert targets_g1([lagging], True, False).replicas == {"a": 4}
+    assert documented_targets([lagging], True, False).replicas == {"a": 3}
 
 
-def test_g2_ignores_variants_without_reporting_pods():
+def test_it_ignores_variants_without_reporting_pods():
     silent = VariantNumbers("a", 1, 1, 0, 0, pending=1)
-    assert targets_g2([silent, V2], True, False).replicas == {"v2": 3}
-    assert targets_g2([silent], True, False).replicas == {"a": 1}
+    assert documented_targets([silent, V2], True, False).replicas == {"v2": 3}
+    assert documented_targets([silent], True, False).replicas == {"a": 1}
 
 
 # (current, ready, reporting load, desired in status) → published

@@ -12,7 +12,6 @@ from modelyard.autoscaling.bindings.defaults import (
     effective,
     manifest,
     metric_endpoint,
-    policy_report,
     policy_view,
 )
 from modelyard.autoscaling.bindings.view import Behaviour, DirectionLimits, Panic
@@ -81,10 +80,9 @@ def test_the_behaviour_in_words() -> None:
         "up by the larger of 4 or 100 % per 60 s, no delay; down by the larger of 0 or 100 % per 60 s, after 300 s; "
         "panic off"
     )
-    conditions, shown = policy_report(written({"scaleDown": {"selectPolicy": "And"}}), (), 5.0)
-    assert conditions[0].type == "Ready"
-    assert "down by the smaller of 1 or 100 % per 15 s" in conditions[0].message
-    assert conditions[0].observed_generation == 4
+    careful = effective(written({"scaleDown": {"selectPolicy": "And"}}).spec)
+    assert "down by the smaller of 1 or 100 % per 15 s" in describe(careful)
+    shown = manifest(careful)
     assert shown["scaleDown"] == {
         "instances": 1,
         "percent": 100,

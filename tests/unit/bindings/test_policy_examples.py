@@ -6,7 +6,6 @@ import pytest
 from policy_builders import FREE, METRIC, WRITTEN, World, each
 
 from modelyard.autoscaling.bindings.histogram import Buckets, quantile_of_difference
-from modelyard.autoscaling.bindings.ratio import RatioConstraint, RoleBounds, keep_ratio, ratio_problems
 from modelyard.autoscaling.bindings.recommend import recommend
 from modelyard.autoscaling.bindings.shares import Block, Candidate, blocks, exact_shares, greedy_shares
 from modelyard.autoscaling.bindings.view import Behaviour, DirectionLimits, Panic
@@ -157,45 +156,3 @@ def test_exact_prefers_the_dearer_accelerator_that_carries_more() -> None:
 
 def test_exact_gives_everything_when_that_is_not_enough() -> None:
     assert exact_shares(1000, [A100, H100]) == [8, 4]
-
-
-PREFILL, DECODE = RoleBounds(0, 8), RoleBounds(0, 16)
-BAND = RatioConstraint(0.25, 1)
-
-
-@pytest.mark.parametrize(
-    ("numerator", "denominator", "n_bounds", "d_bounds", "expected", "adjusted"),
-    [
-        (1, 8, PREFILL, DECODE, (2, 8), True),
-        (6, 2, PREFILL, DECODE, (6, 6), True),
-        (0, 4, PREFILL, DECODE, (1, 4), True),
-        (2, 20, RoleBounds(0, 3), RoleBounds(0, 20), (3, 12), True),
-        (0, 0, PREFILL, DECODE, (0, 0), False),
-        (2, 4, PREFILL, DECODE, (2, 4), False),
-        (99, 99, PREFILL, DECODE, (8, 16), False),
-        (0, 8, PREFILL, DECODE, (2, 8), True),
-    ],
-)
-def test_ratio(
-    numerator: int,
-    denominator: int,
-    n_bounds: RoleBounds,
-    d_bounds: RoleBounds,
-    expected: tuple[int, int],
-    adjusted: bool,
-) -> None:
-    repaired = keep_ratio(numerator, denominator, n_bounds, d_bounds, BAND)
-    assert (repaired.numerator, repaired.denominator, repaired.adjusted) == (*expected, adjusted)
-    assert repaired.ratio == (expected[0] / expected[1] if expected[1] else None)
-
-
-def test_ratio_does_not_round_up_for_nothing() -> None:
-    assert keep_ratio(1, 30, RoleBounds(0, 99), RoleBounds(0, 99), RatioConstraint(0.1, 1)).numerator == 3
-
-
-def test_ratio_bounds_are_checked() -> None:
-    assert ratio_problems(RoleBounds(1, 8), RoleBounds(1, 16), BAND) == []
-    assert len(ratio_problems(RoleBounds(1, 8), RoleBounds(0, 16), RatioConstraint(2, 1))) == 2
-    assert len(ratio_problems(RoleBounds(9, 8), RoleBounds(1, 4), BAND)) == 2
-    assert len(ratio_problems(RoleBounds(1, 1), RoleBounds(8, 9), BAND)) == 1
-    assert ratio_problems(RoleBounds(1, 1), RoleBounds(1, 1), RatioConstraint(0, float("inf")))

@@ -12,7 +12,6 @@ from policy_builders import METRIC, SETTINGS, World, binding, each, policy, targ
 from modelyard.autoscaling.bindings import windows
 from modelyard.autoscaling.bindings.decide import decide_binding
 from modelyard.autoscaling.bindings.memory import ANNOTATION, BindingMemory, History
-from modelyard.autoscaling.bindings.ratio import RatioConstraint, RoleBounds, keep_ratio
 from modelyard.autoscaling.bindings.recommend import recommend
 from modelyard.autoscaling.bindings.shares import Candidate, exact_shares, greedy_shares
 from modelyard.autoscaling.bindings.view import Behaviour, DirectionLimits, Panic
@@ -165,18 +164,6 @@ def test_exact_shares_cover_and_cost_no_more_than_greedy(parts: list[tuple[int, 
             for shares in (exact_shares(demand, plain), greedy_shares(demand, plain, 100))
         ]
         assert costs[0] <= costs[1]
-
-
-@given(st.integers(0, 20), st.integers(0, 20), st.integers(1, 12), st.integers(1, 12))
-def test_ratio_holds_where_the_bounds_allow(n: int, d: int, n_max: int, d_max: int) -> None:
-    repaired = keep_ratio(n, d, RoleBounds(0, n_max), RoleBounds(0, d_max), RatioConstraint(0.5, 2))
-    assert 0 <= repaired.numerator <= n_max
-    assert 0 <= repaired.denominator <= d_max
-    assert repaired.ratio is None or 0.5 <= repaired.ratio <= 2
-    again = keep_ratio(
-        repaired.numerator, repaired.denominator, RoleBounds(0, n_max), RoleBounds(0, d_max), RatioConstraint(0.5, 2)
-    )
-    assert not again.adjusted
 
 
 @given(BEHAVIOURS, st.integers(1, 9), st.integers(1, 9))

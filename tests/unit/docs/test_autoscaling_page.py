@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 import yaml
+from one_row import size_one
 from policy_examples import BEGIN, SAMPLES, Example, effective, manifests, status_of
 from typer.testing import CliRunner
 
 from modelyard.autoscaling.bindings.shares import Candidate, exact_shares, greedy_shares
 from modelyard.autoscaling.live.bindings.objects import binding
 from modelyard.autoscaling.settings import FleetSettings
-from modelyard.autoscaling.sizing.sizes import NEAREST, size_one
+from modelyard.autoscaling.sizing.sizes import NEAREST
 from modelyard.autoscaling.variants.arbitration import arbitrate
 from modelyard.autoscaling.variants.saturation_config import BUILT_IN
 from modelyard.cli.main import app

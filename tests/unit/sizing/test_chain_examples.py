@@ -6,10 +6,11 @@ import math
 
 import numpy as np
 import pytest
+from one_row import analyse_one
 
-from modelyard.autoscaling.sizing.chain import analyse, analyse_one, max_rates, min_rates
+from modelyard.autoscaling.sizing.chain import analyse, max_rates
 from modelyard.autoscaling.sizing.idle import idle
-from modelyard.autoscaling.sizing.profiles import Profiles, scaled_batch
+from modelyard.autoscaling.sizing.profiles import Profiles
 
 P = (7.5, 0.05, 12.0, 0.002, 96, 512.0, 256.0)
 SMALL = (10.0, 2.0, 20.0, 0.05, 2, 100.0, 11.0)
@@ -74,7 +75,6 @@ def test_realistic_example_close_to_saturation() -> None:
 def test_range_of_rates() -> None:
     both = Profiles.of([P, SMALL])
     assert max_rates(both) == pytest.approx([29.53797, 11.752941], rel=1e-6)
-    assert min_rates(both) == pytest.approx([0.00051592, 0.006897], rel=1e-4)
     rates = [0.0, -1.0, math.nan, 30.0, math.inf, 29.5379]
     found = analyse(Profiles.of([P] * 6), rates)
     assert np.isnan(found.ttft).tolist() == [True] * 5 + [False]
@@ -143,16 +143,8 @@ def test_idle_replica() -> None:
     assert repaired.rate[0] == max_rates(profiles)[0]
 
 
-@pytest.mark.parametrize(("output", "batch"), [(128, 192), (256, 96), (300, 81), (1000, 24), (30000, 1)])
-def test_batch_limit_scaled_to_another_length(output: float, batch: int) -> None:
-    assert scaled_batch(96, 256, output) == batch
-    assert scaled_batch(96, 256, output, engine_limit=96) == min(batch, 96)
-
-
 def test_profiles_need_seven_numbers_a_row() -> None:
     with pytest.raises(ValueError, match="row 1 has 3 values"):
         Profiles.of([P, (1, 2, 3)])
-    with pytest.raises(ValueError, match="output_tokens is 0"):
-        scaled_batch(96, 256, 0)
     assert len(Profiles.of([])) == 0
     assert len(analyse(Profiles.of([]), 1.0).ttft) == 0

@@ -8,15 +8,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from one_row import analyse_one
 
-from modelyard.autoscaling.sizing.chain import analyse_one, max_rates
+from modelyard.autoscaling.sizing.chain import max_rates
 from modelyard.autoscaling.sizing.estimator import (
     INITIAL,
     EstimatorState,
     Observation,
     Parameters,
     equivalent,
-    from_observation,
     from_profile,
     restart,
     resume,
@@ -159,15 +159,6 @@ def test_starting_from_a_profile(profile: tuple[float, float, float, float]) -> 
     if profile[1] > 0 and profile[0] > 1:
         assert (alpha, beta) == pytest.approx(profile[:2], rel=1e-6)
     assert update(start(found), replace(SEEN, rate=0.05), initial=found).predicted is not None
-
-
-def test_starting_from_an_observation() -> None:
-    found = from_observation(38.8216, 9.2739, 512, 256)
-    beta = (38.8216 - 9.2739 + 5e-5 * 257 / 2) / 511
-    assert found == pytest.approx((9.2739 - beta - 5e-5 * (512 + 128.5), beta, 5e-5))
-    assert from_observation(5.0, 9.0, 512, 256).beta == pytest.approx(0, abs=1e-8)
-    assert from_observation(500.0, 0.1, 512, 256).alpha == pytest.approx(0.09)
-    assert min(from_observation(5.0, 9.0, 1, 256)) > 0
 
 
 @pytest.mark.parametrize("busy", [0.1, 0.5, 0.9])

@@ -8,8 +8,9 @@ from examples import few
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from naive_chain import naive
+from one_row import min_rates
 
-from modelyard.autoscaling.sizing.chain import analyse, max_rates, min_rates
+from modelyard.autoscaling.sizing.chain import analyse, max_rates
 from modelyard.autoscaling.sizing.profiles import Profiles
 from modelyard.autoscaling.sizing.sizes import Sizing, Targets, size
 from modelyard.autoscaling.sizing.states import Chain, geometric

@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 import pytest
+from one_row import analyse_one, size_one
 
-from modelyard.autoscaling.sizing.chain import analyse_one
 from modelyard.autoscaling.sizing.profiles import Profiles
-from modelyard.autoscaling.sizing.sizes import NEAREST, Targets, size, size_one
+from modelyard.autoscaling.sizing.sizes import NEAREST, Targets, size
 
 P = (7.5, 0.05, 12.0, 0.002, 96, 512.0, 256.0)
 TOP = 29.5380

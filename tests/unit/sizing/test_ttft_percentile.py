@@ -9,11 +9,11 @@ from collections import deque
 import numpy as np
 import pytest
 from naive_chain import waits_longer
+from one_row import analyse_one, size_one
 
-from modelyard.autoscaling.sizing.chain import analyse, analyse_one, max_rates
+from modelyard.autoscaling.sizing.chain import analyse, max_rates
 from modelyard.autoscaling.sizing.percentile import ttft_percentile
 from modelyard.autoscaling.sizing.profiles import Profiles
-from modelyard.autoscaling.sizing.sizes import size_one
 from modelyard.autoscaling.sizing.tail import fewer_than, log_factorial
 
 SMALL = (10.0, 2.0, 20.0, 0.05, 2, 100.0, 11.0)

@@ -6,10 +6,10 @@ from math import ceil
 
 import numpy as np
 import pytest
+from one_row import analyse_one, size_one
 
-from modelyard.autoscaling.sizing.chain import analyse_one, max_rates
+from modelyard.autoscaling.sizing.chain import max_rates
 from modelyard.autoscaling.sizing.profiles import Profiles
-from modelyard.autoscaling.sizing.sizes import size_one
 
 P = (7.5, 0.05, 12.0, 0.002, 96, 512, 256)
 
