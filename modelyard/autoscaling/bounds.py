@@ -1,6 +1,6 @@
 """The replica bounds of a variant: its annotations, and the HPA or ScaledObject that acts on its gauge.
 
-``select`` works them out once; targets, enforcement and the final clamp use the same numbers.
+``select`` works them out once; every stage uses the same numbers.
 """
 
 from __future__ import annotations

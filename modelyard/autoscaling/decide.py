@@ -86,12 +86,14 @@ def _decide(fleet: Fleet, settings: FleetSettings) -> TickDecision:
             _decide_group(group, strategies.of(group), Tick(fleet, settings, backlogs.get(group.model_id, 0.0)))
         except Exception as error:  # one model's failure must never stop another model
             errors.append(_fail(group, error))
+    for state in selection.active:
+        if state.decided and (state.bounds.upper is not None or state.bounds.lower):
+            _bound(state)
     if saturation.limiter:
         try:
             share_capacity(fleet, groups, selection.active, settings)
         except Exception as error:  # the limiter below still keeps what is promised within what there is
             errors.append(f"allocation of scarce accelerators failed: {type(error).__name__}: {error}")
-    decided = [state for state in selection.active if state.decided]
     published = settings.compatibility is Compatibility.PUBLISHED
     if saturation.limiter:
         try:
@@ -100,9 +102,6 @@ def _decide(fleet: Fleet, settings: FleetSettings) -> TickDecision:
                 errors.append(problem)
         except Exception as error:  # without the limiter decisions pass unlimited, as with a failed node list
             errors.append(f"GPU limiter failed, targets are not limited: {type(error).__name__}: {error}")
-    for state in decided:
-        if state.bounds.upper is not None or state.bounds.lower:
-            _clamp(state)
     try:
         look_ahead(groups, settings.ttft_percentile)
     except Exception as error:  # only explanations are missing then
@@ -252,8 +251,6 @@ def _decide_group(group: Group, strategy: Strategy, tick: Tick) -> None:
             _at_zero(state)
             continue
         state.steps = (*state.steps, Step("targets", state.current, state.target, state.reason))
-        if state.bounds.upper is not None or state.bounds.lower:
-            _clamp(state)
     if not sizes_at_zero:
         enforce(group, [s for s in verdict.decided if s.spec > 0 or s.target], tick.fleet.signals, now)
 
@@ -261,36 +258,29 @@ def _decide_group(group: Group, strategy: Strategy, tick: Tick) -> None:
 def _at_zero(state: State) -> None:
     """What stands unless the model's targets wake the variant: publish that it is at zero."""
     state.decided = True
-    state.target = 0
-    state.reason = "AtZero"
-    state.message = f"{state.workload_id} is at zero replicas"
     state.metrics = health.AT_ZERO
+    state.propose(0, "AtZero", f"{state.workload_id} is at zero replicas")
     lower = state.policy.lower or 0
     if lower > 0:
-        state.target = lower
-        state.reason = "BelowMinimum"
-        state.message = f"the workload is at zero, below its minimum of {lower} ({state.bounds.lower_from})"
+        text = f"the workload is at zero, below its minimum of {lower} ({state.bounds.lower_from})"
+        state.propose(lower, "BelowMinimum", text)
 
 
-def _clamp(state: State) -> None:
-    """Keep the target within its bounds; the minimum does not overrule the limiter, there are no GPUs for it."""
+def _bound(state: State) -> None:
+    """Keep the target within its bounds: once, before GPUs are shared out, so that no minimum overrules those."""
     before, bounds = state.target, state.bounds
     assert before is not None
-    if state.spec == 0 and not before:
-        return
     after = bounds.clamp(before)
-    if after == before or (after > before and state.limited_by is not None):
+    if after == before or (state.spec == 0 and not before):
         return
     lowered = after < before
     source = bounds.upper_from if lowered else bounds.lower_from
     detail = f"{'lowered' if lowered else 'raised'} from {before} to {after} by {source}"
-    state.steps = (*state.steps, Step("clamp", before, after, detail))
-    state.target = after
-    state.message = f"{detail}; {state.message}"
     if after != state.current:
-        state.reason = "AboveMaximum" if lowered else "BelowMinimum"
+        reason = "AboveMaximum" if lowered else "BelowMinimum"
     else:
-        state.reason = "AtMaximum" if lowered else "AtMinimum"
+        reason = "AtMaximum" if lowered else "AtMinimum"
+    state.fold(Step("bounds", before, after, detail, reason))
 
 
 def _fail(group: Group, error: Exception) -> str:

@@ -54,12 +54,16 @@ UNBOUNDED = Bounds()
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One stage's effect on the target, in order: analysis, targets, enforcement, limiter, clamp ..."""
+    """One stage's effect on the target, in order: targets, enforcement, bounds, allocation, limiter.
+
+    ``after`` ``None``: it only had something to say. ``reason`` is the decision's code from here on, unless empty.
+    """
 
     stage: str
     before: int | None
     after: int | None
     detail: str
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,8 +44,7 @@ def limit(fleet: Fleet, states: Sequence[State], settings: FleetSettings, publis
         text = f"GPU limiter skipped, targets are not limited: nodes could not be listed ({problem})"
         for state in states:
             if state.decided and (state.target or 0) > (state.current or 0):
-                state.steps = (*state.steps, Step("limiter", state.target, state.target, text))
-                state.message = f"{state.message}; {text}"
+                state.fold(Step("limiter", state.target, state.target, text), f"{state.message}; {text}")
                 state.notices = (*state.notices, Notice("LimiterUnavailable", text, "Warning"))
         return text
     candidates = []
@@ -55,7 +54,7 @@ def limit(fleet: Fleet, states: Sequence[State], settings: FleetSettings, publis
         if (state.target or 0) > (state.current or 0):
             candidates.append(state)
         else:
-            state.steps = (*state.steps, _NO_STEP)
+            state.fold(_NO_STEP)
     if not candidates:
         return None
     candidates.sort(key=lambda s: (0 if published else _priority(s), _spare(s), s.variant.cost, s.variant.key))
@@ -84,13 +83,11 @@ def _spare(state: State) -> float:
 
 
 def _settle(state: State, asked: int, granted: int, detail: str) -> None:
-    current = state.current or 0
-    target = current + granted
-    state.steps = (*state.steps, Step("limiter", state.target, target, detail))
+    target = (state.current or 0) + granted
     if granted < asked:
         state.limited_by = LIMITED_BY
-        state.message = f"limited to {target} by GPUs ({detail}); {state.message}"
-    state.target = target
+        detail = f"limited to {target} by GPUs ({detail})"
+    state.fold(Step("limiter", state.target, target, detail))
 
 
 class Pools:

@@ -60,12 +60,11 @@ class PublishedForecast:
                 state.keep("OptimizationFailed", text)
                 state.metrics = FOUND
                 continue
-            state.target = found.replicas
-            state.reason = "Optimized"
-            state.message = (
+            text = (
                 f"{found.replicas} replicas for {work.load * 60:.2f} requests/min, the whole load of the model: "
                 f"cost {found.cost:g}, {found.per_replica:.4g}/s per replica"
             )
+            state.propose(found.replicas, "Optimized", text)
             state.steps = (*state.steps, Step("optimizer", state.current, found.replicas, state.message))
             state.metrics = FOUND
             if not found.per_replica:

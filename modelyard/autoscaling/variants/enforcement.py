@@ -30,8 +30,8 @@ def enforce(group: Group, states: Sequence[State], signals: Signals, now: float)
         elif refusal:
             step = Step("enforcement", None, None, f"not scaled to zero: {refusal}")
             for state in states:
-                state.steps = (*state.steps, step)
-    elif not any(state.target for state in states):
+                state.fold(step)
+    elif not any(state.target or state.bounds.lower for state in states):
         cheapest = min(states, key=lambda s: (s.variant.cost, s.name))
         text = "scale-to-zero is not enabled for the model: the cheapest variant keeps one replica"
         _move([cheapest], 1, "MinimumOne", text)
@@ -88,12 +88,8 @@ def _grace(states: Sequence[State], retention: float, now: float) -> str | None:
 
 def _move(states: Sequence[State], target: int, reason: str, text: str) -> None:
     for state in states:
-        if state.target == target:
-            continue
-        state.steps = (*state.steps, Step("enforcement", state.target, target, text))
-        state.target = target
-        state.reason = reason
-        state.message = f"{text}; {state.message}"
+        if state.target != target:
+            state.fold(Step("enforcement", state.target, target, text, reason))
 
 
 def wake_times(state: State, now: float) -> None:

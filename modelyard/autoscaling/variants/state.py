@@ -99,6 +99,22 @@ class State:
             return self.workload.gpus
         return self.variant.slo.accelerator_count if self.variant.slo is not None else 1
 
+    def propose(self, target: int, reason: str = "", message: str = "") -> None:
+        """A strategy's answer; the stages after it change it by ``fold``."""
+        self.target = target
+        self.reason = reason or self.reason
+        self.message = message or self.message
+
+    def fold(self, step: Step, message: str = "") -> None:
+        """Let a stage after the strategy change the target; ``message`` replaces the story, else it is added to."""
+        self.steps = (*self.steps, step)
+        if step.after is None:
+            return
+        if message or step.after != step.before:
+            self.message = message or f"{step.detail}; {self.message}"
+        self.target = step.after
+        self.reason = step.reason or self.reason
+
     def keep(self, reason: str, message: str, optimization: str | None = None) -> None:
         """The safety net: publish what was desired, else what is there, and change nothing."""
         self.target = self.desired or self.current

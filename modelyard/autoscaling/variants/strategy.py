@@ -108,14 +108,12 @@ def _published_targets(running: Sequence[State], analysis: Analysis) -> list[Sta
             state.keep("MetricsUnavailable", text)
             state.metrics = ("False", "MetricsUnavailable", text)
             continue
-        state.target = target
-        current = state.current or 0
-        act = Action.UP if target > current else Action.DOWN if target < current else Action.NONE
-        state.reason = reason
-        state.message = (
+        act = Action.of(target, state.current or 0)
+        text = (
             f"saturation-only mode: {act} (target: {target} replicas): {targets.why}; "
             f"spare KV {analysis.spare_kv:.3f}, spare queue {analysis.spare_queue:.1f} "
             f"over {analysis.counted} of {analysis.reporting} replicas"
         )
+        state.propose(target, reason, text)
         decided.append(state)
     return decided

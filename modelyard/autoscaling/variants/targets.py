@@ -62,7 +62,7 @@ def set_targets(
     states = group.states
     for state in states:
         observe_transition(state, settings, now)
-        state.target = state.base
+        state.propose(state.base)
     partial = partial_hold(states, settings, now)
     ahead = NONE
     if load is not None and group.slo is None:  # the SLO form plans ahead by itself
@@ -173,7 +173,7 @@ def _give(
     for state, worth in sorted(candidates, key=lambda c: (c[0].variant.cost / c[1], c[0].name)):
         step = _room_up(state, ceil(round(missing / worth, DIGITS)), group, settings)
         if step > 0:
-            state.target = state.base + step
+            state.propose(state.base + step)
             given.append(state)
             missing -= step * worth
         if round(missing, DIGITS) <= 0:
@@ -288,7 +288,7 @@ def _scale_down(
             step = least
         if step <= 0:
             continue
-        state.target = state.base - step
+        state.propose(state.base - step)
         removed[state.name] = removed.get(state.name, 0) + step
         taken.append(state)
         total -= step

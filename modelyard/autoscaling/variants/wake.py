@@ -125,7 +125,5 @@ def _start(state: State, replicas: int, queue: float, also: str, now: float) -> 
 
 def _tell(state: State, replicas: int, text: str) -> None:
     state.decided = True
-    state.steps = (*state.steps, Step("wake", state.target, replicas, text))
-    state.target = replicas
-    state.reason = REASON
-    state.message = f"{text} to {replicas} replicas" if text.endswith("woken") else text
+    message = f"{text} to {replicas} replicas" if text.endswith("woken") else text
+    state.fold(Step("wake", state.target, replicas, text, REASON), message)

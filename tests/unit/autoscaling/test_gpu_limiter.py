@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from builders import NOW, PUBLISHED, REPAIRED, Serving, gpu_node, make_fleet, one, records, run
+from builders import MODEL, NOW, PUBLISHED, REPAIRED, Serving, gpu_node, make_fleet, one, records, run
 from decisions import Told, told
 from hypothesis import given
 from hypothesis import strategies as st
@@ -294,6 +294,15 @@ class TestRepaired:
         s = placed(Serving(load=FULL, variant={"annotations": {"modelyard.dev/min-replicas": "9"}}))
         record = limited(s, nodes=[gpu_node("n1", 5)])["v1"]
         assert (record.target.replicas, record.why.limited_by) == (5, LIMITED_BY)
+
+    @pytest.mark.parametrize("load", [FULL[:2], [(0.0, 0)] * 2])
+    def test_a_minimum_lifts_nothing_over_the_limiter(self, load):
+        """Whether the model needs more or was about to go to zero: three GPUs are three replicas, not five."""
+        s = placed(Serving(load=load, variant={"annotations": {"modelyard.dev/min-replicas": "5"}}))
+        zero = {"default": "enable_scale_to_zero: true"}
+        record = limited(s, nodes=[gpu_node("n1", 3)], zero=zero, counts={("chat", MODEL, 600): 0.0})["v1"]
+        assert (record.target.replicas, record.why.limited_by) == (3, LIMITED_BY)
+        assert [step.stage for step in record.why.steps][-2:] == ["bounds", "limiter"]
 
     def test_limited_shows_in_the_condition(self):
         record = limited(placed(Serving(load=FULL)), nodes=[gpu_node("n1", 4)])["v1"]

@@ -219,7 +219,7 @@ class TestConsumers:
         record = one(s, consumers=[hpa(s, maximum=3)])
         assert (record.target.replicas, record.why.reason) == (3, "AboveMaximum")
         assert "lowered from 5 to 3 by maximum of HorizontalPodAutoscaler chat/v1-hpa" in record.why.message
-        assert record.why.steps[-1].stage == "clamp"
+        assert record.why.steps[-1].stage == "bounds"
 
     def test_minimum_above_maximum(self):
         s = Serving("v1", BUSY)

@@ -160,7 +160,4 @@ def _apply(
             work_of(state).limited = text
             state.limited_by = LIMITED_BY
         if after != before:
-            state.steps = (*state.steps, Step("allocation", before, after, text))
-            state.target = after
-            state.message = f"{text}: {before} → {after}; {state.message}"
-            state.reason = "CapacityLimited"
+            state.fold(Step("allocation", before, after, text, "CapacityLimited"))

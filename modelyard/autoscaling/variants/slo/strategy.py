@@ -92,7 +92,7 @@ class Forecast:
         state.steps = (*state.steps, Step("forecast", state.base, wanted, f"{proposal.reason}: {group_text}"))
         if reactive != wanted or result.overridden:
             state.steps = (*state.steps, Step("arbitration", wanted, result.target, result.why))
-        state.target = result.target
+        state.propose(result.target)
         follows_saturation = result.target == reactive != wanted and not result.overridden
         state.reason = reason_said if follows_saturation else proposal.reason
         if result.overridden and not work.problem:
@@ -135,7 +135,7 @@ def _hold_unseen(group: Group, tick: Tick) -> None:
         return
     for state in group.states:
         state.updates["relax_since"] = since
-        state.target = max(state.target or 0, state.base)
+        state.propose(max(state.target or 0, state.base))
         state.reason = "ScaleDownDelayed"
         state.message = (
             f"could shrink, but without a known load only after {delay:.0f} s without a break; {state.message}"

@@ -70,19 +70,17 @@ class PublishedTokens(_WithPerformance):
         reason = {"ScaleUp": "TokenCapacityLow", "ScaleDown": "CapacitySpare"}.get(targets.reason, targets.reason)
         decided: list[State] = []
         for state, analysed in zip(running, model.variants, strict=True):
-            target, current = targets.replicas[state.name], state.current or 0
+            target = targets.replicas[state.name]
             if not analysed.variant.replicas:
                 text = f"no replica of the variant reports metrics; replicas are kept instead of {target}"
                 state.keep("MetricsUnavailable", text)
                 state.metrics = ("False", "MetricsUnavailable", text)
                 continue
-            state.target = target
-            state.reason = reason
-            act = Action.UP if target > current else Action.DOWN if target < current else Action.NONE
-            state.message = (
-                f"token analysis: {act} (target: {target} replicas): {targets.why}; demand {model.demand:.0f} tokens, "
-                f"supply {model.supply:.0f}, anticipated {model.anticipated:.0f}"
+            text = (
+                f"token analysis: {Action.of(target, state.current or 0)} (target: {target} replicas): {targets.why}; "
+                f"demand {model.demand:.0f} tokens, supply {model.supply:.0f}, anticipated {model.anticipated:.0f}"
             )
+            state.propose(target, reason, text)
             if analysed.history != state.memory.compute_limits:
                 state.updates["compute_limits"] = analysed.history
             decided.append(state)
