@@ -18,13 +18,17 @@ from modelyard.autoscaling.bindings.decide import decide_bindings
 from modelyard.autoscaling.config_maps import ObjectNotice, look_alikes
 from modelyard.autoscaling.decision import Step, TickDecision, VariantDecision
 from modelyard.autoscaling.fleet import Fleet
-from modelyard.autoscaling.limiter import limit
+from modelyard.autoscaling.limiter import grant_by_node, limit
+from modelyard.autoscaling.published import zero
+from modelyard.autoscaling.published.limiter import grant_by_total
+from modelyard.autoscaling.published.percentages import PublishedPercentages
 from modelyard.autoscaling.published.slo import PublishedForecast
+from modelyard.autoscaling.published.tokens import PublishedTokens
 from modelyard.autoscaling.select import Selection, leave_out_surge, select
 from modelyard.autoscaling.settings import Compatibility, FleetSettings
 from modelyard.autoscaling.variants import health
 from modelyard.autoscaling.variants.attribution import attribute
-from modelyard.autoscaling.variants.enforcement import enforce, wake_times
+from modelyard.autoscaling.variants.enforcement import enforce, proven_idle, wake_times
 from modelyard.autoscaling.variants.records import make_record
 from modelyard.autoscaling.variants.saturation_config import SaturationConfigs
 from modelyard.autoscaling.variants.slo.capacity import share_capacity
@@ -33,14 +37,11 @@ from modelyard.autoscaling.variants.slo.prepare import measure_groups, read_vari
 from modelyard.autoscaling.variants.slo.strategy import Forecast
 from modelyard.autoscaling.variants.slo.work import GroupWork
 from modelyard.autoscaling.variants.state import Group, State
-from modelyard.autoscaling.variants.strategy import Checked, Percentages, PublishedPercentages, Strategy, Tick
-from modelyard.autoscaling.variants.tokens.strategy import PublishedTokens, Tokens
+from modelyard.autoscaling.variants.strategy import Checked, Course, Percentages, Tick
+from modelyard.autoscaling.variants.tokens.strategy import Tokens
 from modelyard.autoscaling.variants.wake import wake
 from modelyard.autoscaling.variants.zero_config import ZeroConfigs
 from modelyard.objects import Notice
-
-_PERCENTAGES, _PUBLISHED = Checked(Percentages()), Checked(PublishedPercentages())
-_FORECAST, _PUBLISHED_FORECAST = Forecast(_PERCENTAGES), PublishedForecast()
 
 
 def decide(fleet: Fleet, settings: FleetSettings) -> TickDecision:
@@ -68,7 +69,7 @@ def _collector_paused() -> Iterator[None]:
 def _decide(fleet: Fleet, settings: FleetSettings) -> TickDecision:
     selection = select(fleet, settings)
     saturation = SaturationConfigs(fleet.config_maps, settings)
-    zero = ZeroConfigs(fleet.config_maps, settings)
+    zeros = ZeroConfigs(fleet.config_maps, settings)
     dropped = attribute(fleet, selection.active, fleet.now - settings.stale_after)
     slo_notices = read_variants(fleet, selection.states, settings)
     _resolve_accelerators(fleet, selection)
@@ -76,14 +77,14 @@ def _decide(fleet: Fleet, settings: FleetSettings) -> TickDecision:
     backlogs = _backlogs(fleet, groups)
     errors: list[str] = []
     failed = measure_groups(groups, fleet, settings)
-    strategies = _Strategies(fleet)
+    courses = _Courses(fleet)
     for index, group in enumerate(groups):
         try:
             if index in failed:
                 raise RuntimeError(failed[index])
             group.config = saturation.resolve(group.namespace, group.model_id)
-            group.zero = zero.resolve(group.namespace, group.model_id)
-            _decide_group(group, strategies.of(group), Tick(fleet, settings, backlogs.get(group.model_id, 0.0)))
+            group.zero = zeros.resolve(group.namespace, group.model_id)
+            _decide_group(group, courses.of(group), Tick(fleet, settings, backlogs.get(group.model_id, 0.0)))
         except Exception as error:  # one model's failure must never stop another model
             errors.append(_fail(group, error))
     for state in selection.active:
@@ -94,10 +95,11 @@ def _decide(fleet: Fleet, settings: FleetSettings) -> TickDecision:
             share_capacity(fleet, groups, selection.active, settings)
         except Exception as error:  # the limiter below still keeps what is promised within what there is
             errors.append(f"allocation of scarce accelerators failed: {type(error).__name__}: {error}")
-    published = settings.compatibility is Compatibility.PUBLISHED
     if saturation.limiter:
         try:
-            problem = limit(fleet, selection.active, settings, published)
+            documented = settings.compatibility is Compatibility.PUBLISHED
+            grant = grant_by_total if documented else grant_by_node
+            problem = limit(fleet, selection.active, settings, grant)
             if problem is not None:
                 errors.append(problem)
         except Exception as error:  # without the limiter decisions pass unlimited, as with a failed node list
@@ -106,7 +108,7 @@ def _decide(fleet: Fleet, settings: FleetSettings) -> TickDecision:
         look_ahead(groups, settings.ttft_percentile)
     except Exception as error:  # only explanations are missing then
         errors.append(f"predictions failed: {type(error).__name__}: {error}")
-    notices: list[ObjectNotice] = [*saturation.notices, *zero.notices, *slo_notices]
+    notices: list[ObjectNotice] = [*saturation.notices, *zeros.notices, *slo_notices]
     notices += look_alikes(fleet.config_maps, settings, {state.variant.key.namespace for state in selection.states})
     variants = _decisions(selection, groups, fleet.now, saturation.limiter, errors)
     bindings, binding_errors = decide_bindings(settled(fleet.bindings, fleet, settings), settings, fleet.now)
@@ -197,27 +199,32 @@ def _resolve_accelerators(fleet: Fleet, selection: Selection) -> None:
         state.accelerator = name or UNRESOLVED
 
 
-class _Strategies:
-    """What decides each group of a tick."""
+class _Courses:
+    """How each group of a tick is decided. Made per tick: what the pods report is indexed once, when first asked."""
 
     def __init__(self, fleet: Fleet) -> None:
-        # Made per tick: it indexes what the pods report, once, when first asked.
-        self._tokens = Checked(Tokens(fleet.signals.performance))
-        self._published_tokens = Checked(PublishedTokens(fleet.signals.performance))
-        self._token_forecast = Forecast(self._tokens)
+        performance = fleet.signals.performance
+        percentages, tokens = Checked(Percentages()), Checked(Tokens(performance))
+        self._live = {
+            (False, False): Course(percentages, wake, proven_idle),
+            (False, True): Course(tokens, wake, proven_idle),
+            (True, False): Course(Forecast(percentages), wake, proven_idle),
+            (True, True): Course(Forecast(tokens), wake, proven_idle),
+        }
+        optimizer = Course(PublishedForecast(), None, zero.idle)
+        self._documented = {
+            (False, False): Course(Checked(PublishedPercentages(), strict=False), zero.wake_all, zero.idle),
+            (False, True): Course(Checked(PublishedTokens(performance), strict=False), zero.wake_all, zero.idle),
+            (True, False): optimizer,
+            (True, True): optimizer,
+        }
 
-    def of(self, group: Group) -> Strategy:
-        by_tokens = group.config.tokens is not None
-        if group.slo is not None:
-            if group.published:
-                return _PUBLISHED_FORECAST
-            return self._token_forecast if by_tokens else _FORECAST
-        if by_tokens:
-            return self._published_tokens if group.published else self._tokens
-        return _PUBLISHED if group.published else _PERCENTAGES
+    def of(self, group: Group) -> Course:
+        courses = self._documented if group.published else self._live
+        return courses[group.slo is not None, group.config.tokens is not None]
 
 
-def _decide_group(group: Group, strategy: Strategy, tick: Tick) -> None:
+def _decide_group(group: Group, course: Course, tick: Tick) -> None:
     now = tick.fleet.now
     running: list[State] = []
     for state in group.states:
@@ -229,12 +236,11 @@ def _decide_group(group: Group, strategy: Strategy, tick: Tick) -> None:
             running.append(state)
         else:
             _at_zero(state)
-    sizes_at_zero = group.published and group.slo is not None
-    if not sizes_at_zero:
-        wake(group, tick.fleet.signals, tick.backlog, tick.settings, now)
-    if not running and not sizes_at_zero and not (group.config.errors or group.config.unsafe):
-        return
-    verdict = strategy.propose(group, running, tick)
+    if course.wake is not None:
+        course.wake(group, tick.fleet.signals, tick.backlog, tick.settings, now)
+        if not running and not (group.config.errors or group.config.unsafe):
+            return
+    verdict = course.strategy.propose(group, running, tick)
     if verdict.invalid:
         for state in group.states:
             state.keep("InvalidConfiguration", verdict.invalid)
@@ -251,8 +257,9 @@ def _decide_group(group: Group, strategy: Strategy, tick: Tick) -> None:
             _at_zero(state)
             continue
         state.steps = (*state.steps, Step("targets", state.current, state.target, state.reason))
-    if not sizes_at_zero:
-        enforce(group, [s for s in verdict.decided if s.spec > 0 or s.target], tick.fleet.signals, now)
+    if course.wake is not None:
+        up = [s for s in verdict.decided if s.spec > 0 or s.target]
+        enforce(group, up, tick.fleet.signals, now, course.idle)
 
 
 def _at_zero(state: State) -> None:

@@ -1,8 +1,7 @@
 """The GPU limiter: no model is promised replicas for which there is no GPU.
 
-The repaired limiter sees what every pod of the cluster really uses, leaves out nodes that take no pods, fits replicas
-onto single nodes and hands back what does not make a whole replica. The published one is the documented arithmetic
-over totals.
+It sees what every pod of the cluster really uses, leaves out nodes that take no pods, fits replicas onto single nodes
+and hands back what does not make a whole replica.
 """
 
 from __future__ import annotations
@@ -10,24 +9,34 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from math import fsum
+from typing import Protocol
 
-from modelyard.autoscaling.accelerators import PRODUCT_LABELS, published_short_name, short_name
+from modelyard.autoscaling.accelerators import PRODUCT_LABELS, short_name
 from modelyard.autoscaling.decision import Step
 from modelyard.autoscaling.fleet import Fleet
 from modelyard.autoscaling.mixing.model import LOWEST_PRIORITY
 from modelyard.autoscaling.settings import FleetSettings
-from modelyard.autoscaling.variants.analysis import DIGITS, variant_means
+from modelyard.autoscaling.variants.analysis import DIGITS
 from modelyard.autoscaling.variants.state import State
 from modelyard.objects import Notice
 from modelyard.objects.selectors import Matcher, parse_selector
 
 LIMITED_BY = "gpu-limiter"
-_VENDORS = ("nvidia.com", "amd.com", "intel.com")
+VENDORS = ("nvidia.com", "amd.com", "intel.com")
+"""Whose GPUs are counted."""
 _TERMINAL = ("Succeeded", "Failed")
 _NO_STEP = Step("limiter", None, None, "no scale-up")
 
 
-def limit(fleet: Fleet, states: Sequence[State], settings: FleetSettings, published: bool) -> str | None:
+class Grant(Protocol):
+    """Gives the candidates, which ask for more than they have, what there is."""
+
+    def __call__(self, fleet: Fleet, states: Sequence[State], candidates: Sequence[State], matches: Matcher) -> None:
+        """``states`` are all that hold GPUs, ``matches`` the nodes that count."""
+        ...
+
+
+def limit(fleet: Fleet, states: Sequence[State], settings: FleetSettings, grant: Grant) -> str | None:
     """Lower the targets of ``states`` to what fits; return why the limiter could not work, if so.
 
     ``states`` are the variants with a workload; those without a decision only hold on to what they have. Without node
@@ -57,15 +66,16 @@ def limit(fleet: Fleet, states: Sequence[State], settings: FleetSettings, publis
             state.fold(_NO_STEP)
     if not candidates:
         return None
-    candidates.sort(key=lambda s: (0 if published else _priority(s), _spare(s), s.variant.cost, s.variant.key))
-    if published:
-        _published(fleet, states, candidates, matches)
-    else:
-        pools = Pools(fleet, matches)
-        pools.reserve(states)
-        for state in candidates:
-            _grant(state, pools)
+    grant(fleet, states, candidates, matches)
     return None
+
+
+def grant_by_node(fleet: Fleet, states: Sequence[State], candidates: Sequence[State], matches: Matcher) -> None:
+    """Whole replicas on single nodes; first the most important service class, then the model with least room."""
+    pools = Pools(fleet, matches)
+    pools.reserve(states)
+    for state in sorted(candidates, key=lambda s: (_priority(s), _spare(s), s.variant.cost, s.variant.key)):
+        _grant(state, pools)
 
 
 def _priority(state: State) -> int:
@@ -76,13 +86,12 @@ def _priority(state: State) -> int:
 
 def _spare(state: State) -> float:
     """The variant's mean spare KV cache; a variant without a replica that says so comes first."""
-    if state.published:
-        return variant_means(state.units, state.limits).spare_kv
     values = [signal.kv for signal, _ in state.units if signal.kv is not None]
     return round(state.limits.kv - fsum(values) / len(values), DIGITS) if values else float("-inf")
 
 
-def _settle(state: State, asked: int, granted: int, detail: str) -> None:
+def settle(state: State, asked: int, granted: int, detail: str) -> None:
+    """Give a variant that ``asked`` for more replicas those that were ``granted``."""
     target = (state.current or 0) + granted
     if granted < asked:
         state.limited_by = LIMITED_BY
@@ -162,7 +171,7 @@ class Pools:
 def pool_of_node(labels: Mapping[str, str], resource: str) -> str | None:
     """The pool a GPU resource of a node counts in, ``None`` when its product is not known."""
     vendor, _, name = resource.partition("/")
-    if vendor not in _VENDORS:
+    if vendor not in VENDORS:
         return None
     product = next((labels[label] for label in PRODUCT_LABELS if label in labels and _same_vendor(label, vendor)), None)
     if product is None:
@@ -194,39 +203,14 @@ def _grant(state: State, pools: Pools) -> None:
     gpus = state.gpus
     accelerator = pool_of_state(state)
     if not accelerator:
-        _settle(state, asked, 0, "the accelerator is not known, so no GPU can be set aside")
+        settle(state, asked, 0, "the accelerator is not known, so no GPU can be set aside")
         return
     free = pools.available(state)
     granted = pools.place(state, asked)
     if granted == asked:
-        _settle(state, asked, granted, f"allocated {granted * gpus} {accelerator} for +{granted}")
+        settle(state, asked, granted, f"allocated {granted * gpus} {accelerator} for +{granted}")
         return
     detail = f"asked {asked * gpus} {accelerator} for +{asked}, {free} of {pools.total.get(accelerator, 0)} free"
     if free >= (granted + 1) * gpus:
         detail += f", not {gpus} together where the pods may run"
-    _settle(state, asked, granted, f"{detail}: +{granted}")
-
-
-def _published(fleet: Fleet, states: Sequence[State], candidates: Sequence[State], matches: Matcher) -> None:
-    remaining: dict[str, int] = defaultdict(int)
-    for node in fleet.nodes:
-        for vendor in _VENDORS:
-            product = node.labels.get(f"{vendor}/gpu.product")
-            if product is not None and matches(node.labels):
-                remaining[published_short_name(product)] += node.gpus.get(f"{vendor}/gpu", 0)
-    for state in states:
-        if state.accelerator:
-            remaining[state.accelerator] -= (state.current or 0) * state.gpus
-    for accelerator in remaining:
-        remaining[accelerator] = max(0, remaining[accelerator])
-    for state in candidates:
-        asked = (state.target or 0) - (state.current or 0)
-        accelerator = "" if state.accelerator_missing else state.accelerator or ""
-        got = min(asked * state.gpus, remaining[accelerator]) if accelerator else 0
-        remaining[accelerator] -= got
-        granted = got // state.gpus
-        if granted == asked:
-            detail = f"allocated {got} GPUs for +{granted}"
-        else:
-            detail = f"asked {asked * state.gpus} GPUs for +{asked}, got {got}: +{granted}"
-        _settle(state, asked, granted, detail)
+    settle(state, asked, granted, f"{detail}: +{granted}")

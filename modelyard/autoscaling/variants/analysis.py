@@ -1,9 +1,7 @@
 """The percentage analysis: from the saturation signals of a model's replicas to "short of capacity" and "could shrink".
 
-Two readings of the same signals. ``analyse_published`` is the algorithm as documented, with its known blind spots;
-``analyse_repaired`` counts saturated load, leaves out what it does not know, and does not take a pod that has not yet
-received traffic for spare capacity. Called per model group by ``decide``. KV values are fractions of the cache, queue
-values are requests.
+It counts saturated load, leaves out what it does not know, and does not take a pod that has not yet received traffic
+for spare capacity. KV values are fractions of the cache, queue values are requests.
 """
 
 from __future__ import annotations
@@ -11,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil, fsum
-from typing import NamedTuple
 
 from modelyard.autoscaling.decision import Evidence
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.variants.replicas import StuckPods, stuck_pods, unseen
 from modelyard.autoscaling.variants.saturation_config import Thresholds
-from modelyard.autoscaling.variants.state import State, Unit
+from modelyard.autoscaling.variants.state import State
 
 DIGITS = 9
 """Comparisons are made on values rounded to 1e-9, so that 0.80 - 0.70 is not below a trigger of 0.10."""
@@ -159,74 +156,6 @@ class Analysis:
             self.scale_up,
             self.scale_down_safe,
         )
-
-
-class VariantMeans(NamedTuple):
-    """The documented per-variant numbers: means over replicas that are not saturated."""
-
-    reporting: int
-    counted: int
-    saturated: tuple[str, ...]
-    spare_kv: float
-    spare_queue: float
-    max_kv: float
-    max_queue: float
-
-
-def variant_means(units: Sequence[Unit], limits: Thresholds) -> VariantMeans:
-    """Step 2 and 3 of the documented analysis for one variant; a missing signal counts as 0 there."""
-    kvs = [signal.kv or 0.0 for signal, _ in units]
-    queues = [float(int(signal.waiting or 0.0)) for signal, _ in units]
-    spare_kv, spare_queue, saturated = [], [], []
-    for kv, queue, (signal, _) in zip(kvs, queues, units, strict=True):
-        if kv >= limits.kv or queue >= limits.queue:
-            saturated.append(signal.pod)
-        else:
-            spare_kv.append(limits.kv - kv)
-            spare_queue.append(limits.queue - queue)
-    n = len(spare_kv)
-    return VariantMeans(
-        len(units),
-        n,
-        tuple(sorted(saturated)),
-        fsum(spare_kv) / n if n else 0.0,
-        fsum(spare_queue) / n if n else 0.0,
-        max(kvs, default=0.0),
-        max(queues, default=0.0),
-    )
-
-
-def remaining_spare(threshold: float, spare: float, count: int, removed: int = 1) -> float:
-    """Mean spare after ``removed`` of ``count`` replicas went and their load spread over the others."""
-    return threshold - (threshold - spare) * count / (count - removed)
-
-
-def analyse_published(units_by_variant: Sequence[Sequence[Unit]], limits: Thresholds) -> Analysis:
-    """The documented analysis of one model: only replicas that are not saturated are looked at."""
-    variants = [variant_means(units, limits) for units in units_by_variant if units]
-    counted = sum(v.counted for v in variants)
-    spare_kv = sum(v.spare_kv * v.counted for v in variants) / counted if counted else 0.0
-    spare_queue = sum(v.spare_queue * v.counted for v in variants) / counted if counted else 0.0
-    reporting = sum(v.reporting for v in variants)
-    result = Analysis(
-        reporting,
-        counted,
-        sum(len(v.saturated) for v in variants),
-        spare_kv,
-        spare_queue,
-        max_kv=max((v.max_kv for v in variants), default=0.0),
-        waiting=fsum(signal.waiting or 0.0 for units in units_by_variant for signal, _ in units),
-    )
-    if reporting:
-        result.kv_short = round(spare_kv, DIGITS) < limits.kv_trigger
-        result.queue_short = round(spare_queue, DIGITS) < limits.queue_trigger
-    if counted >= 2 and not result.scale_up:
-        after_kv = remaining_spare(limits.kv, spare_kv, counted)
-        after_queue = remaining_spare(limits.queue, spare_queue, counted)
-        result.scale_down_safe = (
-            round(after_kv, DIGITS) >= limits.kv_trigger and round(after_queue, DIGITS) >= limits.queue_trigger
-        )
-    return result
 
 
 def analyse_repaired(

@@ -1,8 +1,7 @@
 """After the targets: idle models go to zero where that is enabled, and no model goes to zero where it is not.
 
-Called per model group by ``decide``, before the GPU limiter. The documented rule only looks at the count of completed
-requests; the repaired one also wants proof that nothing is in flight, and leaves a model alone that has just been
-woken.
+A count of completed requests says little: proof is wanted that nothing is in flight, and a model that has just been
+woken is left alone.
 """
 
 from __future__ import annotations
@@ -11,22 +10,22 @@ from collections.abc import Sequence
 
 from modelyard.autoscaling.decision import Step
 from modelyard.autoscaling.variants.state import Group, State
+from modelyard.autoscaling.variants.strategy import Idle
 from modelyard.metrics.values import Signals
 
 
-def enforce(group: Group, states: Sequence[State], signals: Signals, now: float) -> None:
-    """Change the targets of ``states``, the decided variants of the group."""
+def enforce(group: Group, states: Sequence[State], signals: Signals, now: float, idle: Idle) -> None:
+    """Change the targets of ``states``, the decided variants of the group; ``idle`` says which may go to zero."""
     if not states:
         return
     if group.zero.enabled:
         if not any(state.target for state in states):
             return
-        refusal = why_not_zero(group, states, signals, now)
+        known, refusal = "", why_served(group, signals)
         if refusal is None:
-            text = f"no request for {group.zero.window} s and none in flight: scaled to zero"
-            if group.published:
-                text = f"no request completed for {group.zero.window} s: scaled to zero"
-            _move(states, 0, "ScaledToZero", text)
+            refusal, known = idle(group, states, signals, now)
+        if refusal is None:
+            _move(states, 0, "ScaledToZero", f"{known}: scaled to zero")
         elif refusal:
             step = Step("enforcement", None, None, f"not scaled to zero: {refusal}")
             for state in states:
@@ -37,16 +36,18 @@ def enforce(group: Group, states: Sequence[State], signals: Signals, now: float)
         _move([cheapest], 1, "MinimumOne", text)
 
 
-def why_not_zero(group: Group, states: Sequence[State], signals: Signals, now: float) -> str | None:
-    """``None`` when the model may go to zero, else why not (empty when it simply serves requests)."""
+def why_served(group: Group, signals: Signals) -> str | None:
+    """``None`` when the model completed no request for its window, else why not (empty when it simply serves)."""
     count = signals.request_counts.get((group.namespace, group.model_id, group.zero.window))
     if count is None:
         return f"the number of requests over {group.zero.window} s is not known"
-    if count > 0:
-        return ""
-    if group.published:
-        return None
-    return _in_flight(group, states, signals) or _grace(states, group.zero.retention, now)
+    return "" if count > 0 else None
+
+
+def proven_idle(group: Group, states: Sequence[State], signals: Signals, now: float) -> tuple[str | None, str]:
+    """Nothing may be in flight, and the model must have had time to be asked for."""
+    refusal = _in_flight(group, states, signals) or _grace(states, group.zero.retention, now)
+    return refusal, f"no request for {group.zero.window} s and none in flight"
 
 
 def _in_flight(group: Group, states: Sequence[State], signals: Signals) -> str | None:

@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from modelyard.autoscaling.decision import Action, Evidence
+from modelyard.autoscaling.decision import Evidence
 from modelyard.autoscaling.fleet import Fleet
-from modelyard.autoscaling.published.targets import VariantNumbers, documented_targets
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.variants import health
-from modelyard.autoscaling.variants.analysis import Analysis, analyse_published, analyse_repaired
+from modelyard.autoscaling.variants.analysis import analyse_repaired
 from modelyard.autoscaling.variants.state import Group, State, Story
 from modelyard.autoscaling.variants.targets import set_targets
+from modelyard.metrics.values import Signals
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +52,44 @@ class Strategy(Protocol):
         ...
 
 
-class Checked:
-    """A strategy that rests on thresholds and on the signals of pods: it is only asked when there are both."""
+class Idle(Protocol):
+    """Whether a model that has completed no request for its window may go to zero."""
 
-    def __init__(self, strategy: Strategy) -> None:
+    def __call__(self, group: Group, states: Sequence[State], signals: Signals, now: float) -> tuple[str | None, str]:
+        """Why not (``None``: it may), and what is then known of it."""
+        ...
+
+
+class Wake(Protocol):
+    """Starts what is at zero when somebody waits for it; ``backlog`` is the gateway's queue."""
+
+    def __call__(self, group: Group, signals: Signals, backlog: float, settings: FleetSettings, now: float) -> None:
+        """Set the targets of variants at zero that have to start now."""
+        ...
+
+
+class Course(NamedTuple):
+    """How one group is decided, chosen once. ``wake`` ``None``: the strategy itself decides about variants at zero."""
+
+    strategy: Strategy
+    wake: Wake | None
+    idle: Idle
+
+
+class Checked:
+    """A strategy that rests on thresholds and on the signals of pods: it is only asked when there are both.
+
+    ``strict``: thresholds that make scaling endless or impossible are as bad as ones that cannot be read.
+    """
+
+    def __init__(self, strategy: Strategy, strict: bool = True) -> None:
         self._strategy = strategy
+        self._strict = strict
 
     def propose(self, group: Group, running: Sequence[State], tick: Tick) -> Verdict:
         """The strategy's verdict, or why it was not asked."""
         config = group.config
-        problems = config.errors if group.published else config.errors + config.unsafe
+        problems = config.errors + config.unsafe if self._strict else config.errors
         if problems:
             return Verdict(invalid="; ".join(problems))
         problem = health.metrics_problem(group, running, tick.fleet.signals, tick.fleet.now, tick.settings.stale_after)
@@ -81,39 +109,3 @@ class Percentages:
             if state.name in analysis.stuck_pods:
                 state.updates["stuck_since"], state.updates["stuck_waiting"] = analysis.stuck_pods[state.name]
         return Verdict(group.states, scale_down_safe=analysis.scale_down_safe, evidence=analysis.evidence())
-
-
-class PublishedPercentages:
-    """The percentage analysis as documented."""
-
-    def propose(self, group: Group, running: Sequence[State], tick: Tick) -> Verdict:
-        """Targets by the documented rule; a variant without a reporting pod gets no decision there."""
-        analysis = analyse_published([state.units for state in running], group.config.thresholds)
-        decided = _published_targets(running, analysis)
-        return Verdict(decided, scale_down_safe=analysis.scale_down_safe, evidence=analysis.evidence())
-
-
-def _published_targets(running: Sequence[State], analysis: Analysis) -> list[State]:
-    """Targets by the documented rule; a variant without a reporting pod gets no decision there."""
-    numbers = [
-        VariantNumbers(s.name, s.variant.cost, s.current or 0, s.desired or 0, len(s.units), s.pending) for s in running
-    ]
-    targets = documented_targets(numbers, analysis.scale_up, analysis.scale_down_safe)
-    reason = {"ScaleUp": analysis.what_is_short, "ScaleDown": "CapacitySpare"}.get(targets.reason, targets.reason)
-    decided: list[State] = []
-    for state in running:
-        target = targets.replicas.get(state.name)
-        if target is None:
-            text = "no replica of the variant reports metrics; replicas are kept"
-            state.keep("MetricsUnavailable", text)
-            state.metrics = ("False", "MetricsUnavailable", text)
-            continue
-        act = Action.of(target, state.current or 0)
-        text = (
-            f"saturation-only mode: {act} (target: {target} replicas): {targets.why}; "
-            f"spare KV {analysis.spare_kv:.3f}, spare queue {analysis.spare_queue:.1f} "
-            f"over {analysis.counted} of {analysis.reporting} replicas"
-        )
-        state.propose(target, reason, text)
-        decided.append(state)
-    return decided

@@ -20,43 +20,40 @@ CONDITION = "ScaleFromZero"
 """Type of the condition that tells of a waking; ``MetricsAvailable`` stays false, there is no engine to measure."""
 
 
-def wake(group: Group, signals: Signals, backlog: float, settings: FleetSettings, now: float) -> list[State]:
-    """Set the targets of variants at zero that have to start now; returns them.
+def wake(group: Group, signals: Signals, backlog: float, settings: FleetSettings, now: float) -> None:
+    """Set the targets of variants at zero that have to start now.
 
     ``backlog`` is the model's queue at the gateway, 0 when that is not known to be this namespace's.
     """
-    asleep = [state for state in group.states if state.spec == 0 and state.workload is not None]
-    if not asleep:
-        return []
-    queue = _queue(group, signals, backlog)
-    if group.published:
-        return [_start(state, 1, queue, "", now) for state in asleep] if queue > 0 else []
-    if any(state.ready or state.units for state in group.states):
-        return []
+    asleep = at_zero(group)
+    if not asleep or any(state.ready or state.units for state in group.states):
+        return
+    queue = waiting(group, signals, backlog)
     started = [state for state in group.states if state.spec > 0]
-    held = [state for state in asleep if _is_on_its_way(state, group, now)]
-    for state in held:
-        _hold(state)
+    for state in asleep:
+        if _is_on_its_way(state, group, now):
+            _hold(state)
     if queue <= 0:
-        return held
+        return
     takes = sum(_takes(state, state.spec) for state in started if not _failed(state, settings, now))
     takes += sum(_takes(state, state.target or 0) for state in asleep if state.target)
-    woken = list(held)
-    if takes and takes >= queue:
-        return woken
     able = [state for state in asleep if not state.target and _may_run(state)]
     for state in sorted(able, key=lambda s: (s.variant.cost, s.name)):
         if takes and takes >= queue:
-            break
+            return
         replicas = max(1, state.bounds.lower)
         also = f"; what was started before can take {takes:.0f}" if takes else ""
-        woken.append(_start(state, replicas, queue, also, now))
+        start(state, replicas, queue, now, also)
         takes += _takes(state, replicas)
-    if not woken and not takes:
+    if not takes:
         text = f"{queue:g} requests wait and no variant may be woken (maximum 0, or pods that cannot be scheduled)"
         for state in asleep:
             state.message = f"{text}; {state.message}"
-    return woken
+
+
+def at_zero(group: Group) -> list[State]:
+    """The group's variants whose workload is at zero."""
+    return [state for state in group.states if state.spec == 0 and state.workload is not None]
 
 
 def condition(state: State) -> Story | None:
@@ -73,7 +70,7 @@ def condition(state: State) -> Story | None:
     return (known.status, known.reason, known.message)
 
 
-def _queue(group: Group, signals: Signals, backlog: float) -> float:
+def waiting(group: Group, signals: Signals, backlog: float) -> float:
     """Requests waiting for the model: its queue at the gateway, or what the variants' own expressions say.
 
     Variants behind one gateway see the same queue, so the largest number counts, not the sum.
@@ -117,10 +114,10 @@ def _hold(state: State) -> None:
     _tell(state, state.desired or 0, f"woken before, waiting for its scaler to start {state.desired}")
 
 
-def _start(state: State, replicas: int, queue: float, also: str, now: float) -> State:
+def start(state: State, replicas: int, queue: float, now: float, also: str = "") -> None:
+    """Wake a variant for a queue."""
     _tell(state, replicas, f"{queue:g} requests wait for the model, and nothing of it serves{also}: woken")
     state.updates["woken_at"] = now
-    return state
 
 
 def _tell(state: State, replicas: int, text: str) -> None:

@@ -7,8 +7,13 @@ from builders import EAGER, NOW, PUBLISHED, REPAIRED, Serving, make_fleet, one, 
 
 from modelyard.autoscaling.decide import decide
 from modelyard.autoscaling.decision import Action
-from modelyard.autoscaling.published.targets import VariantNumbers, documented_targets
-from modelyard.autoscaling.variants.analysis import analyse_published, remaining_spare, variant_means
+from modelyard.autoscaling.published.percentages import (
+    VariantNumbers,
+    analyse_published,
+    documented_targets,
+    remaining_spare,
+    variant_means,
+)
 from modelyard.autoscaling.variants.saturation_config import Thresholds
 
 LIMITS = Thresholds()

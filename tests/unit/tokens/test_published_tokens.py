@@ -6,13 +6,17 @@ import pytest
 from builders import PUBLISHED, Serving, make_fleet
 from stages import TOKENS, make_group, performance_of, with_args
 
-from modelyard.autoscaling.published.tokens import VariantInput, analyse_tokens_published, optimize_published
+from modelyard.autoscaling.published.tokens import (
+    PublishedTokens,
+    VariantInput,
+    analyse_tokens_published,
+    optimize_published,
+)
 from modelyard.autoscaling.variants.memory import VariantMemory
 from modelyard.autoscaling.variants.saturation_config import Thresholds, TokenThresholds
 from modelyard.autoscaling.variants.strategy import Tick
 from modelyard.autoscaling.variants.tokens.capacity import Replica, middle, output_bucket, remember, replica_capacity
 from modelyard.autoscaling.variants.tokens.engine_arguments import EngineArguments
-from modelyard.autoscaling.variants.tokens.strategy import PublishedTokens
 
 UP_DOWN = TokenThresholds()
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stages import make_group, with_args
 
+from modelyard.autoscaling.published.zero import wake_all
 from modelyard.autoscaling.settings import FleetSettings, Mode
 from modelyard.autoscaling.variants.memory import VariantMemory
 from modelyard.autoscaling.variants.wake import CONDITION, REASON, condition, wake
@@ -37,8 +38,8 @@ def woken(*serving, backlog=0.0, policy=REPAIRED, published=False, seen=None, **
             lower = state.policy.lower or 0
             if lower:
                 state.target, state.reason = lower, "BelowMinimum"
-    found = wake(group, fleet.signals, backlog, policy, fleet.now)
-    return {state.name: state for state in group.states}, [state.name for state in found]
+    (wake_all if published else wake)(group, fleet.signals, backlog, policy, fleet.now)
+    return {state.name: state for state in group.states}, [s.name for s in group.states if s.reason == REASON]
 
 
 class TestWhoWakes:

@@ -160,4 +160,5 @@ def _apply(
             work_of(state).limited = text
             state.limited_by = LIMITED_BY
         if after != before:
-            state.fold(Step("allocation", before, after, text, "CapacityLimited"))
+            message = f"{text}: {before} → {after}; {state.message}"
+            state.fold(Step("allocation", before, after, text, "CapacityLimited"), message)
