@@ -37,7 +37,8 @@ def parser() -> argparse.ArgumentParser:
     whole = argparse.ArgumentParser(prog="python -m flows.foreground", description="Run a flow in the foreground.")
     flows = whole.add_subparsers(dest="flow", required=True, metavar="|".join(FLOWS))
     for name in FLOWS:
-        options = flows.add_parser(name, help=f"one run of {name}")
+        prog = "modelyard autoscale" if name == "autoscale" else None
+        options = flows.add_parser(name, prog=prog, help=f"one run of {name}")
         options.add_argument(
             "--parameters", metavar="JSON", help="the flow's parameters as JSON, or @FILE; other options override them"
         )

@@ -70,6 +70,8 @@ async def test_every_policy_at_every_rate_becomes_a_row(client: PrefectClient, t
     assert state.is_completed(), state.message
     assert state.message
     assert "4 replays" in state.message
+    run = await client.read_flow_run(state.state_details.flow_run_id)
+    assert run.name == "replay default, fixed:1, clairvoyant on azure-llm-inference-2023-conversation.csv"
     assert len(ticks) > 20, "the event loop was free meanwhile"
     (table,) = await artifacts(client, state, "replay")
     rows = json.loads(table.data)

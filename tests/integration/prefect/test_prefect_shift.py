@@ -20,6 +20,7 @@ from prefect.client.schemas.filters import (
     ArtifactFilterKey,
     FlowRunFilter,
     FlowRunFilterId,
+    FlowRunFilterName,
     TaskRunFilter,
     TaskRunFilterFlowRunId,
 )
@@ -70,6 +71,12 @@ async def test_one_tick_and_done(parameters: Parameters, record: Path) -> None:
     state = await shift(parameters(shift_seconds=0))
     assert state.message == "1 ticks, 0 failed, 0 scaled"
     assert ticks_of(record) == {0: STAGES}
+
+
+async def test_collect_is_tried_again_while_the_next_tick_is_not_due(parameters: Parameters, record: Path) -> None:
+    state = await shift(parameters(shift_seconds=0, interval_seconds=60, fail="collect@0"))
+    assert state.message == "1 ticks, 0 failed, 0 scaled"
+    assert ticks_of(record) == {0: ["collect", *STAGES]}
 
 
 @pytest.mark.parametrize(("stage", "ran"), [("collect", STAGES[:1]), ("decide", STAGES[:2]), ("actuate", STAGES)])
@@ -254,7 +261,9 @@ def test_the_foreground_run_says_what_to_do_without_a_server(tmp_path: Path, url
     assert "python -m deployments.server" in done.stderr
 
 
-def test_the_foreground_run_is_one_run_of_the_real_flow(tmp_path: Path, prefect_server: PrefectServer) -> None:
+async def test_the_foreground_run_is_one_run_of_the_real_flow(
+    tmp_path: Path, prefect_server: PrefectServer, client: PrefectClient
+) -> None:
     # A cluster nobody answers at: the flow itself, its parameters and its final state are what is tried here.
     kubeconfig = tmp_path / "kubeconfig"
     kubeconfig.write_text(
@@ -263,7 +272,20 @@ def test_the_foreground_run_is_one_run_of_the_real_flow(tmp_path: Path, prefect_
         "contexts: [{name: x, context: {cluster: x, user: x}}]\nusers: [{name: x, user: {}}]\n"
     )
     more = {"PREFECT_API_URL": prefect_server.api_url, "PREFECT_HOME": str(tmp_path), "KUBECONFIG": str(kubeconfig)}
-    command = [sys.executable, "-m", "flows.foreground", "autoscale", "--once", "--interval", "2"]
-    done = subprocess.run(command, env=environment(WORKER_PROFILE, more), capture_output=True, text=True, timeout=120)
+    command = [
+        sys.executable,
+        "-m",
+        "flows.foreground",
+        "autoscale",
+        "--once",
+        "--interval",
+        "2",
+        "--namespace",
+        "mine",
+    ]
+    env = environment(WORKER_PROFILE, more)
+    done = await asyncio.to_thread(subprocess.run, command, env=env, capture_output=True, text=True, timeout=120)
     assert done.returncode == 1, done.stderr
     assert done.stdout.startswith("Failed: Not one tick: ")
+    named = FlowRunFilter(name=FlowRunFilterName(like_="autoscale mine, one tick at 20"))
+    assert len(await client.read_flow_runs(flow_run_filter=named)) == 1
