@@ -76,13 +76,13 @@ class LoadHistory:
         except PrometheusError as error:
             return str(error)
         self._points = {
-            _pair(one.labels): [(at, value * self.scale) for at, value in one.points] for one in series if one.points
+            model_of(one.labels): [(at, value * self.scale) for at, value in one.points] for one in series if one.points
         }
         self._gap = False
         return None
 
     def _rates(self, answer: Iterable[Sample]) -> dict[Pair, float]:
-        return {_pair(s.labels): s.value * self.scale for s in answer if s.value is not None}
+        return {model_of(s.labels): s.value * self.scale for s in answer if s.value is not None}
 
     def _forget(self, now: float) -> None:
         begin = now - self.window
@@ -94,5 +94,6 @@ class LoadHistory:
         self._points = kept
 
 
-def _pair(labels: Mapping[str, str]) -> Pair:
+def model_of(labels: Mapping[str, str]) -> Pair:
+    """The namespace and model that labels name."""
     return labels.get("namespace", ""), labels.get("model_name", "")

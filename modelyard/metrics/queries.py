@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from enum import StrEnum
 
 from modelyard.metrics.vocabulary import ENGINES, Engine, Signal
@@ -85,38 +84,16 @@ def _scaled(series: str, scale: float) -> str:
     return series if scale == 1 else f"({series}) * {scale:g}"
 
 
-@dataclass(frozen=True, slots=True)
-class FleetQueries:
-    """The texts of one tick's queries."""
-
-    kv: str
-    waiting: str
-    running: str
-    finished_rate: str
-    sampled_at: str
-    gateway_queue: str
-
-    @classmethod
-    def build(cls, peak_window: float, namespaces: Iterable[str] = ()) -> FleetQueries:
-        """Queries for these namespaces (none: all), with peaks over ``peak_window`` seconds."""
-        where = namespace_matcher(namespaces)
-        window = duration(peak_window)
-        rate_window = duration(5 * peak_window)
-        # A window's peak skips NaN; an engine that says NaN now is missing, whatever it said before in the window.
-        peak = f"max_over_time({METRIC}{where}[{window}]) unless ({METRIC}{where} != {METRIC}{where})"
-        return cls(
-            kv=each(Signal.KV_USE, "max", POD, peak),
-            waiting=each(Signal.WAITING, "max", POD, peak),
-            running=each(Signal.RUNNING, "sum", POD, f"{METRIC}{where}"),
-            finished_rate=each(Signal.FINISHED, "sum", POD, f"rate({METRIC}{where}[{rate_window}])"),
-            sampled_at=each(Signal.RUNNING, "max", POD, f"timestamp({METRIC}{where})"),
-            gateway_queue=f"sum by (target_model_name, model_name) ({GATEWAY_QUEUE})",
-        )
-
-
 class Purpose(StrEnum):
-    """What the queries about the engines' performance are for."""
+    """What each of a tick's queries is for."""
 
+    KV = "KV-cache use"
+    WAITING = "waiting requests"
+    RUNNING = "running requests"
+    FINISHED = "finished requests"
+    SAMPLED = "sample times"
+    GATEWAY = "gateway queue"
+    LOAD = "offered load"
     COMPLETED = "completed requests by pod"
     PROMPT = "prompt tokens by pod"
     OUTPUT = "output tokens by pod"
@@ -124,6 +101,26 @@ class Purpose(StrEnum):
     ITL = "inter-token latency by pod"
     CACHE = "KV-cache sizes"
     HITS = "prefix-cache hits by pod"
+
+
+def fleet_queries(peak_window: float, namespaces: Iterable[str] = ()) -> dict[str, str]:
+    """PromQL by purpose for these namespaces (none: all), with peaks over ``peak_window`` seconds."""
+    metric = METRIC + namespace_matcher(namespaces)
+    # A window's peak skips NaN; an engine that says NaN now is missing, whatever it said before in the window.
+    peak = f"max_over_time({metric}[{duration(peak_window)}]) unless ({metric} != {metric})"
+    return {
+        Purpose.KV: each(Signal.KV_USE, "max", POD, peak),
+        Purpose.WAITING: each(Signal.WAITING, "max", POD, peak),
+        Purpose.RUNNING: each(Signal.RUNNING, "sum", POD, metric),
+        Purpose.FINISHED: each(Signal.FINISHED, "sum", POD, f"rate({metric}[{duration(5 * peak_window)}])"),
+        Purpose.SAMPLED: each(Signal.RUNNING, "max", POD, f"timestamp({metric})"),
+        Purpose.GATEWAY: gateway_waiting(),
+    }
+
+
+def gateway_waiting() -> str:
+    """Requests that wait at gateways, by the model asked for and the one they go to."""
+    return f"sum by (target_model_name, model_name) ({GATEWAY_QUEUE})"
 
 
 def performance_queries(

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Mapping
 from math import prod
 
 from modelyard.metrics.client import Prometheus, PrometheusError, Sample
-from modelyard.metrics.loads import LoadHistory
+from modelyard.metrics.loads import LoadHistory, Pair, model_of
 from modelyard.metrics.queries import (
-    FleetQueries,
     Purpose,
     finished_over,
+    fleet_queries,
     offered_load,
     performance_queries,
     seen_over,
@@ -23,13 +23,26 @@ from modelyard.metrics.queries import (
 from modelyard.metrics.values import ModelLoad, PodPerformance, PodSignal, Signals
 from modelyard.metrics.vocabulary import ENGINES, Signal
 
-Pair = tuple[str, str]
-"""(namespace, model)"""
-
 PodKey = tuple[str, str, str]
 """(namespace, pod, model)"""
 
-OFFERED_LOAD = "offered load"
+POD_FIELDS = {
+    "kv": Purpose.KV,
+    "waiting": Purpose.WAITING,
+    "running": Purpose.RUNNING,
+    "completed_rate": Purpose.FINISHED,
+    "sampled_at": Purpose.SAMPLED,
+}
+"""The fields of a ``PodSignal`` and what answers them."""
+PERFORMANCE_FIELDS = {
+    "completed": Purpose.COMPLETED,
+    "prompt_tokens": Purpose.PROMPT,
+    "output_tokens": Purpose.OUTPUT,
+    "ttft": Purpose.TTFT,
+    "itl": Purpose.ITL,
+    "prefix_hit_rate": Purpose.HITS,
+}
+"""The same of a ``PodPerformance``."""
 
 LOOK_BACK = 3600.0
 """Seconds to look back for a model that reports nothing now."""
@@ -59,11 +72,7 @@ class LastSeen:
                 )
             except PrometheusError:
                 samples = []
-            self._found = {
-                (sample.labels.get("namespace", ""), sample.labels.get("model_name", "")): sample.value
-                for sample in samples
-                if sample.value is not None
-            }
+            self._found = {model_of(sample.labels): sample.value for sample in samples if sample.value is not None}
         return {pair: self._found[pair] for pair in silent if pair in self._found}
 
 
@@ -90,20 +99,14 @@ async def read_signals(
     ``caches_in`` are those of them whose TTFT and ITL, or whose caches, matter (``None``: all).
     """
     namespaces = list(namespaces)
-    texts = FleetQueries.build(peak_window, namespaces)
-    periods = sorted(set(retentions))
+    periods = {f"finished requests over {period} s": period for period in sorted(set(retentions))}
     measured = sorted(set(performance_in))
-    asked: dict[str, str] = {
-        "KV-cache use": texts.kv,
-        "waiting requests": texts.waiting,
-        "running requests": texts.running,
-        "finished requests": texts.finished_rate,
-        "sample times": texts.sampled_at,
-        "gateway queue": texts.gateway_queue,
-        **{f"finished requests over {period} s": finished_over(period, namespaces) for period in periods},
-        **({} if loads is None else {OFFERED_LOAD: offered_load(load_window, namespaces)}),
-        **(performance_queries(load_window, measured, latency_in, caches_in) if measured else {}),
-    }
+    asked = fleet_queries(peak_window, namespaces)
+    asked |= {purpose: finished_over(period, namespaces) for purpose, period in periods.items()}
+    if loads is not None:
+        asked[Purpose.LOAD] = offered_load(load_window, namespaces)
+    if measured:
+        asked |= performance_queries(load_window, measured, latency_in, caches_in)
     answers = await asyncio.gather(
         *(prometheus.query(text, purpose) for purpose, text in asked.items()), return_exceptions=True
     )
@@ -117,44 +120,30 @@ async def read_signals(
         else:
             found[purpose] = answer
 
-    for vital in ("KV-cache use", "waiting requests"):
+    for vital in (Purpose.KV, Purpose.WAITING):
         if vital in failures:
             return Signals(error=failures[vital], partial_errors=tuple(failures.values()))
 
-    kv = by_pod(found["KV-cache use"])
-    waiting = by_pod(found["waiting requests"])
-    running = by_pod(found.get("running requests", []))
-    rate = by_pod(found.get("finished requests", []))
-    sampled = by_pod(found.get("sample times", []))
-    keys = sorted(kv.keys() | waiting.keys() | running.keys())
+    values = {name: by_pod(found.get(purpose, ())) for name, purpose in POD_FIELDS.items()}
+    keys = sorted(values["kv"].keys() | values["waiting"].keys() | values["running"].keys())
     pods = tuple(
-        PodSignal(
-            namespace=key[0],
-            pod=key[1],
-            model=key[2],
-            kv=kv.get(key),
-            waiting=waiting.get(key),
-            running=running.get(key),
-            completed_rate=rate.get(key),
-            sampled_at=sampled.get(key),
-        )
-        for key in keys
+        PodSignal(key[0], key[1], key[2], **{name: of.get(key) for name, of in values.items()}) for key in keys
     )
     counts = {
-        (sample.labels.get("namespace", ""), sample.labels.get("model_name", ""), period): sample.value
-        for period in periods
-        for sample in found.get(f"finished requests over {period} s", [])
+        (*model_of(sample.labels), period): sample.value
+        for purpose, period in periods.items()
+        for sample in found.get(purpose, ())
         if sample.value is not None
     }
     seen: dict[Pair, float] = {}
-    for (namespace, _, model), at in sampled.items():
+    for (namespace, _, model), at in values["sampled_at"].items():
         if at is not None:
             seen[namespace, model] = max(at, seen.get((namespace, model), 0.0))
     if silent := set(expected) - seen.keys():
         seen.update(await (last_seen or LastSeen()).of(prometheus, silent))
     offered: Mapping[Pair, ModelLoad] = {}
     if loads is not None:
-        offered, problem = await loads.update(prometheus, found.get(OFFERED_LOAD), load_window, namespaces)
+        offered, problem = await loads.update(prometheus, found.get(Purpose.LOAD), load_window, namespaces)
         if problem:
             failures["load history"] = problem
     performance = read_performance(found, (key for key in keys if key[0] in measured)) if measured else ()
@@ -162,7 +151,7 @@ async def read_signals(
         pods=pods,
         request_counts=counts,
         last_seen=seen,
-        gateway_queue=gateway_queue(found.get("gateway queue", [])),
+        gateway_queue=gateway_queue(found.get(Purpose.GATEWAY, ())),
         loads=offered,
         performance=performance,
         partial_errors=tuple(failures.values()),
@@ -184,28 +173,19 @@ def read_performance(answers: Mapping[str, list[Sample]], known: Iterable[PodKey
 
     A purpose without an answer (its query failed) leaves its values unknown.
     """
-    completed = by_pod(answers.get(Purpose.COMPLETED, ()))
-    prompt = by_pod(answers.get(Purpose.PROMPT, ()))
-    output = by_pod(answers.get(Purpose.OUTPUT, ()))
-    ttft = by_pod(answers.get(Purpose.TTFT, ()))
-    itl = by_pod(answers.get(Purpose.ITL, ()))
-    hits = by_pod(answers.get(Purpose.HITS, ()))
+    values = {name: by_pod(answers.get(purpose, ())) for name, purpose in PERFORMANCE_FIELDS.items()}
+    for name, of in values.items():
+        if name in ("ttft", "itl"):
+            values[name] = {key: value and value * 1000 for key, value in of.items()}
+        elif name == "prefix_hit_rate":
+            values[name] = {key: value and min(max(value, 0.0), 1.0) for key, value in of.items()}
     caches = cache_sizes(answers.get(Purpose.CACHE, ()))
-    keys = {*completed, *prompt, *output, *ttft, *itl, *hits, *known}
+    keys = sorted(set(known).union(*values.values()))
     return tuple(
         PodPerformance(
-            namespace=key[0],
-            pod=key[1],
-            model=key[2],
-            completed=completed.get(key),
-            prompt_tokens=prompt.get(key),
-            output_tokens=output.get(key),
-            ttft=_milliseconds(ttft.get(key)),
-            itl=_milliseconds(itl.get(key)),
-            kv_tokens=caches.get(key[:2]),
-            prefix_hit_rate=_fraction(hits.get(key)),
+            key[0], key[1], key[2], kv_tokens=caches.get(key[:2]), **{name: of.get(key) for name, of in values.items()}
         )
-        for key in sorted(keys)
+        for key in keys
     )
 
 
@@ -251,11 +231,3 @@ def cache_sizes(samples: Iterable[Sample]) -> dict[tuple[str, str], int]:
 
 def _whole(text: str | None) -> int:
     return int(text) if text is not None and text.isascii() and text.isdigit() else 0
-
-
-def _milliseconds(seconds: float | None) -> float | None:
-    return None if seconds is None else seconds * 1000
-
-
-def _fraction(value: float | None) -> float | None:
-    return None if value is None else min(max(value, 0.0), 1.0)

@@ -25,7 +25,7 @@ from modelyard.autoscaling.live.pickers import PickerError, PickerReader, Pool, 
 from modelyard.autoscaling.select import INSTANCE_LABEL
 from modelyard.cluster import Cluster, ClusterError
 from modelyard.metrics.client import Prometheus, PrometheusError
-from modelyard.metrics.queries import GATEWAY_QUEUE, FleetQueries
+from modelyard.metrics.queries import GATEWAY_QUEUE, gateway_waiting
 from modelyard.metrics.signals import gateway_queue
 from modelyard.metrics.wake import LIMIT, read_expressions
 from modelyard.objects import Key, Workload
@@ -49,7 +49,7 @@ Read = Callable[[], Awaitable[Answer | None]]
 
 async def ask_gateway(prometheus: Prometheus) -> Answer | None:
     """The gateway queue as Prometheus knows it. It tells no namespaces apart."""
-    samples = await prometheus.query(FleetQueries.build(60).gateway_queue, GATEWAY_QUEUE)
+    samples = await prometheus.query(gateway_waiting(), GATEWAY_QUEUE)
     return gateway_queue(samples) if samples else None
 
 
