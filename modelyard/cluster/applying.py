@@ -12,15 +12,13 @@ import asyncio
 import logging
 import random
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from modelyard.cluster.discovery import Discovery
 from modelyard.cluster.errors import Conflict, Invalid, NotFound
 from modelyard.cluster.objects import Object, metadata, resource_version
-from modelyard.cluster.transport import APPLY_PATCH, Request
+from modelyard.cluster.transport import APPLY_PATCH, Request, Transport
 from modelyard.objects.kinds import ResourceType
-
-if TYPE_CHECKING:
-    from modelyard.cluster.client import Cluster
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +28,8 @@ _WRITE_ONLY = {"stringData"}
 
 
 async def apply(
-    cluster: Cluster,
+    transport: Transport,
+    discovery: Discovery,
     body: Object,
     *,
     force: bool,
@@ -48,7 +47,7 @@ async def apply(
             object=f"{kind or 'object'} {name or 'without a name'}",
             reason="Incomplete",
         )
-    type = await cluster.resolve(body["apiVersion"], kind)
+    type = await discovery.resolve(body["apiVersion"], kind)
     if type.namespaced and not namespace:
         raise Invalid("metadata.namespace is missing", verb="apply", object=f"{kind} {name}", reason="NoNamespace")
     if not type.namespaced:
@@ -58,17 +57,17 @@ async def apply(
         subresource is None
         and not dry_run
         and "replicas" not in (body.get("spec") or {})
-        and await cluster.discovery.has_subresource(type, "scale")
+        and await discovery.has_subresource(type, "scale")
     ):
-        await _hand_over_replicas(cluster, type, name, namespace, field_manager)
+        await _hand_over_replicas(transport, type, name, namespace, field_manager, timeout)
 
-    stored = await _send(cluster, type, body, field_manager, force, subresource, dry_run, timeout)
+    stored = await _send(transport, type, body, field_manager, force, subresource, dry_run, timeout)
     warn_of_dropped_fields(body, stored, type.describe(namespace, name))
     return stored
 
 
 async def _send(
-    cluster: Cluster,
+    transport: Transport,
     type: ResourceType,
     body: Object,
     field_manager: str,
@@ -81,7 +80,7 @@ async def _send(
     query = {"fieldManager": field_manager, "force": str(force).lower(), "fieldValidation": "Strict"}
     if dry_run:
         query["dryRun"] = "All"
-    return await cluster.transport.json(
+    return await transport.json(
         Request(
             "PATCH",
             type.path(namespace, name, subresource),
@@ -97,12 +96,18 @@ async def _send(
 
 
 async def _hand_over_replicas(
-    cluster: Cluster, type: ResourceType, name: str, namespace: str | None, field_manager: str
+    transport: Transport,
+    type: ResourceType,
+    name: str,
+    namespace: str | None,
+    field_manager: str,
+    timeout: float | None,
 ) -> None:
     """If only ``field_manager`` owns ``spec.replicas``, let a second manager own its present value too."""
     for attempt in range(1, _HANDOVER_ATTEMPTS + 1):
         try:
-            live = await cluster.get(type, name, namespace)
+            path, shown = type.path(namespace, name), type.describe(namespace, name)
+            live = await transport.json(Request("GET", path, "get", shown, timeout=timeout))
         except NotFound:
             return
         owners = {(entry.get("manager"), entry.get("operation")) for entry in _owners_of_replicas(live)}
@@ -116,7 +121,7 @@ async def _hand_over_replicas(
             "spec": {"replicas": live["spec"]["replicas"]},
         }
         try:
-            await _send(cluster, type, claim, f"{field_manager}-replicas", force=True)
+            await _send(transport, type, claim, f"{field_manager}-replicas", force=True, timeout=timeout)
             return
         except Conflict:  # scaled or otherwise changed since it was read
             if attempt == _HANDOVER_ATTEMPTS:

@@ -32,7 +32,7 @@ class Cluster:
         self.transport = transport
         self.settings = transport.settings
         self.discovery = Discovery(transport)
-        self._events = EventRecorder(self)
+        self._events = EventRecorder(transport)
 
     @classmethod
     async def open(cls, settings: ClusterSettings | None = None) -> Cluster:
@@ -173,7 +173,8 @@ class Cluster:
         earlier apply had set it.
         """
         return await applying.apply(
-            self,
+            self.transport,
+            self.discovery,
             body,
             force=force,
             field_manager=field_manager or self.settings.field_manager,

@@ -11,14 +11,11 @@ import logging
 import time
 from collections import OrderedDict
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 from modelyard.cluster.errors import AlreadyExists, ClusterError, NotFound
 from modelyard.cluster.objects import Object
+from modelyard.cluster.transport import JSON, MERGE_PATCH, Request, Transport
 from modelyard.objects.kinds import EVENTS
-
-if TYPE_CHECKING:
-    from modelyard.cluster.client import Cluster
 
 logger = logging.getLogger(__name__)
 
@@ -35,8 +32,8 @@ _REASON_LIMIT = 128
 class EventRecorder:
     """Records Events through one cluster connection."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
         self._recent: OrderedDict[tuple[str, ...], tuple[str, int, float]] = OrderedDict()
         """What an Event says -> its object name, its count, the wall-clock time of its last occurrence."""
         self._complained: set[str] = set()
@@ -59,7 +56,7 @@ class EventRecorder:
 
     async def _record(self, reference: Object, reason: str, message: str, kind: str, component: str) -> None:
         now = time.time()
-        window = self._cluster.settings.event_window
+        window = self._transport.settings.event_window
         namespace = reference.get("namespace") or "default"  # where Events of cluster-wide objects live
         says = (
             *(str(reference.get(key) or "") for key in ("kind", "namespace", "name", "uid")),
@@ -78,6 +75,8 @@ class EventRecorder:
         digest = hashlib.blake2b("\0".join((*says, str(int(now // window)))).encode(), digest_size=8).hexdigest()
         name = f"{str(reference.get('name') or 'unknown')[:200]}.{digest}"
         body: Object = {
+            "apiVersion": EVENTS.api_version,
+            "kind": EVENTS.kind,
             "metadata": {"name": name, "namespace": namespace},
             "involvedObject": reference,
             "reason": reason,
@@ -90,10 +89,10 @@ class EventRecorder:
             "count": 1,
         }
         try:
-            await self._cluster.create(EVENTS, body, namespace, timeout=_TIMEOUT)
+            await self._send("POST", "create", namespace, name, body, idempotent=False)
             self._remember(says, name, 1, now)
         except AlreadyExists:
-            existing = await self._cluster.get(EVENTS, name, namespace, timeout=_TIMEOUT)
+            existing = await self._send("GET", "get", namespace, name)
             count = int(existing.get("count") or 1) + 1
             if await self._raise_count(name, namespace, count, now):
                 self._remember(says, name, count, now)
@@ -102,10 +101,27 @@ class EventRecorder:
         """False: the Event is gone (the server keeps Events for an hour)."""
         patch = {"count": count, "lastTimestamp": _timestamp(now)}
         try:
-            await self._cluster.merge_patch(EVENTS, name, patch, namespace, timeout=_TIMEOUT)
+            await self._send("PATCH", "patch", namespace, name, patch)
         except NotFound:
             return False
         return True
+
+    async def _send(
+        self, method: str, verb: str, namespace: str, name: str, body: Object | None = None, idempotent: bool = True
+    ) -> Object:
+        return await self._transport.json(
+            Request(
+                method,
+                EVENTS.path(namespace, None if method == "POST" else name),
+                verb,
+                EVENTS.describe(namespace, name),
+                {} if method == "GET" else {"fieldManager": self._transport.settings.field_manager},
+                body,
+                MERGE_PATCH if method == "PATCH" else JSON,
+                idempotent,
+                _TIMEOUT,
+            )
+        )
 
     def _remember(self, says: tuple[str, ...], name: str, count: int, now: float) -> None:
         self._recent[says] = (name, count, now)

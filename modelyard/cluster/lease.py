@@ -20,14 +20,11 @@ import time
 import uuid
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
+from modelyard.cluster.client import Cluster
 from modelyard.cluster.errors import AlreadyExists, ClusterError, Conflict, NotFound, Unavailable
 from modelyard.cluster.objects import Object
 from modelyard.objects.kinds import LEASES
-
-if TYPE_CHECKING:
-    from modelyard.cluster.client import Cluster
 
 logger = logging.getLogger(__name__)
 
