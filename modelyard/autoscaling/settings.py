@@ -99,7 +99,7 @@ class FleetSettings(BaseModel):
         1, ge=1, description="most replicas removed from one model in one decision (a tenth of them if that is more)"
     )
     stale_after: float = Field(300, gt=0, description="age in seconds after which metrics count as stale")
-    status_refresh: float = Field(300, gt=0, description="seconds after which an unchanged status is written again")
+    status_refresh: float = Field(300, gt=0, description="seconds within which an unchanged status is written again")
 
     tick: float = Field(15, gt=0, description="seconds between two decisions, which scaling policies count in")
     load_window: float = Field(60, gt=0, description="seconds over which request rates and token means are taken")

@@ -13,7 +13,7 @@ from modelyard.autoscaling.bindings import story
 from modelyard.autoscaling.bindings.memory import BindingMemory
 from modelyard.autoscaling.bindings.problems import INVALID, Problem, conflicts, problem_of
 from modelyard.autoscaling.bindings.shares import Choice, parse_choice
-from modelyard.autoscaling.bindings.total import Outcome, decide_total
+from modelyard.autoscaling.bindings.total import TotalDecision, decide_total
 from modelyard.autoscaling.bindings.view import BindingView, TargetView
 from modelyard.autoscaling.decision import (
     Action,
@@ -104,14 +104,14 @@ def _decided(
     assert policy is not None
     known = [target for target in view.targets if target.current is not None]
     if known:
-        outcome = decide_total(view, policy, choice, memory, settings, now, how.published)
+        total = decide_total(view, policy, choice, memory, settings, now, how.published)
     else:
-        outcome = Outcome(story.NOTHING_KNOWN, memory)
+        total = TotalDecision(story.NOTHING_KNOWN, memory)
     metrics = story.metrics_story(view, policy.targets)
     records: list[Record] = []
     asked: dict[str, int] = {}
     for target in view.targets:
-        record = _target_record(view, target, outcome, how, metrics)
+        record = _target_record(view, target, total, how, metrics)
         records.append(record)
         if record.target.decided and record.target.replicas is not None:
             asked[str(target.workload)] = record.target.replicas
@@ -120,30 +120,30 @@ def _decided(
     for target in view.targets:
         if target.current is None:
             notices.append(Notice("TargetInvalid", story.missing(target), "Warning"))
-    until = outcome.memory.panic_until
-    panic = outcome.correction.panic if outcome.correction is not None else until is not None and now <= until
-    message = story.overall(view, outcome, records)
+    until = total.memory.panic_until
+    panic = total.correction.panic if total.correction is not None else until is not None and now <= until
+    message = story.overall(view, total, records)
     told = story.of_outcome(view, bool(known), message, metrics, now)
-    memory = _followed(view, outcome.memory, asked, now)
+    memory = _followed(view, total.memory, asked, now)
     return _decision(view, tuple(records), told, notices, memory, message, panic)
 
 
 def _target_record(
-    view: BindingView, target: TargetView, outcome: Outcome, how: Policy, metrics: story.Story | None
+    view: BindingView, target: TargetView, total: TotalDecision, how: Policy, metrics: story.Story | None
 ) -> Record:
     if target.current is None:
         return _record(view, target, how, None, False, "TargetInvalid", story.missing(target))
     key = str(target.workload)
-    if outcome.replicas is None:
-        reason, message = story.of_skip(target, metrics, outcome.recommendation)
+    if total.replicas is None:
+        reason, message = story.of_skip(target, metrics, total.recommendation)
         decided = reason == "AtZero"
         # Somebody else may still be on the way to what was asked for last.
         wanted = story.desired_before(view, target) if how.mode is Mode.SIGNAL and not decided else None
         kept = target.current if wanted is None else min(max(wanted, target.minimum), target.maximum)
         return _record(view, target, how, kept, decided, reason, message)
-    replicas = outcome.replicas[key]
-    reason, message = story.of_target(view, target, outcome, replicas)
-    steps = story.steps(view, target, outcome, replicas)
+    replicas = total.replicas[key]
+    reason, message = story.of_target(view, target, total, replicas)
+    steps = story.steps(view, target, total, replicas)
     return _record(view, target, how, replicas, True, reason, message, steps)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from modelyard.autoscaling import conditions
 from modelyard.autoscaling.bindings.recommend import Recommendation
-from modelyard.autoscaling.bindings.total import Outcome
+from modelyard.autoscaling.bindings.total import TotalDecision
 from modelyard.autoscaling.bindings.view import BindingView, TargetView
 from modelyard.autoscaling.decision import BindingDecision, Record, Step
 from modelyard.objects import Condition
@@ -74,34 +74,34 @@ def of_skip(target: TargetView, metrics: Story | None, advice: Recommendation) -
     return metrics[1], f"{metrics[2]}; replicas are kept"
 
 
-def of_target(view: BindingView, target: TargetView, outcome: Outcome, replicas: int) -> tuple[str, str]:
+def of_target(view: BindingView, target: TargetView, total: TotalDecision, replicas: int) -> tuple[str, str]:
     """Reason and message of a decided target."""
-    parts = _parts(view, outcome, f", of which {replicas} here")
-    if (held := outcome.held.get(str(target.workload))) is not None:
+    parts = _parts(view, total, f", of which {replicas} here")
+    if (held := total.held.get(str(target.workload))) is not None:
         parts.append(held)
-    return _reason(view, target, outcome, replicas, target.current or 0), "; ".join(parts)
+    return _reason(view, target, total, replicas, target.current or 0), "; ".join(parts)
 
 
-def _parts(view: BindingView, outcome: Outcome, share: str = "") -> list[str]:
+def _parts(view: BindingView, total: TotalDecision, share: str = "") -> list[str]:
     """Why the total is what it is; ``share`` is said of it where several targets share it."""
-    advice, correction = outcome.recommendation, outcome.correction
+    advice, correction = total.recommendation, total.correction
     assert correction is not None
     parts = [advice.why]
     if view.optimizer:
-        parts.append(f"total {outcome.current} → {correction.replicas}{share}")
-    if outcome.woken:
+        parts.append(f"total {total.current} → {correction.replicas}{share}")
+    if total.woken:
         parts = ["pending demand wakes it", *(parts if advice.replicas else ())]
     if correction.blocked:
         parts.append(correction.blocked)
     return parts
 
 
-def _reason(view: BindingView, target: TargetView, outcome: Outcome, replicas: int, current: int) -> str:
-    advice, correction = outcome.recommendation, outcome.correction
+def _reason(view: BindingView, target: TargetView, total: TotalDecision, replicas: int, current: int) -> str:
+    advice, correction = total.recommendation, total.correction
     assert correction is not None
-    if outcome.woken and replicas > current:
+    if total.woken and replicas > current:
         return "WokenByDemand"
-    if str(target.workload) in outcome.held:
+    if str(target.workload) in total.held:
         return "WaitingForIdle"
     if replicas == current:
         if correction.blocked_by:
@@ -111,24 +111,24 @@ def _reason(view: BindingView, target: TargetView, outcome: Outcome, replicas: i
         return "OnTarget"
     if not advice.proposals and advice.bounded:
         return "BelowMinimum" if advice.bounded == "minimum" else "AboveMaximum"
-    if view.optimizer and (replicas > current) != (correction.replicas > outcome.current):
+    if view.optimizer and (replicas > current) != (correction.replicas > total.current):
         return "Shared"
     return "MetricsAboveTarget" if replicas > current else "MetricsBelowTarget"
 
 
-def steps(view: BindingView, target: TargetView, outcome: Outcome, replicas: int) -> tuple[Step, ...]:
+def steps(view: BindingView, target: TargetView, total: TotalDecision, replicas: int) -> tuple[Step, ...]:
     """The stages of one target's decision; those before "share" are about the total."""
-    told = list(outcome.steps)
-    if view.optimizer and outcome.correction is not None:
-        total = told[-1].after
-        told.append(Step("share", target.current, replicas, f"share of the total {total} for {target.name}"))
-    held = outcome.held.get(str(target.workload))
+    told = list(total.steps)
+    if view.optimizer and total.correction is not None:
+        whole = told[-1].after
+        told.append(Step("share", target.current, replicas, f"share of the total {whole} for {target.name}"))
+    held = total.held.get(str(target.workload))
     if held is not None:
         told.append(Step("zero", 0, replicas, held))
     return tuple(told)
 
 
-def overall(view: BindingView, outcome: Outcome, records: Sequence[Record]) -> str:
+def overall(view: BindingView, total: TotalDecision, records: Sequence[Record]) -> str:
     """The decision about the whole binding in one sentence."""
 
     def moves(record: Record) -> str:
@@ -137,10 +137,10 @@ def overall(view: BindingView, outcome: Outcome, records: Sequence[Record]) -> s
         return f"{record.identity.variant_id} {'?' if current is None else current}{arrow}"
 
     numbers = ", ".join(moves(record) for record in records)
-    if outcome.correction is not None:
-        why = "; ".join([*_parts(view, outcome), *dict.fromkeys(outcome.held.values())])
+    if total.correction is not None:
+        why = "; ".join([*_parts(view, total), *dict.fromkeys(total.held.values())])
     else:
-        why = records[0].why.message if records else outcome.recommendation.why
+        why = records[0].why.message if records else total.recommendation.why
     return f"{numbers}: {why}"
 
 

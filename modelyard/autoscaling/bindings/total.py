@@ -23,7 +23,7 @@ _SLACK = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TotalDecision:
     """What came out: replicas per target (``str(workload)``), ``None`` when nothing is to be changed."""
 
     recommendation: Recommendation
@@ -47,7 +47,7 @@ def decide_total(
     settings: FleetSettings,
     now: float,
     published: bool,
-) -> Outcome:
+) -> TotalDecision:
     """Decide on the targets that could be read. A target that could not keeps what it had when it last could."""
     known = [target for target in view.targets if target.current is not None]
     lost = [target for target in view.targets if target.current is None]
@@ -60,7 +60,7 @@ def decide_total(
     advice = _recommendation(known, weight, policy, current, minimum, maximum, choice.exact, published)
     wake = None if published else _wake(known, advice, current, minimum)
     if advice.replicas is None and wake is None:
-        return Outcome(advice, _idle(known, memory, {}, now), current=current + kept)
+        return TotalDecision(advice, _idle(known, memory, {}, now), current=current + kept)
     recommended = max(advice.replicas or 0, wake or 0)
     correction = correct(
         policy.behaviour,
@@ -116,7 +116,7 @@ def decide_total(
         total = sum(replicas.values())
     memory = remembered(correction, total + kept, now, settings.tick)
     memory = memory if idle == memory.idle_since else memory.model_copy(update={"idle_since": idle})
-    return Outcome(advice, memory, replicas, correction, woken, tuple(steps), held, current + kept)
+    return TotalDecision(advice, memory, replicas, correction, woken, tuple(steps), held, current + kept)
 
 
 def _weight(target: TargetView, choice: Choice) -> float:
