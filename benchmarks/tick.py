@@ -83,7 +83,7 @@ async def timed_tick(loop: Controller, folder: str) -> tuple[Fleet, TickDecision
     marks.append(time.perf_counter())
     done = await loop.actuate(fleet, decision)
     marks.append(time.perf_counter())
-    await loop.report(fleet, decision, done)
+    await loop.report(decision, done)
     marks.append(time.perf_counter())
     cpu = time.process_time() - cpu
     used = {name: seconds - servers[name] for name, seconds in server_seconds(folder).items()}

@@ -51,7 +51,7 @@ async def main(settings: ControllerSettings, point: str) -> None:
         decision = loop.decide(fleet)
         if point == "decided":
             die()
-        await loop.report(fleet, decision, await loop.actuate(fleet, decision))
+        await loop.report(decision, await loop.actuate(fleet, decision))
 
 
 asyncio.run(main(ControllerSettings.model_validate_json(sys.argv[1]), sys.argv[2]))
