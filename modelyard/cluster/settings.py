@@ -40,7 +40,7 @@ class ClusterSettings(BaseModel):
         10, ge=0, description="refused credentials make the kubeconfig or token file be read anew at most this often"
     )
     event_window: float = Field(3600, gt=0, description="a repeated Event within this time only raises its count")
-    max_connections: int = Field(100, ge=1, description="connections kept to the server; each open watch takes one")
+    max_connections: int = Field(500, ge=1, description="connections kept to the server; each open watch takes one")
     compression: bool = Field(
         False, description="ask for gzip: less traffic over slow networks, several times slower on fast ones"
     )

@@ -107,7 +107,19 @@ def pod(obj: Object) -> Pod:
         gpus=pod_gpus(spec),
         labels=metadata.get("labels") or {},
         unschedulable=unschedulable,
+        ip=status.get("podIP") or "",
+        started=_started(status),
     )
+
+
+def _started(status: Object) -> str:
+    """When the last of a pod's containers started, else the pod itself."""
+    starts = [
+        str(running.get("startedAt") or "")
+        for container in status.get("containerStatuses") or ()
+        if (running := (container.get("state") or {}).get("running"))
+    ]
+    return max(starts, default="") or str(status.get("startTime") or "")
 
 
 def node(obj: Object) -> Node:

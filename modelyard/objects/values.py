@@ -103,7 +103,7 @@ class Pod:
     """A pod, reduced to what attribution, warm-up and the limiter need.
 
     ``ready_since`` is the Ready condition's last transition while it is true. ``gpus`` is
-    max(largest init container, sum of containers).
+    max(largest init container, sum of containers). ``started`` changes when its containers start anew.
     """
 
     key: Key
@@ -117,6 +117,8 @@ class Pod:
     gpus: int = 0
     labels: Mapping[str, str] = field(default_factory=dict)
     unschedulable: str = ""
+    ip: str = ""
+    started: str = ""
 
     @property
     def ready(self) -> bool:

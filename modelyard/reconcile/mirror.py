@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import aclosing
 from typing import Any, Generic, Self, TypeVar
 
-from modelyard.cluster import Cluster, ClusterError, Forbidden, Unavailable
+from modelyard.cluster import Cluster, ClusterError, Forbidden, Unavailable, UnknownKind
 from modelyard.cluster.objects import Object, WatchEvent
 from modelyard.cluster.watching import Watch
 from modelyard.objects import Key, ResourceType
@@ -78,9 +78,9 @@ class Store(Generic[T]):
         return self._of((index, value))
 
     def within(self, namespaces: Iterable[str]) -> tuple[T, ...]:
-        """The objects of these namespaces, in key order."""
+        """The objects of these namespaces (none: of all of them), in key order."""
         spaces = sorted(set(namespaces))
-        if sum(len(self._files.get(("namespace", space), ())) for space in spaces) == len(self._values):
+        if not spaces or sum(len(self._files.get(("namespace", space), ())) for space in spaces) == len(self._values):
             return self.all()
         return tuple(value for space in spaces for value in self.by("namespace", space))
 
@@ -231,6 +231,9 @@ class _Part:
                 events = await self.watch.relist(cached)
         except ClusterError as error:
             self.fail(error)
+            if self.namespace is not None and isinstance(error, (Forbidden, UnknownKind)):
+                self.watch.forget()
+                self.store.keep(lambda key: key.namespace != self.namespace)
         else:
             self.fail(None)
             for event in events:
@@ -376,10 +379,11 @@ class Mirror:
         """
         spaces = frozenset(namespaces)
         holding, parts = self._ask(want, spaces)
+        whole = parts[0].namespace is None
         try:
-            await self._refresh(parts, partial and len(spaces) <= NAMESPACE_LISTS)
+            await self._refresh(parts, partial and not whole)
         except Forbidden:
-            if len(spaces) <= NAMESPACE_LISTS:
+            if not whole or not spaces:
                 raise
             # The cluster as a whole may not be read: then as many of these namespaces as may.
             parts = [holding.part(space) for space in sorted(spaces)]
@@ -430,9 +434,9 @@ class Mirror:
         return True
 
     async def moved(self) -> None:
-        """Wait for the next change of anything at all, or of what can be read."""
-        self._noticed.clear()
+        """Wait until anything has changed, or what can be read, since the last time; for one waiter."""
         await self._noticed.wait()
+        self._noticed.clear()
 
     def tell(self, wished: bool) -> None:
         """Something changed; ``wished``: somebody wants it otherwise than before."""

@@ -175,8 +175,8 @@ class Want(Generic[T]):
     """Which objects, and what is kept of each.
 
     ``kind`` must name its version. ``cached``: the first list may be the API server's watch cache. An object for which
-    ``parse`` gives ``None`` is not kept. ``wish`` says what of an object a person controls: where that changes,
-    ``Mirror.wait`` returns. ``use`` keeps apart what would otherwise be one store.
+    ``parse`` gives ``None`` is not kept. ``wish`` says what of an object a person controls (``None``: nothing): where
+    that changes, ``Mirror.wait`` returns. ``use`` keeps apart what would otherwise be one store.
     """
 
     kind: ResourceType

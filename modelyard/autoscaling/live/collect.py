@@ -1,8 +1,7 @@
 """Read the cluster and Prometheus into one ``Fleet``.
 
-One list of each kind of object per tick and a constant number of PromQL queries, whatever the number of variants.
-VariantAutoscalings and workloads are read consistently; ConfigMaps, pods, ReplicaSets, nodes and namespaces from the
-API server's watch cache. Anything a decision cannot do without raises; what it can do without is marked unknown.
+Objects come from a mirror; a constant number of PromQL queries, whatever the number of variants. Anything a decision
+cannot do without raises; what it can do without is marked unknown.
 """
 
 from __future__ import annotations
@@ -13,14 +12,11 @@ import gc
 import logging
 import time
 from collections.abc import Iterable, Mapping
-from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import Any
 
 from modelyard.autoscaling.config_maps import saturation_names
 from modelyard.autoscaling.fleet import Consumer, Fleet, Variant
-from modelyard.autoscaling.kinds import VARIANTS
-from modelyard.autoscaling.live import observe
+from modelyard.autoscaling.live import wants
 from modelyard.autoscaling.live.demands import (
     at_zero,
     class_references,
@@ -30,23 +26,16 @@ from modelyard.autoscaling.live.demands import (
     wake_expressions,
     workload_of,
 )
-from modelyard.autoscaling.live.reading import CONCURRENCY, NAMESPACE_LISTS, Reader
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.variants.saturation_config import SaturationConfigs
 from modelyard.autoscaling.variants.zero_config import retentions
 from modelyard.cluster import (
-    CONFIG_MAPS,
     DEPLOYMENTS,
-    NAMESPACES,
-    NODES,
-    PODS,
     REPLICA_SETS,
     STATEFUL_SETS,
-    Cluster,
     ClusterError,
     Forbidden,
     NotFound,
-    ResourceType,
     UnknownKind,
 )
 from modelyard.metrics.client import Prometheus, PrometheusError
@@ -55,15 +44,9 @@ from modelyard.metrics.signals import LastSeen, read_signals
 from modelyard.metrics.values import Signals
 from modelyard.metrics.wake import ANNOTATION, read_expressions
 from modelyard.objects import Key, Namespace, Node, OwnerRef, Pod, Workload, WorkloadId, parse
+from modelyard.reconcile.mirror import CONCURRENCY, Mirror
 
 log = logging.getLogger(__name__)
-
-LISTED = {("apps", "Deployment"), ("apps", "StatefulSet"), ("leaderworkerset.x-k8s.io", "LeaderWorkerSet")}
-
-
-LIVE_PODS = "status.phase!=Succeeded,status.phase!=Failed"
-BINDINGS_PODS = "status.phase!=Succeeded"
-"""Policy bindings count a failed pod as one that is not ready."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,73 +56,48 @@ class Selection:
     namespaces: tuple[str, ...] = ()
     label_selector: str = ""
 
-
-class VariantCache:
-    """Parsed VariantAutoscalings by uid and resourceVersion, so that an unchanged fleet is not parsed every tick."""
-
-    def __init__(self) -> None:
-        self._parsed: dict[str, tuple[str, Variant]] = {}
-
-    def parse(self, items: Iterable[Mapping[str, Any]]) -> tuple[Variant, ...]:
-        """Parse, reusing what has not changed; forgets what is gone."""
-        fresh: dict[str, tuple[str, Variant]] = {}
-        variants = []
-        for item in items:
-            metadata = item["metadata"]
-            uid, version = metadata["uid"], metadata["resourceVersion"]
-            known = self._parsed.get(uid)
-            parsed = known[1] if known and known[0] == version else observe.variant(item)
-            fresh[uid] = (version, parsed)
-            variants.append(parsed)
-        self._parsed = fresh
-        return tuple(variants)
+    def spaces(self, settings: FleetSettings) -> tuple[str, ...]:
+        """The namespaces to read; none: all of them."""
+        return self.namespaces or ((settings.watch_namespace,) if settings.watch_namespace else ())
 
 
 async def collect(
-    cluster: Cluster,
+    mirror: Mirror,
     prometheus: Prometheus | PrometheusError,
     settings: FleetSettings,
     selection: Selection,
-    cache: VariantCache,
     last_seen: LastSeen,
     loads: LoadHistory | None = None,
     homes: Iterable[str] = (),
-    reader: Reader | None = None,
 ) -> Fleet:
     """One picture of the fleet. Raises ``ClusterError`` when the API server cannot give the vital lists.
 
     ``loads`` keeps the history of offered load from tick to tick; without one, a tick of its own measures it anew.
-    ``homes`` are namespaces without variants whose HPAs, ScaledObjects and labels are wanted as well. ``reader`` shares
-    lists with whoever else reads in this tick.
+    ``homes`` are namespaces without variants whose HPAs, ScaledObjects and labels are wanted as well.
     """
-    # Parsing ten thousand pods makes a million objects and no cycles: the collector would cost more than the parsing.
+    # Reading ten thousand pods makes a million objects and no cycles: the collector would cost more than the reading.
     pause = gc.isenabled()
     gc.disable()
     try:
         loads = loads or LoadHistory(settings.trend_window, settings.tick)
-        async with AsyncExitStack() as stack:
-            if reader is None:
-                reader = await stack.enter_async_context(Reader(cluster))
-            return await _collect(reader, prometheus, settings, selection, cache, last_seen, loads, sorted(homes))
+        return await _collect(mirror, prometheus, settings, selection, last_seen, loads, sorted(homes))
     finally:
         if pause:
             gc.enable()
 
 
 async def _collect(
-    reader: Reader,
+    mirror: Mirror,
     prometheus: Prometheus | PrometheusError,
     settings: FleetSettings,
     selection: Selection,
-    cache: VariantCache,
     last_seen: LastSeen,
     loads: LoadHistory,
     others: list[str],
 ) -> Fleet:
-    cluster = reader.cluster
-    spaces = selection.namespaces or ((settings.watch_namespace,) if settings.watch_namespace else ())
-    variants = cache.parse(await list_objects(cluster, VARIANTS, spaces, selection.label_selector))
-    configured = await _config_maps(cluster, settings, spaces, class_references(variants))
+    spaces = selection.spaces(settings)
+    variants = (await mirror.read(wants.variants(selection.label_selector), spaces)).within(spaces)
+    configured = await _config_maps(mirror, settings, spaces, class_references(variants))
 
     wanted = {target for v in variants if (target := workload_of(v))}
     homes = sorted({v.key.namespace for v in variants})
@@ -149,13 +107,13 @@ async def _collect(
         signals = group.create_task(
             _signals(prometheus, settings, spaces, variants, configured, periods, last_seen, loads)
         )
-        workloads = group.create_task(read_workloads(reader, wanted, homes))
+        workloads = group.create_task(read_workloads(mirror, wanted, homes))
         wakes = group.create_task(_wakes(prometheus, variants, workloads))
-        pods = group.create_task(_pods(reader, homes, others, everything))
-        owners = group.create_task(_owners(cluster, homes, any(w.group != "apps" for w in wanted)))
-        nodes = group.create_task(_nodes(cluster, settings.node_selector, homes))
-        consumers = group.create_task(_consumers(cluster, sorted({*homes, *others})))
-        namespaces = group.create_task(_namespaces(cluster, sorted({*homes, *others})))
+        pods = group.create_task(_pods(mirror, homes, everything))
+        owners = group.create_task(_owners(mirror, homes, any(w.group != "apps" for w in wanted)))
+        nodes = group.create_task(_nodes(mirror, settings.node_selector, homes))
+        consumers = group.create_task(_consumers(mirror, sorted({*homes, *others})))
+        namespaces = group.create_task(_namespaces(mirror, sorted({*homes, *others})))
     found, errors = workloads.result()
     pending, broken = wakes.result()
     said = signals.result()
@@ -178,55 +136,30 @@ async def _collect(
     )
 
 
-async def list_objects(
-    cluster: Cluster,
-    kind: ResourceType,
-    namespaces: Iterable[str],
-    label_selector: str = "",
-    field_selector: str = "",
-    cached: bool = False,
-) -> list[dict[str, Any]]:
-    """Objects of a kind in these namespaces (none: all); ``cached`` reads the API server's watch cache."""
-    spaces: list[str | None] = list(namespaces) or [None]
-    if len(spaces) > NAMESPACE_LISTS:
-        keep = set(spaces)
-        listed = await cluster.list(kind, None, label_selector, field_selector, cached=cached)
-        return [item for item in listed.items if item["metadata"].get("namespace") in keep]
-    gate = asyncio.Semaphore(CONCURRENCY)
-
-    async def one(space: str | None) -> list[dict[str, Any]]:
-        async with gate:
-            return (await cluster.list(kind, space, label_selector, field_selector, cached=cached)).items
-
-    return [item for items in await asyncio.gather(*(one(space) for space in spaces)) for item in items]
-
-
 async def _config_maps(
-    cluster: Cluster, settings: FleetSettings, spaces: tuple[str, ...], classes: Mapping[str, set[str]]
+    mirror: Mirror, settings: FleetSettings, spaces: tuple[str, ...], classes: Mapping[str, set[str]]
 ) -> dict[Key, Mapping[str, str]]:
     names = (*saturation_names(settings), settings.scale_to_zero_config_map)
-    lists = await asyncio.gather(
-        list_objects(cluster, CONFIG_MAPS, (settings.controller_namespace,), cached=True),
-        *(
-            list_objects(cluster, CONFIG_MAPS, spaces, field_selector=f"metadata.name={name}", cached=True)
-            for name in names
-        ),
-        *(_class_maps(cluster, name, classes[name] - {settings.controller_namespace}) for name in sorted(classes)),
-    )
-    return {parse.key_of(item): item.get("data") or {} for items in lists for item in items}
+    own = settings.controller_namespace
 
+    async def named(name: str) -> Iterable[wants.Data]:
+        return (await mirror.read(wants.config_maps(name), spaces)).within(spaces)
 
-async def _class_maps(cluster: Cluster, name: str, namespaces: set[str]) -> list[dict[str, Any]]:
-    """ConfigMaps of SLO classes, whose names users choose: one that may not be read is missing for its users only."""
-    if not namespaces:
-        return []
-    try:
-        return await list_objects(
-            cluster, CONFIG_MAPS, sorted(namespaces), field_selector=f"metadata.name={name}", cached=True
-        )
-    except Forbidden as error:
-        log.warning("SLO classes in ConfigMap %s are not read (grant list on it): %s", name, error)
-        return []
+    async def of_classes(name: str) -> Iterable[wants.Data]:
+        # Users choose these names: one that may not be read is missing for its users only.
+        if not (places := classes[name] - {own}):
+            return ()
+        store = await mirror.read(wants.config_maps(name), places, partial=True)
+        for place in sorted(places & store.errors.keys()):
+            why = store.errors[place]
+            log.warning("SLO classes in ConfigMap %s are not read (grant list on it): %s", name, why)
+        return store.within(places)
+
+    async def ours() -> Iterable[wants.Data]:
+        return (await mirror.read(wants.config_maps(), (own,))).within((own,))
+
+    lists = await asyncio.gather(ours(), *map(named, names), *map(of_classes, sorted(classes)))
+    return {key: data for found in lists for key, data in found}
 
 
 async def _wakes(
@@ -275,28 +208,33 @@ async def _signals(
 
 
 async def read_workloads(
-    reader: Reader, wanted: set[WorkloadId], homes: list[str]
+    mirror: Mirror, wanted: set[WorkloadId], homes: list[str], partial: bool = False
 ) -> tuple[dict[WorkloadId, Workload], dict[WorkloadId, str]]:
-    """Those of the wanted workloads that exist, and why others could not be read."""
-    cluster = reader.cluster
+    """Those of the wanted workloads that exist, and why others could not be read.
+
+    ``partial``: a namespace that may not be read is the problem of the workloads in it alone.
+    """
+    cluster = mirror.cluster
     kinds = {(w.group, w.kind) for w in wanted}
     found: dict[WorkloadId, Workload] = {}
     errors: dict[WorkloadId, str] = {}
 
     async def listed(group: str, kind: str) -> None:
+        mine = [w for w in wanted if (w.group, w.kind) == (group, kind)]
         if group == "apps":
             resource = DEPLOYMENTS if kind == "Deployment" else STATEFUL_SETS
         else:
             try:
                 resource = await cluster.resolve(f"{group}/v1", kind)
             except UnknownKind as error:
-                errors.update({w: str(error) for w in wanted if (w.group, w.kind) == (group, kind)})
+                errors.update(dict.fromkeys(mine, str(error)))
                 return
-        for item in await reader.list(resource, homes):
-            key = parse.key_of(item)
-            if WorkloadId(key.namespace, group, kind, key.name) in wanted:
-                one = parse.workload(item, group, kind)
-                found[one.id] = one
+        store = await mirror.read(wants.workloads(resource, group, kind), homes, partial=partial)
+        for one in mine:
+            if (forbidden := store.errors.get(one.namespace)) is not None:
+                errors[one] = str(forbidden)
+            elif (workload := store.get(Key(one.namespace, one.name))) is not None:
+                found[one] = workload
 
     gate = asyncio.Semaphore(CONCURRENCY)
 
@@ -324,52 +262,40 @@ async def read_workloads(
         )
 
     await asyncio.gather(
-        *(listed(group, kind) for group, kind in sorted(kinds & LISTED)),
-        *(scaled(target) for target in sorted(wanted) if (target.group, target.kind) not in LISTED),
+        *(listed(group, kind) for group, kind in sorted(kinds & wants.LISTED)),
+        *(scaled(target) for target in sorted(wanted) if (target.group, target.kind) not in wants.LISTED),
     )
     return found, errors
 
 
-async def _pods(reader: Reader, homes: list[str], others: list[str], everything: bool) -> tuple[Pod, ...]:
-    """Pods that may still serve. ``others`` are namespaces whose pods are listed for policy bindings as well."""
+async def _pods(mirror: Mirror, homes: list[str], everything: bool) -> tuple[Pod, ...]:
+    """Pods that may still serve."""
     if not homes:
         return ()
-    shared: list[str] = []
-    if not everything and (wide := len(homes) > NAMESPACE_LISTS) == (len(others) > NAMESPACE_LISTS):
-        shared = homes if wide else [home for home in homes if home in others]
-    own = [home for home in homes if home not in shared]
-    items = await reader.list(PODS, shared, field_selector=BINDINGS_PODS, cached=True) if shared else []
-    if own:
-        items = items + await reader.list(PODS, () if everything else own, field_selector=LIVE_PODS, cached=True)
-    return tuple(pod for item in items if (pod := reader.pods.parse(item)).phase != "Failed")
+    spaces = () if everything else homes
+    store = await mirror.read(wants.LIVE_PODS, spaces)
+    return tuple(pod for pod in store.within(spaces) if pod.phase != "Failed")
 
 
-async def _owners(cluster: Cluster, homes: list[str], grouped: bool) -> dict[tuple[str, str, str], OwnerRef]:
+async def _owners(mirror: Mirror, homes: list[str], grouped: bool) -> dict[tuple[str, str, str], OwnerRef]:
     """Intermediate owners. Kinds outside ``apps`` (LeaderWorkerSet ...) put StatefulSets between them and pods."""
     if not homes:
         return {}
-    kinds = [("ReplicaSet", REPLICA_SETS), *([("StatefulSet", STATEFUL_SETS)] if grouped else [])]
-    owners = {}
-    for kind, resource in kinds:
-        for item in await list_objects(cluster, resource, homes, cached=True):
-            owner = parse.controller_of(item)
-            if owner:
-                key = parse.key_of(item)
-                owners[key.namespace, kind, key.name] = owner
-    return owners
+    kinds = [wants.owners(REPLICA_SETS), *([wants.owners(STATEFUL_SETS)] if grouped else [])]
+    stores = [await mirror.read(kind, homes) for kind in kinds]
+    return dict(owned for store in stores for owned in store.within(homes))
 
 
-async def _nodes(cluster: Cluster, selector: str, homes: list[str]) -> tuple[tuple[Node, ...], str | None]:
+async def _nodes(mirror: Mirror, selector: str, homes: list[str]) -> tuple[tuple[Node, ...], str | None]:
     if not homes:
         return (), None
     try:
-        listed = await cluster.list(NODES, None, selector, cached=True)
+        return (await mirror.read(wants.nodes(selector))).all(), None
     except ClusterError as error:
         return (), str(error)
-    return tuple(parse.node(item) for item in listed.items), None
 
 
-async def _consumers(cluster: Cluster, homes: list[str]) -> tuple[tuple[Consumer, ...], str | None]:
+async def _consumers(mirror: Mirror, homes: list[str]) -> tuple[tuple[Consumer, ...], str | None]:
     """HPAs and ScaledObjects, and why some could not be listed: then nobody may assume that there are none."""
     consumers: list[Consumer] = []
     unknown: list[str] = []
@@ -377,26 +303,21 @@ async def _consumers(cluster: Cluster, homes: list[str]) -> tuple[tuple[Consumer
         return (), None
     for api_version, kind in (("autoscaling/v1", "HorizontalPodAutoscaler"), ("keda.sh/v1alpha1", "ScaledObject")):
         try:
-            resource = await cluster.resolve(api_version, kind)
-            items = await list_objects(cluster, resource, homes, cached=True)
+            resource = await mirror.cluster.resolve(api_version, kind)
+            consumers += (await mirror.read(wants.consumers(resource), homes)).within(homes)
         except UnknownKind:
             continue
         except Forbidden as error:
             unknown.append(str(error))
-            continue
-        for item in items:
-            consumer = observe.hpa(item) if kind == "HorizontalPodAutoscaler" else observe.scaled_object(item)
-            if consumer:
-                consumers.append(consumer)
     return tuple(consumers), "; ".join(unknown) or None
 
 
-async def _namespaces(cluster: Cluster, homes: list[str]) -> dict[str, Namespace]:
+async def _namespaces(mirror: Mirror, homes: list[str]) -> dict[str, Namespace]:
     if not homes:
         return {}
     try:
-        listed = await cluster.list(NAMESPACES, cached=True)
+        store = await mirror.read(wants.EVERY_NAMESPACE)
     except Forbidden as error:
         log.warning("namespace exclusion is not honoured: %s", error)
         return {}
-    return {item["metadata"]["name"]: parse.namespace(item) for item in listed.items}
+    return {one.name: one for one in store.all()}

@@ -20,9 +20,7 @@ from modelyard.autoscaling.fleet import Fleet
 from modelyard.autoscaling.live.binding_plans import binding_plans, policy_plans
 from modelyard.autoscaling.live.bindings.collect import list_bindings, observe_bindings
 from modelyard.autoscaling.live.bindings.state import PolicyState
-from modelyard.autoscaling.live.changes import ChangeWatch
-from modelyard.autoscaling.live.collect import Selection, VariantCache, collect
-from modelyard.autoscaling.live.reading import PodCache, Reader
+from modelyard.autoscaling.live.collect import Selection, collect
 from modelyard.autoscaling.live.settings import ControllerSettings
 from modelyard.autoscaling.live.variant_plans import variant_plans
 from modelyard.autoscaling.live.wake import WakeWatch, first_of
@@ -33,6 +31,7 @@ from modelyard.metrics.loads import LoadHistory
 from modelyard.metrics.signals import LastSeen
 from modelyard.reconcile.carry_out import Outcome, carry_out
 from modelyard.reconcile.fence import Fence
+from modelyard.reconcile.mirror import Mirror
 from modelyard.reconcile.plan import Plan, Ref
 from modelyard.reconcile.report import TickReport
 from modelyard.reconcile.tell import Said, changes, tell
@@ -60,10 +59,9 @@ class Controller:
         self.settings = settings
         self.policy: FleetSettings = settings.fleet.compressed(settings.time_compression)
         self.cluster: Cluster
+        self.mirror: Mirror
         self.prometheus: Prometheus | PrometheusError
         self._stack = AsyncExitStack()
-        self._cache = VariantCache()
-        self._pods = PodCache()
         self._last_seen = LastSeen()
         self._loads = LoadHistory(self.policy.trend_window, self.policy.tick, scale=1 / settings.time_compression)
         self._policies: PolicyState
@@ -72,10 +70,11 @@ class Controller:
         self._written: dict[Ref, float] = {}
         """When a status was last written."""
         self._lease: Lease | None = None
-        self._changes: ChangeWatch | None = None
+        self._term = 0
 
     async def __aenter__(self) -> Self:
         self.cluster = await self._stack.enter_async_context(Cluster.connect(ClusterSettings()))
+        self.mirror = await self._stack.enter_async_context(Mirror(self.cluster))
         source = PrometheusSettings(timeout=self.settings.prometheus_timeout)
         if self.settings.prometheus_url:
             source = source.model_copy(update={"base_url": self.settings.prometheus_url})
@@ -113,32 +112,37 @@ class Controller:
         return math.inf if self._lease is None else self._lease.remaining
 
     async def wait_for_change(self, timeout: float) -> bool:
-        """Wait up to ``timeout`` seconds for an edit of what is scaled, or for demand for a model at zero."""
-        if self._changes is None:
-            only = self.settings.namespaces[0] if len(self.settings.namespaces) == 1 else self.policy.watch_namespace
-            watch = ChangeWatch(self.cluster, only, self.settings.label_selector)
-            self._changes = await self._stack.enter_async_context(watch)
-        return await first_of(self._changes.wait(timeout), self._wakes.wait(timeout))
+        """Wait up to ``timeout`` seconds for an edit of what is scaled, or for demand for a model at zero.
+
+        One that waits follows the cluster: from then on a tick lists only what its watches cannot be trusted with.
+        """
+        self.mirror.follow()
+        return await first_of(self.mirror.wait(timeout), self._wakes.wait(timeout))
 
     async def collect(self) -> Fleet:
         """Read cluster and Prometheus."""
         selection = Selection(tuple(self.settings.namespaces), self.settings.label_selector)
-        listed = await list_bindings(self.cluster, self.policy, selection, self._policies)
-        async with Reader(self.cluster, self._pods) as reader, asyncio.TaskGroup() as group:
+        if self._lease is not None and self._lease.generation != self._term:
+            # Until a moment ago another controller wrote; its last writes may still be on their way to our watches.
+            self._term = self._lease.generation
+            self.mirror.distrust()
+        await self.mirror.begin()
+        listed = await list_bindings(self.mirror, self.policy, selection, self._policies)
+        async with asyncio.TaskGroup() as group:
             fleet = group.create_task(
                 collect(
-                    self.cluster,
+                    self.mirror,
                     self.prometheus,
                     self.policy,
                     selection,
-                    self._cache,
                     self._last_seen,
                     self._loads,
                     listed.homes,
-                    reader,
                 )
             )
-            bindings = group.create_task(observe_bindings(reader, self.prometheus, self.policy, listed, self._policies))
+            bindings = group.create_task(
+                observe_bindings(self.mirror, self.prometheus, self.policy, listed, self._policies)
+            )
         complete = await self._wakes.complete(fleet.result())
         self._wakes.follow(listed.bindings, bindings.result())
         return dataclasses.replace(complete, bindings=bindings.result())

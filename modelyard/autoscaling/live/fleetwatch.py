@@ -1,4 +1,4 @@
-"""VariantAutoscalings with their workloads' replica counts, bindings, excluded namespaces: kept current by watches.
+"""VariantAutoscalings with their workloads' replica counts, bindings, excluded namespaces, as a mirror shows them.
 
 What ``modelyard.autoscaling.live.exporter`` renders at a scrape. A count that cannot be read any more keeps its last
 value: a consumer must never see a collapse that did not happen. Only what is deleted goes.
@@ -7,25 +7,27 @@ value: a consumer must never see a collapse that did not happen. Only what is de
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import aclosing
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from modelyard.autoscaling.fleet import Variant
 from modelyard.autoscaling.kinds import BINDINGS, VARIANTS
 from modelyard.autoscaling.live import observe
 from modelyard.autoscaling.live.bindings.gauges import Gauges, gauges_of
-from modelyard.autoscaling.live.collect import LISTED
+from modelyard.autoscaling.live.wants import LISTED
 from modelyard.autoscaling.select import EXCLUDE_ANNOTATION, INSTANCE_LABEL
 from modelyard.cluster import NAMESPACES, Cluster, ClusterError, ResourceType, Unavailable, UnknownKind
 from modelyard.objects import Key, WorkloadId, parse
+from modelyard.reconcile.mirror import Mirror, Store
+from modelyard.reconcile.plan import Want
 
 log = logging.getLogger(__name__)
 
-_T = TypeVar("_T")
-Object = dict[str, Any]
-_Find = Callable[[], Awaitable[ResourceType]]
+Object = Mapping[str, Any]
+Count = tuple[str, int | None]
+"""Resource version and replicas of a workload; ``None``: where the count is, its scale subresource alone knows."""
 
 
 class Fleetwatch:
@@ -45,159 +47,115 @@ class Fleetwatch:
     ) -> None:
         self.cluster = cluster
         self.instance = instance or None
-        self.watch_namespace = watch_namespace or None
-        self.retry_after = retry_after
         self.synced = asyncio.Event()
         """Set once everything there is has been listed."""
-        self._variants: dict[Key, Variant] = {}
-        self._bindings: dict[Key, tuple[Gauges, ...]] = {}
-        self._excluded: dict[Key, bool] = {}
-        self._replicas: dict[tuple[str, str], dict[Key, int]] = {}
-        self._awaited: set[str] = set()
-        self._tasks: asyncio.TaskGroup
+        self._spaces = (watch_namespace,) if watch_namespace else ()
+        self._retry_after = retry_after
+        self._mirror = Mirror(cluster, retry_after, loudness=logging.WARNING)
+        self._variants = self._mirror.store(Want(VARIANTS, observe.variant), self._spaces)
+        self._bindings = self._mirror.store(Want(BINDINGS, self._gauges), self._spaces)
+        self._excluded: Store[bool] | None = None
+        if not self._spaces:
+            self._excluded = self._mirror.store(Want(NAMESPACES, _is_excluded))
+        self._workloads: dict[tuple[str, str], tuple[ResourceType, Store[Count]]] = {}
+        self._scales: dict[tuple[str, str, Key], tuple[str, int]] = {}
 
     async def run(self) -> None:
-        """Watch until cancelled. Raises ``ClusterError`` (in a group) when VariantAutoscalings may not be watched."""
-        async with asyncio.TaskGroup() as self._tasks:
-            self._start("VariantAutoscalings", _known(VARIANTS), self._variants, self._variant, vital=True)
-            self._start(f"{BINDINGS.kind}s", _known(BINDINGS), self._bindings, self._binding)
-            if self.watch_namespace is None:
-                self._start("namespaces", _known(NAMESPACES), self._excluded, _is_excluded)
+        """Watch until cancelled. Raises ``ClusterError`` when VariantAutoscalings may not be watched."""
+        async with self._mirror as mirror:
+            mirror.follow()
+            while True:
+                await self._look()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._retry_after):
+                        await mirror.moved()
 
     def published(self) -> Iterator[tuple[Variant, int | None]]:
         """Every variant whose gauges may be served, with its workload's current replicas (``None``: unknown)."""
-        for variant in sorted(self._variants.values(), key=lambda v: v.key):
+        for variant in self._variants.all():
             if variant.deleting or variant.last_run is None or variant.target is None:
                 continue
-            if self._excluded.get(Key("", variant.key.namespace)):
+            if self._is_out(variant.key.namespace) or variant.labels.get(INSTANCE_LABEL) != self.instance:
                 continue
-            if variant.labels.get(INSTANCE_LABEL) != self.instance:
-                continue
-            if variant.memory.hidden:
-                continue
-            target = variant.target
-            counts = self._replicas.get((target.group, target.kind), {})
-            yield variant, counts.get(Key(variant.key.namespace, target.name))
+            if not variant.memory.hidden:
+                yield variant, self._replicas(variant)
 
     def published_bindings(self) -> Iterator[Gauges]:
         """The targets of every binding whose gauges may be served."""
-        for key, units in sorted(self._bindings.items()):
-            if not self._excluded.get(Key("", key.namespace)):
-                yield from units
+        for units in self._bindings.all():
+            yield from (one for one in units if not self._is_out(one.binding.namespace))
 
-    async def _binding(self, _: ResourceType, obj: Object) -> tuple[Gauges, ...]:
+    def _is_out(self, namespace: str) -> bool:
+        return self._excluded is not None and self._excluded.get(Key("", namespace)) is not None
+
+    def _replicas(self, variant: Variant) -> int | None:
+        group, kind, key = _target(variant)
+        if (group, kind) not in self._workloads:
+            return None
+        found = self._workloads[group, kind][1].get(key)
+        if found is None or found[1] is not None:
+            return found[1] if found is not None else None
+        return self._scales[group, kind, key][1] if (group, kind, key) in self._scales else None
+
+    async def _look(self) -> None:
+        """Ask for the workloads that the variants name, and for the scales of those that changed."""
+        for error in self._variants.errors.values():
+            if not isinstance(error, (UnknownKind, Unavailable)):
+                raise error
+        complete = self._mirror.synced
+        targets = [_target(variant) for variant in self._variants.all() if variant.target is not None]
+        for group, kind in sorted({(group, kind) for group, kind, _ in targets} - self._workloads.keys()):
+            try:
+                resource = await self.cluster.resolve(WorkloadId("", group, kind, "").api_version, kind)
+            except ClusterError as error:
+                log.debug("%s", error)
+                complete = complete and not isinstance(error, Unavailable)
+                continue
+            store = self._mirror.store(Want(resource, _count(listed=(group, kind) in LISTED)), self._spaces)
+            self._workloads[group, kind] = resource, store
+            complete = False
+        for group, kind, key in targets:
+            if (group, kind) in self._workloads:
+                await self._ask(group, kind, key)
+        if complete and not self.synced.is_set():
+            self.synced.set()
+            log.info("all resources are listed: %d VariantAutoscalings", len(self._variants.all()))
+
+    async def _ask(self, group: str, kind: str, key: Key) -> None:
+        """Read the scale of a workload that changed and does not show its count itself."""
+        resource, store = self._workloads[group, kind]
+        found = store.get(key)
+        if found is None or found[1] is not None:
+            return
+        known = self._scales.get((group, kind, key))
+        if known is not None and known[0] == found[0]:
+            return
+        try:
+            scale = await self.cluster.read_scale(resource, key.name, key.namespace)
+        except ClusterError as error:
+            log.debug("replicas of %s %s: %s", kind, key, error)
+        else:
+            self._scales[group, kind, key] = found[0], scale.status_replicas
+
+    def _gauges(self, obj: Object) -> tuple[Gauges, ...]:
         metadata = obj["metadata"]
         if metadata.get("deletionTimestamp") or (metadata.get("labels") or {}).get(INSTANCE_LABEL) != self.instance:
             return ()
         return tuple(gauges_of(parse.key_of(obj), obj.get("status") or {}))
 
-    def _start(
-        self,
-        what: str,
-        find: _Find,
-        into: dict[Key, _T],
-        read: Callable[[ResourceType, Object], Awaitable[_T | None]],
-        vital: bool = False,
-    ) -> None:
-        """From now on keep ``into`` equal to what ``read`` makes of all objects of one type (``None``: unchanged)."""
-        self._awaited.add(what)
-        self._tasks.create_task(self._mirror(what, find, into, read, vital))
 
-    async def _mirror(
-        self,
-        what: str,
-        find: _Find,
-        into: dict[Key, _T],
-        read: Callable[[ResourceType, Object], Awaitable[_T | None]],
-        vital: bool,
-    ) -> None:
-        said = ""
-        while True:
-            try:
-                await self._follow(what, await find(), into, read)
-            except ClusterError as error:
-                if vital and not isinstance(error, (UnknownKind, Unavailable)):
-                    raise
-                if str(error) != said:
-                    said = str(error)
-                    log.warning("%s cannot be watched, trying again every %g s: %s", what, self.retry_after, error)
-                if not vital and not isinstance(error, Unavailable):
-                    self._arrived(what)
-            await asyncio.sleep(self.retry_after)
-
-    async def _follow(
-        self,
-        what: str,
-        resource: ResourceType,
-        into: dict[Key, _T],
-        read: Callable[[ResourceType, Object], Awaitable[_T | None]],
-    ) -> None:
-        listed: set[Key] | None = set()
-        namespace = self.watch_namespace if resource.namespaced else None
-        async with aclosing(self.cluster.watch(resource, namespace)) as events:
-            async for event in events:
-                if event.kind == "SYNC":
-                    for key in into.keys() - listed if listed is not None else ():
-                        del into[key]  # deleted while there was no watch
-                    listed = None
-                    self._arrived(what)
-                    continue
-                key = parse.key_of(event.object)
-                if event.kind == "DELETED":
-                    into.pop(key, None)
-                    continue
-                if listed is not None:
-                    listed.add(key)
-                value = await read(resource, event.object)
-                if value is not None:
-                    into[key] = value
-
-    def _arrived(self, what: str) -> None:
-        self._awaited.discard(what)
-        if not self._awaited and not self.synced.is_set():
-            self.synced.set()
-            log.info("all resources are listed: %d VariantAutoscalings", len(self._variants))
-
-    async def _variant(self, _: ResourceType, obj: Object) -> Variant | None:
-        try:
-            variant = observe.variant(obj)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            # One object in a form that the schema should have refused must not cost all others their gauges.
-            log.error("VariantAutoscaling %s cannot be read: %s", parse.key_of(obj), error)
-            return None
-        if variant.target is not None:
-            kind = (variant.target.group, variant.target.kind)
-            if kind not in self._replicas:
-                self._replicas[kind] = {}
-                self._watch_workloads(*kind)
-        return variant
-
-    def _watch_workloads(self, group: str, kind: str) -> None:
-        async def count(resource: ResourceType, obj: Object) -> int | None:
-            if (group, kind) in LISTED:
-                return int((obj.get("status") or {}).get("replicas") or 0)
-            # Where another kind keeps its count is known to its scale subresource alone.
-            key = parse.key_of(obj)
-            try:
-                return (await self.cluster.read_scale(resource, key.name, key.namespace)).status_replicas
-            except ClusterError as error:
-                log.debug("replicas of %s %s: %s", kind, key, error)
-                return None
-
-        self._start(
-            f"{kind}.{group}" if group else kind,
-            lambda: self.cluster.resolve(WorkloadId("", group, kind, "").api_version, kind),
-            self._replicas[group, kind],
-            count,
-        )
+def _target(variant: Variant) -> tuple[str, str, Key]:
+    assert variant.target is not None
+    return variant.target.group, variant.target.kind, Key(variant.key.namespace, variant.target.name)
 
 
-def _known(resource: ResourceType) -> _Find:
-    async def find() -> ResourceType:
-        return resource
+def _count(listed: bool) -> Callable[[Object], Count]:
+    def count(obj: Object) -> Count:
+        replicas = int((obj.get("status") or {}).get("replicas") or 0) if listed else None
+        return obj["metadata"].get("resourceVersion", ""), replicas
 
-    return find
+    return count
 
 
-async def _is_excluded(_: ResourceType, obj: Object) -> bool:
-    return (obj["metadata"].get("annotations") or {}).get(EXCLUDE_ANNOTATION) == "true"
+def _is_excluded(obj: Object) -> bool | None:
+    return (obj["metadata"].get("annotations") or {}).get(EXCLUDE_ANNOTATION) == "true" or None

@@ -32,6 +32,7 @@ from modelyard.metrics.client import Prometheus, PrometheusError
 from modelyard.objects import Key
 from modelyard.reconcile.carry_out import Outcome, carry_out
 from modelyard.reconcile.fence import Fence
+from modelyard.reconcile.mirror import Mirror
 from modelyard.reconcile.plan import Plan, Ref
 from modelyard.reconcile.tell import Said, tell
 
@@ -192,7 +193,9 @@ class PolicyWorld:
 
     async def look(self, state: PolicyState) -> tuple[BindingView, ...]:
         """Only collect."""
-        return await collect_bindings(self.cluster, self.prometheus, self.settings, Selection((self.namespace,)), state)
+        selection = Selection((self.namespace,))
+        async with Mirror(self.cluster) as mirror:
+            return await collect_bindings(mirror, self.prometheus, self.settings, selection, state)
 
     async def tick(
         self,

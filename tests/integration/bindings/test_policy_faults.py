@@ -23,6 +23,7 @@ from modelyard.cluster import CRDS, DEPLOYMENTS, PODS, Cluster, Invalid, Unknown
 from modelyard.metrics.scrape import Scraper
 from modelyard.objects import Key, WorkloadId
 from modelyard.reconcile.fence import Fence, NotTheWriter
+from modelyard.reconcile.mirror import Mirror
 
 pytestmark = pytest.mark.integration
 
@@ -187,11 +188,12 @@ async def test_a_cluster_without_our_kinds_has_no_bindings(
     control_plane_cluster: Cluster, state: PolicyState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = BINDINGS.with_version("v1alpha0")
-    monkeypatch.setattr("modelyard.autoscaling.live.bindings.collect.BINDINGS", other)
+    monkeypatch.setattr("modelyard.autoscaling.live.wants.BINDINGS", other)
     with pytest.raises(UnknownKind):
         await control_plane_cluster.list(other)
     assert (await control_plane_cluster.get(CRDS, f"{BINDINGS.plural}.{BINDINGS.group}"))["kind"]
-    found = await collect_bindings(control_plane_cluster, NO_PROMETHEUS, FleetSettings(), Selection(), state)
+    async with Mirror(control_plane_cluster) as mirror:
+        found = await collect_bindings(mirror, NO_PROMETHEUS, FleetSettings(), Selection(), state)
     assert found == ()
 
 

@@ -16,7 +16,7 @@ from fleet_fixture import Gauges, ServedModel, eventually, quick, ready_status
 from prometheus_server import PrometheusServer, free_port
 
 from modelyard.autoscaling.fleet import Fleet
-from modelyard.autoscaling.live.collect import Selection, VariantCache, collect
+from modelyard.autoscaling.live.collect import Selection, collect
 from modelyard.autoscaling.live.controller import Controller
 from modelyard.autoscaling.live.wake import WakeWatch, first_of
 from modelyard.cluster import CRDS, DEPLOYMENTS, PODS, SERVICES, AlreadyExists, Cluster
@@ -171,7 +171,7 @@ async def fleet_of(served: ServedModel, prometheus_url: str = "") -> Fleet:
     settings = quick(url, served.namespace).model_copy(update={"prometheus_timeout": 2 if prometheus_url else 0.2})
     async with Controller(settings) as loop:
         selection = Selection((served.namespace,))
-        return await collect(loop.cluster, loop.prometheus, loop.policy, selection, VariantCache(), LastSeen())
+        return await collect(loop.mirror, loop.prometheus, loop.policy, selection, LastSeen())
 
 
 @pytest.mark.parametrize("group", sorted(GROUPS))

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
-from modelyard.autoscaling.live.bindings.pods import PodIndex, TargetPods
+from modelyard.autoscaling.live.bindings.pods import TargetPods, target_pods
+from modelyard.autoscaling.live.wants import LIVE_PODS
 from modelyard.objects import Workload, WorkloadId
+from modelyard.reconcile.mirror import Store
 
 NOON = "2026-11-21T12:00:00Z"
 LWS = "leaderworkerset.sigs.k8s.io"
@@ -49,7 +51,10 @@ def workload(kind: str = "Deployment", name: str = "web", replicas: int | None =
 
 
 def of(pods: list[dict[str, Any]], target: Workload, **labels: str) -> TargetPods:
-    return PodIndex(pods).of(target, labels, None)
+    store = Store(LIVE_PODS)
+    for one in pods:
+        store.put(one)
+    return target_pods(store, target, labels, None)
 
 
 def names(found: TargetPods) -> list[tuple[str, list[str]]]:

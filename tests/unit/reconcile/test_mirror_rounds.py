@@ -191,3 +191,33 @@ async def test_a_wider_question_asks_for_the_whole_and_loses_nothing_meanwhile(
         await api.delete("c", "one")
         await eventually(lambda: store.all() == ("a1", "b1"), "the watch goes on")
         assert await round_of(mirror) == ("a1", "b1")
+
+
+async def test_a_failure_is_everybodys_in_its_round(served: tuple[ScriptedApi, Cluster]) -> None:
+    api, cluster = served
+    api.forbidden.add(("list", "b"))
+    async with Mirror(cluster) as mirror:
+        for _ in range(2):
+            with pytest.raises(Forbidden):
+                await mirror.read(WANT, ["b"])
+        assert api.asked("list") == ["b"]
+        assert (await mirror.read(WANT, ["a"])).within("a") == ("a1",)
+
+
+async def test_who_gives_up_takes_nothing_from_the_others(served: tuple[ScriptedApi, Cluster]) -> None:
+    _, cluster = served
+    async with Mirror(cluster) as mirror:
+        first = asyncio.create_task(mirror.read(WANT, ["a"]))
+        second = asyncio.create_task(mirror.read(WANT, ["a"]))
+        await asyncio.sleep(0)
+        first.cancel()
+        assert (await second).all() == ("a1",)
+
+
+async def test_nothing_goes_on_after_the_end(served: tuple[ScriptedApi, Cluster]) -> None:
+    _, cluster = served
+    async with Mirror(cluster) as mirror:
+        await round_of(mirror, "a", "b")
+        mirror.follow()
+        assert any(task.get_name().startswith("mirror-") for task in asyncio.all_tasks())
+    assert not any(task.get_name().startswith("mirror-") for task in asyncio.all_tasks())

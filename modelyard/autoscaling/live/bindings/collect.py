@@ -1,6 +1,6 @@
 """Read AutoscalingPolicyBindings, their policies, targets, pods and metrics.
 
-One list of each kind of object per tick, one scrape per pod, one query per expression, whatever the number of
+Objects come from a mirror; one scrape per pod, one query per expression, whatever the number of
 bindings. A binding that cannot be read completely says so in its own view; it never stops another.
 """
 
@@ -13,28 +13,29 @@ from dataclasses import replace
 
 from modelyard.autoscaling.bindings.view import BindingView
 from modelyard.autoscaling.handling import fleet_policy, variant_policy
-from modelyard.autoscaling.kinds import BINDINGS, POLICIES
+from modelyard.autoscaling.live import wants
 from modelyard.autoscaling.live.bindings.objects import BindingSpec, TargetSpec
 from modelyard.autoscaling.live.bindings.others import binding_claims, claims_beyond
-from modelyard.autoscaling.live.bindings.pods import PodIndex, TargetPods
+from modelyard.autoscaling.live.bindings.pods import TargetPods, target_pods
 from modelyard.autoscaling.live.bindings.sources import Answers
 from modelyard.autoscaling.live.bindings.state import PolicyState
 from modelyard.autoscaling.live.bindings.views import ListedBindings, TargetPlan, binding_view, policy_of
-from modelyard.autoscaling.live.collect import BINDINGS_PODS, Selection, list_objects, read_workloads
-from modelyard.autoscaling.live.reading import Reader
+from modelyard.autoscaling.live.collect import Selection, read_workloads
 from modelyard.autoscaling.select import INSTANCE_LABEL
 from modelyard.autoscaling.settings import FleetSettings
-from modelyard.cluster import PODS, Cluster, Forbidden, UnknownKind
+from modelyard.cluster import Forbidden, UnknownKind
 from modelyard.metrics.client import Prometheus, PrometheusError
 from modelyard.metrics.scrape import Scrape
-from modelyard.objects import Key, Workload, WorkloadId
+from modelyard.objects import Key, Pod, Workload, WorkloadId
 from modelyard.objects.selectors import parse_selector
+from modelyard.reconcile.mirror import Mirror
+from modelyard.reconcile.plan import Store
 
 log = logging.getLogger(__name__)
 
 
 async def collect_bindings(
-    cluster: Cluster,
+    mirror: Mirror,
     prometheus: Prometheus | PrometheusError,
     settings: FleetSettings,
     selection: Selection,
@@ -44,42 +45,38 @@ async def collect_bindings(
 
     A cluster without our kinds has no bindings. Raises ``ClusterError`` when a vital list cannot be had.
     """
-    listed = await list_bindings(cluster, settings, selection, state)
-    async with Reader(cluster) as reader:
-        return await observe_bindings(reader, prometheus, settings, listed, state)
+    listed = await list_bindings(mirror, settings, selection, state)
+    return await observe_bindings(mirror, prometheus, settings, listed, state)
 
 
 async def list_bindings(
-    cluster: Cluster, settings: FleetSettings, selection: Selection, state: PolicyState
+    mirror: Mirror, settings: FleetSettings, selection: Selection, state: PolicyState
 ) -> ListedBindings:
     """The first half: what there is to observe. ``observe_bindings`` can then run beside other reading."""
-    spaces = selection.namespaces or ((settings.watch_namespace,) if settings.watch_namespace else ())
+    spaces = selection.spaces(settings)
     selected = parse_selector(selection.label_selector)
     state.listed_policies = ()
     try:
-        items = await list_objects(cluster, BINDINGS, spaces)
+        listed = (await mirror.read(wants.bindings(selection.label_selector), spaces)).within(spaces)
     except UnknownKind:
         return ListedBindings()
     except Forbidden as error:
         log.warning("AutoscalingPolicyBindings are not handled: %s", error)
         return ListedBindings()
     # Which bindings are ours is found out here and not by the API server: the others are rivals to know of.
-    listed = state.bindings.all(items)
-    bindings = [spec for spec in listed if _is_ours(spec.view, settings) and selected(spec.view.labels)]
+    bindings = tuple(spec for spec in listed if _is_ours(spec.view, settings) and selected(spec.view.labels))
     if not bindings:
         return ListedBindings()
-    bindings.sort(key=lambda spec: spec.view.key)
+    places = {spec.view.key.namespace for spec in bindings}
     try:
-        found = state.policies.all(
-            await list_objects(cluster, POLICIES, sorted({b.view.key.namespace for b in bindings}))
-        )
+        found = (await mirror.read(wants.policies(), places)).within(places)
     except (UnknownKind, Forbidden) as error:
-        return ListedBindings(tuple(bindings), {}, str(error))
+        return ListedBindings(bindings, {}, str(error))
     state.listed_policies = found
     ours = {spec.view.key for spec in bindings}
     others = binding_claims(spec for spec in listed if spec.view.key not in ours)
-    result = ListedBindings(tuple(bindings), {policy.key: policy for policy in found})
-    others += await claims_beyond(cluster, result.homes, spaces, selection.label_selector)
+    result = ListedBindings(bindings, {policy.key: policy for policy in found})
+    others += await claims_beyond(mirror, result.homes, spaces, selection.label_selector)
     return replace(result, others=tuple(others))
 
 
@@ -88,7 +85,7 @@ def _is_ours(view: BindingView, settings: FleetSettings) -> bool:
 
 
 async def observe_bindings(
-    reader: Reader,
+    mirror: Mirror,
     prometheus: Prometheus | PrometheusError,
     settings: FleetSettings,
     listed: ListedBindings,
@@ -101,8 +98,13 @@ async def observe_bindings(
     wanted = {id_ for binding in listed.bindings for target in binding.targets for id_ in target.candidates}
     answers = Answers(prometheus)
     (workloads, errors), pods, _ = await asyncio.gather(
-        _found_workloads(reader, wanted, homes), _found_pods(reader, homes), answers.ask(_queries(listed))
+        read_workloads(mirror, wanted, homes, partial=True),
+        mirror.read(wants.LIVE_PODS, homes, partial=True),
+        answers.ask(_queries(listed)),
     )
+    for place, error in pods.errors.items():
+        if place in homes:
+            log.warning("pods of policy targets cannot be measured: %s", error)
     plans = {binding.view.key: _plan(binding, listed, workloads, errors, pods, state) for binding in listed.bindings}
     wanted_pages = _scrapes(plans)
     pages = await state.scraper.scrape(wanted_pages)
@@ -123,42 +125,6 @@ def _published(binding: BindingSpec, settings: FleetSettings) -> bool:
     return variant_policy(binding.view.annotations, fleet_policy(settings)).published
 
 
-async def _found_workloads(
-    reader: Reader, wanted: set[WorkloadId], homes: list[str]
-) -> tuple[dict[WorkloadId, Workload], dict[WorkloadId, str]]:
-    """Like those of variants. A namespace that may not be read is the problem of the targets in it alone."""
-    try:
-        return await read_workloads(reader, wanted, homes)
-    except Forbidden:
-        found: dict[WorkloadId, Workload] = {}
-        errors: dict[WorkloadId, str] = {}
-        for home in homes:
-            here = {id_ for id_ in wanted if id_.namespace == home}
-            try:
-                some, failed = await read_workloads(reader, here, [home])
-            except Forbidden as error:
-                errors.update(dict.fromkeys(here, str(error)))
-                continue
-            found.update(some)
-            errors.update(failed)
-        return found, errors
-
-
-async def _found_pods(reader: Reader, homes: list[str]) -> PodIndex:
-    if not homes:
-        return PodIndex(())
-    try:
-        items = await reader.list(PODS, homes, field_selector=BINDINGS_PODS, cached=True)
-    except Forbidden:
-        items = []
-        for home in homes:
-            try:
-                items += await reader.list(PODS, [home], field_selector=BINDINGS_PODS, cached=True)
-            except Forbidden as error:
-                log.warning("pods of policy targets cannot be measured: %s", error)
-    return PodIndex(items, reader.pods.parse)
-
-
 def _queries(listed: ListedBindings) -> Iterable[str]:
     for binding in listed.bindings:
         if binding.wake_query:
@@ -173,7 +139,7 @@ def _plan(
     listed: ListedBindings,
     workloads: Mapping[WorkloadId, Workload],
     errors: Mapping[WorkloadId, str],
-    pods: PodIndex,
+    pods: Store[Pod],
     state: PolicyState,
 ) -> list[TargetPlan]:
     policy, _ = policy_of(binding, listed)
@@ -184,7 +150,7 @@ def _plan(
         workload, problem = _workload_of(spec, workloads, errors)
         found = TargetPods()
         if workload is not None:
-            found = pods.of(workload, spec.match_labels, state.startup.get(workload.id))
+            found = target_pods(pods, workload, spec.match_labels, state.startup.get(workload.id))
         outside = {*binding.sources.get("", ()), *binding.sources.get(spec.name, ())}
         plans.append(TargetPlan(spec, workload, problem, found, tuple(m for m in metrics if m not in outside), active))
     return plans

@@ -1,23 +1,24 @@
 """What other loops may scale: a fleet that is split by labels or namespaces must not have two writers for a workload.
 
-A loop lists only its own share, and an edit of a label can move an object from one share to another, so the neighbours
-are looked at anew in every tick. Who may not list them has a namespace to itself.
+A loop reads only its own share, and an edit of a label can move an object from one share to another, so every tick
+looks at the neighbours as well. Who may not list them has a namespace to itself.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
+from typing import TypeVar
 
 from modelyard.autoscaling.bindings.claims import Claim
-from modelyard.autoscaling.kinds import BINDINGS, VARIANTS
-from modelyard.autoscaling.live import observe
+from modelyard.autoscaling.live import wants
 from modelyard.autoscaling.live.bindings.objects import BindingSpec
-from modelyard.autoscaling.live.bindings.objects import binding as read_binding
-from modelyard.autoscaling.live.collect import list_objects
 from modelyard.autoscaling.live.demands import workload_of
-from modelyard.cluster import Cluster, Forbidden, ResourceType, UnknownKind
+from modelyard.cluster import Forbidden, UnknownKind
+from modelyard.reconcile.mirror import Mirror
+from modelyard.reconcile.plan import Want
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -37,17 +38,15 @@ def binding_claims(bindings: Iterable[BindingSpec]) -> list[Claim]:
 
 
 async def claims_beyond(
-    cluster: Cluster, homes: Iterable[str], spaces: tuple[str, ...], label_selector: str
+    mirror: Mirror, homes: Iterable[str], spaces: tuple[str, ...], label_selector: str
 ) -> list[Claim]:
     """What may scale workloads in ``homes`` and was not listed with the share of ``spaces`` and ``label_selector``.
 
     Bindings inside ``spaces`` are known to the caller, and without a selector so are the variants.
     """
     foreign = [home for home in homes if spaces and home not in spaces]
-    claims = binding_claims(read_binding(item) for item in await _listed(cluster, BINDINGS, foreign))
-    places = sorted(homes) if label_selector else foreign
-    for item in await _listed(cluster, VARIANTS, places):
-        variant = observe.variant(item)
+    claims = binding_claims(await _read(mirror, wants.RIVAL_BINDINGS, foreign))
+    for variant in await _read(mirror, wants.RIVAL_VARIANTS, sorted(homes) if label_selector else foreign):
         workload = workload_of(variant)
         if workload is not None and workload.name and not variant.deleting:
             who = f"VariantAutoscaling {variant.key}"
@@ -55,11 +54,11 @@ async def claims_beyond(
     return claims
 
 
-async def _listed(cluster: Cluster, kind: ResourceType, places: list[str]) -> list[Mapping[str, Any]]:
+async def _read(mirror: Mirror, want: Want[T], places: list[str]) -> Iterable[T]:
     if not places:
-        return []
+        return ()
     try:
-        return [*await list_objects(cluster, kind, places, cached=True)]
+        return (await mirror.read(want, places)).within(places)
     except (UnknownKind, Forbidden) as error:
         log.debug("what other loops scale in %s is not known: %s", ", ".join(places), error)
-        return []
+        return ()

@@ -7,19 +7,21 @@ an old restart does not make a pod count less, and one that is not ready never s
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
 
 from modelyard.autoscaling.startup import learn_startup
 from modelyard.metrics.scrape import Endpoint
-from modelyard.objects import Pod, Workload, parse
+from modelyard.objects import Pod, Workload
 from modelyard.objects.selectors import parse_selector
+from modelyard.reconcile.plan import Store
 
 ENTRY_LABELS = ("modelinfer.volcano.sh/entry", "modelserving.volcano.sh/entry")
 """On pods of several to an instance: which of them takes requests and shows the metrics."""
 LWS = "leaderworkerset.sigs.k8s.io"
 TEMPLATE_HASH = "pod-template-hash"
+OWNER = "owner"
+"""The index of pods by ``owners_of``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,56 +42,30 @@ class TargetPods:
     problem: str | None = None
 
 
-class Body(NamedTuple):
-    """A pod in the fleet's terms, and as it was read."""
-
-    pod: Pod
-    item: Mapping[str, Any]
-
-    @property
-    def endpoint(self) -> Endpoint:
-        """How to reach it."""
-        return _endpoint(self.item)
-
-
-class PodIndex:
-    """All pods of a tick, by the workload that owns them, so that many targets do not each search them all."""
-
-    def __init__(
-        self, items: Iterable[Mapping[str, Any]], parse: Callable[[Mapping[str, Any]], Pod] = parse.pod
-    ) -> None:
-        self._owned: dict[tuple[str, str, str], list[Body]] = defaultdict(list)
-        self._in: dict[str, list[Body]] = defaultdict(list)
-        for item in items:
-            pod = parse(item)
-            if pod.phase == "Succeeded":
-                continue
-            body = Body(pod, item)
-            self._in[pod.key.namespace].append(body)
-            for kind, name in _owners(pod):
-                self._owned[pod.key.namespace, kind, name].append(body)
-
-    def of(self, workload: Workload, match_labels: Mapping[str, str], known_startup: float | None) -> TargetPods:
-        """The pods of a target, by ownership; kinds that are not known, by the selector of their scale."""
-        id_ = workload.id
-        if (id_.group, id_.kind) in _KNOWN:
-            bodies = [b for b in self._owned.get((id_.namespace, id_.kind, id_.name), ()) if _same(b.pod, workload)]
-        elif not workload.selector:
-            text = f"the scale subresource of {id_} names no pod selector, so that its pods are not known"
-            return TargetPods(problem=f"{text}; set status.selector through its controller")
-        else:
-            try:
-                matches = parse_selector(workload.selector)
-            except ValueError as error:
-                return TargetPods(problem=f"the scale subresource of {id_} gives the selector {error}")
-            bodies = [b for b in self._in.get(id_.namespace, ()) if matches(b.pod.labels)]
-        return _count(workload, bodies, match_labels, known_startup)
+def target_pods(
+    pods: Store[Pod], workload: Workload, match_labels: Mapping[str, str], known_startup: float | None
+) -> TargetPods:
+    """The pods of a target, by ownership; kinds that are not known, by the selector of their scale."""
+    id_ = workload.id
+    if (id_.group, id_.kind) in _KNOWN:
+        owned = [pod for pod in pods.by(OWNER, (id_.namespace, id_.kind, id_.name)) if _same(pod, workload)]
+    elif not workload.selector:
+        text = f"the scale subresource of {id_} names no pod selector, so that its pods are not known"
+        return TargetPods(problem=f"{text}; set status.selector through its controller")
+    else:
+        try:
+            matches = parse_selector(workload.selector)
+        except ValueError as error:
+            return TargetPods(problem=f"the scale subresource of {id_} gives the selector {error}")
+        owned = [pod for pod in pods.by("namespace", id_.namespace) if matches(pod.labels)]
+    return _count(workload, owned, match_labels, known_startup)
 
 
 _KNOWN = {("apps", "Deployment"), ("apps", "StatefulSet"), ("leaderworkerset.x-k8s.io", "LeaderWorkerSet")}
 
 
-def _owners(pod: Pod) -> Iterable[tuple[str, str]]:
+def owners_of(pod: Pod) -> Iterable[tuple[str, str, str]]:
+    """The workloads that a pod says it belongs to, as (namespace, kind, name)."""
     owner = pod.owner
     if owner is None or not owner.api_version.startswith("apps/"):
         return
@@ -97,11 +73,11 @@ def _owners(pod: Pod) -> Iterable[tuple[str, str]]:
         # The Deployment's name, without listing ReplicaSets: it names them by itself and the hash on the pods.
         suffix = f"-{pod.labels.get(TEMPLATE_HASH)}"
         if owner.name.endswith(suffix):
-            yield "Deployment", owner.name.removesuffix(suffix)
+            yield pod.key.namespace, "Deployment", owner.name.removesuffix(suffix)
     elif owner.kind == "StatefulSet":
-        yield "StatefulSet", owner.name
+        yield pod.key.namespace, "StatefulSet", owner.name
         if group := pod.labels.get(f"{LWS}/name"):
-            yield "LeaderWorkerSet", group
+            yield pod.key.namespace, "LeaderWorkerSet", group
 
 
 def _same(pod: Pod, workload: Workload) -> bool:
@@ -111,37 +87,31 @@ def _same(pod: Pod, workload: Workload) -> bool:
     return not workload.uid or not pod.owner.uid or workload.uid == pod.owner.uid
 
 
-def _endpoint(item: Mapping[str, Any]) -> Endpoint:
-    metadata, status = item["metadata"], item.get("status") or {}
-    starts = [
-        str(running.get("startedAt") or "")
-        for container in status.get("containerStatuses") or ()
-        if (running := (container.get("state") or {}).get("running"))
-    ]
-    start = max(starts, default="") or str(status.get("startTime") or "")
-    return Endpoint(metadata.get("uid", ""), start, metadata["name"], status.get("podIP") or "")
+def _endpoint(pod: Pod) -> Endpoint:
+    return Endpoint(pod.uid, pod.started, pod.key.name, pod.ip)
 
 
 def _count(
-    workload: Workload, bodies: Sequence[Body], match_labels: Mapping[str, str], known_startup: float | None
+    workload: Workload, pods: Sequence[Pod], match_labels: Mapping[str, str], known_startup: float | None
 ) -> TargetPods:
+    pods = [pod for pod in pods if pod.phase != "Succeeded"]
     size = workload.pods_per_replica
-    groups: dict[str, list[Body]] = defaultdict(list)
-    for body in bodies:
-        groups[_group_of(body.pod) if size > 1 else body.pod.key.name].append(body)
+    groups: dict[str, list[Pod]] = defaultdict(list)
+    for pod in pods:
+        groups[_group_of(pod) if size > 1 else pod.key.name].append(pod)
     instances = []
     not_ready = 0
     for name, members in sorted(groups.items()):
-        serving = [member for member in members if member.pod.ready and member.pod.phase == "Running"]
+        serving = [member for member in members if member.ready and member.phase == "Running"]
         if len(serving) >= size:
-            entries = [m.endpoint for m in _entries(serving) if _has(m.pod.labels, match_labels)]
+            entries = [_endpoint(m) for m in _entries(serving) if _has(m.labels, match_labels)]
             instances.append(Instance(name, tuple(entries)))
         else:
             not_ready += 1
     spec = 1 if workload.spec_replicas is None else workload.spec_replicas
     # Pods on their way out and the surplus of a rolling update are no replicas that will come to help.
     unready = min(not_ready, max(0, spec - len(instances)))
-    startup = learn_startup(known_startup, [b.pod for b in bodies if b.pod.ready])
+    startup = learn_startup(known_startup, [pod for pod in pods if pod.ready])
     problem = None
     if match_labels and instances and not any(instance.endpoints for instance in instances):
         wanted = ",".join(f"{key}={value}" for key, value in sorted(match_labels.items()))
@@ -153,12 +123,12 @@ def _group_of(pod: Pod) -> str:
     return pod.labels.get(f"{LWS}/group-index", pod.key.name)
 
 
-def _entries(members: Sequence[Body]) -> Sequence[Body]:
+def _entries(members: Sequence[Pod]) -> Sequence[Pod]:
     """Of the pods of one instance those that take requests."""
     for label in ENTRY_LABELS:
-        if any(label in member.pod.labels for member in members):
-            return [member for member in members if member.pod.labels.get(label) == "true"]
-    if len(members) > 1 and (leaders := [m for m in members if m.pod.labels.get(f"{LWS}/worker-index") == "0"]):
+        if any(label in member.labels for member in members):
+            return [member for member in members if member.labels.get(label) == "true"]
+    if len(members) > 1 and (leaders := [m for m in members if m.labels.get(f"{LWS}/worker-index") == "0"]):
         return leaders
     return members
 

@@ -1,0 +1,103 @@
+"""What autoscaling wants of the cluster: which objects, and what is kept of each. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from modelyard.autoscaling.bindings.memory import ANNOTATION as POLICY_ANNOTATION
+from modelyard.autoscaling.fleet import Consumer, Variant
+from modelyard.autoscaling.kinds import BINDINGS, POLICIES, VARIANTS
+from modelyard.autoscaling.live import observe
+from modelyard.autoscaling.live.bindings import objects
+from modelyard.autoscaling.live.bindings.objects import BindingSpec, PolicySpec
+from modelyard.autoscaling.live.bindings.pods import OWNER, owners_of
+from modelyard.autoscaling.live.prediction import ANNOTATION as PREDICTION
+from modelyard.autoscaling.variants.memory import ANNOTATION
+from modelyard.cluster import CONFIG_MAPS, NAMESPACES, NODES, PODS
+from modelyard.objects import Key, Namespace, Node, OwnerRef, Pod, ResourceType, Workload, parse
+from modelyard.objects.selectors import parse_selector
+from modelyard.reconcile.plan import Want
+
+LISTED = {("apps", "Deployment"), ("apps", "StatefulSet"), ("leaderworkerset.x-k8s.io", "LeaderWorkerSet")}
+"""Workloads that are read whole. Of other kinds no more is known than their scale subresource says."""
+OURS = frozenset({ANNOTATION, POLICY_ANNOTATION, PREDICTION})
+"""Annotations that the loop itself writes."""
+Object = Mapping[str, Any]
+Data = tuple[Key, Mapping[str, str]]
+Owned = tuple[tuple[str, str, str], OwnerRef]
+
+
+def wish_of(obj: Object) -> object:
+    """What of an object a person controls: its spec, labels and annotations, but not the state we keep with it."""
+    metadata = obj["metadata"]
+    annotations = {k: v for k, v in (metadata.get("annotations") or {}).items() if k not in OURS}
+    labels = metadata.get("labels") or {}
+    return metadata.get("generation"), tuple(sorted(annotations.items())), tuple(sorted(labels.items()))
+
+
+def variants(label_selector: str = "") -> Want[Variant]:
+    """VariantAutoscalings with these labels."""
+    return Want(VARIANTS, observe.variant, label_selector, wish=wish_of)
+
+
+def bindings(label_selector: str = "") -> Want[BindingSpec]:
+    """All AutoscalingPolicyBindings: those of others are rivals to know of. Edits count of those with the labels."""
+    selected = parse_selector(label_selector)
+
+    def wish(obj: Object) -> object:
+        return wish_of(obj) if selected(obj["metadata"].get("labels") or {}) else None
+
+    return Want(BINDINGS, objects.binding, wish=wish)
+
+
+def policies() -> Want[PolicySpec]:
+    """AutoscalingPolicies. A policy is named by bindings: the selector that shards the fleet does not hold for it."""
+    return Want(POLICIES, objects.policy, wish=wish_of)
+
+
+RIVAL_VARIANTS = Want(VARIANTS, observe.variant, cached=True, use="rivals")
+RIVAL_BINDINGS = Want(BINDINGS, objects.binding, cached=True, use="rivals")
+LIVE_PODS: Want[Pod] = Want(
+    PODS, parse.pod, field_selector="status.phase!=Succeeded", cached=True, indexes={OWNER: owners_of}
+)
+"""Failed ones among them: policy bindings count those as pods that are not ready."""
+EVERY_NAMESPACE: Want[Namespace] = Want(NAMESPACES, parse.namespace, cached=True)
+
+
+def nodes(label_selector: str) -> Want[Node]:
+    """Nodes with these labels."""
+    return Want(NODES, parse.node, label_selector, cached=True)
+
+
+def workloads(resource: ResourceType, group: str, kind: str) -> Want[Workload]:
+    """Workloads of one of the kinds in ``LISTED``."""
+    return Want(resource, partial(parse.workload, group=group, kind=kind))
+
+
+def owners(resource: ResourceType) -> Want[Owned]:
+    """Of intermediate owners (ReplicaSets ...) who owns them."""
+
+    def owned(obj: Object) -> Owned | None:
+        key, owner = parse.key_of(obj), parse.controller_of(obj)
+        return ((key.namespace, resource.kind, key.name), owner) if owner else None
+
+    return Want(resource, owned, cached=True, use="owners")
+
+
+def consumers(resource: ResourceType) -> Want[Consumer]:
+    """HorizontalPodAutoscalers or ScaledObjects."""
+    read: Callable[[Object], Consumer | None] = (
+        observe.hpa if resource.kind == "HorizontalPodAutoscaler" else observe.scaled_object
+    )
+    return Want(resource, read, cached=True)
+
+
+def config_maps(name: str = "") -> Want[Data]:
+    """ConfigMaps of this name (none: all of them)."""
+    return Want(CONFIG_MAPS, _data, field_selector=f"metadata.name={name}" if name else "", cached=True)
+
+
+def _data(obj: Object) -> Data:
+    return parse.key_of(obj), obj.get("data") or {}

@@ -1,0 +1,81 @@
+"""The store of a mirror: what is in it, under which indexes, and that nothing is left of what is gone."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from modelyard.cluster import PODS
+from modelyard.objects import Key, Pod, parse
+from modelyard.reconcile.mirror import Store
+from modelyard.reconcile.plan import Want
+
+WANT: Want[Pod] = Want(PODS, parse.pod, indexes={"node": lambda pod: [pod.node] if pod.node else []})
+
+
+def stored(name: str = "llama-0", version: str = "1", phase: str = "Running", node: str = "") -> dict[str, Any]:
+    metadata = {"name": name, "namespace": "chat", "uid": "u", "resourceVersion": version}
+    return {"metadata": metadata, "spec": {"containers": [], "nodeName": node}, "status": {"phase": phase}}
+
+
+def test_an_object_is_what_was_put_last() -> None:
+    store = Store(WANT)
+    store.put(stored())
+    assert store.all() == (parse.pod(stored()),)
+    store.put(stored(version="2", phase="Failed"))
+    found = store.get(Key("chat", "llama-0"))
+    assert found is not None
+    assert found.phase == "Failed"
+    assert store.all() == (found,)
+
+
+def test_nothing_is_kept_of_what_is_gone() -> None:
+    class Seen(str):
+        """Text that can be referred to weakly."""
+
+    store, node = Store(WANT), Seen("gpu-1")
+    kept = weakref.ref(node)
+    store.put(stored(node=node))
+    del node
+    assert len(store.by("node", "gpu-1")) == 1
+    store.drop(Key("chat", "llama-0"))
+    gc.collect()
+    assert kept() is None
+
+
+CHANGES = st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from(["", "one", "two", None])), max_size=30)
+
+
+@given(CHANGES)
+def test_indexes_are_what_a_search_would_find(changes: list[tuple[str, str | None]]) -> None:
+    store, there = Store(WANT), {}
+    for name, node in changes:
+        if node is None:
+            there.pop(name, None)
+            store.drop(Key("chat", name))
+        else:
+            there[name] = parse.pod(stored(name, node=node))
+            store.put(stored(name, node=node))
+        assert store.all() == tuple(there[name] for name in sorted(there))
+        for place in ("", "one", "two"):
+            expected = tuple(there[name] for name in sorted(there) if place and there[name].node == place)
+            assert store.by("node", place) == expected
+        assert store.by("namespace", "chat") == store.within(["chat"]) == store.all()
+        assert store.within(["elsewhere"]) == ()
+
+
+def test_what_cannot_be_read_is_a_problem_of_its_own_and_no_stale_value() -> None:
+    store = Store(WANT)
+    store.put(stored("a"))
+    store.put(stored("b"))
+    broken = stored("a")
+    broken["status"]["conditions"] = [{"nothing": "here"}]
+    store.put(broken)
+    assert [pod.key.name for pod in store.all()] == ["b"]
+    assert list(store.problems) == [Key("chat", "a")]
+    store.drop(Key("chat", "a"))
+    assert not store.problems
