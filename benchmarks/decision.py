@@ -17,8 +17,8 @@ from collections.abc import Callable
 
 from modelyard.autoscaling.decide import decide
 from modelyard.autoscaling.fleet import Fleet, Variant
+from modelyard.autoscaling.memory.variants import VariantMemory
 from modelyard.autoscaling.settings import Compatibility, FleetSettings
-from modelyard.autoscaling.variants.memory import VariantMemory
 from modelyard.metrics.values import PodSignal, Signals
 from modelyard.objects import Condition, Key, OwnerRef, Pod, TargetRef, Workload, WorkloadId
 

@@ -23,15 +23,15 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from flows.parameters import AutoscaleParameters, MaintenanceParameters
-from modelyard.autoscaling.bindings.memory import BindingMemory
 from modelyard.autoscaling.fleet import Variant
 from modelyard.autoscaling.live import observe
 from modelyard.autoscaling.live.exporter import GaugeCollector
 from modelyard.autoscaling.live.fleetwatch import Fleetwatch
 from modelyard.autoscaling.live.prediction import ANNOTATION as PREDICTION
+from modelyard.autoscaling.memory.bindings import BindingMemory
+from modelyard.autoscaling.memory.variants import ANNOTATION as STATE
+from modelyard.autoscaling.memory.variants import SLOMemory, VariantMemory
 from modelyard.autoscaling.settings import FleetSettings
-from modelyard.autoscaling.variants.memory import ANNOTATION as STATE
-from modelyard.autoscaling.variants.memory import SLOMemory, VariantMemory
 from modelyard.metrics.client import PrometheusSettings
 
 FOLDER = Path(__file__).resolve().parent

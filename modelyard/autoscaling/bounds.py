@@ -9,16 +9,18 @@ from collections.abc import Sequence
 
 from modelyard.autoscaling.decision import UNBOUNDED, Bounds
 from modelyard.autoscaling.fleet import Consumer
-from modelyard.autoscaling.handling import MAX_REPLICAS, MIN_REPLICAS, Policy
+from modelyard.autoscaling.handling import MAX_REPLICAS, MIN_REPLICAS, Handling
 from modelyard.objects import Notice
 
 
-def variant_bounds(policy: Policy, consumers: Sequence[Consumer], published: bool) -> tuple[Bounds, tuple[Notice, ...]]:
+def variant_bounds(
+    handling: Handling, consumers: Sequence[Consumer], published: bool
+) -> tuple[Bounds, tuple[Notice, ...]]:
     """Bounds and what is wrong with them. The documented algorithm does not look at its consumer, so neither do we."""
-    if policy.lower is None and policy.upper is None and (published or not consumers):
+    if handling.lower is None and handling.upper is None and (published or not consumers):
         return UNBOUNDED, ()
-    lower, lower_from = policy.lower or 0, f"annotation {MIN_REPLICAS}"
-    upper, upper_from = policy.upper, f"annotation {MAX_REPLICAS}"
+    lower, lower_from = handling.lower or 0, f"annotation {MIN_REPLICAS}"
+    upper, upper_from = handling.upper, f"annotation {MAX_REPLICAS}"
     notices: list[Notice] = []
     for consumer in () if published else consumers:
         minimum, maximum = consumer.minimum, consumer.maximum

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from modelyard.autoscaling.variants.state import Story
 from modelyard.objects import Condition
+
+Story = tuple[str, str, str]
+"""Status, reason and message of a condition."""
 
 TARGET_RESOLVED = "TargetResolved"
 METRICS_AVAILABLE = "MetricsAvailable"

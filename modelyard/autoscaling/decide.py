@@ -24,7 +24,7 @@ from modelyard.autoscaling.published.limiter import grant_by_total
 from modelyard.autoscaling.published.percentages import PublishedPercentages
 from modelyard.autoscaling.published.slo import PublishedForecast
 from modelyard.autoscaling.published.tokens import PublishedTokens
-from modelyard.autoscaling.select import Selection, leave_out_surge, select
+from modelyard.autoscaling.select import Selected, leave_out_surge, select
 from modelyard.autoscaling.settings import Compatibility, FleetSettings
 from modelyard.autoscaling.variants import health
 from modelyard.autoscaling.variants.attribution import attribute
@@ -37,7 +37,7 @@ from modelyard.autoscaling.variants.slo.prepare import measure_groups, read_vari
 from modelyard.autoscaling.variants.slo.strategy import Forecast
 from modelyard.autoscaling.variants.slo.work import GroupWork
 from modelyard.autoscaling.variants.state import Group, State
-from modelyard.autoscaling.variants.strategy import Checked, Course, Percentages, Tick
+from modelyard.autoscaling.variants.strategy import Checked, Course, Moment, Percentages
 from modelyard.autoscaling.variants.tokens.strategy import Tokens
 from modelyard.autoscaling.variants.wake import wake
 from modelyard.autoscaling.variants.zero_config import ZeroConfigs
@@ -84,7 +84,7 @@ def _decide(fleet: Fleet, settings: FleetSettings) -> TickDecision:
                 raise RuntimeError(failed[index])
             group.config = saturation.resolve(group.namespace, group.model_id)
             group.zero = zeros.resolve(group.namespace, group.model_id)
-            _decide_group(group, courses.of(group), Tick(fleet, settings, backlogs.get(group.model_id, 0.0)))
+            _decide_group(group, courses.of(group), Moment(fleet, settings, backlogs.get(group.model_id, 0.0)))
         except Exception as error:  # one model's failure must never stop another model
             errors.append(_fail(group, error))
     for state in selection.active:
@@ -122,7 +122,7 @@ def _decide(fleet: Fleet, settings: FleetSettings) -> TickDecision:
 
 
 def _decisions(
-    selection: Selection, groups: Sequence[Group], now: float, limiter: bool, errors: list[str]
+    selection: Selected, groups: Sequence[Group], now: float, limiter: bool, errors: list[str]
 ) -> list[VariantDecision]:
     decisions: list[VariantDecision] = []
     alternatives = {
@@ -180,7 +180,7 @@ def _backlogs(fleet: Fleet, groups: list[Group]) -> dict[str, float]:
     return {model: queue for model, queue in queues.items() if queue > 0 and len(serving.get(model, ())) == 1}
 
 
-def _resolve_accelerators(fleet: Fleet, selection: Selection) -> None:
+def _resolve_accelerators(fleet: Fleet, selection: Selected) -> None:
     """Label, then workload template, then the node of a running pod, then what status says."""
     nodes = {node.name: node for node in fleet.nodes}
     for state in selection.states:
@@ -224,7 +224,7 @@ class _Courses:
         return courses[group.slo is not None, group.config.tokens is not None]
 
 
-def _decide_group(group: Group, course: Course, tick: Tick) -> None:
+def _decide_group(group: Group, course: Course, tick: Moment) -> None:
     now = tick.fleet.now
     running: list[State] = []
     for state in group.states:
@@ -267,7 +267,7 @@ def _at_zero(state: State) -> None:
     state.decided = True
     state.metrics = health.AT_ZERO
     state.propose(0, "AtZero", f"{state.workload_id} is at zero replicas")
-    lower = state.policy.lower or 0
+    lower = state.handling.lower or 0
     if lower > 0:
         text = f"the workload is at zero, below its minimum of {lower} ({state.bounds.lower_from})"
         state.propose(lower, "BelowMinimum", text)

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Generic, NamedTuple, TypeGuard, TypeVar
 
-from modelyard.autoscaling.bindings.memory import BindingMemory
+from modelyard.autoscaling.memory.bindings import BindingMemory
+from modelyard.autoscaling.memory.variants import VariantMemory
 from modelyard.autoscaling.settings import Mode
-from modelyard.autoscaling.variants.memory import VariantMemory
 from modelyard.objects import Condition, Key, Notice, WorkloadId
 from modelyard.reconcile.plan import Subject
 

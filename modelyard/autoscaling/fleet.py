@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from modelyard.autoscaling.bindings.view import BindingView
-from modelyard.autoscaling.variants.memory import VariantMemory
+from modelyard.autoscaling.memory.variants import VariantMemory
+from modelyard.autoscaling.view import BindingView
 from modelyard.metrics.values import Signals
 from modelyard.objects import Condition, Key, Namespace, Node, OwnerRef, Pod, TargetRef, Workload, WorkloadId
 

@@ -17,8 +17,8 @@ ACTUATION = "modelyard.dev/actuation"
 COMPATIBILITY = "modelyard.dev/compatibility"
 
 
-class Policy(NamedTuple):
-    """Settings of one variant. ``lower`` and ``upper`` are replicas, ``None`` when not annotated."""
+class Handling(NamedTuple):
+    """How one variant or binding is handled. ``lower`` and ``upper`` are replicas, ``None`` when not annotated."""
 
     mode: Mode
     published: bool
@@ -27,13 +27,13 @@ class Policy(NamedTuple):
     notices: tuple[Notice, ...] = ()
 
 
-def fleet_policy(settings: FleetSettings) -> Policy:
-    """The policy of a variant without annotations."""
-    return Policy(settings.actuation, settings.compatibility is Compatibility.PUBLISHED)
+def fleet_handling(settings: FleetSettings) -> Handling:
+    """How an object without annotations is handled."""
+    return Handling(settings.actuation, settings.compatibility is Compatibility.PUBLISHED)
 
 
-def variant_policy(annotations: Mapping[str, str], default: Policy) -> Policy:
-    """The fleet's policy with the variant's annotations over it."""
+def handling_of(annotations: Mapping[str, str], default: Handling) -> Handling:
+    """The fleet's handling with the object's annotations over it."""
     if not annotations or not any(key in annotations for key in (MIN_REPLICAS, MAX_REPLICAS, ACTUATION, COMPATIBILITY)):
         return default
     notices: list[Notice] = []
@@ -67,4 +67,4 @@ def variant_policy(annotations: Mapping[str, str], default: Policy) -> Policy:
             published = Compatibility(annotations[COMPATIBILITY]) is Compatibility.PUBLISHED
         except ValueError:
             refuse(COMPATIBILITY, "must be 'repaired' or 'published'")
-    return Policy(mode, published, lower, upper, tuple(notices))
+    return Handling(mode, published, lower, upper, tuple(notices))

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from modelyard.autoscaling.bounds import variant_bounds
 from modelyard.autoscaling.fleet import Consumer, Fleet, Variant
-from modelyard.autoscaling.handling import fleet_policy, variant_policy
+from modelyard.autoscaling.handling import fleet_handling, handling_of
+from modelyard.autoscaling.memory.variants import VariantMemory
 from modelyard.autoscaling.settings import FleetSettings, Mode
-from modelyard.autoscaling.variants.memory import VariantMemory
 from modelyard.autoscaling.variants.state import State
 from modelyard.objects import Key, Notice, Workload, WorkloadId
 
@@ -21,16 +21,16 @@ INSTANCE_LABEL = "wva.llmd.ai/controller-instance"
 EXCLUDE_ANNOTATION = "wva.llmd.ai/exclude"
 
 
-class Selection(NamedTuple):
+class Selected(NamedTuple):
     """``states`` are all variants of this controller in key order; ``active`` those to decide on."""
 
     states: list[State]
     active: list[State]
 
 
-def select(fleet: Fleet, settings: FleetSettings) -> Selection:
+def select(fleet: Fleet, settings: FleetSettings) -> Selected:
     """Select, and settle what cannot be decided."""
-    default = fleet_policy(settings)
+    default = fleet_handling(settings)
     consumers: dict[WorkloadId, list[Consumer]] = defaultdict(list)
     for consumer in sorted(fleet.consumers, key=lambda c: (c.key, c.kind)):
         consumers[consumer.target].append(consumer)
@@ -40,12 +40,12 @@ def select(fleet: Fleet, settings: FleetSettings) -> Selection:
     for variant in sorted(fleet.variants, key=_key):
         if not _is_ours(variant, settings):
             continue
-        policy = variant_policy(variant.annotations, default) if variant.annotations else default
-        state = State(variant, policy)
+        handling = handling_of(variant.annotations, default) if variant.annotations else default
+        state = State(variant, handling)
         state.memory = variant.memory.not_after(fleet.now)
         states.append(state)
-        if policy.notices:
-            state.notices = policy.notices
+        if handling.notices:
+            state.notices = handling.notices
         if variant.last_run is not None:
             state.desired = variant.status_replicas
         target = variant.target
@@ -68,7 +68,7 @@ def select(fleet: Fleet, settings: FleetSettings) -> Selection:
             active.append(claimants[0])
     if len(active) > 1:
         active.sort(key=_state_key)
-    return Selection(states, active)
+    return Selected(states, active)
 
 
 def _key(variant: Variant) -> Key:
@@ -109,8 +109,8 @@ def _observe(state: State, workload: Workload | None, consumers: list[Consumer] 
     if not state.published:
         leave_out_surge(state)
     state.ready = workload.ready
-    if consumers or state.policy.lower is not None or state.policy.upper is not None:
-        state.bounds, notices = variant_bounds(state.policy, consumers, state.published)
+    if consumers or state.handling.lower is not None or state.handling.upper is not None:
+        state.bounds, notices = variant_bounds(state.handling, consumers, state.published)
         state.notices += notices
     if consumers:
         state.consumers = consumers

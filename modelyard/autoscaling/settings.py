@@ -25,7 +25,7 @@ class Compatibility(StrEnum):
 
 
 class FleetSettings(BaseModel):
-    """Policy of one controller installation. Durations are seconds of wall time."""
+    """Settings of one controller installation. Durations are seconds of wall time."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -129,7 +129,7 @@ class FleetSettings(BaseModel):
     )
 
     def compressed(self, factor: float) -> FleetSettings:
-        """The same policy for a world that runs ``factor`` times faster than the wall clock (demonstrations)."""
+        """The same for a world that runs ``factor`` times faster than the wall clock (demonstrations)."""
         durations = (
             "peak_window",
             "warm_up",

@@ -13,10 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from modelyard.autoscaling.bindings.explain import binding_lines
-from modelyard.autoscaling.bindings.view import BindingView
 from modelyard.autoscaling.decision import Action, Alternative, Record, TickDecision
 from modelyard.autoscaling.explain import lines, remarks
 from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.view import BindingView
 from modelyard.autoscaling.what_if import Move, Settled
 from modelyard.autoscaling.what_if.settle import End
 

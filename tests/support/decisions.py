@@ -18,8 +18,8 @@ from modelyard.autoscaling.decision import (
     Why,
     Writes,
 )
+from modelyard.autoscaling.memory.variants import VariantMemory
 from modelyard.autoscaling.settings import Mode
-from modelyard.autoscaling.variants.memory import VariantMemory
 from modelyard.reconcile.plan import Subject
 
 GROUPS = {"identity": Identity, "now": Now, "target": Target, "why": Why, "writes": Writes}

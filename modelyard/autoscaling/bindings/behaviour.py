@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from modelyard.autoscaling.bindings import windows
-from modelyard.autoscaling.bindings.memory import BindingMemory, History
-from modelyard.autoscaling.bindings.view import Behaviour, DirectionLimits
 from modelyard.autoscaling.decision import Step
+from modelyard.autoscaling.memory.bindings import BindingMemory, History
+from modelyard.autoscaling.view import Behaviour, DirectionLimits
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from modelyard.autoscaling.bindings.view import BindingView
 from modelyard.autoscaling.fleet import Fleet
-from modelyard.autoscaling.handling import ACTUATION, fleet_policy, variant_policy
+from modelyard.autoscaling.handling import ACTUATION, fleet_handling, handling_of
 from modelyard.autoscaling.select import EXCLUDE_ANNOTATION, excluded_namespaces
 from modelyard.autoscaling.settings import FleetSettings, Mode
+from modelyard.autoscaling.view import BindingView
 from modelyard.objects import Key, WorkloadId
 
 REASON = "ConflictingScaler"
@@ -85,7 +85,7 @@ def claimed(views: Iterable[BindingView], fleet: Fleet, settings: FleetSettings 
     HPAs and ScaledObjects could not be listed, every binding may have one. A binding in signal mode moves nothing: an
     HPA or a ScaledObject at its target is who carries its decisions out.
     """
-    default = fleet_policy(settings or FleetSettings())
+    default = fleet_handling(settings or FleetSettings())
     rivals: dict[WorkloadId, list[str]] = defaultdict(list)
     for variant in sorted(fleet.variants, key=lambda variant: variant.key):
         target = variant.target
@@ -97,7 +97,7 @@ def claimed(views: Iterable[BindingView], fleet: Fleet, settings: FleetSettings 
         scalers[consumer.target].append(f"{consumer.kind} {consumer.key}")
     found: dict[Key, str] = {}
     for view in views:
-        direct = variant_policy(_chosen(view), default).mode is Mode.DIRECT
+        direct = handling_of(_chosen(view), default).mode is Mode.DIRECT
         taken: list[str] = []
         remedy = "remove one of the two"
         for id_ in (target.workload for target in view.targets):

@@ -10,11 +10,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from modelyard.autoscaling.bindings import story
-from modelyard.autoscaling.bindings.memory import BindingMemory
 from modelyard.autoscaling.bindings.problems import INVALID, Problem, conflicts, problem_of
 from modelyard.autoscaling.bindings.shares import Choice, parse_choice
 from modelyard.autoscaling.bindings.total import TotalDecision, decide_total
-from modelyard.autoscaling.bindings.view import BindingView, TargetView
+from modelyard.autoscaling.conditions import Story
 from modelyard.autoscaling.decision import (
     Action,
     BindingDecision,
@@ -28,9 +27,11 @@ from modelyard.autoscaling.decision import (
     Why,
     Writes,
 )
-from modelyard.autoscaling.handling import ACTUATION, COMPATIBILITY, Policy, fleet_policy, variant_policy
+from modelyard.autoscaling.handling import ACTUATION, COMPATIBILITY, Handling, fleet_handling, handling_of
 from modelyard.autoscaling.kinds import BINDINGS
+from modelyard.autoscaling.memory.bindings import BindingMemory
 from modelyard.autoscaling.settings import FleetSettings, Mode
+from modelyard.autoscaling.view import BindingView, TargetView
 from modelyard.objects import Condition, Notice
 from modelyard.reconcile.plan import Subject
 
@@ -67,7 +68,7 @@ def decide_binding(view: BindingView, settings: FleetSettings, now: float) -> Bi
     ``now`` is epoch seconds; ``settings.tick`` the seconds between two decisions, which the windows count in.
     """
     chosen = {key: view.annotations[key] for key in (ACTUATION, COMPATIBILITY) if key in view.annotations}
-    how = variant_policy(chosen, fleet_policy(settings))
+    how = handling_of(chosen, fleet_handling(settings))
     notices = list(how.notices)
     if view.memory_problem is not None:
         notices.append(Notice("StateUnreadable", view.memory_problem, "Warning"))
@@ -95,7 +96,7 @@ def _decided(
     view: BindingView,
     choice: Choice,
     memory: BindingMemory,
-    how: Policy,
+    how: Handling,
     notices: list[Notice],
     settings: FleetSettings,
     now: float,
@@ -129,7 +130,7 @@ def _decided(
 
 
 def _target_record(
-    view: BindingView, target: TargetView, total: TotalDecision, how: Policy, metrics: story.Story | None
+    view: BindingView, target: TargetView, total: TotalDecision, how: Handling, metrics: Story | None
 ) -> Record:
     if target.current is None:
         return _record(view, target, how, None, False, "TargetInvalid", story.missing(target))
@@ -150,7 +151,7 @@ def _target_record(
 def _record(
     view: BindingView,
     target: TargetView,
-    how: Policy,
+    how: Handling,
     replicas: int | None,
     decided: bool,
     reason: str,

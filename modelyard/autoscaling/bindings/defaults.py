@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from modelyard.autoscaling.bindings.view import Behaviour, DirectionLimits, Panic, PolicyView
+from modelyard.autoscaling.view import Behaviour, DirectionLimits, Panic, PolicyView
 from modelyard.objects import Key
 from modelyard.resources.duration import Duration
 from modelyard.resources.policies import (

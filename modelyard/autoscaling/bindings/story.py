@@ -10,12 +10,10 @@ from collections.abc import Mapping, Sequence
 from modelyard.autoscaling import conditions
 from modelyard.autoscaling.bindings.recommend import Recommendation
 from modelyard.autoscaling.bindings.total import TotalDecision
-from modelyard.autoscaling.bindings.view import BindingView, TargetView
+from modelyard.autoscaling.conditions import Story
 from modelyard.autoscaling.decision import BindingDecision, Record, Step
+from modelyard.autoscaling.view import BindingView, TargetView
 from modelyard.objects import Condition
-
-Story = tuple[str, str, str]
-"""Status, reason and message of a condition."""
 
 READY = "Ready"
 TARGET_FOUND = "TargetFound"

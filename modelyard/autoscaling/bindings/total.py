@@ -11,13 +11,13 @@ from math import ceil, fsum
 
 from modelyard.autoscaling.bindings import zero
 from modelyard.autoscaling.bindings.behaviour import Correction, correct, remembered
-from modelyard.autoscaling.bindings.memory import BindingMemory
 from modelyard.autoscaling.bindings.names import is_ratio
 from modelyard.autoscaling.bindings.recommend import Recommendation, recommend
 from modelyard.autoscaling.bindings.shares import Candidate, Choice, exact_shares, greedy_shares
-from modelyard.autoscaling.bindings.view import BindingView, PolicyView, TargetView
 from modelyard.autoscaling.decision import Step
+from modelyard.autoscaling.memory.bindings import BindingMemory
 from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.view import BindingView, PolicyView, TargetView
 
 _SLACK = 1e-9
 

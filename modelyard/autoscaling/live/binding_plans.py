@@ -8,11 +8,11 @@ from typing import Any
 from modelyard.autoscaling import conditions
 from modelyard.autoscaling.bindings import story
 from modelyard.autoscaling.bindings.defaults import describe, manifest
-from modelyard.autoscaling.bindings.memory import ANNOTATION
-from modelyard.autoscaling.bindings.view import BindingView
 from modelyard.autoscaling.decision import BindingDecision
 from modelyard.autoscaling.kinds import POLICIES
 from modelyard.autoscaling.live.bindings.objects import PolicySpec
+from modelyard.autoscaling.memory.bindings import ANNOTATION
+from modelyard.autoscaling.view import BindingView
 from modelyard.objects.parse import conditions as stored_conditions
 from modelyard.reconcile.memory import render_memory
 from modelyard.reconcile.plan import Plan, Ref, Scale, Status, Subject

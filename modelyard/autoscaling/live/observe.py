@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 from modelyard.autoscaling.fleet import Consumer, SLOSpec, Variant
-from modelyard.autoscaling.variants.memory import ANNOTATION, VariantMemory
+from modelyard.autoscaling.memory.variants import ANNOTATION, VariantMemory
 from modelyard.objects import TargetRef
 from modelyard.objects.parse import Object, conditions, controller_of, epoch, key_of, target_id
 from modelyard.reconcile.memory import parse_memory

@@ -10,7 +10,7 @@ from modelyard.autoscaling.decision import Action, CurrentAllocation, Record, Ti
 from modelyard.autoscaling.fleet import Fleet, Variant
 from modelyard.autoscaling.live.prediction import ANNOTATION as PREDICTION
 from modelyard.autoscaling.live.prediction import prediction_text
-from modelyard.autoscaling.variants.memory import ANNOTATION, VariantMemory
+from modelyard.autoscaling.memory.variants import ANNOTATION, VariantMemory
 from modelyard.cluster import CONFIG_MAPS
 from modelyard.objects import Key, Notice, Workload, WorkloadId
 from modelyard.reconcile.memory import render_memory

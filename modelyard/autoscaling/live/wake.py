@@ -16,13 +16,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Self
 
-from modelyard.autoscaling.bindings.view import BindingView
 from modelyard.autoscaling.fleet import Fleet
 from modelyard.autoscaling.live.bindings.objects import BindingSpec
 from modelyard.autoscaling.live.bindings.sources import Answers
 from modelyard.autoscaling.live.demands import at_zero, wake_expressions
 from modelyard.autoscaling.live.pickers import PickerError, PickerReader, Pool, list_pools, pool_of, scraper
 from modelyard.autoscaling.select import INSTANCE_LABEL
+from modelyard.autoscaling.view import BindingView
 from modelyard.cluster import Cluster, ClusterError
 from modelyard.metrics.client import Prometheus, PrometheusError
 from modelyard.metrics.queries import GATEWAY_QUEUE, gateway_waiting

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from modelyard.autoscaling.bindings.memory import ANNOTATION as POLICY_ANNOTATION
 from modelyard.autoscaling.fleet import Consumer, Variant
 from modelyard.autoscaling.kinds import BINDINGS, POLICIES, VARIANTS
 from modelyard.autoscaling.live import observe
@@ -14,7 +13,8 @@ from modelyard.autoscaling.live.bindings import objects
 from modelyard.autoscaling.live.bindings.objects import BindingSpec, PolicySpec
 from modelyard.autoscaling.live.bindings.pods import OWNER, owners_of
 from modelyard.autoscaling.live.prediction import ANNOTATION as PREDICTION
-from modelyard.autoscaling.variants.memory import ANNOTATION
+from modelyard.autoscaling.memory.bindings import ANNOTATION as POLICY_ANNOTATION
+from modelyard.autoscaling.memory.variants import ANNOTATION
 from modelyard.cluster import CONFIG_MAPS, NAMESPACES, NODES, PODS
 from modelyard.objects import Key, Namespace, Node, OwnerRef, Pod, ResourceType, Workload, parse
 from modelyard.objects.selectors import parse_selector

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from modelyard.autoscaling.bindings.view import BindingView, TargetView
 from modelyard.autoscaling.live.bindings.objects import BindingSpec, PolicySpec, TargetSpec
 from modelyard.autoscaling.live.bindings.views import ListedBindings, policy_of
 from modelyard.autoscaling.offline.files import PlanInputError
 from modelyard.autoscaling.offline.snapshot import PolicyEntry
 from modelyard.autoscaling.select import INSTANCE_LABEL
 from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.view import BindingView, TargetView
 from modelyard.objects import Key, Workload, WorkloadId
 
 SILENT = "the metrics snapshot says nothing about it; add an entry under policies"

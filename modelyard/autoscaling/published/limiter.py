@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 from modelyard.autoscaling.accelerators import published_short_name
 from modelyard.autoscaling.fleet import Fleet
-from modelyard.autoscaling.limiter import VENDORS, settle
+from modelyard.autoscaling.limiter import settle
 from modelyard.autoscaling.published.percentages import variant_means
+from modelyard.autoscaling.variants.pools import VENDORS
 from modelyard.autoscaling.variants.state import State
 from modelyard.objects.selectors import Matcher
 

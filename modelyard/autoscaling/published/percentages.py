@@ -13,7 +13,7 @@ from modelyard.autoscaling.decision import Action
 from modelyard.autoscaling.variants.analysis import DIGITS, Analysis
 from modelyard.autoscaling.variants.saturation_config import Thresholds
 from modelyard.autoscaling.variants.state import Group, State, Unit
-from modelyard.autoscaling.variants.strategy import Tick, Verdict
+from modelyard.autoscaling.variants.strategy import Moment, Verdict
 
 
 class VariantMeans(NamedTuple):
@@ -100,7 +100,7 @@ class VariantNumbers(NamedTuple):
         return self.desired != 0 and self.desired != self.current
 
 
-class Targets(NamedTuple):
+class OneStep(NamedTuple):
     """Replicas by variant name, and why as (reason code, text)."""
 
     replicas: dict[str, int]
@@ -108,11 +108,11 @@ class Targets(NamedTuple):
     why: str
 
 
-def documented_targets(variants: Sequence[VariantNumbers], scale_up: bool, scale_down_safe: bool) -> Targets:
+def documented_targets(variants: Sequence[VariantNumbers], scale_up: bool, scale_down_safe: bool) -> OneStep:
     """One step for one variant, and none while any reporting variant of the model is in transition."""
     present = [v for v in variants if v.reporting > 0]
     if not present:
-        return Targets({v.name: v.current for v in variants}, "SteadyState", "no replica reports")
+        return OneStep({v.name: v.current for v in variants}, "SteadyState", "no replica reports")
     blockers = [v for v in present if v.preserved or v.reporting != v.current]
     if blockers:
         first = min(blockers, key=lambda v: v.name)
@@ -120,43 +120,43 @@ def documented_targets(variants: Sequence[VariantNumbers], scale_up: bool, scale
             text = f"in transition: {first.name} desired {first.desired} ≠ current {first.current}"
         else:
             text = f"in transition: {first.name} reporting {first.reporting} ≠ current {first.current}"
-        return Targets({v.name: v.desired if v.preserved else v.current for v in present}, "InTransition", text)
+        return OneStep({v.name: v.desired if v.preserved else v.current for v in present}, "InTransition", text)
     replicas = {v.name: v.reporting for v in present}
     return _one_step(replicas, present, scale_up, scale_down_safe)
 
 
 def _one_step(
     replicas: dict[str, int], eligible: Sequence[VariantNumbers], scale_up: bool, scale_down_safe: bool
-) -> Targets:
+) -> OneStep:
     if scale_up:
         able = [v for v in eligible if v.pending == 0]
         if not able:
-            return Targets(replicas, "InTransition", "capacity is short, but every variant has pending replicas")
+            return OneStep(replicas, "InTransition", "capacity is short, but every variant has pending replicas")
         chosen = min(able, key=lambda v: (v.cost, v.name))
         replicas[chosen.name] += 1
-        return Targets(replicas, "ScaleUp", f"{chosen.name} is the cheapest (cost {chosen.cost:g})")
+        return OneStep(replicas, "ScaleUp", f"{chosen.name} is the cheapest (cost {chosen.cost:g})")
     if scale_down_safe:
         able = [v for v in eligible if replicas[v.name] > 1]
         if able:
             chosen = max(able, key=lambda v: (v.cost, v.name))
             replicas[chosen.name] -= 1
-            return Targets(replicas, "ScaleDown", f"{chosen.name} is the most expensive (cost {chosen.cost:g})")
-        return Targets(replicas, "AtMinimum", "scale-down is safe, but every variant has one replica")
-    return Targets(replicas, "SteadyState", "neither short of capacity nor safe to shrink")
+            return OneStep(replicas, "ScaleDown", f"{chosen.name} is the most expensive (cost {chosen.cost:g})")
+        return OneStep(replicas, "AtMinimum", "scale-down is safe, but every variant has one replica")
+    return OneStep(replicas, "SteadyState", "neither short of capacity nor safe to shrink")
 
 
 class PublishedPercentages:
     """The percentage analysis as documented."""
 
-    def propose(self, group: Group, running: Sequence[State], tick: Tick) -> Verdict:
-        """Targets by the documented rule; a variant without a reporting pod gets no decision there."""
+    def propose(self, group: Group, running: Sequence[State], tick: Moment) -> Verdict:
+        """OneStep by the documented rule; a variant without a reporting pod gets no decision there."""
         analysis = analyse_published([state.units for state in running], group.config.thresholds)
         decided = _set_targets(running, analysis)
         return Verdict(decided, scale_down_safe=analysis.scale_down_safe, evidence=analysis.evidence())
 
 
 def _set_targets(running: Sequence[State], analysis: Analysis) -> list[State]:
-    """Targets by the documented rule; a variant without a reporting pod gets no decision there."""
+    """OneStep by the documented rule; a variant without a reporting pod gets no decision there."""
     numbers = [
         VariantNumbers(s.name, s.variant.cost, s.current or 0, s.desired or 0, len(s.units), s.pending) for s in running
     ]

@@ -2,7 +2,7 @@
 
 ``decide`` uses it for groups in published mode. Known defects are kept: completions count as arrivals, loads and
 request sizes go through two printed decimals, an idle variant is not compared with its targets, and the current
-allocation is priced without its accelerator count. Source: WVA SLO reference, "Candidate allocations".
+allocation is priced without its accelerator count. Source: WVA SLO reference, "Allocated allocations".
 """
 
 from __future__ import annotations
@@ -15,13 +15,10 @@ from modelyard.autoscaling.decision import Prediction, Step
 from modelyard.autoscaling.variants.slo.strategy import FOUND, missing_load
 from modelyard.autoscaling.variants.slo.work import GroupWork, VariantWork
 from modelyard.autoscaling.variants.state import Group, State, work_of
-from modelyard.autoscaling.variants.strategy import Tick, Verdict
-
-CURRENT_MAX_BATCH = 256
-"""What the documented controller reports as the engine's batch limit, whatever it is."""
+from modelyard.autoscaling.variants.strategy import Moment, Verdict
 
 
-class Candidate(NamedTuple):
+class Allocated(NamedTuple):
     """One variant's allocation: ``per_replica`` is requests per second, ``cost`` of all replicas per hour."""
 
     replicas: int
@@ -29,21 +26,21 @@ class Candidate(NamedTuple):
     per_replica: float
 
 
-def candidate(load: float, rate: float, cost: float, minimum: int) -> Candidate:
+def candidate(load: float, rate: float, cost: float, minimum: int) -> Allocated:
     """Replicas for a load (requests per second) that is not zero, at ``rate`` per replica and its ``cost``."""
     replicas = max(ceil(load / rate), minimum)
-    return Candidate(replicas, cost * replicas, load / replicas)
+    return Allocated(replicas, cost * replicas, load / replicas)
 
 
-def idle_candidate(cost: float, minimum: int) -> Candidate:
+def idle_candidate(cost: float, minimum: int) -> Allocated:
     """What stands without load; latency targets are not consulted."""
-    return Candidate(minimum, cost * minimum, 0.0)
+    return Allocated(minimum, cost * minimum, 0.0)
 
 
 class PublishedForecast:
     """The documented optimizer over one group; saturation has no say."""
 
-    def propose(self, group: Group, running: Sequence[State], tick: Tick) -> Verdict:
+    def propose(self, group: Group, running: Sequence[State], tick: Moment) -> Verdict:
         """Set the target of every variant that has a candidate; the others keep what they have."""
         work = group.slo
         assert work is not None
@@ -73,7 +70,7 @@ class PublishedForecast:
         return Verdict(decided)
 
 
-def _candidate(own: VariantWork, work: GroupWork, minimum: int) -> Candidate | None:
+def _candidate(own: VariantWork, work: GroupWork, minimum: int) -> Allocated | None:
     if own.problem or own.profile is None:
         return None
     if not work.load or work.sizes is None or work.sizes.output < 1:

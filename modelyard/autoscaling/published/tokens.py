@@ -12,7 +12,7 @@ from typing import NamedTuple
 from modelyard.autoscaling.decision import Action, Evidence
 from modelyard.autoscaling.variants.saturation_config import Thresholds, TokenThresholds
 from modelyard.autoscaling.variants.state import Group, State
-from modelyard.autoscaling.variants.strategy import Tick, Verdict
+from modelyard.autoscaling.variants.strategy import Moment, Verdict
 from modelyard.autoscaling.variants.tokens.capacity import (
     Capacity,
     Replica,
@@ -153,7 +153,7 @@ def optimize_published(model: ModelTokens) -> TokenTargets:
 class PublishedTokens(WithPerformance):
     """The token analysis and the cost-aware optimizer as documented."""
 
-    def propose(self, group: Group, running: Sequence[State], tick: Tick) -> Verdict:
+    def propose(self, group: Group, running: Sequence[State], tick: Moment) -> Verdict:
         """Targets at once, without transitions or limits; a variant without metrics that is chosen is dropped."""
         config = group.config
         inputs = [self._input(state) for state in running]

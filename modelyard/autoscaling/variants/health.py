@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from modelyard.autoscaling.variants.state import Group, State, Story
+from modelyard.autoscaling.conditions import Story
+from modelyard.autoscaling.variants.state import Group, State
 from modelyard.metrics.values import Signals
 
 AVAILABLE: Story = ("True", "MetricsAvailable", "Saturation metrics data is available for scaling decisions")

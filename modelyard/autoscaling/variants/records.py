@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from modelyard.autoscaling import conditions
 from modelyard.autoscaling.accelerators import ACCELERATOR_LABEL, UNRESOLVED
+from modelyard.autoscaling.conditions import Story
 from modelyard.autoscaling.decision import (
     Action,
     Alternative,
@@ -17,13 +18,13 @@ from modelyard.autoscaling.decision import (
     Writes,
 )
 from modelyard.autoscaling.kinds import VARIANTS
+from modelyard.autoscaling.memory.variants import SLOMemory, VariantMemory
 from modelyard.autoscaling.settings import Mode
 from modelyard.autoscaling.startup import learn_startup
 from modelyard.autoscaling.variants import health, regret, wake
-from modelyard.autoscaling.variants.memory import SLOMemory, VariantMemory
 from modelyard.autoscaling.variants.slo import stories
 from modelyard.autoscaling.variants.slo.work import VariantWork
-from modelyard.autoscaling.variants.state import State, Story
+from modelyard.autoscaling.variants.state import State
 from modelyard.objects import Condition
 from modelyard.reconcile.plan import Subject
 

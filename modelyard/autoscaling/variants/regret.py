@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from modelyard.autoscaling.variants.memory import VariantMemory
+from modelyard.autoscaling.memory.variants import VariantMemory
 
 WINDOW = 5.0
 """A growth within so many scale-down delays of a shrinking means that it was wrong."""
@@ -22,7 +22,7 @@ FORGET = 30.0
 """Scale-down delays after which one regret is forgotten."""
 
 
-class Step(NamedTuple):
+class Shrink(NamedTuple):
     """A scale-down that is thought of: what the variant remembers, its replicas, and the fewest it may end with."""
 
     memory: VariantMemory
@@ -37,7 +37,7 @@ def regrets(memory: VariantMemory, delay: float, now: float) -> int:
     return max(0, min(MOST, memory.regrets) - int((now - memory.regretted_at) / (FORGET * delay)))
 
 
-def shrink_delay(steps: Iterable[Step], delay: float, now: float) -> float:
+def shrink_delay(steps: Iterable[Shrink], delay: float, now: float) -> float:
     """Seconds for which a scale-down must have been safe without a break: longer where a step crosses a bad edge."""
     count = max(
         (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from modelyard.autoscaling.memory.variants import VariantMemory
 from modelyard.autoscaling.settings import FleetSettings
-from modelyard.autoscaling.variants.memory import VariantMemory
 from modelyard.autoscaling.variants.state import State
 
 StuckPods = dict[str, tuple[dict[str, float], dict[str, float]]]

@@ -8,19 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from modelyard.autoscaling.conditions import Story
 from modelyard.autoscaling.decision import UNBOUNDED, Bounds, Evidence, Step
 from modelyard.autoscaling.fleet import Consumer, Variant
-from modelyard.autoscaling.handling import Policy
+from modelyard.autoscaling.handling import Handling
+from modelyard.autoscaling.memory.variants import VariantMemory
 from modelyard.autoscaling.settings import Mode
-from modelyard.autoscaling.variants.memory import VariantMemory
 from modelyard.autoscaling.variants.saturation_config import Effective, Thresholds
 from modelyard.autoscaling.variants.slo.work import GroupWork, VariantWork
 from modelyard.autoscaling.variants.zero_config import ZeroPolicy
 from modelyard.metrics.values import PodSignal
 from modelyard.objects import Notice, Pod, Workload, WorkloadId
-
-Story = tuple[str, str, str]
-"""Status, reason and message of a condition."""
 
 Unit = tuple[PodSignal, Pod]
 """A reporting replica: its signals and the pod they come from (the leader of a group)."""
@@ -76,11 +74,11 @@ class State:
     slo: VariantWork | None = None
     """What is known of a variant in SLO form."""
 
-    def __init__(self, variant: Variant, policy: Policy) -> None:
+    def __init__(self, variant: Variant, handling: Handling) -> None:
         self.variant = variant
-        self.policy = policy
-        self.mode = policy.mode
-        self.published = policy.published
+        self.handling = handling
+        self.mode = handling.mode
+        self.published = handling.published
         self.pods: list[Pod] = []
         self.units: list[Unit] = []
         self.memory: VariantMemory = variant.memory

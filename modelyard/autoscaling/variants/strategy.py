@@ -11,18 +11,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from modelyard.autoscaling.conditions import Story
 from modelyard.autoscaling.decision import Evidence
 from modelyard.autoscaling.fleet import Fleet
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.variants import health
 from modelyard.autoscaling.variants.analysis import analyse_repaired
-from modelyard.autoscaling.variants.state import Group, State, Story
+from modelyard.autoscaling.variants.state import Group, State
 from modelyard.autoscaling.variants.targets import set_targets
 from modelyard.metrics.values import Signals
 
 
 @dataclass(frozen=True, slots=True)
-class Tick:
+class Moment:
     """What every group of a tick is decided with. ``backlog`` is the gateway queue of the group's model."""
 
     fleet: Fleet
@@ -47,7 +48,7 @@ class Verdict(NamedTuple):
 class Strategy(Protocol):
     """Decides about the variants of one model."""
 
-    def propose(self, group: Group, running: Sequence[State], tick: Tick) -> Verdict:
+    def propose(self, group: Group, running: Sequence[State], tick: Moment) -> Verdict:
         """Set the targets of the group's states; ``running`` are those whose workload is not at zero."""
         ...
 
@@ -86,7 +87,7 @@ class Checked:
         self._strategy = strategy
         self._strict = strict
 
-    def propose(self, group: Group, running: Sequence[State], tick: Tick) -> Verdict:
+    def propose(self, group: Group, running: Sequence[State], tick: Moment) -> Verdict:
         """The strategy's verdict, or why it was not asked."""
         config = group.config
         problems = config.errors + config.unsafe if self._strict else config.errors
@@ -99,7 +100,7 @@ class Checked:
 class Percentages:
     """The saturation form's percentage analysis, repaired."""
 
-    def propose(self, group: Group, running: Sequence[State], tick: Tick) -> Verdict:
+    def propose(self, group: Group, running: Sequence[State], tick: Moment) -> Verdict:
         """Every state of the group gets a target: variants at zero may be woken."""
         settings, now = tick.settings, tick.fleet.now
         analysis = analyse_repaired(running, group.config.thresholds, settings, now, tick.backlog)

@@ -25,7 +25,7 @@ from modelyard.autoscaling.variants.analysis import DIGITS
 from modelyard.autoscaling.variants.assessment import Assessment
 from modelyard.autoscaling.variants.headroom import NONE, Headroom, plan_ahead
 from modelyard.autoscaling.variants.offered import replicas_offered
-from modelyard.autoscaling.variants.regret import Step, shrink_delay
+from modelyard.autoscaling.variants.regret import Shrink, shrink_delay
 from modelyard.autoscaling.variants.state import Group, State
 from modelyard.autoscaling.variants.transition import describe_transition, give_up, observe_transition, partial_hold
 from modelyard.metrics.values import ModelLoad
@@ -256,7 +256,7 @@ def _scale_down(
     budget = down_limit(total, settings)
     delay = settings.scale_down_delay
     if not _idle(states):  # a load that is gone is at no edge between two sizes, whatever was regretted before
-        delay = shrink_delay((Step(s.memory, s.base, s.base - budget) for s in able), delay, now)
+        delay = shrink_delay((Shrink(s.memory, s.base, s.base - budget) for s in able), delay, now)
     if waited < delay:
         text = f"could shrink; waiting for {delay:.0f} s without a break{_because(delay, settings)}"
         _say(states, "ScaleDownDelayed", f"{text}; {numbers}")

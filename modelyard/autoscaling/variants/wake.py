@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from math import isfinite
 
+from modelyard.autoscaling.conditions import Story
 from modelyard.autoscaling.decision import Step
 from modelyard.autoscaling.settings import FleetSettings, Mode
-from modelyard.autoscaling.variants.state import Group, State, Story
+from modelyard.autoscaling.variants.state import Group, State
 from modelyard.autoscaling.variants.tokens.knowledge import arguments_of
 from modelyard.autoscaling.variants.transition import transition_limit
 from modelyard.metrics.values import Signals

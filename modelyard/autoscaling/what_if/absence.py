@@ -8,8 +8,8 @@ from dataclasses import replace
 from math import fsum
 
 from modelyard.autoscaling.fleet import Fleet, Variant
+from modelyard.autoscaling.memory.variants import SLOMemory
 from modelyard.autoscaling.settings import FleetSettings
-from modelyard.autoscaling.variants.memory import SLOMemory
 from modelyard.autoscaling.variants.state import State
 from modelyard.autoscaling.what_if.errors import WhatIfError, listed
 from modelyard.autoscaling.what_if.spread import Spread, engine_of, states_of

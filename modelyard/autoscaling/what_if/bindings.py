@@ -12,9 +12,9 @@ from math import fsum
 
 from modelyard.autoscaling.bindings.shares import parse_choice
 from modelyard.autoscaling.bindings.story import units
-from modelyard.autoscaling.bindings.view import BindingView, TargetView
 from modelyard.autoscaling.decision import BindingDecision, Record
 from modelyard.autoscaling.settings import FleetSettings, Mode
+from modelyard.autoscaling.view import BindingView, TargetView
 from modelyard.objects import Key
 
 

@@ -12,8 +12,8 @@ from modelyard.autoscaling.config_maps import DEFAULT_ENTRY, find, read_document
 from modelyard.autoscaling.decide import decide
 from modelyard.autoscaling.decision import Record
 from modelyard.autoscaling.fleet import Fleet, Variant
-from modelyard.autoscaling.limiter import pool_of_node
 from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.variants.pools import pool_of_node
 from modelyard.autoscaling.what_if.absence import without_pods
 from modelyard.autoscaling.what_if.errors import WhatIfError, listed
 from modelyard.autoscaling.what_if.spread import states_of

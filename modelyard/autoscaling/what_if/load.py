@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from modelyard.autoscaling.bindings.view import BindingView, TargetView
 from modelyard.autoscaling.fleet import Fleet
 from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.view import BindingView, TargetView
 from modelyard.autoscaling.what_if.errors import WhatIfError, listed
 from modelyard.autoscaling.what_if.spread import Engine, engines_of
 from modelyard.metrics.values import ModelLoad, PodPerformance, PodSignal, Signals

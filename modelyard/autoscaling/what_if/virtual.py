@@ -14,10 +14,10 @@ from math import fsum, inf
 from modelyard.autoscaling.accelerators import PRODUCT_LABELS, short_name
 from modelyard.autoscaling.decision import TickDecision, VariantDecision
 from modelyard.autoscaling.fleet import Fleet, Variant
-from modelyard.autoscaling.limiter import Pools
 from modelyard.autoscaling.settings import FleetSettings, Mode
 from modelyard.autoscaling.variants.attribution import GROUP_INDEX_LABEL
 from modelyard.autoscaling.variants.headroom import startup
+from modelyard.autoscaling.variants.pools import Pools
 from modelyard.autoscaling.variants.state import State
 from modelyard.autoscaling.what_if.bindings import VirtualBindings
 from modelyard.autoscaling.what_if.spread import Engine, Spread, engine_of, states_of

@@ -10,9 +10,8 @@ import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from modelyard.autoscaling.bindings.view import BindingView
 from modelyard.autoscaling.decision import BindingDecision
-from modelyard.autoscaling.handling import fleet_policy, variant_policy
+from modelyard.autoscaling.handling import fleet_handling, handling_of
 from modelyard.autoscaling.kinds import BINDINGS, POLICIES
 from modelyard.autoscaling.live.binding_plans import binding_plans
 from modelyard.autoscaling.live.bindings import objects
@@ -25,6 +24,7 @@ from modelyard.autoscaling.offline.bindings import is_ours
 from modelyard.autoscaling.offline.manifests import Manifest
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.startup import learn_startup
+from modelyard.autoscaling.view import BindingView
 from modelyard.metrics.client import PrometheusError
 from modelyard.metrics.pages import Page
 from modelyard.metrics.scrape import Endpoint, Scrape
@@ -127,7 +127,7 @@ class Bindings:
         return TargetPods(instances, min(waiting, max(0, wanted - len(ready))), startup)
 
     def _published(self, binding: BindingSpec) -> bool:
-        return variant_policy(binding.view.annotations, fleet_policy(self._settings)).published
+        return handling_of(binding.view.annotations, fleet_handling(self._settings)).published
 
     def _answers(self, fleet: SimulatedFleet, plans: Mapping[Key, Sequence[TargetPlan]]) -> Answers:
         models = {spec.workload: spec.model for spec in fleet.variants.values()}

@@ -17,7 +17,6 @@ from metric_endpoints import Endpoints, Handler, fresh_address, page
 
 from modelyard.autoscaling.bindings.claims import without_rivals
 from modelyard.autoscaling.bindings.decide import decide_bindings
-from modelyard.autoscaling.bindings.view import BindingView
 from modelyard.autoscaling.decision import BindingDecision
 from modelyard.autoscaling.explain import row
 from modelyard.autoscaling.fleet import Consumer, Fleet, Variant
@@ -27,6 +26,7 @@ from modelyard.autoscaling.live.bindings.collect import collect_bindings
 from modelyard.autoscaling.live.bindings.state import PolicyState
 from modelyard.autoscaling.live.collect import Selection
 from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.view import BindingView
 from modelyard.cluster import DEPLOYMENTS, PODS, STATEFUL_SETS, Cluster, NotFound
 from modelyard.metrics.client import Prometheus, PrometheusError
 from modelyard.objects import Key

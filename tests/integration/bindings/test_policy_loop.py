@@ -27,7 +27,7 @@ async def test_a_tick_scales_by_policy_without_prometheus_or_variants(mine: Poli
     await mine.bind("chat")
     async with Controller(quick(NOWHERE, mine.namespace)) as loop:
         tick = await run_tick(loop)
-        assert [binding.binding.name for binding in tick.decision.bindings] == ["chat"]
+        assert [binding.key.name for binding in tick.decision.bindings] == ["chat"]
         assert await mine.replicas("chat") == 6
     assert [(row["variant"], row["target"]) for row in tick.report.rows] == [(f"{mine.namespace}/chat", 6)]
     status = (await mine.binding("chat"))["status"]

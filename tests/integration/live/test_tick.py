@@ -11,8 +11,8 @@ from prometheus_server import PrometheusServer
 
 from modelyard.autoscaling.kinds import VARIANTS
 from modelyard.autoscaling.live.controller import Controller
+from modelyard.autoscaling.memory.variants import ANNOTATION
 from modelyard.autoscaling.settings import Mode
-from modelyard.autoscaling.variants.memory import ANNOTATION
 from modelyard.cluster import CONFIG_MAPS, DEPLOYMENTS, HPAS, NAMESPACES, STATEFUL_SETS, Cluster, Invalid
 from modelyard.resources import ResourceInvalid, VariantAutoscaling
 

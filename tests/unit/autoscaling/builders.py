@@ -11,8 +11,8 @@ from decisions import Told, told
 from modelyard.autoscaling.decide import decide
 from modelyard.autoscaling.decision import TickDecision
 from modelyard.autoscaling.fleet import Consumer, Fleet, Variant
+from modelyard.autoscaling.memory.variants import VariantMemory
 from modelyard.autoscaling.settings import FleetSettings
-from modelyard.autoscaling.variants.memory import VariantMemory
 from modelyard.metrics.values import PodSignal, Signals
 from modelyard.objects import Key, Node, OwnerRef, Pod, TargetRef, Workload, WorkloadId
 

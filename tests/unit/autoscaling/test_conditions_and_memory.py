@@ -11,9 +11,9 @@ from modelyard.autoscaling.conditions import build
 from modelyard.autoscaling.decide import decide
 from modelyard.autoscaling.decision import Action
 from modelyard.autoscaling.explain import lines, remarks, row
+from modelyard.autoscaling.memory.variants import ANNOTATION, VariantMemory
 from modelyard.autoscaling.startup import learn_startup
 from modelyard.autoscaling.variants.arbitration import arbitrate
-from modelyard.autoscaling.variants.memory import ANNOTATION, VariantMemory
 from modelyard.objects import Condition
 from modelyard.reconcile.memory import parse_memory, render_memory
 

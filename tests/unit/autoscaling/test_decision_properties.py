@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from modelyard.autoscaling.decide import decide
 from modelyard.autoscaling.decision import Action
+from modelyard.autoscaling.memory.variants import VariantMemory
 from modelyard.autoscaling.settings import Compatibility, FleetSettings, Mode
-from modelyard.autoscaling.variants.memory import VariantMemory
 from modelyard.objects import Key
 
 KV = st.integers(0, 100).map(lambda n: n / 100)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from modelyard.autoscaling.accelerators import published_short_name, short_name
 from modelyard.autoscaling.decide import decide
 from modelyard.autoscaling.decision import Action
-from modelyard.autoscaling.limiter import LIMITED_BY, pool_of_node
 from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.variants.pools import LIMITED_BY, pool_of_node
 from modelyard.objects import Key, Node, Pod
 from modelyard.objects.selectors import parse_selector
 

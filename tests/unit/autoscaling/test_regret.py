@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from builders import NOW, Serving, one
 
-from modelyard.autoscaling.variants.memory import VariantMemory
-from modelyard.autoscaling.variants.regret import FORGET, MOST, WINDOW, Step, after, regrets, shrink_delay
+from modelyard.autoscaling.memory.variants import VariantMemory
+from modelyard.autoscaling.variants.regret import FORGET, MOST, WINDOW, Shrink, after, regrets, shrink_delay
 
 D = 120.0
 LOW = ((0.05, 0.0),) * 3
@@ -18,7 +18,7 @@ def flap(memory: VariantMemory, at: float, back: float) -> VariantMemory:
 
 
 def delay(memory: VariantMemory, at: float, replicas: int = 3) -> float:
-    return shrink_delay([Step(memory, replicas, replicas - 1), Step(VariantMemory(), 9, 8)], D, at)
+    return shrink_delay([Shrink(memory, replicas, replicas - 1), Shrink(VariantMemory(), 9, 8)], D, at)
 
 
 def test_every_regret_makes_the_delay_longer_up_to_a_limit():
@@ -33,7 +33,7 @@ def test_every_regret_makes_the_delay_longer_up_to_a_limit():
 def test_only_the_step_that_was_regretted_waits():
     memory = flap(VariantMemory(), NOW, 10)
     assert [delay(memory, NOW + 20, replicas) for replicas in (6, 4, 3, 2, 1)] == [D, D, 4 * D, D, D]
-    assert shrink_delay([Step(memory, 20, 2)], D, NOW + 20) == 4 * D
+    assert shrink_delay([Shrink(memory, 20, 2)], D, NOW + 20) == 4 * D
 
 
 def test_what_is_wanted_back_much_later_is_no_regret():
@@ -47,7 +47,7 @@ def test_it_is_forgotten_one_by_one():
 
 
 def test_without_a_delay_there_is_none_to_double():
-    assert shrink_delay([Step(flap(VariantMemory(), NOW, 0), 3, 2)], 0.0, NOW) == 0.0
+    assert shrink_delay([Shrink(flap(VariantMemory(), NOW, 0), 3, 2)], 0.0, NOW) == 0.0
 
 
 @pytest.mark.parametrize(("ago", "target"), [(400, 3), (500, 2)])

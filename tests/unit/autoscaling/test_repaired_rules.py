@@ -23,8 +23,8 @@ from decisions import told
 
 from modelyard.autoscaling.decide import decide
 from modelyard.autoscaling.decision import Action
+from modelyard.autoscaling.memory.variants import VariantMemory
 from modelyard.autoscaling.settings import FleetSettings, Mode
-from modelyard.autoscaling.variants.memory import VariantMemory
 from modelyard.autoscaling.variants.targets import grow_limit, hpa_step
 from modelyard.objects import Key, Pod
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modelyard.autoscaling.decision import Action
+from modelyard.autoscaling.memory.variants import VariantMemory
 from modelyard.autoscaling.settings import FleetSettings, Mode
-from modelyard.autoscaling.variants.memory import VariantMemory
 
 TICK = 15
 HOUR = 240

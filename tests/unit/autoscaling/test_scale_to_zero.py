@@ -8,8 +8,8 @@ import pytest
 from builders import CONTROLLER, EAGER, MODEL, NOW, PUBLISHED, REPAIRED, ZERO, Serving, condition, hpa, one, run
 from decisions import Told
 
+from modelyard.autoscaling.memory.variants import VariantMemory
 from modelyard.autoscaling.settings import FleetSettings
-from modelyard.autoscaling.variants.memory import VariantMemory
 from modelyard.autoscaling.variants.zero_config import ZeroConfigs, ZeroPolicy, retentions
 from modelyard.objects import Key
 from modelyard.objects.durations import parse_go_duration

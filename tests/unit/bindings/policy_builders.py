@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from modelyard.autoscaling.bindings.decide import decide_binding
-from modelyard.autoscaling.bindings.memory import BindingMemory
-from modelyard.autoscaling.bindings.view import Behaviour, BindingView, DirectionLimits, Panic, PolicyView, TargetView
 from modelyard.autoscaling.decision import BindingDecision
+from modelyard.autoscaling.memory.bindings import BindingMemory
 from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.view import Behaviour, BindingView, DirectionLimits, Panic, PolicyView, TargetView
 from modelyard.objects import Key, WorkloadId
 
 SETTINGS = FleetSettings()

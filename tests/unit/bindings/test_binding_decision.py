@@ -9,12 +9,12 @@ import pytest
 from policy_builders import FREE, METRIC, SETTINGS, WRITTEN, World, binding, each, policy, target
 
 from modelyard.autoscaling.bindings.decide import decide_binding, decide_bindings
-from modelyard.autoscaling.bindings.memory import ANNOTATION, BindingMemory
 from modelyard.autoscaling.bindings.problems import conflicts
 from modelyard.autoscaling.bindings.story import totals, units
-from modelyard.autoscaling.bindings.view import BindingView, DirectionLimits, Panic
 from modelyard.autoscaling.decision import Action, BindingDecision
+from modelyard.autoscaling.memory.bindings import ANNOTATION, BindingMemory
 from modelyard.autoscaling.settings import Compatibility, FleetSettings, Mode
+from modelyard.autoscaling.view import BindingView, DirectionLimits, Panic
 from modelyard.objects import Key
 from modelyard.reconcile.memory import parse_memory, render_memory
 

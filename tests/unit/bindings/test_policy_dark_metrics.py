@@ -8,9 +8,9 @@ import pytest
 from policy_builders import FREE, METRIC, SETTINGS, World, binding, each, policy, target
 
 from modelyard.autoscaling.bindings.decide import decide_binding
-from modelyard.autoscaling.bindings.memory import BindingMemory
 from modelyard.autoscaling.bindings.recommend import recommend
-from modelyard.autoscaling.bindings.view import Behaviour, BindingView, DirectionLimits, Panic
+from modelyard.autoscaling.memory.bindings import BindingMemory
+from modelyard.autoscaling.view import Behaviour, BindingView, DirectionLimits, Panic
 from modelyard.objects import Key, WorkloadId
 
 TWO = {METRIC: 10.0, "latency": 100.0}

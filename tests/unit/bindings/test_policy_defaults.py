@@ -14,7 +14,7 @@ from modelyard.autoscaling.bindings.defaults import (
     metric_endpoint,
     policy_view,
 )
-from modelyard.autoscaling.bindings.view import Behaviour, DirectionLimits, Panic
+from modelyard.autoscaling.view import Behaviour, DirectionLimits, Panic
 from modelyard.resources.policies import AutoscalingPolicyBehavior
 from modelyard.resources.registry import AutoscalingPolicy, Target
 

@@ -11,10 +11,10 @@ from policy_builders import METRIC, SETTINGS, World, binding, each, policy, targ
 
 from modelyard.autoscaling.bindings import windows
 from modelyard.autoscaling.bindings.decide import decide_binding
-from modelyard.autoscaling.bindings.memory import ANNOTATION, BindingMemory, History
 from modelyard.autoscaling.bindings.recommend import recommend
 from modelyard.autoscaling.bindings.shares import Candidate, exact_shares, greedy_shares
-from modelyard.autoscaling.bindings.view import Behaviour, DirectionLimits, Panic
+from modelyard.autoscaling.memory.bindings import ANNOTATION, BindingMemory, History
+from modelyard.autoscaling.view import Behaviour, DirectionLimits, Panic
 from modelyard.reconcile.memory import parse_memory, render_memory
 
 TICK = SETTINGS.tick

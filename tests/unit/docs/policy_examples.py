@@ -10,13 +10,13 @@ from typing import Any
 import yaml
 
 from modelyard.autoscaling.bindings.decide import decide_bindings
-from modelyard.autoscaling.bindings.memory import BindingMemory
-from modelyard.autoscaling.bindings.view import TargetView
 from modelyard.autoscaling.decision import BindingDecision
 from modelyard.autoscaling.live.binding_plans import policy_plan
 from modelyard.autoscaling.live.binding_plans import status_of as binding_status
 from modelyard.autoscaling.live.bindings.objects import binding, policy
+from modelyard.autoscaling.memory.bindings import BindingMemory
 from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.view import TargetView
 from modelyard.reconcile.status import patch
 
 SAMPLES = Path(__file__).resolve().parents[3] / "config" / "samples" / "autoscaling"

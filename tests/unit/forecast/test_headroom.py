@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stages import percentages_decide, rising, tokens_decide
 
+from modelyard.autoscaling.memory.variants import VariantMemory
 from modelyard.autoscaling.settings import FleetSettings, Mode
 from modelyard.autoscaling.variants.headroom import plan_ahead
-from modelyard.autoscaling.variants.memory import VariantMemory
 from modelyard.metrics.values import ModelLoad
 
 REPAIRED = FleetSettings()

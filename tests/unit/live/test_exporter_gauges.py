@@ -18,7 +18,7 @@ from modelyard.autoscaling.live import observe
 from modelyard.autoscaling.live.exporter import GaugeCollector
 from modelyard.autoscaling.live.prediction import ANNOTATION as PREDICTION
 from modelyard.autoscaling.live.prediction import prediction_text, read_prediction
-from modelyard.autoscaling.variants.memory import ANNOTATION, VariantMemory
+from modelyard.autoscaling.memory.variants import ANNOTATION, VariantMemory
 from modelyard.objects import Key
 from modelyard.reconcile.memory import render_memory
 from modelyard.reconcile.plan import Subject

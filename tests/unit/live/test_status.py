@@ -10,7 +10,7 @@ from modelyard.autoscaling.decision import CurrentAllocation, Decision, VariantD
 from modelyard.autoscaling.fleet import Variant
 from modelyard.autoscaling.kinds import VARIANTS
 from modelyard.autoscaling.live.variant_plans import status_of, variant_plan
-from modelyard.autoscaling.variants.memory import VariantMemory
+from modelyard.autoscaling.memory.variants import VariantMemory
 from modelyard.objects import Condition, Key, TargetRef
 from modelyard.reconcile.plan import Subject
 from modelyard.reconcile.status import condition_body, patch, timestamp

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from modelyard.autoscaling.bindings.claims import Claim, claimed, outside, settled, without_rivals
-from modelyard.autoscaling.bindings.view import BindingView, TargetView
 from modelyard.autoscaling.fleet import Consumer, Fleet, Variant
 from modelyard.autoscaling.settings import FleetSettings, Mode
+from modelyard.autoscaling.view import BindingView, TargetView
 from modelyard.objects import Key, Namespace, TargetRef, WorkloadId
 
 WEB, API = (WorkloadId("n", "apps", "Deployment", name) for name in ("web", "api"))

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from decisions import make_record
 
-from modelyard.autoscaling.bindings.memory import BindingMemory
-from modelyard.autoscaling.bindings.view import BindingView, TargetView
 from modelyard.autoscaling.decision import Action, BindingDecision, Decision, Record
 from modelyard.autoscaling.kinds import BINDINGS
 from modelyard.autoscaling.live.binding_plans import binding_plan, policy_plan, status_of
 from modelyard.autoscaling.live.bindings.objects import PolicySpec, policy
+from modelyard.autoscaling.memory.bindings import BindingMemory
+from modelyard.autoscaling.view import BindingView, TargetView
 from modelyard.objects import Condition, Key, Notice, WorkloadId
 from modelyard.objects.parse import conditions
 from modelyard.reconcile.carry_out import Outcome

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from one_row import analyse_one
 
+from modelyard.autoscaling.memory.variants import SLOMemory
 from modelyard.autoscaling.sizing.chain import max_rates
 from modelyard.autoscaling.sizing.estimator import (
     INITIAL,
@@ -25,7 +26,6 @@ from modelyard.autoscaling.sizing.estimator import (
 )
 from modelyard.autoscaling.sizing.iteration import predict
 from modelyard.autoscaling.sizing.profiles import Profiles
-from modelyard.autoscaling.variants.memory import SLOMemory
 
 TRUE = Parameters(6, 0.04, 6e-5)
 SEEN = Observation(rate=8, max_batch=64, prompt_tokens=512, output_tokens=256, ttft=38.8216, itl=9.2739)

@@ -17,8 +17,8 @@ from builders import NOW, SATURATION, records
 from slo_builders import OUTPUT, PROMPT, SLO, P, slo_fleet
 
 from modelyard.autoscaling.decide import decide
+from modelyard.autoscaling.memory.variants import ANNOTATION, VariantMemory
 from modelyard.autoscaling.settings import FleetSettings
-from modelyard.autoscaling.variants.memory import ANNOTATION, VariantMemory
 from modelyard.metrics.values import PodPerformance, PodSignal
 from modelyard.objects import Condition, Key, OwnerRef, Pod
 from modelyard.reconcile.memory import parse_memory, render_memory

@@ -14,8 +14,8 @@ from slo_builders import INSTANT, SLO, one_slo, premium, slo_fleet
 from modelyard.autoscaling.decide import decide
 from modelyard.autoscaling.fleet import Fleet
 from modelyard.autoscaling.live.variant_plans import status_of
+from modelyard.autoscaling.memory.variants import ANNOTATION, SLOMemory, VariantMemory
 from modelyard.autoscaling.settings import FleetSettings
-from modelyard.autoscaling.variants.memory import ANNOTATION, SLOMemory, VariantMemory
 from modelyard.metrics.values import ModelLoad
 from modelyard.objects import Condition
 from modelyard.reconcile.memory import parse_memory, render_memory

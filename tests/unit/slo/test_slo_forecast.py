@@ -22,8 +22,8 @@ from slo_builders import (
 )
 
 from modelyard.autoscaling.decide import decide
+from modelyard.autoscaling.memory.variants import SLOMemory, VariantMemory
 from modelyard.autoscaling.settings import FleetSettings
-from modelyard.autoscaling.variants.memory import SLOMemory, VariantMemory
 from modelyard.metrics.values import PodPerformance
 
 LONG_AGO = VariantMemory(relax_since=NOW - 3600)

@@ -10,7 +10,7 @@ from decisions import Told
 from slo_builders import SLO, STILL, carry_on, one_slo, slo_fleet
 
 from modelyard.autoscaling.decide import decide
-from modelyard.autoscaling.variants.memory import SLOMemory, VariantMemory
+from modelyard.autoscaling.memory.variants import SLOMemory, VariantMemory
 from modelyard.autoscaling.variants.slo.feedback import HIGHEST, LOWEST
 
 PREDICTED_ITL, PREDICTED_TTFT = 8.4213, 30.869

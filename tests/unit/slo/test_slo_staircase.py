@@ -9,8 +9,8 @@ from builders import NOW, records
 from slo_builders import SLO, STILL, slo_fleet
 
 from modelyard.autoscaling.decide import decide
+from modelyard.autoscaling.memory.variants import ANNOTATION, VariantMemory
 from modelyard.autoscaling.settings import FleetSettings
-from modelyard.autoscaling.variants.memory import ANNOTATION, VariantMemory
 from modelyard.objects import Pod
 from modelyard.reconcile.memory import parse_memory, render_memory
 

@@ -6,15 +6,15 @@ import pytest
 from builders import PUBLISHED, Serving, make_fleet
 from stages import TOKENS, make_group, performance_of, with_args
 
+from modelyard.autoscaling.memory.variants import VariantMemory
 from modelyard.autoscaling.published.tokens import (
     PublishedTokens,
     VariantInput,
     analyse_tokens_published,
     optimize_published,
 )
-from modelyard.autoscaling.variants.memory import VariantMemory
 from modelyard.autoscaling.variants.saturation_config import Thresholds, TokenThresholds
-from modelyard.autoscaling.variants.strategy import Tick
+from modelyard.autoscaling.variants.strategy import Moment
 from modelyard.autoscaling.variants.tokens.capacity import Replica, middle, output_bucket, remember, replica_capacity
 from modelyard.autoscaling.variants.tokens.engine_arguments import EngineArguments
 
@@ -159,7 +159,8 @@ class TestStrategy:
         fleet = make_fleet(*serving, config=TOKENS)
         group = make_group(fleet, PUBLISHED, published=True)
         running = [s for s in group.states if s.spec > 0]
-        verdict = PublishedTokens(performance_of(fleet, **performance)).propose(group, running, Tick(fleet, PUBLISHED))
+        tick = Moment(fleet, PUBLISHED)
+        verdict = PublishedTokens(performance_of(fleet, **performance)).propose(group, running, tick)
         return {s.name: s for s in group.states}, verdict
 
     def test_runaway(self):

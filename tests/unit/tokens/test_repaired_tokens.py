@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stages import TOKENS, analyse, make_group, performance_of, tokens_decide, with_args
 
+from modelyard.autoscaling.memory.variants import VariantMemory
 from modelyard.autoscaling.settings import FleetSettings, Mode
-from modelyard.autoscaling.variants.memory import VariantMemory
-from modelyard.autoscaling.variants.strategy import Tick
+from modelyard.autoscaling.variants.strategy import Moment
 from modelyard.autoscaling.variants.tokens.strategy import Tokens
 
 
@@ -261,7 +261,7 @@ class TestGrowth:
 def test_the_strategy_sets_every_state():
     fleet = make_fleet(Serving("a", [(0.5, 8)]), Serving("b", current=0, ready=0), config=TOKENS)
     group = make_group(fleet, REPAIRED)
-    verdict = Tokens(performance_of(fleet)).propose(group, [group.states[0]], Tick(fleet, REPAIRED))
+    verdict = Tokens(performance_of(fleet)).propose(group, [group.states[0]], Moment(fleet, REPAIRED))
     assert [state.target for state in group.states] == [2, 0]
     assert group.states[0].updates["compute_limits"] == {"medium": [8_000.0]}
     assert verdict.evidence.scale_up

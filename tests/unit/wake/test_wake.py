@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stages import make_group, with_args
 
+from modelyard.autoscaling.memory.variants import VariantMemory
 from modelyard.autoscaling.published.zero import wake_all
 from modelyard.autoscaling.settings import FleetSettings, Mode
-from modelyard.autoscaling.variants.memory import VariantMemory
 from modelyard.autoscaling.variants.wake import CONDITION, REASON, condition, wake
 from modelyard.objects import Condition, Key
 
@@ -35,7 +35,7 @@ def woken(*serving, backlog=0.0, policy=REPAIRED, published=False, seen=None, **
     for state in group.states:
         if state.spec == 0:
             state.decided, state.target, state.reason = True, 0, "AtZero"
-            lower = state.policy.lower or 0
+            lower = state.handling.lower or 0
             if lower:
                 state.target, state.reason = lower, "BelowMinimum"
     (wake_all if published else wake)(group, fleet.signals, backlog, policy, fleet.now)

@@ -10,8 +10,8 @@ from policy_builders import FREE, NO_PANIC, SETTINGS, WRITTEN, binding, each, po
 
 from modelyard.autoscaling.bindings.decide import decide_binding
 from modelyard.autoscaling.bindings.explain import binding_lines, blocks
-from modelyard.autoscaling.bindings.view import Behaviour, BindingView, DirectionLimits, Panic
 from modelyard.autoscaling.decision import BindingDecision
+from modelyard.autoscaling.view import Behaviour, BindingView, DirectionLimits, Panic
 
 NOW = 1000.0
 LATE = Behaviour(DirectionLimits(4, 100, 60, "Or", 120), WRITTEN.down, NO_PANIC)

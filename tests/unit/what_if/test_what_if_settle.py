@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from policy_builders import FREE, NO_PANIC, WRITTEN, binding, each, policy, target
 from slo_builders import SLO, slo_fleet
 
-from modelyard.autoscaling.bindings.view import Behaviour, DirectionLimits
 from modelyard.autoscaling.decide import decide
 from modelyard.autoscaling.fleet import Fleet
+from modelyard.autoscaling.memory.variants import VariantMemory
 from modelyard.autoscaling.settings import Compatibility, FleetSettings
-from modelyard.autoscaling.variants.memory import VariantMemory
+from modelyard.autoscaling.view import Behaviour, DirectionLimits
 from modelyard.autoscaling.what_if import Settled, imagine, parse, settle
 from modelyard.autoscaling.what_if.settle import End
 from modelyard.autoscaling.what_if.spread import Engine, Spread

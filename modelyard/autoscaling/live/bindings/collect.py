@@ -11,8 +11,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from modelyard.autoscaling.bindings.view import BindingView
-from modelyard.autoscaling.handling import fleet_policy, variant_policy
+from modelyard.autoscaling.handling import fleet_handling, handling_of
 from modelyard.autoscaling.live import wants
 from modelyard.autoscaling.live.bindings.objects import BindingSpec, TargetSpec
 from modelyard.autoscaling.live.bindings.others import binding_claims, claims_beyond
@@ -23,6 +22,7 @@ from modelyard.autoscaling.live.bindings.views import ListedBindings, TargetPlan
 from modelyard.autoscaling.live.collect import Selection, read_workloads
 from modelyard.autoscaling.select import INSTANCE_LABEL
 from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.view import BindingView
 from modelyard.cluster import Forbidden, UnknownKind
 from modelyard.metrics.client import Prometheus, PrometheusError
 from modelyard.metrics.scrape import Scrape
@@ -122,7 +122,7 @@ async def observe_bindings(
 
 
 def _published(binding: BindingSpec, settings: FleetSettings) -> bool:
-    return variant_policy(binding.view.annotations, fleet_policy(settings)).published
+    return handling_of(binding.view.annotations, fleet_handling(settings)).published
 
 
 def _queries(listed: ListedBindings) -> Iterable[str]:

@@ -14,8 +14,8 @@ from typing import Any
 import yaml
 
 from modelyard.autoscaling.bindings.defaults import DEFAULT_PORT, DEFAULT_URI, policy_view
-from modelyard.autoscaling.bindings.memory import ANNOTATION, BindingMemory
-from modelyard.autoscaling.bindings.view import BindingView, PolicyView
+from modelyard.autoscaling.memory.bindings import ANNOTATION, BindingMemory
+from modelyard.autoscaling.view import BindingView, PolicyView
 from modelyard.objects import Key, TargetRef, WorkloadId
 from modelyard.objects.durations import parse_go_duration
 from modelyard.objects.parse import conditions, epoch, key_of

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from modelyard.autoscaling.bindings.claims import Claim, outside
-from modelyard.autoscaling.bindings.view import BindingView, PolicyView, TargetView
 from modelyard.autoscaling.live.bindings.objects import WAKE_QUERY, BindingSpec, PolicySpec, TargetSpec
 from modelyard.autoscaling.live.bindings.pods import TargetPods
 from modelyard.autoscaling.live.bindings.sources import Answers
 from modelyard.autoscaling.live.bindings.values import Measured, demand_metrics
+from modelyard.autoscaling.view import BindingView, PolicyView, TargetView
 from modelyard.objects import Key, Workload
 
 ERRORS_SHOWN = 10

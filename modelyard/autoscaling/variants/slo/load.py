@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from math import fsum
 
+from modelyard.autoscaling.memory.variants import SLOMemory
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.variants.headroom import NONE, plan_ahead
-from modelyard.autoscaling.variants.memory import SLOMemory
 from modelyard.autoscaling.variants.slo.work import GroupWork, RequestSizes
 from modelyard.autoscaling.variants.state import Group, State, work_of
 from modelyard.metrics.values import ModelLoad, PodPerformance, Signals

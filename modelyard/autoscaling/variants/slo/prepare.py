@@ -12,8 +12,8 @@ from dataclasses import replace
 from modelyard.autoscaling.accelerators import ACCELERATOR_LABEL
 from modelyard.autoscaling.config_maps import ObjectNotice
 from modelyard.autoscaling.fleet import Fleet
+from modelyard.autoscaling.memory.variants import SLOMemory
 from modelyard.autoscaling.settings import FleetSettings
-from modelyard.autoscaling.variants.memory import SLOMemory
 from modelyard.autoscaling.variants.slo import feedback, online
 from modelyard.autoscaling.variants.slo.classes import ServiceClasses, slo_look_alikes
 from modelyard.autoscaling.variants.slo.costs import UnitCosts

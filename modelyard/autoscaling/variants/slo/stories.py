@@ -5,11 +5,11 @@ Source: WVA SLO reference, "Status and conditions" and "Current allocation".
 
 from __future__ import annotations
 
+from modelyard.autoscaling.conditions import Story
 from modelyard.autoscaling.decision import CurrentAllocation
-from modelyard.autoscaling.published.slo import CURRENT_MAX_BATCH
 from modelyard.autoscaling.sizing.sizes import NEAREST
 from modelyard.autoscaling.variants.slo.work import VariantWork
-from modelyard.autoscaling.variants.state import State, Story
+from modelyard.autoscaling.variants.state import State
 
 
 def profile_valid(work: VariantWork) -> Story:
@@ -72,6 +72,10 @@ def capacity_limited(state: State, limiter: bool) -> Story | None:
     return None
 
 
+DOCUMENTED_MAX_BATCH = 256
+"""What the documented controller reports as the engine's batch limit, whatever it is."""
+
+
 def current_allocation(state: State) -> CurrentAllocation | None:
     """What the variant has now; ``None`` when its workload is not known."""
     work = state.slo
@@ -80,6 +84,6 @@ def current_allocation(state: State) -> CurrentAllocation | None:
     spec = work.spec
     if state.published:
         cost = state.current * (work.unit_cost or 0.0)
-        return CurrentAllocation(spec.variant_id, spec.accelerator, state.current, CURRENT_MAX_BATCH, cost)
+        return CurrentAllocation(spec.variant_id, spec.accelerator, state.current, DOCUMENTED_MAX_BATCH, cost)
     cost = state.current * work.cost
     return CurrentAllocation(spec.variant_id, spec.accelerator, state.current, spec.max_batch, cost)

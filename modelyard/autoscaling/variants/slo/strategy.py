@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from modelyard.autoscaling.conditions import Story
 from modelyard.autoscaling.decision import Step
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.variants.arbitration import arbitrate
 from modelyard.autoscaling.variants.health import HINT
 from modelyard.autoscaling.variants.slo.targets import Proposal, propose
 from modelyard.autoscaling.variants.slo.work import GroupWork, VariantWork
-from modelyard.autoscaling.variants.state import Group, State, Story, work_of
-from modelyard.autoscaling.variants.strategy import Strategy, Tick, Verdict
+from modelyard.autoscaling.variants.state import Group, State, work_of
+from modelyard.autoscaling.variants.strategy import Moment, Strategy, Verdict
 from modelyard.autoscaling.variants.transition import give_up, observe_transition
 from modelyard.autoscaling.variants.wake import REASON as WOKEN
 from modelyard.metrics.values import Signals
@@ -33,7 +34,7 @@ class Forecast:
     def __init__(self, reactive: Strategy) -> None:
         self._reactive = reactive
 
-    def propose(self, group: Group, running: Sequence[State], tick: Tick) -> Verdict:
+    def propose(self, group: Group, running: Sequence[State], tick: Moment) -> Verdict:
         """Set the targets of all states of the group."""
         settings, now = tick.settings, tick.fleet.now
         work = group.slo
@@ -110,7 +111,7 @@ class Forecast:
         if state.timed_out_from is not None:
             give_up(state, settings)
 
-    def _saturation_alone(self, group: Group, work: GroupWork, verdict: Verdict, tick: Tick) -> Verdict:
+    def _saturation_alone(self, group: Group, work: GroupWork, verdict: Verdict, tick: Moment) -> Verdict:
         text = missing_load(group, tick.fleet.signals, tick.fleet.now, tick.settings)
         story = text or ("False", "MetricsMissing", work.load_problem)
         if verdict.problem or verdict.invalid:
@@ -124,7 +125,7 @@ class Forecast:
         return verdict
 
 
-def _hold_unseen(group: Group, tick: Tick) -> None:
+def _hold_unseen(group: Group, tick: Moment) -> None:
     """Saturation knows nothing of latency targets: what it would give up while the load is not known waits longer."""
     if not any(state.target is not None and state.target < state.base for state in group.states):
         return

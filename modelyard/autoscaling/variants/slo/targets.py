@@ -16,10 +16,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from modelyard.autoscaling.limiter import pool_of_state
 from modelyard.autoscaling.mixing import Demand, Option, cover
 from modelyard.autoscaling.settings import FleetSettings, Mode
-from modelyard.autoscaling.variants.regret import Step, shrink_delay
+from modelyard.autoscaling.variants.pools import pool_of_state
+from modelyard.autoscaling.variants.regret import Shrink, shrink_delay
 from modelyard.autoscaling.variants.slo.load import QUIET
 from modelyard.autoscaling.variants.slo.work import GroupWork
 from modelyard.autoscaling.variants.state import Group, State, work_of
@@ -196,7 +196,7 @@ def _relax(
         return Proposal(base, "InTransition", describe_transition(moving))
     wish = _changes(states, work.wanted)
     budget = down_limit(sum(s.base for s in group.states), settings)
-    steps = (Step(s.memory, s.base, max(s.base - budget, work.wanted[s.name])) for s in down)
+    steps = (Shrink(s.memory, s.base, max(s.base - budget, work.wanted[s.name])) for s in down)
     # A load that is gone is at no edge between two sizes, whatever was regretted before.
     delay = settings.scale_down_delay if work.idle else shrink_delay(steps, settings.scale_down_delay, now)
     left = delay - (now - since)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from modelyard.autoscaling.decision import Alternative, Prediction
 from modelyard.autoscaling.fleet import SLOSpec
-from modelyard.autoscaling.variants.memory import SLOMemory
+from modelyard.autoscaling.memory.variants import SLOMemory
 from modelyard.autoscaling.variants.slo.classes import ServiceClass
 from modelyard.autoscaling.variants.slo.profile import Profile
 from modelyard.metrics.values import PodPerformance

@@ -10,7 +10,7 @@ from functools import cached_property
 
 from modelyard.autoscaling.variants.saturation_config import TokenThresholds
 from modelyard.autoscaling.variants.state import Group, State
-from modelyard.autoscaling.variants.strategy import Tick, Verdict
+from modelyard.autoscaling.variants.strategy import Moment, Verdict
 from modelyard.autoscaling.variants.targets import set_targets
 from modelyard.autoscaling.variants.tokens.analysis import analyse_tokens
 from modelyard.autoscaling.variants.tokens.knowledge import Performance, by_pod
@@ -31,7 +31,7 @@ class WithPerformance:
 class Tokens(WithPerformance):
     """The repaired token analysis with the common rules for targets."""
 
-    def propose(self, group: Group, running: Sequence[State], tick: Tick) -> Verdict:
+    def propose(self, group: Group, running: Sequence[State], tick: Moment) -> Verdict:
         """Every state of the group gets a target: variants at zero may be woken."""
         settings, now, config = tick.settings, tick.fleet.now, group.config
         thresholds = config.tokens or TokenThresholds()
