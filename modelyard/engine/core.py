@@ -1,7 +1,7 @@
 """The simulated engine itself: continuous batching in virtual time, without a clock, I/O or threads.
 
-Driven by ``server`` (wall time × compression) and by simulations of whole fleets. Times are virtual seconds from the
-engine's start; the caller moves them forward with ``advance``.
+Times are virtual seconds from the engine's start; ``advance`` moves them forward, as a server does with the wall clock
+and a simulation with its own.
 
 **The step.** As in real engines, work happens in iterations. In one iteration every decoding request yields one token,
 and the rest of the token budget (``max_num_batched_tokens``) goes to chunks of prompts: first those already begun,

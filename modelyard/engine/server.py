@@ -1,6 +1,6 @@
 """One simulated engine as an HTTP server: the OpenAI API, ``/health`` and ``/metrics``.
 
-Started by ``cli`` (one process per pod). Virtual time is wall time × ``time_compression``, counted from the server's
+One process per pod. Virtual time is wall time × ``time_compression``, counted from the server's
 start. A single driver task sleeps until the iteration in progress ends and then takes all iterations that are due.
 First and last tokens are sent at once; in between each stream sends at most one chunk per ``flush_interval`` of wall
 time, with all the tokens it got meanwhile. So the cost does not grow with the compression, while the numbers of tokens

@@ -1,6 +1,6 @@
 """What an engine counts about itself: token and request counters and the latency histograms.
 
-Filled by ``core.EngineCore`` as it runs (a few additions per step, none per token). All times are virtual seconds.
+A few additions per step, none per token. All times are virtual seconds.
 """
 
 from __future__ import annotations

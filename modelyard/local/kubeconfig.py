@@ -1,4 +1,4 @@
-"""Kubeconfig files of a local cluster; written by the supervisor."""
+"""Kubeconfig files of a local cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a local cluster consists of; written by the stack."""
+"""What a local cluster consists of."""
 
 from __future__ import annotations
 

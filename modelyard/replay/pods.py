@@ -1,7 +1,7 @@
 """A simulated pod: one engine in virtual time, its life from creation to end, the step times its requests saw; and the
 nodes that hold such pods.
 
-Made and driven by ``fleet``. Times are seconds from the start of the trace; pods that were there before it have
+Times are seconds from the start of the trace; pods that were there before it have
 negative ones.
 """
 

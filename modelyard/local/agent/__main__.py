@@ -1,4 +1,4 @@
-"""`python -m modelyard.local.agent SETTINGS.json`: started by the supervisor as one of the components."""
+"""`python -m modelyard.local.agent SETTINGS.json`: one of the cluster's components."""
 
 from __future__ import annotations
 

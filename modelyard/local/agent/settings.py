@@ -1,4 +1,4 @@
-"""What the node agent is told; written by `modelyard.local.components.agent`."""
+"""What the node agent is told."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """AutoscalingPolicyBindings in a replay: what a tick would see of them, and what the cluster would keep.
 
 The views are put together by the loop's own parts (``modelyard.autoscaling.live.bindings``) from the simulated pods,
-each looked at in the tick itself, as the loop reads metrics endpoints. Made and asked by ``ModelyardPolicy``.
+each looked at in the tick itself, as the loop reads metrics endpoints.
 """
 
 from __future__ import annotations
