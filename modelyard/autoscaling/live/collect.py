@@ -39,10 +39,10 @@ from modelyard.cluster import (
     UnknownKind,
 )
 from modelyard.metrics.client import Prometheus, PrometheusError
+from modelyard.metrics.expressions import ANNOTATION, read_expressions
 from modelyard.metrics.loads import LoadHistory
 from modelyard.metrics.signals import LastSeen, read_signals
 from modelyard.metrics.values import Signals
-from modelyard.metrics.wake import ANNOTATION, read_expressions
 from modelyard.objects import Key, Namespace, Node, OwnerRef, Pod, Workload, WorkloadId, parse
 from modelyard.reconcile.mirror import CONCURRENCY, Mirror
 

@@ -8,7 +8,7 @@ from modelyard.autoscaling.config_maps import find, saturation_names
 from modelyard.autoscaling.fleet import Variant
 from modelyard.autoscaling.settings import Compatibility, FleetSettings
 from modelyard.autoscaling.variants.saturation_config import TOKEN_ANALYZER
-from modelyard.metrics.wake import ANNOTATION
+from modelyard.metrics.expressions import ANNOTATION
 from modelyard.objects import Key, Workload, WorkloadId
 
 SLO = "slo"

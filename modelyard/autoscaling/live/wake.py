@@ -18,16 +18,15 @@ from typing import Any, Self
 
 from modelyard.autoscaling.fleet import Fleet
 from modelyard.autoscaling.live.bindings.objects import BindingSpec
-from modelyard.autoscaling.live.bindings.sources import Answers
 from modelyard.autoscaling.live.demands import at_zero, wake_expressions
 from modelyard.autoscaling.live.pickers import PickerError, PickerReader, Pool, list_pools, pool_of, scraper
 from modelyard.autoscaling.select import INSTANCE_LABEL
 from modelyard.autoscaling.view import BindingView
 from modelyard.cluster import Cluster, ClusterError
 from modelyard.metrics.client import Prometheus, PrometheusError
+from modelyard.metrics.expressions import LIMIT, number, read_expressions
 from modelyard.metrics.queries import GATEWAY_QUEUE, gateway_waiting
 from modelyard.metrics.signals import gateway_queue
-from modelyard.metrics.wake import LIMIT, read_expressions
 from modelyard.objects import Key, Workload
 
 log = logging.getLogger(__name__)
@@ -59,16 +58,6 @@ async def ask_expression(prometheus: Prometheus, text: str, owner: Key) -> Answe
     if problems:
         raise PrometheusError(problems[0])
     return found.get(owner, {})
-
-
-async def ask_number(prometheus: Prometheus, query: str) -> Answer:
-    """An expression of a binding, which has to give one number."""
-    answers = Answers(prometheus)
-    await answers.ask([query])
-    found = answers.of(query)
-    if isinstance(found, str):
-        raise PrometheusError(found)
-    return found
 
 
 @dataclass
@@ -240,7 +229,7 @@ class WakeWatch:
                 for query in _questions(specs[view.key], view)
             ]
             for query, keys in _by_text(asked).items():
-                wanted[query] = (partial(ask_number, prometheus, query), dict.fromkeys(keys, ""))
+                wanted[query] = (partial(number, prometheus, query), dict.fromkeys(keys, ""))
         seen = {view.key for view in views if any(_wanted(target.demand, target.external) for target in view.targets)}
         for source in self._poller.follow("AutoscalingPolicyBinding", wanted).values():
             source.told |= seen & source.models.keys()

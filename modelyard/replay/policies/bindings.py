@@ -7,6 +7,7 @@ each looked at in the tick itself, as the loop reads metrics endpoints.
 from __future__ import annotations
 
 import copy
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
@@ -17,7 +18,6 @@ from modelyard.autoscaling.live.binding_plans import binding_plans
 from modelyard.autoscaling.live.bindings import objects
 from modelyard.autoscaling.live.bindings.objects import BindingSpec, TargetSpec
 from modelyard.autoscaling.live.bindings.pods import Instance, TargetPods
-from modelyard.autoscaling.live.bindings.sources import Answers
 from modelyard.autoscaling.live.bindings.values import Histories
 from modelyard.autoscaling.live.bindings.views import ListedBindings, TargetPlan, binding_view, policy_of
 from modelyard.autoscaling.offline.bindings import is_ours
@@ -25,7 +25,7 @@ from modelyard.autoscaling.offline.manifests import Manifest
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.startup import learn_startup
 from modelyard.autoscaling.view import BindingView
-from modelyard.metrics.client import PrometheusError
+from modelyard.metrics.expressions import Answers
 from modelyard.metrics.pages import Page
 from modelyard.metrics.scrape import Endpoint, Scrape
 from modelyard.objects import Key, Pod, Workload, WorkloadId
@@ -130,13 +130,14 @@ class Bindings:
         return handling_of(binding.view.annotations, fleet_handling(self._settings)).published
 
     def _answers(self, fleet: SimulatedFleet, plans: Mapping[Key, Sequence[TargetPlan]]) -> Answers:
+        """What waits at the router, for the expressions that ask for it."""
         models = {spec.workload: spec.model for spec in fleet.variants.values()}
-        queues: dict[str, float] = {}
+        queues: dict[str, float | str] = {}
         for key, spec in self._specs.items():
             if spec.wake_query and self._gateway:
                 mine = {models[p.workload.id] for p in plans[key] if p.workload is not None and p.workload.id in models}
                 queues[spec.wake_query] = float(sum(fleet.queued(model) for model in mine))
-        return _Answers(queues)
+        return defaultdict(lambda: NO_PROMQL, queues)
 
 
 def remarks(views: Iterable[BindingView], manifests: Iterable[Manifest]) -> Iterator[str]:
@@ -154,17 +155,6 @@ def remarks(views: Iterable[BindingView], manifests: Iterable[Manifest]) -> Iter
                     f"AutoscalingPolicyBinding {view.key}: metric {metric} is missing here: the simulated engine has "
                     f"none of that name; it has {', '.join(KNOWN)}"
                 )
-
-
-class _Answers(Answers):
-    """What waits at the router, for the expressions that ask for it."""
-
-    def __init__(self, queues: Mapping[str, float]) -> None:
-        super().__init__(PrometheusError(NO_PROMQL))
-        self._queues = queues
-
-    def of(self, query: str) -> float | str:
-        return self._queues.get(query, NO_PROMQL)
 
 
 def _pages_wanted(plans: Iterable[Sequence[TargetPlan]]) -> dict[Scrape, set[str]]:

@@ -18,12 +18,12 @@ from made_up_engine import MADE_UP
 from prometheus_server import PrometheusServer, free_port
 
 from modelyard.metrics.client import Prometheus, PrometheusError, PrometheusSettings
+from modelyard.metrics.expressions import read_expressions
 from modelyard.metrics.loads import LoadHistory
 from modelyard.metrics.queries import offered_load
 from modelyard.metrics.signals import read_signals
 from modelyard.metrics.values import PodPerformance, Signals
 from modelyard.metrics.vocabulary import ENGINES
-from modelyard.metrics.wake import read_expressions
 from modelyard.objects import Key
 
 pytestmark = pytest.mark.integration

@@ -16,7 +16,6 @@ from modelyard.autoscaling.live import wants
 from modelyard.autoscaling.live.bindings.objects import BindingSpec, TargetSpec
 from modelyard.autoscaling.live.bindings.others import binding_claims, claims_beyond
 from modelyard.autoscaling.live.bindings.pods import TargetPods, target_pods
-from modelyard.autoscaling.live.bindings.sources import Answers
 from modelyard.autoscaling.live.bindings.state import PolicyState
 from modelyard.autoscaling.live.bindings.views import ListedBindings, TargetPlan, binding_view, policy_of
 from modelyard.autoscaling.live.collect import Selection, read_workloads
@@ -25,6 +24,7 @@ from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.view import BindingView
 from modelyard.cluster import Forbidden, UnknownKind
 from modelyard.metrics.client import Prometheus, PrometheusError
+from modelyard.metrics.expressions import read_numbers
 from modelyard.metrics.scrape import Scrape
 from modelyard.objects import Key, Pod, Workload, WorkloadId
 from modelyard.objects.selectors import parse_selector
@@ -96,11 +96,10 @@ async def observe_bindings(
         return ()
     homes = listed.homes
     wanted = {id_ for binding in listed.bindings for target in binding.targets for id_ in target.candidates}
-    answers = Answers(prometheus)
-    (workloads, errors), pods, _ = await asyncio.gather(
+    (workloads, errors), pods, answers = await asyncio.gather(
         read_workloads(mirror, wanted, homes, partial=True),
         mirror.read(wants.LIVE_PODS, homes, partial=True),
-        answers.ask(_queries(listed)),
+        read_numbers(prometheus, _queries(listed)),
     )
     for place, error in pods.errors.items():
         if place in homes:

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from modelyard.autoscaling.bindings.claims import Claim, outside
 from modelyard.autoscaling.live.bindings.objects import WAKE_QUERY, BindingSpec, PolicySpec, TargetSpec
 from modelyard.autoscaling.live.bindings.pods import TargetPods
-from modelyard.autoscaling.live.bindings.sources import Answers
 from modelyard.autoscaling.live.bindings.values import Measured, demand_metrics
 from modelyard.autoscaling.view import BindingView, PolicyView, TargetView
+from modelyard.metrics.expressions import Answers
 from modelyard.objects import Key, Workload
 
 ERRORS_SHOWN = 10
@@ -79,7 +79,7 @@ def binding_view(
     if policy is not None:
         targets = _with_external(targets, binding, policy, answers)
     if binding.wake_query:
-        targets = _with_pending(targets, tells, answers.of(binding.wake_query))
+        targets = _with_pending(targets, tells, answers[binding.wake_query])
     problems = [text for text in (binding.view.problem, problem) if text]
     view = replace(binding.view, targets=tuple(targets), policy=policy, problem="; ".join(problems) or None)
     return replace(view, rivals=outside(view, listed.others)) if listed.others else view
@@ -129,7 +129,7 @@ def _with_external(
         for metric, query in queries.items():
             if metric not in policy.targets:
                 continue
-            value = answers.of(query)
+            value = answers[query]
             if isinstance(value, str):
                 errors.append(f"metric {metric}: {value}")
                 unknown.add(metric)
