@@ -22,6 +22,7 @@ A value left out is unknown, which is not zero.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -182,16 +183,7 @@ def signals_of(snapshot: Snapshot, now: float) -> Signals:
         last_seen = {(e.namespace, e.model): e.at.timestamp() + shift for e in snapshot.last_seen}
     return Signals(
         pods=tuple(
-            PodSignal(
-                e.namespace,
-                e.pod,
-                e.model,
-                e.kv,
-                e.waiting,
-                e.running,
-                e.completed_rate,
-                e.sampled_at.timestamp() + shift if e.sampled_at else now,
-            )
+            PodSignal(**_alike(e, PodSignal, sampled_at=e.sampled_at.timestamp() + shift if e.sampled_at else now))
             for e in snapshot.pods
         ),
         request_counts={
@@ -205,25 +197,16 @@ def signals_of(snapshot: Snapshot, now: float) -> Signals:
             )
             for e in snapshot.loads
         },
-        performance=tuple(
-            PodPerformance(
-                e.namespace,
-                e.pod,
-                e.model,
-                e.completed,
-                e.prompt_tokens,
-                e.output_tokens,
-                e.ttft,
-                e.itl,
-                e.kv_tokens,
-                e.prefix_hit_rate,
-            )
-            for e in snapshot.performance
-        ),
+        performance=tuple(PodPerformance(**_alike(e, PodPerformance)) for e in snapshot.performance),
         wake={Key(e.namespace, e.name): e.pending for e in snapshot.wake},
         error=snapshot.error,
         partial_errors=tuple(snapshot.partial_errors),
     )
+
+
+def _alike(value: object, signal: type[PodSignal] | type[PodPerformance], **others: Any) -> dict[str, Any]:
+    """The fields of a signal from whatever has fields of the same names, the ``others`` as they are given."""
+    return {field.name: getattr(value, field.name) for field in dataclasses.fields(signal)} | others
 
 
 def snapshot_of(fleet: Fleet) -> str:
@@ -232,16 +215,7 @@ def snapshot_of(fleet: Fleet) -> str:
     document = Snapshot(
         at=_time(fleet.now),
         pods=[
-            PodEntry(
-                namespace=s.namespace,
-                pod=s.pod,
-                model=s.model,
-                kv=s.kv,
-                waiting=s.waiting,
-                running=s.running,
-                completed_rate=s.completed_rate,
-                sampled_at=None if s.sampled_at is None else _time(s.sampled_at),
-            )
+            PodEntry(**_alike(s, PodSignal, sampled_at=None if s.sampled_at is None else _time(s.sampled_at)))
             for s in signals.pods
         ],
         request_counts=[
@@ -262,21 +236,7 @@ def snapshot_of(fleet: Fleet) -> str:
             )
             for (namespace, model), load in sorted(signals.loads.items())
         ],
-        performance=[
-            PerformanceEntry(
-                namespace=p.namespace,
-                pod=p.pod,
-                model=p.model,
-                completed=p.completed,
-                prompt_tokens=p.prompt_tokens,
-                output_tokens=p.output_tokens,
-                ttft=p.ttft,
-                itl=p.itl,
-                kv_tokens=p.kv_tokens,
-                prefix_hit_rate=p.prefix_hit_rate,
-            )
-            for p in signals.performance
-        ],
+        performance=[PerformanceEntry(**_alike(p, PodPerformance)) for p in signals.performance],
         wake=[
             WakeEntry(namespace=key.namespace, name=key.name, pending=pending)
             for key, pending in sorted(signals.wake.items())
