@@ -68,7 +68,8 @@ def parse(body: bytes, wanted: Iterable[str], at: float = 0.0) -> Page:
     looked at, so a page of something else is simply a page without the metrics. Raises ``ValueError`` for a page with
     too many lines.
     """
-    if body.count(b"\n") > MAX_PAGE_LINES:
+    shown = body.split(b"\n", MAX_PAGE_LINES + 1)
+    if len(shown) > MAX_PAGE_LINES + 1:
         raise ValueError(f"the page has more than {MAX_PAGE_LINES} lines; is it a metrics endpoint?")
     page = Page(at=at)
     if not (names := frozenset(wanted)):
@@ -78,7 +79,7 @@ def parse(body: bytes, wanted: Iterable[str], at: float = 0.0) -> Page:
     kinds: dict[str, str] = {}
     foreign: set[bytes] = set()
     count = size = 0
-    for raw in [line for line in body.split(b"\n") if line[:length] in heads]:
+    for raw in [line for line in shown if line[:length] in heads]:
         parts = raw.partition(b"{")[0].split(None, 3)
         name = parts[0] if parts else b""
         if name == b"#" and len(parts) == 4:
