@@ -90,6 +90,9 @@ async def tell(cluster: Cluster, plans: Sequence[Plan], outcome: Outcome, said: 
         happened, standing = notices(plan, outcome)
         new = [notice for notice in standing if said.is_new(plan.subject.ref, notice, now)]
         events += [(plan.subject, notice) for notice in (*happened, *new)]
+        if not plan.subject.uid:  # only its name is known: there may be no such object for an Event to be seen at
+            for notice in new:
+                log.warning("%s: %s", plan.subject.ref, notice.message)
     gate = asyncio.Semaphore(CONCURRENCY)
 
     async def send(subject: Subject, notice: Notice) -> None:
