@@ -158,13 +158,17 @@ class _CarryOut:
             return "it is being deleted"
         return None
 
+    async def _may_write(self) -> float | None:
+        """Asked at the last moment before each write: the seconds it may take. Raises ``NotTheWriter``."""
+        await self.fence.confirm()
+        return self.fence.check()
+
     # The subject
 
     async def _patch(self, body: Mapping[str, Any], subresource: str | None = None) -> Object:
         kind, key = self.subject.kind, self.subject.key
-        await self.fence.confirm()
         return await self.cluster.merge_patch(
-            kind, key.name, dict(body), key.namespace or None, subresource, timeout=self.fence.check()
+            kind, key.name, dict(body), key.namespace or None, subresource, timeout=await self._may_write()
         )
 
     async def _read(self, kind: ResourceType, key: Key) -> Object:
@@ -201,7 +205,6 @@ class _CarryOut:
                 return None
             return statuses.patch(status, current.get("status") or {}, time.time())
 
-        await self.fence.confirm()
         try:
             self.current = await self.cluster.update_status(
                 subject.kind,
@@ -209,7 +212,7 @@ class _CarryOut:
                 subject.key.namespace or None,
                 change,
                 current=self.current,
-                timeout=self.fence.check(),
+                timeout=await self._may_write(),
             )
         except NotFound:
             raise self._drop("it was deleted") from None
@@ -287,17 +290,15 @@ class _CarryOut:
         metadata.setdefault("ownerReferences", [{**owner, "controller": True, "blockOwnerDeletion": True}])
         if found is not None:
             metadata["uid"] = found["metadata"]["uid"]
-        await self.fence.confirm()
         # One that somebody made a moment ago is not taken over: without ``force`` their fields conflict.
         await self.cluster.apply(
-            {**manifest, "metadata": metadata}, force=found is not None, timeout=self.fence.check()
+            {**manifest, "metadata": metadata}, force=found is not None, timeout=await self._may_write()
         )
 
     async def _delete(self, child: Child) -> None:
         found = await self._own(child.kind, child.key)
         if found is None or found["metadata"]["uid"] != child.uid:
             return
-        await self.fence.confirm()
         try:
             await self.cluster.delete(
                 child.kind,
@@ -305,7 +306,7 @@ class _CarryOut:
                 child.key.namespace or None,
                 propagation="Background",
                 uid=child.uid,
-                timeout=self.fence.check(),
+                timeout=await self._may_write(),
             )
         except Conflict:
             log.info("%s is gone already", child.kind.describe(child.key.namespace, child.key.name))
@@ -327,9 +328,8 @@ class _CarryOut:
                 )
                 return
             version = found.resource_version
-            await self.fence.confirm()
             await self.cluster.write_scale(
-                kind, name, namespace, wanted, resource_version=version, timeout=self.fence.check()
+                kind, name, namespace, wanted, resource_version=version, timeout=await self._may_write()
             )
         except NotFound:
             self._skip(f"{workload} was deleted meanwhile")
