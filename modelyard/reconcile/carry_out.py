@@ -152,10 +152,10 @@ class _CarryOut:
         metadata = current["metadata"]
         if metadata["uid"] != self.subject.uid:
             return "replaced by a new object of the same name"
-        if int(metadata.get("generation") or 0) != self.subject.generation:
-            return "its spec was edited meanwhile"
         if metadata.get("deletionTimestamp") and not self.subject.deleting:
             return "it is being deleted"
+        if int(metadata.get("generation") or 0) != self.subject.generation:
+            return "its spec was edited meanwhile"
         return None
 
     async def _may_write(self) -> float | None:
