@@ -29,7 +29,7 @@ from prefect.workers.process import ProcessWorker
 from pydantic import ValidationError
 
 from deployments import automations, checks
-from deployments.declared import AUTOSCALE, deployment_names, write_with_parameters
+from deployments.declared import AUTOSCALE, RECONCILE, deployment_names, write_with_parameters
 from deployments.profile import PREFECT_FILE, WORKER_PROFILE, environment
 from deployments.worker import POOL
 
@@ -81,12 +81,13 @@ async def bootstrap(
         _fail_on(await checks.schedule_problems(client, names, schedule_timeout))
         say("self-test: every active schedule has planned runs")
         if first_run:
-            say(f"first shift: {await start_first_shift(client)}")
+            for name in sorted(names & {AUTOSCALE, RECONCILE}):
+                say(f"first shift: {await start_first_shift(client, name)}")
 
 
-async def start_first_shift(client: PrefectClient) -> str:
-    """Start a shift unless one is under way; what was done, in a word. The scheduled one then stands by."""
-    deployment = await client.read_deployment_by_name(f"{AUTOSCALE}/{AUTOSCALE}")
+async def start_first_shift(client: PrefectClient, name: str) -> str:
+    """Start a shift of that name unless one is under way; what was done, in a word. The scheduled one stands by."""
+    deployment = await client.read_deployment_by_name(f"{name}/{name}")
     under_way = FlowRunFilterState(
         type=FlowRunFilterStateType(any_=[StateType.PENDING, StateType.RUNNING]),
     )

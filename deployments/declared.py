@@ -12,6 +12,7 @@ from deployments.profile import PREFECT_FILE
 from flows.parameters import AutoscaleParameters
 
 AUTOSCALE = "autoscale"
+RECONCILE = "reconcile"
 
 
 def read(prefect_file: Path = PREFECT_FILE) -> dict[str, Any]:

@@ -21,8 +21,9 @@ from deployments.child import Child, ChildFailed
 from deployments.profile import WORKER_PROFILE, environment, free_port
 
 POOL = "modelyard"
-LIMIT = 6
-"""Flow runs at a time: a shift, its prefetched successor, a standby, a run by hand, maintenance, and one to spare."""
+LIMIT = 9
+"""Flow runs at a time: of both shifts the run, its prefetched successor and a standby; a run by hand, maintenance, and
+one to spare."""
 START_TIMEOUT = 60.0
 STOP_GRACE = 20.0
 

@@ -22,7 +22,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from flows.parameters import AutoscaleParameters, MaintenanceParameters
+from flows.parameters import AutoscaleParameters, MaintenanceParameters, ReconcileParameters
 from modelyard.autoscaling.fleet import Variant
 from modelyard.autoscaling.live import observe
 from modelyard.autoscaling.live.exporter import GaugeCollector
@@ -173,6 +173,7 @@ def metric_row(metric: Metric) -> Sequence[str]:
 TABLES: Mapping[str, Callable[[], str]] = {
     "autoscale-parameters": lambda: settings_table(AutoscaleParameters),
     "fleet-settings": lambda: settings_table(FleetSettings),
+    "reconcile-parameters": lambda: settings_table(ReconcileParameters),
     "maintenance-parameters": lambda: settings_table(MaintenanceParameters),
     "prometheus-environment": environment_table,
     "variant-memory": lambda: memory_table(VariantMemory),

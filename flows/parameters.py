@@ -131,6 +131,19 @@ class AutoscaleParameters(ControllerSettings, ShiftSettings):
         return self.model_copy(update={"fleet": self.fleet.model_copy(update={"tick": tick})})
 
 
+class ReconcileParameters(ShiftSettings):
+    """One shift of telling statuses and starting runs: how long it lasts, how often it looks, and where."""
+
+    interval_seconds: float = Field(
+        5, ge=0.2, le=3600, description="seconds from one look to the next; one at which nothing moved costs nothing"
+    )
+    lease_name: LeaseName = "modelyard-reconcile"
+    lease_namespace: str = Field(
+        "workload-variant-autoscaler-system", max_length=63, pattern=NAME, description="namespace of the Lease"
+    )
+    namespaces: list[str] = Field(default_factory=list, description="only these namespaces; empty: all")
+
+
 class MaintenanceParameters(BaseModel):
     """What counts as stuck."""
 

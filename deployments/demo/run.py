@@ -188,7 +188,7 @@ def write_prefect_file(scenario: Scenario, prometheus_url: str, path: Path) -> N
     kept = []
     for item in declared["deployments"]:
         if item["name"] == "autoscale":
-            item["parameters"] = {"parameters": flow_parameters(scenario, prometheus_url)}
+            item["parameters"] = flow_parameters(scenario, prometheus_url)
             first = datetime.now(UTC) + timedelta(seconds=FIRST_RUN_AFTER)
             item["schedules"] = [
                 {

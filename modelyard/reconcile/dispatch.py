@@ -21,7 +21,7 @@ from modelyard.reconcile.plan import Plan, Ref, Subject
 
 MOST_IN_A_BATCH = 50
 MOST_STARTS = 20
-"""Runs started in one tick: a run costs the worker seconds of a core, and the rest is due at the next tick just so."""
+"""Runs of one lifecycle started in one tick. A run costs seconds of a core; the rest is due at the next tick."""
 FIRST_PAUSE = 15.0
 LONGEST_PAUSE = 600.0
 """Seconds between attempts at the same thing: doubled from the first to the longest."""

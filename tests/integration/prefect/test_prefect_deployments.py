@@ -74,7 +74,7 @@ async def test_the_bootstrap_installs_everything_and_may_be_repeated(
     assert "automation modelyard-zombies: updated" in second
     assert second.splitlines()[-1] == "self-test: every active schedule has planned runs"
     names = sorted(automation.name for automation in await client.read_automations())
-    assert names == ["modelyard-autoscale-successor", "modelyard-zombies"]
+    assert names == ["modelyard-autoscale-successor", "modelyard-reconcile-successor", "modelyard-zombies"]
     assert {deployment.name for deployment in await checks.read_deployments(client)} == deployment_names()
 
 
@@ -190,6 +190,8 @@ async def recording(
     file.write_text(file.read_text().replace("flows.autoscale.autoscale", "recording_loop.autoscale"))
     async with get_client() as client:
         await deploy(client, file)
+        # There is no cluster here for it.
+        await client.pause_deployment((await client.read_deployment_by_name("reconcile/reconcile")).id)
     return folder / "record.jsonl"
 
 
@@ -343,8 +345,11 @@ async def test_a_cancelled_run_gives_up_its_lease_and_is_not_replaced(
 async def test_the_first_shift_starts_without_waiting_for_the_schedule_and_only_once(
     worker: PrefectWorker, deployment: DeploymentResponse, client: PrefectClient
 ) -> None:
-    said = await start_first_shift(client)
-    assert await start_first_shift(client) in (said, said.replace("is waiting for a worker", "is under way already"))
+    said = await start_first_shift(client, "autoscale")
+    assert await start_first_shift(client, "autoscale") in (
+        said,
+        said.replace("is waiting for a worker", "is under way already"),
+    )
     (run,) = [run for run in await runs_of(client, deployment.id) if said.startswith(f"{run.name} ")]
 
     async def running() -> bool:
@@ -352,4 +357,4 @@ async def test_the_first_shift_starts_without_waiting_for_the_schedule_and_only_
         return state is not None and state.is_running()
 
     await until(running, "the first shift runs")
-    assert await start_first_shift(client) == f"{run.name} is under way already"
+    assert await start_first_shift(client, "autoscale") == f"{run.name} is under way already"

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
+from install_manifests import AUTOSCALER, CONTROLLER_NAMESPACE, install_roles, kubeconfig_of
 
 from modelyard.cluster import EVENTS, PODS, Cluster, ResourceType
 from modelyard.local.binaries.obtain import ensure
@@ -128,14 +130,14 @@ async def test_the_older_route_wins_and_the_other_takes_over_when_it_goes(routin
 async def test_a_bad_object_is_told_on_that_object_alone(routing: Routing) -> None:
     await routing.server("llama", app="llama")
     await routing.route("good", "llama")
-    await routing.route("bad", "llama", regex="(?=never)")
+    await routing.route("wrong", "llama", regex="(?=never)")
     await routing.told()
-    assert await routing.said(ROUTES, "bad") == {"Accepted": "InvalidRegex"}
+    assert await routing.said(ROUTES, "wrong") == {"Accepted": "InvalidRegex"}
     assert set((await routing.said(ROUTES, "good")).values()) == {"Accepted", "ResolvedRefs", "NoConflicts"}
     mended = {"spec": {"rules": [{"targetModels": [{"modelServerName": "llama"}]}]}}
-    await routing.cluster.merge_patch(ROUTES, "bad", mended, routing.namespace)
-    await routing.told_once(ROUTES, "bad", Accepted="Accepted", Conflicted="ModelNameInUse")
-    assert (await routing.status(ROUTES, "bad"))["observedGeneration"] == 2
+    await routing.cluster.merge_patch(ROUTES, "wrong", mended, routing.namespace)
+    await routing.told_once(ROUTES, "wrong", Accepted="Accepted", Conflicted="ModelNameInUse")
+    assert (await routing.status(ROUTES, "wrong"))["observedGeneration"] == 2
 
 
 async def test_conditions_of_others_stay_and_a_quiet_world_is_not_written(routing: Routing) -> None:
@@ -144,7 +146,7 @@ async def test_conditions_of_others_stay_and_a_quiet_world_is_not_written(routin
         "type": "example.com/Seen",
         "status": "True",
         "reason": "Seen",
-        "message": "",
+        "message": "seen",
         "lastTransitionTime": "2026-01-01T00:00:00Z",
     }
     await routing.cluster.merge_patch(
@@ -213,3 +215,24 @@ async def test_get_tells_the_story_in_columns(routing: Routing, control_plane: L
     header, row = await rows("modelservers")
     assert header == ["NAME", "MODEL", "ENGINE", "READY", "PODS", "AGE"]
     assert row[:-1] == ["llama", "vLLM", "True", "1"], "a server without a model has an empty cell"
+
+
+async def test_the_rights_of_the_manifests_are_enough(
+    routing: Routing, control_plane: LocalStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await routing.route("lost", "nowhere")
+    await routing.server("llama", app="llama")
+    await install_roles(routing.cluster)
+    account = await kubeconfig_of(routing.cluster, AUTOSCALER, control_plane.kubeconfig, tmp_path / "account")
+    monkeypatch.setenv("KUBECONFIG", str(account))
+    async with Reconciler(LIFECYCLES) as reconciler:
+        lease = reconciler.lease("modelyard-reconcile-rights", CONTROLLER_NAMESPACE)
+        assert await lease.acquire(10)
+        found = [plan for some in (await reconciler.look()).values() for plan in some]
+        own = [plan for plan in found if plan.subject.key.namespace == routing.namespace]
+        assert len(own) == 2
+        assert not any(row["trouble"] for row in await reconciler.tell(own))
+        await lease.release()
+    assert (await routing.said(ROUTES, "lost"))["ResolvedRefs"] == "ModelServerNotFound"
+    events = (await routing.cluster.list(EVENTS, routing.namespace)).items
+    assert "ModelServerNotFound" in {one["reason"] for one in events}

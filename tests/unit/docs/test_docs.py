@@ -146,7 +146,7 @@ ONE_WORD = {"Accepted", "Deleting", "Optimized", "Panicking", "Reconciled", "Ser
 
 def reasons_in_code() -> set[str]:
     found: set[str] = set()
-    for source in sources("modelyard/autoscaling", "modelyard/autoscaling/live", "modelyard/reconcile"):
+    for source in sources("modelyard/autoscaling", "modelyard/reconcile", "modelyard/routing"):
         tree = ast.parse(source.read_text(encoding="utf-8"))
         for node in ast.walk(tree):
             exported = isinstance(node, ast.Assign) and any(

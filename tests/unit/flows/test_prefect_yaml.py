@@ -21,7 +21,7 @@ from deployments.checks import CAPS, installed, package_problems
 from deployments.declared import deployment_names, read, write_with_parameters
 from deployments.profile import ROOT, SERVER_PROFILE, WORKER_PROFILE, environment, read_profile
 from deployments.worker import POOL
-from flows.parameters import AutoscaleParameters
+from flows.parameters import AutoscaleParameters, ReconcileParameters
 
 DECLARED = read()
 DEPLOYMENTS = {deployment["name"]: deployment for deployment in DECLARED["deployments"]}
@@ -72,30 +72,31 @@ def test_schedules_have_a_stable_name_and_the_shift_is_as_long_as_its_interval()
         for schedule in deployment.get("schedules", []):
             assert schedule["slug"]
             assert schedule["timezone"]
-    autoscale = DEPLOYMENTS["autoscale"]
-    parameters = AutoscaleParameters.model_validate(autoscale["parameters"])
-    (schedule,) = autoscale["schedules"]
-    assert schedule["interval"] == parameters.shift_seconds
-    assert parameters.shift_seconds % parameters.interval_seconds == 0, "successive shifts share one grid"
+    for name, model in (("autoscale", AutoscaleParameters), ("reconcile", ReconcileParameters)):
+        parameters = model.model_validate(DEPLOYMENTS[name]["parameters"])
+        (schedule,) = DEPLOYMENTS[name]["schedules"]
+        assert schedule["interval"] == parameters.shift_seconds
+        assert parameters.shift_seconds % parameters.interval_seconds == 0, "successive shifts share one grid"
     assert DEPLOYMENTS["autoscale-once"]["parameters"]["shift_seconds"] == 0
 
 
-def test_a_crash_starts_a_successor_but_not_an_avalanche() -> None:
-    (trigger,) = DEPLOYMENTS["autoscale"]["triggers"]
+@pytest.mark.parametrize("name", ["autoscale", "reconcile"])
+def test_a_crash_starts_a_successor_but_not_an_avalanche(name: str) -> None:
+    (trigger,) = DEPLOYMENTS[name]["triggers"]
     parsed = TypeAdapter(DeploymentTriggerTypes).validate_python(trigger)
     assert parsed.expect == {"prefect.flow-run.Crashed"}
     assert parsed.within.total_seconds() >= 30
-    assert trigger["match_related"]["prefect.resource.name"] == "autoscale"
+    assert trigger["match_related"]["prefect.resource.name"] == name
 
 
 def test_deployment_names() -> None:
-    assert deployment_names() == {"autoscale", "autoscale-once", "replay", "maintenance"}
+    assert deployment_names() == {"autoscale", "autoscale-once", "reconcile", "replay", "maintenance"}
 
 
 def test_a_copy_with_other_parameters_keeps_schedule_and_shift_together(tmp_path: Path) -> None:
     file = tmp_path / "prefect.yaml"
     write_with_parameters({"shift_seconds": 60, "namespaces": ["a"]}, file)
-    autoscale, once, replay, maintenance = read(file)["deployments"]
+    autoscale, once, *others = read(file)["deployments"]
     assert autoscale["schedules"][0]["interval"] == 60
     assert autoscale["parameters"] == {
         "interval_seconds": 15,
@@ -103,8 +104,7 @@ def test_a_copy_with_other_parameters_keeps_schedule_and_shift_together(tmp_path
         "namespaces": ["a"],
     }
     assert once["parameters"] == {"shift_seconds": 0, "namespaces": ["a"]}
-    assert replay == DEPLOYMENTS["replay"]
-    assert maintenance == DEPLOYMENTS["maintenance"]
+    assert others == [DEPLOYMENTS["reconcile"], DEPLOYMENTS["replay"], DEPLOYMENTS["maintenance"]]
     with pytest.raises(ValidationError, match="interval_secconds"):
         write_with_parameters({"interval_secconds": 1}, file)
 

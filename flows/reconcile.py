@@ -1,0 +1,62 @@
+"""The flow ``reconcile``: a shift that tells the truth in every status, and starts the runs of what is due.
+
+Deployed by ``prefect.yaml``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prefect import flow
+from prefect.client.schemas.objects import State
+
+from flows.parameters import ReconcileParameters, flat, run_parameters
+from flows.shift import Turn, run_shift, shift_name, table_key
+from modelyard.reconcile.reconciler import Reconciler, Registered, only_told
+from modelyard.reconcile.report import TickReport
+from modelyard.routing.lifecycle import RouteStatus, ServerStatus
+from tasks.reconcile import start, tell
+from tasks.stage import Handle
+
+LIFECYCLES = (Registered(RouteStatus()), Registered(ServerStatus()))
+"""Every lifecycle that there is, and the deployment whose runs act for it."""
+
+
+class Reconciling(Reconciler):
+    """All lifecycles as one batch."""
+
+    async def tick(self, turn: Turn) -> TickReport:
+        """Tell, then start what is due: a task run for each, none for what there is not."""
+        plans, report = await self.look(), TickReport()
+        if any(only_told(plan).writes for some in plans.values() for plan in some):
+            report = (await turn.run(tell, self, turn.number, Handle(plans))).take()
+            plans = await self.look()  # a claim is conditional on the object as it is now
+        if any(plan.acts for some in plans.values() for plan in some):
+            await turn.run(start, self, turn.number, Handle(plans))
+        return report
+
+
+def run_name() -> str:
+    """Whose statuses the run tells, and when."""
+    return shift_name(f"reconcile {', '.join(run_parameters()['namespaces']) or 'all namespaces'}")
+
+
+@flow(
+    name="reconcile",
+    flow_run_name=run_name,
+    description="Tells the truth in every status and starts the runs of what is due, for one shift.",
+    persist_result=False,
+    retries=0,
+)
+@flat(ReconcileParameters)
+async def reconcile(parameters: ReconcileParameters) -> State[Any]:
+    """Keep every status true and every lifecycle moving, for one shift.
+
+    Ends as *Completed*; as *Skipped* when its moment had passed, as *Standby* when another run was the writer
+    throughout, as *Failed* only when not one tick worked.
+    """
+    return await run_shift(
+        parameters,
+        lambda: Reconciling(LIFECYCLES, parameters.namespaces, follow=parameters.shift_seconds > 0),
+        table=table_key("reconcile", parameters.lease_name, "plans"),
+    )

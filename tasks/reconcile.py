@@ -1,0 +1,123 @@
+"""The two tasks of a reconcile tick that has something to do: tell, and start runs. Each handles everything at once."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from uuid import UUID
+
+import httpx
+from prefect import get_run_logger, task
+from prefect.client.orchestration import PrefectClient, get_client
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterIdempotencyKey
+from prefect.client.schemas.objects import FlowRun
+from prefect.exceptions import ObjectNotFound, PrefectException
+
+from modelyard.reconcile.dispatch import Run, Start, dispatch, named
+from modelyard.reconcile.plan import Plan
+from modelyard.reconcile.reconciler import Reconciler
+from modelyard.reconcile.report import TickReport
+from tasks.stage import STAGE, Handle
+
+CALL_TIMEOUT = 5.0
+"""Seconds that one question to the Prefect API may take."""
+ASKED_AT_ONCE = 100
+
+Plans = Mapping[str, Sequence[Plan]]
+"""Plans by the name of their lifecycle."""
+
+
+@task(
+    name="tell",
+    task_run_name="tell-{number}",
+    description="Write the statuses that follow from what is there, and send the Events.",
+    timeout_seconds=60,
+    **STAGE,
+)
+async def tell(reconciler: Reconciler, number: int, plans: Handle[Plans]) -> Handle[TickReport]:
+    """Write what changed; of a plan that acts only its status."""
+    return Handle(TickReport(rows=await reconciler.tell([plan for some in plans.take().values() for plan in some])))
+
+
+@task(
+    name="start",
+    task_run_name="start-{number}",
+    description="Start the runs that carry out what is due, each under its idempotency key; replace those that died.",
+    timeout_seconds=120,
+    **STAGE,
+)
+async def start(reconciler: Reconciler, number: int, plans: Handle[Plans]) -> list[str]:
+    """Ask what became of the runs that objects name, claim what is due, create the runs; their idempotency keys.
+
+    While Prefect's API is away nothing is started; the next tick asks again. A claim whose run was not created counts
+    as an attempt.
+    """
+    log, acting = get_run_logger(), plans.take()
+    started: list[str] = []
+    async with get_client() as client:
+        try:
+            known = await _look_up(client, named(plan for some in acting.values() for plan in some))
+            for one, deployment in await _due(client, reconciler, acting, known):
+                claimed = await reconciler.claim(one)
+                if not claimed.claims:
+                    continue
+                try:
+                    await _create(client, claimed, deployment)
+                except (httpx.HTTPStatusError, PrefectException) as error:
+                    log.error("%s is not started: %s", claimed.key, error)
+                    continue
+                started.append(claimed.key)
+                log.info("Started %s for %d objects: %s", one.deployment, len(claimed.claims), claimed.key)
+        except (TimeoutError, httpx.HTTPError, PrefectException) as error:
+            log.warning("Not everything that is due is started, the next tick tries again (%r)", error)
+    return started
+
+
+async def _due(
+    client: PrefectClient, reconciler: Reconciler, plans: Plans, known: Mapping[str, Run]
+) -> list[tuple[Start, UUID]]:
+    """What to start, and the deployment of each, which is looked for before anything is claimed."""
+    due: list[tuple[Start, UUID]] = []
+    for name, some in plans.items():
+        acting = reconciler.registered[name].acting
+        starts = dispatch(some, acting, known, time.time()) if acting is not None else []
+        if starts:
+            try:
+                async with asyncio.timeout(CALL_TIMEOUT):
+                    deployment = await client.read_deployment_by_name(starts[0].deployment)
+            except ObjectNotFound:
+                get_run_logger().error("%s: there is no deployment %s to act for it", name, starts[0].deployment)
+            else:
+                due += [(one, deployment.id) for one in starts]
+    return due
+
+
+async def _look_up(client: PrefectClient, keys: Iterable[str]) -> dict[str, Run]:
+    """What became of the runs with these idempotency keys."""
+    asked = sorted(keys)
+    found: dict[str, Run] = {}
+    for begin in range(0, len(asked), ASKED_AT_ONCE):
+        chosen = FlowRunFilter(idempotency_key=FlowRunFilterIdempotencyKey(any_=asked[begin : begin + ASKED_AT_ONCE]))
+        async with asyncio.timeout(CALL_TIMEOUT):
+            runs = await client.read_flow_runs(flow_run_filter=chosen)
+        found |= {run.idempotency_key: _became(run) for run in runs if run.idempotency_key}
+    return found
+
+
+def _became(run: FlowRun) -> Run:
+    state = run.state
+    if state is None or not state.is_final():
+        return Run(None)
+    return Run(state.timestamp.timestamp(), died=state.is_crashed())
+
+
+async def _create(client: PrefectClient, start: Start, deployment: UUID) -> None:
+    """Create the run; one of this key that is there already is left as it is."""
+    async with asyncio.timeout(CALL_TIMEOUT):
+        await client.create_flow_run_from_deployment(
+            deployment,
+            parameters={"run": start.key, "objects": [f"{s.key.namespace}/{s.key.name}" for s, _ in start.claims]},
+            idempotency_key=start.key,
+            name=f"{start.claims[0][0].ref}" + (f" and {len(start.claims) - 1} more" if len(start.claims) > 1 else ""),
+        )

@@ -1,0 +1,299 @@
+"""The reconcile shift on a real Prefect server and a real API server: it tells, and runs of deployments act."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from copies import copies
+from copying import DONE, Copies
+from prefect import flow
+from prefect.client.orchestration import PrefectClient, get_client
+from prefect.client.schemas.filters import (
+    DeploymentFilter,
+    DeploymentFilterId,
+    TaskRunFilter,
+    TaskRunFilterFlowRunId,
+)
+from prefect.client.schemas.objects import FlowRun, State
+from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.states import Crashed
+from prefect_support import until
+
+from deployments.bootstrap import create_work_pool
+from deployments.server import PrefectServer
+from deployments.worker import PrefectWorker
+from flows.parameters import ReconcileParameters
+from flows.reconcile import Reconciling, reconcile
+from flows.shift import run_shift
+from modelyard.cluster import Cluster
+from modelyard.local.stack import LocalStack
+from modelyard.objects.kinds import CONFIG_MAPS
+from modelyard.reconcile.dispatch import Acting, Claim
+from modelyard.reconcile.plan import CLAIM
+from modelyard.reconcile.reconciler import Registered
+from modelyard.routing.objects import SERVERS
+
+pytestmark = pytest.mark.integration
+
+POOL = "copies"
+SUPPORT = Path(__file__).parents[2] / "support"
+
+
+@pytest.fixture(scope="module")
+def record_of_copies(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("copies") / "record.jsonl"
+
+
+@pytest.fixture(scope="module")
+async def deployment(control_plane: LocalStack, record_of_copies: Path) -> UUID:
+    """The deployment whose runs act."""
+    async with get_client() as client:
+        await create_work_pool(client, POOL)
+        environment = {
+            "KUBECONFIG": str(control_plane.kubeconfig),
+            "COPIES_RECORD": str(record_of_copies),
+            "PYTHONPATH": os.pathsep.join([os.environ["PYTHONPATH"], str(SUPPORT)]),
+        }
+        return await client.create_deployment(
+            flow_id=await client.create_flow(copies),
+            name="copies",
+            entrypoint="copies.copies",
+            work_pool_name=POOL,
+            job_variables={"command": "python -m prefect.engine", "env": environment},
+        )
+
+
+@pytest.fixture(scope="module")
+async def copying(
+    prefect_server: PrefectServer, deployment: UUID, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[PrefectWorker]:
+    """A worker that starts those runs."""
+    home = tmp_path_factory.mktemp("copying")
+    quick = {"PREFECT_WORKER_QUERY_SECONDS": "0.5"}
+    async with PrefectWorker(prefect_server.api_url, home, pool=POOL, extra=quick) as worker:
+        yield worker
+
+
+class Parents:
+    """Parents of copies in a namespace of the test's own, the writes and the runs for them."""
+
+    def __init__(self, cluster: Cluster, namespace: str, client: PrefectClient, deployment: UUID, record: Path) -> None:
+        self.cluster = cluster
+        self.namespace = namespace
+        self.client = client
+        self.deployment = deployment
+        self.record = record
+
+    async def ask(self, name: str, number: int, trouble: str = "") -> None:
+        annotations = {"copies": str(number), **({"trouble": trouble} if trouble else {})}
+        metadata = {"name": name, "labels": {"copies": "parent"}, "annotations": annotations}
+        await self.cluster.create(CONFIG_MAPS, {"metadata": metadata}, self.namespace)
+
+    async def copied(self, name: str, number: int) -> bool:
+        """Whether the parent says that it is done."""
+        parent = await self.cluster.get(CONFIG_MAPS, name, self.namespace)
+        return (parent["metadata"]["annotations"] or {}).get(DONE) == str(number)
+
+    async def children(self) -> dict[str, dict[str, str]]:
+        listed = await self.cluster.list(CONFIG_MAPS, self.namespace, "copies=child")
+        return {one["metadata"]["name"]: one["data"] for one in listed.items}
+
+    async def claim(self, name: str) -> Claim:
+        parent = await self.cluster.get(CONFIG_MAPS, name, self.namespace)
+        claim = Claim.read(parent["metadata"]["annotations"][CLAIM])
+        assert claim is not None
+        return claim
+
+    def writes(self, *names: str) -> list[dict[str, Any]]:
+        """What runs noted about these parents and their children, in order."""
+        lines = self.record.read_text().splitlines() if self.record.exists() else []
+        noted = [json.loads(line) for line in lines]
+        return [
+            one for one in noted if any(one["name"] == name or one["name"].startswith(f"{name}-") for name in names)
+        ]
+
+    async def runs(self) -> list[FlowRun]:
+        """The runs for objects of this namespace, in the order of their creation."""
+        chosen = DeploymentFilter(id=DeploymentFilterId(any_=[self.deployment]))
+        found = await self.client.read_flow_runs(deployment_filter=chosen)
+        ours = [run for run in found if all(one.startswith(f"{self.namespace}/") for one in run.parameters["objects"])]
+        return sorted(ours, key=lambda run: run.created)
+
+
+@pytest.fixture
+async def parents(
+    control_plane: LocalStack,
+    control_plane_cluster: Cluster,
+    namespace: str,
+    client: PrefectClient,
+    deployment: UUID,
+    record_of_copies: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Parents:
+    monkeypatch.setenv("KUBECONFIG", str(control_plane.kubeconfig))
+    return Parents(control_plane_cluster, namespace, client, deployment, record_of_copies)
+
+
+@flow(name="reconcile", persist_result=False)
+async def shift(namespace: str, batch: int, seconds: float) -> State[Any]:
+    """The reconcile shift with the copies as its only lifecycle."""
+    settings = ReconcileParameters(
+        interval_seconds=0.5, shift_seconds=seconds, early_end_seconds=0.1, lease_namespace=namespace
+    )
+    registered = (Registered(Copies(), Acting("copies/copies", batch)),)
+    return await run_shift(settings, lambda: Reconciling(registered, [namespace]), table="reconcile-copies")
+
+
+class Shift:
+    """The shift in the background, ended as soon as the test has seen what it wanted."""
+
+    def __init__(self, namespace: str, batch: int = 1) -> None:
+        self._running = shift(namespace, batch, 300, return_state=True)
+        self._task: asyncio.Task[Any]
+
+    async def __aenter__(self) -> None:
+        self._task = asyncio.ensure_future(self._running)
+
+    async def __aexit__(self, *_: object) -> None:
+        self._task.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._task
+
+
+def turns(noted: Sequence[dict[str, Any]]) -> list[str]:
+    """The runs that wrote, each as often as it had a turn."""
+    runs = [one["run"] for one in noted]
+    return [run for index, run in enumerate(runs) if index == 0 or runs[index - 1] != run]
+
+
+async def test_a_run_that_is_killed_at_every_write_is_replaced_until_all_is_done(
+    parents: Parents, copying: PrefectWorker
+) -> None:
+    await parents.ask("mortal", 3, "die")
+    async with Shift(parents.namespace):
+        await until(lambda: parents.copied("mortal", 3), "the copies are made", timeout=240)
+    assert await parents.children() == {f"mortal-{number}": {"copy": f"mortal-{number}"} for number in range(3)}
+    noted = parents.writes("mortal")
+    assert [one["name"] for one in noted if one["write"] == "apply"] == ["mortal-0", "mortal-1", "mortal-2"]
+    assert turns(noted) == [one["run"] for one in noted], "each wrote once, and none after another had begun"
+    runs = await parents.runs()
+    assert {run.idempotency_key for run in runs} >= set(turns(noted))
+    assert len({run.idempotency_key for run in runs}) == len(runs)
+
+    async def dead() -> bool:
+        return all(
+            run.state and run.state.is_crashed() for run in await parents.runs() if run.idempotency_key in turns(noted)
+        )
+
+    await until(dead, "every run that wrote has died")
+
+
+async def test_a_run_that_was_replaced_writes_nothing_when_it_wakes(parents: Parents, copying: PrefectWorker) -> None:
+    await parents.ask("sleeper", 2, "halt")
+
+    async def halted() -> dict[str, Any] | None:
+        return next((one for one in parents.writes("sleeper") if one["write"] == "halt"), None)
+
+    async with Shift(parents.namespace):
+        asleep = await until(halted, "the first run is halted with a plan in its hands", timeout=120)
+        (first,) = await parents.runs()
+        assert first.idempotency_key == asleep["run"] == (await parents.claim("sleeper")).run
+        await parents.client.set_flow_run_state(first.id, Crashed(message="no heartbeat"), force=True)
+        await until(lambda: parents.copied("sleeper", 2), "another run does the work", timeout=120)
+        assert (await parents.claim("sleeper")).run != asleep["run"]
+        writes = [one for one in parents.writes("sleeper") if one["write"] != "halt"]
+        assert asleep["pid"] not in {one["pid"] for one in writes}
+        os.kill(asleep["pid"], signal.SIGCONT)
+
+        async def gone() -> bool:
+            return not Path(f"/proc/{asleep['pid']}").exists()
+
+        await until(gone, "the first run has ended")
+    assert [one for one in parents.writes("sleeper") if one["write"] != "halt"] == writes
+
+
+async def test_many_objects_share_a_run(parents: Parents, copying: PrefectWorker) -> None:
+    for number in range(3):
+        await parents.ask(f"small{number}", 1)
+    async with Shift(parents.namespace, batch=50):
+        for number in range(3):
+            await until(lambda name=f"small{number}": parents.copied(name, 1), "the copies are made", timeout=120)
+    (run,) = await parents.runs()
+    assert run.parameters["objects"] == [f"{parents.namespace}/small{number}" for number in range(3)]
+    assert (run.idempotency_key or "").startswith("ConfigMap/batch-of-3/")
+    assert {(await parents.claim(f"small{number}")).run for number in range(3)} == {run.idempotency_key}
+
+
+async def test_nothing_is_started_while_prefects_api_is_away(parents: Parents, deployment: UUID) -> None:
+    await parents.ask("patient", 1)
+    await parents.ask("settled", 0)
+    with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"}):
+        async with Reconciling((Registered(Copies(), Acting("copies/copies")),), [parents.namespace]) as reconciling:
+            plans = await reconciling.look()
+            await reconciling.tell([plan for some in plans.values() for plan in some])
+            assert await start_runs(reconciling) == []
+    assert await parents.copied("settled", 0), "statuses are told all the while"
+    patient = await parents.cluster.get(CONFIG_MAPS, "patient", parents.namespace)
+    assert CLAIM not in patient["metadata"]["annotations"]
+    assert not await parents.runs()
+    async with Reconciling((Registered(Copies(), Acting("copies/copies")),), [parents.namespace]) as reconciling:
+        (key,) = await start_runs(reconciling)
+        assert await start_runs(reconciling) == [], "its run is there already"
+    (run,) = await parents.runs()
+    assert run.idempotency_key == key == (await parents.claim("patient")).run
+    assert run.name == f"ConfigMap {parents.namespace}/patient"
+    await parents.client.delete_flow_run(run.id)
+
+
+async def start_runs(reconciling: Reconciling) -> list[str]:
+    from prefect.logging import disable_run_logger
+
+    from tasks.reconcile import start
+    from tasks.stage import Handle
+
+    with disable_run_logger():
+        return await start.fn(reconciling, 0, Handle(await reconciling.look()))
+
+
+async def test_a_shift_costs_a_task_run_only_where_something_is_told(parents: Parents) -> None:
+    selector = {"matchLabels": {"app": "quiet"}}
+    server = {"metadata": {"name": "quiet"}, "spec": {"inferenceEngine": "vLLM", "workloadSelector": selector}}
+    await parents.cluster.create(SERVERS, server, parents.namespace)
+
+    async def costs() -> list[str]:
+        state = await reconcile(
+            namespaces=[parents.namespace],
+            lease_namespace=parents.namespace,
+            interval_seconds=0.5,
+            shift_seconds=3,
+            early_end_seconds=0.1,
+            return_state=True,
+        )
+        assert state.name == "Completed"
+        assert "0 failed" in (state.message or "")
+        run = state.state_details.flow_run_id
+
+        async def recorded() -> list[str]:
+            chosen = TaskRunFilter(flow_run_id=TaskRunFilterFlowRunId(any_=[run]))
+            return [one.name for one in await parents.client.read_task_runs(task_run_filter=chosen)]
+
+        if "told" not in told:
+            return await until(recorded, "the task run is on record")
+        return await recorded()
+
+    told: set[str] = set()
+    (first,) = await costs()
+    assert first.startswith("tell-")
+    status = (await parents.cluster.get(SERVERS, "quiet", parents.namespace))["status"]
+    assert [one["reason"] for one in status["conditions"]] == ["NoReadyPods"]
+    told.add("told")
+    assert await costs() == []
