@@ -1,55 +1,79 @@
-"""The command as a process: what it loads before it has something to do, and how it fails."""
+"""The command: what it loads before it has something to do, and how it fails."""
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
 
 from modelyard import __version__
+from modelyard.cli.main import main
 from modelyard.resources import KINDS
 
 HEAVY = {"kubernetes", "prefect", "pandas", "numpy", "aiohttp", "sqlalchemy", "matplotlib", "prometheus_api_client"}
 
 
-def modelyard(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "modelyard.cli.main", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env={**os.environ, "COLUMNS": "200", **environment},
-    )
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+LOADED = """
+import sys
+from modelyard.cli.main import main
+for arguments in {lines}:
+    sys.argv = ["modelyard", *arguments]
+    try:
+        main()
+    except SystemExit as end:
+        assert not end.code, end.code
+    print({mark!r}, *sorted(name for name in sys.modules if "." not in name))
+"""
 
 
-@pytest.mark.parametrize(
-    "arguments", [["version"], ["--help"], ["plan", "--help"], ["replay", "--help"], ["exporter", "--help"]]
-)
-def test_nothing_heavy_is_loaded_to_say_a_few_words(arguments: list[str]) -> None:
-    result = modelyard(*arguments, PYTHONPROFILEIMPORTTIME="1")
-    assert result.returncode == 0
-    assert result.stdout.strip()
-    loaded = {line.split("|")[2].strip().split(".")[0] for line in result.stderr.splitlines() if line.count("|") == 2}
-    assert "typer" in loaded
-    assert not loaded & HEAVY
+@pytest.fixture
+def modelyard(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """The command as its entry point runs it."""
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        monkeypatch.setattr(sys, "argv", ["modelyard", *arguments])
+        try:
+            main()
+            code = 0
+        except SystemExit as end:
+            code = int(end.code or 0)
+        return subprocess.CompletedProcess(sys.argv, code, *capsys.readouterr())
+
+    return run
 
 
-def test_the_version_is_the_packages() -> None:
+def test_nothing_heavy_is_loaded_to_say_a_few_words() -> None:
+    lines = [["version"], ["--help"], ["plan", "--help"], ["replay", "--help"], ["exporter", "--help"]]
+    script = LOADED.format(lines=lines, mark="loaded:")
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
+    said = done.stdout.split("loaded:")
+    assert len(said) == len(lines) + 1
+    assert said[0].strip()
+    assert all(len(text.splitlines()) > 1 for text in said[1:-1]), "every line is answered"
+    for line, loaded in zip(lines, said[1:], strict=True):
+        names = set(loaded.splitlines()[0].split())
+        assert "typer" in names
+        assert not names & HEAVY, line
+
+
+def test_the_version_is_the_packages(modelyard: Run) -> None:
     assert modelyard("version").stdout.strip() == __version__
 
 
-def test_help_names_every_command() -> None:
+def test_help_names_every_command(modelyard: Run) -> None:
     shown = modelyard("--help").stdout
     for command in ("plan", "replay", "autoscale", "exporter", "crds", "demo", "version", "local"):
         assert f" {command} " in shown
 
 
-def test_commands_of_a_group_that_is_loaded_late_are_found() -> None:
+def test_commands_of_a_group_that_is_loaded_late_are_found(modelyard: Run) -> None:
     shown = modelyard("local", "--help")
     assert shown.returncode == 0
     assert " up " in shown.stdout
@@ -58,16 +82,19 @@ def test_commands_of_a_group_that_is_loaded_late_are_found() -> None:
     assert "sideways" in refused.stderr
 
 
-def test_crds_prints_every_kind() -> None:
+def test_crds_prints_every_kind(modelyard: Run) -> None:
     documents = list(yaml.safe_load_all(modelyard("crds").stdout))
     assert [d["kind"] for d in documents] == ["CustomResourceDefinition"] * 13
     assert {d["spec"]["names"]["kind"] for d in documents} == {name for _, name in KINDS}
 
 
 @pytest.mark.parametrize("arguments", [["plan"], ["exporter", "--port", "0"], ["crds", "--install"]])
-def test_without_a_cluster_one_line_says_what_to_do(tmp_path: Path, arguments: list[str]) -> None:
-    home = {"HOME": str(tmp_path), "KUBECONFIG": "", "KUBERNETES_SERVICE_HOST": ""}
-    result = modelyard(*arguments, **home)
+def test_without_a_cluster_one_line_says_what_to_do(
+    modelyard: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: list[str]
+) -> None:
+    for name, value in {"HOME": str(tmp_path), "KUBECONFIG": "", "KUBERNETES_SERVICE_HOST": ""}.items():
+        monkeypatch.setenv(name, value)
+    result = modelyard(*arguments)
     assert result.returncode == 1
     assert result.stdout == ""
     (line,) = result.stderr.splitlines()
@@ -75,7 +102,7 @@ def test_without_a_cluster_one_line_says_what_to_do(tmp_path: Path, arguments: l
     assert "KUBECONFIG" in line
 
 
-def test_a_bad_file_is_one_line_too(tmp_path: Path) -> None:
+def test_a_bad_file_is_one_line_too(modelyard: Run, tmp_path: Path) -> None:
     (tmp_path / "m.yaml").write_text("kind: [\n")
     result = modelyard("plan", "-f", str(tmp_path / "m.yaml"), "--metrics", str(tmp_path / "m.yaml"))
     assert result.returncode == 1
