@@ -1,17 +1,10 @@
-"""A process that ticks when it is told to, at the time it is told, and dies (SIGKILL) at a line if it is told so.
-
-    python policy_process.py SETTINGS_JSON
-
-Reads lines ``TIME POINT`` (``POINT``: ``never``, ``decided``, ``memory``, ``status``, ``scale``: right after the first
-write of that kind) and answers each with the targets and modes of its bindings as JSON.
-"""
+"""A process that ticks when it is told to, at the time it is told, and dies (SIGKILL) at a line if it is told so."""
 
 import asyncio
 import dataclasses
-import json
 import os
 import signal
-import sys
+from multiprocessing.connection import Connection
 from typing import Any
 
 from modelyard.autoscaling.live.controller import Controller
@@ -66,13 +59,17 @@ async def tick(loop: Controller, now: float) -> dict[str, Any]:
     }
 
 
-async def main(settings: ControllerSettings) -> None:
+async def main(settings: ControllerSettings, orders: Connection) -> None:
     global POINT
     async with Controller(settings) as loop:
         arm(loop)
-        while line := await asyncio.to_thread(sys.stdin.readline):
-            now, POINT = line.split()
-            print(json.dumps(await tick(loop, float(now))), flush=True)
+        while True:
+            now, POINT = await asyncio.to_thread(orders.recv)
+            orders.send(await tick(loop, now))
 
 
-asyncio.run(main(ControllerSettings.model_validate_json(sys.argv[1])))
+def tick_when_told(settings: ControllerSettings, orders: Connection) -> None:
+    """Takes (time, point), the point being never, decided, memory, status or scale (right after the first write of
+    that kind), and answers with the targets and modes of its bindings.
+    """
+    asyncio.run(main(settings, orders))

@@ -7,15 +7,14 @@ of them is killed in a panic, while a window holds, and in the middle of its wri
 from __future__ import annotations
 
 import asyncio
-import json
-import os
-import sys
-from contextlib import suppress
-from pathlib import Path
+import signal
+from multiprocessing.context import ForkServerProcess
 from typing import Any
 
+import forked
 import pytest
 from fleet_fixture import quick
+from policy_process import tick_when_told
 from policy_world import PolicyWorld
 
 from modelyard.autoscaling.kinds import BINDINGS
@@ -52,55 +51,51 @@ STORY = [
 """Seconds, waiting requests per instance, where the kill comes: a panic, its hold, then a slow way down."""
 
 
-class Controller:
+class Loop:
     """A loop in a process of its own, for the bindings labelled with ``share``."""
 
-    def __init__(self, namespace: str, share: str, kubeconfig: Path) -> None:
-        settings = quick("http://127.0.0.1:9", namespace).model_copy(update={"label_selector": f"share={share}"})
-        self._settings = settings.model_dump_json()
-        self._environment = {**os.environ, "KUBECONFIG": str(kubeconfig)}
-        self._process: asyncio.subprocess.Process | None = None
+    def __init__(self, namespace: str, share: str) -> None:
+        self._settings = quick("http://127.0.0.1:9", namespace).model_copy(update={"label_selector": f"share={share}"})
+        self._process: ForkServerProcess | None = None
 
     async def tick(self, now: float, point: str = "never") -> dict[str, Any] | None:
         """The answer; ``None`` when the process died over it."""
         if self._process is None:
-            script = Path(__file__).with_name("policy_process.py")
-            self._process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                str(script),
-                self._settings,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                env=self._environment,
-            )
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(f"{now} {point}\n".encode())
-        answer = await asyncio.wait_for(self._process.stdout.readline(), 60)
-        if not answer:
-            assert await self._process.wait() == -9
-            self._process = None
+            self._orders, taken = forked.pipe()
+            self._process = forked.start(tick_when_told, self._settings, taken)
+            taken.close()
+        self._orders.send((now, point))
+        try:
+            found: dict[str, Any] = await asyncio.wait_for(asyncio.to_thread(self._orders.recv), 120)
+        except EOFError:
+            assert await self.ended() == -signal.SIGKILL
             return None
-        found: dict[str, Any] = json.loads(answer)
         return found
+
+    async def ended(self) -> int | None:
+        process, self._process = self._process, None
+        if process is None:
+            return None
+        await asyncio.to_thread(process.join)
+        self._orders.close()
+        return process.exitcode
 
     async def kill(self) -> None:
         if self._process is not None:
-            with suppress(ProcessLookupError):
-                self._process.kill()
-            await self._process.wait()
-            self._process = None
+            self._process.kill()
+        await self.ended()
 
 
 async def test_a_loop_that_is_killed_decides_what_one_that_lives_decides(
-    world: PolicyWorld, control_plane: LocalStack
+    world: PolicyWorld, control_plane: LocalStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(control_plane.kubeconfig))
     await world.policy(behavior=BEHAVIOUR)
     for name in ("living", "killed"):
         await world.deploy(name, 2)
         await world.bind(name)
         await world.cluster.merge_patch(BINDINGS, name, {"metadata": {"labels": {"share": name}}}, world.namespace)
-    loops = {name: Controller(world.namespace, name, control_plane.kubeconfig) for name in ("living", "killed")}
+    loops = {name: Loop(world.namespace, name) for name in ("living", "killed")}
     modes, deaths = set(), 0
     try:
         for seconds, load, point in STORY:

@@ -1,14 +1,8 @@
-"""One tick in a process of its own that kills itself (SIGKILL) at a chosen line. Run by the fault tests.
-
-    python one_tick.py SETTINGS_JSON never|decided|memory|status|scale
-
-``decided``: between decide and actuate. The others: right after the first write of that kind.
-"""
+"""One tick in a process of its own that kills itself (SIGKILL) at a chosen line."""
 
 import asyncio
 import os
 import signal
-import sys
 from typing import Any
 
 from modelyard.autoscaling.live.controller import Controller
@@ -54,4 +48,8 @@ async def main(settings: ControllerSettings, point: str) -> None:
         await loop.report(decision, await loop.actuate(fleet, decision))
 
 
-asyncio.run(main(ControllerSettings.model_validate_json(sys.argv[1]), sys.argv[2]))
+def tick_and_die(settings: ControllerSettings, point: str) -> None:
+    """One tick; ``point`` is never, decided (between decide and actuate), memory, status or scale (right after the
+    first write of that kind).
+    """
+    asyncio.run(main(settings, point))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-import sys
 
 import pytest
+from command_line import modelyard_beside
 from fleet_fixture import ServedModel, quick, run_tick
 from prometheus_server import PrometheusServer
 
@@ -88,8 +88,8 @@ async def test_installing_the_kinds_again_changes_nothing(
     await served.vary("llama")
 
     async def install() -> dict[str, str]:
-        told = await output(sys.executable, "-m", "modelyard.cli.main", "crds", "--install")
-        names = [line.removeprefix("customresourcedefinition/").split()[0] for line in told.splitlines()]
+        told = await modelyard_beside("crds", "--install")
+        names = [line.removeprefix("customresourcedefinition/").split()[0] for line in told.out.splitlines()]
         assert sorted(names) == sorted(f"{cls.plural}.{cls.group}" for cls in KINDS.values())
         assert len(names) == 13
         return {name: (await control_plane_cluster.get(CRDS, name))["metadata"]["resourceVersion"] for name in names}

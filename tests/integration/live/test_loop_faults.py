@@ -6,14 +6,15 @@ import asyncio
 import contextlib
 import http.server
 import signal
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 from fleet_fixture import ServedModel, eventually, quick, run_tick
+from one_tick import tick_and_die
 from prometheus_server import PrometheusServer
 
 from modelyard.autoscaling.kinds import VARIANTS
@@ -28,12 +29,11 @@ pytestmark = pytest.mark.integration
 PEAK = 2.2
 
 
-async def one_tick(settings: ControllerSettings, point: str) -> int:
+async def one_tick(settings: ControllerSettings, point: str) -> int | None:
     """A tick in a process of its own that kills itself at ``point``; its exit status."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, str(Path(__file__).with_name("one_tick.py")), settings.model_dump_json(), point
-    )
-    return await process.wait()
+    process = forked.start(tick_and_die, settings, point)
+    await asyncio.to_thread(process.join)
+    return process.exitcode
 
 
 @contextlib.contextmanager

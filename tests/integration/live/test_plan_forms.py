@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from command_line import modelyard_beside
 from fleet_fixture import Gauges, ServedModel, eventually, steadily
 from prometheus_server import PrometheusServer
 
@@ -40,15 +38,9 @@ KINDS: tuple[ResourceType, ...] = (VARIANTS, BINDINGS, POLICIES, DEPLOYMENTS, RE
 
 
 async def plan(*arguments: str | Path) -> dict[str, Any]:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "modelyard.cli.main", "plan", "-o", "json", *map(str, arguments)),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env=dict(os.environ),
-    )
-    out, err = await asyncio.wait_for(process.communicate(), 60)
-    assert process.returncode == 0, err.decode()
-    found: dict[str, Any] = json.loads(out)
+    done = await modelyard_beside("plan", "-o", "json", *arguments)
+    assert done.code == 0, done.err
+    found: dict[str, Any] = json.loads(done.out)
     return found
 
 

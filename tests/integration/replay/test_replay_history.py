@@ -5,13 +5,12 @@ from __future__ import annotations
 import csv
 import json
 import math
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from command_line import modelyard
 from fleet_fixture import MetricSource
 from prometheus_server import PrometheusServer, free_port
 
@@ -183,17 +182,11 @@ async def test_errors_say_what_there_is(recorded: Recorded) -> None:
 def test_the_command_replays_the_past(recorded: Recorded) -> None:
     when = [f"--{name}={recorded.begin + at:.0f}" for name, at in (("from", 60.0), ("to", 660.0))]
     stamps = [time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(float(text.split("=")[1]))) for text in when]
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "modelyard.cli.main", "replay"),
-            *("-f", str(ROOT / "config/samples/plan/manifests.yaml")),
-            *("--prometheus-url", recorded.url, "--namespace", SPACE, "--model", MODEL),
-            *("--from", stamps[0], "--to", stamps[1], "-o", "csv"),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
+    done = modelyard(
+        *("replay", "-f", str(ROOT / "config/samples/plan/manifests.yaml")),
+        *("--prometheus-url", recorded.url, "--namespace", SPACE, "--model", MODEL),
+        *("--from", stamps[0], "--to", stamps[1], "-o", "csv"),
     )
-    assert done.returncode == 0, done.stderr
-    (row,) = csv.DictReader(done.stdout.splitlines())
+    assert done.code == 0, done.err
+    (row,) = csv.DictReader(done.out.splitlines())
     assert int(row["requests"]) == pytest.approx(sum(rate(s) for s in range(60, 660)), rel=0.12)

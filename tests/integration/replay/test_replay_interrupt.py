@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,26 +11,38 @@ import time
 from pathlib import Path
 
 import pytest
+from command_line import modelyard
 
 pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).resolve().parents[3]
 COMMAND = [
-    *(sys.executable, "-m", "modelyard.cli.main", "replay"),
+    "replay",
     *("-f", str(ROOT / "config/samples/plan/manifests.yaml")),
     *("--trace", str(ROOT / "benchmarks/data/azure-llm-inference-2023-conversation.csv"), "--minutes", "2"),
 ]
 WHOLE = ["replay.png", "report.csv", "report.json", "timeline.csv"]
 
 
+@pytest.fixture(scope="module")
+def complete(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of an earlier replay."""
+    out = tmp_path_factory.mktemp("complete") / "report"
+    done = modelyard(*COMMAND, "--policy", "fixed:1", "--out", out)
+    assert done.code == 0, done.err
+    return out
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("writing", [False, True], ids=["while replaying", "while writing"])
-def test_an_interrupt_leaves_nothing_half_written(tmp_path: Path, number: signal.Signals, writing: bool) -> None:
+def test_an_interrupt_leaves_nothing_half_written(
+    complete: Path, tmp_path: Path, number: signal.Signals, writing: bool
+) -> None:
     out = tmp_path / "report"
-    subprocess.run([*COMMAND, "--policy", "fixed:1", "--out", str(out)], check=True, capture_output=True, timeout=120)
+    shutil.copytree(complete, out)
     before = (out / "report.json").read_bytes()
     more = [] if writing else ["--diurnal", "240"]
-    command = [*COMMAND, "--policy", "default", "--out", str(out), *more]
+    command = [sys.executable, "-m", "modelyard.cli.main", *COMMAND, "--policy", "default", "--out", str(out), *more]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
         deadline = time.monotonic() + 60

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
+from command_line import modelyard
 
 from modelyard import __version__
-from modelyard.cli.main import main
 from modelyard.resources import KINDS
 
 HEAVY = {"kubernetes", "prefect", "pandas", "numpy", "aiohttp", "sqlalchemy", "matplotlib", "prometheus_api_client"}
 
-
-Run = Callable[..., subprocess.CompletedProcess[str]]
 
 LOADED = """
 import sys
@@ -30,23 +27,6 @@ for arguments in {lines}:
         assert not end.code, end.code
     print({mark!r}, *sorted(name for name in sys.modules if "." not in name))
 """
-
-
-@pytest.fixture
-def modelyard(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """The command as its entry point runs it."""
-    monkeypatch.setenv("COLUMNS", "200")
-
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        monkeypatch.setattr(sys, "argv", ["modelyard", *arguments])
-        try:
-            main()
-            code = 0
-        except SystemExit as end:
-            code = int(end.code or 0)
-        return subprocess.CompletedProcess(sys.argv, code, *capsys.readouterr())
-
-    return run
 
 
 def test_nothing_heavy_is_loaded_to_say_a_few_words() -> None:
@@ -63,48 +43,48 @@ def test_nothing_heavy_is_loaded_to_say_a_few_words() -> None:
         assert not names & HEAVY, line
 
 
-def test_the_version_is_the_packages(modelyard: Run) -> None:
-    assert modelyard("version").stdout.strip() == __version__
+def test_the_version_is_the_packages() -> None:
+    assert modelyard("version").out.strip() == __version__
 
 
-def test_help_names_every_command(modelyard: Run) -> None:
-    shown = modelyard("--help").stdout
+def test_help_names_every_command() -> None:
+    shown = modelyard("--help").out
     for command in ("plan", "replay", "autoscale", "exporter", "crds", "demo", "version", "local"):
         assert f" {command} " in shown
 
 
-def test_commands_of_a_group_that_is_loaded_late_are_found(modelyard: Run) -> None:
+def test_commands_of_a_group_that_is_loaded_late_are_found() -> None:
     shown = modelyard("local", "--help")
-    assert shown.returncode == 0
-    assert " up " in shown.stdout
+    assert shown.code == 0
+    assert " up " in shown.out
     refused = modelyard("local", "sideways")
-    assert refused.returncode == 2
-    assert "sideways" in refused.stderr
+    assert refused.code == 2
+    assert "sideways" in refused.err
 
 
-def test_crds_prints_every_kind(modelyard: Run) -> None:
-    documents = list(yaml.safe_load_all(modelyard("crds").stdout))
+def test_crds_prints_every_kind() -> None:
+    documents = list(yaml.safe_load_all(modelyard("crds").out))
     assert [d["kind"] for d in documents] == ["CustomResourceDefinition"] * 13
     assert {d["spec"]["names"]["kind"] for d in documents} == {name for _, name in KINDS}
 
 
 @pytest.mark.parametrize("arguments", [["plan"], ["exporter", "--port", "0"], ["crds", "--install"]])
 def test_without_a_cluster_one_line_says_what_to_do(
-    modelyard: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: list[str]
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: list[str]
 ) -> None:
     for name, value in {"HOME": str(tmp_path), "KUBECONFIG": "", "KUBERNETES_SERVICE_HOST": ""}.items():
         monkeypatch.setenv(name, value)
     result = modelyard(*arguments)
-    assert result.returncode == 1
-    assert result.stdout == ""
-    (line,) = result.stderr.splitlines()
+    assert result.code == 1
+    assert result.out == ""
+    (line,) = result.err.splitlines()
     assert line.startswith("error: ")
     assert "KUBECONFIG" in line
 
 
-def test_a_bad_file_is_one_line_too(modelyard: Run, tmp_path: Path) -> None:
+def test_a_bad_file_is_one_line_too(tmp_path: Path) -> None:
     (tmp_path / "m.yaml").write_text("kind: [\n")
     result = modelyard("plan", "-f", str(tmp_path / "m.yaml"), "--metrics", str(tmp_path / "m.yaml"))
-    assert result.returncode == 1
-    (line,) = result.stderr.splitlines()
+    assert result.code == 1
+    (line,) = result.err.splitlines()
     assert line.startswith(f"error: {tmp_path / 'm.yaml'}, line 2")
