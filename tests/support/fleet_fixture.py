@@ -202,7 +202,7 @@ class ServedModel:
 
     async def settle(self, workload: str, replicas: int, age: float = 3600) -> list[str]:
         """Wait until the controller-manager has made it ``replicas`` pods; make them Ready and let them report."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while True:
                 pods = await self.pods(workload)
                 if len(pods) == replicas:
@@ -220,7 +220,7 @@ class ServedModel:
         for key in [k for k in self.source.pods if k[0] == self.namespace and k[1].startswith(f"{workload}-")]:
             if key[1] not in names:
                 del self.source.pods[key]
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while True:
                 status = (await self.cluster.get(DEPLOYMENTS, workload, self.namespace)).get("status") or {}
                 if status.get("readyReplicas", 0) == replicas and status.get("replicas", 0) == replicas:
@@ -302,7 +302,7 @@ async def run_tick(loop: Controller) -> Ticked:
     return Ticked(fleet, decision, done.outcome, await loop.report(decision, done))
 
 
-async def eventually(check: Callable[[], Any], what: str, seconds: float = 20) -> Any:
+async def eventually(check: Callable[[], Any], what: str, seconds: float = 60) -> Any:
     """Wait until an (asynchronous) check gives something true."""
     deadline = asyncio.get_running_loop().time() + seconds
     while True:

@@ -49,7 +49,7 @@ class PrometheusServer:
                 stdout=log,
                 stderr=log,
             )
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while True:
             try:
                 with urllib.request.urlopen(f"{self.url}/-/ready", timeout=1):

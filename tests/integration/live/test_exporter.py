@@ -73,7 +73,7 @@ class Exporter:
         assert len(values) == len(found), found
         return values
 
-    async def becomes(self, expected: dict[str, float], metric: str = DESIRED, seconds: float = 20) -> None:
+    async def becomes(self, expected: dict[str, float], metric: str = DESIRED, seconds: float = 60) -> None:
         async def same() -> bool:
             return await self.values(metric) == expected
 
@@ -82,7 +82,7 @@ class Exporter:
         except AssertionError as error:
             raise AssertionError(f"{error}; last seen {await self.values(metric)}") from error
 
-    async def answers(self, seconds: float = 20) -> None:
+    async def answers(self, seconds: float = 60) -> None:
         async def ready() -> bool:
             try:
                 return (await asyncio.to_thread(self.get, "/readyz"))[0] == 200
@@ -418,7 +418,7 @@ async def test_a_killed_exporter_comes_back_with_the_same_values(
 async def test_a_taken_port_is_one_line_with_the_remedy(control_plane_cluster: Cluster, served: ServedModel) -> None:
     async with exporting(control_plane_cluster, served.namespace) as exporter:
         second = await process("--port", str(exporter.port))
-        _, log = await asyncio.wait_for(second.communicate(), 30)
+        _, log = await asyncio.wait_for(second.communicate(), 120)
     assert second.returncode == 1
     (line,) = log.decode().splitlines()
     assert line.startswith(f"error: cannot listen on 127.0.0.1:{exporter.port}")
@@ -436,7 +436,7 @@ async def test_an_account_that_may_not_look_is_told_so(
     config["users"][0]["user"] = {"token": answer["status"]["token"]}
     (tmp_path / "kubeconfig").write_text(yaml.safe_dump(config))
     refused = await process("--port", "0", KUBECONFIG=str(tmp_path / "kubeconfig"))
-    _, log = await asyncio.wait_for(refused.communicate(), 60)
+    _, log = await asyncio.wait_for(refused.communicate(), 120)
     assert refused.returncode == 1
     last = log.decode().splitlines()[-1]
     assert last.startswith("error: ")

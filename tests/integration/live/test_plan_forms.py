@@ -114,7 +114,9 @@ async def test_both_forms_now_if_and_from_files(
 
     async def known() -> bool:
         found = await plan(*live)
-        return bool(found["records"][0]["prediction"]) and found["bindings"][0]["records"][0]["decided"]
+        predicted = found["records"][0]["prediction"]
+        steady = bool(predicted) and predicted["load"] == pytest.approx(8, rel=0.2)
+        return steady and found["bindings"][0]["records"][0]["decided"]
 
     await eventually(known, "load and request sizes are known", 60)
     before = await stored(cluster, served.namespace)

@@ -330,7 +330,7 @@ async def test_the_exporters_command_and_probe_work_as_its_account(
                 text = await answer.text()
     finally:
         process.terminate()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             code = await process.wait()
     assert code == 0
     assert (
