@@ -135,6 +135,7 @@ async def test_an_outage_is_named_and_ends(proxied: Cluster, proxy: TcpProxy, pl
     assert await proxied.create(CONFIG_MAPS, config_map("a", place))
 
 
+@pytest.mark.timing_sensitive("two time limits of half a second must end before a third one would")
 async def test_a_hanging_server_costs_the_time_limit_and_no_more(proxied: Cluster, proxy: TcpProxy, place: str) -> None:
     await proxied.list(CONFIG_MAPS, place)
     proxy.stall()

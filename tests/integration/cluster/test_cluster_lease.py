@@ -70,6 +70,7 @@ async def test_the_record_is_a_proper_lease(cluster: Cluster, place: str) -> Non
     assert not stored["spec"].get("holderIdentity")
 
 
+@pytest.mark.timing_sensitive("a lease of one second must be renewed in time")
 async def test_it_is_renewed_in_the_background(cluster: Cluster, place: str) -> None:
     async with contender(cluster, place, "a", 1) as a, contender(cluster, place, "b", 1) as b:
         assert await a.acquire(timeout=0)

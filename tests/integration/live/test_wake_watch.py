@@ -237,6 +237,7 @@ async def test_pools_of_other_namespaces_and_other_pods_do_not_count(
     assert picker.asked == 0
 
 
+@pytest.mark.timing_sensitive("counts what is asked within two seconds")
 async def test_a_failing_picker_is_named_and_asked_less_and_less(
     served: ServedModel, pools: Cluster, picker: Picker
 ) -> None:

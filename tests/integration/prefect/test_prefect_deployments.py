@@ -218,6 +218,7 @@ async def worker(
         yield worker
 
 
+@pytest.mark.timing_sensitive("runs are told apart by how late they started")
 async def test_after_an_outage_stale_runs_are_skipped_and_the_schedule_goes_on(
     worker: PrefectWorker, deployment: DeploymentResponse, client: PrefectClient, recording: Path
 ) -> None:

@@ -39,6 +39,7 @@ async def shift(parameters: AutoscaleParameters) -> State:
     return await autoscale(**dict(parameters), return_state=True)
 
 
+@pytest.mark.timing_sensitive("a shift of two seconds must get to more than one tick")
 async def test_a_shift_ticks_on_its_grid_and_tells_it_in_numbers(parameters: Parameters, record: Path) -> None:
     state = await shift(parameters())
     assert state.name == "Completed"
@@ -53,6 +54,7 @@ async def test_a_shift_ticks_on_its_grid_and_tells_it_in_numbers(parameters: Par
     assert all(entry["held"] for entry in entries if entry["tick"] >= 0)
 
 
+@pytest.mark.timing_sensitive("a shift of five seconds must get to its third tick")
 async def test_an_edit_is_acted_on_before_the_next_tick_is_due(parameters: Parameters, record: Path) -> None:
     await shift(parameters(interval_seconds=3, shift_seconds=5, edit=0))
     numbers = [entry["tick"] for entry in recorded(record) if entry["stage"] == "collect"]
@@ -109,6 +111,7 @@ async def test_an_unreachable_cluster_is_retried_until_the_shift_ends(parameters
     assert not recorded(record)
 
 
+@pytest.mark.timing_sensitive("the distance of ticks is measured")
 async def test_a_slow_tick_skips_instants_and_never_bunches(parameters: Parameters, record: Path) -> None:
     state = await shift(parameters(slow="collect@0.4"))
     numbers = list(ticks_of(record))

@@ -44,6 +44,9 @@ def summed(text: str, name: str) -> float:
     return sum(float(value) for value in re.findall(rf"^{name}{{.*}} (\S+)$", text, re.MULTILINE))
 
 
+@pytest.mark.timing_sensitive(
+    "wall time on the way of a request, which compression multiplies, counts against the simulator"
+)
 @pytest.mark.parametrize(("replicas", "rate"), [(1, 1.4), (1, 2.6), (2, 3.5)], ids=["light", "queueing", "two"])
 async def test_percentiles_agree(start_live_engine: Callable[..., str], replicas: int, rate: float) -> None:
     trace = traffic(rate, 60.0)
