@@ -22,17 +22,17 @@ from modelyard.local.stack import LocalStack
 
 register_profiles()
 
-LONGEST_FIRST = {"e2e": -2, "integration": -1}
-"""Order of the test folders side by side."""
-
-ONE_WORKER = ("tests/integration/local/", "tests/integration/prefect/")
+ONE_WORKER = ("tests/integration/prefect/", "tests/integration/local/")
 """Folders whose files share servers that are too costly to start more than once."""
+
+LONGEST_FIRST = ("tests/e2e/", *ONE_WORKER, "tests/integration/")
+"""Order of the tests side by side; those of no such folder come last."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Side by side, the files that take longest start first, so that short ones fill the gaps at the end."""
     if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: LONGEST_FIRST.get(item.path.relative_to(config.rootpath).parts[1], 0))
+        items.sort(key=lambda item: [not item.nodeid.startswith(folder) for folder in LONGEST_FIRST])
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -138,7 +138,7 @@ def settings_under(profile: Path) -> list[str]:
     """Prefect's own reading of a profile, in a process that has nothing else set."""
     env = {k: v for k, v in environment(profile).items() if not k.startswith("PREFECT_") or k in read_profile(profile)}
     done = subprocess.run(
-        [sys.executable, "-c", PRINT_SETTINGS], env=env, capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", PRINT_SETTINGS], env=env, capture_output=True, text=True, timeout=200, check=True
     )
     return done.stdout.splitlines()
 

@@ -124,10 +124,10 @@ def test_an_interrupt_leaves_the_old_report(tmp_path: Path, monkeypatch: pytest.
     write_report(folder, lines(runs), rows, SLO(), {})
     before = (folder / "report.json").read_text()
 
-    def interrupted(*_: object) -> None:
+    def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(output, "draw", interrupted)
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", interrupted)
     with pytest.raises(KeyboardInterrupt):
         write_report(folder, lines(runs[:1]), rows[:1], SLO(), {})
     assert (folder / "report.json").read_text() == before
