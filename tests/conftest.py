@@ -22,10 +22,16 @@ from modelyard.local.stack import LocalStack
 
 register_profiles()
 
-ONE_WORKER = ("tests/integration/prefect/", "tests/integration/local/")
-"""Folders whose files share servers that are too costly to start more than once."""
+ONE_WORKER = (
+    ("tests/integration/prefect/",),
+    ("tests/integration/local/",),
+    ("tests/integration/live/",),
+    ("tests/integration/bindings/", "tests/integration/crds/", "tests/integration/routing/"),
+    ("tests/integration/cluster/", "tests/integration/reconcile/"),
+)
+"""Folders whose files share servers that are too costly to start once per worker; what takes longest comes first."""
 
-LONGEST_FIRST = ("tests/e2e/", *ONE_WORKER, "tests/integration/")
+LONGEST_FIRST = ("tests/e2e/", *(folder for folders in ONE_WORKER for folder in folders), "tests/integration/")
 """Order of the tests side by side; those of no such folder come last."""
 
 
@@ -47,7 +53,7 @@ class ByServer(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.split("::")[0]
-        return next((folder for folder in ONE_WORKER if file.startswith(folder)), file)
+        return next((folders[0] for folders in ONE_WORKER if file.startswith(folders)), file)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from command_line import modelyard_beside
-from fleet_fixture import ServedModel, quick, run_tick
+from fleet_fixture import ServedModel, eventually, quick, run_tick
 from prometheus_server import PrometheusServer, free_port
 
 from modelyard.autoscaling.decision import TickDecision
@@ -36,7 +35,8 @@ from modelyard.local.stack import LocalStack
 
 pytestmark = pytest.mark.integration
 
-Run = Callable[..., Any]
+WINDOW = 2.2
+"""Longer than what is looked back on."""
 
 
 async def plan(*arguments: str | Path) -> dict[str, Any]:
@@ -99,6 +99,14 @@ async def test_the_next_tick_does_what_was_planned_and_the_plan_does_nothing(
 ) -> None:
     await fleet_with_everything(served, control_plane_cluster)
     arguments = ("-n", served.namespace, "--prometheus", prometheus_server.url, "--policy", policy)
+
+    async def quiet() -> bool:
+        """The windows hold nothing from before."""
+        earlier = timeless(await plan(*arguments))
+        await asyncio.sleep(WINDOW)
+        return bool(earlier == timeless(await plan(*arguments)))
+
+    await eventually(quiet, "what is planned stays the same")
     before = await versions(control_plane_cluster, served.namespace)
     planned = await plan(*arguments)
     table = await modelyard_beside("plan", *arguments)
