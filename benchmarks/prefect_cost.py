@@ -142,7 +142,7 @@ async def run_shifts(shifts: int, ticks: int, interval: float) -> None:
         async def actuate(self, fleet: Any, decision: Any) -> Any:
             return None
 
-        async def report(self, fleet: Any, decision: Any, done: Any) -> TickReport:
+        async def report(self, decision: Any, done: Any) -> TickReport:
             rows = [{"variant": f"team/v{i}", "current": 2, "target": 2, "reason": "Steady"} for i in range(ROWS)]
             self.ticks += 1
             return TickReport(rows, [Change("team/v0", 1, 2, "Steady", "")] if self.ticks == 2 else [])

@@ -157,7 +157,7 @@ class Recording(Autoscaling):
         assert fleet is decision
         await self._stage("actuate", fleet)
 
-    async def report(self, fleet: Any, decision: Any, done: Any) -> TickReport:
+    async def report(self, decision: Any, done: Any) -> TickReport:
         rows = [
             {"variant": f"ns/v{index}", "replicas": self._number, "reason": "Recorded"}
             for index in range(int(self.options.get("rows", "1")))

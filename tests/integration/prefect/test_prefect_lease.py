@@ -36,7 +36,7 @@ class Recorder(Autoscaling):
     async def actuate(self, fleet: Any, decision: Any) -> Any:
         self.writes.append((id(self), time.monotonic(), self.lease_held()))
 
-    async def report(self, fleet: Any, decision: Any, done: Any) -> TickReport:
+    async def report(self, decision: Any, done: Any) -> TickReport:
         return TickReport()
 
 
