@@ -161,11 +161,6 @@ def names_of(route: Route) -> tuple[str, ...]:
     return route.names
 
 
-def targets_of(route: Route) -> tuple[Key, ...]:
-    """Index of routes: the ModelServers that each sends to."""
-    return tuple(Key(route.key.namespace, name) for name in route.servers)
-
-
 def labels_of(pod: Pod) -> tuple[tuple[str, str, str], ...]:
     """Index of pods: namespace and every label."""
     return tuple((pod.key.namespace, name, value) for name, value in pod.labels.items())
