@@ -18,6 +18,7 @@ writes carry preconditions (uid, generation, resource version, the replicas that
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -244,7 +245,9 @@ class _Part:
     def start(self) -> None:
         """Follow from now on."""
         if self._task is None:
-            self._task = asyncio.create_task(self._follow(), name=f"mirror-{self.store.kind.plural}")
+            # A context of its own: the watch outlives whatever is being done while it begins.
+            name, context = f"mirror-{self.store.kind.plural}", contextvars.Context()
+            self._task = asyncio.create_task(self._follow(), name=name, context=context)
 
     async def stop(self) -> None:
         """Do not follow any more; what is there stays."""
@@ -393,7 +396,8 @@ class Mirror:
         return holding.store
 
     async def begin(self) -> None:
-        """Begin a round. What the last one did not ask for is forgotten."""
+        """Begin a round. What the last one did not ask for is forgotten, and what would wake ``wait`` it will see."""
+        self._woken.clear()
         for asked, holding in list(self._held.items()):
             await holding.forget(self._round)
             if not holding.parts:
