@@ -52,7 +52,7 @@ def build(variants: int, pods_each: int) -> Fleet:
                 Key(namespace, name), f"u{i}", 1, "1", NOW - 86_400, f"model-{model}",
                 TargetRef("apps/v1", "Deployment", name), 10.0 + i % MODEL_VARIANTS,
                 labels={"inference.optimization/acceleratorName": "H100"}, status_replicas=pods_each,
-                status_accelerator="H100", last_run=NOW - 30, applied=True, conditions=conditions, memory=memory,
+                status_accelerator="H100", last_run=NOW - 30, conditions=conditions, memory=memory,
             )
         )  # fmt: skip
         workloads[id_] = Workload(id_, f"w{i}", pods_each, pods_each, pods_each, NOW - 86_400, gpus=1)

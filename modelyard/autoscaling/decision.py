@@ -122,8 +122,7 @@ class CurrentAllocation:
     cost: float
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(NamedTuple):
     """Which object decides, and which of its workloads a record is about.
 
     ``form`` is ``saturation``, ``slo``, ``policy`` or ``optimizer``; ``variant_id`` tells a binding's targets apart.
@@ -140,8 +139,7 @@ class Identity:
         return self.subject.key
 
 
-@dataclass(frozen=True, slots=True)
-class Now:
+class Now(NamedTuple):
     """What there is: replicas ``current`` and ``ready``, ``reporting`` ones, and what was ``desired`` last.
 
     ``cost`` and ``gpus`` are of one replica; ``allocation`` is what an SLO form's status shows of today.
@@ -158,8 +156,7 @@ class Now:
     allocation: CurrentAllocation | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(NamedTuple):
     """Replicas to have; ``None`` when nothing can be said (no known workload and never decided).
 
     ``decided`` is false when the target merely keeps what was there (no data, excluded, invalid): the safety net.
@@ -170,8 +167,7 @@ class Target:
     decided: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Why:
+class Why(NamedTuple):
     """``reason`` is a CamelCase code; ``message`` the same for people, with the numbers in it; then the evidence."""
 
     reason: str
@@ -183,8 +179,7 @@ class Why:
     alternatives: tuple[Alternative, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Writes:
+class Writes(NamedTuple):
     """What follows for the cluster.
 
     ``scale`` is the replica count to put on the scale subresource now, ``None`` to leave the workload alone.
@@ -199,8 +194,7 @@ class Writes:
     applied_message: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """Why this workload should have this many replicas."""
 
     identity: Identity

@@ -22,7 +22,7 @@ from modelyard.autoscaling.memory.variants import VariantMemory
 from modelyard.autoscaling.settings import Mode
 from modelyard.reconcile.plan import Subject
 
-GROUPS = {"identity": Identity, "now": Now, "target": Target, "why": Why, "writes": Writes}
+GROUPS: dict[str, Any] = {"identity": Identity, "now": Now, "target": Target, "why": Why, "writes": Writes}
 DEFAULTS: dict[str, Any] = {
     "form": "saturation",
     "model_id": "llama",
@@ -45,8 +45,7 @@ def make_record(subject: Subject, bounds: Bounds = UNBOUNDED, **fields: Any) -> 
     fields = {**DEFAULTS, "subject": subject, **fields}
     made: dict[str, Any] = {}
     for name, group in GROUPS.items():
-        names = {field.name for field in dataclasses.fields(group)}
-        made[name] = group(**{key: fields.pop(key) for key in names & fields.keys()})
+        made[name] = group(**{key: fields.pop(key) for key in set(group._fields) & fields.keys()})
     assert not fields, f"no group has {sorted(fields)}"
     return Record(**made, bounds=bounds)
 
