@@ -100,7 +100,9 @@ async def start_first_shift(client: PrefectClient, name: str) -> str:
         return f"{runs[0].name} is under way already"
     # A repeated bootstrap without a worker must not pile up runs.
     next_shift = deployment.updated or deployment.created
-    run = await client.create_flow_run_from_deployment(deployment.id, idempotency_key=f"first-shift-{next_shift}")
+    run = await client.create_flow_run_from_deployment(
+        deployment.id, name=f"first shift of {name}", idempotency_key=f"first-shift-{next_shift}"
+    )
     return f"{run.name} is waiting for a worker"
 
 
