@@ -273,8 +273,8 @@ async def test_many_namespaces_are_one_list(
         assert lists.take() == []
         assert await read(mirror, *others) == ["mine", "10", "unasked", "2"]
         assert len(lists.take()) == 1
-        await cluster.delete(CONFIG_MAPS, "a", others[2])
         assert list((await mirror.read(WANT, others)).within(others)) == ["10", "unasked", "2"]
+        await cluster.delete(CONFIG_MAPS, "a", others[2])
         await shows(mirror.store(WANT, others), ["mine", "10", "unasked"])
 
 
