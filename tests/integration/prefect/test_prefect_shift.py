@@ -237,7 +237,7 @@ def test_a_shift_told_to_stop_gives_up_its_lease(
             assert process.poll() is None
             time.sleep(0.05)
         process.send_signal(sign)
-        assert process.wait(timeout=20) != 0
+        assert process.wait(timeout=60) != 0
     finally:
         process.kill()
         process.wait()
@@ -257,7 +257,7 @@ def test_the_foreground_run_says_what_to_do_without_a_server(tmp_path: Path, url
         env=env,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
     )
     assert done.returncode == 2
     assert done.stderr.startswith(f"error: no Prefect server: {problem}")
@@ -287,7 +287,7 @@ async def test_the_foreground_run_is_one_run_of_the_real_flow(
         "mine",
     ]
     env = environment(WORKER_PROFILE, more)
-    done = await asyncio.to_thread(subprocess.run, command, env=env, capture_output=True, text=True, timeout=120)
+    done = await asyncio.to_thread(subprocess.run, command, env=env, capture_output=True, text=True, timeout=200)
     assert done.returncode == 1, done.stderr
     assert done.stdout.startswith("Failed: Not one tick: ")
     named = FlowRunFilter(name=FlowRunFilterName(like_="autoscale mine, one tick at 20"))
