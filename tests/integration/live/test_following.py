@@ -138,7 +138,7 @@ async def test_without_the_api_server_no_tick_decides_and_then_it_goes_on(
             async def refused() -> bool:
                 try:
                     await loop.collect()
-                except ClusterError:
+                except (ClusterError, ExceptionGroup):
                     return True
                 return False
 
