@@ -5,6 +5,7 @@ Head-room plans that far ahead, and a scaling may take twice as long before it i
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 
 from modelyard.objects import Pod
@@ -21,17 +22,18 @@ def learn_startup(known: float | None, pods: Sequence[Pod]) -> float | None:
     The (lower) median of the ready pods, without those that lost their readiness in between and those that could not
     be scheduled: neither says how long a start takes. The tolerance keeps the memory from changing with every pod.
     """
-    times = sorted(
+    times = [
         time
         for pod in pods
         if pod.ready_since is not None
         and not pod.unschedulable
         and 0 <= (time := pod.ready_since - pod.created) <= _LONGEST
-    )
+    ]
     if not times:
         return known
-    starts = [time for time in times if time <= _NOT_A_START * max(times[0], 1.0)]
-    usual = starts[(len(starts) - 1) // 2]
+    times.sort()
+    starts = bisect_right(times, _NOT_A_START * max(times[0], 1.0))
+    usual = times[(starts - 1) // 2]
     if known is not None and abs(usual - known) <= _TOLERANCE * known + 1:
         return known
     return float(round(usual))
