@@ -54,6 +54,11 @@ NonNegativeDuration = Annotated[
 """A duration of zero or more."""
 
 
+def optional(description: str, **rules: Any) -> Any:
+    """A field that may be absent, which is ``None``. ``rules`` are those of Pydantic's ``Field``."""
+    return Field(None, description=description, **rules)
+
+
 def unique(kind: str = "set", *keys: str) -> dict[str, Any]:
     """Schema extras for a list whose items are distinct: a ``set`` of scalars or a ``map`` keyed by some fields."""
     extras: dict[str, Any] = {"x-kubernetes-list-type": kind}

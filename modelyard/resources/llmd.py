@@ -16,7 +16,7 @@ from typing import Annotated, ClassVar
 from pydantic import AfterValidator, Field
 
 from modelyard.resources.base import AGE, Column, Part, Resource, StatusPart
-from modelyard.resources.fields import Bool, Int32, StringMap, Time
+from modelyard.resources.fields import Bool, Int32, StringMap, Time, optional
 from modelyard.resources.references import CONDITIONS, Condition, CrossVersionObjectReference
 from modelyard.resources.rules import Rule
 
@@ -99,10 +99,9 @@ class VariantAutoscalingSpec(Part):
         ),
     )
 
-    scale_target_ref: CrossVersionObjectReference | None = Field(
-        None,
-        description="The workload to scale, in this namespace; anything with a scale subresource."
-        " Required in saturation form. Default in SLO form: the Deployment of this object's name.",
+    scale_target_ref: CrossVersionObjectReference | None = optional(
+        "The workload to scale, in this namespace; anything with a scale subresource."
+        " Required in saturation form. Default in SLO form: the Deployment of this object's name."
     )
     model_id: str = Field(
         alias="modelID",
@@ -113,25 +112,20 @@ class VariantAutoscalingSpec(Part):
         "10.0",
         description="Cost of one replica in any unit; only compared between variants of one model. Default: 10.0.",
     )
-    variant_id: str | None = Field(
-        None,
+    variant_id: str | None = optional(
+        "Business name as model-accelerator-count, such as meta/llama-3.1-8b-A100-4. SLO form only.",
         alias="variantID",
         min_length=1,
         pattern=r"^.+-[A-Za-z0-9]+-[1-9][0-9]*$",
-        description="Business name as model-accelerator-count, such as meta/llama-3.1-8b-A100-4. SLO form only.",
     )
-    accelerator: str | None = Field(
-        None,
-        min_length=1,
-        description="Accelerator of a replica, such as A100; the key to its price. SLO form only.",
+    accelerator: str | None = optional(
+        "Accelerator of a replica, such as A100; the key to its price. SLO form only.", min_length=1
     )
-    accelerator_count: Int32 | None = Field(None, ge=1, description="Accelerators one replica uses. SLO form only.")
-    slo_class_ref: ConfigMapKeyRef | None = Field(
-        None, description="The ConfigMap entry that holds the SLO of the model. SLO form only."
+    accelerator_count: Int32 | None = optional("Accelerators one replica uses. SLO form only.", ge=1)
+    slo_class_ref: ConfigMapKeyRef | None = optional(
+        "The ConfigMap entry that holds the SLO of the model. SLO form only."
     )
-    variant_profile: VariantProfile | None = Field(
-        None, description="Speed of one replica. Its presence puts the object in SLO form."
-    )
+    variant_profile: VariantProfile | None = optional("Speed of one replica. Its presence puts the object in SLO form.")
 
 
 class Allocation(StatusPart):
@@ -147,10 +141,10 @@ class Allocation(StatusPart):
 class OptimizedAlloc(StatusPart):
     """What the variant should have."""
 
-    last_run_time: Time | None = Field(
-        None, description="When this was last written. Absent or null: never decided, whatever numReplicas says."
+    last_run_time: Time | None = optional(
+        "When this was last written. Absent or null: never decided, whatever numReplicas says."
     )
-    variant_id: str | None = Field(None, alias="variantID", min_length=1, description="The variant. SLO form only.")
+    variant_id: str | None = optional("The variant. SLO form only.", alias="variantID", min_length=1)
     accelerator: str = Field(min_length=2, description="Accelerator to run on.")
     num_replicas: Int32 = Field(ge=0, description="Replicas the variant should have; 0 when scaled to zero.")
 
@@ -164,13 +158,12 @@ class ActuationStatus(StatusPart):
 class VariantAutoscalingStatus(StatusPart):
     """What was found and decided."""
 
-    current_alloc: Allocation | None = Field(None, description="What the variant has now. SLO form only.")
-    desired_optimized_alloc: OptimizedAlloc | None = Field(None, description="What the variant should have.")
-    actuation: ActuationStatus | None = Field(None, description="What became of the decision.")
-    conditions: list[Condition] | None = Field(
-        None,
+    current_alloc: Allocation | None = optional("What the variant has now. SLO form only.")
+    desired_optimized_alloc: OptimizedAlloc | None = optional("What the variant should have.")
+    actuation: ActuationStatus | None = optional("What became of the decision.")
+    conditions: list[Condition] | None = optional(
+        "MetricsAvailable, OptimizationReady and others: whether scaling works, and if not, why.",
         json_schema_extra=CONDITIONS,
-        description="MetricsAvailable, OptimizationReady and others: whether scaling works, and if not, why.",
     )
 
 
@@ -194,7 +187,7 @@ class VariantAutoscaling(Resource):
     )
 
     spec: VariantAutoscalingSpec = Field(description="What to scale.")
-    status: VariantAutoscalingStatus | None = Field(None, description="What was decided. Written by the autoscaler.")
+    status: VariantAutoscalingStatus | None = optional("What was decided. Written by the autoscaler.")
 
     @property
     def form(self) -> Form:

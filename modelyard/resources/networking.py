@@ -12,7 +12,7 @@ from pydantic import Field
 
 from modelyard.resources.base import AGE, Column, Part, Resource
 from modelyard.resources.duration import Duration
-from modelyard.resources.fields import Int32, NonNegativeDuration, unique
+from modelyard.resources.fields import Int32, NonNegativeDuration, optional, unique
 from modelyard.resources.references import ConditionedStatus
 from modelyard.resources.rules import Rule
 
@@ -67,27 +67,25 @@ class StringMatch(Part):
         ),
     )
 
-    exact: str | None = Field(None, description="Matches when the value is exactly this.")
-    prefix: str | None = Field(None, description="Matches when the value begins with this.")
-    regex: str | None = Field(None, description="Matches when this regular expression (RE2) is found in the value.")
+    exact: str | None = optional("Matches when the value is exactly this.")
+    prefix: str | None = optional("Matches when the value begins with this.")
+    regex: str | None = optional("Matches when this regular expression (RE2) is found in the value.")
 
 
 class BodyMatch(Part):
     """What to compare in the request's JSON body."""
 
-    model: str | None = Field(
-        None, description="The model or LoRA adapter a request asks for. Default: any model matches."
-    )
+    model: str | None = optional("The model or LoRA adapter a request asks for. Default: any model matches.")
 
 
 class ModelMatch(Part):
     """Which requests a rule takes. All given conditions must hold."""
 
-    headers: dict[str, StringMatch] | None = Field(
-        None, description="Conditions on request headers, by header name; all must hold. Default: any headers."
+    headers: dict[str, StringMatch] | None = optional(
+        "Conditions on request headers, by header name; all must hold. Default: any headers."
     )
-    uri: StringMatch | None = Field(None, description="Condition on the request's path. Default: any path.")
-    body: BodyMatch | None = Field(None, description="Condition on the request's body. Default: any body.")
+    uri: StringMatch | None = optional("Condition on the request's path. Default: any path.")
+    body: BodyMatch | None = optional("Condition on the request's body. Default: any body.")
 
 
 class TargetModel(Part):
@@ -117,10 +115,8 @@ class RouteRule(Part):
         ),
     )
 
-    name: str | None = Field(None, description="A label for people.")
-    model_match: ModelMatch | None = Field(
-        None, description="Which requests this rule takes. Default: all that reach it."
-    )
+    name: str | None = optional("A label for people.")
+    model_match: ModelMatch | None = optional("Which requests this rule takes. Default: all that reach it.")
     target_models: list[TargetModel] = Field(
         min_length=1, max_length=16, description="Where to send the requests; one target is drawn by weight."
     )
@@ -141,19 +137,13 @@ class GlobalRateLimit(Part):
 class RateLimit(Part):
     """A budget of tokens for one route."""
 
-    input_tokens_per_unit: Int32 | None = Field(
-        None, ge=1, description="Most prompt tokens per time unit. Default: no limit."
-    )
-    output_tokens_per_unit: Int32 | None = Field(
-        None, ge=1, description="Most generated tokens per time unit. Default: no limit."
-    )
+    input_tokens_per_unit: Int32 | None = optional("Most prompt tokens per time unit. Default: no limit.", ge=1)
+    output_tokens_per_unit: Int32 | None = optional("Most generated tokens per time unit. Default: no limit.", ge=1)
     unit: Literal["second", "minute", "hour", "day", "month"] = Field(
         "second", description="The time unit of both limits. Default: second."
     )
-    global_: GlobalRateLimit | None = Field(
-        None,
-        alias="global",
-        description="Count over all router replicas together. Default: each replica counts for itself.",
+    global_: GlobalRateLimit | None = optional(
+        "Count over all router replicas together. Default: each replica counts for itself.", alias="global"
     )
 
 
@@ -189,23 +179,21 @@ class ModelRouteSpec(Part):
         ),
     )
 
-    model_name: str | None = Field(
-        None,
-        max_length=256,
-        description="The model name clients send: a base model, a LoRA adapter or an invented name."
+    model_name: str | None = optional(
+        "The model name clients send: a base model, a LoRA adapter or an invented name."
         " May be absent only when loraAdapters is given. Cannot be changed later.",
+        max_length=256,
     )
-    lora_adapters: list[Annotated[str, Field(min_length=1, max_length=256)]] | None = Field(
-        None,
+    lora_adapters: list[Annotated[str, Field(min_length=1, max_length=256)]] | None = optional(
+        "Names of LoRA adapters that clients may send as the model name and this route serves too.",
         max_length=10,
         json_schema_extra=unique(),
-        description="Names of LoRA adapters that clients may send as the model name and this route serves too.",
     )
     rules: list[RouteRule] = Field(
         max_length=16,
         description="Tried in order; the first that takes the request decides. With none left the answer is 404.",
     )
-    rate_limit: RateLimit | None = Field(None, description="Budget of tokens of this route. Default: no limit.")
+    rate_limit: RateLimit | None = optional("Budget of tokens of this route. Default: no limit.")
 
 
 class ModelRouteStatus(ConditionedStatus):
@@ -230,7 +218,7 @@ class ModelRoute(Resource):
     )
 
     spec: ModelRouteSpec = Field(description="What is served and by whom.")
-    status: ModelRouteStatus | None = Field(None, description="What Modelyard found. Written by Modelyard.")
+    status: ModelRouteStatus | None = optional("What Modelyard found. Written by Modelyard.")
 
 
 class PDGroup(Part):
@@ -269,8 +257,8 @@ class WorkloadSelector(Part):
         min_length=1,
         description="Labels every serving pod carries. Pods are sought in the namespace of this object.",
     )
-    pd_group: PDGroup | None = Field(
-        None, description="Tells prefill pods from decode pods; its presence turns on disaggregated serving."
+    pd_group: PDGroup | None = optional(
+        "Tells prefill pods from decode pods; its presence turns on disaggregated serving."
     )
 
 
@@ -293,10 +281,8 @@ class Retry(Part):
 class TrafficPolicy(Part):
     """Timeout and retries towards the engine."""
 
-    timeout: NonNegativeDuration | None = Field(
-        None, description="How long one request may take altogether. Default: no limit."
-    )
-    retry: Retry | None = Field(None, description="Retries of failed requests. Default: none.")
+    timeout: NonNegativeDuration | None = optional("How long one request may take altogether. Default: no limit.")
+    retry: Retry | None = optional("Retries of failed requests. Default: none.")
 
 
 class KVConnectorSpec(Part):
@@ -310,36 +296,31 @@ class KVConnectorSpec(Part):
 class ModelServerSpec(Part):
     """The pods that serve one model, and how to talk to them."""
 
-    model: str | None = Field(
-        None,
+    model: str | None = optional(
+        "The name the engine knows the model by; replaces the requested one unless that is a LoRA adapter.",
         max_length=256,
-        description="The name the engine knows the model by; replaces the requested one unless that is a LoRA adapter.",
     )
     inference_engine: Literal["vLLM", "SGLang"] = Field(
         description="The engine; decides metric names, default ports and the disaggregation protocol."
     )
     workload_selector: WorkloadSelector = Field(description="Which pods serve the model.")
-    workload_port: WorkloadPort | None = Field(
-        None, description="Where the engine listens. Default: http on 8000 (vLLM) or 30000 (SGLang)."
+    workload_port: WorkloadPort | None = optional(
+        "Where the engine listens. Default: http on 8000 (vLLM) or 30000 (SGLang)."
     )
-    traffic_policy: TrafficPolicy | None = Field(None, description="Timeout and retries. Default: neither.")
-    kv_connector: KVConnectorSpec | None = Field(
-        None, description="How the KV cache travels in disaggregated serving; without effect when pdGroup is absent."
+    traffic_policy: TrafficPolicy | None = optional("Timeout and retries. Default: neither.")
+    kv_connector: KVConnectorSpec | None = optional(
+        "How the KV cache travels in disaggregated serving; without effect when pdGroup is absent."
     )
 
 
 class ModelServerStatus(ConditionedStatus):
     """Whether pods are there to serve."""
 
-    ready_pods: Int32 | None = Field(None, ge=0, description="Selected pods that run and are ready.")
-    prefill_pods: Int32 | None = Field(
-        None, ge=0, description="Ready prefill pods that are in a group. Absent without pdGroup."
-    )
-    decode_pods: Int32 | None = Field(
-        None, ge=0, description="Ready decode pods that are in a group. Absent without pdGroup."
-    )
-    complete_groups: Int32 | None = Field(
-        None, ge=0, description="Groups with a ready prefill pod and a ready decode pod. Absent without pdGroup."
+    ready_pods: Int32 | None = optional("Selected pods that run and are ready.", ge=0)
+    prefill_pods: Int32 | None = optional("Ready prefill pods that are in a group. Absent without pdGroup.", ge=0)
+    decode_pods: Int32 | None = optional("Ready decode pods that are in a group. Absent without pdGroup.", ge=0)
+    complete_groups: Int32 | None = optional(
+        "Groups with a ready prefill pod and a ready decode pod. Absent without pdGroup.", ge=0
     )
 
 
@@ -361,4 +342,4 @@ class ModelServer(Resource):
     )
 
     spec: ModelServerSpec = Field(description="Which pods, and how to talk to them.")
-    status: ModelServerStatus | None = Field(None, description="What Modelyard found. Written by Modelyard.")
+    status: ModelServerStatus | None = optional("What Modelyard found. Written by Modelyard.")

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field, WithJsonSchema
 
 from modelyard.resources.base import Part
 from modelyard.resources.duration import Duration
-from modelyard.resources.fields import Int32, unique
+from modelyard.resources.fields import Int32, optional, unique
 from modelyard.resources.quantity import Quantity
 from modelyard.resources.rules import Rule
 
@@ -79,8 +79,8 @@ class AutoscalingPolicyStablePolicy(Part):
     select_policy: Literal["Or", "And"] = Field(
         "Or", description="Or: the wider of the two limits holds. And: the narrower. Default: Or."
     )
-    stabilization_window: Duration | None = Field(
-        None, description="How far back recommendations are looked at before the direction is followed, 0s to 30m."
+    stabilization_window: Duration | None = optional(
+        "How far back recommendations are looked at before the direction is followed, 0s to 30m."
     )
 
 
@@ -112,17 +112,15 @@ class AutoscalingPolicyPanicPolicy(Part):
 class AutoscalingPolicyScaleUpPolicy(Part):
     """How to grow."""
 
-    stable_policy: AutoscalingPolicyStablePolicy | None = Field(None, description="Limits in normal times.")
-    panic_policy: AutoscalingPolicyPanicPolicy | None = Field(
-        None, description="Limits when load jumps. Default: no panic mode."
-    )
+    stable_policy: AutoscalingPolicyStablePolicy | None = optional("Limits in normal times.")
+    panic_policy: AutoscalingPolicyPanicPolicy | None = optional("Limits when load jumps. Default: no panic mode.")
 
 
 class AutoscalingPolicyBehavior(Part):
     """How to grow and how to shrink."""
 
-    scale_up: AutoscalingPolicyScaleUpPolicy | None = Field(None, description="How to grow.")
-    scale_down: AutoscalingPolicyStablePolicy | None = Field(None, description="How to shrink.")
+    scale_up: AutoscalingPolicyScaleUpPolicy | None = optional("How to grow.")
+    scale_down: AutoscalingPolicyStablePolicy | None = optional("How to shrink.")
 
 
 class AutoscalingPolicySpec(Part):
@@ -139,4 +137,4 @@ class AutoscalingPolicySpec(Part):
         json_schema_extra=unique("map", "metricName"),
         description="The metrics; the one that asks for most replicas decides.",
     )
-    behavior: AutoscalingPolicyBehavior | None = Field(None, description="How fast to react. Default: built-in limits.")
+    behavior: AutoscalingPolicyBehavior | None = optional("How fast to react. Default: built-in limits.")

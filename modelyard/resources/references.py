@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from modelyard.resources.base import Part, StatusPart
-from modelyard.resources.fields import Int64, Time, unique
+from modelyard.resources.fields import Int64, Time, optional, unique
 
 
 class LocalObjectReference(Part):
@@ -19,19 +19,19 @@ class LocalObjectReference(Part):
 class ObjectReference(Part):
     """A reference to any object (core/v1 ObjectReference)."""
 
-    api_version: str | None = Field(None, description="API group and version of the object, such as apps/v1.")
-    kind: str | None = Field(None, description="Kind of the object.")
-    namespace: str | None = Field(None, description="Namespace of the object. Default: the namespace of this one.")
+    api_version: str | None = optional("API group and version of the object, such as apps/v1.")
+    kind: str | None = optional("Kind of the object.")
+    namespace: str | None = optional("Namespace of the object. Default: the namespace of this one.")
     name: str = Field(min_length=1, description="Name of the object.")
-    uid: str | None = Field(None, description="UID of the object, to tell it from a later one of the same name.")
-    resource_version: str | None = Field(None, description="The version of the object the reference was made to.")
-    field_path: str | None = Field(None, description="A part of the object, as a JSON path.")
+    uid: str | None = optional("UID of the object, to tell it from a later one of the same name.")
+    resource_version: str | None = optional("The version of the object the reference was made to.")
+    field_path: str | None = optional("A part of the object, as a JSON path.")
 
 
 class CrossVersionObjectReference(Part):
     """A reference to something with a scale subresource (autoscaling/v1)."""
 
-    api_version: str | None = Field(None, description="API group and version of the target. Default: apps/v1.")
+    api_version: str | None = optional("API group and version of the target. Default: apps/v1.")
     kind: str = Field(min_length=1, description="Kind of the target, such as Deployment or LeaderWorkerSet.")
     name: str = Field(min_length=1, description="Name of the target, in the namespace of this object.")
 
@@ -45,8 +45,8 @@ class Condition(StatusPart):
         description="Which aspect, in CamelCase.",
     )
     status: Literal["True", "False", "Unknown"] = Field(description="Whether it holds.")
-    observed_generation: Int64 | None = Field(
-        None, ge=0, description="The metadata.generation this was found at; older than the object's means out of date."
+    observed_generation: Int64 | None = optional(
+        "The metadata.generation this was found at; older than the object's means out of date.", ge=0
     )
     last_transition_time: Time = Field(description="When the status last changed.")
     reason: str = Field(
@@ -65,9 +65,9 @@ CONDITIONS = unique("map", "type")
 class ConditionedStatus(StatusPart):
     """A status that explains itself with conditions."""
 
-    observed_generation: Int64 | None = Field(
-        None, ge=0, description="The metadata.generation this status was computed from. Written by Modelyard."
+    observed_generation: Int64 | None = optional(
+        "The metadata.generation this status was computed from. Written by Modelyard.", ge=0
     )
-    conditions: list[Condition] | None = Field(
-        None, json_schema_extra=CONDITIONS, description="The state of the object, one entry per aspect."
+    conditions: list[Condition] | None = optional(
+        "The state of the object, one entry per aspect.", json_schema_extra=CONDITIONS
     )

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from modelyard.resources.base import AGE, Column, Part, Resource, StatusPart
 from modelyard.resources.duration import Duration
-from modelyard.resources.fields import Int32, Int64, RawObject, StringMap, Time, unique
+from modelyard.resources.fields import Int32, Int64, RawObject, StringMap, Time, optional, unique
 from modelyard.resources.networking import ModelMatch
 from modelyard.resources.policies import AutoscalingPolicyBehavior, AutoscalingPolicySpec
 from modelyard.resources.references import (
@@ -56,16 +56,15 @@ class ModelWorker(Part):
     type: Literal["server", "prefill", "decode", "controller", "coordinator"] = Field(
         "server", description="Role of the worker. Default: server."
     )
-    image: str | None = Field(
-        None, pattern=r"^\S*$", description="Container image of the engine. Default: chosen by the backend's type."
+    image: str | None = optional(
+        "Container image of the engine. Default: chosen by the backend's type.", pattern=r"^\S*$"
     )
-    replicas: Replicas | None = Field(None, description="Instances of this role in each replica. Default: 1.")
-    pods: Replicas | None = Field(None, description="Pods of one instance, for engines over several nodes. Default: 1.")
-    resources: RawObject | None = Field(None, description="Requests and limits of the engine's container.")
-    affinity: RawObject | None = Field(None, description="Scheduling constraints of the pods.")
-    config: RawObject | None = Field(
-        None,
-        description="Arguments of the engine: option names without leading dashes, and their values.",
+    replicas: Replicas | None = optional("Instances of this role in each replica. Default: 1.")
+    pods: Replicas | None = optional("Pods of one instance, for engines over several nodes. Default: 1.")
+    resources: RawObject | None = optional("Requests and limits of the engine's container.")
+    affinity: RawObject | None = optional("Scheduling constraints of the pods.")
+    config: RawObject | None = optional(
+        "Arguments of the engine: option names without leading dashes, and their values."
     )
 
 
@@ -131,39 +130,34 @@ class ModelBackend(Part):
     model_uri: str = Field(
         alias="modelURI", pattern=r"^(hf://|s3://|pvc://).+", description="Where the model's files come from."
     )
-    cache_uri: str | None = Field(
-        None,
+    cache_uri: str | None = optional(
+        "Where downloaded files are kept. Default: on the pod's own disk, at /models.",
         alias="cacheURI",
         pattern=r"^(hostpath://|pvc://).+",
-        description="Where downloaded files are kept. Default: on the pod's own disk, at /models.",
     )
-    env_from: list[RawObject] | None = Field(None, description="Sources of environment variables of the containers.")
-    env: list[RawObject] | None = Field(
-        None,
-        description="Environment variables of the containers. HF_ENDPOINT and ENDPOINT also steer the download,"
-        " RUNTIME_URL, RUNTIME_PORT and RUNTIME_METRICS_PATH say where the engine's metrics are.",
+    env_from: list[RawObject] | None = optional("Sources of environment variables of the containers.")
+    env: list[RawObject] | None = optional(
+        "Environment variables of the containers. HF_ENDPOINT and ENDPOINT also steer the download,"
+        " RUNTIME_URL, RUNTIME_PORT and RUNTIME_METRICS_PATH say where the engine's metrics are."
     )
     min_replicas: Replicas = Field(description="Fewest replicas.")
     max_replicas: MaxReplicas = Field(description="Most replicas.")
-    scaling_cost: Int32 | None = Field(
-        None,
-        ge=0,
-        description="Cost of one replica in any unit; needed when one policy scales all backends.",
+    scaling_cost: Int32 | None = optional(
+        "Cost of one replica in any unit; needed when one policy scales all backends.", ge=0
     )
     route_weight: Int32 = Field(
         100, ge=0, le=100, description="Share of the requests relative to the other backends. Default: 100."
     )
-    scale_to_zero_grace_period: Duration | None = Field(
-        None,
-        description="How long no request may have come before the last replica goes, 0s to 30m."
-        " Default: 30s under a policy of the model, otherwise never.",
+    scale_to_zero_grace_period: Duration | None = optional(
+        "How long no request may have come before the last replica goes, 0s to 30m."
+        " Default: 30s under a policy of the model, otherwise never."
     )
     workers: list[ModelWorker] = Field(min_length=1, max_length=1000, description="The roles of the backend.")
-    lora_adapters: list[LoraAdapter] | None = Field(
-        None, max_length=64, json_schema_extra=unique("map", "name"), description="LoRA adapters to load."
+    lora_adapters: list[LoraAdapter] | None = optional(
+        "LoRA adapters to load.", max_length=64, json_schema_extra=unique("map", "name")
     )
-    autoscaling_policy: AutoscalingPolicySpec | None = Field(
-        None, description="How to scale this backend alone. Not together with a policy of the model."
+    autoscaling_policy: AutoscalingPolicySpec | None = optional(
+        "How to scale this backend alone. Not together with a policy of the model."
     )
 
 
@@ -239,48 +233,42 @@ class ModelSpec(Part):
         ),
     )
 
-    name: str | None = Field(
-        None,
-        max_length=64,
-        pattern=DNS_NAME,
-        description="The name clients ask for. Default: the name of the object.",
+    name: str | None = optional(
+        "The name clients ask for. Default: the name of the object.", max_length=64, pattern=DNS_NAME
     )
-    owner: str | None = Field(None, description="Whose model this is; free text, for people.")
+    owner: str | None = optional("Whose model this is; free text, for people.")
     backends: list[ModelBackend] = Field(
         min_length=1,
         max_length=32,
         json_schema_extra=unique("map", "name"),
         description="The engine set-ups that serve the model. The order breaks ties when they are scaled together.",
     )
-    autoscaling_policy: AutoscalingPolicySpec | None = Field(
-        None, description="How to scale all backends together, by cost. Not together with policies of backends."
+    autoscaling_policy: AutoscalingPolicySpec | None = optional(
+        "How to scale all backends together, by cost. Not together with policies of backends."
     )
-    cost_expansion_rate_percent: Int32 | None = Field(
-        None,
+    cost_expansion_rate_percent: Int32 | None = optional(
+        "How much dearer the next step of shared scaling may be, in percent. Default: 200 under a policy.",
         ge=0,
         le=1000,
-        description="How much dearer the next step of shared scaling may be, in percent. Default: 200 under a policy.",
     )
-    model_match: ModelMatch | None = Field(None, description="Which requests it takes. Default: all that name it.")
+    model_match: ModelMatch | None = optional("Which requests it takes. Default: all that name it.")
 
 
 class ModelBackendStatus(StatusPart):
     """How one backend is doing."""
 
     name: str = Field(description="Name of the backend.")
-    replicas: Int32 | None = Field(None, description="Replicas that run.")
+    replicas: Int32 | None = optional("Replicas that run.")
 
 
 class ModelStatus(StatusPart):
     """What was found."""
 
-    conditions: list[Condition] | None = Field(
-        None, json_schema_extra=CONDITIONS, description="Initialized, Active and Failed: how far the model is, and why."
+    conditions: list[Condition] | None = optional(
+        "Initialized, Active and Failed: how far the model is, and why.", json_schema_extra=CONDITIONS
     )
-    backend_statuses: list[ModelBackendStatus] | None = Field(None, description="How each backend is doing.")
-    observed_generation: Int64 | None = Field(
-        None, description="The metadata.generation this status was computed from."
-    )
+    backend_statuses: list[ModelBackendStatus] | None = optional("How each backend is doing.")
+    observed_generation: Int64 | None = optional("The metadata.generation this status was computed from.")
 
 
 def _adapters_named_apart(model: Model) -> bool:
@@ -312,14 +300,14 @@ class Model(Resource):
     )
 
     spec: ModelSpec = Field(description="What to serve.")
-    status: ModelStatus | None = Field(None, description="What was found. Written by Modelyard.")
+    status: ModelStatus | None = optional("What was found. Written by Modelyard.")
 
 
 class AutoscalingPolicyStatus(ConditionedStatus):
     """Whether the policy can be followed, and what it means with every default filled in."""
 
-    effective_behavior: AutoscalingPolicyBehavior | None = Field(
-        None, description="spec.behavior as it is followed, nothing left out. Written by Modelyard."
+    effective_behavior: AutoscalingPolicyBehavior | None = optional(
+        "spec.behavior as it is followed, nothing left out. Written by Modelyard."
     )
 
 
@@ -339,7 +327,7 @@ class AutoscalingPolicy(Resource):
     )
 
     spec: AutoscalingPolicySpec = Field(description="How to scale.")
-    status: AutoscalingPolicyStatus | None = Field(None, description="What was found. Written by Modelyard.")
+    status: AutoscalingPolicyStatus | None = optional("What was found. Written by Modelyard.")
 
 
 class MetricEndpoint(Part):
@@ -352,10 +340,8 @@ class MetricEndpoint(Part):
 class TargetReference(ObjectReference):
     """A reference to a workload; its parts are bounded so that the API server can compare all of them."""
 
-    kind: str | None = Field(None, max_length=63, description="Kind of the workload.")
-    namespace: str | None = Field(
-        None, max_length=63, description="Namespace of the workload. Default: the namespace of the binding."
-    )
+    kind: str | None = optional("Kind of the workload.", max_length=63)
+    namespace: str | None = optional("Namespace of the workload. Default: the namespace of the binding.", max_length=63)
     name: str = Field(min_length=1, max_length=253, description="Name of the workload.")
 
 
@@ -365,11 +351,11 @@ class Target(Part):
     target_ref: TargetReference = Field(
         description="The workload: anything with a scale subresource, in the namespace of the binding by default."
     )
-    additional_match_labels: StringMap | None = Field(
-        None, description="Labels a pod of the workload must carry to be measured. Default: every pod counts."
+    additional_match_labels: StringMap | None = optional(
+        "Labels a pod of the workload must carry to be measured. Default: every pod counts."
     )
-    metric_endpoint: MetricEndpoint | None = Field(
-        None, description="Where the pods show their metrics. Default: /metrics on port 8100."
+    metric_endpoint: MetricEndpoint | None = optional(
+        "Where the pods show their metrics. Default: /metrics on port 8100."
     )
 
 
@@ -389,7 +375,7 @@ class OptimizerParam(Part):
     invariants: ClassVar = (MIN_WITHIN_MAX,)
 
     target: Target = Field(description="What to measure and scale.")
-    cost: Int32 | None = Field(None, ge=0, description="Cost of one replica in any unit. Default: 0.")
+    cost: Int32 | None = optional("Cost of one replica in any unit. Default: 0.", ge=0)
     min_replicas: Replicas = Field(description="Fewest replicas.")
     max_replicas: MaxReplicas = Field(description="Most replicas.")
 
@@ -446,32 +432,32 @@ class AutoscalingPolicyBindingSpec(Part):
     )
 
     policy_ref: LocalObjectReference = Field(description="The AutoscalingPolicy, in the namespace of the binding.")
-    optimizer_configuration: OptimizerConfiguration | None = Field(
-        None, description="Several workloads on different accelerators, scaled together by cost."
+    optimizer_configuration: OptimizerConfiguration | None = optional(
+        "Several workloads on different accelerators, scaled together by cost."
     )
-    scaling_configuration: ScalingConfiguration | None = Field(None, description="One workload, scaled alone.")
+    scaling_configuration: ScalingConfiguration | None = optional("One workload, scaled alone.")
 
 
 class ScalingUnit(StatusPart):
     """What was decided for one workload."""
 
     name: str = Field(description="Name of the workload.")
-    current_replicas: Int32 | None = Field(None, ge=0, description="Replicas before the decision.")
-    desired_replicas: Int32 | None = Field(None, ge=0, description="Replicas decided on.")
-    mode: Literal["Stable", "Panic"] | None = Field(
-        None, description="Panic while load that jumped is followed faster and nothing is scaled down."
+    current_replicas: Int32 | None = optional("Replicas before the decision.", ge=0)
+    desired_replicas: Int32 | None = optional("Replicas decided on.", ge=0)
+    mode: Literal["Stable", "Panic"] | None = optional(
+        "Panic while load that jumped is followed faster and nothing is scaled down."
     )
-    last_scale_time: Time | None = Field(None, description="When the last change that took effect was asked for.")
+    last_scale_time: Time | None = optional("When the last change that took effect was asked for.")
 
 
 class AutoscalingPolicyBindingStatus(ConditionedStatus):
     """Whether the binding works, and what was decided last."""
 
-    targets: str | None = Field(None, description="Names of the workloads, for people.")
-    current_replicas: Int32 | None = Field(None, ge=0, description="Replicas of all workloads before the decision.")
-    desired_replicas: Int32 | None = Field(None, ge=0, description="Replicas of all workloads decided on.")
-    mode: Literal["Stable", "Panic"] | None = Field(None, description="Panic or Stable, as for each workload.")
-    units: list[ScalingUnit] | None = Field(None, description="The decision for each workload.")
+    targets: str | None = optional("Names of the workloads, for people.")
+    current_replicas: Int32 | None = optional("Replicas of all workloads before the decision.", ge=0)
+    desired_replicas: Int32 | None = optional("Replicas of all workloads decided on.", ge=0)
+    mode: Literal["Stable", "Panic"] | None = optional("Panic or Stable, as for each workload.")
+    units: list[ScalingUnit] | None = optional("The decision for each workload.")
 
 
 class AutoscalingPolicyBinding(Resource):
@@ -496,4 +482,4 @@ class AutoscalingPolicyBinding(Resource):
     )
 
     spec: AutoscalingPolicyBindingSpec = Field(description="Which policy holds for which workloads.")
-    status: AutoscalingPolicyBindingStatus | None = Field(None, description="What was found. Written by Modelyard.")
+    status: AutoscalingPolicyBindingStatus | None = optional("What was found. Written by Modelyard.")

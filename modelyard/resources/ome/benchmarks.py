@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from modelyard.resources.base import AGE, Column, Part, Resource
-from modelyard.resources.fields import Int32, RawObject, StringMap, Time, unique
+from modelyard.resources.fields import Int32, RawObject, StringMap, Time, optional, unique
 from modelyard.resources.ome import OME_GROUP, OME_VERSION
 from modelyard.resources.ome.pods import RawList
 from modelyard.resources.ome.storage import StorageSpec
@@ -66,8 +66,8 @@ class EndpointSpec(Part):
         ),
     )
 
-    inference_service: InferenceServiceReference | None = Field(None, description="A service in the cluster.")
-    endpoint: Endpoint | None = Field(None, description="Any endpoint, by URL.")
+    inference_service: InferenceServiceReference | None = optional("A service in the cluster.")
+    endpoint: Endpoint | None = optional("Any endpoint, by URL.")
 
 
 class ServiceMetadata(Part):
@@ -82,15 +82,15 @@ class ServiceMetadata(Part):
 class PodOverride(Part):
     """Changes to the pod that runs the test."""
 
-    image: str | None = Field(None, description="Container image. Default: the cluster's setting.")
-    env: RawList | None = Field(None, description="Environment variables.")
-    env_from: RawList | None = Field(None, description="Sources of environment variables.")
-    volume_mounts: RawList | None = Field(None, description="Where volumes are mounted.")
-    resources: RawObject | None = Field(None, description="Requests and limits.")
-    tolerations: RawList | None = Field(None, description="Node taints the pod tolerates.")
-    node_selector: StringMap | None = Field(None, description="Labels a node must carry to run the pod.")
-    affinity: RawObject | None = Field(None, description="Scheduling constraints.")
-    volumes: RawList | None = Field(None, description="Volumes that the container can mount.")
+    image: str | None = optional("Container image. Default: the cluster's setting.")
+    env: RawList | None = optional("Environment variables.")
+    env_from: RawList | None = optional("Sources of environment variables.")
+    volume_mounts: RawList | None = optional("Where volumes are mounted.")
+    resources: RawObject | None = optional("Requests and limits.")
+    tolerations: RawList | None = optional("Node taints the pod tolerates.")
+    node_selector: StringMap | None = optional("Labels a node must carry to run the pod.")
+    affinity: RawObject | None = optional("Scheduling constraints.")
+    volumes: RawList | None = optional("Volumes that the container can mount.")
 
 
 def _scenarios_fit(spec: BenchmarkJobSpec) -> bool:
@@ -132,48 +132,46 @@ class BenchmarkJobSpec(Part):
         ),
     )
 
-    hugging_face_secret_reference: HuggingFaceSecretReference | None = Field(
-        None, description="Secret with the Hugging Face token for the tokenizer. Default: none."
+    hugging_face_secret_reference: HuggingFaceSecretReference | None = optional(
+        "Secret with the Hugging Face token for the tokenizer. Default: none."
     )
     endpoint: EndpointSpec = Field(description="What to test.")
-    service_metadata: ServiceMetadata | None = Field(
-        None, description="What the service runs on. Default: taken from the service where it says."
+    service_metadata: ServiceMetadata | None = optional(
+        "What the service runs on. Default: taken from the service where it says."
     )
     task: Literal["text-to-text", "image-to-text", "text-to-embeddings", "image-to-embeddings"] = Field(
         description="Kind of requests, as input-to-output."
     )
-    traffic_scenarios: list[Scenario] | None = Field(
-        None,
+    traffic_scenarios: list[Scenario] | None = optional(
+        "Request sizes in tokens: N(mean,deviation)/(mean,deviation), U(min,max)/(min,max), D(in,out),"
+        " E(in), or in pixels I(width,height). Default: chosen by the task.",
         max_length=64,
         json_schema_extra=unique(),
-        description="Request sizes in tokens: N(mean,deviation)/(mean,deviation), U(min,max)/(min,max), D(in,out),"
-        " E(in), or in pixels I(width,height). Default: chosen by the task.",
     )
-    num_concurrency: list[Annotated[Int32, Field(ge=1)]] | None = Field(
-        None,
+    num_concurrency: list[Annotated[Int32, Field(ge=1)]] | None = optional(
+        "How many requests are under way at once, one run for each. Default: 1, 2, 4 to 256.",
         json_schema_extra=unique(),
-        description="How many requests are under way at once, one run for each. Default: 1, 2, 4 to 256.",
     )
     max_time_per_iteration: Int32 = Field(ge=1, description="Most minutes one run may take.")
     max_requests_per_iteration: Int32 = Field(ge=1, description="Most requests of one run.")
-    additional_request_params: dict[str, Annotated[str, Field(max_length=1024)]] | None = Field(
-        None, description="Further fields of each request, such as temperature and ignore_eos; values as text."
+    additional_request_params: dict[str, Annotated[str, Field(max_length=1024)]] | None = optional(
+        "Further fields of each request, such as temperature and ignore_eos; values as text."
     )
-    dataset: StorageSpec | None = Field(None, description="Prompts or images to send. Default: made up.")
+    dataset: StorageSpec | None = optional("Prompts or images to send. Default: made up.")
     output_location: StorageSpec = Field(description="Where the results go.")
-    result_folder_name: str | None = Field(None, description="Folder of the results. Default: made from name and time.")
-    pod_override: PodOverride | None = Field(None, description="Changes to the pod that runs the test.")
+    result_folder_name: str | None = optional("Folder of the results. Default: made from name and time.")
+    pod_override: PodOverride | None = optional("Changes to the pod that runs the test.")
 
 
 class BenchmarkJobStatus(ConditionedStatus):
     """How far the test is."""
 
     state: str = Field(description="Pending, Running, Completed or Failed.")
-    start_time: Time | None = Field(None, description="When the test began.")
-    completion_time: Time | None = Field(None, description="When the test ended, well or badly.")
-    last_reconcile_time: Time | None = Field(None, description="When this status last changed.")
-    failure_message: str | None = Field(None, description="Why the test failed.")
-    details: str | None = Field(None, description="Where the results are, and a summary.")
+    start_time: Time | None = optional("When the test began.")
+    completion_time: Time | None = optional("When the test ended, well or badly.")
+    last_reconcile_time: Time | None = optional("When this status last changed.")
+    failure_message: str | None = optional("Why the test failed.")
+    details: str | None = optional("Where the results are, and a summary.")
 
 
 class BenchmarkJob(Resource):
@@ -193,4 +191,4 @@ class BenchmarkJob(Resource):
     )
 
     spec: BenchmarkJobSpec = Field(description="What to test.")
-    status: BenchmarkJobStatus | None = Field(None, description="How far it is. Written by Modelyard.")
+    status: BenchmarkJobStatus | None = optional("How far it is. Written by Modelyard.")

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from modelyard.resources.base import AGE, Column, Part, Resource
-from modelyard.resources.fields import Bool, Int32, RawObject, StringMap
+from modelyard.resources.fields import Bool, Int32, RawObject, StringMap, optional
 from modelyard.resources.ome import OME_GROUP, OME_VERSION
 from modelyard.resources.ome.storage import StorageSpec
 from modelyard.resources.references import ConditionedStatus
@@ -17,65 +17,64 @@ class ModelFormat(Part):
     """The file format of a model."""
 
     name: str = Field(min_length=1, description="Name of the format, such as safetensors or ONNX.")
-    version: str | None = Field(None, description="Version of the format: major, major.minor or major.minor.patch.")
+    version: str | None = optional("Version of the format: major, major.minor or major.minor.patch.")
 
 
 class ModelFrameworkSpec(Part):
     """The library a model was written for."""
 
     name: str = Field(min_length=1, description="Name of the library, such as transformers or TensorRTLLM.")
-    version: str | None = Field(None, description="Version of the library: major, major.minor or major.minor.patch.")
+    version: str | None = optional("Version of the library: major, major.minor or major.minor.patch.")
 
 
 class ModelExtension(Part):
     """What describes a model to people."""
 
-    display_name: str | None = Field(None, description="Name for people.")
-    version: str | None = Field(None, description="Version of the model.")
-    disabled: Bool | None = Field(None, description="True keeps services from using it. Default: false.")
-    vendor: str | None = Field(None, description="Who made it, such as Meta.")
-    compartment_id: str | None = Field(None, alias="compartmentID", description="Compartment it belongs to.")
+    display_name: str | None = optional("Name for people.")
+    version: str | None = optional("Version of the model.")
+    disabled: Bool | None = optional("True keeps services from using it. Default: false.")
+    vendor: str | None = optional("Who made it, such as Meta.")
+    compartment_id: str | None = optional("Compartment it belongs to.", alias="compartmentID")
 
 
 class BaseModelSpec(ModelExtension):
     """What a model is and where its files are. Modelyard fills in what it finds in the files."""
 
-    model_format: ModelFormat | None = Field(None, description="File format. Default: found in the files.")
-    model_type: str | None = Field(
-        None, description="The model_type of the model's config.json, such as llama. Default: found in the files."
+    model_format: ModelFormat | None = optional("File format. Default: found in the files.")
+    model_type: str | None = optional(
+        "The model_type of the model's config.json, such as llama. Default: found in the files."
     )
-    model_framework: ModelFrameworkSpec | None = Field(
-        None, description="Library the weights were written for. Default: found in the files."
+    model_framework: ModelFrameworkSpec | None = optional(
+        "Library the weights were written for. Default: found in the files."
     )
-    model_architecture: str | None = Field(
-        None,
-        description="First of the architectures in config.json, such as LlamaForCausalLM. Default: found in the files.",
+    model_architecture: str | None = optional(
+        "First of the architectures in config.json, such as LlamaForCausalLM. Default: found in the files."
     )
-    quantization: str | None = Field(
-        None, description="How the weights are quantized, such as fp8, fbgemm_fp8 or int4. Default: found in the files."
+    quantization: str | None = optional(
+        "How the weights are quantized, such as fp8, fbgemm_fp8 or int4. Default: found in the files."
     )
-    model_parameter_size: str | None = Field(
-        None, description="Number of parameters, such as 500M, 7B or 1.1T. Default: counted in the files."
+    model_parameter_size: str | None = optional(
+        "Number of parameters, such as 500M, 7B or 1.1T. Default: counted in the files."
     )
-    model_capabilities: list[str] | None = Field(
-        None, description="What the model can do, such as TEXT_GENERATION or TEXT_EMBEDDINGS."
+    model_capabilities: list[str] | None = optional(
+        "What the model can do, such as TEXT_GENERATION or TEXT_EMBEDDINGS."
     )
-    model_configuration: RawObject | None = Field(None, description="Facts about the model, as free JSON.")
+    model_configuration: RawObject | None = optional("Facts about the model, as free JSON.")
     storage: StorageSpec = Field(description="Where the files come from and go to.")
-    serving_mode: list[str] | None = Field(None, description="On-demand, Dedicated or both; for people.")
-    max_tokens: Int32 | None = Field(None, ge=0, description="Context length in tokens. Default: found in the files.")
-    additional_metadata: StringMap | None = Field(None, description="Further facts, as text.")
+    serving_mode: list[str] | None = optional("On-demand, Dedicated or both; for people.")
+    max_tokens: Int32 | None = optional("Context length in tokens. Default: found in the files.", ge=0)
+    additional_metadata: StringMap | None = optional("Further facts, as text.")
 
 
 class ModelStatusSpec(ConditionedStatus):
     """How far a model's files are."""
 
-    lifecycle: str | None = Field(None, description="Deprecated, Experiment, Public or Internal.")
+    lifecycle: str | None = optional("Deprecated, Experiment, Public or Internal.")
     state: Literal["Creating", "Importing", "In_Transit", "In_Training", "Ready", "Failed"] = Field(
         description="How far the files are."
     )
-    nodes_ready: list[str] | None = Field(None, description="Nodes that hold the whole model.")
-    nodes_failed: list[str] | None = Field(None, description="Nodes on which the transfer failed.")
+    nodes_ready: list[str] | None = optional("Nodes that hold the whole model.")
+    nodes_failed: list[str] | None = optional("Nodes on which the transfer failed.")
 
 
 _COLUMNS = (
@@ -104,7 +103,7 @@ class BaseModel(Resource):
     columns: ClassVar = _COLUMNS
 
     spec: BaseModelSpec = Field(description="What the model is.")
-    status: ModelStatusSpec | None = Field(None, description="How far its files are. Written by Modelyard.")
+    status: ModelStatusSpec | None = optional("How far its files are. Written by Modelyard.")
 
 
 class ClusterBaseModel(Resource):
@@ -118,14 +117,14 @@ class ClusterBaseModel(Resource):
     columns: ClassVar = _COLUMNS
 
     spec: BaseModelSpec = Field(description="What the model is.")
-    status: ModelStatusSpec | None = Field(None, description="How far its files are. Written by Modelyard.")
+    status: ModelStatusSpec | None = optional("How far its files are. Written by Modelyard.")
 
 
 class ObjectReference(Part):
     """An object by name."""
 
     name: str = Field(min_length=1, description="Name of the object.")
-    namespace: str | None = Field(None, description="Namespace of the object; absent for cluster-scoped ones.")
+    namespace: str | None = optional("Namespace of the object; absent for cluster-scoped ones.")
 
 
 class FineTunedWeightSpec(ModelExtension):
@@ -134,9 +133,9 @@ class FineTunedWeightSpec(ModelExtension):
     base_model_ref: ObjectReference = Field(description="The model the weights were made from.")
     model_type: str = Field(min_length=1, description="Kind of weights, such as LoRA, Adapter, Distillation or Tfew.")
     hyper_parameters: RawObject = Field(description="The settings of the training, as free JSON.")
-    configuration: RawObject | None = Field(None, description="Facts about the weights, as free JSON.")
+    configuration: RawObject | None = optional("Facts about the weights, as free JSON.")
     storage: StorageSpec = Field(description="Where the files come from and go to.")
-    training_job_ref: ObjectReference | None = Field(None, description="The job that made the weights.")
+    training_job_ref: ObjectReference | None = optional("The job that made the weights.")
 
 
 class FineTunedWeight(Resource):
@@ -157,4 +156,4 @@ class FineTunedWeight(Resource):
     )
 
     spec: FineTunedWeightSpec = Field(description="What the weights are.")
-    status: ModelStatusSpec | None = Field(None, description="How far the files are. Written by Modelyard.")
+    status: ModelStatusSpec | None = optional("How far the files are. Written by Modelyard.")

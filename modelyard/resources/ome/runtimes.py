@@ -7,7 +7,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from modelyard.resources.base import AGE, Column, Part, Resource
-from modelyard.resources.fields import Bool, Int32
+from modelyard.resources.fields import Bool, Int32, optional
 from modelyard.resources.ome import OME_GROUP, OME_VERSION
 from modelyard.resources.ome.components import DecoderSpec, EngineSpec, RouterSpec
 from modelyard.resources.ome.models import ModelFormat, ModelFrameworkSpec
@@ -18,51 +18,51 @@ from modelyard.resources.references import ConditionedStatus
 class ModelSizeRangeSpec(Part):
     """Model sizes a runtime is made for, in parameters; both ends included."""
 
-    min: str | None = Field(None, description="Fewest parameters, such as 7B. Default: no lower limit.")
-    max: str | None = Field(None, description="Most parameters, such as 70B. Default: no upper limit.")
+    min: str | None = optional("Fewest parameters, such as 7B. Default: no lower limit.")
+    max: str | None = optional("Most parameters, such as 70B. Default: no upper limit.")
 
 
 class SupportedModelFormat(Part):
     """One kind of model a runtime can serve. What is absent must be absent from the model too."""
 
-    name: str | None = Field(None, description="Kept for compatibility; the format's name is modelFormat.name.")
+    name: str | None = optional("Kept for compatibility; the format's name is modelFormat.name.")
     model_format: ModelFormat = Field(description="File format.")
-    model_type: str | None = Field(None, description="Deprecated; without effect.")
-    version: str | None = Field(None, description="Kept for compatibility; the version is modelFormat.version.")
+    model_type: str | None = optional("Deprecated; without effect.")
+    version: str | None = optional("Kept for compatibility; the version is modelFormat.version.")
     model_framework: ModelFrameworkSpec = Field(description="Library the weights were written for.")
-    model_architecture: str | None = Field(None, description="Architecture, such as LlamaForCausalLM.")
-    quantization: str | None = Field(None, description="Quantization, such as fp8.")
-    auto_select: Bool | None = Field(
-        None, description="Whether the runtime may be chosen for such a model without being named. Default: false."
+    model_architecture: str | None = optional("Architecture, such as LlamaForCausalLM.")
+    quantization: str | None = optional("Quantization, such as fp8.")
+    auto_select: Bool | None = optional(
+        "Whether the runtime may be chosen for such a model without being named. Default: false."
     )
-    priority: Int32 | None = Field(
-        None, ge=1, description="Which runtime is chosen when several fit: the higher one. Counts with autoSelect only."
+    priority: Int32 | None = optional(
+        "Which runtime is chosen when several fit: the higher one. Counts with autoSelect only.", ge=1
     )
 
 
 class WorkerPodSpec(RuntimePodFields):
     """The pods that follow a leader, in the older form."""
 
-    size: Int32 | None = Field(None, ge=1, description="Number of worker pods in each group.")
+    size: Int32 | None = optional("Number of worker pods in each group.", ge=1)
 
 
 class ServingRuntimeSpec(RuntimePodFields):
     """Which models can be served, and with which containers."""
 
-    supported_model_formats: list[SupportedModelFormat] | None = Field(
-        None, description="The kinds of models that can be served. Default: none without being named."
+    supported_model_formats: list[SupportedModelFormat] | None = optional(
+        "The kinds of models that can be served. Default: none without being named."
     )
-    model_size_range: ModelSizeRangeSpec | None = Field(
-        None, description="The model sizes that can be served, in parameters. Default: any."
+    model_size_range: ModelSizeRangeSpec | None = optional(
+        "The model sizes that can be served, in parameters. Default: any."
     )
-    disabled: Bool | None = Field(None, description="True keeps it from being used, even by name. Default: false.")
-    router_config: RouterSpec | None = Field(None, description="The router of services of this runtime.")
-    engine_config: EngineSpec | None = Field(None, description="The engine of services of this runtime.")
-    decoder_config: DecoderSpec | None = Field(None, description="The decoder of services of this runtime.")
-    protocol_versions: list[str] | None = Field(
-        None, description="The protocols its endpoints speak: openAI, cohere, openInference-v1 or openInference-v2."
+    disabled: Bool | None = optional("True keeps it from being used, even by name. Default: false.")
+    router_config: RouterSpec | None = optional("The router of services of this runtime.")
+    engine_config: EngineSpec | None = optional("The engine of services of this runtime.")
+    decoder_config: DecoderSpec | None = optional("The decoder of services of this runtime.")
+    protocol_versions: list[str] | None = optional(
+        "The protocols its endpoints speak: openAI, cohere, openInference-v1 or openInference-v2."
     )
-    workers: WorkerPodSpec | None = Field(None, description="The worker pods, in the older form.")
+    workers: WorkerPodSpec | None = optional("The worker pods, in the older form.")
 
 
 class ServingRuntimeStatus(ConditionedStatus):
@@ -89,7 +89,7 @@ class ServingRuntime(Resource):
     columns: ClassVar = _COLUMNS
 
     spec: ServingRuntimeSpec = Field(description="Which models can be served, and how.")
-    status: ServingRuntimeStatus | None = Field(None, description="What was found. Written by Modelyard.")
+    status: ServingRuntimeStatus | None = optional("What was found. Written by Modelyard.")
 
 
 class ClusterServingRuntime(Resource):
@@ -103,4 +103,4 @@ class ClusterServingRuntime(Resource):
     columns: ClassVar = _COLUMNS
 
     spec: ServingRuntimeSpec = Field(description="Which models can be served, and how.")
-    status: ServingRuntimeStatus | None = Field(None, description="What was found. Written by Modelyard.")
+    status: ServingRuntimeStatus | None = optional("What was found. Written by Modelyard.")

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from modelyard.resources.base import AGE, Column, Part, Resource, StatusPart
-from modelyard.resources.fields import Int32, Int64, RawObject, StringMap, Time, unique
+from modelyard.resources.fields import Int32, Int64, RawObject, StringMap, Time, optional, unique
 from modelyard.resources.ome import OME_GROUP, OME_VERSION
 from modelyard.resources.ome.components import DecoderSpec, EngineSpec, KedaConfig, RouterSpec, ScalingFields
 from modelyard.resources.ome.pods import Container, PodFields, WorkerSpec
@@ -20,7 +20,7 @@ class ModelRef(Part):
     name: str = Field(min_length=1, description="Name of the model.")
     kind: str = Field("ClusterBaseModel", description="BaseModel or ClusterBaseModel. Default: ClusterBaseModel.")
     api_group: str = Field(OME_GROUP, description="API group of the model. Default: ome.io.")
-    fine_tuned_weights: list[str] | None = Field(None, description="Names of FineTunedWeights to serve with it.")
+    fine_tuned_weights: list[str] | None = optional("Names of FineTunedWeights to serve with it.")
 
 
 class ServingRuntimeRef(Part):
@@ -36,19 +36,19 @@ class ServingRuntimeRef(Part):
 class ModelSpec(Container):
     """The model of a predictor, together with the fields of its container."""
 
-    runtime: str | None = Field(None, description="Name of the runtime. Default: chosen by the model.")
-    storage_uri: str | None = Field(None, description="Where the model's files are.")
-    runtime_version: str | None = Field(None, description="Version of the runtime's image.")
-    protocol_version: str | None = Field(None, description="Protocol the endpoint speaks.")
-    base_model: str | None = Field(None, description="Name of the base model.")
-    fine_tuned_weights: list[str] | None = Field(None, description="Names of FineTunedWeights to serve with it.")
+    runtime: str | None = optional("Name of the runtime. Default: chosen by the model.")
+    storage_uri: str | None = optional("Where the model's files are.")
+    runtime_version: str | None = optional("Version of the runtime's image.")
+    protocol_version: str | None = optional("Protocol the endpoint speaks.")
+    base_model: str | None = optional("Name of the base model.")
+    fine_tuned_weights: list[str] | None = optional("Names of FineTunedWeights to serve with it.")
 
 
 class PredictorSpec(PodFields, ScalingFields):
     """The older form of model, runtime and engine in one. Deprecated."""
 
-    model: ModelSpec | None = Field(None, description="The model to serve.")
-    worker_spec: WorkerSpec | None = Field(None, description="The other pods of each group. Multi-node only.")
+    model: ModelSpec | None = optional("The model to serve.")
+    worker_spec: WorkerSpec | None = optional("The other pods of each group. Multi-node only.")
 
 
 class InferenceServiceSpec(Part):
@@ -65,17 +65,17 @@ class InferenceServiceSpec(Part):
     )
     schema_extras: ClassVar = {"anyOf": [{"required": ["engine"]}, {"not": {"required": ["decoder"]}}]}
 
-    predictor: PredictorSpec | None = Field(None, description="Deprecated; use engine, model and runtime.")
-    engine: EngineSpec | None = Field(None, description="The engine. What is absent comes from the runtime.")
-    decoder: DecoderSpec | None = Field(
-        None, description="The decoder, when prefill and decode run apart. What is absent comes from the runtime."
+    predictor: PredictorSpec | None = optional("Deprecated; use engine, model and runtime.")
+    engine: EngineSpec | None = optional("The engine. What is absent comes from the runtime.")
+    decoder: DecoderSpec | None = optional(
+        "The decoder, when prefill and decode run apart. What is absent comes from the runtime."
     )
-    model: ModelRef | None = Field(None, description="The model to serve.")
-    runtime: ServingRuntimeRef | None = Field(
-        None, description="The runtime to serve with. Default: the best one that fits the model."
+    model: ModelRef | None = optional("The model to serve.")
+    runtime: ServingRuntimeRef | None = optional(
+        "The runtime to serve with. Default: the best one that fits the model."
     )
-    router: RouterSpec | None = Field(None, description="The router. Default: none, or the runtime's.")
-    keda_config: KedaConfig | None = Field(None, description="Scaling by KEDA, for all components. Default: none.")
+    router: RouterSpec | None = optional("The router. Default: none, or the runtime's.")
+    keda_config: KedaConfig | None = optional("Scaling by KEDA, for all components. Default: none.")
 
 
 class KnativeCondition(StatusPart):
@@ -83,30 +83,30 @@ class KnativeCondition(StatusPart):
 
     type: str = Field(description="Which aspect, in CamelCase.")
     status: str = Field(description="True, False or Unknown.")
-    severity: str | None = Field(None, description="How much False matters. Empty: an error.")
-    last_transition_time: Time | None = Field(None, description="When the status last changed.")
-    reason: str | None = Field(None, description="Why, as one CamelCase word for programs.")
-    message: str | None = Field(None, description="Why, as a sentence for people.")
+    severity: str | None = optional("How much False matters. Empty: an error.")
+    last_transition_time: Time | None = optional("When the status last changed.")
+    reason: str | None = optional("Why, as one CamelCase word for programs.")
+    message: str | None = optional("Why, as a sentence for people.")
 
 
 class Addressable(StatusPart):
     """An address to send requests to."""
 
-    name: str | None = Field(None, description="Name of the address.")
-    url: str | None = Field(None, description="URL of the address.")
+    name: str | None = optional("Name of the address.")
+    url: str | None = optional("URL of the address.")
 
 
 class ComponentStatusSpec(StatusPart):
     """How one component is doing."""
 
-    latest_ready_revision: str | None = Field(None, description="Newest revision that is ready.")
-    latest_created_revision: str | None = Field(None, description="Newest revision.")
-    previous_rolledout_revision: str | None = Field(None, description="Revision that had all requests before.")
-    latest_rolledout_revision: str | None = Field(None, description="Revision that has all requests.")
-    traffic: list[RawObject] | None = Field(None, description="Share of the requests of each revision.")
-    url: str | None = Field(None, description="URL of the component.")
-    rest_url: str | None = Field(None, alias="restURL", description="URL of the component's REST endpoint.")
-    address: Addressable | None = Field(None, description="Address of the component inside the cluster.")
+    latest_ready_revision: str | None = optional("Newest revision that is ready.")
+    latest_created_revision: str | None = optional("Newest revision.")
+    previous_rolledout_revision: str | None = optional("Revision that had all requests before.")
+    latest_rolledout_revision: str | None = optional("Revision that has all requests.")
+    traffic: list[RawObject] | None = optional("Share of the requests of each revision.")
+    url: str | None = optional("URL of the component.")
+    rest_url: str | None = optional("URL of the component's REST endpoint.", alias="restURL")
+    address: Addressable | None = optional("Address of the component inside the cluster.")
 
 
 ModelState = Literal["", "Pending", "Standby", "Loading", "Loaded", "FailedToLoad"]
@@ -139,19 +139,19 @@ class ModelRevisionStates(StatusPart):
 class FailureInfo(StatusPart):
     """The last failure to load the model."""
 
-    location: str | None = Field(None, description="Where it failed, usually a pod.")
-    reason: FailureReason | None = Field(None, description="What kind of failure.")
-    message: str | None = Field(None, description="What happened, for people.")
-    model_revision_name: str | None = Field(None, description="The revision that failed.")
-    time: Time | None = Field(None, description="When it failed, or when that was found.")
-    exit_code: Int32 | None = Field(None, description="Exit status of the container.")
+    location: str | None = optional("Where it failed, usually a pod.")
+    reason: FailureReason | None = optional("What kind of failure.")
+    message: str | None = optional("What happened, for people.")
+    model_revision_name: str | None = optional("The revision that failed.")
+    time: Time | None = optional("When it failed, or when that was found.")
+    exit_code: Int32 | None = optional("Exit status of the container.")
 
 
 class ModelCopies(StatusPart):
     """Copies of the model that are loaded."""
 
     failed_copies: Int32 = Field(description="Copies that failed to load of late.")
-    total_copies: Int32 | None = Field(None, description="Copies that are loaded.")
+    total_copies: Int32 | None = optional("Copies that are loaded.")
 
 
 class ModelStatus(StatusPart):
@@ -160,29 +160,26 @@ class ModelStatus(StatusPart):
     transition_status: Literal["", "UpToDate", "InProgress", "BlockedByFailedLoad", "InvalidSpec"] = Field(
         description="Whether what serves is what the spec asks for."
     )
-    model_revision_states: ModelRevisionStates | None = Field(None, description="How far the model is.")
-    last_failure_info: FailureInfo | None = Field(None, description="The last failure to load the model.")
-    model_copies: ModelCopies | None = Field(None, description="Copies of the model.")
+    model_revision_states: ModelRevisionStates | None = optional("How far the model is.")
+    last_failure_info: FailureInfo | None = optional("The last failure to load the model.")
+    model_copies: ModelCopies | None = optional("Copies of the model.")
 
 
 class InferenceServiceStatus(StatusPart):
     """How a service is doing."""
 
-    observed_generation: Int64 | None = Field(
-        None, description="The metadata.generation this status was computed from."
-    )
-    conditions: list[KnativeCondition] | None = Field(
-        None,
+    observed_generation: Int64 | None = optional("The metadata.generation this status was computed from.")
+    conditions: list[KnativeCondition] | None = optional(
+        "Ready, EngineReady, DecoderReady, RouterReady, IngressReady and others.",
         json_schema_extra=unique("map", "type"),
-        description="Ready, EngineReady, DecoderReady, RouterReady, IngressReady and others.",
     )
-    annotations: StringMap | None = Field(None, description="Further facts about the service, as text.")
-    address: Addressable | None = Field(None, description="Address of the service inside the cluster.")
-    url: str | None = Field(None, description="URL of the service.")
-    components: dict[str, ComponentStatusSpec] | None = Field(
-        None, description="How each component is doing, by its name (engine, decoder, router, predictor)."
+    annotations: StringMap | None = optional("Further facts about the service, as text.")
+    address: Addressable | None = optional("Address of the service inside the cluster.")
+    url: str | None = optional("URL of the service.")
+    components: dict[str, ComponentStatusSpec] | None = optional(
+        "How each component is doing, by its name (engine, decoder, router, predictor)."
     )
-    model_status: ModelStatus | None = Field(None, description="How far the model is.")
+    model_status: ModelStatus | None = optional("How far the model is.")
 
 
 class InferenceService(Resource):
@@ -204,4 +201,4 @@ class InferenceService(Resource):
     )
 
     spec: InferenceServiceSpec = Field(description="What to serve.")
-    status: InferenceServiceStatus | None = Field(None, description="How it is doing. Written by Modelyard.")
+    status: InferenceServiceStatus | None = optional("How it is doing. Written by Modelyard.")
