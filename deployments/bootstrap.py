@@ -14,25 +14,21 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import yaml
 from prefect.client.orchestration import PrefectClient, get_client
 from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolCreate
-from prefect.client.schemas.filters import (
-    DeploymentFilter,
-    DeploymentFilterId,
-    FlowRunFilter,
-    FlowRunFilterState,
-    FlowRunFilterStateType,
-)
 from prefect.client.schemas.objects import StateType
 from prefect.exceptions import ObjectAlreadyExists
 from prefect.workers.process import ProcessWorker
 from pydantic import ValidationError
 
 from deployments import automations, checks
-from deployments.declared import AUTOSCALE, RECONCILE, deployment_names, write_with_parameters
 from deployments.profile import PREFECT_FILE, WORKER_PROFILE, environment
 from deployments.worker import POOL
+from flows.parameters import AutoscaleParameters
 
+AUTOSCALE = "autoscale"
+RECONCILE = "reconcile"
 SERVER_TIMEOUT = 60.0
 SCHEDULE_TIMEOUT = 120.0
 DEPLOY_TIMEOUT = 180.0
@@ -88,16 +84,9 @@ async def bootstrap(
 async def start_first_shift(client: PrefectClient, name: str) -> str:
     """Start a shift of that name unless one is under way; what was done, in a word. The scheduled one stands by."""
     deployment = await client.read_deployment_by_name(f"{name}/{name}")
-    under_way = FlowRunFilterState(
-        type=FlowRunFilterStateType(any_=[StateType.PENDING, StateType.RUNNING]),
-    )
-    runs = await client.read_flow_runs(
-        deployment_filter=DeploymentFilter(id=DeploymentFilterId(any_=[deployment.id])),
-        flow_run_filter=FlowRunFilter(state=under_way),
-        limit=1,
-    )
-    if runs:
-        return f"{runs[0].name} is under way already"
+    under_way = await checks.run_in(client, deployment.id, StateType.PENDING, StateType.RUNNING)
+    if under_way is not None:
+        return f"{under_way.name} is under way already"
     # A repeated bootstrap without a worker must not pile up runs.
     next_shift = deployment.updated or deployment.created
     run = await client.create_flow_run_from_deployment(
@@ -152,6 +141,48 @@ async def deploy(client: PrefectClient, prefect_file: Path = PREFECT_FILE) -> No
 def closed(form: Mapping[str, Any]) -> dict[str, Any]:
     """The schema of a flow's parameters without room for any other."""
     return {**form, "additionalProperties": False}
+
+
+def read(prefect_file: Path = PREFECT_FILE) -> dict[str, Any]:
+    """The file's content."""
+    content: dict[str, Any] = yaml.safe_load(prefect_file.read_text(encoding="utf-8"))
+    return content
+
+
+def deployment_names(prefect_file: Path = PREFECT_FILE) -> set[str]:
+    """The names of the deployments the file declares."""
+    return {str(deployment["name"]) for deployment in read(prefect_file)["deployments"]}
+
+
+def write_with_parameters(changes: Mapping[str, Any], target: Path, prefect_file: Path = PREFECT_FILE) -> None:
+    """Write a copy of the file whose autoscale deployments have ``changes`` merged into their parameters.
+
+    The schedule follows the length of the shift, unless that is a single tick.
+    Raises ``pydantic.ValidationError`` for parameters that do not fit.
+    """
+    content = read(prefect_file)
+    for deployment in content["deployments"]:
+        if not deployment["name"].startswith(AUTOSCALE):
+            continue
+        parameters = _merged(deployment["parameters"], changes)
+        if deployment["name"] == AUTOSCALE:
+            shift = AutoscaleParameters.model_validate(parameters).shift_seconds
+            for schedule in deployment["schedules"] if shift else []:
+                schedule["interval"] = shift
+        else:
+            # One tick stays one tick.
+            parameters["shift_seconds"] = 0
+            AutoscaleParameters.model_validate(parameters)
+        deployment["parameters"] = parameters
+    target.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
+
+
+def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    result = dict(base)
+    for key, value in changes.items():
+        before = result.get(key)
+        result[key] = _merged(before, value) if isinstance(before, dict) and isinstance(value, Mapping) else value
+    return result
 
 
 def _fail_on(problems: Sequence[str]) -> None:

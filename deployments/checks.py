@@ -21,7 +21,7 @@ from prefect.client.schemas.filters import (
     FlowRunFilterState,
     FlowRunFilterStateType,
 )
-from prefect.client.schemas.objects import StateType
+from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.client.schemas.responses import DeploymentResponse
 from prefect.settings import get_current_settings
 
@@ -116,7 +116,7 @@ async def schedule_problems(client: PrefectClient, names: set[str], timeout: flo
     deadline = time.monotonic() + timeout
     while waiting:
         for identity in list(waiting):
-            if await _has_scheduled_run(client, identity):
+            if await run_in(client, identity, StateType.SCHEDULED) is not None:
                 del waiting[identity]
         if waiting and time.monotonic() > deadline:
             problems += [
@@ -130,11 +130,11 @@ async def schedule_problems(client: PrefectClient, names: set[str], timeout: flo
     return problems
 
 
-async def _has_scheduled_run(client: PrefectClient, deployment: UUID) -> bool:
-    scheduled = FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.SCHEDULED]))
+async def run_in(client: PrefectClient, deployment: UUID, *states: StateType) -> FlowRun | None:
+    """A run of the deployment that is in one of these states."""
     runs = await client.read_flow_runs(
         deployment_filter=DeploymentFilter(id=DeploymentFilterId(any_=[deployment])),
-        flow_run_filter=FlowRunFilter(state=scheduled),
+        flow_run_filter=FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=list(states)))),
         limit=1,
     )
-    return bool(runs)
+    return runs[0] if runs else None

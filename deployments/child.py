@@ -1,4 +1,4 @@
-"""A long-running child process with a log: started, watched, stopped by its id."""
+"""Long-running child processes with a log: started, watched, stopped by their ids."""
 
 from __future__ import annotations
 
@@ -10,8 +10,12 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Self
 
-from modelyard.local.processes import spawn
+import httpx
+
+from modelyard.local.paths import tail
+from modelyard.local.processes import Startable, spawn
 
 
 class ChildFailed(RuntimeError):
@@ -48,13 +52,11 @@ class Child:
         """Raise ``ChildFailed`` when it has ended."""
         if not self.running:
             code = self._process.returncode if self._process else None
-            raise ChildFailed(f"{self.name} ended with code {code}. The end of {self.log}:\n{self.log_tail()}")
+            raise self.failure(f"ended with code {code}")
 
-    def log_tail(self, lines: int = 20) -> str:
-        """The last lines of its log."""
-        with suppress(OSError):
-            return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
-        return ""
+    def failure(self, what: str) -> ChildFailed:
+        """The error that says what it did, with the end of its log."""
+        return ChildFailed(f"{self.name} {what}. The end of {self.log}:\n{tail(self.log, 20)}")
 
     def kill(self) -> None:
         """End it at once, without warning, together with whatever it started."""
@@ -77,3 +79,56 @@ class Child:
             while self.running and time.monotonic() < deadline:
                 time.sleep(0.05)
         self.kill()
+
+
+class Service(Startable):
+    """A child process that answers ``health`` with 200 while it is well. Subclasses say how long it may take."""
+
+    start_timeout: float
+    stop_grace: float
+    stop_group = False
+    """Whether what it started is asked to end with it."""
+
+    def __init__(self, child: Child, health: str, unwell: str) -> None:
+        """``unwell`` completes the sentence about a child that does not become ready: it "is not polling"."""
+        self.child = child
+        self._health = health
+        self._unwell = unwell
+
+    def launch(self) -> None:
+        """Start the process without waiting for it."""
+        self.child.start()
+
+    def wait(self) -> None:
+        """Wait until it is well. Raises ``ChildFailed`` when it ends, or needs more than ``start_timeout`` seconds."""
+        deadline = time.monotonic() + self.start_timeout
+        while not self.healthy():
+            self.child.check()
+            if time.monotonic() > deadline:
+                raise self.child.failure(f"{self._unwell} after {self.start_timeout:.0f} s")
+            time.sleep(0.2)
+
+    def start(self) -> Self:
+        """Start it and wait until it is well. Nothing is left running when that fails."""
+        self.launch()
+        try:
+            self.wait()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def healthy(self) -> bool:
+        """Whether it says that it is well."""
+        try:
+            return httpx.get(self._health, timeout=2, trust_env=False).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    def kill(self) -> None:
+        """SIGKILL, whatever it started included: the crash of a host."""
+        self.child.kill()
+
+    def stop(self) -> None:
+        """Stop it; safe to call twice."""
+        self.child.stop(self.stop_grace, group=self.stop_group)

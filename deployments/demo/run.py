@@ -35,7 +35,7 @@ from deployments.profile import ROOT, free_port
 from deployments.stack import PrefectStack
 from modelyard.autoscaling.kinds import VARIANTS
 from modelyard.autoscaling.live import observe
-from modelyard.cluster import Cluster, ClusterSettings
+from modelyard.cluster import DEPLOYMENTS, Cluster, ClusterSettings
 from modelyard.cluster.crd_install import install_crds
 from modelyard.local.settings import StackSettings, default_nodes
 from modelyard.local.stack import LocalStack
@@ -109,7 +109,7 @@ async def demonstrate(scenario: Scenario, out: Path, keep: bool) -> int:
         console.print()
         for picture in pictures:
             console.print(f"[bold]Picture[/]     {picture}")
-        console.print(f"[bold]Prefect UI[/]  {prefect.ui_url}   (flow autoscale, its shifts, ticks and tables)")
+        console.print(f"[bold]Prefect UI[/]  {prefect.server.ui_url}   (flow autoscale, its shifts, ticks and tables)")
         console.print(f"[bold]Prometheus[/]  {stack.prometheus_url}/graph")
         console.print(
             f"[bold]Cluster[/]     export KUBECONFIG={stack.kubeconfig}; kubectl get va,autoscalingpolicybindings -A"
@@ -203,8 +203,6 @@ def write_prefect_file(scenario: Scenario, prometheus_url: str, path: Path) -> N
 
 async def served(cluster: Cluster, scenario: Scenario) -> None:
     """Wait until every variant's first engines are ready."""
-    from modelyard.cluster import DEPLOYMENTS
-
     async with asyncio.timeout(120):
         while True:
             items = [d for name in scenario.namespaces for d in (await cluster.list(DEPLOYMENTS, name)).items]

@@ -16,8 +16,8 @@ from rich.console import Console
 from rich.table import Table
 
 from modelyard.local.binaries.obtain import SERVERS, ensure, locate
-from modelyard.local.errors import LocalClusterError
 from modelyard.local.overview import Overview, collect
+from modelyard.local.paths import LocalClusterError
 from modelyard.local.processes import python_path_environment
 from modelyard.local.settings import EVERYTHING, Component, StackSettings, default_nodes, parse_node_group
 from modelyard.local.stack import LocalStack

@@ -1,4 +1,4 @@
-"""The cluster's certificate authority and certificates; made once per instance by the supervisor.
+"""The cluster's certificates, made once per instance by the supervisor, and the kubeconfig files that hold them.
 
 What each is for is the table of https://kubernetes.io/docs/setup/best-practices/certificates/. One authority signs
 servers, clients and the front proxy: the front proxy is told apart by its common name.
@@ -6,14 +6,18 @@ servers, clients and the front proxy: the front proxy is told apart by its commo
 
 from __future__ import annotations
 
+import base64
 import ipaddress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import yaml
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from modelyard.local.paths import write_atomically
 
 ADMIN = "admin"
 CONTROLLER_MANAGER = "controller-manager"
@@ -85,6 +89,48 @@ def create(folder: Path) -> None:
         account.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
     )
     marker.touch()
+
+
+def write_kubeconfig(path: Path, *, pki: Path, server: str, user: str, cluster: str) -> None:
+    """Write a kubeconfig for one of the client certificates.
+
+    Args:
+        path: file to write; it holds the key itself and needs no other file.
+        pki: folder of the certificates.
+        server: URL of the API server.
+        user: a client certificate's name in `certificates`.
+        cluster: name of the cluster and context.
+    """
+
+    def encoded(file: Path) -> str:
+        return base64.b64encode(file.read_bytes()).decode("ascii")
+
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [
+            {
+                "name": cluster,
+                "cluster": {
+                    "server": server,
+                    "certificate-authority-data": encoded(certificate(pki, "ca")),
+                },
+            }
+        ],
+        "users": [
+            {
+                "name": user,
+                "user": {
+                    "client-certificate-data": encoded(certificate(pki, user)),
+                    "client-key-data": encoded(private_key(pki, user)),
+                },
+            }
+        ],
+        "contexts": [{"name": cluster, "context": {"cluster": cluster, "user": user}}],
+        "current-context": cluster,
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, yaml.safe_dump(config, sort_keys=False))
 
 
 def _name(common_name: str, organization: str | None) -> x509.Name:

@@ -1,4 +1,4 @@
-"""Where the local cluster keeps things on disk.
+"""Where the local cluster keeps things on disk, how it writes them, and what it raises.
 
 Follows the XDG base directories. `MODELYARD_HOME` moves the state of every instance, `MODELYARD_CACHE` the binaries.
 """
@@ -7,11 +7,18 @@ from __future__ import annotations
 
 import os
 import re
+import tempfile
 from pathlib import Path
 
-from modelyard.local.errors import LocalClusterError
-
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?")
+
+
+class LocalClusterError(RuntimeError):
+    """Something about the local cluster failed; the message names the part, what was tried and what to do next."""
+
+
+class BinaryNotFound(LocalClusterError):
+    """A program the cluster needs is neither on this machine nor obtainable."""
 
 
 def _xdg(variable: str, fallback: str) -> Path:
@@ -73,3 +80,28 @@ class InstancePaths:
     def log(self, component: str) -> Path:
         """Log file of one component."""
         return self.logs / f"{component}.log"
+
+
+def write_atomically(path: Path, text: str, *, mode: int = 0o600) -> None:
+    """Replace `path` by `text` in one step: readers see the old content or the new, whatever happens to the writer."""
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+            stream.write(text)
+        Path(temporary).chmod(mode)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def tail(path: Path, lines: int = 15, limit: int = 64 * 1024) -> str:
+    """The last `lines` lines of a log file (at most `limit` bytes of it); empty when there is no such file."""
+    try:
+        with path.open("rb") as stream:
+            stream.seek(0, os.SEEK_END)
+            stream.seek(max(0, stream.tell() - limit))
+            text = stream.read().decode("utf-8", "replace")
+    except FileNotFoundError:
+        return ""
+    return "\n".join(text.splitlines()[-lines:])

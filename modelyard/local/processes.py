@@ -11,9 +11,11 @@ import os
 import signal
 import subprocess
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Self
 
 from pydantic import BaseModel, ConfigDict
 
@@ -47,6 +49,30 @@ class ProcessIdentity(BaseModel):
                 os.kill(self.pid, number)
             return True
         return False
+
+
+class Startable(ABC):
+    """What is started and stopped: `with` waits for both, `async with` has a thread wait."""
+
+    @abstractmethod
+    def start(self) -> Self:
+        """Start it and wait until it can be used."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Stop it; safe to call twice."""
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
+    async def __aenter__(self) -> Self:
+        return await asyncio.to_thread(self.start)
+
+    async def __aexit__(self, *error: object) -> None:
+        await asyncio.to_thread(self.stop)
 
 
 def _stat(pid: int) -> list[str] | None:

@@ -12,14 +12,10 @@ import fcntl
 import os
 import socket
 import tempfile
-from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 
-from pydantic import BaseModel, ConfigDict
-
-from modelyard.local.errors import LocalClusterError
+from modelyard.local.paths import LocalClusterError
 from modelyard.local.settings import Component
 
 _SLOTS = 200
@@ -29,58 +25,25 @@ _PORTS = 8
 _FIRST_OCTET = 20
 
 
-class Ports(BaseModel):
-    """TCP ports of one instance, all on 127.0.0.1."""
+class Ports:
+    """TCP ports of one instance on 127.0.0.1, one after the other; HTTPS for the Kubernetes servers, else HTTP."""
 
-    model_config = ConfigDict(frozen=True)
-
-    base: int
-
-    @property
-    def etcd(self) -> int:
-        """Etcd's client port."""
-        return self.base
-
-    @property
-    def etcd_peer(self) -> int:
-        """Etcd's peer port."""
-        return self.base + 1
-
-    @property
-    def apiserver(self) -> int:
-        """HTTPS port of the API server."""
-        return self.base + 2
-
-    @property
-    def controller_manager(self) -> int:
-        """HTTPS port of the controller-manager (health and metrics)."""
-        return self.base + 3
-
-    @property
-    def scheduler(self) -> int:
-        """HTTPS port of the scheduler (health and metrics)."""
-        return self.base + 4
-
-    @property
-    def agent(self) -> int:
-        """HTTP port of the node agent (health)."""
-        return self.base + 5
-
-    @property
-    def prometheus(self) -> int:
-        """HTTP port of Prometheus."""
-        return self.base + 6
+    def __init__(self, base: int) -> None:
+        self.base = base
+        (
+            self.etcd,
+            self.etcd_peer,
+            self.apiserver,
+            self.controller_manager,
+            self.scheduler,
+            self.agent,
+            self.prometheus,
+        ) = range(base, base + 7)
 
     def address(self, component: Component) -> str:
         """URL under which a component answers."""
-        return {
-            Component.ETCD: f"http://127.0.0.1:{self.etcd}",
-            Component.APISERVER: f"https://127.0.0.1:{self.apiserver}",
-            Component.CONTROLLER_MANAGER: f"https://127.0.0.1:{self.controller_manager}",
-            Component.SCHEDULER: f"https://127.0.0.1:{self.scheduler}",
-            Component.AGENT: f"http://127.0.0.1:{self.agent}",
-            Component.PROMETHEUS: f"http://127.0.0.1:{self.prometheus}",
-        }[component]
+        plain = component in (Component.ETCD, Component.AGENT, Component.PROMETHEUS)
+        return f"{'http' if plain else 'https'}://127.0.0.1:{getattr(self, component.name.lower())}"
 
 
 class Slot:
@@ -103,9 +66,7 @@ class Slot:
     def __enter__(self) -> Slot:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.release()
 
 
@@ -137,20 +98,11 @@ def _lock(number: int) -> int | None:
     return descriptor
 
 
-def candidates(preferred: int) -> Iterable[int]:
-    """All slot numbers, the preferred one first."""
-    return ((preferred + offset) % _SLOTS for offset in range(_SLOTS))
-
-
 def claim(preferred: int, base_port: int | None = None) -> Slot:
-    """Claim a slot whose ports are free, the preferred one if possible.
+    """Claim a slot whose ports are free, the preferred one (which the instance had before) if possible.
 
-    Args:
-        preferred: slot number to try first (an instance asks for the one it had).
-        base_port: first of the ports, when the user has chosen them; the slot then only gives the pod addresses.
-
-    Raises:
-        LocalClusterError: the chosen ports are taken, or no slot is free.
+    With ``base_port``, the first of the ports as the user chose it, the slot only gives the pod addresses. Raises
+    `LocalClusterError` when the chosen ports are taken, or no slot is free.
     """
     if base_port is not None:
         taken = [port for port in range(base_port, base_port + _PORTS) if not _bindable(port)]
@@ -158,13 +110,14 @@ def claim(preferred: int, base_port: int | None = None) -> Slot:
             raise LocalClusterError(
                 f"ports {', '.join(map(str, taken))} on 127.0.0.1 are in use; choose another --base-port or none"
             )
-    for number in candidates(preferred):
+    for offset in range(_SLOTS):
+        number = (preferred + offset) % _SLOTS
         descriptor = _lock(number)
         if descriptor is None:
             continue
         base = _FIRST_PORT + _WIDTH * number if base_port is None else base_port
         if base_port is not None or all(_bindable(port) for port in range(base, base + _PORTS)):
-            return Slot(number, Ports(base=base), descriptor)
+            return Slot(number, Ports(base), descriptor)
         os.close(descriptor)
     raise LocalClusterError(
         f"no free port range of {_PORTS} between {_FIRST_PORT} and {_FIRST_PORT + _SLOTS * _WIDTH}: "

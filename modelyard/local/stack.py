@@ -9,7 +9,6 @@ and signals it. Any number of objects and processes may look at one instance.
 
 from __future__ import annotations
 
-import asyncio
 import fcntl
 import os
 import shutil
@@ -19,15 +18,13 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
+from typing import Self
 
 from modelyard.local import processes
 from modelyard.local import state as states
 from modelyard.local.binaries.obtain import ensure
-from modelyard.local.errors import LocalClusterError
-from modelyard.local.files import tail, write_atomically
-from modelyard.local.paths import InstancePaths, instance_dir
-from modelyard.local.processes import ProcessIdentity, python_path_environment
+from modelyard.local.paths import InstancePaths, LocalClusterError, instance_dir, tail, write_atomically
+from modelyard.local.processes import ProcessIdentity, Startable, python_path_environment
 from modelyard.local.settings import Component, StackSettings
 from modelyard.local.state import Phase, StackState, stop_leftovers
 
@@ -41,7 +38,7 @@ def _silent(line: str) -> None:
     del line
 
 
-class LocalStack:
+class LocalStack(Startable):
     """One instance of the local cluster, running or not."""
 
     def __init__(
@@ -51,7 +48,6 @@ class LocalStack:
         name: str = "default",
         directory: Path | None = None,
         bound_to_this_process: bool = True,
-        keep_data: bool = False,
     ) -> None:
         """Describe an instance; nothing happens before `start`.
 
@@ -60,13 +56,11 @@ class LocalStack:
             name: instances of different names live side by side.
             directory: its folder; default: one by its name under `MODELYARD_HOME`.
             bound_to_this_process: it ends when this process does, however that happens.
-            keep_data: leaving the `with` block keeps etcd's and Prometheus's data for the next start.
         """
         self.settings = settings or StackSettings()
         self.name = name
         self.paths = InstancePaths(instance_dir(name, directory))
         self._bound = bound_to_this_process
-        self._keep_data = keep_data
         self._supervisor: subprocess.Popen[bytes] | None = None
 
     # What there is
@@ -115,7 +109,7 @@ class LocalStack:
 
     # Starting and stopping
 
-    def start(self, progress: Progress = _silent, timeout: float = 180) -> LocalStack:
+    def start(self, progress: Progress = _silent, timeout: float = 180) -> Self:
         """Start everything and wait until it is ready; a running instance is left as it is.
 
         Raises:
@@ -252,24 +246,6 @@ class LocalStack:
                     f"{component} is {own.phase} {timeout:g} s after its restart: {own.message}; see {own.log}"
                 )
             time.sleep(_POLL)
-
-    # with, async with
-
-    def __enter__(self) -> LocalStack:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop(keep_data=self._keep_data)
-
-    async def __aenter__(self) -> LocalStack:
-        return await asyncio.to_thread(self.start)
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await asyncio.to_thread(self.stop, keep_data=self._keep_data)
 
     # Inside
 

@@ -11,8 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from modelyard.local import processes
 from modelyard.local.agent.records import RecordStore
-from modelyard.local.files import write_atomically
-from modelyard.local.paths import InstancePaths
+from modelyard.local.paths import InstancePaths, write_atomically
 from modelyard.local.processes import ProcessIdentity
 from modelyard.local.settings import Component
 

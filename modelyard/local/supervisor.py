@@ -18,13 +18,10 @@ import zlib
 from contextlib import suppress
 from pathlib import Path
 
-from modelyard.local import certificates, kubeconfig, processes, state
-from modelyard.local.components.catalog import starting_order
-from modelyard.local.components.health import NotReady
-from modelyard.local.components.spec import ClusterContext, ComponentSpec
-from modelyard.local.errors import LocalClusterError
-from modelyard.local.files import tail
-from modelyard.local.paths import InstancePaths
+from modelyard.local import certificates, processes, state
+from modelyard.local.components import starting_order
+from modelyard.local.components.spec import ClusterContext, ComponentSpec, NotReady
+from modelyard.local.paths import InstancePaths, LocalClusterError, tail
 from modelyard.local.processes import ProcessIdentity
 from modelyard.local.settings import Component, StackSettings
 from modelyard.local.slots import Slot, claim
@@ -87,10 +84,10 @@ class Supervisor:
         paths, server = self._paths, slot.ports.address(Component.APISERVER)
         certificates.create(paths.pki)
         users = (certificates.CONTROLLER_MANAGER, certificates.SCHEDULER, certificates.AGENT, certificates.PROMETHEUS)
+        files = {user: paths.kubeconfigs / user for user in users} | {certificates.ADMIN: paths.kubeconfig}
         cluster = f"modelyard-{self._name}"
-        for user in users:
-            kubeconfig.write(paths.kubeconfigs / user, pki=paths.pki, server=server, user=user, cluster=cluster)
-        kubeconfig.write(paths.kubeconfig, pki=paths.pki, server=server, user=certificates.ADMIN, cluster=cluster)
+        for user, path in files.items():
+            certificates.write_kubeconfig(path, pki=paths.pki, server=server, user=user, cluster=cluster)
         self._state.slot = slot.number
         self._state.pod_prefix = slot.pod_prefix
         self._state.kubeconfig = str(paths.kubeconfig)

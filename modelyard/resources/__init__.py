@@ -3,9 +3,13 @@
 ``KINDS`` lists them, ``parse`` reads an object of any kind, ``VariantAutoscaling.parse`` one of a known kind.
 """
 
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
 from modelyard.resources.base import Resource, ResourceInvalid
 from modelyard.resources.duration import Duration
-from modelyard.resources.kinds import KINDS, parse
 from modelyard.resources.llmd import Form, VariantAutoscaling
 from modelyard.resources.networking import ModelRoute, ModelServer
 from modelyard.resources.ome.benchmarks import BenchmarkJob
@@ -37,3 +41,38 @@ __all__ = [
     "VariantAutoscaling",
     "parse",
 ]
+
+_ALL: tuple[type[Resource], ...] = (
+    Model,
+    AutoscalingPolicy,
+    AutoscalingPolicyBinding,
+    ModelRoute,
+    ModelServer,
+    VariantAutoscaling,
+    BaseModel,
+    ClusterBaseModel,
+    FineTunedWeight,
+    ServingRuntime,
+    ClusterServingRuntime,
+    InferenceService,
+    BenchmarkJob,
+)
+
+KINDS: Final[dict[tuple[str, str], type[Resource]]] = {(cls.group, cls.kind): cls for cls in _ALL}
+"""(API group, kind) to the class."""
+
+
+def parse(obj: Mapping[str, Any]) -> Resource:
+    """Read an object of any of the kinds, by its ``apiVersion`` and ``kind``.
+
+    Raises:
+        ResourceInvalid: the kind is none of ours, or the object is not valid.
+    """
+    group = str(obj.get("apiVersion", "")).partition("/")[0]
+    kind = str(obj.get("kind", ""))
+    cls = KINDS.get((group, kind))
+    if cls is None:
+        known = ", ".join(f"{k} ({g})" for g, k in sorted(KINDS))
+        problem = ("kind", f"{kind or 'no kind'} of group {group or 'none'} is not known - use one of {known}")
+        raise ResourceInvalid(kind or "object", obj.get("metadata"), [problem])
+    return cls.parse(obj)

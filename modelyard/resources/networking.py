@@ -6,6 +6,7 @@ Source: the published networking.volcano.sh/v1alpha1 reference. The statuses, em
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -25,8 +26,14 @@ LabelValue = Annotated[str, Field(max_length=63, pattern=LABEL_VALUE)]
 Labels = dict[str, LabelValue]
 
 
-def _label_keys_legal(*maps: dict[str, Any]) -> bool:
-    return all(_LABEL_KEY.fullmatch(key) is not None and len(key) <= 317 for labels in maps for key in labels)
+def _legal_keys(labels: Callable[[Any], dict[str, str]], field: str = "") -> Rule:
+    return Rule(
+        "a label key is not legal in Kubernetes",
+        "use letters, digits, '-', '_' and '.', with an optional DNS prefix and '/'",
+        lambda part: all(_LABEL_KEY.fullmatch(key) is not None and len(key) <= 317 for key in labels(part)),
+        None,  # a pattern over every key of an unbounded map has no useful cost limit
+        field,
+    )
 
 
 _LONGEST_REGEX = 1024
@@ -224,14 +231,7 @@ class ModelRoute(Resource):
 class PDGroup(Part):
     """How prefill and decode pods find each other."""
 
-    invariants: ClassVar = (
-        Rule(
-            "a label key is not legal in Kubernetes",
-            "use letters, digits, '-', '_' and '.', with an optional DNS prefix and '/'",
-            lambda g: _label_keys_legal(g.prefill_labels, g.decode_labels),
-            None,  # a pattern over every key of an unbounded map has no useful cost limit
-        ),
-    )
+    invariants: ClassVar = (_legal_keys(lambda group: {**group.prefill_labels, **group.decode_labels}),)
 
     group_key: str = Field(
         min_length=1, description="Label key; a prefill and a decode pod may be paired when its values are equal."
@@ -243,15 +243,7 @@ class PDGroup(Part):
 class WorkloadSelector(Part):
     """Which pods serve the model."""
 
-    invariants: ClassVar = (
-        Rule(
-            "a label key is not legal in Kubernetes",
-            "use letters, digits, '-', '_' and '.', with an optional DNS prefix and '/'",
-            lambda s: _label_keys_legal(s.match_labels),
-            None,  # as for PDGroup
-            "matchLabels",
-        ),
-    )
+    invariants: ClassVar = (_legal_keys(lambda selector: selector.match_labels, "matchLabels"),)
 
     match_labels: Labels = Field(
         min_length=1,

@@ -39,7 +39,9 @@ PositiveQuantity = Annotated[
 """A quantity above zero."""
 
 
-def _bounded(attribute: str, field: str) -> Rule:
+def at_most_30m(attribute: str, field: str) -> Rule:
+    """A duration of 0s to 30m, where it is given."""
+
     def holds(policy: object) -> bool:
         value: Duration | None = getattr(policy, attribute)
         return value is None or Duration("0s") <= value <= Duration("30m")
@@ -64,7 +66,7 @@ class AutoscalingPolicyMetric(Part):
 class AutoscalingPolicyStablePolicy(Part):
     """How far and how fast scaling may go in one direction."""
 
-    invariants: ClassVar = (_bounded("period", "period"), _bounded("stabilization_window", "stabilizationWindow"))
+    invariants: ClassVar = (at_most_30m("period", "period"), at_most_30m("stabilization_window", "stabilizationWindow"))
 
     instances: Int32 = Field(1, ge=0, description="Most replicas changed within the period. Default: 1.")
     percent: Int32 = Field(
@@ -87,7 +89,7 @@ class AutoscalingPolicyStablePolicy(Part):
 class AutoscalingPolicyPanicPolicy(Part):
     """Faster growth when load jumps."""
 
-    invariants: ClassVar = (_bounded("period", "period"), _bounded("panic_mode_hold", "panicModeHold"))
+    invariants: ClassVar = (at_most_30m("period", "period"), at_most_30m("panic_mode_hold", "panicModeHold"))
 
     percent: Int32 = Field(
         1000,

@@ -16,7 +16,7 @@ from modelyard.resources.base import AGE, Column, Part, Resource, StatusPart
 from modelyard.resources.duration import Duration
 from modelyard.resources.fields import Int32, Int64, RawObject, StringMap, Time, optional, unique
 from modelyard.resources.networking import ModelMatch
-from modelyard.resources.policies import AutoscalingPolicyBehavior, AutoscalingPolicySpec
+from modelyard.resources.policies import AutoscalingPolicyBehavior, AutoscalingPolicySpec, at_most_30m
 from modelyard.resources.references import (
     CONDITIONS,
     Condition,
@@ -24,7 +24,7 @@ from modelyard.resources.references import (
     LocalObjectReference,
     ObjectReference,
 )
-from modelyard.resources.rules import Rule
+from modelyard.resources.rules import Rule, one_of
 
 REGISTRY_GROUP = "registry.volcano.sh"
 MILLION = 1_000_000
@@ -100,17 +100,7 @@ class ModelBackend(Part):
             " && (self.type == 'MindIEDisaggregated' || w.type in ['prefill', 'decode']))",
             "workers",
         ),
-        Rule(
-            "scaleToZeroGracePeriod is outside 0s to 30m",
-            "choose a time between 0s and 30m",
-            lambda b: (
-                b.scale_to_zero_grace_period is None
-                or Duration("0s") <= b.scale_to_zero_grace_period <= Duration("30m")
-            ),
-            "!has(self.scaleToZeroGracePeriod) || (duration(self.scaleToZeroGracePeriod) >= duration('0s')"
-            " && duration(self.scaleToZeroGracePeriod) <= duration('30m'))",
-            "scaleToZeroGracePeriod",
-        ),
+        at_most_30m("scale_to_zero_grace_period", "scaleToZeroGracePeriod"),
         Rule(
             "minReplicas is 0 under a backend policy without scaleToZeroGracePeriod",
             "set minReplicas to 1 or more, or give scaleToZeroGracePeriod to allow zero",
@@ -423,11 +413,10 @@ class AutoscalingPolicyBindingSpec(Part):
         "oneOf": [{"required": ["optimizerConfiguration"]}, {"required": ["scalingConfiguration"]}]
     }
     invariants: ClassVar = (
-        Rule(
-            "exactly one of optimizerConfiguration and scalingConfiguration is needed",
+        one_of(
+            "optimizerConfiguration",
+            "scalingConfiguration",
             "give scalingConfiguration for one workload or optimizerConfiguration for several",
-            lambda s: (s.optimizer_configuration is None) != (s.scaling_configuration is None),
-            "has(self.optimizerConfiguration) != has(self.scalingConfiguration)",
         ),
     )
 

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic.alias_generators import to_snake
+
 
 @dataclass(frozen=True, slots=True)
 class Rule:
@@ -30,6 +32,17 @@ class Rule:
     def text(self) -> str:
         """Message and remedy in one line."""
         return f"{self.message} - {self.remedy}"
+
+
+def one_of(first: str, second: str, remedy: str) -> Rule:
+    """Exactly one of two fields (by their names in a manifest) is given."""
+    ours = to_snake(first), to_snake(second)
+    return Rule(
+        f"exactly one of {first} and {second} is needed",
+        remedy,
+        lambda part: sum(getattr(part, name) is None for name in ours) == 1,
+        f"has(self.{first}) != has(self.{second})",
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from modelyard.local.agent.agent import Agent
-from modelyard.local.agent.settings import AgentSettings
+from modelyard.local.settings import AgentSettings
 
 
 async def serve(settings: AgentSettings) -> None:

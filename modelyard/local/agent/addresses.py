@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from modelyard.local.errors import LocalClusterError
+from modelyard.local.paths import LocalClusterError
 
 _PODS_FIRST = 1
 _PODS_LAST = 254

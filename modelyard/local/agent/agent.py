@@ -17,7 +17,7 @@ from modelyard.local.agent.discovery import target_groups
 from modelyard.local.agent.nodes import NodeKeeper
 from modelyard.local.agent.pods import Pod, PodServices
 from modelyard.local.agent.records import PodRecord, RecordStore
-from modelyard.local.agent.settings import AgentSettings
+from modelyard.local.settings import AgentSettings
 
 logger = logging.getLogger(__name__)
 

@@ -16,8 +16,8 @@ from modelyard.local.agent.containers import Container, ContainerPlace
 from modelyard.local.agent.environment import PodPlace, resolve
 from modelyard.local.agent.launch import Launch, plan
 from modelyard.local.agent.records import ContainerRecord, PodRecord, RecordStore
-from modelyard.local.agent.settings import AgentSettings
 from modelyard.local.agent.status import ContainerView, pod_status
+from modelyard.local.settings import AgentSettings
 from modelyard.local.state import now
 
 logger = logging.getLogger(__name__)

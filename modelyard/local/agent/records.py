@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, Field, ValidationError
 
-from modelyard.local.files import write_atomically
+from modelyard.local.paths import write_atomically
 from modelyard.local.processes import ProcessIdentity
 
 

@@ -13,7 +13,7 @@ import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
-from modelyard.local.errors import BinaryNotFound
+from modelyard.local.paths import BinaryNotFound
 
 _TIMEOUT = 900
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from modelyard.local.binaries import kubernetes_build, store
 from modelyard.local.binaries.apt import Apt
 from modelyard.local.binaries.progress import Stages
-from modelyard.local.errors import BinaryNotFound
+from modelyard.local.paths import BinaryNotFound
 
 _PACKAGED = {"etcd": ("etcd-server", "usr/bin/etcd"), "prometheus": ("prometheus", "usr/bin/prometheus")}
 _GO_PACKAGES = ("golang-1.19-go", "golang-1.19-src")

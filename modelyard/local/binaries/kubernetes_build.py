@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from modelyard.local.binaries.progress import Stages
-from modelyard.local.errors import BinaryNotFound
+from modelyard.local.paths import BinaryNotFound
 
 VERSION = "1.20.2"
 SOURCE_PREFIX = "1.20.5+really1.20.2"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from modelyard.local import paths
 from modelyard.local.binaries import debian, releases, store
-from modelyard.local.errors import BinaryNotFound
+from modelyard.local.paths import BinaryNotFound
 
 SERVERS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "prometheus")
 """Every program that Modelyard knows how to obtain."""

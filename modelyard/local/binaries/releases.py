@@ -20,7 +20,7 @@ from pathlib import Path
 
 from modelyard.local.binaries import store
 from modelyard.local.binaries.progress import Stages
-from modelyard.local.errors import BinaryNotFound
+from modelyard.local.paths import BinaryNotFound
 
 _PROBE_TIMEOUT = 3.0
 _READ_TIMEOUT = 60.0

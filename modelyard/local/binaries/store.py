@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from modelyard.local import paths
-from modelyard.local.files import write_atomically
+from modelyard.local.paths import write_atomically
 from modelyard.local.state import now
 
 MANIFEST = "manifest.json"

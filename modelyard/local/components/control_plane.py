@@ -8,9 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from modelyard.local import certificates
-from modelyard.local.components.health import both, http_ok
-from modelyard.local.components.spec import ClusterContext, ComponentSpec
-from modelyard.local.components.versions import knows_flag, printable, version
+from modelyard.local.components.spec import ClusterContext, ComponentSpec, both, http_ok, knows_flag, printable, version
 from modelyard.local.settings import Component
 
 # Until these releases the plain HTTP ports were on by default, bound to every interface.

@@ -13,10 +13,8 @@ from typing import Any
 
 import yaml
 
-from modelyard.local.components.health import http_ok
-from modelyard.local.components.spec import ClusterContext, ComponentSpec
-from modelyard.local.components.versions import contains, printable, version
-from modelyard.local.files import write_atomically
+from modelyard.local.components.spec import ClusterContext, ComponentSpec, contains, http_ok, printable, version
+from modelyard.local.paths import write_atomically
 from modelyard.local.settings import Component
 
 _KUBERNETES_DISCOVERY = b"prometheus/discovery/kubernetes"

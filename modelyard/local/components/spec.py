@@ -1,11 +1,22 @@
-"""What the supervisor needs to know of a component, and what a component needs to know of its cluster."""
+"""What the supervisor needs to know of a component and a component of its cluster; health checks over HTTP; versions.
+
+Which version a program is and which flags it knows is asked once per start, so that old and new servers both run.
+"""
 
 from __future__ import annotations
 
+import mmap
+import re
+import ssl
+import subprocess
+import urllib.error
+import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 
-from modelyard.local.paths import InstancePaths
+from modelyard.local.paths import InstancePaths, LocalClusterError
 from modelyard.local.settings import Component, StackSettings
 from modelyard.local.slots import Ports
 
@@ -41,3 +52,111 @@ class ComponentSpec:
     version: str = ""
     grace: float = 10.0
     """Seconds between SIGTERM and SIGKILL when stopping."""
+
+
+_TIMEOUT = 3.0
+
+
+class NotReady(Exception):
+    """The component answered that it is not ready."""
+
+
+@cache
+def _context(ca: Path, client: tuple[Path, Path] | None) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=str(ca))
+    if client is not None:
+        context.load_cert_chain(*client)
+    return context
+
+
+# Loopback is never reached through a proxy, whatever the environment says.
+_DIRECT = urllib.request.ProxyHandler({})
+
+
+def http_ok(
+    url: str, ca: Path | None = None, *, client: tuple[Path, Path] | None = None, contains: str = ""
+) -> Callable[[], None]:
+    """A check that `url` answers 200.
+
+    Args:
+        url: what to ask for.
+        ca: authority to verify an HTTPS server by.
+        client: certificate and key to show.
+        contains: text the answer must hold.
+    """
+
+    def check() -> None:
+        handlers: list[urllib.request.BaseHandler] = [_DIRECT]
+        if ca is not None:
+            handlers.append(urllib.request.HTTPSHandler(context=_context(ca, client)))
+        try:
+            with urllib.request.build_opener(*handlers).open(url, timeout=_TIMEOUT) as response:
+                body = response.read(64 * 1024).decode("utf-8", "replace")
+        except urllib.error.HTTPError as error:
+            detail = error.read(2000).decode("utf-8", "replace").strip().splitlines()
+            raise NotReady(f"{url}: HTTP {error.code} {detail[-1] if detail else ''}".rstrip()) from error
+        except urllib.error.URLError as error:
+            raise NotReady(f"{url}: {error.reason}") from error
+        if contains not in body:
+            raise NotReady(f"{url}: answered without {contains!r}: {body[:200]}")
+
+    return check
+
+
+def both(first: Callable[[], None], second: Callable[[], None]) -> Callable[[], None]:
+    """A check that passes when two checks do."""
+
+    def check() -> None:
+        first()
+        second()
+
+    return check
+
+
+Version = tuple[int, int, int]
+
+
+def parse_version(text: str) -> Version | None:
+    """The first `major.minor[.patch]` in a program's version output; None when there is none."""
+    found = re.search(r"(\d+)\.(\d+)(?:\.(\d+))?", text)
+    return None if found is None else (int(found[1]), int(found[2]), int(found[3] or 0))
+
+
+@cache
+def _output(program: str, flag: str) -> str:
+    try:
+        done = subprocess.run(
+            [program, flag], capture_output=True, text=True, errors="replace", timeout=30, stdin=subprocess.DEVNULL
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise LocalClusterError(f"{program} {flag} cannot be run: {error}; remove or replace that program") from error
+    return done.stdout + done.stderr
+
+
+def version(program: str) -> Version:
+    """Version of etcd, Prometheus or a Kubernetes server.
+
+    Raises:
+        LocalClusterError: the program does not run or does not tell its version.
+    """
+    found = parse_version(_output(program, "--version"))
+    if found is None:
+        raise LocalClusterError(f"{program} --version names no version; remove or replace that program")
+    return found
+
+
+def knows_flag(program: str, flag: str) -> bool:
+    """Whether the program's help names a flag, such as `--unsafe-no-fsync`."""
+    return re.search(rf"{re.escape(flag)}\b", _output(program, "--help")) is not None
+
+
+@cache
+def contains(program: str, text: bytes) -> bool:
+    """Whether a program's file contains `text`; the names of the Go packages a program is built from stay in it."""
+    with Path(program).open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        return content.find(text) >= 0
+
+
+def printable(found: Version) -> str:
+    """`(1, 20, 2)` as `1.20.2`."""
+    return ".".join(map(str, found))

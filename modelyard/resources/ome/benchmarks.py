@@ -10,10 +10,10 @@ from pydantic import Field
 from modelyard.resources.base import AGE, Column, Part, Resource
 from modelyard.resources.fields import Int32, RawObject, StringMap, Time, optional, unique
 from modelyard.resources.ome import OME_GROUP, OME_VERSION
+from modelyard.resources.ome.models import StorageSpec
 from modelyard.resources.ome.pods import RawList
-from modelyard.resources.ome.storage import StorageSpec
 from modelyard.resources.references import ConditionedStatus
-from modelyard.resources.rules import Rule
+from modelyard.resources.rules import Rule, one_of
 
 Scenario = Annotated[
     str,
@@ -57,14 +57,7 @@ class EndpointSpec(Part):
     """What to test: a service in the cluster or any URL."""
 
     schema_extras: ClassVar = {"oneOf": [{"required": ["inferenceService"]}, {"required": ["endpoint"]}]}
-    invariants: ClassVar = (
-        Rule(
-            "exactly one of inferenceService and endpoint is needed",
-            "name a service of the cluster, or give a URL",
-            lambda e: (e.inference_service is None) != (e.endpoint is None),
-            "has(self.inferenceService) != has(self.endpoint)",
-        ),
-    )
+    invariants: ClassVar = (one_of("inferenceService", "endpoint", "name a service of the cluster, or give a URL"),)
 
     inference_service: InferenceServiceReference | None = optional("A service in the cluster.")
     endpoint: Endpoint | None = optional("Any endpoint, by URL.")

@@ -1,16 +1,38 @@
-"""Models of ``ome.io``: BaseModel, ClusterBaseModel and FineTunedWeight. Source: ome.io/v1beta1."""
+"""Models of ``ome.io`` (BaseModel, ClusterBaseModel, FineTunedWeight) and where files are. Source: ome.io/v1beta1."""
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from modelyard.resources.base import AGE, Column, Part, Resource
 from modelyard.resources.fields import Bool, Int32, RawObject, StringMap, optional
 from modelyard.resources.ome import OME_GROUP, OME_VERSION
-from modelyard.resources.ome.storage import StorageSpec
 from modelyard.resources.references import ConditionedStatus
+
+StorageUri = Annotated[str, Field(pattern=r"^(oci|hf|pvc|vendor|local|s3|az|gs|github)://.+")]
+"""The nine kinds of storage; the grammar of each is checked where it is read."""
+
+
+class StorageSpec(Part):
+    """A place for files, and how to reach it."""
+
+    path: str | None = optional(
+        "Absolute directory on the node that the files go to. Default: made from the storage URI."
+    )
+    schema_path: str | None = optional("Kept for compatibility; without effect.")
+    parameters: StringMap | None = optional(
+        "Settings of the storage: region and auth (oci), token and secretKey (hf), and others."
+    )
+    key: str | None = optional("Name of the Secret with the credentials.")
+    storage_uri: StorageUri = Field(
+        description="Where the files are: oci://n/NAMESPACE/b/BUCKET/o/PATH, hf://MODEL[@REVISION],"
+        " pvc://[NAMESPACE:]CLAIM/PATH, s3://BUCKET[@REGION][/PREFIX], gs://BUCKET[/PATH],"
+        " az://ACCOUNT/CONTAINER[/PATH], github://OWNER/REPO[@TAG], local:///PATH or vendor://VENDOR/TYPE/PATH."
+    )
+    node_selector: StringMap | None = optional("Labels a node must carry to receive the files.")
+    node_affinity: RawObject | None = optional("Which nodes receive the files; only the required part counts.")
 
 
 class ModelFormat(Part):
@@ -77,22 +99,6 @@ class ModelStatusSpec(ConditionedStatus):
     nodes_failed: list[str] | None = optional("Nodes on which the transfer failed.")
 
 
-_COLUMNS = (
-    Column("Disabled", ".spec.disabled", "boolean"),
-    Column("Version", ".spec.version"),
-    Column("Vendor", ".spec.vendor"),
-    Column("Framework", ".spec.modelFramework.name"),
-    Column("FrameworkVersion", ".spec.modelFramework.version"),
-    Column("ModelFormat", ".spec.modelFormat.name"),
-    Column("Architecture", ".spec.modelArchitecture"),
-    Column("Capabilities", ".spec.modelCapabilities"),
-    Column("Size", ".spec.modelParameterSize"),
-    Column("CompartmentID", ".spec.compartmentID"),
-    Column("Ready", ".status.state"),
-    AGE,
-)
-
-
 class BaseModel(Resource):
     """A model for one namespace. Source: ome.io/v1beta1."""
 
@@ -100,24 +106,31 @@ class BaseModel(Resource):
     version: ClassVar = OME_VERSION
     kind: ClassVar = "BaseModel"
     plural: ClassVar = "basemodels"
-    columns: ClassVar = _COLUMNS
+    columns: ClassVar = (
+        Column("Disabled", ".spec.disabled", "boolean"),
+        Column("Version", ".spec.version"),
+        Column("Vendor", ".spec.vendor"),
+        Column("Framework", ".spec.modelFramework.name"),
+        Column("FrameworkVersion", ".spec.modelFramework.version"),
+        Column("ModelFormat", ".spec.modelFormat.name"),
+        Column("Architecture", ".spec.modelArchitecture"),
+        Column("Capabilities", ".spec.modelCapabilities"),
+        Column("Size", ".spec.modelParameterSize"),
+        Column("CompartmentID", ".spec.compartmentID"),
+        Column("Ready", ".status.state"),
+        AGE,
+    )
 
     spec: BaseModelSpec = Field(description="What the model is.")
     status: ModelStatusSpec | None = optional("How far its files are. Written by Modelyard.")
 
 
-class ClusterBaseModel(Resource):
+class ClusterBaseModel(BaseModel):
     """A model for all namespaces. Source: ome.io/v1beta1."""
 
-    group: ClassVar = OME_GROUP
-    version: ClassVar = OME_VERSION
     kind: ClassVar = "ClusterBaseModel"
     plural: ClassVar = "clusterbasemodels"
     namespaced: ClassVar = False
-    columns: ClassVar = _COLUMNS
-
-    spec: BaseModelSpec = Field(description="What the model is.")
-    status: ModelStatusSpec | None = optional("How far its files are. Written by Modelyard.")
 
 
 class ObjectReference(Part):

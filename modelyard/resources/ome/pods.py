@@ -1,14 +1,19 @@
-"""Fragments of pods inside ``ome.io`` resources.
+"""Pods inside ``ome.io`` resources, and the components made of them: engine, decoder and router.
 
-Their fields are known by name; what is inside them is left to Kubernetes, which checks it when the pod is made.
+The fields of a pod are known by name; what is inside them is left to Kubernetes, which checks it when the pod is made.
+
+Source: ome.io/v1beta1.
 """
 
 from __future__ import annotations
+
+from typing import ClassVar, Literal
 
 from pydantic import ConfigDict
 
 from modelyard.resources.base import Part
 from modelyard.resources.fields import Bool, Int32, Int64, RawObject, StringMap, optional
+from modelyard.resources.rules import Rule
 
 RawList = list[RawObject]
 
@@ -26,10 +31,23 @@ class Container(Part):
     resources: RawObject | None = optional("Requests and limits.")
 
 
-class PodFields(Part):
-    """The fields of a pod's spec, spread into a component."""
+class SharedPodFields(Part):
+    """The fields of a pod's spec that components and serving runtimes both have at their top level."""
 
     volumes: RawList | None = optional("Volumes that containers can mount.")
+    node_selector: StringMap | None = optional("Labels a node must carry to run the pod.")
+    image_pull_secrets: RawList | None = optional("Secrets with credentials of image registries.")
+    affinity: RawObject | None = optional("Scheduling constraints.")
+    scheduler_name: str | None = optional("Scheduler that places the pod. Default: the cluster's.")
+    tolerations: RawList | None = optional("Node taints the pod tolerates.")
+    host_ipc: Bool | None = optional("Use the node's interprocess communication. Default: false.", alias="hostIPC")
+    dns_policy: str | None = optional("ClusterFirst, ClusterFirstWithHostNet, Default or None. Default: ClusterFirst.")
+    host_network: Bool | None = optional("Use the node's network. Default: false.")
+
+
+class PodFields(SharedPodFields):
+    """All fields of a pod's spec, spread into a component."""
+
     init_containers: RawList | None = optional("Containers that run, one by one, before the others.")
     containers: RawList | None = optional("Containers beside the runner.")
     ephemeral_containers: RawList | None = optional("Containers for debugging, added to a running pod.")
@@ -38,25 +56,17 @@ class PodFields(Part):
         "Seconds between asking the pod to stop and stopping it. Default: 30."
     )
     active_deadline_seconds: Int64 | None = optional("Seconds the pod may run. Default: no limit.")
-    dns_policy: str | None = optional("ClusterFirst, ClusterFirstWithHostNet, Default or None. Default: ClusterFirst.")
-    node_selector: StringMap | None = optional("Labels a node must carry to run the pod.")
     service_account_name: str | None = optional("ServiceAccount the pod acts as.")
     service_account: str | None = optional("Deprecated name of serviceAccountName.")
     automount_service_account_token: Bool | None = optional("Whether the ServiceAccount's token is mounted.")
     node_name: str | None = optional("Node to run on without scheduling.")
-    host_network: Bool | None = optional("Use the node's network. Default: false.")
     host_pid: Bool | None = optional("See the node's processes. Default: false.", alias="hostPID")
-    host_ipc: Bool | None = optional("Use the node's interprocess communication. Default: false.", alias="hostIPC")
     share_process_namespace: Bool | None = optional(
         "Let containers of the pod see each other's processes. Default: false."
     )
     security_context: RawObject | None = optional("Security settings of the pod.")
-    image_pull_secrets: RawList | None = optional("Secrets with credentials of image registries.")
     hostname: str | None = optional("Host name of the pod. Default: its name.")
     subdomain: str | None = optional("Subdomain of the pod. Default: none.")
-    affinity: RawObject | None = optional("Scheduling constraints.")
-    scheduler_name: str | None = optional("Scheduler that places the pod. Default: the cluster's.")
-    tolerations: RawList | None = optional("Node taints the pod tolerates.")
     host_aliases: RawList | None = optional("Further lines of /etc/hosts.")
     priority_class_name: str | None = optional("PriorityClass of the pod.")
     priority: Int32 | None = optional("Priority of the pod; normally set from its PriorityClass.")
@@ -78,21 +88,12 @@ class PodFields(Part):
     resource_claims: RawList | None = optional("ResourceClaims the pod needs before it starts.")
 
 
-class RuntimePodFields(Part):
+class RuntimePodFields(SharedPodFields):
     """The fewer pod fields that a serving runtime has at its top level."""
 
     containers: RawList | None = optional("Containers of the pod.")
-    volumes: RawList | None = optional("Volumes that containers can mount.")
-    node_selector: StringMap | None = optional("Labels a node must carry to run the pod.")
-    affinity: RawObject | None = optional("Scheduling constraints.")
-    tolerations: RawList | None = optional("Node taints the pod tolerates.")
     labels: StringMap | None = optional("Labels to put on the pod.")
     annotations: StringMap | None = optional("Annotations to put on the pod.")
-    image_pull_secrets: RawList | None = optional("Secrets with credentials of image registries.")
-    scheduler_name: str | None = optional("Scheduler that places the pod. Default: the cluster's.")
-    host_ipc: Bool | None = optional("Use the node's interprocess communication. Default: false.", alias="hostIPC")
-    dns_policy: str | None = optional("ClusterFirst, ClusterFirstWithHostNet, Default or None. Default: ClusterFirst.")
-    host_network: Bool | None = optional("Use the node's network. Default: false.")
 
 
 class LeaderSpec(PodFields):
@@ -106,3 +107,67 @@ class WorkerSpec(PodFields):
 
     size: Int32 | None = optional("Number of worker pods in each group.", ge=0)
     runner: Container | None = optional("The container that runs the engine on the workers.")
+
+
+class KedaConfig(Part):
+    """Scaling by KEDA. What is absent comes from the next wider setting: service, then cluster."""
+
+    enable_keda: Bool | None = optional("Whether KEDA scales. Default: false.")
+    prom_server_address: str | None = optional("Base URL of the Prometheus that KEDA asks, with scheme and port.")
+    custom_prom_query: str | None = optional("PromQL that gives one number.")
+    scaling_threshold: str | None = optional("The number to compare the query's result with, as text.")
+    scaling_operator: str | None = optional(
+        "How to compare: GreaterThan, GreaterThanOrEqual, LessThan or LessThanOrEqual."
+    )
+
+
+class ScalingFields(Part):
+    """How a component is scaled and rolled out, spread into it."""
+
+    invariants: ClassVar = (
+        Rule(
+            "minReplicas is above maxReplicas",
+            "lower minReplicas or raise maxReplicas",
+            lambda c: not c.max_replicas or c.min_replicas is None or c.min_replicas <= c.max_replicas,
+            "!has(self.maxReplicas) || self.maxReplicas == 0 || !has(self.minReplicas)"
+            " || self.minReplicas <= self.maxReplicas",
+            "minReplicas",
+        ),
+    )
+
+    min_replicas: Int32 | None = optional("Fewest replicas; 0 allows scale to zero. Default: 1.", ge=0)
+    max_replicas: Int32 | None = optional("Most replicas; 0 counts as absent. Default: 3, for a router 2.", ge=0)
+    scale_target: Int32 | None = optional("The value of the scale metric to hold each replica at.")
+    scale_metric: Literal["cpu", "memory", "concurrency", "rps", "tps"] | None = optional(
+        "What to scale by. Default: cpu."
+    )
+    container_concurrency: Int64 | None = optional("Most requests at a time in a container. Default: no limit.")
+    timeout_seconds: Int64 | None = optional("Seconds a request may take.", alias="timeoutSeconds")
+    canary_traffic_percent: Int64 | None = optional(
+        "Percent of the requests that go to the newest revision while it is tried out."
+    )
+    labels: StringMap | None = optional("Labels to put on the component's pods.")
+    annotations: StringMap | None = optional("Annotations to put on the component's pods.")
+    deployment_strategy: RawObject | None = optional("How a Deployment replaces its pods. Single-node components only.")
+    keda_config: KedaConfig | None = optional("Scaling by KEDA. Default: the service's setting.")
+
+
+class EngineSpec(PodFields, ScalingFields):
+    """The component that runs the model: prefill and decode, or prefill alone beside a decoder."""
+
+    runner: Container | None = optional("The container that runs the engine.")
+    leader: LeaderSpec | None = optional("The leading pod of each group. Multi-node only.")
+    worker: WorkerSpec | None = optional("The other pods of each group. Multi-node only.")
+
+
+class DecoderSpec(EngineSpec):
+    """The component that decodes when prefill and decode run apart."""
+
+    runner: Container | None = optional("The container that runs the decoder.")
+
+
+class RouterSpec(PodFields, ScalingFields):
+    """The component that spreads requests over engines and decoders."""
+
+    runner: Container | None = optional("The container that runs the router.")
+    config: StringMap | None = optional("Settings, passed to the router as environment variables.")

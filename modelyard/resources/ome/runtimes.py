@@ -9,9 +9,8 @@ from pydantic import Field
 from modelyard.resources.base import AGE, Column, Part, Resource
 from modelyard.resources.fields import Bool, Int32, optional
 from modelyard.resources.ome import OME_GROUP, OME_VERSION
-from modelyard.resources.ome.components import DecoderSpec, EngineSpec, RouterSpec
 from modelyard.resources.ome.models import ModelFormat, ModelFrameworkSpec
-from modelyard.resources.ome.pods import RuntimePodFields
+from modelyard.resources.ome.pods import DecoderSpec, EngineSpec, RouterSpec, RuntimePodFields
 from modelyard.resources.references import ConditionedStatus
 
 
@@ -69,16 +68,6 @@ class ServingRuntimeStatus(ConditionedStatus):
     """Whether the runtime can be used."""
 
 
-_COLUMNS = (
-    Column("Disabled", ".spec.disabled", "boolean"),
-    Column("ModelFormat", ".spec.supportedModelFormats[*].modelFormat.name"),
-    Column("Architecture", ".spec.supportedModelFormats[*].modelArchitecture"),
-    Column("MinSize", ".spec.modelSizeRange.min"),
-    Column("MaxSize", ".spec.modelSizeRange.max"),
-    AGE,
-)
-
-
 class ServingRuntime(Resource):
     """A way to serve models, for one namespace. Source: ome.io/v1beta1."""
 
@@ -86,21 +75,22 @@ class ServingRuntime(Resource):
     version: ClassVar = OME_VERSION
     kind: ClassVar = "ServingRuntime"
     plural: ClassVar = "servingruntimes"
-    columns: ClassVar = _COLUMNS
+    columns: ClassVar = (
+        Column("Disabled", ".spec.disabled", "boolean"),
+        Column("ModelFormat", ".spec.supportedModelFormats[*].modelFormat.name"),
+        Column("Architecture", ".spec.supportedModelFormats[*].modelArchitecture"),
+        Column("MinSize", ".spec.modelSizeRange.min"),
+        Column("MaxSize", ".spec.modelSizeRange.max"),
+        AGE,
+    )
 
     spec: ServingRuntimeSpec = Field(description="Which models can be served, and how.")
     status: ServingRuntimeStatus | None = optional("What was found. Written by Modelyard.")
 
 
-class ClusterServingRuntime(Resource):
+class ClusterServingRuntime(ServingRuntime):
     """A way to serve models, for all namespaces. Source: ome.io/v1beta1."""
 
-    group: ClassVar = OME_GROUP
-    version: ClassVar = OME_VERSION
     kind: ClassVar = "ClusterServingRuntime"
     plural: ClassVar = "clusterservingruntimes"
     namespaced: ClassVar = False
-    columns: ClassVar = _COLUMNS
-
-    spec: ServingRuntimeSpec = Field(description="Which models can be served, and how.")
-    status: ServingRuntimeStatus | None = optional("What was found. Written by Modelyard.")

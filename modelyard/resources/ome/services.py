@@ -9,8 +9,16 @@ from pydantic import Field
 from modelyard.resources.base import AGE, Column, Part, Resource, StatusPart
 from modelyard.resources.fields import Int32, Int64, RawObject, StringMap, Time, optional, unique
 from modelyard.resources.ome import OME_GROUP, OME_VERSION
-from modelyard.resources.ome.components import DecoderSpec, EngineSpec, KedaConfig, RouterSpec, ScalingFields
-from modelyard.resources.ome.pods import Container, PodFields, WorkerSpec
+from modelyard.resources.ome.pods import (
+    Container,
+    DecoderSpec,
+    EngineSpec,
+    KedaConfig,
+    PodFields,
+    RouterSpec,
+    ScalingFields,
+    WorkerSpec,
+)
 from modelyard.resources.rules import Rule
 
 

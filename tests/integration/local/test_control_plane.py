@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from modelyard.cluster import Cluster
-from modelyard.local.errors import LocalClusterError
+from modelyard.local.paths import LocalClusterError
 from modelyard.local.settings import Component, StackSettings
 from modelyard.local.stack import LocalStack
 from modelyard.objects.kinds import SERVICE_ACCOUNTS

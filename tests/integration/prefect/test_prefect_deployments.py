@@ -32,8 +32,14 @@ from prefect_support import STAGES, Parameters, ticks_of, until
 from recording_loop import FileLease, recorded
 
 from deployments import automations, checks
-from deployments.bootstrap import bootstrap, create_work_pool, deploy, start_first_shift
-from deployments.declared import deployment_names, write_with_parameters
+from deployments.bootstrap import (
+    bootstrap,
+    create_work_pool,
+    deploy,
+    deployment_names,
+    start_first_shift,
+    write_with_parameters,
+)
 from deployments.profile import WORKER_PROFILE, environment
 from deployments.server import PrefectServer
 from deployments.worker import PrefectWorker

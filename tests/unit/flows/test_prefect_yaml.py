@@ -16,9 +16,8 @@ from prefect.utilities.callables import parameter_schema
 from pydantic import TypeAdapter, ValidationError
 
 from deployments import automations
-from deployments.bootstrap import closed
+from deployments.bootstrap import closed, deployment_names, read, write_with_parameters
 from deployments.checks import CAPS, installed, package_problems
-from deployments.declared import deployment_names, read, write_with_parameters
 from deployments.profile import ROOT, SERVER_PROFILE, WORKER_PROFILE, environment, read_profile
 from deployments.worker import POOL
 from flows.parameters import AutoscaleParameters, ReconcileParameters

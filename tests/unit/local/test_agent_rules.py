@@ -13,7 +13,7 @@ from modelyard.local.agent.addresses import Addresses
 from modelyard.local.agent.containers import restart_delay
 from modelyard.local.agent.launch import CannotRun, expand, plan, repository
 from modelyard.local.agent.probes import ProbeFailure, ProbeTarget, ProbeTiming, watch
-from modelyard.local.errors import LocalClusterError
+from modelyard.local.paths import LocalClusterError
 
 
 @pytest.mark.parametrize(

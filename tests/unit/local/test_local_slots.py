@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from modelyard.local.errors import LocalClusterError
+from modelyard.local.paths import LocalClusterError
 from modelyard.local.processes import ProcessIdentity, wait_all_gone
 from modelyard.local.slots import claim
 

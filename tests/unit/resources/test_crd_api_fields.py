@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from crd_deviations import ADDED_FIELDS, DEVIATIONS, STRICTER
 
+from modelyard.resources import KINDS
 from modelyard.resources.crd import crd
-from modelyard.resources.kinds import KINDS
 
 DOCUMENTS = json.loads((Path(__file__).parents[2] / "data" / "api-fields.json").read_text(encoding="utf-8"))
 
