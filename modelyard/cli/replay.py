@@ -25,7 +25,7 @@ from modelyard.autoscaling.offline.files import documents as read_documents
 from modelyard.autoscaling.offline.files import one_document
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.replay.request import ReplayRequest
-from modelyard.resources.errors import explain
+from modelyard.resources.rules import explain
 
 Hear = Callable[[float], None]
 NAMES = {

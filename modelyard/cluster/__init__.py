@@ -4,6 +4,7 @@ Begin with ``Cluster``. Built on the official ``kubernetes`` package's asyncio c
 """
 
 from modelyard.cluster.client import Cluster
+from modelyard.cluster.connection import ClusterSettings
 from modelyard.cluster.errors import (
     AlreadyExists,
     Cause,
@@ -20,7 +21,6 @@ from modelyard.cluster.errors import (
 )
 from modelyard.cluster.lease import Lease
 from modelyard.cluster.objects import Object, ObjectList, Scale, WatchEvent
-from modelyard.cluster.settings import ClusterSettings
 from modelyard.objects.kinds import (
     CONFIG_MAPS,
     CRDS,

@@ -7,22 +7,19 @@ answer; every call ends within ``timeout`` seconds (default: the settings') by a
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 from modelyard.cluster import applying, listing, watching
+from modelyard.cluster.connection import ClusterSettings
 from modelyard.cluster.discovery import Discovery
-from modelyard.cluster.errors import ClusterError, Conflict, Invalid, NotFound
+from modelyard.cluster.errors import Conflict, Invalid, NotFound
 from modelyard.cluster.events import EventRecorder
 from modelyard.cluster.objects import Object, ObjectList, Scale, WatchEvent, metadata, resource_version
-from modelyard.cluster.settings import ClusterSettings
-from modelyard.cluster.transport import JSON, JSON_PATCH, MERGE_PATCH, Request, Transport
+from modelyard.cluster.transport import JSON, MERGE_PATCH, Request, Transport
 from modelyard.objects.kinds import ResourceType
-
-logger = logging.getLogger(__name__)
 
 
 class Cluster:
@@ -198,35 +195,6 @@ class Cluster:
             "PATCH", "patch", type, namespace, name, subresource, patch, content_type=MERGE_PATCH, timeout=timeout
         )
 
-    async def json_patch(
-        self,
-        type: ResourceType,
-        name: str,
-        operations: Sequence[Object],
-        namespace: str | None = None,
-        subresource: str | None = None,
-        *,
-        timeout: float | None = None,
-    ) -> Object:
-        """JSON patch (RFC 6902). A failing ``test`` operation raises ``Invalid``. Never repeated when unanswered."""
-        try:
-            return await self._call(
-                "PATCH",
-                "patch",
-                type,
-                namespace,
-                name,
-                subresource,
-                list(operations),
-                content_type=JSON_PATCH,
-                idempotent=False,
-                timeout=timeout,
-            )
-        except Invalid as error:
-            if not error.causes:  # the server says no more than that it is invalid
-                error.detail += "; a 'test' operation does not hold, or a path does not exist"
-            raise
-
     async def replace(
         self, type: ResourceType, body: Object, subresource: str | None = None, *, timeout: float | None = None
     ) -> Object:
@@ -342,19 +310,6 @@ class Cluster:
         """Served versions of an API group, the preferred one first; empty if there is no such group."""
         return await self.discovery.versions(group)
 
-    async def serving(self) -> bool:
-        """Whether the server is ready to serve (``/readyz``), asked once."""
-        limit = self.settings.connect_timeout
-        request = Request(
-            "GET", "/readyz", "ask", "readiness of the API server", idempotent=False, timeout=limit, try_timeout=limit
-        )
-        try:
-            await self.transport.send(request)
-        except ClusterError as error:
-            logger.debug("%s", error)
-            return False
-        return True
-
     # Telling people
 
     async def record_event(
@@ -382,7 +337,6 @@ class Cluster:
         body: Any = None,
         *,
         content_type: str = JSON,
-        idempotent: bool = True,
         timeout: float | None = None,
     ) -> Object:
         type = await self._served(type)
@@ -398,8 +352,7 @@ class Cluster:
             {"fieldManager": self.settings.field_manager} if method in ("PUT", "PATCH") else {},
             body,
             content_type,
-            idempotent,
-            timeout,
+            timeout=timeout,
         )
         return await self.transport.json(request)
 

@@ -22,13 +22,11 @@ import orjson
 from kubernetes.aio.client.api_client import ApiClient
 from kubernetes.aio.config.config_exception import ConfigException
 
-from modelyard.cluster.connection import load_configuration
+from modelyard.cluster.connection import ClusterSettings, load_configuration
 from modelyard.cluster.errors import ClusterError, NotConfigured, Unauthorized, Unavailable, from_answer
-from modelyard.cluster.settings import ClusterSettings
 
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
-JSON_PATCH = "application/json-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
 
 _T = TypeVar("_T")

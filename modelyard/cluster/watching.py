@@ -18,10 +18,10 @@ from typing import Any, TypeVar
 
 import orjson
 
+from modelyard.cluster.connection import ClusterSettings
 from modelyard.cluster.errors import ClusterError, Forbidden, NotFound, TooOld, Unauthorized, Unavailable, UnknownKind
 from modelyard.cluster.listing import list_objects, selector_query
 from modelyard.cluster.objects import Object, ObjectList, WatchEvent, metadata, resource_version
-from modelyard.cluster.settings import ClusterSettings
 from modelyard.cluster.transport import Request, Transport, is_transient
 from modelyard.objects.kinds import ResourceType
 

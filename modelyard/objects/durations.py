@@ -1,25 +1,40 @@
-"""Go duration strings (``10m``, ``1h30m``, ``1.5s``) as they stand in ConfigMaps."""
+"""Go duration strings (``10m``, ``1h30m``, ``1.5s``), as they stand in ConfigMaps and in resources."""
 
 from __future__ import annotations
 
 import re
+from typing import Final
 
-_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-_PART = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h)")
+UNITS: Final = {
+    "ns": 1,
+    "us": 10**3,
+    "µs": 10**3,
+    "μs": 10**3,
+    "ms": 10**6,
+    "s": 10**9,
+    "m": 60 * 10**9,
+    "h": 3600 * 10**9,
+}
+"""The nanoseconds of each unit."""
+PATTERN: Final = r"^[+-]?(0|(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+)$"
+"""What a duration looks like, for the schema of a CRD."""
+_WHOLE = re.compile(PATTERN, re.ASCII)
+_PART = re.compile(r"([0-9]*)(?:\.([0-9]*))?(ns|us|µs|μs|ms|s|m|h)", re.ASCII)
+
+
+def nanoseconds(text: str) -> int | None:
+    """The nanoseconds of a Go duration string, by the rules of Go's ``time.ParseDuration``; none when it is none."""
+    if _WHOLE.fullmatch(text) is None:
+        return None
+    total = 0
+    for whole, fraction, unit in _PART.findall(text):
+        total += int(whole or "0") * UNITS[unit] + int(fraction or "0") * UNITS[unit] // 10 ** len(fraction)
+    return -total if text.startswith("-") else total
 
 
 def parse_go_duration(text: str) -> float:
-    """Seconds of a Go duration string, by the rules of Go's ``time.ParseDuration``; ``ValueError`` when it is none."""
-    rest = text[1:] if text[:1] in "+-" and text else text
-    if rest == "0":
-        return 0.0
-    position, seconds = 0, 0.0
-    while position < len(rest):
-        part = _PART.match(rest, position)
-        if part is None:
-            break
-        seconds += float(part[1]) * _UNITS[part[2]]
-        position = part.end()
-    if not rest or position < len(rest):
+    """Seconds of a Go duration string; ``ValueError`` when it is none."""
+    found = nanoseconds(text)
+    if found is None:
         raise ValueError(f"{text!r} is not a Go duration such as 10m or 1h30m")
-    return -seconds if text.startswith("-") else seconds
+    return found / 10**9

@@ -24,9 +24,8 @@ from pydantic import (
 from pydantic.alias_generators import to_camel, to_snake
 from pydantic_core import CoreSchema
 
-from modelyard.resources.errors import ResourceInvalid, explain
 from modelyard.resources.fields import Int64, RawObject, StringMap, Time
-from modelyard.resources.rules import Breach, Rule, RulesBroken, repeated
+from modelyard.resources.rules import Breach, ResourceInvalid, Rule, RulesBroken, explain, repeated
 
 __all__ = ["Column", "ObjectMeta", "Part", "Resource", "ResourceInvalid", "StatusPart"]
 

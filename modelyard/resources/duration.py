@@ -5,7 +5,6 @@ Nanosecond exact; printing gives Go's form (``60s`` prints as ``1m0s``).
 
 from __future__ import annotations
 
-import re
 from datetime import timedelta
 from functools import total_ordering
 from typing import Any, Final
@@ -13,21 +12,8 @@ from typing import Any, Final
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
-PATTERN: Final = r"^[+-]?(0|(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+)$"
-"""What a duration looks like, for the schema of a CRD."""
+from modelyard.objects.durations import PATTERN, UNITS, nanoseconds
 
-_UNITS: Final = {
-    "ns": 1,
-    "us": 10**3,
-    "µs": 10**3,
-    "μs": 10**3,
-    "ms": 10**6,
-    "s": 10**9,
-    "m": 60 * 10**9,
-    "h": 3600 * 10**9,
-}
-_PART = re.compile(r"([0-9]*)(?:\.([0-9]*))?(ns|us|µs|μs|ms|s|m|h)", re.ASCII)
-_WHOLE = re.compile(PATTERN, re.ASCII)
 _MAX: Final = 2**63 - 1
 _LONGEST: Final = 256
 
@@ -116,19 +102,14 @@ def _validate(value: Any) -> Duration:
 
 
 def _parse(text: str) -> int:
-    if len(text) > _LONGEST or _WHOLE.fullmatch(text) is None:
+    found = nanoseconds(text) if len(text) <= _LONGEST else None
+    if found is None:
         raise ValueError(
             f"{text[:_LONGEST]!r} is not a duration; write numbers with units, such as 100ms, 30s, 1m30s, 2h"
         )
-    total = 0
-    for whole, fraction, unit in _PART.findall(text):
-        scale = _UNITS[unit]
-        total += int(whole or "0") * scale
-        if fraction:
-            total += int(fraction) * scale // 10 ** len(fraction)
-    if total > _MAX:
+    if abs(found) > _MAX:
         raise ValueError(f"{text!r} is longer than a duration can hold (about 292 years)")
-    return -total if text.startswith("-") else total
+    return found
 
 
 def _print(nanoseconds: int) -> str:
@@ -137,8 +118,8 @@ def _print(nanoseconds: int) -> str:
     sign, rest = ("-", -nanoseconds) if nanoseconds < 0 else ("", nanoseconds)
     if rest < 10**9:
         unit = "ns" if rest < 10**3 else "µs" if rest < 10**6 else "ms"
-        return f"{sign}{_fixed(rest, _UNITS[unit])}{unit}"
-    minutes, small = divmod(rest, _UNITS["m"])
+        return f"{sign}{_fixed(rest, UNITS[unit])}{unit}"
+    minutes, small = divmod(rest, UNITS["m"])
     text = f"{_fixed(small, 10**9)}s"
     if minutes:
         hours, minutes = divmod(minutes, 60)

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, AwareDatetime, Field, PlainSerializer, WithJsonSchema
 
+from modelyard.objects.durations import PATTERN
 from modelyard.resources.duration import Duration
 
 Bool = Annotated[bool, Field(strict=True)]
@@ -46,7 +47,7 @@ NonNegativeDuration = Annotated[
     WithJsonSchema(
         {
             "type": "string",
-            "pattern": r"^\+?(0|(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+)$",
+            "pattern": PATTERN.replace("[+-]?", r"\+?", 1),
             "maxLength": 256,
         }
     ),

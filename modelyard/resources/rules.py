@@ -2,15 +2,20 @@
 
 A rule carries a Python predicate and the same thing in CEL. API servers before Kubernetes 1.25 ignore CEL, which is
 why the predicate exists; where it matters before that, the CRD adds ``oneOf``/``anyOf`` of required fields.
+
+Pydantic's errors become lines a person can act on: which object, which field, what is wrong, what to do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import difflib
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
+from pydantic import BaseModel, ValidationError
 from pydantic.alias_generators import to_snake
+from pydantic_core import ErrorDetails
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,3 +75,103 @@ def repeated(items: list[Any]) -> list[tuple[int, Any]]:
             found.append((index, item))
         seen.add(item)
     return found
+
+
+_REMEDIES = {
+    "missing": "add it",
+    "string_pattern_mismatch": "change it to match",
+    "string_too_short": "fill it in",
+    "string_too_long": "shorten it",
+    "too_short": "add an entry",
+    "too_long": "remove some",
+    "int_type": "write a whole number without quotes",
+    "bool_type": "write true or false without quotes",
+    "string_type": "write text; put quotes around a number",
+    "dict_type": "write an object",
+    "model_type": "write an object",
+    "list_type": "write a list",
+}
+
+
+class ResourceInvalid(ValueError):
+    """A manifest that is not valid. ``problems`` holds (field path, message with remedy), ``str()`` a line for each."""
+
+    def __init__(self, kind: str, metadata: Any, problems: Iterable[tuple[str, str]]) -> None:
+        meta = metadata if isinstance(metadata, Mapping) else {}
+        name = str(meta.get("name") or meta.get("generateName") or "<no name>")
+        namespace = meta.get("namespace")
+        self.kind = kind
+        self.object = f"{namespace}/{name}" if namespace else name
+        self.problems = tuple(problems)
+        super().__init__("\n".join(f"{kind} {self.object}: {field}: {text}" for field, text in self.problems))
+
+
+def explain(model: type[BaseModel], error: ValidationError) -> list[tuple[str, str]]:
+    """(field path, message with remedy) for every error."""
+    lines: list[tuple[str, str]] = []
+    for detail in error.errors(include_url=False):
+        path = field_path(detail["loc"])
+        cause = detail.get("ctx", {}).get("error")
+        if isinstance(cause, RulesBroken):
+            lines.extend((".".join(filter(None, (path, b.field))) or "object", b.text) for b in cause.breaches)
+        else:
+            lines.append((path or "object", _sentence(model, detail)))
+    return lines
+
+
+def field_path(location: tuple[int | str, ...]) -> str:
+    """``("spec", "rules", 0, "name")`` as ``spec.rules[0].name``."""
+    path = ""
+    for part in location:
+        if isinstance(part, int):
+            path += f"[{part}]"
+        elif part != "[key]":
+            path += f".{part}" if path else part
+    return path
+
+
+def _sentence(model: type[BaseModel], detail: ErrorDetails) -> str:
+    kind, context = detail["type"], detail.get("ctx", {})
+    if kind == "missing":
+        return "is required - add it"
+    if kind == "extra_forbidden":
+        return f"unknown field - {_suggestion(model, detail['loc'])}"
+    if kind == "literal_error":
+        return f"{detail['input']!r} is not one of the allowed values - write {context['expected']}"
+    if kind == "value_error":
+        return str(context["error"]).replace("; ", " - ", 1)
+    text = detail["msg"][:1].lower() + detail["msg"][1:]
+    return f"{text} (found {_short(detail['input'])}) - {_REMEDIES.get(kind, 'correct the value')}"
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _suggestion(model: type[BaseModel], location: tuple[int | str, ...]) -> str:
+    names = _fields_at(model, location[:-1])
+    close = difflib.get_close_matches(str(location[-1]), names, n=1)
+    return f"write {close[0]!r}, or remove it" if close else "remove it, or correct its name"
+
+
+def _fields_at(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
+    """The field names of the model that ``location`` leads to; empty where it leads to something else."""
+    current: type[BaseModel] | None = model
+    annotation: Any = model
+    for part in location:
+        if current is not None and isinstance(part, str):
+            found = [info.annotation for name, info in current.model_fields.items() if part in (name, info.alias)]
+            annotation = found[0] if found else None
+        current = _model_in(annotation)
+    return [info.alias or name for name, info in current.model_fields.items()] if current else []
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    for argument in get_args(annotation):
+        found = _model_in(argument)
+        if found is not None:
+            return found
+    return None

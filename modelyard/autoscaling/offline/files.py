@@ -10,7 +10,7 @@ import orjson
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from modelyard.resources.errors import explain
+from modelyard.resources.rules import explain
 
 _M = TypeVar("_M", bound=BaseModel)
 _TIMESTAMP = "tag:yaml.org,2002:timestamp"

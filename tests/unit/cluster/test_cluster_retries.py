@@ -95,7 +95,6 @@ Call = Callable[[Cluster], Any]
 
 WRITES: list[tuple[str, Call, bool]] = [
     ("create", lambda c: c.create(PODS, POD), False),
-    ("json patch", lambda c: c.json_patch(PODS, "p", [], "ns"), False),
     ("merge patch", lambda c: c.merge_patch(PODS, "p", {}, "ns"), True),
     ("replace", lambda c: c.replace(PODS, POD), True),
     ("delete", lambda c: c.delete(PODS, "p", "ns"), True),

@@ -12,8 +12,7 @@ from pydantic import BaseModel, Field
 
 from modelyard.resources import KINDS, Resource
 from modelyard.resources.base import Part
-from modelyard.resources.crd import crd, file_name, main, render
-from modelyard.resources.schema import structural_schema
+from modelyard.resources.crd import crd, file_name, main, render, structural_schema
 
 FOLDER = Path(__file__).parents[3] / "config" / "crd"
 ALL = pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.kind)
