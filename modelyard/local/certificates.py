@@ -92,14 +92,10 @@ def create(folder: Path) -> None:
 
 
 def write_kubeconfig(path: Path, *, pki: Path, server: str, user: str, cluster: str) -> None:
-    """Write a kubeconfig for one of the client certificates.
+    """Write a kubeconfig for a client certificate in `pki`; it holds the key itself and needs no other file.
 
-    Args:
-        path: file to write; it holds the key itself and needs no other file.
-        pki: folder of the certificates.
-        server: URL of the API server.
-        user: a client certificate's name in `certificates`.
-        cluster: name of the cluster and context.
+    `server` is the URL of the API server, `user` a client certificate's name here, `cluster` the name of cluster
+    and context.
     """
 
     def encoded(file: Path) -> str:

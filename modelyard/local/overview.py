@@ -12,8 +12,8 @@ from modelyard.local.agent.records import RecordStore
 from modelyard.local.processes import resident_bytes
 from modelyard.local.stack import LocalStack
 from modelyard.local.state import ComponentPhase, Event, Phase
+from modelyard.objects import parse
 
-_GPU = "nvidia.com/gpu"
 _TIMEOUT = 5.0
 
 
@@ -64,11 +64,11 @@ class Overview(BaseModel):
     directory: str
     phase: str
     message: str
-    healthy: bool = Field(description="supervisor and all components run and are ready, and so are all Nodes")
-    supervisor_pid: int | None
-    started_at: datetime | None
-    kubeconfig: str
-    prometheus_url: str
+    healthy: bool = Field(False, description="supervisor and all components run and are ready, and so are all Nodes")
+    supervisor_pid: int | None = None
+    started_at: datetime | None = None
+    kubeconfig: str = ""
+    prometheus_url: str = ""
     components: list[ComponentRow] = Field(default_factory=list)
     nodes: list[NodeRow] = Field(default_factory=list)
     pods: list[PodRow] = Field(default_factory=list)
@@ -86,11 +86,6 @@ def collect(stack: LocalStack) -> Overview:
             directory=str(stack.paths.root),
             phase="absent",
             message="never started, or removed by `down`",
-            healthy=False,
-            supervisor_pid=None,
-            started_at=None,
-            kubeconfig="",
-            prometheus_url="",
         )
     components = [
         ComponentRow(
@@ -115,7 +110,6 @@ def collect(stack: LocalStack) -> Overview:
         directory=str(stack.paths.root),
         phase=state.phase if running or not message else "unsupervised",
         message=message,
-        healthy=False,
         supervisor_pid=state.supervisor.pid if running else None,
         started_at=state.started_at,
         kubeconfig=state.kubeconfig,
@@ -156,13 +150,12 @@ async def _read(stack: LocalStack) -> tuple[list[NodeRow], list[PodRow]]:
 
 def node_row(node: Object, allocated: int) -> NodeRow:
     """A Node's line, with the GPUs that pods on it hold."""
-    metadata, status = node["metadata"], node.get("status") or {}
-    ready = any(c["type"] == "Ready" and c["status"] == "True" for c in status.get("conditions") or [])
+    own = parse.node(node)
     return NodeRow(
-        name=metadata["name"],
-        ready=ready,
-        product=(metadata.get("labels") or {}).get("nvidia.com/gpu.product", ""),
-        gpus=int((status.get("allocatable") or {}).get(_GPU, 0)),
+        name=own.name,
+        ready=own.ready,
+        product=own.labels.get("nvidia.com/gpu.product", ""),
+        gpus=own.gpus.get("nvidia.com/gpu", 0),
         gpus_allocated=allocated,
     )
 
@@ -179,21 +172,10 @@ def pod_row(pod: Object, log: str) -> PodRow:
         restarts=sum(int(c.get("restartCount", 0)) for c in containers),
         node=spec.get("nodeName", ""),
         address=status.get("podIP", ""),
-        gpus=_gpus(spec),
+        gpus=parse.pod_gpus(spec),
         reason=_reason(status),
         log=log,
     )
-
-
-def _gpus(spec: Object) -> int:
-    """GPUs a pod holds, as the scheduler counts: all containers, or one init container if that asks for more."""
-
-    def asked(container: Object) -> int:
-        resources = container.get("resources") or {}
-        return int((resources.get("requests") or {}).get(_GPU, (resources.get("limits") or {}).get(_GPU, 0)))
-
-    main = sum(map(asked, spec["containers"]))
-    return max([main, *map(asked, spec.get("initContainers") or [])])
 
 
 def _reason(status: Object) -> str:

@@ -47,8 +47,7 @@ def home_dir() -> Path:
 def instance_dir(name: str = "default", directory: Path | None = None) -> Path:
     """Folder of one instance.
 
-    Raises:
-        LocalClusterError: the name is not a DNS label (a-z, 0-9 and '-', at most 40 characters).
+    Raises `LocalClusterError`: the name is not a DNS label (a-z, 0-9 and '-', at most 40 characters).
     """
     if directory is not None:
         return directory.expanduser().absolute()

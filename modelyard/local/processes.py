@@ -99,8 +99,7 @@ def spawn(
 ) -> subprocess.Popen[bytes]:
     """Start a process in a session of its own, with its output appended to `log`.
 
-    Raises:
-        OSError: the program cannot be executed.
+    Raises `OSError`: the program cannot be executed.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as stream:

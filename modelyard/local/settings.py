@@ -62,8 +62,7 @@ def default_nodes() -> list[NodeGroup]:
 def parse_node_group(text: str) -> NodeGroup:
     """Read `NAME=COUNTxGPUS[xPRODUCT[xMEMORY_MIB]]`, the form of `--node` on the command line.
 
-    Raises:
-        ValueError: the text has another form.
+    Raises `ValueError`: the text has another form.
     """
     found = re.fullmatch(
         r"(?P<name>[^=]+)=(?P<count>\d+)x(?P<gpus>\d+)(?:x(?P<product>[^x]+?)(?:x(?P<memory>\d+))?)?", text

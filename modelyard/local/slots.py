@@ -101,7 +101,7 @@ def _lock(number: int) -> int | None:
 def claim(preferred: int, base_port: int | None = None) -> Slot:
     """Claim a slot whose ports are free, the preferred one (which the instance had before) if possible.
 
-    With ``base_port``, the first of the ports as the user chose it, the slot only gives the pod addresses. Raises
+    With `base_port`, the first of the ports as the user chose it, the slot only gives the pod addresses. Raises
     `LocalClusterError` when the chosen ports are taken, or no slot is free.
     """
     if base_port is not None:

@@ -51,11 +51,8 @@ class LocalStack(Startable):
     ) -> None:
         """Describe an instance; nothing happens before `start`.
 
-        Args:
-            settings: what it consists of (default: everything).
-            name: instances of different names live side by side.
-            directory: its folder; default: one by its name under `MODELYARD_HOME`.
-            bound_to_this_process: it ends when this process does, however that happens.
+        Instances of different names live side by side. `directory` is its folder (default: one by its name under
+        `MODELYARD_HOME`). `bound_to_this_process`: it ends when this process does, however that happens.
         """
         self.settings = settings or StackSettings()
         self.name = name
@@ -73,7 +70,17 @@ class LocalStack(Startable):
     @property
     def running(self) -> bool:
         """Whether a supervisor runs this instance."""
-        return self._supervisor_holds_lock()
+        try:
+            descriptor = os.open(self.paths.lock, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False
 
     def stored_settings(self) -> StackSettings | None:
         """Settings of the last start, without the programs' paths; None when there was none."""
@@ -112,9 +119,8 @@ class LocalStack(Startable):
     def start(self, progress: Progress = _silent, timeout: float = 180) -> Self:
         """Start everything and wait until it is ready; a running instance is left as it is.
 
-        Raises:
-            LocalClusterError: programs are missing, or the cluster did not become ready within `timeout` seconds
-                (obtaining programs not counted).
+        Raises `LocalClusterError`: programs are missing, or the cluster did not become ready within `timeout` seconds
+        (obtaining programs not counted).
         """
         self.prepare(progress)
         if not self.running:
@@ -125,9 +131,7 @@ class LocalStack(Startable):
     def prepare(self, progress: Progress = _silent) -> None:
         """Find or obtain the programs and write the settings for the supervisor.
 
-        Raises:
-            BinaryNotFound: a program is nowhere and cannot be obtained.
-            LocalClusterError: not on Linux.
+        Raises `BinaryNotFound`: a program is nowhere and cannot be obtained; `LocalClusterError`: not on Linux.
         """
         if sys.platform != "linux":
             raise LocalClusterError(
@@ -150,8 +154,7 @@ class LocalStack(Startable):
     def wait_until_ready(self, progress: Progress = _silent, timeout: float = 180) -> None:
         """Wait until the supervisor reports everything ready.
 
-        Raises:
-            LocalClusterError: it failed, ended, or took longer than `timeout` seconds.
+        Raises `LocalClusterError`: it failed, ended, or took longer than `timeout` seconds.
         """
         deadline = time.monotonic() + timeout
         told: set[str] = set()
@@ -182,8 +185,7 @@ class LocalStack(Startable):
     def stop(self, progress: Progress = _silent, *, keep_data: bool = False, timeout: float = 90) -> None:
         """Stop everything in order, also what a killed supervisor left; without `keep_data` remove the instance.
 
-        Raises:
-            LocalClusterError: the supervisor does not end within `timeout` seconds.
+        Raises `LocalClusterError`: the supervisor does not end within `timeout` seconds.
         """
         state = self.state
         if self.running:
@@ -222,19 +224,15 @@ class LocalStack(Startable):
 
     def kill(self, component: Component | str) -> int:
         """Kill a component (SIGKILL); the supervisor starts it again. Returns the process id it had."""
-        return self._signal(component, signal.SIGKILL)
-
-    def restart(self, component: Component | str, timeout: float = 60) -> None:
-        """End a component (SIGTERM) and wait until the supervisor has it ready again."""
-        before = self.restarts(component)
-        self._signal(component, signal.SIGTERM)
-        self.wait_for_restart(component, before, timeout)
+        process = self._component(component).process
+        if process is None or not process.send(signal.SIGKILL):
+            raise LocalClusterError(f"{component} does not run at this moment")
+        return process.pid
 
     def wait_for_restart(self, component: Component | str, before: int, timeout: float = 60) -> None:
         """Wait until a component that had been restarted `before` times is ready after a further restart.
 
-        Raises:
-            LocalClusterError: it is not ready within `timeout` seconds.
+        Raises `LocalClusterError`: it is not ready within `timeout` seconds.
         """
         deadline = time.monotonic() + timeout
         while True:
@@ -257,25 +255,6 @@ class LocalStack(Startable):
                 f"local cluster {self.name!r} in {self.paths.root} has no {component}: start it, with that component"
             )
         return found
-
-    def _signal(self, component: Component | str, number: int) -> int:
-        process = self._component(component).process
-        if process is None or not process.send(number):
-            raise LocalClusterError(f"{component} does not run at this moment")
-        return process.pid
-
-    def _supervisor_holds_lock(self) -> bool:
-        try:
-            descriptor = os.open(self.paths.lock, os.O_RDWR | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return False
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        finally:
-            os.close(descriptor)
-        return False
 
     def _spawn(self) -> None:
         log = self.paths.log("supervisor")

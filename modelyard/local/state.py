@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from modelyard.local import processes
 from modelyard.local.agent.records import RecordStore
@@ -89,8 +89,6 @@ class Event(BaseModel):
 class StackState(BaseModel):
     """The whole cluster as the supervisor sees it."""
 
-    model_config = ConfigDict(extra="ignore")
-
     phase: Phase = Phase.STARTING
     message: str = ""
     supervisor: ProcessIdentity
@@ -126,10 +124,8 @@ def load(path: Path) -> StackState | None:
 def stop_leftovers(previous: StackState | None, paths: InstancePaths) -> int:
     """Stop recorded processes that still run; returns how many there were.
 
-    Args:
-        previous: state a dead supervisor left behind; its components are stopped before the containers, in the
-            reverse of their starting order, so that no agent starts containers again.
-        paths: the instance's files; the containers are those of the agent's records.
+    The components of `previous`, the state a dead supervisor left behind, are stopped before the containers (those
+    of the agent's records), in the reverse of their starting order, so that no agent starts containers again.
     """
     count = 0
     for identity in previous.processes() if previous is not None else []:

@@ -65,8 +65,7 @@ KINDS: Final[dict[tuple[str, str], type[Resource]]] = {(cls.group, cls.kind): cl
 def parse(obj: Mapping[str, Any]) -> Resource:
     """Read an object of any of the kinds, by its ``apiVersion`` and ``kind``.
 
-    Raises:
-        ResourceInvalid: the kind is none of ours, or the object is not valid.
+    Raises ``ResourceInvalid``: the kind is none of ours, or the object is not valid.
     """
     group = str(obj.get("apiVersion", "")).partition("/")[0]
     kind = str(obj.get("kind", ""))

@@ -178,10 +178,7 @@ class Resource(BaseModel):
 
         A missing ``apiVersion`` or ``kind`` is accepted (lists leave them out), a different one is not. What cannot be
         read in ``status`` counts as not reported. ``unknown`` fields of a spec may be ignored: a newer peer may have
-        stored them.
-
-        Raises:
-            ResourceInvalid: naming every wrong field of metadata and spec.
+        stored them. Raises ``ResourceInvalid``: naming every wrong field of metadata and spec.
         """
         problems = []
         for field, expected in (("apiVersion", cls.api_version), ("kind", cls.kind)):

@@ -28,18 +28,13 @@ class Duration:
     def __init__(self, text: str) -> None:
         """Parse Go's notation: a sign, then numbers each with a unit (h, m, s, ms, us, ns), or ``0``.
 
-        Raises:
-            ValueError: the text is no duration, or longer than Go can hold (about 292 years).
+        Raises ``ValueError``: the text is no duration, or longer than Go can hold (about 292 years).
         """
         self._nanoseconds = _parse(text)
 
     @classmethod
     def of(cls, *, seconds: float = 0, nanoseconds: int = 0) -> Duration:
-        """From numbers, rounded to nanoseconds.
-
-        Raises:
-            ValueError: not finite, or longer than Go can hold.
-        """
+        """From numbers, rounded to nanoseconds. Raises ``ValueError``: not finite, or longer than Go can hold."""
         try:
             total = round(seconds * 10**9) + nanoseconds
         except (OverflowError, ValueError):

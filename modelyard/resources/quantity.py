@@ -51,11 +51,7 @@ class Quantity:
     _format: Format
 
     def __init__(self, value: str | int | Decimal | Quantity, format: Format | None = None) -> None:
-        """Parse text, or wrap a number.
-
-        Raises:
-            ValueError: the text is no quantity.
-        """
+        """Parse text, or wrap a number. Raises ``ValueError``: the text is no quantity."""
         parsed, own = _parse(value)
         self._value = parsed
         self._format = format or own

@@ -12,9 +12,8 @@ from aiohttp import web
 
 from modelyard.cluster import PODS, Cluster, ClusterError, ClusterSettings, Object
 from modelyard.local import processes
-from modelyard.local.agent.addresses import Addresses
 from modelyard.local.agent.discovery import target_groups
-from modelyard.local.agent.nodes import NodeKeeper
+from modelyard.local.agent.nodes import Addresses, NodeKeeper
 from modelyard.local.agent.pods import Pod, PodServices
 from modelyard.local.agent.records import PodRecord, RecordStore
 from modelyard.local.settings import AgentSettings

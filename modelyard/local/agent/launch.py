@@ -1,4 +1,4 @@
-"""From a container of a pod spec to the local process that stands for it.
+"""From a container of a pod spec to the local process that stands for it: its variables and its command line.
 
 Only images under `modelyard.dev/` are run: the agent executes on the user's own machine, without isolation, so it must
 never execute what somebody meant for a container. `modelyard.dev/simulated-engine` is our engine; every other image
@@ -7,15 +7,18 @@ under that name is an empty one, whose container's command is run as it is.
 
 from __future__ import annotations
 
+import base64
+import binascii
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
-from modelyard.cluster import Object
+from modelyard.cluster import CONFIG_MAPS, SECRETS, Cluster, ClusterError, NotFound, Object
 from modelyard.local.processes import python_path_environment
 
+_KEYED = re.compile(r"metadata\.(labels|annotations)\['(.+)'\]")
 IMAGE_PREFIX = "modelyard.dev/"
 ENGINE_IMAGE = "modelyard.dev/simulated-engine"
 _ENGINE_PORT = 8000
@@ -62,16 +65,9 @@ def expand(text: str, env: Mapping[str, str]) -> str:
 
 
 def plan(container: Object, env: Mapping[str, str], address: str, pod_name: str) -> Launch:
-    """The process for a container.
+    """The process for an entry of `spec.containers` or `spec.initContainers` with its resolved variables.
 
-    Args:
-        container: entry of `spec.containers` or `spec.initContainers`.
-        env: its resolved variables.
-        address: the pod's IP.
-        pod_name: becomes `HOSTNAME`.
-
-    Raises:
-        CannotRun: the image is not one of ours, or has nothing to execute.
+    Raises `CannotRun`: the image is not one of ours, or has nothing to execute.
     """
     image = str(container.get("image") or "")
     command = [expand(str(part), env) for part in container.get("command") or []]
@@ -110,3 +106,121 @@ def _engine_address(container: Object, arguments: list[str], address: str) -> li
     flags = {"--host": address, "--port": str(ports[0]["containerPort"] if ports else _ENGINE_PORT)}
     given = {argument.partition("=")[0] for argument in arguments}
     return [part for flag, value in flags.items() if flag not in given for part in (flag, value)]
+
+
+@dataclass(frozen=True)
+class PodPlace:
+    """Where a pod runs: what `fieldRef` can ask for beside the object itself."""
+
+    address: str
+    host_address: str
+    node: str
+
+
+def field(pod: Object, path: str, place: PodPlace) -> str:
+    """Value of a `fieldRef`. Raises `CannotRun`: the downward API has no such field."""
+    metadata = pod["metadata"]
+    keyed = _KEYED.fullmatch(path)
+    if keyed is not None:
+        return str((metadata.get(keyed[1]) or {}).get(keyed[2], ""))
+    values = {
+        "metadata.name": metadata["name"],
+        "metadata.namespace": metadata["namespace"],
+        "metadata.uid": metadata["uid"],
+        "spec.nodeName": place.node,
+        "spec.serviceAccountName": pod["spec"].get("serviceAccountName", ""),
+        "status.podIP": place.address,
+        "status.podIPs": place.address,
+        "status.hostIP": place.host_address,
+        "status.hostIPs": place.host_address,
+    }
+    if path not in values:
+        raise CannotRun("CreateContainerConfigError", f"fieldRef {path!r} is not supported", permanent=True)
+    return str(values[path])
+
+
+async def resolve(cluster: Cluster, pod: Object, container: Object, place: PodPlace) -> dict[str, str]:
+    """The variables of `env` and `envFrom`, later ones winning and able to use earlier ones as `$(NAME)`.
+
+    Raises `CannotRun`: a reference has no target (and is not optional), or cannot be read now.
+    """
+    namespace = pod["metadata"]["namespace"]
+    sources = _Sources(cluster, namespace)
+    env: dict[str, str] = {}
+    for source in container.get("envFrom") or []:
+        prefix = source.get("prefix", "")
+        for kind, read in (("configMapRef", sources.config_map), ("secretRef", sources.secret)):
+            if kind in source:
+                data = await read(source[kind]["name"], bool(source[kind].get("optional")))
+                env |= {prefix + key: value for key, value in data.items()}
+    for variable in container.get("env") or []:
+        name = variable["name"]
+        if "valueFrom" not in variable:
+            env[name] = expand(str(variable.get("value") or ""), env)
+            continue
+        value = await _value_from(variable["valueFrom"], pod, container, place, sources)
+        if value is not None:
+            env[name] = value
+    return env
+
+
+async def _value_from(source: Object, pod: Object, container: Object, place: PodPlace, sources: _Sources) -> str | None:
+    if "fieldRef" in source:
+        return field(pod, str(source["fieldRef"]["fieldPath"]), place)
+    if "resourceFieldRef" in source:
+        kind, _, resource = str(source["resourceFieldRef"]["resource"]).partition(".")
+        return str((container.get("resources") or {}).get(kind, {}).get(resource, "0"))
+    readers: dict[str, Callable[[str, bool], Awaitable[dict[str, str]]]] = {
+        "configMapKeyRef": sources.config_map,
+        "secretKeyRef": sources.secret,
+    }
+    for kind, read in readers.items():
+        if kind in source:
+            reference = source[kind]
+            optional = bool(reference.get("optional"))
+            data = await read(reference["name"], optional)
+            if reference["key"] not in data and not optional:
+                raise CannotRun(
+                    "CreateContainerConfigError",
+                    f"{kind} {reference['name']!r} has no key {reference['key']!r}",
+                    permanent=False,
+                )
+            return data.get(reference["key"])
+    raise CannotRun("CreateContainerConfigError", f"env valueFrom {sorted(source)} is not supported", permanent=True)
+
+
+class _Sources:
+    """ConfigMaps and Secrets of one namespace, each read once."""
+
+    def __init__(self, cluster: Cluster, namespace: str) -> None:
+        self._cluster = cluster
+        self._namespace = namespace
+        self._read: dict[tuple[str, str], dict[str, str]] = {}
+
+    async def config_map(self, name: str, optional: bool) -> dict[str, str]:
+        return await self._get("ConfigMap", name, optional)
+
+    async def secret(self, name: str, optional: bool) -> dict[str, str]:
+        found = await self._get("Secret", name, optional)
+        try:
+            return {key: base64.b64decode(value).decode("utf-8") for key, value in found.items()}
+        except (binascii.Error, UnicodeDecodeError) as error:
+            raise CannotRun(
+                "CreateContainerConfigError", f"secret {name!r} is not text: {error}", permanent=False
+            ) from error
+
+    async def _get(self, kind: str, name: str, optional: bool) -> dict[str, str]:
+        key = (kind, name)
+        if key not in self._read:
+            try:
+                found = await self._cluster.get(SECRETS if kind == "Secret" else CONFIG_MAPS, name, self._namespace)
+            except NotFound as error:
+                if not optional:
+                    raise CannotRun(
+                        "CreateContainerConfigError", f"{kind} {self._namespace}/{name} does not exist", permanent=False
+                    ) from error
+                found = {}
+            except ClusterError as error:
+                raise CannotRun("CreateContainerConfigError", str(error), permanent=False) from error
+            self._read[key] = dict(found.get("data") or {})
+        return self._read[key]

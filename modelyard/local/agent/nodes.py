@@ -1,16 +1,23 @@
-"""The Nodes of the local cluster: registered with their GPUs, kept alive by leases; run by `agent`."""
+"""The Nodes of the local cluster, registered with their GPUs and kept alive by leases; loopback addresses for all.
+
+Linux answers on all of 127.0.0.0/8, so every pod can have an address of its own that real clients reach, and many pods
+can listen on one port. The price: Kubernetes accepts no loopback address in Endpoints, so Services have none here;
+clients find pods by their labels.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import platform
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 
 from modelyard import __version__
 from modelyard.cluster import LEASES, NODES, AlreadyExists, Cluster, ClusterError, NotFound, Object
 from modelyard.local.agent.status import timestamp
+from modelyard.local.paths import LocalClusterError
 from modelyard.local.settings import NodeGroup
 from modelyard.local.state import now
 
@@ -20,6 +27,47 @@ LOCAL_NODE = "modelyard.dev/local-node"
 LEASE_NAMESPACE = "kube-node-lease"
 _LEASE_SECONDS = 40
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+
+
+class Addresses:
+    """Pod addresses of one prefix (`127.20` gives 127.20.1.1 to 127.20.254.254). A freed one is reused last."""
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+        self._taken: set[str] = set()
+        self._next = self._cycle()
+
+    def node(self, index: int) -> str:
+        """Address of the Node with this index, counted from 0."""
+        if not 0 <= index < 254:
+            raise LocalClusterError(f"node number {index}: a local cluster has at most 254 nodes")
+        return f"{self._prefix}.0.{index + 1}"
+
+    def take(self) -> str:
+        """A free pod address. Raises `LocalClusterError`: all 64,516 are in use."""
+        for _ in range(254 * 254):
+            address = next(self._next)
+            if address not in self._taken:
+                self._taken.add(address)
+                return address
+        raise LocalClusterError(f"all pod addresses in {self._prefix}.0.0/16 are in use; delete pods")
+
+    def claim(self, address: str) -> bool:
+        """Take this very address; False when it is another's or not of this prefix."""
+        if address in self._taken or not address.startswith(f"{self._prefix}."):
+            return False
+        self._taken.add(address)
+        return True
+
+    def free(self, address: str) -> None:
+        """Give an address back."""
+        self._taken.discard(address)
+
+    def _cycle(self) -> Iterator[str]:
+        while True:
+            for third in range(1, 255):
+                for fourth in range(1, 255):
+                    yield f"{self._prefix}.{third}.{fourth}"
 
 
 def node_manifest(group: NodeGroup, index: int) -> Object:
@@ -92,14 +140,7 @@ class NodeKeeper:
     """Registers the Nodes and renews their leases."""
 
     def __init__(self, cluster: Cluster, groups: list[NodeGroup], addresses: dict[str, str], heartbeat: float) -> None:
-        """Prepare.
-
-        Args:
-            cluster: connection to the API.
-            groups: what to register.
-            addresses: each Node's address by its name.
-            heartbeat: seconds between lease renewals.
-        """
+        """`addresses` are the Nodes' by name, `heartbeat` the seconds between lease renewals."""
         self._cluster = cluster
         self._groups = {f"{group.name}-{index}": (group, index) for group in groups for index in range(group.count)}
         self._addresses = addresses
@@ -108,8 +149,7 @@ class NodeKeeper:
     async def register(self) -> None:
         """Create or update every Node and its lease, and remove Nodes of an earlier configuration.
 
-        Raises:
-            ClusterError: the API refuses or cannot be reached.
+        Raises `ClusterError`: the API refuses or cannot be reached.
         """
         for name in self._groups:
             await self._register(name)

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 import aiohttp
 
 from modelyard.cluster import PODS, Cluster, ClusterError, Conflict, NotFound, Object
-from modelyard.local.agent.addresses import Addresses
 from modelyard.local.agent.containers import Container, ContainerPlace
-from modelyard.local.agent.environment import PodPlace, resolve
-from modelyard.local.agent.launch import Launch, plan
+from modelyard.local.agent.launch import Launch, PodPlace, plan, resolve
+from modelyard.local.agent.nodes import Addresses
 from modelyard.local.agent.records import ContainerRecord, PodRecord, RecordStore
 from modelyard.local.agent.status import ContainerView, pod_status
 from modelyard.local.settings import AgentSettings

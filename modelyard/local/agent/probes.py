@@ -51,11 +51,7 @@ class ProbeTarget:
     env: Mapping[str, str]
 
     def port(self, value: object) -> int:
-        """A port by number or by the name of a container port.
-
-        Raises:
-            ProbeFailure: there is no port of that name.
-        """
+        """A port by number or by the name of a container port. Raises `ProbeFailure`: there is no port of that name."""
         text = str(value)
         if text.isdigit():
             return int(text)
@@ -71,8 +67,7 @@ class ProbeFailure(Exception):
 async def probe_once(probe: Object, target: ProbeTarget, session: aiohttp.ClientSession, timeout: float) -> None:
     """Run a probe (or a lifecycle handler, which has the same forms) once.
 
-    Raises:
-        ProbeFailure: it failed or took longer than `timeout` seconds.
+    Raises `ProbeFailure`: it failed or took longer than `timeout` seconds.
     """
     try:
         async with asyncio.timeout(timeout):
@@ -140,14 +135,9 @@ async def watch(
     changed: Callable[[bool], None],
     failed: Callable[[str], None],
 ) -> None:
-    """Probe without end.
+    """Probe without end with `attempt`, which raises `ProbeFailure`; `elapsed` seconds after the container's start.
 
-    Args:
-        attempt: runs the probe once (raises `ProbeFailure`).
-        timing: when, and how many results in a row count.
-        elapsed: seconds since the container's start.
-        changed: called with the first verdict and with every new one.
-        failed: called with each single failure.
+    `changed` is told the first verdict and every new one, `failed` each single failure.
     """
     await asyncio.sleep(max(0.0, timing.initial_delay - elapsed))
     loop = asyncio.get_running_loop()

@@ -42,9 +42,8 @@ def container_status(view: ContainerView, pod_uid: str) -> Object:
         "state": {},
         "lastState": {},
     }
-    container_id = _container_id(view, pod_uid)
-    if container_id is not None:
-        status["containerID"] = container_id
+    if record.process is not None:
+        status["containerID"] = f"process://{pod_uid}/{view.name}/{record.process.pid}"
     if record.process is not None and record.started_at is not None:
         status["state"] = {"running": {"startedAt": timestamp(record.started_at)}}
     elif view.waiting is not None:
@@ -60,12 +59,6 @@ def container_status(view: ContainerView, pod_uid: str) -> Object:
     elif record.terminated is not None:
         status["ready"] = record.terminated.exit_code == 0
     return status
-
-
-def _container_id(view: ContainerView, pod_uid: str) -> str | None:
-    if view.record.process is None:
-        return None
-    return f"process://{pod_uid}/{view.name}/{view.record.process.pid}"
 
 
 def _terminated(ended: Termination) -> Object:

@@ -37,11 +37,7 @@ class Apt:
     """APT with lists of its own in `folder`."""
 
     def __init__(self, folder: Path) -> None:
-        """Write the configuration.
-
-        Raises:
-            BinaryNotFound: this machine has no APT or no package sources.
-        """
+        """Write the configuration. Raises `BinaryNotFound`: this machine has no APT or no package sources."""
         if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
             raise BinaryNotFound("this is no Debian: apt-get and dpkg-deb are not on PATH")
         self._folder = folder
@@ -79,8 +75,7 @@ class Apt:
     def source_version(self, package: str, prefix: str) -> str:
         """The newest version of a source package that begins with `prefix`.
 
-        Raises:
-            BinaryNotFound: the machine's package sources have none.
+        Raises `BinaryNotFound`: the machine's package sources have none.
         """
         shown = self._run("apt-cache", "showsrc", package)
         versions: list[str] = re.findall(rf"(?m)^Package: {re.escape(package)}$(?:\n.+)*?\nVersion: (\S+)$", shown)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from modelyard.local.binaries import kubernetes_build, store
 from modelyard.local.binaries.apt import Apt
-from modelyard.local.binaries.progress import Stages
+from modelyard.local.binaries.store import Stages
 from modelyard.local.paths import BinaryNotFound
 
 _PACKAGED = {"etcd": ("etcd-server", "usr/bin/etcd"), "prometheus": ("prometheus", "usr/bin/prometheus")}
@@ -26,8 +26,7 @@ _SPACE_PACKAGES = 500 * 1024**2
 def obtain(names: Iterable[str], progress: Callable[[str], None]) -> None:
     """Put programs into the cache. The caller holds the cache's lock.
 
-    Raises:
-        BinaryNotFound: this is no Debian 12, or a step failed; the message says which.
+    Raises `BinaryNotFound`: this is no Debian 12, or a step failed; the message says which.
     """
     wanted = list(names)
     packaged = [name for name in wanted if name in _PACKAGED]

@@ -20,7 +20,7 @@ import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from modelyard.local.binaries.progress import Stages
+from modelyard.local.binaries.store import Stages
 from modelyard.local.paths import BinaryNotFound
 
 VERSION = "1.20.2"
@@ -38,12 +38,7 @@ class KubernetesBuild:
     """One build in a scratch folder."""
 
     def __init__(self, scratch: Path, go_root: Path) -> None:
-        """Prepare.
-
-        Args:
-            scratch: folder for the source tree and the compiler's cache (about 1.6 GB).
-            go_root: GOROOT of Go 1.19.
-        """
+        """`scratch` takes the source tree and the compiler's cache (1.6 GB); `go_root` is Go 1.19's GOROOT."""
         self._scratch = scratch
         self._go = go_root / "bin" / "go"
         self._gopath = scratch / "gopath"
@@ -64,12 +59,7 @@ class KubernetesBuild:
         }
 
     def unpack(self, files: list[Path], reflect2: Path) -> None:
-        """Lay out the source tree.
-
-        Args:
-            files: files of the source package.
-            reflect2: folder with the Go sources of reflect2 1.0.2.
-        """
+        """Lay out the tree from the source package's `files`, with the Go sources of reflect2 1.0.2 in `reflect2`."""
         original = next(path for path in files if ".orig.tar." in path.name)
         debian = next(path for path in files if ".debian.tar." in path.name)
         unpacked = self._scratch / "unpacked"
@@ -100,21 +90,14 @@ class KubernetesBuild:
             [str(self._go), "build", "-trimpath", "-o", str(generator), "./vendor/k8s.io/kube-openapi/cmd/openapi-gen"],
             "building openapi-gen",
         )
-        inputs = ",".join(openapi_packages(self.tree))
         self._run(
             [
-                str(generator),
-                "--logtostderr",
-                "-i",
-                inputs,
-                "-p",
-                f"{_PACKAGE}/{_OPENAPI.parent}",
-                "-O",
-                _OPENAPI.name.removesuffix(".go"),
-                "-h",
-                "vendor/k8s.io/code-generator/hack/boilerplate.go.txt",
-                "-r",
-                str(self._scratch / "openapi-violations.txt"),
+                *(str(generator), "--logtostderr"),
+                *("-i", ",".join(openapi_packages(self.tree))),
+                *("-p", f"{_PACKAGE}/{_OPENAPI.parent}"),
+                *("-O", _OPENAPI.name.removesuffix(".go")),
+                *("-h", "vendor/k8s.io/code-generator/hack/boilerplate.go.txt"),
+                *("-r", str(self._scratch / "openapi-violations.txt")),
             ],
             "generating the OpenAPI definitions",
         )
@@ -126,16 +109,8 @@ class KubernetesBuild:
         output = self._scratch / program
         self._run(
             [
-                str(self._go),
-                "build",
-                "-trimpath",
-                "-tags",
-                "netgo osusergo providerless dockerless",
-                "-ldflags",
-                link_flags(),
-                "-o",
-                str(output),
-                f"./cmd/{program}",
+                *(str(self._go), "build", "-trimpath", "-tags", "netgo osusergo providerless dockerless"),
+                *("-ldflags", link_flags(), "-o", str(output), f"./cmd/{program}"),
             ],
             f"building {program}",
         )

@@ -22,14 +22,9 @@ _CHOICES = ("auto", "release", "debian", "none")
 
 
 def ensure(names: Iterable[str], progress: Callable[[str], None]) -> dict[str, Path]:
-    """Path of every named program, obtaining what is missing.
+    """Path of every named program (of `SERVERS`), obtaining what is missing; `progress` is told what takes long.
 
-    Args:
-        names: programs out of `locate.SERVERS`.
-        progress: told in lines what takes long.
-
-    Raises:
-        BinaryNotFound: a program is neither here nor to be had; the message says what was tried.
+    Raises `BinaryNotFound`: a program is neither here nor to be had; the message says what was tried.
     """
     wanted = list(names)
     found, missing = _search(wanted)

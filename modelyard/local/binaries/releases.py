@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from modelyard.local.binaries import store
-from modelyard.local.binaries.progress import Stages
+from modelyard.local.binaries.store import Stages
 from modelyard.local.paths import BinaryNotFound
 
 _PROBE_TIMEOUT = 3.0
@@ -95,9 +95,8 @@ RELEASES = (
 def obtain(names: Iterable[str], progress: Callable[[str], None], releases: tuple[Release, ...] = RELEASES) -> None:
     """Put programs into the cache. The caller holds the cache's lock.
 
-    Raises:
-        Unreachable: a site does not answer within 3 s, or breaks off.
-        BinaryNotFound: no release for this architecture, or an archive has another checksum than published.
+    Raises `Unreachable`: a site does not answer within 3 s, or breaks off; `BinaryNotFound`: no release for this
+    architecture, or an archive has another checksum than published.
     """
     wanted = set(names)
     architecture = _ARCHITECTURES.get(platform.machine())

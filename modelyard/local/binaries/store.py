@@ -1,4 +1,7 @@
-"""Our cache of programs: one file each, put there whole or not at all, and a manifest of where they came from."""
+"""Our cache of programs: one file each, put there whole or not at all, and a manifest of where they came from.
+
+Also how a person who waits for a program to get there is told how far it is.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,8 @@ import json
 import os
 import shutil
 import tempfile
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,15 +23,13 @@ from modelyard.local.state import now
 
 MANIFEST = "manifest.json"
 _SCRATCH = "obtain-"
+_TICK = 15.0
 
 
 def install(name: str, program: Path, source: str) -> Path:
-    """Move a finished program into the cache and note its source; a reader sees the whole file or none.
+    """Move a finished program into the cache, from any file system, and note its `source` in the manifest.
 
-    Args:
-        name: file name in the cache.
-        program: the finished file, on any file system.
-        source: where it came from, for the manifest.
+    A reader sees the whole file or none.
     """
     folder = paths.binaries_dir()
     folder.mkdir(parents=True, exist_ok=True)
@@ -62,8 +65,7 @@ def read_manifest() -> dict[str, dict[str, str]]:
 def exclusively(waiting: Callable[[], None]) -> Iterator[None]:
     """Hold the cache's lock, so that of several processes one obtains programs and the others then find them.
 
-    Args:
-        waiting: called once when another process holds the lock.
+    `waiting` is called once when another process holds the lock.
     """
     paths.cache_dir().mkdir(parents=True, exist_ok=True)
     descriptor = os.open(paths.cache_dir() / "obtain.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -92,3 +94,34 @@ def scratch() -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+class Stages:
+    """Numbered stages of a job: `[2/7] building kube-apiserver`, every 15 s that it still does, and its seconds."""
+
+    def __init__(self, progress: Callable[[str], None], total: int) -> None:
+        self._progress = progress
+        self._total = total
+        self._number = 0
+
+    @contextmanager
+    def stage(self, what: str) -> Iterator[None]:
+        """Announce a stage, and say how long it took."""
+        self._number += 1
+        label = f"[{self._number}/{self._total}] {what}"
+        begun = time.monotonic()
+        done = threading.Event()
+
+        def tick() -> None:
+            while not done.wait(_TICK):
+                self._progress(f"{label} ... {time.monotonic() - begun:.0f} s")
+
+        self._progress(label)
+        ticker = threading.Thread(target=tick, daemon=True)
+        ticker.start()
+        try:
+            yield
+        finally:
+            done.set()
+            ticker.join()
+        self._progress(f"{label}: done in {time.monotonic() - begun:.0f} s")

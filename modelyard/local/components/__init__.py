@@ -25,15 +25,10 @@ def agent(cluster: ClusterContext) -> ComponentSpec:
         backoff_scale=cluster.settings.backoff_scale,
     )
     write_atomically(cluster.paths.agent_config, settings.model_dump_json(indent=1))
+    module = (sys.executable, "-m", "modelyard.local.agent")
     return ComponentSpec(
         Component.AGENT,
-        [
-            sys.executable,
-            "-m",
-            "modelyard.local.agent",
-            str(cluster.paths.agent_config),
-            *cluster.extra(Component.AGENT),
-        ],
+        [*module, str(cluster.paths.agent_config), *cluster.extra(Component.AGENT)],
         http_ok(f"http://127.0.0.1:{cluster.ports.agent}/readyz"),
         env=python_path_environment(),
         version=__version__,

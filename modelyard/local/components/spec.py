@@ -76,13 +76,9 @@ _DIRECT = urllib.request.ProxyHandler({})
 def http_ok(
     url: str, ca: Path | None = None, *, client: tuple[Path, Path] | None = None, contains: str = ""
 ) -> Callable[[], None]:
-    """A check that `url` answers 200.
+    """A check that `url` answers 200, with `contains` in its text.
 
-    Args:
-        url: what to ask for.
-        ca: authority to verify an HTTPS server by.
-        client: certificate and key to show.
-        contains: text the answer must hold.
+    `ca` is the authority to verify an HTTPS server by, `client` the certificate and key to show.
     """
 
     def check() -> None:
@@ -136,8 +132,7 @@ def _output(program: str, flag: str) -> str:
 def version(program: str) -> Version:
     """Version of etcd, Prometheus or a Kubernetes server.
 
-    Raises:
-        LocalClusterError: the program does not run or does not tell its version.
+    Raises `LocalClusterError`: the program does not run or does not tell its version.
     """
     found = parse_version(_output(program, "--version"))
     if found is None:

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelyard.local.agent.addresses import Addresses
 from modelyard.local.agent.containers import restart_delay
 from modelyard.local.agent.launch import CannotRun, expand, plan, repository
+from modelyard.local.agent.nodes import Addresses
 from modelyard.local.agent.probes import ProbeFailure, ProbeTarget, ProbeTiming, watch
 from modelyard.local.paths import LocalClusterError
 
