@@ -191,7 +191,7 @@ class Lease:
                 await self._create()
             except AlreadyExists:
                 return False
-            self._won(sent_at, 1)
+            self._renewed_at, self._generation = sent_at, 1
             return True
         spec = self._observed
         holder = spec.get("holderIdentity") or ""
@@ -213,7 +213,7 @@ class Lease:
             return False
         if holder and holder != self.identity:
             logger.info("Lease %s/%s taken over from %s, which went silent", self.namespace, self.name, holder)
-        self._won(sent_at, generation)
+        self._renewed_at, self._generation = sent_at, generation
         return True
 
     async def _renew(self) -> bool:
@@ -238,10 +238,6 @@ class Lease:
             else:
                 self._renewed_at = sent_at
                 return True
-
-    def _won(self, sent_at: float, generation: int) -> None:
-        self._renewed_at = sent_at
-        self._generation = generation
 
     def _give_up(self) -> None:
         self._renewed_at = float("-inf")

@@ -140,9 +140,7 @@ class Resource(BaseModel):
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True, alias_generator=to_camel)
 
-    group: ClassVar[str]
-    version: ClassVar[str]
-    kind: ClassVar[str]
+    api_version: ClassVar[str]
     plural: ClassVar[str]
     namespaced: ClassVar[bool] = True
     short_names: ClassVar[tuple[str, ...]] = ()
@@ -152,15 +150,17 @@ class Resource(BaseModel):
     """A pattern for ``metadata.name`` beyond what Kubernetes demands of names."""
     invariants: ClassVar[tuple[Rule, ...]] = ()
     """Rules that need both metadata and spec."""
-    api_version: ClassVar[str]
-    """``group/version``, derived."""
+    kind: ClassVar[str]
+    group: ClassVar[str]
+    version: ClassVar[str]
 
     metadata: ObjectMeta = Field(default_factory=ObjectMeta)
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
-        """Derive ``api_version`` from group and version."""
-        cls.api_version = f"{cls.group}/{cls.version}"
+        """The kind is the class's name."""
+        cls.kind = cls.__name__
+        cls.group, cls.version = cls.api_version.split("/")
 
     @property
     def name(self) -> str:

@@ -5,7 +5,6 @@ Nanosecond exact; printing gives Go's form (``60s`` prints as ``1m0s``).
 
 from __future__ import annotations
 
-from datetime import timedelta
 from functools import total_ordering
 from typing import Any, Final
 
@@ -54,10 +53,6 @@ class Duration:
     def seconds(self) -> float:
         """The whole length in seconds."""
         return self._nanoseconds / 10**9
-
-    def timedelta(self) -> timedelta:
-        """The same as a ``datetime.timedelta``, rounded to microseconds."""
-        return timedelta(microseconds=self._nanoseconds / 1000)
 
     def __str__(self) -> str:
         return _print(self._nanoseconds)

@@ -21,7 +21,6 @@ from modelyard.resources.references import CONDITIONS, Condition, CrossVersionOb
 from modelyard.resources.rules import Rule
 
 SLO_FIELDS = ("variantProfile", "variantID", "accelerator", "acceleratorCount", "sloClassRef")
-ACCELERATOR_LABEL = "inference.optimization/acceleratorName"
 
 
 def _ascii(text: str) -> str:
@@ -170,9 +169,7 @@ class VariantAutoscalingStatus(StatusPart):
 class VariantAutoscaling(Resource):
     """Keeps one model on one kind of accelerator at the right size. Source: llmd.ai/v1alpha1, both forms."""
 
-    group: ClassVar = "llmd.ai"
-    version: ClassVar = "v1alpha1"
-    kind: ClassVar = "VariantAutoscaling"
+    api_version: ClassVar = "llmd.ai/v1alpha1"
     plural: ClassVar = "variantautoscalings"
     short_names: ClassVar = ("va",)
     columns: ClassVar = (

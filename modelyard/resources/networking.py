@@ -210,9 +210,7 @@ class ModelRouteStatus(ConditionedStatus):
 class ModelRoute(Resource):
     """Which ModelServers serve a model name. Source: networking.volcano.sh/v1alpha1."""
 
-    group: ClassVar = "networking.volcano.sh"
-    version: ClassVar = "v1alpha1"
-    kind: ClassVar = "ModelRoute"
+    api_version: ClassVar = "networking.volcano.sh/v1alpha1"
     plural: ClassVar = "modelroutes"
     columns: ClassVar = (
         Column("Model", ".spec.modelName"),
@@ -319,9 +317,7 @@ class ModelServerStatus(ConditionedStatus):
 class ModelServer(Resource):
     """A set of pods that serve one model. Source: networking.volcano.sh/v1alpha1."""
 
-    group: ClassVar = "networking.volcano.sh"
-    version: ClassVar = "v1alpha1"
-    kind: ClassVar = "ModelServer"
+    api_version: ClassVar = "networking.volcano.sh/v1alpha1"
     plural: ClassVar = "modelservers"
     columns: ClassVar = (
         Column("Model", ".spec.model"),

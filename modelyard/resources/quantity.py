@@ -41,9 +41,8 @@ class Format(Enum):
 class Quantity:
     """An exact number with a preferred way of printing it. Immutable; equal and ordered by value alone.
 
-    ``Quantity("1Gi") == 1073741824``; ``str(Quantity("0.5")) == "500m"``. Arithmetic keeps the format of the left
-    operand, or of the right one when the left is zero, as Kubernetes does. Parsing rounds away from zero to nano and
-    caps binary values at 2^63-1, also as Kubernetes does.
+    ``Quantity("1Gi") == 1073741824``; ``str(Quantity("0.5")) == "500m"``. Parsing rounds away from zero to nano and
+    caps binary values at 2^63-1, as Kubernetes does.
     """
 
     __slots__ = ("_format", "_value")
@@ -91,26 +90,6 @@ class Quantity:
 
     def __float__(self) -> float:
         return float(self._value)
-
-    def __neg__(self) -> Quantity:
-        return Quantity(-self._value, self._format)
-
-    def __abs__(self) -> Quantity:
-        return Quantity(abs(self._value), self._format)
-
-    def __add__(self, other: Quantity | int | Decimal) -> Quantity:
-        right = other if isinstance(other, Quantity) else Quantity(other)
-        return Quantity(_EXACT.add(self._value, right._value), self._format if self else right._format)
-
-    __radd__ = __add__
-
-    def __sub__(self, other: Quantity | int | Decimal) -> Quantity:
-        return self + -(other if isinstance(other, Quantity) else Quantity(other))
-
-    def __mul__(self, factor: int | Decimal) -> Quantity:
-        return Quantity(_EXACT.multiply(self._value, Decimal(factor)), self._format)
-
-    __rmul__ = __mul__
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:

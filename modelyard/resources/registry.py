@@ -26,7 +26,7 @@ from modelyard.resources.references import (
 )
 from modelyard.resources.rules import Rule, one_of
 
-REGISTRY_GROUP = "registry.volcano.sh"
+REGISTRY = "registry.volcano.sh/v1alpha1"
 MILLION = 1_000_000
 DNS_NAME = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 Replicas = Annotated[Int32, Field(ge=0, le=MILLION)]
@@ -269,9 +269,7 @@ def _adapters_named_apart(model: Model) -> bool:
 class Model(Resource):
     """A model to serve. Source: registry.volcano.sh/v1alpha1."""
 
-    group: ClassVar = REGISTRY_GROUP
-    version: ClassVar = "v1alpha1"
-    kind: ClassVar = "Model"
+    api_version: ClassVar = REGISTRY
     plural: ClassVar = "models"
     columns: ClassVar = (
         Column("Backends", ".spec.backends[*].name"),
@@ -304,9 +302,7 @@ class AutoscalingPolicyStatus(ConditionedStatus):
 class AutoscalingPolicy(Resource):
     """How to scale, to be put on workloads by bindings. Source: registry.volcano.sh/v1alpha1."""
 
-    group: ClassVar = REGISTRY_GROUP
-    version: ClassVar = "v1alpha1"
-    kind: ClassVar = "AutoscalingPolicy"
+    api_version: ClassVar = REGISTRY
     plural: ClassVar = "autoscalingpolicies"
     columns: ClassVar = (
         Column("Metrics", ".spec.metrics[*].metricName"),
@@ -452,9 +448,7 @@ class AutoscalingPolicyBindingStatus(ConditionedStatus):
 class AutoscalingPolicyBinding(Resource):
     """Puts an AutoscalingPolicy on workloads. Source: registry.volcano.sh/v1alpha1."""
 
-    group: ClassVar = REGISTRY_GROUP
-    version: ClassVar = "v1alpha1"
-    kind: ClassVar = "AutoscalingPolicyBinding"
+    api_version: ClassVar = REGISTRY
     plural: ClassVar = "autoscalingpolicybindings"
     columns: ClassVar = (
         Column("Policy", ".spec.policyRef.name"),

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
 
 import aiohttp
 from aiohttp import web
@@ -24,6 +25,7 @@ _RETRY = 1.0
 _ORPHAN_GRACE = 5.0
 
 
+@dataclass
 class Health:
     """What the agent serves over HTTP on loopback, for the supervisor and Prometheus.
 
@@ -31,38 +33,30 @@ class Health:
     targets.
     """
 
-    def __init__(self, port: int, discovery: Callable[[], list[Object]]) -> None:
-        self._port = port
-        self._discovery = discovery
-        self.ready = False
+    port: int
+    discovery: Callable[[], list[Object]]
+    ready = False
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
         """Serve for the length of the `with`. Raises `OSError` when the port is taken."""
         application = web.Application()
-        application.router.add_get("/healthz", self._healthz)
-        application.router.add_get("/readyz", self._readyz)
-        application.router.add_get("/discovery/pods", self._pods)
+        for path in ("/healthz", "/readyz", "/discovery/pods"):
+            application.router.add_get(path, self._answer)
         runner = web.AppRunner(application, access_log=None)
         await runner.setup()
         try:
-            await web.TCPSite(runner, "127.0.0.1", self._port, reuse_address=True).start()
+            await web.TCPSite(runner, "127.0.0.1", self.port, reuse_address=True).start()
             yield
         finally:
             await runner.cleanup()
 
-    async def _healthz(self, request: web.Request) -> web.Response:
-        del request
-        return web.Response(text="ok")
-
-    async def _readyz(self, request: web.Request) -> web.Response:
-        del request
-        return web.Response(text="ok") if self.ready else web.Response(status=503, text="nodes or pods not known yet")
-
-    async def _pods(self, request: web.Request) -> web.Response:
-        del request
-        # Prometheus keeps the targets it has when it gets an error, which is better than an empty list.
-        return web.json_response(self._discovery()) if self.ready else web.Response(status=503)
+    async def _answer(self, request: web.Request) -> web.Response:
+        if not self.ready and request.path != "/healthz":
+            # Prometheus keeps the targets it has when it gets an error, which is better than an empty list.
+            return web.Response(status=503, text="nodes or pods not known yet")
+        pods = request.path == "/discovery/pods"
+        return web.json_response(self.discovery()) if pods else web.Response(text="ok")
 
 
 class Agent:

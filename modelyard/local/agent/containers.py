@@ -6,13 +6,12 @@ The process outlives the agent. Cancelling `run` leaves it alone; the next agent
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import signal
 import subprocess
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -150,8 +149,12 @@ class Container:
         process = self.record.process
         if process is None:
             return
-        async with self._probing():
+        probing = asyncio.create_task(self._probe(), name=f"probes of {self.name}")
+        try:
             await processes.wait_for_exit(process)
+        finally:
+            probing.cancel()
+            await asyncio.gather(probing, return_exceptions=True)
         if self._child is not None:
             self._note_child_end()
         else:
@@ -183,15 +186,6 @@ class Container:
         self._place.changed()
 
     # Probes
-
-    @contextlib.asynccontextmanager
-    async def _probing(self) -> AsyncIterator[None]:
-        task = asyncio.create_task(self._probe(), name=f"probes of {self.name}")
-        try:
-            yield
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
 
     async def _probe(self) -> None:
         startup, readiness, liveness = (

@@ -4,5 +4,4 @@ Source: the published ome.io/v1beta1 reference. It marks many fields as required
 require; which, and why, is listed with the tests of the CRDs.
 """
 
-OME_GROUP = "ome.io"
-OME_VERSION = "v1beta1"
+OME = "ome.io/v1beta1"

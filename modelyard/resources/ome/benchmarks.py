@@ -9,7 +9,7 @@ from pydantic import Field
 
 from modelyard.resources.base import AGE, Column, Part, Resource
 from modelyard.resources.fields import Int32, RawObject, StringMap, Time, optional, unique
-from modelyard.resources.ome import OME_GROUP, OME_VERSION
+from modelyard.resources.ome import OME
 from modelyard.resources.ome.models import StorageSpec
 from modelyard.resources.ome.pods import RawList
 from modelyard.resources.references import ConditionedStatus
@@ -170,9 +170,7 @@ class BenchmarkJobStatus(ConditionedStatus):
 class BenchmarkJob(Resource):
     """A load test of an endpoint. Source: ome.io/v1beta1."""
 
-    group: ClassVar = OME_GROUP
-    version: ClassVar = OME_VERSION
-    kind: ClassVar = "BenchmarkJob"
+    api_version: ClassVar = OME
     plural: ClassVar = "benchmarkjobs"
     columns: ClassVar = (
         Column("Service", ".spec.endpoint.inferenceService.name"),

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from modelyard.resources.base import AGE, Column, Part, Resource
 from modelyard.resources.fields import Bool, Int32, RawObject, StringMap, optional
-from modelyard.resources.ome import OME_GROUP, OME_VERSION
+from modelyard.resources.ome import OME
 from modelyard.resources.references import ConditionedStatus
 
 StorageUri = Annotated[str, Field(pattern=r"^(oci|hf|pvc|vendor|local|s3|az|gs|github)://.+")]
@@ -102,9 +102,7 @@ class ModelStatusSpec(ConditionedStatus):
 class BaseModel(Resource):
     """A model for one namespace. Source: ome.io/v1beta1."""
 
-    group: ClassVar = OME_GROUP
-    version: ClassVar = OME_VERSION
-    kind: ClassVar = "BaseModel"
+    api_version: ClassVar = OME
     plural: ClassVar = "basemodels"
     columns: ClassVar = (
         Column("Disabled", ".spec.disabled", "boolean"),
@@ -128,7 +126,6 @@ class BaseModel(Resource):
 class ClusterBaseModel(BaseModel):
     """A model for all namespaces. Source: ome.io/v1beta1."""
 
-    kind: ClassVar = "ClusterBaseModel"
     plural: ClassVar = "clusterbasemodels"
     namespaced: ClassVar = False
 
@@ -154,9 +151,7 @@ class FineTunedWeightSpec(ModelExtension):
 class FineTunedWeight(Resource):
     """Weights made from a base model, to be served with it. Source: ome.io/v1beta1."""
 
-    group: ClassVar = OME_GROUP
-    version: ClassVar = OME_VERSION
-    kind: ClassVar = "FineTunedWeight"
+    api_version: ClassVar = OME
     plural: ClassVar = "finetunedweights"
     namespaced: ClassVar = False
     columns: ClassVar = (

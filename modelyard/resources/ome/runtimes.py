@@ -8,7 +8,7 @@ from pydantic import Field
 
 from modelyard.resources.base import AGE, Column, Part, Resource
 from modelyard.resources.fields import Bool, Int32, optional
-from modelyard.resources.ome import OME_GROUP, OME_VERSION
+from modelyard.resources.ome import OME
 from modelyard.resources.ome.models import ModelFormat, ModelFrameworkSpec
 from modelyard.resources.ome.pods import DecoderSpec, EngineSpec, RouterSpec, RuntimePodFields
 from modelyard.resources.references import ConditionedStatus
@@ -71,9 +71,7 @@ class ServingRuntimeStatus(ConditionedStatus):
 class ServingRuntime(Resource):
     """A way to serve models, for one namespace. Source: ome.io/v1beta1."""
 
-    group: ClassVar = OME_GROUP
-    version: ClassVar = OME_VERSION
-    kind: ClassVar = "ServingRuntime"
+    api_version: ClassVar = OME
     plural: ClassVar = "servingruntimes"
     columns: ClassVar = (
         Column("Disabled", ".spec.disabled", "boolean"),
@@ -91,6 +89,5 @@ class ServingRuntime(Resource):
 class ClusterServingRuntime(ServingRuntime):
     """A way to serve models, for all namespaces. Source: ome.io/v1beta1."""
 
-    kind: ClassVar = "ClusterServingRuntime"
     plural: ClassVar = "clusterservingruntimes"
     namespaced: ClassVar = False

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from modelyard.resources.base import AGE, Column, Part, Resource, StatusPart
 from modelyard.resources.fields import Int32, Int64, RawObject, StringMap, Time, optional, unique
-from modelyard.resources.ome import OME_GROUP, OME_VERSION
+from modelyard.resources.ome import OME
 from modelyard.resources.ome.pods import (
     Container,
     DecoderSpec,
@@ -27,7 +27,7 @@ class ModelRef(Part):
 
     name: str = Field(min_length=1, description="Name of the model.")
     kind: str = Field("ClusterBaseModel", description="BaseModel or ClusterBaseModel. Default: ClusterBaseModel.")
-    api_group: str = Field(OME_GROUP, description="API group of the model. Default: ome.io.")
+    api_group: str = Field("ome.io", description="API group of the model. Default: ome.io.")
     fine_tuned_weights: list[str] | None = optional("Names of FineTunedWeights to serve with it.")
 
 
@@ -38,7 +38,7 @@ class ServingRuntimeRef(Part):
     kind: str = Field(
         "ClusterServingRuntime", description="ServingRuntime or ClusterServingRuntime. Default: ClusterServingRuntime."
     )
-    api_group: str = Field(OME_GROUP, description="API group of the runtime. Default: ome.io.")
+    api_group: str = Field("ome.io", description="API group of the runtime. Default: ome.io.")
 
 
 class ModelSpec(Container):
@@ -193,9 +193,7 @@ class InferenceServiceStatus(StatusPart):
 class InferenceService(Resource):
     """A model served with a runtime. Source: ome.io/v1beta1."""
 
-    group: ClassVar = OME_GROUP
-    version: ClassVar = OME_VERSION
-    kind: ClassVar = "InferenceService"
+    api_version: ClassVar = OME
     plural: ClassVar = "inferenceservices"
     short_names: ClassVar = ("isvc",)
     name_pattern: ClassVar = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
