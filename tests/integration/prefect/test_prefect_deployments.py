@@ -129,8 +129,9 @@ async def runs_of(client: PrefectClient, deployment: UUID) -> list[FlowRun]:
 
 
 @flow
-async def correct(work_pool: str, pending_limit: float) -> tuple[int, int]:
+async def correct(work_pool: str, claimed_before: datetime) -> tuple[int, int]:
     """The tasks of the maintenance flow, with limits too short for its parameters."""
+    pending_limit = (datetime.now(UTC) - claimed_before).total_seconds()
     return await crash_stuck_pending(work_pool, pending_limit), await cancel_late_backlog(work_pool, 0)
 
 
@@ -159,9 +160,8 @@ async def test_maintenance_corrects_what_is_stuck_and_leaves_the_rest(
     await client.set_flow_run_state(fresh.id, Pending(), force=True)
 
     old, young = [(await client.read_flow_run(run.id)).state.timestamp for run in (stuck, fresh)]
-    age = (datetime.now(UTC) - old).total_seconds()
     assert young - old > timedelta(seconds=1), "one is clearly older than the limit, one younger"
-    crashed, cancelled = await correct("nobody", age - 0.1)
+    crashed, cancelled = await correct("nobody", old + (young - old) / 2)
 
     runs = [run for run in await runs_of(client, deployment) if run.state]
     names = {run.id: run.state.name for run in runs}
