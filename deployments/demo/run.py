@@ -23,7 +23,6 @@ from typing import Any
 
 import yaml
 from rich.console import Console
-from rich.table import Table
 
 from deployments.child import Child
 from deployments.demo import story
@@ -318,9 +317,8 @@ def conclude(scenario: Scenario, played: Played) -> bool:
     console.rule(f"Act {played.copy.act}: {played.copy.title}", align="left")
     console.print(story.table(samples, scenario))
     console.print(story.latencies(results))
-    bill = Table(title="What it cost", header_style="bold", title_justify="left")
-    for column in ("variant", "replica-minutes", "cost per replica-hour", "cost", "always at the peak"):
-        bill.add_column(column, justify="left" if column == "variant" else "right")
+    columns = ("variant", "replica-minutes", "cost per replica-hour", "cost", "always at the peak")
+    bill = story.figures("What it cost", columns)
     used = story.replica_minutes(samples, scenario)
     minutes = samples[-1].minute - samples[0].minute if samples else 0.0
     total = total_peak = 0.0
@@ -332,16 +330,11 @@ def conclude(scenario: Scenario, played: Played) -> bool:
     bill.add_row("all", f"{sum(used.values()):.1f}", "", f"{total:.2f}", f"{total_peak:.2f}")
     console.print(bill)
     verdict = story.verdict(samples)
-    if verdict.good:
-        console.print(
-            f"[bold green]Scaled both ways[/]: {verdict.ups} times up, {verdict.downs} times down, "
-            f"peak {verdict.peak} replicas, {verdict.last} at the end."
-        )
-    else:
-        console.print(
-            f"[bold red]Did not scale both ways[/]: {verdict.ups} times up, {verdict.downs} times down, "
-            f"peak {verdict.peak}, {verdict.last} at the end. The logs are below the output folder."
-        )
+    said = "[bold green]Scaled both ways[/]" if verdict.good else "[bold red]Did not scale both ways[/]"
+    counts = (
+        f"{verdict.ups} times up, {verdict.downs} times down, peak {verdict.peak} replicas, {verdict.last} at the end."
+    )
+    console.print(f"{said}: {counts}" + ("" if verdict.good else " The logs are below the output folder."))
     return verdict.good
 
 

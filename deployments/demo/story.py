@@ -13,7 +13,8 @@ from rich.table import Table
 from deployments.demo.scenario import SLO_ITL, SLO_TTFT, Copy, Scenario
 from deployments.demo.watch import Sample
 from modelyard.traffic.latency import SLO, Latency
-from modelyard.traffic.replay import RequestResult, columns
+from modelyard.traffic.replay import RequestResult
+from modelyard.traffic.replay import columns as columns_of
 
 
 @dataclass(frozen=True)
@@ -104,14 +105,21 @@ def _why(current: Sample) -> str:
 
 def latency(results: Sequence[RequestResult]) -> Latency:
     """What the clients saw, against the demonstration's targets."""
-    return Latency.of(columns(results), SLO(SLO_TTFT / 1000, SLO_ITL / 1000))
+    return Latency.of(columns_of(results), SLO(SLO_TTFT / 1000, SLO_ITL / 1000))
+
+
+def figures(title: str, columns: Sequence[str]) -> Table:
+    """A table whose first column is text and whose others are numbers."""
+    shown = Table(title=title, header_style="bold", title_justify="left")
+    for number, column in enumerate(columns):
+        shown.add_column(column, justify="right" if number else "left")
+    return shown
 
 
 def latencies(results: Sequence[RequestResult]) -> Table:
     """What the clients saw, altogether and of each variant."""
-    shown = Table(title="What the clients saw (seconds of the trace's time)", header_style="bold", title_justify="left")
-    for column in ("variant", "requests", "answered", "failed", "TTFT p50", "p95", "p99", "ITL p50", "p95", "p99"):
-        shown.add_column(column, justify="left" if column == "variant" else "right")
+    columns = ("variant", "requests", "answered", "failed", "TTFT p50", "p95", "p99", "ITL p50", "p95", "p99")
+    shown = figures("What the clients saw (seconds of the trace's time)", columns)
     variants = sorted({result.variant for result in results if result.variant})
     for variant in ("", *(variants if len(variants) > 1 else ())):
         seen = latency([result for result in results if not variant or result.variant == variant])
@@ -133,11 +141,9 @@ def _known(value: float, form: str) -> str:
 
 def comparison(played: Sequence[Played], scenario: Scenario) -> Table:
     """The copies side by side: the same traffic, what it cost, what the clients saw."""
-    shown = Table(title="The same traffic, scaled three ways", header_style="bold", title_justify="left")
     slo = f"within {SLO_TTFT / 1000:g} s TTFT, {SLO_ITL} ms ITL"
     columns = ("scaled by", "requests", "failed", "replica-minutes", "cost", "TTFT p50", "p95", "ITL p50", "p95", slo)
-    for column in columns:
-        shown.add_column(column, justify="left" if column == "scaled by" else "right")
+    shown = figures("The same traffic, scaled three ways", columns)
     for one in played:
         used = replica_minutes(one.samples, scenario)
         cost = sum(used[v.name] / 60 * float(v.cost) for v in scenario.variants)

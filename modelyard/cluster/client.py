@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from modelyard.cluster import applying, listing, watching
+from modelyard.cluster import applying, watching
 from modelyard.cluster.connection import ClusterSettings
 from modelyard.cluster.discovery import Discovery
 from modelyard.cluster.errors import Conflict, Invalid, NotFound
@@ -84,7 +84,7 @@ class Cluster:
         Otherwise the list is consistent and read in pages.
         """
         type = await self._served(type)
-        return await listing.list_objects(
+        return await watching.list_objects(
             self.transport, type, namespace, label_selector, field_selector, cached=cached, timeout=timeout
         )
 
@@ -301,14 +301,6 @@ class Cluster:
     async def resolve(self, api_version: str, kind: str) -> ResourceType:
         """The served type of ``apiVersion`` and ``kind``. Raises ``UnknownKind``; see ``Discovery.resolve``."""
         return await self.discovery.resolve(api_version, kind)
-
-    async def supports(self, type: ResourceType) -> bool:
-        """Whether the server serves this type."""
-        return await self.discovery.supports(type)
-
-    async def versions(self, group: str) -> tuple[str, ...]:
-        """Served versions of an API group, the preferred one first; empty if there is no such group."""
-        return await self.discovery.versions(group)
 
     # Telling people
 

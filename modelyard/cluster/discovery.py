@@ -61,26 +61,6 @@ class Discovery:
                 )
             return found
 
-    async def versions(self, group: str) -> tuple[str, ...]:
-        """Versions the server serves of a group, the preferred one first; empty when it does not know the group."""
-        async with self._lock:
-            groups = await self._load_groups()
-            if group not in groups and self._forget():
-                groups = await self._load_groups()
-            return groups.get(group, ())
-
-    async def supports(self, type: ResourceType) -> bool:
-        """Whether the server serves exactly this type (any version of it, if the type's version is empty)."""
-        async with self._lock:
-            for _ in range(2):
-                if type.version:
-                    found = (await self._load_kinds(type.group, type.version)).types.get(type.kind)
-                else:
-                    found = await self._find(type.group, "", type.kind)
-                if found is not None or not self._forget():
-                    break
-            return found is not None
-
     async def has_subresource(self, type: ResourceType, subresource: str) -> bool:
         """Whether objects of this (served) type have the subresource, for example ``scale``."""
         async with self._lock:

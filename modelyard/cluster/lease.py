@@ -132,7 +132,27 @@ class Lease:
         The background task does this by itself.
         """
         async with self._turn:
-            return await self._renew()
+            if self._lost.is_set():
+                return False
+            attempt = 0
+            while True:
+                attempt += 1
+                lease = await self._read()
+                if lease is None or self._observed.get("holderIdentity") != self.identity:
+                    self._give_up()
+                    return False
+                sent_at = time.monotonic()
+                try:
+                    await self._write(lease, {"renewTime": _micro_time(), "leaseDurationSeconds": self.duration})
+                except Conflict:  # somebody else touched the object, perhaps only a label
+                    if attempt == _ATTEMPTS:
+                        raise
+                except NotFound:
+                    self._give_up()
+                    return False
+                else:
+                    self._renewed_at = sent_at
+                    return True
 
     async def release(self) -> None:
         """Stop being the writer and let the next contender in at once. Never raises for a server that is away."""
@@ -215,29 +235,6 @@ class Lease:
             logger.info("Lease %s/%s taken over from %s, which went silent", self.namespace, self.name, holder)
         self._renewed_at, self._generation = sent_at, generation
         return True
-
-    async def _renew(self) -> bool:
-        if self._lost.is_set():
-            return False
-        attempt = 0
-        while True:
-            attempt += 1
-            lease = await self._read()
-            if lease is None or self._observed.get("holderIdentity") != self.identity:
-                self._give_up()
-                return False
-            sent_at = time.monotonic()
-            try:
-                await self._write(lease, {"renewTime": _micro_time(), "leaseDurationSeconds": self.duration})
-            except Conflict:  # somebody else touched the object, perhaps only a label
-                if attempt == _ATTEMPTS:
-                    raise
-            except NotFound:
-                self._give_up()
-                return False
-            else:
-                self._renewed_at = sent_at
-                return True
 
     def _give_up(self) -> None:
         self._renewed_at = float("-inf")

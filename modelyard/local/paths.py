@@ -21,16 +21,17 @@ class BinaryNotFound(LocalClusterError):
     """A program the cluster needs is neither on this machine nor obtainable."""
 
 
-def _xdg(variable: str, fallback: str) -> Path:
+def _base(own: str, variable: str, fallback: str) -> Path:
+    if found := os.environ.get(own):
+        return Path(found).expanduser().absolute()
     value = os.environ.get(variable, "")
     # The XDG specification says to ignore relative paths.
-    return Path(value) if value.startswith("/") else Path.home() / fallback
+    return (Path(value) if value.startswith("/") else Path.home() / fallback) / "modelyard"
 
 
 def cache_dir() -> Path:
     """Folder of what can be obtained again: `MODELYARD_CACHE`, else `$XDG_CACHE_HOME/modelyard`."""
-    own = os.environ.get("MODELYARD_CACHE")
-    return Path(own).expanduser().absolute() if own else _xdg("XDG_CACHE_HOME", ".cache") / "modelyard"
+    return _base("MODELYARD_CACHE", "XDG_CACHE_HOME", ".cache")
 
 
 def binaries_dir() -> Path:
@@ -40,8 +41,7 @@ def binaries_dir() -> Path:
 
 def home_dir() -> Path:
     """Folder of all instances: `MODELYARD_HOME`, else `$XDG_STATE_HOME/modelyard`."""
-    own = os.environ.get("MODELYARD_HOME")
-    return Path(own).expanduser().absolute() if own else _xdg("XDG_STATE_HOME", ".local/state") / "modelyard"
+    return _base("MODELYARD_HOME", "XDG_STATE_HOME", ".local/state")
 
 
 def instance_dir(name: str = "default", directory: Path | None = None) -> Path:

@@ -135,11 +135,6 @@ async def wait_for_exit(identity: ProcessIdentity, poll: float = 0.2) -> None:
         os.close(descriptor)
 
 
-def exit_code(process: subprocess.Popen[bytes]) -> int:
-    """Exit code of an ended child: negative is the signal that ended it."""
-    return process.wait(timeout=10)
-
-
 def stop(identities: Sequence[ProcessIdentity], grace: float) -> None:
     """Ask processes to end; kill the groups of those that have not after `grace` seconds. Blocks until all are gone."""
     for identity in identities:

@@ -153,7 +153,7 @@ class Supervisor:
             try:
                 if identity is not None:
                     await processes.wait_for_exit(identity)
-                returncode = await asyncio.to_thread(processes.exit_code, child)
+                returncode = await asyncio.to_thread(child.wait, 10)
             except asyncio.CancelledError:
                 await self._stop(spec, own, child)
                 raise
@@ -210,7 +210,7 @@ class Supervisor:
         except subprocess.TimeoutExpired:
             with suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
-            returncode = await asyncio.to_thread(processes.exit_code, child)
+            returncode = await asyncio.to_thread(child.wait, 10)
         own.phase, own.process, own.last_exit = ComponentPhase.STOPPED, None, LastExit.of(returncode)
         self._save()
 

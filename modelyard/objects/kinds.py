@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, Protocol
 from urllib.parse import quote
 
@@ -38,10 +38,6 @@ class ResourceType:
         """``apiVersion`` of its objects, for example ``apps/v1``, or ``v1`` for the core group."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
-    def with_version(self, version: str) -> ResourceType:
-        """The same kind in another API version."""
-        return replace(self, version=version)
-
     def path(self, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
         """The URL path of a collection (``name`` unset), object or subresource; no namespace means all of them."""
         parts = ["apis", self.group, self.version] if self.group else ["api", self.version]
@@ -66,7 +62,6 @@ NAMESPACES = ResourceType("", "v1", "Namespace", "namespaces", False)
 CONFIG_MAPS = ResourceType("", "v1", "ConfigMap", "configmaps", True)
 SECRETS = ResourceType("", "v1", "Secret", "secrets", True)
 SERVICES = ResourceType("", "v1", "Service", "services", True)
-ENDPOINTS = ResourceType("", "v1", "Endpoints", "endpoints", True)
 EVENTS = ResourceType("", "v1", "Event", "events", True)
 SERVICE_ACCOUNTS = ResourceType("", "v1", "ServiceAccount", "serviceaccounts", True)
 DEPLOYMENTS = ResourceType("apps", "v1", "Deployment", "deployments", True)

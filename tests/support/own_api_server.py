@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from cluster_manifests import WIDGET_CRD, WIDGETS
 from tcp_proxy import TcpProxy
 
-from modelyard.cluster import NAMESPACES, Cluster, ClusterSettings
+from modelyard.cluster import NAMESPACES, Cluster, ClusterSettings, UnknownKind
 from modelyard.local.settings import Component, StackSettings
 from modelyard.local.stack import LocalStack
 
@@ -30,7 +31,10 @@ async def cluster(api_server: LocalStack) -> AsyncIterator[Cluster]:
     async with Cluster.connect(ClusterSettings(kubeconfig=api_server.kubeconfig, discovery_interval=0.1)) as cluster:
         await cluster.apply(WIDGET_CRD)
         async with asyncio.timeout(30):
-            while not await cluster.supports(WIDGETS):
+            while True:
+                with suppress(UnknownKind):
+                    await cluster.resolve(WIDGETS.api_version, WIDGETS.kind)
+                    break
                 await asyncio.sleep(0.1)
         yield cluster
 

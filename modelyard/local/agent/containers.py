@@ -163,7 +163,7 @@ class Container:
 
     def _note_child_end(self) -> None:
         assert self._child is not None
-        returncode = processes.exit_code(self._child)
+        returncode = self._child.wait(timeout=10)
         # What the main process leaves behind dies with its container.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._child.pid, signal.SIGKILL)

@@ -9,8 +9,8 @@ from cluster_faults import compact
 from cluster_manifests import config_map
 
 from modelyard.cluster import CONFIG_MAPS, PODS, Cluster, ClusterSettings, Invalid
-from modelyard.cluster.listing import list_objects
 from modelyard.cluster.transport import Request, Transport
+from modelyard.cluster.watching import list_objects
 from modelyard.local.stack import LocalStack
 
 pytestmark = pytest.mark.integration

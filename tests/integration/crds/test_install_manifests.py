@@ -100,7 +100,7 @@ async def test_the_example_hpa_is_accepted_and_consumes_the_example_variant(
     assert selector["variant_name"] == variant["metadata"]["name"]
     assert selector["exported_namespace"] == variant["metadata"]["namespace"]
 
-    if "v2" not in await control_plane_cluster.discovery.versions("autoscaling"):
+    if (await control_plane_cluster.resolve("autoscaling/v2", hpa["kind"])).version != "v2":
         hpa["apiVersion"] = "autoscaling/v2beta2"
     hpa["metadata"]["namespace"] = namespace
     stored = await control_plane_cluster.apply(hpa)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelyard.cluster import DEPLOYMENTS, HPAS, NODES, PODS, ResourceType
+from modelyard.cluster import DEPLOYMENTS, NODES, PODS, ResourceType
 from modelyard.cluster.applying import dropped_fields
 from modelyard.cluster.events import reference_to
 from modelyard.resources import ClusterBaseModel, Resource, VariantAutoscaling
@@ -37,7 +37,6 @@ def test_paths_and_names(
 def test_api_versions() -> None:
     assert PODS.api_version == "v1"
     assert DEPLOYMENTS.api_version == "apps/v1"
-    assert HPAS.with_version("v2").api_version == "autoscaling/v2"
 
 
 @pytest.mark.parametrize(
