@@ -260,8 +260,9 @@ class Watch:
             },
         )
         async with self._transport.stream(request, silence=life + _GRACE) as lines:
-            self._is_up()
-            self.streaming = True
+            self.heard_at = time.monotonic()
+            self._established = self.streaming = True
+            self._pause.over()
             async for line in lines:
                 event = _parse(request, line)
                 obj: Object = event["object"]
@@ -276,11 +277,6 @@ class Watch:
                 else:
                     self._known[_key(obj)] = _identity(obj)
                 yield WatchEvent(event["type"], obj)
-
-    def _is_up(self) -> None:
-        self.heard_at = time.monotonic()
-        self._established = True
-        self._pause.over()
 
 
 async def patiently(action: Callable[[], Awaitable[_T]], settings: ClusterSettings) -> _T:

@@ -25,7 +25,7 @@ from pydantic.alias_generators import to_camel, to_snake
 from pydantic_core import CoreSchema
 
 from modelyard.resources.fields import Int64, RawObject, StringMap, Time
-from modelyard.resources.rules import Breach, ResourceInvalid, Rule, RulesBroken, explain, repeated
+from modelyard.resources.rules import ResourceInvalid, Rule, RulesBroken, explain, repeated
 
 __all__ = ["Column", "ObjectMeta", "Part", "Resource", "ResourceInvalid", "StatusPart"]
 
@@ -69,13 +69,13 @@ class Part(BaseModel):
 
     @model_validator(mode="after")
     def _rules_hold(self) -> Self:
-        breaches = [Breach(r.field, r.text) for r in self.invariants if r.holds is not None and not r.holds(self)]
+        breaches = [(r.field, r.text) for r in self.invariants if r.holds is not None and not r.holds(self)]
         for name, alias, keys in self._distinct:
             items = getattr(self, name) or []
             seen = [tuple(getattr(item, key) for key in keys) if keys else item for item in items]
             for index, item in repeated(seen):
                 what = ", ".join(map(str, item)) if keys else item
-                breaches.append(Breach(f"{alias}[{index}]", f"{what!r} occurs twice - keep one of them"))
+                breaches.append((f"{alias}[{index}]", f"{what!r} occurs twice - keep one of them"))
         if breaches:
             raise RulesBroken(breaches)
         return self
@@ -215,9 +215,9 @@ class Resource(BaseModel):
 
     @model_validator(mode="after")
     def _rules_hold(self) -> Self:
-        breaches = [Breach(r.field, r.text) for r in self.invariants if r.holds is not None and not r.holds(self)]
+        breaches = [(r.field, r.text) for r in self.invariants if r.holds is not None and not r.holds(self)]
         if self.name and self.name_pattern is not None and re.search(self.name_pattern, self.name) is None:
-            breaches.append(Breach("metadata.name", f"{self.name!r} does not match {self.name_pattern} - rename it"))
+            breaches.append(("metadata.name", f"{self.name!r} does not match {self.name_pattern} - rename it"))
         if breaches:
             raise RulesBroken(breaches)
         return self

@@ -355,15 +355,10 @@ class ScalingConfiguration(Part):
     max_replicas: MaxReplicas = Field(description="Most replicas.")
 
 
-class OptimizerParam(Part):
+class OptimizerParam(ScalingConfiguration):
     """One of the workloads that share the load."""
 
-    invariants: ClassVar = (MIN_WITHIN_MAX,)
-
-    target: Target = Field(description="What to measure and scale.")
     cost: Int32 | None = optional("Cost of one replica in any unit. Default: 0.", ge=0)
-    min_replicas: Replicas = Field(description="Fewest replicas.")
-    max_replicas: MaxReplicas = Field(description="Most replicas.")
 
 
 def _targets_distinct(configuration: OptimizerConfiguration) -> bool:

@@ -50,19 +50,11 @@ def one_of(first: str, second: str, remedy: str) -> Rule:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Breach:
-    """A rule that does not hold: where, and what to say about it."""
-
-    field: str
-    text: str
-
-
 class RulesBroken(ValueError):
-    """Every rule of one object that does not hold."""
+    """Every rule of one object that does not hold: (field path, what to say about it)."""
 
-    def __init__(self, breaches: list[Breach]) -> None:
-        super().__init__("; ".join(f"{b.field}: {b.text}" if b.field else b.text for b in breaches))
+    def __init__(self, breaches: list[tuple[str, str]]) -> None:
+        super().__init__("; ".join(f"{field}: {text}" if field else text for field, text in breaches))
         self.breaches = breaches
 
 
@@ -113,7 +105,7 @@ def explain(model: type[BaseModel], error: ValidationError) -> list[tuple[str, s
         path = field_path(detail["loc"])
         cause = detail.get("ctx", {}).get("error")
         if isinstance(cause, RulesBroken):
-            lines.extend((".".join(filter(None, (path, b.field))) or "object", b.text) for b in cause.breaches)
+            lines.extend((".".join(filter(None, (path, field))) or "object", text) for field, text in cause.breaches)
         else:
             lines.append((path or "object", _sentence(model, detail)))
     return lines

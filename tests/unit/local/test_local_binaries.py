@@ -19,7 +19,7 @@ import pytest
 from modelyard.local import paths
 from modelyard.local.binaries import releases, store
 from modelyard.local.binaries.apt import with_sources_deb822, with_sources_list
-from modelyard.local.binaries.kubernetes_build import link_flags, openapi_packages
+from modelyard.local.binaries.debian import link_flags, openapi_packages
 from modelyard.local.binaries.obtain import ensure, locate
 from modelyard.local.binaries.releases import Release, Unreachable
 from modelyard.local.components.spec import contains, knows_flag, parse_version, version
