@@ -13,16 +13,15 @@ from modelyard.autoscaling.handling import MAX_REPLICAS, MIN_REPLICAS, Handling
 from modelyard.objects import Notice
 
 
-def variant_bounds(
-    handling: Handling, consumers: Sequence[Consumer], published: bool
-) -> tuple[Bounds, tuple[Notice, ...]]:
-    """Bounds and what is wrong with them. The documented algorithm does not look at its consumer, so neither do we."""
-    if handling.lower is None and handling.upper is None and (published or not consumers):
+def variant_bounds(handling: Handling, consumers: Sequence[Consumer]) -> tuple[Bounds, tuple[Notice, ...]]:
+    """Bounds and what is wrong with them."""
+    heeded = consumers if handling.rules.heeds_scalers else ()
+    if handling.lower is None and handling.upper is None and not heeded:
         return UNBOUNDED, ()
     lower, lower_from = handling.lower or 0, f"annotation {MIN_REPLICAS}"
     upper, upper_from = handling.upper, f"annotation {MAX_REPLICAS}"
     notices: list[Notice] = []
-    for consumer in () if published else consumers:
+    for consumer in heeded:
         minimum, maximum = consumer.minimum, consumer.maximum
         if minimum is None and consumer.kind == "HorizontalPodAutoscaler":
             minimum = 1

@@ -19,11 +19,12 @@ from modelyard.autoscaling.config_maps import ObjectNotice, look_alikes
 from modelyard.autoscaling.decision import Step, TickDecision, VariantDecision
 from modelyard.autoscaling.fleet import Fleet
 from modelyard.autoscaling.limiter import grant_by_node, limit
+from modelyard.autoscaling.published import slo as published_slo
 from modelyard.autoscaling.published import zero
 from modelyard.autoscaling.published.limiter import grant_by_total
 from modelyard.autoscaling.published.percentages import PublishedPercentages
-from modelyard.autoscaling.published.slo import PublishedForecast
 from modelyard.autoscaling.published.tokens import PublishedTokens
+from modelyard.autoscaling.rules import DOCUMENTED, RULES
 from modelyard.autoscaling.select import Selected, leave_out_surge, select
 from modelyard.autoscaling.settings import Compatibility, FleetSettings
 from modelyard.autoscaling.variants import health
@@ -32,8 +33,7 @@ from modelyard.autoscaling.variants.enforcement import enforce, proven_idle, wak
 from modelyard.autoscaling.variants.records import make_record
 from modelyard.autoscaling.variants.saturation_config import SaturationConfigs
 from modelyard.autoscaling.variants.slo.capacity import share_capacity
-from modelyard.autoscaling.variants.slo.outlook import look_ahead
-from modelyard.autoscaling.variants.slo.prepare import measure_groups, read_variants
+from modelyard.autoscaling.variants.slo.prepare import FORECASTING, measure_groups, read_variants
 from modelyard.autoscaling.variants.slo.strategy import Forecast
 from modelyard.autoscaling.variants.slo.work import GroupWork
 from modelyard.autoscaling.variants.state import Group, State
@@ -76,12 +76,17 @@ def _decide(fleet: Fleet, settings: FleetSettings) -> TickDecision:
     groups = _group(selection.active)
     backlogs = _backlogs(fleet, groups)
     errors: list[str] = []
-    failed = measure_groups(groups, fleet, settings)
+    forecast = [group for group in groups if group.slo is not None]
+    parts = [
+        (published_slo.FORECASTING, [group for group in forecast if group.rules is DOCUMENTED]),
+        (FORECASTING, [group for group in forecast if group.rules is not DOCUMENTED]),
+    ]
+    failed = measure_groups(parts, groups, fleet, settings) if forecast else {}
     courses = _Courses(fleet)
-    for index, group in enumerate(groups):
+    for group in groups:
         try:
-            if index in failed:
-                raise RuntimeError(failed[index])
+            if group in failed:
+                raise RuntimeError(failed[group])
             group.config = saturation.resolve(group.namespace, group.model_id)
             group.zero = zeros.resolve(group.namespace, group.model_id)
             _decide_group(group, courses.of(group), Moment(fleet, settings, backlogs.get(group.model_id, 0.0)))
@@ -105,7 +110,8 @@ def _decide(fleet: Fleet, settings: FleetSettings) -> TickDecision:
         except Exception as error:  # without the limiter decisions pass unlimited, as with a failed node list
             errors.append(f"GPU limiter failed, targets are not limited: {type(error).__name__}: {error}")
     try:
-        look_ahead(groups, settings.ttft_percentile)
+        for forecasting, mine in parts:
+            forecasting.look_ahead(mine, settings)
     except Exception as error:  # only explanations are missing then
         errors.append(f"predictions failed: {type(error).__name__}: {error}")
     notices: list[ObjectNotice] = [*saturation.notices, *zeros.notices, *slo_notices]
@@ -145,9 +151,9 @@ def _group(active: list[State]) -> list[Group]:
     groups: dict[tuple[str, str, str], Group] = {}
     for state in active:
         namespace, model = state.variant.key.namespace, state.variant.model_id
-        work = state.slo
-        service = work.service if work is not None and (not work.problem or state.published) else None
-        if work is not None and service is None and state.published:
+        work, documented = state.slo, state.rules is DOCUMENTED
+        service = work.service if work is not None and (not work.problem or documented) else None
+        if work is not None and service is None and documented:
             state.keep("OptimizationFailed", f"{work.problem}; replicas are kept")
             continue
         group = groups.get((namespace, model, service.name if service is not None else ""))
@@ -157,15 +163,16 @@ def _group(active: list[State]) -> list[Group]:
                 group.slo = GroupWork(service)
         group.states.append(state)
     for group in groups.values():
-        group.published = all(state.published for state in group.states)
-        if not group.published and any(state.published for state in group.states):
+        documented_ones = [state for state in group.states if state.rules is DOCUMENTED]
+        if len(documented_ones) == len(group.states):
+            group.rules = DOCUMENTED
+        elif documented_ones:
             text = f"{group.name} mixes compatibility modes: all its variants are decided in repaired mode"
-            for state in group.states:
-                if state.published:
-                    state.published = False
-                    leave_out_surge(state)
-                    state.pending = max(0, (state.current or 0) - (state.ready or 0))
-                    state.notices = (*state.notices, Notice("InvalidConfiguration", text, "Warning"))
+            for state in documented_ones:
+                state.rules = RULES
+                leave_out_surge(state)
+                state.pending = max(0, (state.current or 0) - (state.ready or 0))
+                state.notices = (*state.notices, Notice("InvalidConfiguration", text, "Warning"))
     return list(groups.values())
 
 
@@ -211,7 +218,7 @@ class _Courses:
             (True, False): Course(Forecast(percentages), wake, proven_idle),
             (True, True): Course(Forecast(tokens), wake, proven_idle),
         }
-        optimizer = Course(PublishedForecast(), None, zero.idle)
+        optimizer = Course(published_slo.PublishedForecast(), None, zero.idle)
         self._documented = {
             (False, False): Course(Checked(PublishedPercentages(), strict=False), zero.wake_all, zero.idle),
             (False, True): Course(Checked(PublishedTokens(performance), strict=False), zero.wake_all, zero.idle),
@@ -220,7 +227,7 @@ class _Courses:
         }
 
     def of(self, group: Group) -> Course:
-        courses = self._documented if group.published else self._live
+        courses = self._documented if group.rules is DOCUMENTED else self._live
         return courses[group.slo is not None, group.config.tokens is not None]
 
 

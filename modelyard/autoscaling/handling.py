@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from modelyard.autoscaling.rules import DOCUMENTED, RULES, Rules
 from modelyard.autoscaling.settings import Compatibility, FleetSettings, Mode
 from modelyard.objects import Notice
 
@@ -21,15 +22,18 @@ class Handling(NamedTuple):
     """How one variant or binding is handled. ``lower`` and ``upper`` are replicas, ``None`` when not annotated."""
 
     mode: Mode
-    published: bool
+    rules: Rules
     lower: int | None = None
     upper: int | None = None
     notices: tuple[Notice, ...] = ()
 
 
+_RULES = {Compatibility.REPAIRED: RULES, Compatibility.PUBLISHED: DOCUMENTED}
+
+
 def fleet_handling(settings: FleetSettings) -> Handling:
     """How an object without annotations is handled."""
-    return Handling(settings.actuation, settings.compatibility is Compatibility.PUBLISHED)
+    return Handling(settings.actuation, _RULES[settings.compatibility])
 
 
 def handling_of(annotations: Mapping[str, str], default: Handling) -> Handling:
@@ -56,7 +60,7 @@ def handling_of(annotations: Mapping[str, str], default: Handling) -> Handling:
         text = f"annotation {MIN_REPLICAS} = {lower} is above {MAX_REPLICAS} = {upper}; both are ignored"
         notices.append(Notice("InvalidConfiguration", text, "Warning"))
         lower = upper = None
-    mode, published = default.mode, default.published
+    mode, rules = default.mode, default.rules
     if ACTUATION in annotations:
         try:
             mode = Mode(annotations[ACTUATION])
@@ -64,7 +68,7 @@ def handling_of(annotations: Mapping[str, str], default: Handling) -> Handling:
             refuse(ACTUATION, "must be 'direct' or 'signal'")
     if COMPATIBILITY in annotations:
         try:
-            published = Compatibility(annotations[COMPATIBILITY]) is Compatibility.PUBLISHED
+            rules = _RULES[Compatibility(annotations[COMPATIBILITY])]
         except ValueError:
             refuse(COMPATIBILITY, "must be 'repaired' or 'published'")
-    return Handling(mode, published, lower, upper, tuple(notices))
+    return Handling(mode, rules, lower, upper, tuple(notices))

@@ -106,11 +106,11 @@ def _observe(state: State, workload: Workload | None, consumers: list[Consumer] 
         state.memory = VariantMemory(scalings=state.memory.scalings, startup_seconds=state.memory.startup_seconds)
     state.spec = 1 if workload.spec_replicas is None else workload.spec_replicas
     state.current = (workload.status_replicas or state.spec) if state.spec > 0 else 0
-    if not state.published:
+    if not state.rules.counts_surge:
         leave_out_surge(state)
     state.ready = workload.ready
     if consumers or state.handling.lower is not None or state.handling.upper is not None:
-        state.bounds, notices = variant_bounds(state.handling, consumers, state.published)
+        state.bounds, notices = variant_bounds(state.handling, consumers)
         state.notices += notices
     if consumers:
         state.consumers = consumers

@@ -6,6 +6,7 @@ from dataclasses import fields
 from types import SimpleNamespace
 from typing import Any
 
+from modelyard.autoscaling.published import sizing as documented
 from modelyard.autoscaling.sizing.chain import LOWEST, analyse
 from modelyard.autoscaling.sizing.profiles import Profiles
 from modelyard.autoscaling.sizing.sizes import Targets, size
@@ -18,14 +19,22 @@ def _plain(found: Any) -> Any:
 def analyse_one(*row: float, queue_limit: int | None = None, published: bool = False) -> Any:
     """``analyse`` for alpha, beta, gamma, delta, the batch limit, prompt and output tokens, and last the rate."""
     *profile, rate = row
-    return _plain(analyse(Profiles.of([profile], queue_limit=queue_limit), rate, published=published))
+    model = documented.analyse if published else analyse
+    return _plain(model(Profiles.of([profile], queue_limit=queue_limit), rate))
 
 
 def size_one(
-    *row: float, ttft: float = 0.0, itl: float = 0.0, tps: float = 0.0, queue_limit: int | None = None, **how: Any
+    *row: float,
+    ttft: float = 0.0,
+    itl: float = 0.0,
+    tps: float = 0.0,
+    queue_limit: int | None = None,
+    published: bool = False,
+    **how: Any,
 ) -> Any:
     """``size`` for alpha, beta, gamma, delta, the batch limit, prompt and output tokens."""
-    return _plain(size(Profiles.of([row], queue_limit=queue_limit), Targets.of([(ttft, itl, tps)]), **how))
+    profiles, targets = Profiles.of([row], queue_limit=queue_limit), Targets.of([(ttft, itl, tps)])
+    return _plain(documented.size(profiles, targets) if published else size(profiles, targets, **how))
 
 
 def min_rates(profiles: Profiles) -> Any:

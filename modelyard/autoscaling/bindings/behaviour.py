@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from modelyard.autoscaling.bindings import windows
 from modelyard.autoscaling.decision import Step
 from modelyard.autoscaling.memory.bindings import BindingMemory, History
+from modelyard.autoscaling.rules import RULES, Rules
 from modelyard.autoscaling.view import Behaviour, DirectionLimits
 
 
@@ -43,20 +44,18 @@ def correct(
     now: float,
     tick: float,
     *,
-    published: bool = False,
+    rules: Rules = RULES,
 ) -> Correction:
     """The replicas a recommendation leads to now.
 
     ``now`` is epoch seconds, ``tick`` the seconds between two decisions. Fresh windows start with the current replicas
-    in force, so that a limit holds from the first step on. ``published`` keeps the documented defects: windows start
-    empty, scale-down is limited by the lowest instead of the highest replicas of its period, the corrected number is
-    recorded as recommendation, and nothing can grow from zero under a limit.
+    in force, so that a limit holds from the first step on, unless the ``rules`` say otherwise.
     """
-    if not published and memory.recommended.newest is None:
+    if rules.seeds_windows and memory.recommended.newest is None:
         memory = memory.model_copy(
             update={"recommended": windows.seeded(current, now), "corrected": windows.seeded(current, now)}
         )
-    run = _Run(behaviour, recommended, current, memory, now, tick, published)
+    run = _Run(behaviour, recommended, current, memory, now, tick, rules)
     until = _panic_until(run)
     panic = until is not None
     if panic:
@@ -72,7 +71,7 @@ def correct(
         run.blocked = run.blocked_by = ""
     if until != memory.panic_until:
         memory = memory.model_copy(update={"panic_until": until})
-    noted = clamped if published else recommended
+    noted = recommended if rules.notes_recommended else clamped
     return Correction(clamped, panic, memory, noted, tuple(run.steps), run.blocked, run.blocked_by)
 
 
@@ -103,7 +102,7 @@ def _panic_until(run: _Run) -> float | None:
         return None
     reached = panic.threshold is not None and run.recommended * 100 >= run.current * panic.threshold
     # At zero any recommendation reaches the threshold, also the one to stay there.
-    if reached and (run.published or run.recommended > run.current):
+    if reached and (run.recommended > run.current or not run.rules.leaves_zero):
         return run.now + panic.hold
     until = run.memory.panic_until
     # No longer than the hold that is in force: it may have been shortened, and the clock may have been set back.
@@ -121,7 +120,7 @@ class _Run:
         memory: BindingMemory,
         now: float,
         tick: float,
-        published: bool,
+        rules: Rules,
     ) -> None:
         self.behaviour = behaviour
         self.recommended = recommended
@@ -129,7 +128,7 @@ class _Run:
         self.memory = memory
         self.now = now
         self.tick = tick
-        self.published = published
+        self.rules = rules
         self.replicas = recommended
         self.steps: list[Step] = []
         self.blocked = ""
@@ -146,7 +145,7 @@ class _Run:
         panic, line = self.behaviour.panic, self.memory.corrected
         base = windows.lowest_line(line, panic.period, self.now, self.tick, self.current)
         text = f"panic until {clock(until)}"
-        if base is not None and (base > 0 or self.published):
+        if base is not None and (base > 0 or not self.rules.leaves_zero):
             limit = base + base * panic.percent // 100
             if limit < self.replicas:
                 text += f", at most {panic.percent} % above {base} within {panic.period:g} s"
@@ -172,7 +171,7 @@ class _Run:
                 text += f"; {self.replicas} is possible after {clock(until)}"
             self.step("stabilization", after, text)
             self.block("Stabilizing", text)
-        line = windows.lowest_line if self.published else windows.highest_line
+        line = windows.highest_line if self.rules.shrinks_from_highest else windows.lowest_line
         base = line(self.memory.corrected, rules.period, self.now, self.tick, self.current)
         if base is not None:
             self._limit(base, rules, self._bound(rules, base, -1), down=True)
@@ -188,7 +187,7 @@ class _Run:
         base = windows.lowest_line(self.memory.corrected, rules.period, self.now, self.tick, self.current)
         if base is not None:
             limit = self._bound(rules, base, 1)
-            if limit is not None and self.current == 0 and not self.published:
+            if limit is not None and self.current == 0 and self.rules.leaves_zero:
                 limit = max(limit, 1)
             self._limit(base, rules, limit, down=False)
         self.replicas = max(self.replicas, self.current)

@@ -105,7 +105,7 @@ def _decided(
     assert policy is not None
     known = [target for target in view.targets if target.current is not None]
     if known:
-        total = decide_total(view, policy, choice, memory, settings, now, how.published)
+        total = decide_total(view, policy, choice, memory, settings, now, how.rules)
     else:
         total = TotalDecision(story.NOTHING_KNOWN, memory)
     metrics = story.metrics_story(view, policy.targets)

@@ -51,7 +51,7 @@ def recommend(
     external: Mapping[str, float] | None = None,
     weights: Sequence[float] | None = None,
     unknown: Collection[str] = (),
-    published: bool = False,
+    doubts: bool = True,
 ) -> Recommendation:
     """Replicas so that every metric is at its target.
 
@@ -61,7 +61,7 @@ def recommend(
     ``unknown`` are metrics that have a value which could not be read: the others alone may add, and take nothing away,
     for it might be the one that needs what there is. With no instance ready, none of those on their way is given up.
 
-    ``published`` is the documented arithmetic on what is handed in, without these two guards and the one that keeps
+    Without ``doubts`` it is plain arithmetic on what is handed in, without these two guards and the one that keeps
     load above its target from ever shrinking, and load below from ever growing, when there are more or fewer instances
     than ``current``.
     """
@@ -74,13 +74,13 @@ def recommend(
         total = (external or {}).get(name)
         if total is not None and not isnan(total):
             found.append(_external(name, total, target, current, tolerance))
-        measured = _measured(name, target, current, tolerance, instances, unready, weights, published)
+        measured = _measured(name, target, current, tolerance, instances, unready, weights, doubts)
         if measured is not None:
             found.append(measured)
     if not found:
         return Recommendation(None, (), "no metric of the policy could be measured")
     best = max(found, key=lambda proposal: proposal.replicas)
-    if not published and current > 0 and best.replicas <= current:
+    if doubts and current > 0 and best.replicas <= current:
         told = {proposal.metric for proposal in found}
         dark = [name for name in targets if name in unknown and name not in told]
         if dark:
@@ -131,7 +131,7 @@ def _measured(
     instances: Sequence[Mapping[str, float]],
     unready: float,
     weights: Sequence[float] | None,
-    published: bool,
+    doubts: bool,
 ) -> Proposal | None:
     share = is_ratio(name)
     have, lack, values = [], [], []
@@ -169,6 +169,6 @@ def _measured(
         desired = ceiling(careful * n)
         if (not up and desired > current) or (up and desired < current):
             desired = current
-    if not published and ((not up and desired > current) or (up and desired < current)):
+    if doubts and ((not up and desired > current) or (up and desired < current)):
         return Proposal(name, current, ratio, f"{told}: {desired} would go the wrong way, keeps {current}")
     return Proposal(name, desired, ratio, f"{told}: asks for {desired}")

@@ -62,13 +62,13 @@ def pod_values(
     start: str,
     now: float,
     *,
-    published: bool = False,
+    from_start: bool = False,
 ) -> PodValues:
     """The values of the ``wanted`` metrics of one pod.
 
     ``wanted`` are names as exposed; a counter may be named with or without ``_total``. Another ``start`` than last
-    time, or a counter that fell, begins a new history. ``published`` takes everything a histogram ever took in as long
-    as there is no look that is old enough, as documented.
+    time, or a counter that fell, begins a new history. ``from_start`` takes everything a histogram ever took in as
+    long as there is no look that is old enough.
     """
     names = sorted(set(wanted))
     by_name: dict[str, list[PageSample]] = {}
@@ -105,7 +105,7 @@ def pod_values(
     # A clock set back leaves looks from what is now the future: they would be the newest for as long as that.
     looks = tuple(look for look in previous.looks if look.time < now) if previous.start == start else ()
     looks = () if _restarted(looks, counters, histograms) else looks
-    past = _past(looks, now, published)
+    past = _past(looks, now, from_start)
     for name, total in counters.items():
         if past is None or name not in past.counters:
             problems[name] = "is a counter and was seen for the first time; its rate is known from the next look on"
@@ -113,7 +113,7 @@ def pod_values(
             values[name] = (total - past.counters[name]) / (now - past.time)
     for name, seen in histograms.items():
         before = past.histograms.get(name) if past is not None else None
-        if before is None and not published:
+        if before is None and not from_start:
             problems[name] = (
                 "is a histogram and was seen for the first time; its percentile is known from the next look"
             )
@@ -190,12 +190,12 @@ def _restarted(looks: Sequence[Look], counters: Mapping[str, float], histograms:
     )
 
 
-def _past(looks: Sequence[Look], now: float, published: bool) -> Look | None:
+def _past(looks: Sequence[Look], now: float, from_start: bool) -> Look | None:
     """The newest look older than a minute; while there is none, the oldest there is."""
     for look in reversed(looks):
         if now - look.time > FRESH:
             return look
-    return looks[0] if looks and not published else None
+    return looks[0] if looks and not from_start else None
 
 
 def _kept(looks: tuple[Look, ...], now: float) -> tuple[Look, ...]:

@@ -16,6 +16,7 @@ from modelyard.autoscaling.bindings.recommend import Recommendation, recommend
 from modelyard.autoscaling.bindings.shares import Candidate, Choice, exact_shares, greedy_shares
 from modelyard.autoscaling.decision import Step
 from modelyard.autoscaling.memory.bindings import BindingMemory
+from modelyard.autoscaling.rules import RULES, Rules
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.view import BindingView, PolicyView, TargetView
 
@@ -46,7 +47,7 @@ def decide_total(
     memory: BindingMemory,
     settings: FleetSettings,
     now: float,
-    published: bool,
+    rules: Rules = RULES,
 ) -> TotalDecision:
     """Decide on the targets that could be read. A target that could not keeps what it had when it last could."""
     known = [target for target in view.targets if target.current is not None]
@@ -57,8 +58,8 @@ def decide_total(
     current = _whole(carried)
     minimum = _whole(fsum(weight[target.name] * target.minimum for target in known))
     maximum = _whole(fsum(weight[target.name] * target.maximum for target in known))
-    advice = _recommendation(known, weight, policy, current, minimum, maximum, choice.exact, published)
-    wake = None if published else _wake(known, advice, current, minimum)
+    advice = _recommendation(known, weight, policy, current, minimum, maximum, choice.exact, rules)
+    wake = _wake(known, advice, current, minimum) if rules.guards_zero else None
     if advice.replicas is None and wake is None:
         return TotalDecision(advice, _idle(known, memory, {}, now), current=current + kept)
     recommended = max(advice.replicas or 0, wake or 0)
@@ -71,7 +72,7 @@ def decide_total(
         memory,
         now,
         settings.tick,
-        published=published,
+        rules=rules,
     )
     total = correction.replicas - kept
     steps = [Step("recommendation", current + kept, recommended + kept, advice.why), *correction.steps]
@@ -79,7 +80,7 @@ def decide_total(
     if wake is not None and total < wake:
         steps.append(Step("wake-up", total + kept, wake + kept, "pending demand passes all limits"))
         total = wake
-    last = [] if published else [t for t in known if t.minimum == 0]
+    last = [t for t in known if t.minimum == 0] if rules.guards_zero else []
     held: dict[str, str] = {}
     while True:
         replicas = _shared(view, known, weight, choice, total, carried, current, settings, held)
@@ -135,12 +136,12 @@ def _recommendation(
     minimum: int,
     maximum: int,
     weighted: bool,
-    published: bool,
+    rules: Rules,
 ) -> Recommendation:
     instances: list[Mapping[str, float]] = []
     weights: list[float] = []
     for target in known:
-        measured = [_summed(target.instances)] if published else list(target.instances)
+        measured = list(target.instances) if rules.instance_by_instance else [_summed(target.instances)]
         instances += measured
         weights += [weight[target.name]] * len(measured)
     return recommend(
@@ -152,14 +153,14 @@ def _recommendation(
         instances,
         unready=fsum(target.unready * weight[target.name] for target in known),
         external=combine_external(known),
-        weights=weights if weighted and not published else None,
+        weights=weights if weighted and rules.instance_by_instance else None,
         unknown=frozenset().union(*(target.unknown for target in known)),
-        published=published,
+        doubts=rules.doubts,
     )
 
 
 def _summed(instances: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """All instances of a target as if they were one, as documented."""
+    """All instances of a target as if they were one."""
     total: dict[str, float] = {}
     for values in instances:
         for name, value in values.items():

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 
 from modelyard.autoscaling.config_maps import find, saturation_names
 from modelyard.autoscaling.fleet import Variant
-from modelyard.autoscaling.settings import Compatibility, FleetSettings
+from modelyard.autoscaling.handling import fleet_handling
+from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.variants.saturation_config import TOKEN_ANALYZER
 from modelyard.metrics.expressions import ANNOTATION
 from modelyard.objects import Key, Workload, WorkloadId
@@ -15,9 +16,9 @@ SLO = "slo"
 
 
 def needs_loads(variants: Iterable[Variant], settings: FleetSettings) -> bool:
-    """Whether offered load is needed: to size the SLO form, and to bound growth and plan ahead in repaired mode."""
-    repaired = settings.compatibility is Compatibility.REPAIRED
-    return any(repaired or variant.form == SLO for variant in variants)
+    """Whether offered load is needed: to size the SLO form, and to bound growth and plan ahead."""
+    ahead = fleet_handling(settings).rules.plans_ahead
+    return any(ahead or variant.form == SLO for variant in variants)
 
 
 def slo_namespaces(variants: Iterable[Variant]) -> set[str]:

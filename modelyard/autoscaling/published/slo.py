@@ -7,15 +7,22 @@ allocation is priced without its accelerator count. Source: WVA SLO reference, "
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import ceil, isfinite
+from collections.abc import Mapping, Sequence
+from math import ceil, fsum, isfinite
 from typing import NamedTuple
 
 from modelyard.autoscaling.decision import Prediction, Step
+from modelyard.autoscaling.published import sizing
+from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.variants.slo.load import Performances
+from modelyard.autoscaling.variants.slo.outlook import Mix, foreseeable, mix_of, told
+from modelyard.autoscaling.variants.slo.prepare import Forecasting
+from modelyard.autoscaling.variants.slo.sizing import Row, predict, profiles_of, size_groups, take_over, targets_of
 from modelyard.autoscaling.variants.slo.strategy import FOUND, missing_load
-from modelyard.autoscaling.variants.slo.work import GroupWork, VariantWork
+from modelyard.autoscaling.variants.slo.work import GroupWork, RequestSizes, VariantWork
 from modelyard.autoscaling.variants.state import Group, State, work_of
 from modelyard.autoscaling.variants.strategy import Moment, Verdict
+from modelyard.metrics.values import Signals
 
 
 class Allocated(NamedTuple):
@@ -93,3 +100,72 @@ def _why(own: VariantWork) -> str:
     if own.problem:
         return own.problem
     return "the latency targets cannot be met on this profile"
+
+
+def _measure(
+    group: Group,
+    together: Sequence[Group],
+    signals: Signals,
+    performances: Performances,
+    settings: FleetSettings,
+    now: float,
+) -> None:
+    """The load as documented: completions of the whole model in the window, printed with two decimals and read again.
+
+    A missing series counts as zero there, but only once the model has metrics at all. What is in flight, waits or is
+    expected does not count.
+    """
+    work = group.slo
+    assert work is not None
+    if signals.error is not None:
+        work.load_problem = f"Prometheus could not be read: {signals.error}"
+        return
+    pods = [pod.key for other in together for state in other.states for pod in state.pods]
+    found = [performances.get((*key, group.model_id)) for key in pods]
+    counts = [one.completed for one in found if one is not None and one.completed is not None]
+    if not counts:
+        work.load_problem = f"the load of {group.name} is not known"
+        return
+    rate = fsum(counts) / settings.load_window
+    work.load = work.planned = _two_decimals(rate * 60) / 60
+    count = prompt = output = 0.0
+    for one in found:
+        if one is not None and one.completed:
+            count += one.completed
+            prompt += one.completed * (one.prompt_tokens or 0.0)
+            output += one.completed * (one.output_tokens or 0.0)
+    work.sizes = RequestSizes(
+        float(int(_two_decimals(prompt / count))) if count else 0.0,
+        float(int(_two_decimals(output / count))) if count else 0.0,
+    )
+
+
+def _two_decimals(value: float) -> float:
+    return float(f"{value:.2f}")
+
+
+def _size(groups: Sequence[Group], settings: FleetSettings, now: float) -> Mapping[Group, str]:
+    """What cannot be met has no candidate."""
+    return size_groups(groups, _size_rows)
+
+
+def _size_rows(rows: Sequence[Row]) -> None:
+    found = sizing.size(profiles_of(rows), targets_of(rows))
+    take_over(rows, found, found.rate)
+
+
+def _look_ahead(groups: Sequence[Group], settings: FleetSettings) -> None:
+    """Every variant is taken to serve the whole load there; alternatives are not told."""
+    rows: list[Row] = []
+    plans: list[tuple[GroupWork, Mix]] = []
+    for group in groups:
+        if (work := foreseeable(group)) is not None and work.load:
+            for state in group.states:
+                if work_of(state).known and state.target:
+                    plans.append((work, mix_of([state], work, {state.name: state.target}, "", True, rows)))
+    found = predict(rows, model=sizing.analyse)
+    for work, mix in plans:
+        told(mix, found, work)
+
+
+FORECASTING = Forecasting(_measure, _size, _look_ahead)

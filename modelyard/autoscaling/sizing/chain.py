@@ -1,11 +1,11 @@
 """What the queueing model predicts for replicas at given request rates.
 
-``analyse`` is called by the SLO decision for its predictions, by the plan and by ``sizing``. WVA SLO reference,
-"Measures at rate" and "Effective concurrency, ITL and TTFT".
+WVA SLO reference, "Measures at rate" and "Effective concurrency, ITL and TTFT", with its repairs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Self
 
@@ -50,21 +50,27 @@ class Measures:
         return cls(*(np.full(rows, np.nan) for _ in fields(cls)))
 
 
+Measuring = Callable[[Profiles, Occupancy], Measures]
+"""From the state sums of valid rows to the measures."""
+
+
 def max_rates(profiles: Profiles) -> FloatArray:
     """Highest rate the model covers, requests per second: 0.999 of the departure rate at the batch limit."""
     batch = profiles.max_batch.astype(np.float64)
     return _rates(profiles, HIGHEST * batch, profiles.service_base + profiles.service_slope * batch)
 
 
-def analyse(profiles: Profiles, rates: ArrayLike, *, published: bool = False) -> Measures:
+def analyse(profiles: Profiles, rates: ArrayLike) -> Measures:
     """Predicted measures of each row at its rate (requests per second, shape (n,) or a number for all).
 
     NaN where the rate is NaN, not above 0 or above the row's ``max_rates``, and for rows that are not valid. ``itl``
-    is NaN where requests have a single output token, since there is no interval between tokens. ``published`` keeps
-    the documented special cases: gamma is subtracted even without a prompt, a service time that does not depend on
-    the batch gives the batch limit as concurrency, a single output token has an ITL, parameters are not clamped.
+    is NaN where requests have a single output token, since there is no interval between tokens.
     """
-    used = profiles if published else profiles.repaired()
+    return analysed(profiles.repaired(), rates, measures)
+
+
+def analysed(used: Profiles, rates: ArrayLike, measuring: Measuring) -> Measures:
+    """``analyse`` for profiles as they are, with a way of measuring."""
     wanted = np.broadcast_to(np.asarray(rates, dtype=np.float64), (len(used),))
     with np.errstate(invalid="ignore"):
         covered = used.valid & (wanted > 0) & (wanted <= max_rates(used))
@@ -74,7 +80,7 @@ def analyse(profiles: Profiles, rates: ArrayLike, *, published: bool = False) ->
     for block in blocks(used.max_batch[chosen]):
         rows = chosen[block]
         part = used.take(rows)
-        found = measures(part, chain_of(part).at(wanted[rows] / 1000.0), published=published)
+        found = measuring(part, chain_of(part).at(wanted[rows] / 1000.0))
         for field in fields(Measures):
             getattr(result, field.name)[rows] = getattr(found, field.name)
     return result
@@ -85,32 +91,27 @@ def chain_of(profiles: Profiles) -> Chain:
     return Chain(profiles.service_base, profiles.service_slope, profiles.max_batch, profiles.queue_limit)
 
 
-def effective_concurrency(profiles: Profiles, found: Occupancy, service: FloatArray, *, published: bool) -> FloatArray:
+def effective_concurrency(profiles: Profiles, found: Occupancy) -> FloatArray:
     """The batch an average request experiences, between 0 and the batch limit.
 
     It inverts the mean service time, and service times are affine in the batch, so it is the mean batch an accepted
     request finds with itself included: the chain has it without a division. Where the service time does not depend
     on the batch it is the mean in service.
     """
-    if not published:
-        return np.where(profiles.service_slope > 0, found.seen, found.in_service)
-    steps = profiles.output_tokens - 1.0
-    with np.errstate(divide="ignore", invalid="ignore"):
-        batch = (service - (profiles.gamma + profiles.alpha * steps)) / (profiles.prefill_slope + profiles.beta * steps)
-    batch = np.where(np.isnan(batch), found.in_service, batch)  # 0/0: rounding decides in the reference
-    clamped: FloatArray = np.clip(batch, 0.0, profiles.max_batch)
-    return clamped
+    return np.where(profiles.service_slope > 0, found.seen, found.in_service)
 
 
-def measures(profiles: Profiles, found: Occupancy, *, published: bool) -> Measures:
+def measures(profiles: Profiles, found: Occupancy) -> Measures:
     """From the state sums of valid rows to the measures."""
+    batch = effective_concurrency(profiles, found)
+    return measured(profiles, found, batch, np.where(profiles.output_tokens > 1, profiles.decode(batch), np.nan))
+
+
+def measured(profiles: Profiles, found: Occupancy, batch: FloatArray, itl: FloatArray) -> Measures:
+    """The measures where requests experience ``batch`` and have this ``itl``."""
     throughput = found.rate * (1.0 - found.loss)
     service = found.in_service / throughput
-    batch = effective_concurrency(profiles, found, service, published=published)
     prefill = profiles.prefill(batch)
-    itl = profiles.decode(batch)
-    if not published:
-        itl = np.where(profiles.output_tokens > 1, itl, np.nan)
     return Measures(
         throughput=throughput * 1000.0,
         in_system=found.in_service + throughput * found.wait,

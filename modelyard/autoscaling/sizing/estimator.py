@@ -27,8 +27,6 @@ SPREAD = 0.15
 """Standard deviation of the start, and of what a parameter may drift per update, as a share of the start."""
 ERROR, QUANTILE = 0.5, 1.96
 """An observation is within ``ERROR`` of the truth, as a share, with the probability of ``QUANTILE`` deviations."""
-EXPECTED = (200.0, 40.0)
-"""TTFT and ITL in ms that the documented filter scales its noise to, whatever is observed."""
 GATE = 7.378
 """Normalised innovation squared that 97.5 % of honest observations stay below (chi-square, two values)."""
 UNGATED = 5
@@ -92,14 +90,12 @@ def resume(
     return EstimatorState(tuple(estimate), tuple(covariance), updates)
 
 
-def update(
-    state: EstimatorState, observation: Observation, *, initial: Parameters = INITIAL, published: bool = False
-) -> Update:
+def update(state: EstimatorState, observation: Observation, *, initial: Parameters = INITIAL) -> Update:
     """One observation into the filter.
 
     ``initial`` sets the scale of drift and the bounds (a tenth to ten times of it). The noise of an observation is
-    taken relative to the observation itself; ``published`` takes it relative to the documented constants, which makes
-    the filter deaf to small latencies. Observations the model has no value for, outliers and updates that would leave
+    taken relative to the observation itself: relative to constants, the filter would be deaf to small latencies.
+    Observations the model has no value for, outliers and updates that would leave
     a parameter negative are rejected, never an error.
     """
     for name in ("rate", "max_batch", "prompt_tokens", "output_tokens", "ttft", "itl"):
@@ -115,8 +111,7 @@ def update(
             state, False, f"the model cannot carry {observation.rate:g} requests/s with parameters near its own"
         )
     predicted = (float(expected[0]), float(expected[1]))
-    scale = np.array(EXPECTED) if published else observed
-    noise = np.diag((ERROR / QUANTILE * scale) ** 2)
+    noise = np.diag((ERROR / QUANTILE * observed) ** 2)
     innovation = observed - expected
     spread = jacobian @ covariance @ jacobian.T + noise
     nis = float(innovation @ np.linalg.solve(spread, innovation))

@@ -34,7 +34,7 @@ def ttft_percentile(profiles: Profiles, rates: ArrayLike, percent: float) -> Flo
         part = used.take(rows)
         chain = chain_of(part)
         found = chain.at(wanted[rows] / 1000.0)
-        batch = effective_concurrency(part, found, found.in_service, published=False)
+        batch = effective_concurrency(part, found)
         result[rows] = wait_percentile(found, chain.full_rate, chain.queue, percent) + part.prefill(batch)
     return result
 

@@ -1,18 +1,16 @@
 """Sizing: the highest rate one replica carries within its targets, for many replicas at once.
 
-``size`` is called by the SLO decision, the plan and the capacity views. WVA SLO reference, "Sizing: highest rate
-within targets" with its repairs; the documented bisection is in ``bisection``.
+WVA SLO reference, "Sizing: highest rate within targets" with its repairs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 
 import numpy as np
 
 from modelyard.autoscaling.sizing.answers import Sizing, Targets, TextArray
-from modelyard.autoscaling.sizing.bisection import bisected
 from modelyard.autoscaling.sizing.chain import HIGHEST, LOWEST, chain_of, measures
 from modelyard.autoscaling.sizing.percentile import check_percent, wait_percentile
 from modelyard.autoscaling.sizing.profiles import BoolArray, FloatArray, IntArray, Profiles
@@ -32,7 +30,6 @@ def size(
     profiles: Profiles,
     targets: Targets,
     *,
-    published: bool = False,
     utilisation_cap: float = 0.9,
     percentile: float | None = None,
     nearest: float = NEAREST,
@@ -40,22 +37,27 @@ def size(
     """The highest rate of each row within its targets. Rows are independent of each other and may be in any order.
 
     ``utilisation_cap`` is the share of the highest rate that is never exceeded where no TTFT target is set.
-    ``percentile`` (percent) makes the TTFT target one for that percentile instead of the mean. ``published`` gives
-    the documented bisection with its defects: no cap, no percentile, parameters as they are. ``nearest`` is the
-    multiple of the lowest reachable latency that replaces any target below it for ``fallback_rate``.
+    ``percentile`` (percent) makes the TTFT target one for that percentile instead of the mean. ``nearest`` is
+    the multiple of the lowest reachable latency that replaces any target below it for ``fallback_rate``.
 
     A row that is not valid (NaN, negative target or decode time) is infeasible and NaN, never an error. Raises
     ValueError when shapes differ or an option is out of range.
     """
-    if len(profiles) != len(targets.ttft):
-        raise ValueError(f"{len(profiles)} profiles but {len(targets.ttft)} rows of targets; give one row per profile")
     if not 0 < utilisation_cap <= 1:
         raise ValueError(f"utilisation_cap is {utilisation_cap}; give a share above 0 and up to 1")
     if not nearest > 1:
         raise ValueError(f"nearest is {nearest}; give a multiple above 1 of the lowest reachable latency")
     if percentile is not None:
         check_percent(percentile)
-    used = profiles if published else profiles.repaired()
+    return by_block(
+        profiles.repaired(), targets, lambda part, wanted: _block(part, wanted, utilisation_cap, percentile, nearest)
+    )
+
+
+def by_block(used: Profiles, targets: Targets, solve: Callable[[Profiles, Targets], Sizing]) -> Sizing:
+    """Solve equal rows once, a block of valid rows at a time. Raises ValueError when shapes differ."""
+    if len(used) != len(targets.ttft):
+        raise ValueError(f"{len(used)} profiles but {len(targets.ttft)} rows of targets; give one row per profile")
     with np.errstate(invalid="ignore"):
         valid = used.valid & (targets.ttft >= 0) & (targets.itl >= 0) & (targets.tps >= 0)
     known = np.flatnonzero(valid)
@@ -63,15 +65,12 @@ def size(
     rows = known[unique]
     result = Sizing.unknown(len(rows))
     for block in blocks(used.max_batch[rows]):
-        part, wanted = used.take(rows[block]), targets.take(rows[block])
-        found = (
-            _published_block(part, wanted) if published else _block(part, wanted, utilisation_cap, percentile, nearest)
-        )
+        found = solve(used.take(rows[block]), targets.take(rows[block]))
         for field in fields(Sizing):
             getattr(result, field.name)[block] = getattr(found, field.name)
-    if len(rows) == len(profiles) and (back == np.arange(len(back))).all():
+    if len(rows) == len(used) and (back == np.arange(len(back))).all():
         return result
-    everything = Sizing.unknown(len(profiles))
+    everything = Sizing.unknown(len(used))
     for field in fields(Sizing):
         getattr(everything, field.name)[known] = getattr(result, field.name)[back]
     return everything
@@ -97,7 +96,7 @@ def _distinct(profiles: Profiles, targets: Targets) -> tuple[IntArray, IntArray]
 def _block(
     profiles: Profiles, targets: Targets, utilisation_cap: float, percentile: float | None, nearest: float
 ) -> Sizing:
-    """Repaired sizing of a block of valid rows."""
+    """Sizing of a block of valid rows."""
     chain = chain_of(profiles)
     low = LOWEST / (profiles.service_base + profiles.service_slope)
     high = HIGHEST * chain.full_rate
@@ -108,12 +107,12 @@ def _block(
     limits = [solved.rate_ttft, solved.rate_itl, tps, np.where(feasible, cap, np.minimum(cap, utilisation_cap * high))]
     offered = np.minimum.reduce(limits)
     found = chain.at(offered)
-    at = measures(profiles, found, published=False)
+    at = measures(profiles, found)
     ttft = at.ttft
     if percentile is not None:
         ttft = wait_percentile(found, chain.full_rate, chain.queue, percentile) + at.prefill
-    binding = _binding(offered, high, limits, solved)
-    answer = _assembled(solved, tps, offered, at.throughput, ttft, at.itl, at.utilisation, binding, feasible)
+    binding = binding_of(offered, high, limits, solved)
+    answer = assembled(solved, tps, offered, at.throughput, ttft, at.itl, at.utilisation, binding, feasible)
     close = np.flatnonzero(
         _close(targets.ttft, solved.best_ttft, solved.ttft_met, nearest)
         | _close(targets.itl, solved.best_itl, solved.itl_met, nearest)
@@ -125,7 +124,7 @@ def _block(
         itl_aim = _raised(wanted.itl, solved.best_itl[close], nearest)
         eased = within_targets(part, again, ttft_aim, itl_aim, low[close], high[close], percentile, nearest)
         most = np.minimum.reduce([eased.rate_ttft, eased.rate_itl, tps[close], limits[3][close]])
-        answer.fallback_rate[close] = measures(part, again.at(most), published=False).throughput
+        answer.fallback_rate[close] = measures(part, again.at(most)).throughput
     return answer
 
 
@@ -140,29 +139,14 @@ def _raised(target: FloatArray, best: FloatArray, nearest: float) -> FloatArray:
     return np.where(target > 0, np.fmax(target, nearest * best), 0.0)
 
 
-def _published_block(profiles: Profiles, targets: Targets) -> Sizing:
-    """Documented sizing of a block of valid rows."""
-    chain = chain_of(profiles)
-    low = LOWEST / (profiles.service_base + profiles.service_slope)
-    high = HIGHEST * chain.full_rate
-    solved = bisected(profiles, chain, targets.ttft, targets.itl, low, high)
-    tps = np.where(targets.tps > 0, TPS_SHARE * high, high)
-    feasible = solved.ttft_met & solved.itl_met
-    limits = [solved.rate_ttft, solved.rate_itl, tps, high]
-    offered = np.minimum.reduce(limits)
-    at = measures(profiles, chain.at(offered), published=True)
-    binding = _binding(offered, high, limits, solved)
-    return _assembled(solved, tps, offered, at.throughput, at.ttft, at.itl, at.utilisation, binding, feasible)
-
-
-def _binding(offered: FloatArray, high: FloatArray, limits: Sequence[FloatArray], solved: BlockSolution) -> TextArray:
+def binding_of(offered: FloatArray, high: FloatArray, limits: Sequence[FloatArray], solved: BlockSolution) -> TextArray:
     """The first target whose own rate is the offered one, if it holds the replica below its highest rate at all."""
     cases = [~solved.ttft_met, ~solved.itl_met, *((offered >= limit) & (limit < high) for limit in limits[:3])]
     names: TextArray = np.select(cases, ["TTFT", "ITL", "TTFT", "ITL", "TPS"], "stability")
     return names
 
 
-def _assembled(
+def assembled(
     solved: BlockSolution,
     tps: FloatArray,
     offered: FloatArray,
@@ -173,6 +157,8 @@ def _assembled(
     binding: TextArray,
     feasible: BoolArray,
 ) -> Sizing:
+    """The answer for a block of valid rows; NaN where the targets cannot be met."""
+
     def known(values: FloatArray, where: BoolArray = feasible) -> FloatArray:
         return np.where(where, values, np.nan)
 

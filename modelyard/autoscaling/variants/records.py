@@ -156,7 +156,7 @@ def _applied(state: State) -> tuple[bool, str]:
 def _memory(state: State, changed: bool, now: float) -> VariantMemory:
     old, updates = state.memory, state.updates
     fresh: dict[str, object] = {}
-    if state.decided and not state.published:
+    if state.decided and state.rules.follows_transitions:
         target, current = state.target, state.current
         if target != current and (
             updates.get("transition_since") is None or updates.get("transition_target") != target
@@ -189,7 +189,7 @@ def _memory(state: State, changed: bool, now: float) -> VariantMemory:
             fresh["startup_seconds"] = learnt
     if changed and state.reason not in _NOT_COUNTED:
         before = state.current if state.desired is None else state.desired
-        if not state.published:
+        if state.rules.follows_transitions:
             fresh |= regret.after(old, before or 0, state.target or 0, state.shrink_delay, now)
         direction = "up" if (state.target or 0) > (before or 0) else "down"
         key = f"{direction}/{state.reason}"

@@ -13,6 +13,7 @@ from modelyard.autoscaling.decision import UNBOUNDED, Bounds, Evidence, Step
 from modelyard.autoscaling.fleet import Consumer, Variant
 from modelyard.autoscaling.handling import Handling
 from modelyard.autoscaling.memory.variants import VariantMemory
+from modelyard.autoscaling.rules import RULES, Rules
 from modelyard.autoscaling.settings import Mode
 from modelyard.autoscaling.variants.saturation_config import Effective, Thresholds
 from modelyard.autoscaling.variants.slo.work import GroupWork, VariantWork
@@ -34,7 +35,8 @@ class State:
     consumers_error: str | None = None
     """Why there may be more consumers than these."""
     mode: Mode = Mode.DIRECT
-    published: bool = False
+    rules: Rules = RULES
+    """The handling's, unless the variant's group is decided by others."""
     accelerator: str | None = None
     accelerator_missing: bool = False
     spec: int = 0
@@ -42,7 +44,7 @@ class State:
     current: int | None = None
     """Replicas there are, without ``surge``; ``None`` when the workload is not known."""
     surge: int = 0
-    """Pods beyond ``spec``, as a rolling update makes them; not told apart in published mode."""
+    """Pods beyond ``spec``, as a rolling update makes them; not told apart where ``rules`` count it."""
     ready: int | None = None
     """Ready replicas, surge included."""
     pending: int = 0
@@ -78,7 +80,7 @@ class State:
         self.variant = variant
         self.handling = handling
         self.mode = handling.mode
-        self.published = handling.published
+        self.rules = handling.rules
         self.pods: list[Pod] = []
         self.units: list[Unit] = []
         self.memory: VariantMemory = variant.memory
@@ -127,7 +129,8 @@ class Group:
 
     config: Effective
     zero: ZeroPolicy
-    published: bool = False
+    rules: Rules = RULES
+    """Those of all its variants."""
     slo: GroupWork | None = None
     """What is known of a group in SLO form."""
 

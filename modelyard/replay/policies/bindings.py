@@ -78,8 +78,8 @@ class Bindings:
             pod = by_name[scrape.endpoint.name]
             fleet.look(pod)
             pages[scrape] = page(pod.core, names, self._origin + now)
-        published = [plans[key] for key, spec in self._specs.items() if self._published(spec)]
-        measured = self._histories.measure(wanted, pages, _pages_wanted(published).keys())
+        from_start = [plans[key] for key, spec in self._specs.items() if self._from_start(spec)]
+        measured = self._histories.measure(wanted, pages, _pages_wanted(from_start).keys())
         answers = self._answers(fleet, plans)
         return tuple(binding_view(spec, listed, plans[key], answers, measured) for key, spec in self._specs.items())
 
@@ -126,8 +126,8 @@ class Bindings:
         instances = tuple(Instance(pod.name, (Endpoint(pod.name, "", pod.name, ADDRESS),)) for pod in ready)
         return TargetPods(instances, min(waiting, max(0, wanted - len(ready))), startup)
 
-    def _published(self, binding: BindingSpec) -> bool:
-        return handling_of(binding.view.annotations, fleet_handling(self._settings)).published
+    def _from_start(self, binding: BindingSpec) -> bool:
+        return handling_of(binding.view.annotations, fleet_handling(self._settings)).rules.histograms_from_start
 
     def _answers(self, fleet: SimulatedFleet, plans: Mapping[Key, Sequence[TargetPlan]]) -> Answers:
         """What waits at the router, for the expressions that ask for it."""

@@ -10,20 +10,21 @@ from modelyard.autoscaling.bindings.behaviour import correct, remembered
 from modelyard.autoscaling.bindings.decide import decide_binding
 from modelyard.autoscaling.bindings.recommend import CEILING, ceiling, recommend
 from modelyard.autoscaling.memory.bindings import BindingMemory
+from modelyard.autoscaling.rules import DOCUMENTED
 from modelyard.autoscaling.view import Behaviour, DirectionLimits, Panic
 
 
 def test_panic_leaves_zero() -> None:
     hectic = Behaviour(FREE.up, FREE.down, Panic(100, 30, 200, 60))
     assert correct(hectic, 5, 0, 0, 9, BindingMemory(), 0, 15).replicas == 5
-    assert correct(hectic, 5, 0, 0, 9, BindingMemory(), 0, 15, published=True).replicas == 0
+    assert correct(hectic, 5, 0, 0, 9, BindingMemory(), 0, 15, rules=DOCUMENTED).replicas == 0
 
 
 @pytest.mark.parametrize("up", [DirectionLimits(2, 50, 60, "And", 0), DirectionLimits(0, 100, 60, "Or", 0)])
 def test_limits_leave_zero(up: DirectionLimits) -> None:
     behaviour = Behaviour(up, FREE.down, FREE.panic)
     assert correct(behaviour, 5, 0, 0, 9, BindingMemory(), 0, 15).replicas == 1
-    assert correct(behaviour, 5, 0, 0, 9, BindingMemory(), 0, 15, published=True).replicas == 0
+    assert correct(behaviour, 5, 0, 0, 9, BindingMemory(), 0, 15, rules=DOCUMENTED).replicas == 0
 
 
 def test_scale_down_is_limited_from_the_highest() -> None:
@@ -31,7 +32,7 @@ def test_scale_down_is_limited_from_the_highest() -> None:
     memory = BindingMemory(recommended=windows.seeded(2, 0), corrected=line)
     behaviour = Behaviour(FREE.up, DirectionLimits(1, 100, 60, "And", 0), FREE.panic)
     assert correct(behaviour, 2, 10, 1, 20, memory, 45, 15).replicas == 9
-    assert correct(behaviour, 2, 10, 1, 20, memory, 45, 15, published=True).replicas == 3
+    assert correct(behaviour, 2, 10, 1, 20, memory, 45, 15, rules=DOCUMENTED).replicas == 3
 
 
 def test_percentages_are_truncated() -> None:

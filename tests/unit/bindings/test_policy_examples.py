@@ -25,7 +25,7 @@ def asked(current: int, target: float, instances: object, **rest: object) -> int
 )
 def test_tolerance_is_per_instance(value: float, repaired: int, published: int) -> None:
     assert asked(5, 10, each(5, value)) == repaired
-    assert asked(5, 10, [{METRIC: 5 * value}], published=True) == published
+    assert asked(5, 10, [{METRIC: 5 * value}], doubts=False) == published
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_unready_and_missing(current: int, target: float, instances: object, unr
 
 
 def test_an_empty_target_counted_as_missing_as_documented() -> None:
-    assert asked(3, 10, [{METRIC: 5}, {}], published=True) == 2
+    assert asked(3, 10, [{METRIC: 5}, {}], doubts=False) == 2
 
 
 def test_histogram_difference() -> None:

@@ -92,7 +92,7 @@ def test_percentile_of_the_last_minute_over_all_label_sets() -> None:
 
 
 def test_the_lifetime_counts_at_first_as_documented() -> None:
-    found = pod_values(["ttft"], histogram(0, 100, 100, 100), EMPTY, "1", 0, published=True)
+    found = pod_values(["ttft"], histogram(0, 100, 100, 100), EMPTY, "1", 0, from_start=True)
     assert found.values["ttft"] == pytest.approx(1.95)
 
 

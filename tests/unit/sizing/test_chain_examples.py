@@ -9,7 +9,6 @@ import pytest
 from one_row import analyse_one
 
 from modelyard.autoscaling.sizing.chain import analyse, max_rates
-from modelyard.autoscaling.sizing.idle import idle
 from modelyard.autoscaling.sizing.profiles import Profiles
 
 P = (7.5, 0.05, 12.0, 0.002, 96, 512.0, 256.0)
@@ -132,15 +131,6 @@ def test_largest_state_space_does_not_overflow() -> None:
     for found in (analyse_one(6.958, 0.042, 5.2, 0.1, 512, 128, 128, 42.0), analyse_one(1, 0, 0, 0, 512, 0, 1000, 500)):
         assert math.isfinite(found.ttft)
         assert 0 < found.utilisation < 1
-
-
-def test_idle_replica() -> None:
-    profiles = Profiles.of([P])
-    published, repaired = idle(profiles, published=True), idle(profiles)
-    assert (published.itl[0], published.ttft[0]) == pytest.approx((7.55, 12.002))
-    assert published.rate[0] * 60 == pytest.approx(237_018, rel=1e-5)
-    assert (repaired.itl[0], repaired.ttft[0]) == pytest.approx((7.55, 13.024))
-    assert repaired.rate[0] == max_rates(profiles)[0]
 
 
 def test_profiles_need_seven_numbers_a_row() -> None:

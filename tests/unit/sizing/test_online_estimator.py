@@ -53,26 +53,17 @@ def test_three_parameter_model_has_a_highest_rate() -> None:
     assert np.isnan(predict(np.array([TRUE]), 0, 64, 512, 256).ttft).all()
 
 
-def five(published: bool) -> EstimatorState:
+def five() -> EstimatorState:
     state = start()
     for _ in range(5):
-        taken = update(state, SEEN, published=published)
+        taken = update(state, SEEN)
         assert taken.accepted
         state = taken.state
     return state
 
 
-def test_documented_noise_makes_the_filter_slow() -> None:
-    first = update(start(), SEEN, published=True)
-    assert first.predicted == pytest.approx((42.2701, 8.4543), abs=6e-5)
-    assert first.nis == pytest.approx(0.01, abs=0.002)
-    state = five(published=True)
-    assert state.estimate == pytest.approx((5.0784, 0.049687, 5.010e-5), rel=2e-5)
-    assert state.updates == 5
-
-
 def test_noise_relative_to_the_observation() -> None:
-    state = five(published=False)
+    state = five()
     assert state.estimate == pytest.approx((5.6439, 0.044095, 5.084e-5), rel=2e-5)
     found = predict(np.array([state.estimate]), 8, 64, 512, 256)
     assert (found.ttft[0], found.itl[0]) == pytest.approx((40.226, 8.933), abs=6e-4)
@@ -94,7 +85,7 @@ def test_it_converges_when_load_and_sizes_vary() -> None:
 @pytest.mark.parametrize("name", ["rate", "max_batch", "prompt_tokens", "output_tokens", "ttft", "itl"])
 @pytest.mark.parametrize("value", [0, -1, math.nan, math.inf])
 def test_incomplete_observations_change_nothing(name: str, value: float) -> None:
-    state = five(published=False)
+    state = five()
     taken = update(state, replace(SEEN, **{name: value}))
     assert (taken.accepted, taken.state) == (False, state)
     assert taken.reason.startswith(f"{name} is {value}")
@@ -102,8 +93,8 @@ def test_incomplete_observations_change_nothing(name: str, value: float) -> None
 
 def test_outliers_are_rejected_after_the_first_updates() -> None:
     wild = replace(SEEN, ttft=4000.0, itl=0.5)
-    assert update(start(), wild, published=True).nis is not None
-    state = five(published=False)
+    assert update(start(), wild).nis is not None
+    state = five()
     taken = update(state, wild)
     assert (taken.accepted, taken.state) == (False, state)
     assert "outlier" in taken.reason
@@ -124,7 +115,7 @@ def test_parameters_stay_within_bounds() -> None:
 
 
 def test_the_state_fits_what_a_variant_remembers() -> None:
-    state = five(published=False)
+    state = five()
     memory = SLOMemory(estimate=state.estimate, covariance=state.covariance, updates=state.updates)
     again = SLOMemory.model_validate_json(memory.model_dump_json())
     assert resume(again.estimate, again.covariance, again.updates) == state

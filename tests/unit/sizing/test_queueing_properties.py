@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from naive_chain import naive
 from one_row import min_rates
 
+from modelyard.autoscaling.published import sizing as documented
 from modelyard.autoscaling.sizing.chain import analyse, max_rates
 from modelyard.autoscaling.sizing.profiles import Profiles
 from modelyard.autoscaling.sizing.sizes import Sizing, Targets, size
@@ -44,7 +45,7 @@ def test_arrays_agree_with_the_chain_state_by_state(row: tuple[float, ...], part
     assert found.loss[0] == pytest.approx(expected.probabilities[-1], rel=1e-9, abs=1e-300)
     if slope > 0:
         assert found.effective_concurrency[0] == pytest.approx(expected.seen, rel=1e-10)
-        published = analyse(profiles, rate, published=True)
+        published = documented.analyse(profiles, rate)
         if row[5] > 0 and row[6] > 1:
             assert published.effective_concurrency[0] == pytest.approx(expected.seen, rel=1e-6, abs=1e-6 / slope)
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from one_row import analyse_one, size_one
 
+from modelyard.autoscaling.published import sizing as documented
 from modelyard.autoscaling.sizing.profiles import Profiles
 from modelyard.autoscaling.sizing.sizes import NEAREST, Targets, size
 
@@ -155,8 +156,8 @@ def test_sizing_as_published_gives_the_printed_rate() -> None:
 def test_bad_rows_do_not_disturb_the_others() -> None:
     rows = [P, (math.nan, *P[1:]), (*P[:4], 0, *P[5:]), P, P, P]
     targets = [(500, 10, 0), (500, 10, 0), (500, 10, 0), (-1, 10, 0), (500, math.nan, 0), (500, 9, 0)]
-    for published in (False, True):
-        found = size(Profiles.of(rows), Targets.of(targets), published=published)
+    for search in (size, documented.size):
+        found = search(Profiles.of(rows), Targets.of(targets))
         assert found.feasible.tolist() == [True, False, False, False, False, True]
         assert np.isnan(found.rate).tolist() == [False, True, True, True, True, False]
         assert np.isnan(found.fallback_rate).tolist() == [False, True, True, True, True, False]

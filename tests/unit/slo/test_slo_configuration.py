@@ -77,7 +77,7 @@ class TestServiceClasses:
     def resolve(self, model, data=None, name="other", key="none", published=False, maps=None):
         classes = ServiceClasses({CLASSES: SAMPLE if data is None else data, **(maps or {})}, SETTINGS)
         spec = replace(SLO().spec, class_name=name, class_key=key)
-        return classes.resolve("chat", spec, model, published), classes
+        return classes.resolve("chat", spec, model, not published), classes
 
     @pytest.mark.parametrize(
         ("model", "expected"),

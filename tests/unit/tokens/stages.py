@@ -8,6 +8,7 @@ from dataclasses import replace
 from builders import CONTROLLER, MODEL, NOW, Serving, make_fleet
 
 from modelyard.autoscaling.fleet import Fleet
+from modelyard.autoscaling.rules import DOCUMENTED, RULES
 from modelyard.autoscaling.select import select
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.variants.analysis import analyse_repaired
@@ -31,7 +32,7 @@ def make_group(fleet: Fleet, settings: FleetSettings, published: bool = False) -
     first = selection.active[0].variant
     group = Group(first.key.namespace, first.model_id)
     group.states = selection.active
-    group.published = published
+    group.rules = DOCUMENTED if published else RULES
     group.config = SaturationConfigs(fleet.config_maps, settings).resolve(group.namespace, group.model_id)
     group.zero = ZeroConfigs(fleet.config_maps, settings).resolve(group.namespace, group.model_id)
     for state in group.states:

@@ -107,8 +107,10 @@ async def observe_bindings(
     plans = {binding.view.key: _plan(binding, listed, workloads, errors, pods, state) for binding in listed.bindings}
     wanted_pages = _scrapes(plans)
     pages = await state.scraper.scrape(wanted_pages)
-    published = _scrapes({b.view.key: plans[b.view.key] for b in listed.bindings if _published(b, settings)}).keys()
-    measured = state.histories.measure(wanted_pages, pages, published)
+    default = fleet_handling(settings)
+    whole = [b.view for b in listed.bindings if handling_of(b.view.annotations, default).rules.histograms_from_start]
+    from_start = _scrapes({view.key: plans[view.key] for view in whole}).keys()
+    measured = state.histories.measure(wanted_pages, pages, from_start)
     state.startup = {
         plan.workload.id: plan.pods.startup_seconds
         for targets in plans.values()
@@ -118,10 +120,6 @@ async def observe_bindings(
     return tuple(
         binding_view(binding, listed, plans[binding.view.key], answers, measured) for binding in listed.bindings
     )
-
-
-def _published(binding: BindingSpec, settings: FleetSettings) -> bool:
-    return handling_of(binding.view.annotations, fleet_handling(settings)).published
 
 
 def _queries(listed: ListedBindings) -> Iterable[str]:

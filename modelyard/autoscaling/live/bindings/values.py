@@ -104,11 +104,11 @@ class Histories:
         self._of: dict[tuple[str, int, str], tuple[float, PodHistory]] = {}
 
     def measure(
-        self, wanted: Mapping[Scrape, Iterable[str]], pages: Mapping[Scrape, Page | str], published: Collection[Scrape]
+        self, wanted: Mapping[Scrape, Iterable[str]], pages: Mapping[Scrape, Page | str], from_start: Collection[Scrape]
     ) -> Measured:
         """The values of each page; remembers this look, and forgets pods that are gone.
 
-        ``published``: pages of which a histogram's whole life counts while there is no earlier look.
+        ``from_start``: pages of which a histogram's whole life counts while there is no earlier look.
         """
         results: dict[Scrape, _Values | str] = {}
         fresh: dict[tuple[str, int, str], tuple[float, PodHistory]] = {}
@@ -122,7 +122,7 @@ class Histories:
                     fresh[key] = at, history
                 continue
             values = pod_values(
-                wanted[scrape], page.samples, history, scrape.endpoint.start, page.at, published=scrape in published
+                wanted[scrape], page.samples, history, scrape.endpoint.start, page.at, from_start=scrape in from_start
             )
             shown = frozenset((*(sample.name for sample in page.samples), *page.problems))
             problems = {**values.problems, **page.problems}

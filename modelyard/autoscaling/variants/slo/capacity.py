@@ -23,7 +23,7 @@ from modelyard.objects.selectors import parse_selector
 
 def share_capacity(fleet: Fleet, groups: Sequence[Group], active: Sequence[State], settings: FleetSettings) -> None:
     """Lower or move the targets of groups whose accelerators do not suffice; ``active`` are all variants."""
-    mine = [g for g in groups if g.slo is not None and g.slo.forecast and not g.published and g.states[0].decided]
+    mine = [g for g in groups if g.slo is not None and g.slo.forecast and g.states[0].decided]
     if not mine or fleet.nodes_error is not None:
         return
     try:

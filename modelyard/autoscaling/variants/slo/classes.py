@@ -65,18 +65,18 @@ class ServiceClasses:
         self.used: set[Key] = set()
         """ConfigMaps a variant refers to, whether they exist or not."""
 
-    def resolve(self, namespace: str, spec: SLOSpec, model: str, published: bool = False) -> Found:
-        """The class of a variant. ``published``: the reference is not looked at, and nothing stands in for a model."""
-        key = (namespace, spec.class_name, spec.class_key, model, published)
+    def resolve(self, namespace: str, spec: SLOSpec, model: str, by_reference: bool = True) -> Found:
+        """The class of a variant. Unless ``by_reference``, only the central document counts, and none for any model."""
+        key = (namespace, spec.class_name, spec.class_key, model, by_reference)
         found = self._resolved.get(key)
         if found is None:
             found = self._resolved[key] = self._resolve(*key)
         return found
 
-    def _resolve(self, namespace: str, name: str, key: str, model: str, published: bool) -> Found:
+    def _resolve(self, namespace: str, name: str, key: str, model: str, by_reference: bool) -> Found:
         central = self._settings.controller_namespace
         note = ""
-        if not published:
+        if by_reference:
             tried = [Key(where, name) for where in dict.fromkeys((namespace, central))]
             for id_ in tried:
                 self.used.add(id_)
@@ -96,9 +96,9 @@ class ServiceClasses:
             )
         scanned = [
             Key(where, self._settings.service_class_config_map)
-            for where in dict.fromkeys((central,) if published else (namespace, central))
+            for where in dict.fromkeys((namespace, central) if by_reference else (central,))
         ]
-        wanted = (model,) if published else (model, DEFAULT_MODEL)
+        wanted = (model, DEFAULT_MODEL) if by_reference else (model,)
         for name_ in wanted:
             for id_ in scanned:
                 source = self._read(id_)

@@ -71,9 +71,6 @@ def measure_load(
     """Fill in load, sizes and idleness of a group in SLO form; ``together`` are all groups of its model."""
     work = group.slo
     assert work is not None
-    if group.published:
-        measure_published(group, work, together, signals, performances, settings.load_window)
-        return
     window = settings.load_window
     model = signals.loads.get((group.namespace, group.model_id))
     _measure(group, work, model, together, signals, performances, settings)
@@ -154,46 +151,6 @@ def _full_window(group: Group, history: Sequence[tuple[float, float]], window: f
     if not starts:
         return True
     return now - max(min(starts), min(state.variant.created for state in group.states)) >= window
-
-
-def measure_published(
-    group: Group,
-    work: GroupWork,
-    together: Sequence[Group],
-    signals: Signals,
-    performances: Performances,
-    window: float,
-) -> None:
-    """The load as documented: completions of the whole model in the window, printed with two decimals and read again.
-
-    A missing series counts as zero there, but only once the model has metrics at all. What is in flight, waits or is
-    expected does not count.
-    """
-    if signals.error is not None:
-        work.load_problem = f"Prometheus could not be read: {signals.error}"
-        return
-    pods = [pod.key for other in together for state in other.states for pod in state.pods]
-    found = [performances.get((*key, group.model_id)) for key in pods]
-    counts = [one.completed for one in found if one is not None and one.completed is not None]
-    if not counts:
-        work.load_problem = f"the load of {group.name} is not known"
-        return
-    rate = fsum(counts) / window
-    work.load = work.planned = _two_decimals(rate * 60) / 60
-    count = prompt = output = 0.0
-    for one in found:
-        if one is not None and one.completed:
-            count += one.completed
-            prompt += one.completed * (one.prompt_tokens or 0.0)
-            output += one.completed * (one.output_tokens or 0.0)
-    work.sizes = RequestSizes(
-        float(int(_two_decimals(prompt / count))) if count else 0.0,
-        float(int(_two_decimals(output / count))) if count else 0.0,
-    )
-
-
-def _two_decimals(value: float) -> float:
-    return float(f"{value:.2f}")
 
 
 def request_sizes(

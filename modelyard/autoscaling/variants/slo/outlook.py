@@ -11,12 +11,13 @@ from math import ceil
 from typing import NamedTuple
 
 from modelyard.autoscaling.decision import Alternative, Prediction
+from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.variants.slo.sizing import IDLE_RATE, NOTHING, Expected, Row, predict
 from modelyard.autoscaling.variants.slo.work import GroupWork
 from modelyard.autoscaling.variants.state import Group, State, work_of
 
 
-class _Mix(NamedTuple):
+class Mix(NamedTuple):
     """One way to size a group; ``rows`` are (variant, its replicas, index into the predictions)."""
 
     replicas: Mapping[str, int]
@@ -25,48 +26,32 @@ class _Mix(NamedTuple):
     rows: Sequence[tuple[State, int, int]]
 
 
-def look_ahead(groups: Sequence[Group], percentile: float | None = None, alternatives: bool = True) -> None:
-    """Fill in predictions of variants and alternatives of groups; ``percentile`` is what TTFT targets speak of."""
-    for published in (False, True):
-        mine = [g for g in groups if g.slo is not None and g.published is published]
-        _look_ahead(mine, None if published else percentile, alternatives, published)
-
-
-def _look_ahead(groups: Sequence[Group], percentile: float | None, alternatives: bool, published: bool) -> None:
+def look_ahead(groups: Sequence[Group], settings: FleetSettings) -> None:
+    """Fill in predictions of variants and alternatives of groups, of the percentile of TTFT that targets speak of."""
     rows: list[Row] = []
-    plans: list[tuple[Group, list[_Mix]]] = []
+    plans: list[tuple[GroupWork, list[Mix]]] = []
     for group in groups:
-        work = group.slo
-        if work is None or work.load is None or work.sizes is None or work.sizes.output < 1:
-            continue
-        states = [s for s in group.states if work_of(s).known]
-        if group.published:
-            _published_rows(states, work, rows, plans, group)
-            continue
-        plans.append((group, [_mix(states, work, *mix, rows) for mix in _mixes(states, work, alternatives)]))
-    found = predict(rows, published=published, percentile=percentile)
-    for group, mixes in plans:
-        assert group.slo is not None
-        told = tuple(_alternative(mix, found, group.slo) for mix in mixes)
-        group.slo.alternatives = () if published else told
+        if (work := foreseeable(group)) is not None:
+            states = [s for s in group.states if work_of(s).known]
+            plans.append((work, [mix_of(states, work, *mix, rows) for mix in _mixes(states, work)]))
+    found = predict(rows, percentile=settings.ttft_percentile)
+    for work, mixes in plans:
+        work.alternatives = tuple(told(mix, found, work) for mix in mixes)
 
 
-def _published_rows(
-    states: Sequence[State], work: GroupWork, rows: list[Row], plans: list[tuple[Group, list[_Mix]]], group: Group
-) -> None:
-    """Every variant is taken to serve the whole load there."""
-    for state in states:
-        if state.target and work.load:
-            plans.append((group, [_mix([state], work, {state.name: state.target}, "", True, rows)]))
+def foreseeable(group: Group) -> GroupWork | None:
+    """The group's work when its load and the size of its requests are known."""
+    work = group.slo
+    if work is None or work.load is None or work.sizes is None or work.sizes.output < 1:
+        return None
+    return work
 
 
-def _mixes(states: Sequence[State], work: GroupWork, alternatives: bool) -> Iterator[tuple[dict[str, int], str, bool]]:
+def _mixes(states: Sequence[State], work: GroupWork) -> Iterator[tuple[dict[str, int], str, bool]]:
     chosen = {s.name: s.target or 0 for s in states}
     if not states:
         return
     yield chosen, "", True
-    if not alternatives:
-        return
     by_cost = sorted(states, key=lambda s: (work_of(s).cost, s.name))
     yield {**chosen, by_cost[0].name: chosen[by_cost[0].name] + 1}, "one more than needed", False
     dearest = next((s for s in reversed(by_cost) if chosen[s.name]), None)
@@ -80,9 +65,10 @@ def _mixes(states: Sequence[State], work: GroupWork, alternatives: bool) -> Iter
                 yield mix, f"{state.name} alone", False
 
 
-def _mix(
+def mix_of(
     states: Sequence[State], work: GroupWork, replicas: Mapping[str, int], note: str, chosen: bool, rows: list[Row]
-) -> _Mix:
+) -> Mix:
+    """One way to size a group; what is to be predicted for it is added to ``rows``."""
     assert work.sizes is not None
     assert work.load is not None
     supply = sum(work_of(s).rate * replicas[s.name] for s in states)
@@ -93,11 +79,14 @@ def _mix(
             own = work_of(state)
             placed.append((state, count, len(rows)))
             rows.append(Row(own, work.sizes, max(IDLE_RATE, work.load * own.rate / supply)))
-    return _Mix(dict(replicas), note, chosen, placed)
+    return Mix(dict(replicas), note, chosen, placed)
 
 
-def _alternative(mix: _Mix, found: Sequence[Expected], work: GroupWork) -> Alternative:
-    """Latencies are means over requests, utilisation is the highest; ``None`` where a replica would be overloaded."""
+def told(mix: Mix, found: Sequence[Expected], work: GroupWork) -> Alternative:
+    """The mix with what was predicted, which is filled in where it is the chosen one.
+
+    Latencies are means over requests, utilisation is the highest; ``None`` where a replica would be overloaded.
+    """
     cost = sum(work_of(state).cost * count for state, count, _ in mix.rows)
     load = work.load or 0.0
     supply = sum(work_of(state).rate * count for state, count, _ in mix.rows)

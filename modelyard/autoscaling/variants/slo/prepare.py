@@ -5,9 +5,10 @@ Both work variant by variant or group by group: what one of them breaks, it brea
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import NamedTuple
 
 from modelyard.autoscaling.accelerators import ACCELERATOR_LABEL
 from modelyard.autoscaling.config_maps import ObjectNotice
@@ -17,11 +18,13 @@ from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.variants.slo import feedback, online
 from modelyard.autoscaling.variants.slo.classes import ServiceClasses, slo_look_alikes
 from modelyard.autoscaling.variants.slo.costs import UnitCosts
-from modelyard.autoscaling.variants.slo.load import attach, by_pod, measure_load
+from modelyard.autoscaling.variants.slo.load import Performances, attach, by_pod, measure_load
+from modelyard.autoscaling.variants.slo.outlook import look_ahead
 from modelyard.autoscaling.variants.slo.profile import ProfileInvalid, identity_mismatch, parse_profile
-from modelyard.autoscaling.variants.slo.sizing import size_groups
+from modelyard.autoscaling.variants.slo.sizing import size_groups, size_rows
 from modelyard.autoscaling.variants.slo.work import VariantWork
 from modelyard.autoscaling.variants.state import Group, State
+from modelyard.metrics.values import Signals
 from modelyard.objects import Notice
 
 
@@ -54,7 +57,7 @@ def _read(state: State, work: VariantWork, costs: UnitCosts, classes: ServiceCla
         work.profile = parse_profile(spec)
     except ProfileInvalid as error:
         work.profile_problem = work.problem = str(error)
-    found = classes.resolve(namespace, spec, model, state.published)
+    found = classes.resolve(namespace, spec, model, state.rules.class_by_reference)
     work.service = found.service
     if found.service is None:
         work.problem = "; ".join(filter(None, (work.problem, found.note)))
@@ -66,7 +69,7 @@ def _read(state: State, work: VariantWork, costs: UnitCosts, classes: ServiceCla
             f"ConfigMap {costs.source} has no price for accelerator {spec.accelerator!r}: add the key"
             f" {spec.accelerator} with a cost; until then a replica counts with spec.variantCost = {variant.cost:g}"
         )
-        if state.published:
+        if state.rules.needs_price:
             work.problem = work.problem or work.price_problem
         work.cost = variant.cost
     else:
@@ -87,38 +90,58 @@ def _warn(state: State, reason: str, message: str) -> None:
     state.notices = (*state.notices, Notice(reason, message, "Warning"))
 
 
-def measure_groups(groups: Sequence[Group], fleet: Fleet, settings: FleetSettings) -> Mapping[int, str]:
-    """Loads, corrections and rates of all groups in SLO form; returns errors by index into ``groups``."""
-    if not any(group.slo is not None for group in groups):
-        return {}
-    performances = by_pod(fleet.signals.performance)
+class Forecasting(NamedTuple):
+    """How groups in SLO form are measured, sized and explained; ``size`` gives errors by group."""
+
+    measure: Callable[[Group, Sequence[Group], Signals, Performances, FleetSettings, float], None]
+    size: Callable[[Sequence[Group], FleetSettings, float], Mapping[Group, str]]
+    look_ahead: Callable[[Sequence[Group], FleetSettings], None]
+
+
+def measure_groups(
+    parts: Iterable[tuple[Forecasting, Sequence[Group]]], groups: Sequence[Group], fleet: Fleet, settings: FleetSettings
+) -> Mapping[Group, str]:
+    """Loads, corrections and rates of all groups in SLO form, the ``parts`` of all ``groups``; returns errors."""
+    errors: dict[Group, str] = {}
     serving: dict[tuple[str, str], list[Group]] = {}
     for group in groups:
         serving.setdefault((group.namespace, group.model_id), []).append(group)
-    errors: dict[int, str] = {}
-    good: list[tuple[int, Group]] = []
-    for index, group in enumerate(groups):
-        if group.slo is None:
-            continue
-        try:
-            attach(group.states, performances)
-            together = serving[group.namespace, group.model_id]
-            measure_load(group, together, fleet.signals, performances, settings, fleet.now)
-            if not group.published:
-                feedback.recall(group.states, settings)
-                online.estimate(group, settings, fleet.now)
-            good.append((index, group))
-        except Exception as error:  # this group's alone
-            errors[index] = f"{type(error).__name__}: {error}"
-    repaired = [group for _, group in good if not group.published]
-    try:
-        feedback.learn(repaired, settings, fleet.now)
-    except Exception:  # then group by group: a correction that is not learnt this time is learnt the next
-        for group in repaired:
-            with suppress(Exception):
-                feedback.learn([group], settings, fleet.now)
-    for published in (False, True):
-        part = [(index, group) for index, group in good if group.published is published]
-        failed = size_groups([group for _, group in part], settings, published)
-        errors |= {part[position][0]: text for position, text in failed.items()}
+    for forecasting, mine in parts:
+        performances = by_pod(fleet.signals.performance) if mine else {}
+        good: list[Group] = []
+        for group in mine:
+            try:
+                attach(group.states, performances)
+                together = serving[group.namespace, group.model_id]
+                forecasting.measure(group, together, fleet.signals, performances, settings, fleet.now)
+                good.append(group)
+            except Exception as error:  # this group's alone
+                errors[group] = f"{type(error).__name__}: {error}"
+        errors |= forecasting.size(good, settings, fleet.now)
     return errors
+
+
+def _measure(
+    group: Group,
+    together: Sequence[Group],
+    signals: Signals,
+    performances: Performances,
+    settings: FleetSettings,
+    now: float,
+) -> None:
+    measure_load(group, together, signals, performances, settings, now)
+    feedback.recall(group.states, settings)
+    online.estimate(group, settings, now)
+
+
+def _size(groups: Sequence[Group], settings: FleetSettings, now: float) -> Mapping[Group, str]:
+    try:
+        feedback.learn(groups, settings, now)
+    except Exception:  # then group by group: a correction that is not learnt this time is learnt the next
+        for group in groups:
+            with suppress(Exception):
+                feedback.learn([group], settings, now)
+    return size_groups(groups, lambda rows: size_rows(rows, settings))
+
+
+FORECASTING = Forecasting(_measure, _size, look_ahead)

@@ -7,16 +7,17 @@ reference, "Sizing: highest rate within targets".
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from modelyard.autoscaling.settings import FleetSettings
-from modelyard.autoscaling.sizing.chain import analyse
+from modelyard.autoscaling.sizing.chain import Measures, analyse
 from modelyard.autoscaling.sizing.percentile import ttft_percentile
-from modelyard.autoscaling.sizing.profiles import Profiles
-from modelyard.autoscaling.sizing.sizes import Targets, size
+from modelyard.autoscaling.sizing.profiles import FloatArray, Profiles
+from modelyard.autoscaling.sizing.sizes import Sizing, Targets, size
 from modelyard.autoscaling.variants.slo.work import RequestSizes, VariantWork
 from modelyard.autoscaling.variants.state import Group, work_of
 
@@ -43,11 +44,8 @@ def profiles_of(rows: Sequence[Row]) -> Profiles:
     return Profiles.of(table)
 
 
-def size_groups(groups: Sequence[Group], settings: FleetSettings, published: bool = False) -> dict[int, str]:
-    """Fill in the rate per replica of every variant that can be sized; returns errors by index of the group.
-
-    ``published``: the documented search with its defects, in which requests of no tokens are not sized at all.
-    """
+def size_groups(groups: Sequence[Group], size_rows: Callable[[Sequence[Row]], None]) -> dict[Group, str]:
+    """Have the rate per replica of every variant filled in that can be sized; returns errors by group."""
     rows: list[Row] = []
     spans: list[tuple[int, int]] = []
     for group in groups:
@@ -57,44 +55,53 @@ def size_groups(groups: Sequence[Group], settings: FleetSettings, published: boo
         for state in group.states:
             work = work_of(state)
             work.assumed_sizes = group.slo.sizes is None
-            if not work.problem and not (published and sizes.output < 1):
+            if not work.problem and sizes.output >= 1:
                 rows.append(Row(work, sizes))
         spans.append((start, len(rows)))
     if not rows:
         return {}
     try:
-        _size(rows, settings, published)
+        size_rows(rows)
     except Exception:
-        errors: dict[int, str] = {}
-        for index, (start, end) in enumerate(spans):
+        errors: dict[Group, str] = {}
+        for group, (start, end) in zip(groups, spans, strict=True):
             if start == end:
                 continue
             try:
-                _size(rows[start:end], settings, published)
+                size_rows(rows[start:end])
             except Exception as error:  # this group's alone
-                errors[index] = f"{type(error).__name__}: {error}"
+                errors[group] = f"{type(error).__name__}: {error}"
         return errors
     return {}
 
 
-def _size(rows: Sequence[Row], settings: FleetSettings, published: bool) -> None:
+def size_rows(rows: Sequence[Row], settings: FleetSettings) -> None:
+    """The highest rate of each row within its targets, but never that of an almost idle replica, see ``NEAREST``."""
+    found = size(
+        profiles_of(rows),
+        targets_of(rows),
+        utilisation_cap=settings.utilisation_cap,
+        percentile=settings.ttft_percentile,
+    )
+    take_over(rows, found, found.fallback_rate)
+
+
+def targets_of(rows: Sequence[Row]) -> Targets:
+    """What the rows' classes ask for, as the model has to see it to be right after correction."""
     services = [row.work.service for row in rows]
     ttft = [s.ttft / row.work.ttft_factor if s is not None else 0.0 for s, row in zip(services, rows, strict=True)]
     itl = [s.itl / row.work.itl_factor if s is not None else 0.0 for s, row in zip(services, rows, strict=True)]
-    found = size(
-        profiles_of(rows),
-        Targets.each(len(rows), ttft=ttft, itl=itl),
-        published=published,
-        utilisation_cap=settings.utilisation_cap,
-        percentile=None if published else settings.ttft_percentile,
-    )
+    return Targets.each(len(rows), ttft=ttft, itl=itl)
+
+
+def take_over(rows: Sequence[Row], found: Sizing, rates: FloatArray) -> None:
+    """Write down what was found for each row; ``rates`` are those to plan with."""
     for i, (work, _, _) in enumerate(rows):
         work.feasible = bool(found.feasible[i])
         work.binding = str(found.binding[i])
         work.best_ttft = float(found.best_ttft[i]) * work.ttft_factor
         work.best_itl = float(found.best_itl[i]) * work.itl_factor
-        # Published: what cannot be met has no candidate. Repaired: never an almost idle replica, see ``NEAREST``.
-        work.rate = float(found.rate[i] if published else found.fallback_rate[i])
+        work.rate = float(rates[i])
         work.eased = work.feasible and work.rate > float(found.rate[i]) * (1 + 1e-9)
         work.sized_utilisation = float(found.utilisation[i])
         if not (math.isfinite(work.rate) and work.rate > 0):
@@ -117,7 +124,10 @@ IDLE_RATE = 1e-6
 
 
 def predict(
-    rows: Sequence[Row], corrected: bool = True, published: bool = False, percentile: float | None = None
+    rows: Sequence[Row],
+    corrected: bool = True,
+    percentile: float | None = None,
+    model: Callable[[Profiles, ArrayLike], Measures] = analyse,
 ) -> list[Expected]:
     """What each row's replica does at its rate; ``corrected`` by what was learnt from observation.
 
@@ -127,7 +137,7 @@ def predict(
         return []
     rates = np.array([row.rate for row in rows], dtype=np.float64)
     profiles = profiles_of(rows)
-    found = analyse(profiles, rates, published=published)
+    found = model(profiles, rates)
     ttfts = found.ttft if percentile is None else ttft_percentile(profiles, rates, percentile)
     result: list[Expected] = []
     for i, row in enumerate(rows):

@@ -72,18 +72,12 @@ def capacity_limited(state: State, limiter: bool) -> Story | None:
     return None
 
 
-DOCUMENTED_MAX_BATCH = 256
-"""What the documented controller reports as the engine's batch limit, whatever it is."""
-
-
 def current_allocation(state: State) -> CurrentAllocation | None:
     """What the variant has now; ``None`` when its workload is not known."""
     work = state.slo
     if work is None or state.current is None:
         return None
-    spec = work.spec
-    if state.published:
-        cost = state.current * (work.unit_cost or 0.0)
-        return CurrentAllocation(spec.variant_id, spec.accelerator, state.current, DOCUMENTED_MAX_BATCH, cost)
-    cost = state.current * work.cost
-    return CurrentAllocation(spec.variant_id, spec.accelerator, state.current, spec.max_batch, cost)
+    spec, batch, cost = work.spec, work.spec.max_batch, work.cost
+    if state.rules.told_batch is not None:
+        batch, cost = state.rules.told_batch, work.unit_cost or 0.0
+    return CurrentAllocation(spec.variant_id, spec.accelerator, state.current, batch, state.current * cost)
