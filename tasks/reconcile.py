@@ -14,7 +14,7 @@ from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterIdempoten
 from prefect.client.schemas.objects import FlowRun
 from prefect.exceptions import ObjectNotFound, PrefectException
 
-from modelyard.reconcile.dispatch import Run, Start, dispatch, named
+from modelyard.reconcile.dispatch import RunFate, Start, dispatch, named
 from modelyard.reconcile.plan import Plan
 from modelyard.reconcile.reconciler import Reconciler
 from modelyard.reconcile.report import TickReport
@@ -75,7 +75,7 @@ async def start(reconciler: Reconciler, number: int, plans: Handle[Plans]) -> li
 
 
 async def _due(
-    client: PrefectClient, reconciler: Reconciler, plans: Plans, known: Mapping[str, Run]
+    client: PrefectClient, reconciler: Reconciler, plans: Plans, known: Mapping[str, RunFate]
 ) -> list[tuple[Start, UUID]]:
     """What to start, and the deployment of each, which is looked for before anything is claimed."""
     due: list[tuple[Start, UUID]] = []
@@ -93,10 +93,10 @@ async def _due(
     return due
 
 
-async def _look_up(client: PrefectClient, keys: Iterable[str]) -> dict[str, Run]:
+async def _look_up(client: PrefectClient, keys: Iterable[str]) -> dict[str, RunFate]:
     """What became of the runs with these idempotency keys."""
     asked = sorted(keys)
-    found: dict[str, Run] = {}
+    found: dict[str, RunFate] = {}
     for begin in range(0, len(asked), ASKED_AT_ONCE):
         chosen = FlowRunFilter(idempotency_key=FlowRunFilterIdempotencyKey(any_=asked[begin : begin + ASKED_AT_ONCE]))
         async with asyncio.timeout(CALL_TIMEOUT):
@@ -105,11 +105,11 @@ async def _look_up(client: PrefectClient, keys: Iterable[str]) -> dict[str, Run]
     return found
 
 
-def _became(run: FlowRun) -> Run:
+def _became(run: FlowRun) -> RunFate:
     state = run.state
     if state is None or not state.is_final():
-        return Run(None)
-    return Run(state.timestamp.timestamp(), died=state.is_crashed())
+        return RunFate(None)
+    return RunFate(state.timestamp.timestamp(), died=state.is_crashed())
 
 
 async def _create(client: PrefectClient, start: Start, deployment: UUID) -> None:

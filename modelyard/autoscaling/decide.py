@@ -34,7 +34,7 @@ from modelyard.autoscaling.variants.records import make_record
 from modelyard.autoscaling.variants.saturation_config import SaturationConfigs
 from modelyard.autoscaling.variants.slo.capacity import share_capacity
 from modelyard.autoscaling.variants.slo.prepare import FORECASTING, measure_groups, read_variants
-from modelyard.autoscaling.variants.slo.strategy import Forecast
+from modelyard.autoscaling.variants.slo.strategy import SLOStrategy
 from modelyard.autoscaling.variants.slo.work import GroupWork
 from modelyard.autoscaling.variants.state import Group, State
 from modelyard.autoscaling.variants.strategy import Checked, Course, Moment, Percentages
@@ -215,8 +215,8 @@ class _Courses:
         self._live = {
             (False, False): Course(percentages, wake, proven_idle),
             (False, True): Course(tokens, wake, proven_idle),
-            (True, False): Course(Forecast(percentages), wake, proven_idle),
-            (True, True): Course(Forecast(tokens), wake, proven_idle),
+            (True, False): Course(SLOStrategy(percentages), wake, proven_idle),
+            (True, True): Course(SLOStrategy(tokens), wake, proven_idle),
         }
         optimizer = Course(published_slo.PublishedForecast(), None, zero.idle)
         self._documented = {

@@ -20,7 +20,7 @@ from modelyard.cluster.errors import (
     UnknownKind,
 )
 from modelyard.cluster.lease import Lease
-from modelyard.cluster.objects import Object, ObjectList, Scale, WatchEvent
+from modelyard.cluster.objects import Object, ObjectList, ScaleSubresource, WatchEvent
 from modelyard.objects.kinds import (
     CONFIG_MAPS,
     CRDS,
@@ -68,7 +68,7 @@ __all__ = [
     "Object",
     "ObjectList",
     "ResourceType",
-    "Scale",
+    "ScaleSubresource",
     "TooOld",
     "Unauthorized",
     "Unavailable",

@@ -17,7 +17,7 @@ from typing import Any
 from modelyard.cluster.discovery import Discovery
 from modelyard.cluster.errors import Conflict, Invalid, NotFound
 from modelyard.cluster.objects import Object, metadata, resource_version
-from modelyard.cluster.transport import APPLY_PATCH, Request, Transport
+from modelyard.cluster.transport import APPLY_PATCH, ApiRequest, Transport
 from modelyard.objects.kinds import ResourceType
 
 logger = logging.getLogger(__name__)
@@ -81,7 +81,7 @@ async def _send(
     if dry_run:
         query["dryRun"] = "All"
     return await transport.json(
-        Request(
+        ApiRequest(
             "PATCH",
             type.path(namespace, name, subresource),
             "apply",
@@ -107,7 +107,7 @@ async def _hand_over_replicas(
     for attempt in range(1, _HANDOVER_ATTEMPTS + 1):
         try:
             path, shown = type.path(namespace, name), type.describe(namespace, name)
-            live = await transport.json(Request("GET", path, "get", shown, timeout=timeout))
+            live = await transport.json(ApiRequest("GET", path, "get", shown, timeout=timeout))
         except NotFound:
             return
         owners = {(entry.get("manager"), entry.get("operation")) for entry in _owners_of_replicas(live)}

@@ -17,8 +17,8 @@ from modelyard.cluster.connection import ClusterSettings
 from modelyard.cluster.discovery import Discovery
 from modelyard.cluster.errors import Conflict, Invalid, NotFound
 from modelyard.cluster.events import EventRecorder
-from modelyard.cluster.objects import Object, ObjectList, Scale, WatchEvent, metadata, resource_version
-from modelyard.cluster.transport import JSON, MERGE_PATCH, Request, Transport
+from modelyard.cluster.objects import Object, ObjectList, ScaleSubresource, WatchEvent, metadata, resource_version
+from modelyard.cluster.transport import JSON, MERGE_PATCH, ApiRequest, Transport
 from modelyard.objects.kinds import ResourceType
 
 
@@ -139,7 +139,7 @@ class Cluster:
         type = await self._served(type)
         name = str(metadata(body).get("name") or metadata(body).get("generateName") or "")
         self._need_namespace("create", type, name, namespace)
-        request = Request(
+        request = ApiRequest(
             "POST",
             type.path(namespace),
             "create",
@@ -272,7 +272,7 @@ class Cluster:
 
     async def read_scale(
         self, type: ResourceType, name: str, namespace: str | None, *, timeout: float | None = None
-    ) -> Scale:
+    ) -> ScaleSubresource:
         """The scale subresource. Raises ``NotFound`` or, for a kind that does not scale, ``UnknownKind``."""
         return _scale(await self._call("GET", "read scale of", type, namespace, name, "scale", timeout=timeout))
 
@@ -285,7 +285,7 @@ class Cluster:
         resource_version: str | None = None,
         *,
         timeout: float | None = None,
-    ) -> Scale:
+    ) -> ScaleSubresource:
         """Set the wanted replicas. With ``resource_version`` (of a read scale) a changed object raises ``Conflict``."""
         patch: Object = {"spec": {"replicas": replicas}}
         if resource_version:
@@ -336,7 +336,7 @@ class Cluster:
         if not name:
             raise Invalid("the name is missing", verb=verb, object=type.describe(namespace), reason="NoName")
         shown = None if subresource == "scale" else subresource
-        request = Request(
+        request = ApiRequest(
             method,
             type.path(namespace, name, subresource),
             verb,
@@ -349,9 +349,9 @@ class Cluster:
         return await self.transport.json(request)
 
 
-def _scale(obj: Object) -> Scale:
+def _scale(obj: Object) -> ScaleSubresource:
     spec, status = obj.get("spec") or {}, obj.get("status") or {}  # a zero is left out of the JSON
-    return Scale(
+    return ScaleSubresource(
         replicas=int(spec.get("replicas") or 0),
         status_replicas=int(status.get("replicas") or 0),
         selector=str(status.get("selector") or ""),

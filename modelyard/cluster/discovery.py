@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from modelyard.cluster.errors import UnknownKind
-from modelyard.cluster.transport import Request, Transport
+from modelyard.cluster.transport import ApiRequest, Transport
 from modelyard.objects.kinds import ResourceType
 
 
@@ -119,4 +119,4 @@ class Discovery:
         return self._kinds[key]
 
     async def _get(self, path: str, what: str) -> dict[str, Any]:
-        return await self._transport.json(Request("GET", path, "discover", what))
+        return await self._transport.json(ApiRequest("GET", path, "discover", what))

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 
 from modelyard.cluster.errors import AlreadyExists, ClusterError, NotFound
 from modelyard.cluster.objects import Object
-from modelyard.cluster.transport import JSON, MERGE_PATCH, Request, Transport
+from modelyard.cluster.transport import JSON, MERGE_PATCH, ApiRequest, Transport
 from modelyard.objects.kinds import EVENTS
 
 logger = logging.getLogger(__name__)
@@ -110,7 +110,7 @@ class EventRecorder:
         self, method: str, verb: str, namespace: str, name: str, body: Object | None = None, idempotent: bool = True
     ) -> Object:
         return await self._transport.json(
-            Request(
+            ApiRequest(
                 method,
                 EVENTS.path(namespace, None if method == "POST" else name),
                 verb,

@@ -25,7 +25,7 @@ class ObjectList:
 
 
 @dataclass(frozen=True, slots=True)
-class Scale:
+class ScaleSubresource:
     """The scale subresource: wanted and observed replicas, and the pods' label selector (empty if not given)."""
 
     replicas: int

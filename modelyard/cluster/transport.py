@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ApiRequest:
     """One request. ``verb`` and ``object`` are for messages. ``idempotent`` requests are repeated when unanswered.
 
     ``timeout`` bounds the call with all repetitions, ``try_timeout`` each single try. Both are seconds, ``None`` means
@@ -107,7 +107,7 @@ class Transport:
         """Base URL of the API server."""
         return str(self._client.configuration.host)
 
-    async def json(self, request: Request) -> dict[str, Any]:
+    async def json(self, request: ApiRequest) -> dict[str, Any]:
         """Send and return the parsed answer. Raises a ``ClusterError``."""
         parsed: dict[str, Any] = orjson.loads(await self.send(request))
         if request.method != "GET" and (place := _PLACE.match(request.path)):
@@ -117,7 +117,7 @@ class Transport:
                 self.written[of] = max(int(version), self.written.get(of, 0))
         return parsed
 
-    async def send(self, request: Request) -> bytes:
+    async def send(self, request: ApiRequest) -> bytes:
         """Send, repeat while that is safe and there is time, and return the answer's body. Raises a ``ClusterError``.
 
         A request that is not idempotent is repeated only if the server certainly did not act on it.
@@ -145,7 +145,7 @@ class Transport:
                 await asyncio.sleep(wait)
                 pause *= settings.retry_factor
 
-    async def _try(self, client: Any, request: Request, deadline: float) -> bytes:
+    async def _try(self, client: Any, request: ApiRequest, deadline: float) -> bytes:
         limit = self.settings.request_timeout if request.try_timeout is None else request.try_timeout
         limit = max(0.001, min(limit, deadline - time.monotonic()))
         timeout = aiohttp.ClientTimeout(total=limit, sock_connect=min(self.settings.connect_timeout, limit))
@@ -163,7 +163,7 @@ class Transport:
         return body
 
     @asynccontextmanager
-    async def stream(self, request: Request, silence: float) -> AsyncIterator[AsyncIterator[bytes]]:
+    async def stream(self, request: ApiRequest, silence: float) -> AsyncIterator[AsyncIterator[bytes]]:
         """Open an endless answer and give its lines. ``silence`` is the longest time without a byte, in seconds.
 
         Raises ``Unavailable`` when the connection is cut; ends quietly when the server ends it.
@@ -188,7 +188,7 @@ class Transport:
         finally:
             response.close()
 
-    async def _begin(self, client: Any, request: Request, timeout: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
+    async def _begin(self, client: Any, request: ApiRequest, timeout: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
         headers = {
             "Accept": JSON,
             "Content-Type": request.content_type,
@@ -233,7 +233,7 @@ class Transport:
             return True
 
 
-async def _answer(request: Request, waiting: Awaitable[_T]) -> _T:
+async def _answer(request: ApiRequest, waiting: Awaitable[_T]) -> _T:
     """Await part of an exchange; whatever the connection does wrong becomes ``Unavailable``."""
     try:
         return await waiting
@@ -251,11 +251,11 @@ async def _answer(request: Request, waiting: Awaitable[_T]) -> _T:
         raise request.unavailable(f"the connection to the API server broke: {error or type(error).__name__}") from error
 
 
-def _refusal(request: Request, response: aiohttp.ClientResponse, body: bytes) -> ClusterError:
+def _refusal(request: ApiRequest, response: aiohttp.ClientResponse, body: bytes) -> ClusterError:
     return from_answer(request.verb, request.object, response.status, body, response.headers.get("Retry-After"))
 
 
-async def _lines(request: Request, response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
+async def _lines(request: ApiRequest, response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
     """Split the body at line ends; a line may be of any length (an object may be megabytes)."""
     pending: list[bytes] = []
     while chunk := await _answer(request, response.content.readany()):

@@ -23,7 +23,7 @@ import orjson
 from modelyard.cluster.connection import ClusterSettings
 from modelyard.cluster.errors import ClusterError, Forbidden, NotFound, TooOld, Unauthorized, Unavailable, UnknownKind
 from modelyard.cluster.objects import Object, ObjectList, WatchEvent, metadata, resource_version
-from modelyard.cluster.transport import Request, Transport, is_transient
+from modelyard.cluster.transport import ApiRequest, Transport, is_transient
 from modelyard.objects.kinds import ResourceType
 
 _T = TypeVar("_T")
@@ -58,7 +58,7 @@ async def list_objects(
 
     async def page(query: dict[str, str]) -> dict[str, Any]:
         return await transport.json(
-            Request(
+            ApiRequest(
                 "GET",
                 type.path(namespace),
                 "list",
@@ -246,7 +246,7 @@ class Watch:
     async def _follow(self) -> AsyncGenerator[WatchEvent, None]:
         """One watch connection, to its end. Raises ``TooOld`` or ``Unavailable``."""
         life = max(1, round(self._transport.settings.watch_timeout * random.uniform(0.9, 1.1)))
-        request = Request(
+        request = ApiRequest(
             "GET",
             self._type.path(self._namespace),
             "watch",
@@ -303,7 +303,7 @@ def _identity(obj: Object) -> Object:
     return {"apiVersion": obj.get("apiVersion"), "kind": obj.get("kind"), "metadata": kept}
 
 
-def _parse(request: Request, line: bytes) -> dict[str, Any]:
+def _parse(request: ApiRequest, line: bytes) -> dict[str, Any]:
     try:
         event: dict[str, Any] = orjson.loads(line)
     except orjson.JSONDecodeError as error:  # the last line of a connection that was cut
@@ -311,7 +311,7 @@ def _parse(request: Request, line: bytes) -> dict[str, Any]:
     return event
 
 
-def _error_event(request: Request, status: Object) -> ClusterError:
+def _error_event(request: ApiRequest, status: Object) -> ClusterError:
     """An ERROR event as an exception. Whatever is not overload means that our position is no longer good."""
     detail = str(status.get("message") or status)
     code = status.get("code")

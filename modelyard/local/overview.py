@@ -11,7 +11,7 @@ from modelyard.cluster import NODES, PODS, Cluster, ClusterError, ClusterSetting
 from modelyard.local.agent.records import RecordStore
 from modelyard.local.processes import resident_bytes
 from modelyard.local.stack import LocalStack
-from modelyard.local.state import ComponentPhase, Event, Phase
+from modelyard.local.state import ComponentPhase, Phase, StackEvent
 from modelyard.objects import parse
 
 _TIMEOUT = 5.0
@@ -72,7 +72,7 @@ class Overview(BaseModel):
     components: list[ComponentRow] = Field(default_factory=list)
     nodes: list[NodeRow] = Field(default_factory=list)
     pods: list[PodRow] = Field(default_factory=list)
-    events: list[Event] = Field(default_factory=list)
+    events: list[StackEvent] = Field(default_factory=list)
     problem: str = Field("", description="why Nodes and pods could not be read")
 
 

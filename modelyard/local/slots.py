@@ -46,7 +46,7 @@ class Ports:
         return f"{'http' if plain else 'https'}://127.0.0.1:{getattr(self, component.name.lower())}"
 
 
-class Slot:
+class PortSlot:
     """A claimed range. Use as a context manager, or `release` it."""
 
     def __init__(self, number: int, ports: Ports, lock: int) -> None:
@@ -63,7 +63,7 @@ class Slot:
         """Give the slot back."""
         os.close(self._lock)
 
-    def __enter__(self) -> Slot:
+    def __enter__(self) -> PortSlot:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -98,7 +98,7 @@ def _lock(number: int) -> int | None:
     return descriptor
 
 
-def claim(preferred: int, base_port: int | None = None) -> Slot:
+def claim(preferred: int, base_port: int | None = None) -> PortSlot:
     """Claim a slot whose ports are free, the preferred one (which the instance had before) if possible.
 
     With `base_port`, the first of the ports as the user chose it, the slot only gives the pod addresses. Raises
@@ -117,7 +117,7 @@ def claim(preferred: int, base_port: int | None = None) -> Slot:
             continue
         base = _FIRST_PORT + _WIDTH * number if base_port is None else base_port
         if base_port is not None or all(_bindable(port) for port in range(base, base + _PORTS)):
-            return Slot(number, Ports(base), descriptor)
+            return PortSlot(number, Ports(base), descriptor)
         os.close(descriptor)
     raise LocalClusterError(
         f"no free port range of {_PORTS} between {_FIRST_PORT} and {_FIRST_PORT + _SLOTS * _WIDTH}: "

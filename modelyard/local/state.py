@@ -78,7 +78,7 @@ class ComponentState(BaseModel):
     log: str = ""
 
 
-class Event(BaseModel):
+class StackEvent(BaseModel):
     """Something worth telling that happened to a component."""
 
     at: datetime
@@ -97,11 +97,11 @@ class StackState(BaseModel):
     pod_prefix: str = ""
     kubeconfig: str = ""
     components: dict[Component, ComponentState] = Field(default_factory=dict)
-    events: list[Event] = Field(default_factory=list, description="the latest, oldest first")
+    events: list[StackEvent] = Field(default_factory=list, description="the latest, oldest first")
 
     def record(self, component: str, message: str) -> None:
         """Remember an event."""
-        self.events = [*self.events, Event(at=now(), component=component, message=message)][-_EVENTS:]
+        self.events = [*self.events, StackEvent(at=now(), component=component, message=message)][-_EVENTS:]
 
     def save(self, path: Path) -> None:
         """Replace the state file."""

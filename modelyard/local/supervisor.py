@@ -24,7 +24,7 @@ from modelyard.local.components.spec import ClusterContext, ComponentSpec, NotRe
 from modelyard.local.paths import InstancePaths, LocalClusterError, tail
 from modelyard.local.processes import ProcessIdentity
 from modelyard.local.settings import Component, StackSettings
-from modelyard.local.slots import Slot, claim
+from modelyard.local.slots import PortSlot, claim
 from modelyard.local.state import ComponentPhase, ComponentState, LastExit, Phase, StackState, stop_leftovers
 
 _FIRST_BACK_OFF = 0.5
@@ -80,7 +80,7 @@ class Supervisor:
         # Spread by folder, so that instances keep their addresses without asking each other.
         return 0 if self._name == "default" else 1 + zlib.crc32(str(self._paths.root).encode()) % 199
 
-    def _context(self, settings: StackSettings, slot: Slot) -> ClusterContext:
+    def _context(self, settings: StackSettings, slot: PortSlot) -> ClusterContext:
         paths, server = self._paths, slot.ports.address(Component.APISERVER)
         certificates.create(paths.pki)
         users = (certificates.CONTROLLER_MANAGER, certificates.SCHEDULER, certificates.AGENT, certificates.PROMETHEUS)

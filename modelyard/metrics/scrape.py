@@ -33,7 +33,7 @@ SLOW = 0.05
 """CPU seconds for a page from which on its pod is a suspect: an ordinary one takes a thousandth."""
 
 
-class Endpoint(NamedTuple):
+class MetricsEndpoint(NamedTuple):
     """A pod to scrape. ``start`` changes when its containers start anew, and with it every counter."""
 
     uid: str
@@ -45,7 +45,7 @@ class Endpoint(NamedTuple):
 class Scrape(NamedTuple):
     """One page to read."""
 
-    endpoint: Endpoint
+    endpoint: MetricsEndpoint
     port: int
     uri: str
 

@@ -49,7 +49,7 @@ class Claim(NamedTuple):
         return cls(found["run"], found["fingerprint"], int(found["attempt"]), float(found["at"]))
 
 
-class Run(NamedTuple):
+class RunFate(NamedTuple):
     """What became of a run. ``ended`` is when (epoch seconds, ``None``: it lives), ``died`` that nobody stopped it."""
 
     ended: float | None
@@ -92,7 +92,7 @@ def named(plans: Iterable[Plan]) -> set[str]:
 
 
 def dispatch(
-    plans: Iterable[Plan], acting: Acting, runs: Mapping[str, Run], now: float, most: int = MOST_STARTS
+    plans: Iterable[Plan], acting: Acting, runs: Mapping[str, RunFate], now: float, most: int = MOST_STARTS
 ) -> list[Start]:
     """The runs to start for plans of one lifecycle, at most ``most``: every namespace's first before any one's second.
 
@@ -106,7 +106,7 @@ def dispatch(
     return starts
 
 
-def _next(plan: Plan, runs: Mapping[str, Run], now: float) -> Claim | None:
+def _next(plan: Plan, runs: Mapping[str, RunFate], now: float) -> Claim | None:
     """The claim for the plan's next run, without the run's name; ``None`` while there is none to start."""
     before, wanted = Claim.read(plan.subject.claim), fingerprint(plan)
     if before is None or before.at > now + LONGEST_PAUSE:  # nobody's, or not ours: it is from the future

@@ -39,7 +39,7 @@ class PodSample(NamedTuple):
     prefix_hits: int
 
 
-class Series:
+class PodSeries:
     """The samples of one pod, oldest first, as far back as anybody asks."""
 
     __slots__ = ("pod", "samples")
@@ -67,13 +67,13 @@ class Metrics:
     def __init__(self, scrape_interval: float, keep: float = 3600.0) -> None:
         self.scrape_interval = scrape_interval
         self.keep = max(keep, LOOKBACK)
-        self._series: dict[int, Series] = {}
+        self._series: dict[int, PodSeries] = {}
 
     def take(self, pod: SimulatedPod, now: float) -> None:
         """Sample a pod whose engine stands at ``now``."""
         series = self._series.get(pod.serial)
         if series is None:
-            series = self._series[pod.serial] = Series(pod)
+            series = self._series[pod.serial] = PodSeries(pod)
         core, stats = pod.core, pod.core.stats
         finished = stats.finished
         samples = series.samples
@@ -99,7 +99,7 @@ class Metrics:
         while samples[0].at < old:
             samples.popleft()
 
-    def series(self, now: float) -> Iterator[Series]:
+    def series(self, now: float) -> Iterator[PodSeries]:
         """Every series that may still have samples somebody asks for, by pod number."""
         old = now - self.keep - LOOKBACK
         gone = [number for number, series in self._series.items() if series.samples[-1].at < old]
@@ -107,7 +107,7 @@ class Metrics:
             del self._series[number]
         return iter(self._series.values())
 
-    def instant(self, series: Series, now: float) -> PodSample | None:
+    def instant(self, series: PodSeries, now: float) -> PodSample | None:
         """What an instant query sees: the newest sample, unless it is too old or the series was marked stale."""
         sample = series.samples[-1]
         if now - sample.at >= LOOKBACK:

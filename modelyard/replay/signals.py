@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterable
 
 from modelyard.metrics.values import ModelLoad, PodPerformance, PodSignal, Signals
-from modelyard.replay.metrics import Metrics, PodSample, Series, delta, increase
+from modelyard.replay.metrics import Metrics, PodSample, PodSeries, delta, increase
 
 Pair = tuple[str, str]
 """(namespace, model)"""
@@ -127,7 +127,7 @@ class SignalReader:
         }
 
 
-def _performance(series: Series, within: list[PodSample], now: float, window: float) -> PodPerformance:
+def _performance(series: PodSeries, within: list[PodSample], now: float, window: float) -> PodPerformance:
     config = series.pod.core.config
 
     def ratio(top: Field, bottom: Field, scale: float = 1.0) -> float | None:

@@ -27,7 +27,7 @@ Object = Mapping[str, Any]
 _R = TypeVar("_R", bound=Resource)
 
 
-class Problem(NamedTuple):
+class Fault(NamedTuple):
     """Why an object cannot be used."""
 
     reason: str
@@ -40,7 +40,7 @@ class Stored:
 
     subject: Subject
     created: float
-    problem: Problem | None
+    problem: Fault | None
     ignored: str
     """Fields that are not known here, which a newer peer may have stored."""
     status: Mapping[str, Any]
@@ -92,7 +92,7 @@ def route(obj: Object) -> Route:
     spec = found.spec
     servers = {target.model_server_name for rule in spec.rules for target in rule.target_models}
     if not spec.rules:
-        problem = Problem(NO_TARGETS, "spec.rules is empty, so no request could be sent anywhere - add a rule")
+        problem = Fault(NO_TARGETS, "spec.rules is empty, so no request could be sent anywhere - add a rule")
     return Route(
         **_stored(ROUTES, obj, problem, ignored),
         model=spec.model_name or "",
@@ -115,7 +115,7 @@ def server(obj: Object) -> Server:
     )
 
 
-def _read(kind: type[_R], obj: Object) -> tuple[_R | None, Problem | None, str]:
+def _read(kind: type[_R], obj: Object) -> tuple[_R | None, Fault | None, str]:
     """The object, why it cannot be used, and the fields of it that are ignored."""
     body = {"metadata": {"name": obj["metadata"]["name"]}, "spec": obj.get("spec")}
     try:
@@ -126,9 +126,9 @@ def _read(kind: type[_R], obj: Object) -> tuple[_R | None, Problem | None, str]:
             return kind.parse(body, unknown="ignore"), None, _short(", ".join(unknown))
     except ResourceInvalid as error:
         text = _short("; ".join(f"{path}: {text}" for path, text in error.problems))
-        return None, Problem(_reason([path for path, _ in error.problems]), text), ""
+        return None, Fault(_reason([path for path, _ in error.problems]), text), ""
     except Exception as error:  # whatever a tenant has thought of
-        return None, Problem(INVALID_SPEC, _short(f"cannot be read: {type(error).__name__}: {error}")), ""
+        return None, Fault(INVALID_SPEC, _short(f"cannot be read: {type(error).__name__}: {error}")), ""
 
 
 def _reason(paths: Iterable[str]) -> str:
@@ -142,7 +142,7 @@ def _short(text: str) -> str:
     return text if len(text) <= _MOST_TOLD else text[: _MOST_TOLD - 3] + "..."
 
 
-def _stored(kind: ResourceType, obj: Object, problem: Problem | None, ignored: str) -> dict[str, Any]:
+def _stored(kind: ResourceType, obj: Object, problem: Fault | None, ignored: str) -> dict[str, Any]:
     status = obj.get("status")
     status = dict(status) if isinstance(status, Mapping) else {}
     listed = status.get("conditions")

@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from modelyard.cluster import Cluster
-from modelyard.cluster.transport import Request
+from modelyard.cluster.transport import ApiRequest
 
 FOLDER = Path(__file__).resolve().parents[2] / "deployments" / "kubernetes"
 CONTROLLER_NAMESPACE = "workload-variant-autoscaler-system"
@@ -36,7 +36,7 @@ async def kubeconfig_of(cluster: Cluster, account: str, admin: Path, target: Pat
     """A kubeconfig like the administrator's, with a token of the service account in place of his certificate."""
     request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 3600}}
     path = f"/api/v1/namespaces/{CONTROLLER_NAMESPACE}/serviceaccounts/{account}/token"
-    answer = await cluster.transport.json(Request("POST", path, "request", f"token of {account}", body=request))
+    answer = await cluster.transport.json(ApiRequest("POST", path, "request", f"token of {account}", body=request))
     config = yaml.safe_load(admin.read_text(encoding="utf-8"))
     config["users"][0]["user"] = {"token": answer["status"]["token"]}
     target.write_text(yaml.safe_dump(config), encoding="utf-8")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from modelyard.cluster.transport import Request, Transport
+from modelyard.cluster.transport import ApiRequest, Transport
 
 
 class Lists:
@@ -14,7 +14,7 @@ class Lists:
         self.paths: list[str] = []
         send = Transport.send
 
-        async def noted(transport: Transport, request: Request) -> bytes:
+        async def noted(transport: Transport, request: ApiRequest) -> bytes:
             if request.verb == "list":
                 self.paths.append(request.path)
             return await send(transport, request)

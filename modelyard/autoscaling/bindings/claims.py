@@ -30,7 +30,7 @@ def settled(views: Iterable[BindingView], fleet: Fleet, settings: FleetSettings)
     return without_rivals(views, fleet, settings)
 
 
-class Claim(NamedTuple):
+class Rival(NamedTuple):
     """What another loop is responsible for and may scale: ``workloads`` is what its targets may be.
 
     ``key`` and ``created`` are those of a binding, of which the older one scales; a VariantAutoscaling (``binding``
@@ -44,15 +44,15 @@ class Claim(NamedTuple):
     binding: bool = True
 
 
-def outside(view: BindingView, claims: Iterable[Claim]) -> dict[WorkloadId, tuple[str, ...]]:
+def outside(view: BindingView, rivals: Iterable[Rival]) -> dict[WorkloadId, tuple[str, ...]]:
     """Who of another loop comes first at each of a binding's targets. Every loop finds the same order."""
     found: dict[WorkloadId, tuple[str, ...]] = {}
     own = {target.workload for target in view.targets}
-    for claim in claims:
-        if claim.binding and (claim.created, claim.key) >= (view.created, view.key):
+    for rival in rivals:
+        if rival.binding and (rival.created, rival.key) >= (view.created, view.key):
             continue
-        for workload in own & claim.workloads:
-            found[workload] = (*found.get(workload, ()), claim.who)
+        for workload in own & rival.workloads:
+            found[workload] = (*found.get(workload, ()), rival.who)
     return found
 
 

@@ -17,7 +17,7 @@ from modelyard.autoscaling.view import BindingView
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class Restraint:
     """What holds replicas back: ``code`` as in the records' reasons, ``direction`` ``up`` or ``down``.
 
     ``until`` is epoch seconds, that moment included; ``None`` when no time frees it.
@@ -29,7 +29,7 @@ class Block:
     text: str
 
 
-def blocks(decision: BindingDecision, view: BindingView, settings: FleetSettings, now: float) -> tuple[Block, ...]:
+def blocks(decision: BindingDecision, view: BindingView, settings: FleetSettings, now: float) -> tuple[Restraint, ...]:
     """What stands between the binding and other replicas after the decision of ``now``, the metrics being held.
 
     Empty when its next change waits for the metrics alone.
@@ -42,37 +42,37 @@ def blocks(decision: BindingDecision, view: BindingView, settings: FleetSettings
     if recommended is None or corrected is None:
         return ()
     wanted, have = recommended[1], corrected[1]
-    found: list[Block] = []
+    found: list[Restraint] = []
     if memory.panic_until is not None and now <= memory.panic_until and wanted < have:
-        found.append(Block("Panicking", "down", memory.panic_until, "panic: no scale-down"))
+        found.append(Restraint("Panicking", "down", memory.panic_until, "panic: no scale-down"))
     if wanted < have:
         until = windows.held_until(memory.recommended, rules.down.window, now, tick, above=have - 1)
         if until is not None:
             text = f"stabilization: recommendations of {have} or more in the last {rules.down.window:g} s"
-            found.append(Block("Stabilizing", "down", until, text))
+            found.append(Restraint("Stabilizing", "down", until, text))
         if (freed := _freed(memory.corrected, rules.down.period, now, highest=True)) is not None:
             text = f"rate limit: {_limits(rules.down.instances, rules.down.percent, rules.down.period)}"
-            found.append(Block("RateLimited", "down", freed, text))
+            found.append(Restraint("RateLimited", "down", freed, text))
     if wanted > have:
         until = _held_below(memory.recommended, rules.up.window, now, have)
         if until is not None:
             text = f"stabilization: recommendations of {have} or fewer in the last {rules.up.window:g} s"
-            found.append(Block("Stabilizing", "up", until, text))
+            found.append(Restraint("Stabilizing", "up", until, text))
         panic = memory.panic_until is not None and now <= memory.panic_until
         period = rules.panic.period if panic else rules.up.period
         if (freed := _freed(memory.corrected, period, now, highest=False)) is not None:
             limits = _limits(rules.up.instances, rules.up.percent, period)
             text = f"panic: at most {rules.panic.percent} % per {period:g} s" if panic else f"rate limit: {limits}"
-            found.append(Block("RateLimited", "up", freed, text))
+            found.append(Restraint("RateLimited", "up", freed, text))
     reasons = {record.why.reason for record in decision.records}
     for code, direction, text in (("AtMaximum", "up", "maxReplicas"), ("AtMinimum", "down", "minReplicas")):
         if code in reasons:
-            found.append(Block(code, direction, None, text))
+            found.append(Restraint(code, direction, None, text))
     for target in view.targets:
         since = memory.idle_since.get(str(target.workload))
         if since is not None and since + view.grace > now and target.current:
             text = f"the last instance of {target.name} waits for {view.grace:g} s without demand"
-            found.append(Block("WaitingForIdle", "down", since + view.grace, text))
+            found.append(Restraint("WaitingForIdle", "down", since + view.grace, text))
     return tuple(found)
 
 

@@ -17,7 +17,7 @@ from modelyard.cluster import PODS, SERVICES, Cluster, ClusterError, NotFound, U
 from modelyard.metrics.client import Sample
 from modelyard.metrics.pages import Page
 from modelyard.metrics.queries import GATEWAY_QUEUE
-from modelyard.metrics.scrape import Endpoint, Scrape, Scraper
+from modelyard.metrics.scrape import MetricsEndpoint, Scrape, Scraper
 from modelyard.metrics.signals import gateway_queue
 from modelyard.objects import Key, parse
 
@@ -155,7 +155,7 @@ async def addresses(cluster: Cluster, of: Pool) -> tuple[Scrape, ...]:
         pod, ip = parse.pod(body), (body.get("status") or {}).get("podIP")
         number = _port_number(port, body)
         if ip and number and pod.ready:
-            pages.append(Scrape(Endpoint(pod.uid, "", pod.key.name, ip), number, "/metrics"))
+            pages.append(Scrape(MetricsEndpoint(pod.uid, "", pod.key.name, ip), number, "/metrics"))
     return tuple(sorted(pages))
 
 

@@ -14,8 +14,8 @@ from modelyard.autoscaling.variants.saturation_config import Thresholds, TokenTh
 from modelyard.autoscaling.variants.state import Group, State
 from modelyard.autoscaling.variants.strategy import Moment, Verdict
 from modelyard.autoscaling.variants.tokens.capacity import (
-    Capacity,
     Replica,
+    ReplicaCapacity,
     derived_limit,
     middle,
     output_bucket,
@@ -54,7 +54,7 @@ class VariantCapacity(NamedTuple):
 
     variant: VariantInput
     capacity: int
-    replicas: tuple[Capacity, ...]
+    replicas: tuple[ReplicaCapacity, ...]
     history: dict[str, list[float]]
 
 
@@ -87,7 +87,7 @@ def analyse_tokens_published(
     analysed: list[VariantCapacity] = []
     for v in variants:
         history: Mapping[str, Sequence[float]] = v.history
-        replicas: list[Capacity] = []
+        replicas: list[ReplicaCapacity] = []
         for replica in v.replicas:
             if replica.total <= 0:
                 continue

@@ -16,7 +16,7 @@ from modelyard.autoscaling.what_if.absence import without
 from modelyard.autoscaling.what_if.errors import WhatIfError
 from modelyard.autoscaling.what_if.inventory import with_capacity
 from modelyard.autoscaling.what_if.load import scale_load
-from modelyard.autoscaling.what_if.targets import Target, with_targets
+from modelyard.autoscaling.what_if.targets import LatencyTarget, with_targets
 from modelyard.objects.durations import parse_go_duration
 
 __all__ = ["Assumptions", "Imagined", "WhatIfError", "imagine", "parse"]
@@ -32,8 +32,8 @@ class Assumptions:
     """
 
     load: tuple[tuple[str, float], ...] = ()
-    ttft: tuple[tuple[str, Target], ...] = ()
-    itl: tuple[tuple[str, Target], ...] = ()
+    ttft: tuple[tuple[str, LatencyTarget], ...] = ()
+    itl: tuple[tuple[str, LatencyTarget], ...] = ()
     capacity: tuple[tuple[str, int], ...] = ()
     without: tuple[str, ...] = ()
 
@@ -121,20 +121,20 @@ def _factor(text: str) -> float | None:
     return value if math.isfinite(value) and value >= 0 else None
 
 
-def _slo(option: str, text: str) -> tuple[str, Target]:
+def _slo(option: str, text: str) -> tuple[str, LatencyTarget]:
     subject, _, value = text.rpartition("=")
     written = value.strip()
     if written.endswith(("%", "x")):
         factor = _factor(written)
         if factor:
-            return subject.strip(), Target(factor=factor)
+            return subject.strip(), LatencyTarget(factor=factor)
     else:
         try:
             seconds = parse_go_duration(written)
         except ValueError:
             seconds = 0.0
         if seconds > 0 and math.isfinite(seconds) and written != "0":
-            return subject.strip(), Target(milliseconds=round(seconds * 1000, 6))
+            return subject.strip(), LatencyTarget(milliseconds=round(seconds * 1000, 6))
     raise WhatIfError(
         f"{option} {text}: {value!r} is no target; write a duration with its unit (300ms), or a share of what is set "
         "(80%), or CLASS=300ms for one service class"

@@ -9,7 +9,7 @@ from modelyard.autoscaling.fleet import Fleet
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.view import BindingView, TargetView
 from modelyard.autoscaling.what_if.errors import WhatIfError, listed
-from modelyard.autoscaling.what_if.spread import Engine, engines_of
+from modelyard.autoscaling.what_if.spread import PodEngine, engines_of
 from modelyard.metrics.values import ModelLoad, PodPerformance, PodSignal, Signals
 from modelyard.objects import Key
 
@@ -38,7 +38,7 @@ def scale_load(fleet: Fleet, settings: FleetSettings, subject: str, factor: floa
     return replace(fleet, signals=signals, bindings=bindings), told
 
 
-def _signals(fleet: Fleet, models: set[str], factor: float, engines: Mapping[Key, Engine]) -> tuple[Signals, int]:
+def _signals(fleet: Fleet, models: set[str], factor: float, engines: Mapping[Key, PodEngine]) -> tuple[Signals, int]:
     before = fleet.signals
     woken = {variant.key for variant in fleet.variants if variant.model_id in models}
     unknown = 0
@@ -47,7 +47,7 @@ def _signals(fleet: Fleet, models: set[str], factor: float, engines: Mapping[Key
         if signal.model not in models:
             pods.append(signal)
             continue
-        pods.append(scaled_pod(signal, factor, engines.get(Key(signal.namespace, signal.pod), Engine())))
+        pods.append(scaled_pod(signal, factor, engines.get(Key(signal.namespace, signal.pod), PodEngine())))
         unknown += signal.running is None and (signal.kv or 0.0) * factor > 1
     after = replace(
         before,
@@ -65,7 +65,7 @@ def _signals(fleet: Fleet, models: set[str], factor: float, engines: Mapping[Key
     return after, unknown
 
 
-def scaled_pod(signal: PodSignal, factor: float, engine: Engine) -> PodSignal:
+def scaled_pod(signal: PodSignal, factor: float, engine: PodEngine) -> PodSignal:
     """One pod under ``factor`` times its load. What its cache and its batch cannot hold waits."""
     kv, running, waiting = _times(signal.kv, factor), _times(signal.running, factor), _times(signal.waiting, factor)
     if kv is not None and running is not None and signal.running and running > (room := engine.room(signal)):

@@ -27,7 +27,7 @@ _UNFAIR = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class PodEngine:
     """What is known of a pod's engine: the variant it belongs to and the most requests in its batch."""
 
     variant: Key | None = None
@@ -47,23 +47,23 @@ def states_of(fleet: Fleet, settings: FleetSettings) -> list[State]:
     return active
 
 
-def engines_of(fleet: Fleet, settings: FleetSettings) -> dict[Key, Engine]:
+def engines_of(fleet: Fleet, settings: FleetSettings) -> dict[Key, PodEngine]:
     """The engine of every pod of a variant."""
     return {pod.key: engine_of(state) for state in states_of(fleet, settings) for pod in state.pods}
 
 
-def engine_of(state: State) -> Engine:
+def engine_of(state: State) -> PodEngine:
     """The engine of a variant's replicas."""
     slo = state.variant.slo
-    return Engine(state.variant.key, float(slo.max_batch if slo is not None else arguments_of(state).max_sequences))
+    return PodEngine(state.variant.key, float(slo.max_batch if slo is not None else arguments_of(state).max_sequences))
 
 
 class Spread:
     """The load of one model in one namespace. ``queue`` is what waits in front of all pods."""
 
-    def __init__(self, signals: Sequence[PodSignal], engines: Mapping[Key, Engine], queue: float = 0.0) -> None:
+    def __init__(self, signals: Sequence[PodSignal], engines: Mapping[Key, PodEngine], queue: float = 0.0) -> None:
         self._known = {Key(signal.namespace, signal.pod): signal for signal in signals}
-        self._engines = {key: engines.get(key, Engine()) for key in self._known}
+        self._engines = {key: engines.get(key, PodEngine()) for key in self._known}
         self._queue = queue
         self._whole = all(None not in (s.kv, s.running, s.waiting) for s in signals)
         self._rooms = {key: self._engines[key].room(signal) for key, signal in self._known.items()}
@@ -79,7 +79,7 @@ class Spread:
     def _held(self, key: Key) -> float:
         return (self._known[key].running or 0.0) + (self._known[key].waiting or 0.0)
 
-    def on(self, pods: Iterable[tuple[Key, Engine]], model: str) -> list[PodSignal]:
+    def on(self, pods: Iterable[tuple[Key, PodEngine]], model: str) -> list[PodSignal]:
         """What these pods would report, with all the requests on them; pods that are new are as the others are."""
         there = list(pods)
         if {key for key, _ in there} == self._known.keys() and not self._queue:
@@ -92,7 +92,7 @@ class Spread:
         made = [(replace(signal, completed_rate=rate), room) for signal, room in made]
         return self._by_requests(made) if self._whole else self._by_value(made)
 
-    def _pod(self, key: Key, engine: Engine, model: str) -> tuple[PodSignal, float]:
+    def _pod(self, key: Key, engine: PodEngine, model: str) -> tuple[PodSignal, float]:
         """The pod's own signal, or that of a mean pod of its variant, or of the model; with its room."""
         if key in self._known:
             return self._known[key], self._rooms[key]

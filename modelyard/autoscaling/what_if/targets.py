@@ -19,7 +19,7 @@ FIELDS = {"TTFT": ("slo-ttft",), "ITL": ("slo-tpot", "slo-itl")}
 """Fields of a class's entry, by what they limit; the first one counts."""
 
 
-class Target(NamedTuple):
+class LatencyTarget(NamedTuple):
     """A target in milliseconds, or a share of the one that is set."""
 
     milliseconds: float | None = None
@@ -27,7 +27,7 @@ class Target(NamedTuple):
 
 
 def with_targets(
-    fleet: Fleet, settings: FleetSettings, kind: str, subject: str, target: Target
+    fleet: Fleet, settings: FleetSettings, kind: str, subject: str, target: LatencyTarget
 ) -> tuple[Fleet, list[str]]:
     """The fleet with another ``kind`` (``TTFT`` or ``ITL``) in the service class ``subject``, ``""`` for all of them.
 
@@ -72,7 +72,7 @@ def _maps(fleet: Fleet, settings: FleetSettings) -> list[Key]:
     return sorted(key for key in found if key in fleet.config_maps)
 
 
-def _rewritten(entry: Entry, kind: str, target: Target) -> dict[str, Any]:
+def _rewritten(entry: Entry, kind: str, target: LatencyTarget) -> dict[str, Any]:
     fields = dict(entry.fields)
     entries = fields["data"]
     assert isinstance(entries, list)
@@ -80,7 +80,7 @@ def _rewritten(entry: Entry, kind: str, target: Target) -> dict[str, Any]:
     return fields
 
 
-def _entry(one: Mapping[str, Any], kind: str, target: Target) -> dict[str, Any]:
+def _entry(one: Mapping[str, Any], kind: str, target: LatencyTarget) -> dict[str, Any]:
     names = FIELDS[kind]
     value = target.milliseconds
     if value is None:

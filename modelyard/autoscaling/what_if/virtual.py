@@ -20,7 +20,7 @@ from modelyard.autoscaling.variants.headroom import startup
 from modelyard.autoscaling.variants.pools import Pools
 from modelyard.autoscaling.variants.state import State
 from modelyard.autoscaling.what_if.bindings import VirtualBindings
-from modelyard.autoscaling.what_if.spread import Engine, Spread, engine_of, states_of
+from modelyard.autoscaling.what_if.spread import PodEngine, Spread, engine_of, states_of
 from modelyard.metrics.values import ModelLoad, PodPerformance, PodSignal, Signals
 from modelyard.objects import Key, OwnerRef, Pod, Workload, WorkloadId
 
@@ -29,7 +29,7 @@ Model = tuple[str, str]
 
 
 @dataclass(slots=True)
-class Replica:
+class VirtualReplica:
     """One replica and its pods; one that is known by number only has none. ``ready_at`` infinite: never."""
 
     pods: tuple[Pod, ...]
@@ -64,7 +64,7 @@ class Deployed:
         self.replicas = _replicas(state, self.startup, settings, now)
         while len(self.replicas) < (state.current or 0):
             ready = sum(r.ready_at <= now for r in self.replicas) < (state.ready or 0)
-            self.replicas.append(Replica((), -inf) if ready else self._new(now))
+            self.replicas.append(VirtualReplica((), -inf) if ready else self._new(now))
         self.replicas = self.replicas[: state.current or 0]
 
     def scale(self, wanted: int, now: float) -> None:
@@ -74,7 +74,7 @@ class Deployed:
         del self.replicas[wanted:]
         self.replicas += [self._new(now) for _ in range(wanted - len(self.replicas))]
 
-    def _new(self, now: float) -> Replica:
+    def _new(self, now: float) -> VirtualReplica:
         self._made += 1
         id_, size = self.workload.id, self.workload.pods_per_replica
         labels = {GROUP_INDEX_LABEL: f"assumed-{self._made}"} if size > 1 else {}
@@ -89,9 +89,9 @@ class Deployed:
             )
             for index in range(size)
         )
-        return Replica(pods, now + self.startup, assumed=True, placed=False)
+        return VirtualReplica(pods, now + self.startup, assumed=True, placed=False)
 
-    def reporting(self, replica: Replica) -> list[Key]:
+    def reporting(self, replica: VirtualReplica) -> list[Key]:
         """The pods of a replica whose engine has metrics: of a new group, its first."""
         return [pod.key for pod in (replica.pods[:1] if replica.assumed else replica.pods)]
 
@@ -106,7 +106,7 @@ def _owner(state: State) -> OwnerRef:
     return OwnerRef(f"{id_.group}/v1" if id_.group else "v1", id_.kind, id_.name, "")
 
 
-def _replicas(state: State, start: float, settings: FleetSettings, now: float) -> list[Replica]:
+def _replicas(state: State, start: float, settings: FleetSettings, now: float) -> list[VirtualReplica]:
     """The replicas whose pods are known, ready ones first."""
     assert state.workload is not None
     size = state.workload.pods_per_replica
@@ -122,7 +122,7 @@ def _replicas(state: State, start: float, settings: FleetSettings, now: float) -
             at = inf
         else:
             at = max(now + settings.tick, min(pod.created for pod in pods) + start)
-        found.append(Replica(tuple(pods), at))
+        found.append(VirtualReplica(tuple(pods), at))
     return sorted(found, key=lambda replica: replica.ready_at)
 
 
@@ -274,7 +274,7 @@ class VirtualFleet:
         pods = [s for s in before.pods if Key(s.namespace, s.pod) not in self._engines]
         performance = [p for p in before.performance if Key(p.namespace, p.pod) not in self._engines]
         queues, wakes = dict(before.gateway_queue), dict(before.wake)
-        there: dict[Model, list[tuple[Key, Engine]]] = defaultdict(list)
+        there: dict[Model, list[tuple[Key, PodEngine]]] = defaultdict(list)
         served: set[str] = set()
         for deployed in self._deployed.values():
             for replica in deployed.replicas:
@@ -330,7 +330,7 @@ def _held(load: ModelLoad, now: float, settings: FleetSettings) -> ModelLoad:
 
 
 def _performance(
-    found: Sequence[PodPerformance], pods: Sequence[tuple[Key, Engine]], model: Model, moved: bool
+    found: Sequence[PodPerformance], pods: Sequence[tuple[Key, PodEngine]], model: Model, moved: bool
 ) -> list[PodPerformance]:
     """What the engines do, with the same requests in all; how fast they are now nobody has measured."""
     mine = {Key(p.namespace, p.pod): p for p in found if (p.namespace, p.model) == model}

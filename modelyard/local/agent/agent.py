@@ -15,7 +15,7 @@ from modelyard.cluster import PODS, Cluster, ClusterError, ClusterSettings, Obje
 from modelyard.local import processes
 from modelyard.local.agent.discovery import target_groups
 from modelyard.local.agent.nodes import Addresses, NodeKeeper
-from modelyard.local.agent.pods import Pod, PodServices
+from modelyard.local.agent.pods import PodRunner, PodServices
 from modelyard.local.agent.records import PodRecord, RecordStore
 from modelyard.local.settings import AgentSettings
 
@@ -69,7 +69,7 @@ class Agent:
         self._nodes = {name: self._addresses.node(index) for index, name in enumerate(names)}
         self._store = RecordStore(settings.records)
         self._records: dict[str, PodRecord] = {record.uid: record for record in self._store.all()}
-        self._pods: dict[str, Pod] = {}
+        self._pods: dict[str, PodRunner] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._objects: dict[str, Object] = {}
         self._health = Health(settings.health_port, lambda: target_groups(self._objects.values()))
@@ -134,12 +134,12 @@ class Agent:
                 known.vanished()
             return
         if known is None:
-            known = Pod(pod, self._nodes[node], services, self._records.pop(uid, None))
+            known = PodRunner(pod, self._nodes[node], services, self._records.pop(uid, None))
             self._pods[uid] = known
             self._tasks[uid] = asyncio.create_task(self._live(uid, known), name=f"pod {known.described}")
         known.update(pod)
 
-    async def _live(self, uid: str, pod: Pod) -> None:
+    async def _live(self, uid: str, pod: PodRunner) -> None:
         """Run a pod to its end; an unforeseen error is logged and the pod carried on with, not abandoned."""
         while True:
             try:

@@ -52,7 +52,7 @@ class ContainerPlace:
     """Reports an Event: type, reason, message."""
 
 
-class Container:
+class ContainerRunner:
     """The life of one container. `record` is what survives the agent."""
 
     def __init__(self, spec: Object, restart_policy: str, record: ContainerRecord, place: ContainerPlace) -> None:

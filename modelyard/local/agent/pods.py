@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import aiohttp
 
 from modelyard.cluster import PODS, Cluster, ClusterError, Conflict, NotFound, Object
-from modelyard.local.agent.containers import Container, ContainerPlace
+from modelyard.local.agent.containers import ContainerPlace, ContainerRunner
 from modelyard.local.agent.launch import Launch, PodPlace, plan, resolve
 from modelyard.local.agent.nodes import Addresses
 from modelyard.local.agent.records import ContainerRecord, PodRecord, RecordStore
@@ -38,7 +38,7 @@ class PodServices:
     session: aiohttp.ClientSession
 
 
-class Pod:
+class PodRunner:
     """The life of one pod, from its binding to a Node to its removal."""
 
     def __init__(self, pod: Object, host_address: str, services: PodServices, record: PodRecord | None) -> None:
@@ -166,7 +166,7 @@ class Pod:
 
     # Containers
 
-    def _container(self, spec: Object, restart_policy: str) -> Container:
+    def _container(self, spec: Object, restart_policy: str) -> ContainerRunner:
         name = str(spec["name"])
         record = self.record.containers.setdefault(name, ContainerRecord())
         folder = self._services.settings.logs / f"{self.record.namespace}_{self.record.name}_{self.record.uid}"
@@ -179,7 +179,7 @@ class Pod:
             changed=self._changed,
             event=self._event,
         )
-        return Container(spec, restart_policy, record, place)
+        return ContainerRunner(spec, restart_policy, record, place)
 
     def _adopt(self) -> None:
         status = self._pod.get("status") or {}
@@ -210,8 +210,8 @@ class Pod:
 
     # Status
 
-    def _views(self, containers: Sequence[Container], policy: str, *, init: bool) -> list[ContainerView]:
-        def restarts(container: Container) -> bool:
+    def _views(self, containers: Sequence[ContainerRunner], policy: str, *, init: bool) -> list[ContainerView]:
+        def restarts(container: ContainerRunner) -> bool:
             if self._deleted.is_set() or policy == "Never":
                 return False
             return policy == "Always" or not container.succeeded

@@ -27,7 +27,7 @@ from modelyard.autoscaling.startup import learn_startup
 from modelyard.autoscaling.view import BindingView
 from modelyard.metrics.expressions import Answers
 from modelyard.metrics.pages import Page
-from modelyard.metrics.scrape import Endpoint, Scrape
+from modelyard.metrics.scrape import MetricsEndpoint, Scrape
 from modelyard.objects import Key, Pod, Workload, WorkloadId
 from modelyard.reconcile.plan import Ref
 from modelyard.replay.exposition import KNOWN, is_known, page
@@ -123,7 +123,7 @@ class Bindings:
             self._startup[workload.id] = startup
         wanted = 1 if workload.spec_replicas is None else workload.spec_replicas
         waiting = sum(pod.active and not pod.ready for pod in alive)
-        instances = tuple(Instance(pod.name, (Endpoint(pod.name, "", pod.name, ADDRESS),)) for pod in ready)
+        instances = tuple(Instance(pod.name, (MetricsEndpoint(pod.name, "", pod.name, ADDRESS),)) for pod in ready)
         return TargetPods(instances, min(waiting, max(0, wanted - len(ready))), startup)
 
     def _from_start(self, binding: BindingSpec) -> bool:

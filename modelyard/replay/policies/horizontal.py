@@ -23,7 +23,7 @@ METRICS: Final = ("queue", "kv", "running")
 
 
 @dataclass(frozen=True, slots=True)
-class Behaviour:
+class HorizontalBehaviour:
     """The default behaviour of ``autoscaling/v2``: growth by the larger of 100 % and 4 pods per 15 s without
     stabilization, shrinking without limit after 300 s of stabilization; ratios within 10 % are left alone."""
 
@@ -38,7 +38,7 @@ class Behaviour:
 class Horizontal:
     """One HPA. Ask it every sync period with ``pods`` (a metric per pod) or ``external`` (one total)."""
 
-    def __init__(self, behaviour: Behaviour, minimum: int = 1, maximum: int = 100) -> None:
+    def __init__(self, behaviour: HorizontalBehaviour, minimum: int = 1, maximum: int = 100) -> None:
         if not 0 <= minimum <= maximum or maximum < 1:
             raise ValueError(f"min ({minimum}) must be between 0 and max ({maximum}), and max at least 1")
         self.behaviour = behaviour
@@ -128,7 +128,7 @@ class _Horizontals:
     interval = SYNC
     keep = 0.0
 
-    def __init__(self, metric: str, target: float, minimum: int, maximum: int, behaviour: Behaviour) -> None:
+    def __init__(self, metric: str, target: float, minimum: int, maximum: int, behaviour: HorizontalBehaviour) -> None:
         if metric not in METRICS:
             raise ValueError(f"no metric {metric!r}: choose queue (requests waiting), running or kv (a fraction)")
         if not (math.isfinite(target) and target > 0):
@@ -152,9 +152,14 @@ class HPAPolicy(_Horizontals):
     """A Kubernetes HPA per variant on a metric of its pods: ``hpa:queue=2`` is two waiting requests a pod."""
 
     def __init__(
-        self, metric: str, target: float, minimum: int = 1, maximum: int = 100, behaviour: Behaviour | None = None
+        self,
+        metric: str,
+        target: float,
+        minimum: int = 1,
+        maximum: int = 100,
+        behaviour: HorizontalBehaviour | None = None,
     ) -> None:
-        super().__init__(metric, target, max(1, minimum), maximum, behaviour or Behaviour())
+        super().__init__(metric, target, max(1, minimum), maximum, behaviour or HorizontalBehaviour())
         self.name = f"hpa:{metric}={target:g}"
 
     def tick(self, now: float, fleet: SimulatedFleet, metrics: Metrics) -> Mapping[Key, int]:
@@ -178,7 +183,7 @@ class KEDAPolicy(_Horizontals):
     def __init__(
         self, metric: str, target: float, minimum: int = 0, maximum: int = 100, cooldown: float = 300.0
     ) -> None:
-        super().__init__(metric, target, minimum, maximum, Behaviour())
+        super().__init__(metric, target, minimum, maximum, HorizontalBehaviour())
         if not cooldown >= 0:
             raise ValueError(f"cooldown must be a number of seconds >= 0, not {cooldown!r}")
         self.cooldown = cooldown

@@ -28,7 +28,7 @@ from modelyard.replay.metrics import Metrics
 from modelyard.replay.pods import SimulatedPod
 from modelyard.replay.policies.base import carried_out
 from modelyard.replay.policies.bindings import Bindings
-from modelyard.replay.policies.horizontal import Behaviour, Horizontal
+from modelyard.replay.policies.horizontal import Horizontal, HorizontalBehaviour
 from modelyard.replay.signals import SignalReader
 from modelyard.replay.variants import VariantSpec
 
@@ -135,7 +135,7 @@ class ModelyardPolicy:
     def _follower(self, fleet: Fleet, workload: WorkloadId | None) -> Horizontal:
         consumer = next((one for one in fleet.consumers if one.target == workload), None)
         return Horizontal(
-            Behaviour(),
+            HorizontalBehaviour(),
             minimum=(consumer.minimum if consumer is not None else None) or 1,
             maximum=(consumer.maximum if consumer is not None else None) or 10_000,
         )

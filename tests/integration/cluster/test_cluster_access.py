@@ -25,7 +25,7 @@ from modelyard.cluster import (
     Unauthorized,
     Unavailable,
 )
-from modelyard.cluster.transport import Request
+from modelyard.cluster.transport import ApiRequest
 from modelyard.local.stack import LocalStack
 
 pytestmark = pytest.mark.integration
@@ -36,7 +36,7 @@ async def token_of(cluster: Cluster, place: str, account: str) -> str:
     await cluster.create(SERVICE_ACCOUNTS, {"metadata": {"name": account, "namespace": place}})
     body: dict[str, Any] = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
     path = SERVICE_ACCOUNTS.path(place, account, "token")
-    answer = await cluster.transport.json(Request("POST", path, "request token of", account, body=body))
+    answer = await cluster.transport.json(ApiRequest("POST", path, "request token of", account, body=body))
     return str(answer["status"]["token"])
 
 

@@ -9,7 +9,7 @@ from cluster_faults import compact
 from cluster_manifests import config_map
 
 from modelyard.cluster import CONFIG_MAPS, PODS, Cluster, ClusterSettings, Invalid
-from modelyard.cluster.transport import Request, Transport
+from modelyard.cluster.transport import ApiRequest, Transport
 from modelyard.cluster.watching import list_objects
 from modelyard.local.stack import LocalStack
 
@@ -63,7 +63,7 @@ class CompactedBetweenPages(Transport):
     place: str
     answers: int = 0
 
-    async def json(self, request: Request) -> dict[str, Any]:
+    async def json(self, request: ApiRequest) -> dict[str, Any]:
         answer = await super().json(request)
         self.answers += 1
         if self.answers == 1:

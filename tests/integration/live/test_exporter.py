@@ -25,7 +25,7 @@ from modelyard.autoscaling.kinds import VARIANTS
 from modelyard.autoscaling.live.controller import Controller
 from modelyard.autoscaling.live.exporter import serve
 from modelyard.cluster import CRDS, DEPLOYMENTS, NAMESPACES, SERVICE_ACCOUNTS, Cluster, ClusterSettings, ResourceType
-from modelyard.cluster.transport import Request
+from modelyard.cluster.transport import ApiRequest
 from modelyard.local.settings import Component, StackSettings
 from modelyard.local.stack import LocalStack
 from modelyard.metrics.client import Prometheus, PrometheusSettings
@@ -431,7 +431,9 @@ async def test_an_account_that_may_not_look_is_told_so(
     await control_plane_cluster.create(SERVICE_ACCOUNTS, {"metadata": {"name": "nobody", "namespace": namespace}})
     body: dict[str, Any] = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
     path = SERVICE_ACCOUNTS.path(namespace, "nobody", "token")
-    answer = await control_plane_cluster.transport.json(Request("POST", path, "request token of", "nobody", body=body))
+    answer = await control_plane_cluster.transport.json(
+        ApiRequest("POST", path, "request token of", "nobody", body=body)
+    )
     config = yaml.safe_load(control_plane.kubeconfig.read_text())
     config["users"][0]["user"] = {"token": answer["status"]["token"]}
     (tmp_path / "kubeconfig").write_text(yaml.safe_dump(config))

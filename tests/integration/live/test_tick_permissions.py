@@ -24,7 +24,7 @@ from modelyard.autoscaling.kinds import BINDINGS, POLICIES, VARIANTS
 from modelyard.autoscaling.live.controller import Controller
 from modelyard.autoscaling.live.fleetwatch import Fleetwatch
 from modelyard.cluster import CONFIG_MAPS, HPAS, PODS, STATEFUL_SETS, Cluster, ClusterSettings, Forbidden
-from modelyard.cluster.transport import Request, Transport
+from modelyard.cluster.transport import ApiRequest, Transport
 from modelyard.local.stack import LocalStack
 
 pytestmark = pytest.mark.integration
@@ -51,12 +51,12 @@ class Notes:
         self.needed: set[Right] = set()
         self.forbidden: list[str] = []
 
-    def take(self, transport: Transport, request: Request) -> None:
+    def take(self, transport: Transport, request: ApiRequest) -> None:
         if self.account and self.account in transport.source and (right := right_of(request)):
             self.needed.add(right)
 
 
-def right_of(request: Request) -> Right | None:
+def right_of(request: ApiRequest) -> Right | None:
     """As the API server reads a request; ``None`` for discovery, which everybody may do."""
     parts = [part for part in request.path.split("?")[0].split("/") if part]
     group, rest = ("", parts[2:]) if parts[0] == "api" else (parts[1] if len(parts) > 1 else "", parts[3:])
@@ -76,7 +76,7 @@ def notes(monkeypatch: pytest.MonkeyPatch) -> Notes:
     taken = Notes()
     send, stream = Transport.send, Transport.stream
 
-    async def noted_send(self: Transport, request: Request) -> bytes:
+    async def noted_send(self: Transport, request: ApiRequest) -> bytes:
         taken.take(self, request)
         try:
             return await send(self, request)
@@ -85,7 +85,7 @@ def notes(monkeypatch: pytest.MonkeyPatch) -> Notes:
             raise
 
     @asynccontextmanager
-    async def noted_stream(self: Transport, request: Request, silence: float) -> AsyncIterator[AsyncIterator[bytes]]:
+    async def noted_stream(self: Transport, request: ApiRequest, silence: float) -> AsyncIterator[AsyncIterator[bytes]]:
         taken.take(self, request)
         try:
             async with stream(self, request, silence) as lines:

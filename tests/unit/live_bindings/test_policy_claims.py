@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from modelyard.autoscaling.bindings.claims import Claim, claimed, outside, settled, without_rivals
+from modelyard.autoscaling.bindings.claims import Rival, claimed, outside, settled, without_rivals
 from modelyard.autoscaling.fleet import Consumer, Fleet, Variant
 from modelyard.autoscaling.settings import FleetSettings, Mode
 from modelyard.autoscaling.view import BindingView, TargetView
@@ -90,18 +90,18 @@ def test_a_variant_comes_first_in_signal_mode_as_well() -> None:
 
 def test_of_two_loops_exactly_one_scales() -> None:
     older, younger = replace(view("a", WEB), created=1.0), replace(view("b", WEB, API), created=2.0)
-    claims = {one.key: Claim(str(one.key), frozenset({WEB}), one.key, one.created) for one in (older, younger)}
+    claims = {one.key: Rival(str(one.key), frozenset({WEB}), one.key, one.created) for one in (older, younger)}
     assert outside(older, [claims[younger.key]]) == {}
     assert outside(younger, [claims[older.key]]) == {WEB: ("n/a",)}
     found = claimed([replace(younger, rivals=outside(younger, [claims[older.key]]))], Fleet(0.0))
     assert "n/a: not scaling" in found[younger.key]
     same = replace(view("c", WEB), created=1.0)
     assert bool(outside(same, [claims[older.key]])) is not bool(
-        outside(older, [Claim("c", frozenset({WEB}), same.key, 1.0)])
+        outside(older, [Rival("c", frozenset({WEB}), same.key, 1.0)])
     )
 
 
 def test_a_variant_of_another_loop_always_comes_first() -> None:
-    claim = Claim("VariantAutoscaling n/v", frozenset({WEB}), Key("n", "v"), 9.0, binding=False)
+    claim = Rival("VariantAutoscaling n/v", frozenset({WEB}), Key("n", "v"), 9.0, binding=False)
     assert outside(view("b", WEB), [claim]) == {WEB: ("VariantAutoscaling n/v",)}
     assert outside(view("b", API), [claim]) == {}

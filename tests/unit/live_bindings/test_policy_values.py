@@ -5,16 +5,16 @@ from __future__ import annotations
 from modelyard.autoscaling.live.bindings.pods import Instance
 from modelyard.autoscaling.live.bindings.values import Histories, Measured, Reading, demand_metrics
 from modelyard.metrics.pages import Page, parse
-from modelyard.metrics.scrape import Endpoint, Scrape
+from modelyard.metrics.scrape import MetricsEndpoint, Scrape
 
 WANTED = ("queue", "served_total", *demand_metrics())
 
 
-def endpoint(name: str, start: str = "s") -> Endpoint:
-    return Endpoint(f"uid-{name}", start, name, "10.0.0.1")
+def endpoint(name: str, start: str = "s") -> MetricsEndpoint:
+    return MetricsEndpoint(f"uid-{name}", start, name, "10.0.0.1")
 
 
-def scrape(pod: Endpoint) -> Scrape:
+def scrape(pod: MetricsEndpoint) -> Scrape:
     return Scrape(pod, 8100, "/metrics")
 
 
@@ -22,12 +22,12 @@ def shown(text: str, at: float = 1000.0) -> Page:
     return parse(text.encode(), WANTED, at)
 
 
-def measure(histories: Histories, pages: dict[Endpoint, Page | str]) -> Measured:
+def measure(histories: Histories, pages: dict[MetricsEndpoint, Page | str]) -> Measured:
     by_scrape = {scrape(pod): page for pod, page in pages.items()}
     return histories.measure(dict.fromkeys(by_scrape, WANTED), by_scrape, ())
 
 
-def read(pages: dict[Endpoint, Page | str], *metrics: str, histories: Histories | None = None) -> Reading:
+def read(pages: dict[MetricsEndpoint, Page | str], *metrics: str, histories: Histories | None = None) -> Reading:
     measured = measure(histories or Histories(), pages)
     return measured.read([Instance(pod.name, (pod,)) for pod in pages], 8100, "/metrics", metrics)
 

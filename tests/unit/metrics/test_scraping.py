@@ -10,7 +10,7 @@ import pytest
 from metric_endpoints import Endpoints, Handler, cut, endless, hang, not_http, page
 
 from modelyard.metrics.pages import Page
-from modelyard.metrics.scrape import Endpoint, Scrape, Scraper
+from modelyard.metrics.scrape import MetricsEndpoint, Scrape, Scraper
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ async def endpoints() -> AsyncIterator[Endpoints]:
 
 
 def of(ip: str, port: int, uri: str = "/metrics") -> Scrape:
-    return Scrape(Endpoint(f"uid-{ip}", "", f"pod-{ip}", ip), port, uri)
+    return Scrape(MetricsEndpoint(f"uid-{ip}", "", f"pod-{ip}", ip), port, uri)
 
 
 def load(page: Page | str) -> list[float]:

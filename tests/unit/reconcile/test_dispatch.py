@@ -17,7 +17,7 @@ from modelyard.reconcile.dispatch import (
     MOST_IN_A_BATCH,
     Acting,
     Claim,
-    Run,
+    RunFate,
     Start,
     dispatch,
     fingerprint,
@@ -27,7 +27,7 @@ from modelyard.reconcile.plan import Child, Plan, Status, Subject
 
 NOW = 1_800_000_000.0
 ONE = Acting("copies/copies")
-ALIVE = Run(None)
+ALIVE = RunFate(None)
 
 
 def plan(name: str = "a", namespace: str = "shop", claim: str = "", generation: int = 1, **acts: Any) -> Plan:
@@ -66,21 +66,21 @@ def test_what_only_tells_starts_nothing() -> None:
     [
         (ALIVE, 1, 0, []),
         (ALIVE, 1, 1e6, []),
-        (Run(NOW, died=True), 1, 0, [2]),
-        (Run(NOW, died=True), 2, 14, []),
-        (Run(NOW, died=True), 2, 15, [3]),
-        (Run(NOW), 1, 14, []),
-        (Run(NOW), 1, 15, [2]),
-        (Run(NOW), 2, 29, []),
-        (Run(NOW), 2, 30, [3]),
-        (Run(NOW), 40, 599, []),
-        (Run(NOW), 40, 600, [41]),
+        (RunFate(NOW, died=True), 1, 0, [2]),
+        (RunFate(NOW, died=True), 2, 14, []),
+        (RunFate(NOW, died=True), 2, 15, [3]),
+        (RunFate(NOW), 1, 14, []),
+        (RunFate(NOW), 1, 15, [2]),
+        (RunFate(NOW), 2, 29, []),
+        (RunFate(NOW), 2, 30, [3]),
+        (RunFate(NOW), 40, 599, []),
+        (RunFate(NOW), 40, 600, [41]),
         (None, 1, 9, []),
         (None, 1, 10, [2]),
     ],
 )
 def test_a_run_is_followed_by_another_in_good_time(
-    run: Run | None, attempt: int, seconds: float, starts: list[int]
+    run: RunFate | None, attempt: int, seconds: float, starts: list[int]
 ) -> None:
     due = claimed(plan(), attempt=attempt)
     runs = {} if run is None else {"before": run}
@@ -89,7 +89,7 @@ def test_a_run_is_followed_by_another_in_good_time(
 
 def test_a_run_that_got_somewhere_is_followed_at_once_by_a_first_attempt() -> None:
     due = claimed(plan(), attempt=7, other=True)
-    assert attempts(dispatch([due], ONE, {"before": Run(NOW)}, NOW)) == [1]
+    assert attempts(dispatch([due], ONE, {"before": RunFate(NOW)}, NOW)) == [1]
     assert not dispatch([due], ONE, {"before": ALIVE}, NOW), "but only once it is over"
 
 
@@ -156,7 +156,7 @@ def test_a_batch_has_its_limits() -> None:
         Acting("copies/copies", batch=MOST_IN_A_BATCH + 1)
 
 
-runs = st.sampled_from([None, ALIVE, Run(NOW - 3), Run(NOW - 3, died=True), Run(NOW - 1e4)])
+runs = st.sampled_from([None, ALIVE, RunFate(NOW - 3), RunFate(NOW - 3, died=True), RunFate(NOW - 1e4)])
 objects = st.lists(
     st.tuples(
         st.sampled_from(["a", "b", "c", "d"]),
@@ -211,7 +211,7 @@ def test_a_run_that_dies_at_every_step_is_replaced_at_every_tick() -> None:
         due = plan(claim=claim, apply=tuple(left))
         if not due.acts:
             break
-        (start,) = dispatch([due], ONE, dict.fromkeys(keys, Run(NOW + tick, died=True)), NOW + tick)
+        (start,) = dispatch([due], ONE, dict.fromkeys(keys, RunFate(NOW + tick, died=True)), NOW + tick)
         keys.append(start.key)
         claim = str(start.claims[0][1])
         left.pop()

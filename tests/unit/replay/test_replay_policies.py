@@ -19,7 +19,7 @@ from modelyard.autoscaling.offline.manifests import Manifest, read_manifests
 from modelyard.autoscaling.offline.snapshot import Snapshot
 from modelyard.autoscaling.settings import Compatibility, FleetSettings, Mode
 from modelyard.replay.policies.base import Fixed, merge_patch
-from modelyard.replay.policies.horizontal import Behaviour, Horizontal, HPAPolicy, KEDAPolicy
+from modelyard.replay.policies.horizontal import Horizontal, HorizontalBehaviour, HPAPolicy, KEDAPolicy
 from modelyard.replay.policies.modelyard import ORIGIN, ModelyardPolicy
 from modelyard.replay.policies.parse import PolicyInputError, factory, split
 from modelyard.replay.settings import SimulationSettings
@@ -197,21 +197,21 @@ def pods(*values: float) -> dict[str, float]:
     ],
 )
 def test_the_hpa_algorithm(current: int, values: dict[str, float], ready: int, expected: int) -> None:
-    scaler = Horizontal(Behaviour(down_window=0), 1, 100)
+    scaler = Horizontal(HorizontalBehaviour(down_window=0), 1, 100)
     assert scaler.pods(0.0, current, values, ready, 10.0) == expected
 
 
 def test_growth_is_limited_to_the_larger_of_double_and_four_pods_in_15_seconds() -> None:
-    scaler = Horizontal(Behaviour(), 1, 1000)
+    scaler = Horizontal(HorizontalBehaviour(), 1, 1000)
     assert scaler.external(0, 2, 10_000, 10) == 6
     assert scaler.external(5, 6, 10_000, 10) == 6, "the four pods of five seconds ago count"
     assert scaler.external(15, 6, 10_000, 10) == 12
     assert scaler.external(30, 12, 10_000, 10) == 24
-    assert Horizontal(Behaviour(), 1, 9).external(0, 8, 10_000, 10) == 9
+    assert Horizontal(HorizontalBehaviour(), 1, 9).external(0, 8, 10_000, 10) == 9
 
 
 def test_shrinking_takes_the_highest_recommendation_of_five_minutes() -> None:
-    scaler = Horizontal(Behaviour(), 1, 100)
+    scaler = Horizontal(HorizontalBehaviour(), 1, 100)
     assert scaler.external(0, 4, 100, 10) == 8
     assert scaler.external(15, 10, 20, 10) == 10
     assert scaler.external(299, 10, 20, 10) == 10
@@ -221,7 +221,7 @@ def test_shrinking_takes_the_highest_recommendation_of_five_minutes() -> None:
 
 
 def test_the_first_look_counts_as_a_recommendation_to_stay() -> None:
-    scaler = Horizontal(Behaviour(), 1, 100)
+    scaler = Horizontal(HorizontalBehaviour(), 1, 100)
     assert scaler.external(0, 5, 10, 10) == 5
     assert scaler.external(301, 5, 10, 10) == 1
 

@@ -16,7 +16,7 @@ from modelyard.autoscaling.decide import decide
 from modelyard.autoscaling.fleet import Fleet
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.what_if import WhatIfError, imagine, parse
-from modelyard.autoscaling.what_if.targets import Target
+from modelyard.autoscaling.what_if.targets import LatencyTarget
 from modelyard.metrics.values import ModelLoad, PodPerformance
 from modelyard.objects import Key
 
@@ -180,15 +180,15 @@ def test_more_load_never_asks_for_fewer_with_an_slo_and_by_policy(replicas: int)
 @pytest.mark.parametrize(
     ("text", "subject", "wanted"),
     [
-        ("300ms", "", Target(300.0)),
-        ("0.3s", "", Target(300.0)),
-        ("1m", "", Target(60000.0)),
-        ("80%", "", Target(factor=0.8)),
-        ("0.5x", "", Target(factor=0.5)),
-        ("Premium=40ms", "Premium", Target(40.0)),
+        ("300ms", "", LatencyTarget(300.0)),
+        ("0.3s", "", LatencyTarget(300.0)),
+        ("1m", "", LatencyTarget(60000.0)),
+        ("80%", "", LatencyTarget(factor=0.8)),
+        ("0.5x", "", LatencyTarget(factor=0.5)),
+        ("Premium=40ms", "Premium", LatencyTarget(40.0)),
     ],
 )
-def test_targets_are_read(text: str, subject: str, wanted: Target) -> None:
+def test_targets_are_read(text: str, subject: str, wanted: LatencyTarget) -> None:
     assert parse(slo_ttft=[text]).ttft == parse(slo_itl=[text]).itl == ((subject, wanted),)
 
 

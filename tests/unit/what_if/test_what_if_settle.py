@@ -20,7 +20,7 @@ from modelyard.autoscaling.settings import Compatibility, FleetSettings
 from modelyard.autoscaling.view import Behaviour, DirectionLimits
 from modelyard.autoscaling.what_if import Settled, imagine, parse, settle
 from modelyard.autoscaling.what_if.settle import End
-from modelyard.autoscaling.what_if.spread import Engine, Spread
+from modelyard.autoscaling.what_if.spread import PodEngine, Spread
 from modelyard.autoscaling.what_if.virtual import VirtualFleet
 from modelyard.metrics.values import ModelLoad
 from modelyard.objects import Key
@@ -187,7 +187,7 @@ def signals_of(**fields: Any) -> Fleet:
 def test_shares_stay_as_unfair_as_they_were() -> None:
     fleet = signals_of(load=[(0.6, 0.0), (0.3, 0.0)], running=20)
     before = list(fleet.signals.pods)
-    engines = {Key("chat", f"a-{i}"): Engine(Key("chat", "a"), 256) for i in range(3)}
+    engines = {Key("chat", f"a-{i}"): PodEngine(Key("chat", "a"), 256) for i in range(3)}
     spread = Spread(before, engines)
     assert spread.on(list(engines.items())[:2], "meta/llama") == before
     after = spread.on(engines.items(), "meta/llama")
@@ -198,7 +198,7 @@ def test_shares_stay_as_unfair_as_they_were() -> None:
 
 def test_a_pod_that_does_not_report_everything_is_spread_by_value() -> None:
     fleet = signals_of(load=[(0.6, 4.0), (None, 2.0)], running=None)
-    engines = {Key("chat", f"a-{i}"): Engine(Key("chat", "a")) for i in range(3)}
+    engines = {Key("chat", f"a-{i}"): PodEngine(Key("chat", "a")) for i in range(3)}
     after = Spread(fleet.signals.pods, engines).on(engines.items(), "meta/llama")
     assert sum(p.waiting or 0 for p in after) == pytest.approx(6)
     assert [p.kv is None for p in after] == [False, True, False]

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterable
 from typing import TypeVar
 
-from modelyard.autoscaling.bindings.claims import Claim
+from modelyard.autoscaling.bindings.claims import Rival
 from modelyard.autoscaling.live import wants
 from modelyard.autoscaling.live.bindings.objects import BindingSpec
 from modelyard.autoscaling.live.demands import workload_of
@@ -23,10 +23,10 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
-def binding_claims(bindings: Iterable[BindingSpec]) -> list[Claim]:
+def binding_claims(bindings: Iterable[BindingSpec]) -> list[Rival]:
     """What these bindings may scale."""
     return [
-        Claim(
+        Rival(
             f"AutoscalingPolicyBinding {spec.view.key}, which is older and belongs to another loop",
             frozenset(id_ for target in spec.targets for id_ in target.candidates),
             spec.view.key,
@@ -39,19 +39,19 @@ def binding_claims(bindings: Iterable[BindingSpec]) -> list[Claim]:
 
 async def claims_beyond(
     mirror: Mirror, homes: Iterable[str], spaces: tuple[str, ...], label_selector: str
-) -> list[Claim]:
+) -> list[Rival]:
     """What may scale workloads in ``homes`` and was not listed with the share of ``spaces`` and ``label_selector``.
 
     Bindings inside ``spaces`` are known to the caller, and without a selector so are the variants.
     """
     foreign = [home for home in homes if spaces and home not in spaces]
-    claims = binding_claims(await _read(mirror, wants.RIVAL_BINDINGS, foreign))
+    rivals = binding_claims(await _read(mirror, wants.RIVAL_BINDINGS, foreign))
     for variant in await _read(mirror, wants.RIVAL_VARIANTS, sorted(homes) if label_selector else foreign):
         workload = workload_of(variant)
         if workload is not None and workload.name and not variant.deleting:
             who = f"VariantAutoscaling {variant.key}"
-            claims.append(Claim(who, frozenset({workload}), variant.key, variant.created, binding=False))
-    return claims
+            rivals.append(Rival(who, frozenset({workload}), variant.key, variant.created, binding=False))
+    return rivals
 
 
 async def _read(mirror: Mirror, want: Want[T], places: list[str]) -> Iterable[T]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from modelyard.autoscaling.startup import learn_startup
-from modelyard.metrics.scrape import Endpoint
+from modelyard.metrics.scrape import MetricsEndpoint
 from modelyard.objects import Pod, Workload
 from modelyard.objects.selectors import parse_selector
 from modelyard.reconcile.plan import Store
@@ -29,7 +29,7 @@ class Instance:
     """One ready instance and the pods of it that carry its metrics (none: no pod has the labels asked for)."""
 
     name: str
-    endpoints: tuple[Endpoint, ...]
+    endpoints: tuple[MetricsEndpoint, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +87,8 @@ def _same(pod: Pod, workload: Workload) -> bool:
     return not workload.uid or not pod.owner.uid or workload.uid == pod.owner.uid
 
 
-def _endpoint(pod: Pod) -> Endpoint:
-    return Endpoint(pod.uid, pod.started, pod.key.name, pod.ip)
+def _endpoint(pod: Pod) -> MetricsEndpoint:
+    return MetricsEndpoint(pod.uid, pod.started, pod.key.name, pod.ip)
 
 
 def _count(

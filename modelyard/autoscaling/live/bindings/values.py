@@ -13,7 +13,7 @@ from typing import NamedTuple
 from modelyard.autoscaling.bindings.samples import KEPT, PodHistory, joined, pod_values
 from modelyard.autoscaling.live.bindings.pods import Instance
 from modelyard.metrics.pages import Page
-from modelyard.metrics.scrape import Endpoint, Scrape
+from modelyard.metrics.scrape import MetricsEndpoint, Scrape
 from modelyard.metrics.vocabulary import Signal, names_of
 
 
@@ -133,5 +133,5 @@ class Histories:
         return Measured(results)
 
 
-def _key(endpoint: Endpoint, scrape: Scrape) -> tuple[str, int, str]:
+def _key(endpoint: MetricsEndpoint, scrape: Scrape) -> tuple[str, int, str]:
     return endpoint.uid, scrape.port, scrape.uri

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from modelyard.autoscaling.bindings.claims import Claim, outside
+from modelyard.autoscaling.bindings.claims import Rival, outside
 from modelyard.autoscaling.live.bindings.objects import WAKE_QUERY, BindingSpec, PolicySpec, TargetSpec
 from modelyard.autoscaling.live.bindings.pods import TargetPods
 from modelyard.autoscaling.live.bindings.values import Measured, demand_metrics
@@ -24,7 +24,7 @@ class ListedBindings:
     bindings: tuple[BindingSpec, ...] = ()
     policies: Mapping[Key, PolicySpec] = field(default_factory=dict)
     policies_error: str | None = None
-    others: tuple[Claim, ...] = ()
+    others: tuple[Rival, ...] = ()
     """What other loops scale."""
 
     @property

@@ -14,7 +14,7 @@ from modelyard.autoscaling.decision import Step
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.variants.arbitration import arbitrate
 from modelyard.autoscaling.variants.health import HINT
-from modelyard.autoscaling.variants.slo.targets import Proposal, propose
+from modelyard.autoscaling.variants.slo.targets import GroupProposal, propose
 from modelyard.autoscaling.variants.slo.work import GroupWork, VariantWork
 from modelyard.autoscaling.variants.state import Group, State, work_of
 from modelyard.autoscaling.variants.strategy import Moment, Strategy, Verdict
@@ -28,7 +28,7 @@ BLIND = 2.5
 FOUND: Story = ("True", "MetricsFound", "the load and the request sizes of the model are known")
 
 
-class Forecast:
+class SLOStrategy:
     """Sizes a group by its load, and lets ``reactive`` (the saturation form) veto and add."""
 
     def __init__(self, reactive: Strategy) -> None:
@@ -57,7 +57,7 @@ class Forecast:
                 f"{settings.load_window:.0f} s, and none remembered): the forecast holds still"
             )
             base = {state.name: state.base for state in group.states}
-            proposal = Proposal(base, "RequestSizesUnknown", text)
+            proposal = GroupProposal(base, "RequestSizesUnknown", text)
             metrics: Story = ("False", "MetricsMissing", text)
             for state in group.states:
                 state.updates.pop("relax_since", None)
@@ -74,7 +74,7 @@ class Forecast:
         self,
         state: State,
         shared: GroupWork,
-        proposal: Proposal,
+        proposal: GroupProposal,
         verdict: Verdict,
         blind: bool,
         safe: bool | None,

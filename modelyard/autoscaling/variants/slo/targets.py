@@ -27,7 +27,7 @@ from modelyard.autoscaling.variants.targets import down_limit, hpa_step
 from modelyard.autoscaling.variants.transition import describe_transition
 
 
-class Proposal(NamedTuple):
+class GroupProposal(NamedTuple):
     """Replicas by variant name, the reason code and why in words."""
 
     replicas: Mapping[str, int]
@@ -99,7 +99,7 @@ def carried(states: Sequence[State]) -> float:
     return sum(work_of(s).rate * (s.base - lost(s)) for s in states if s.base)
 
 
-def propose(group: Group, settings: FleetSettings, now: float, safe: bool | None) -> Proposal:
+def propose(group: Group, settings: FleetSettings, now: float, safe: bool | None) -> GroupProposal:
     """What the forecast asks for. ``safe`` is saturation's verdict on shrinking, ``None`` when there is none."""
     work = group.slo
     assert work is not None
@@ -109,7 +109,7 @@ def propose(group: Group, settings: FleetSettings, now: float, safe: bool | None
         # Saturation keeps time for a step of its own, which is not the one that is waited for here.
         state.updates.pop("relax_since", None)
     if not states:
-        return Proposal(base, "MetricsUnavailable", "no variant can be sized")
+        return GroupProposal(base, "MetricsUnavailable", "no variant can be sized")
     penalty = settings.transition_penalty
     supply = carried(states) if work.planned > 0 else 0.0
     if supply < work.planned * (1 - 1e-9):
@@ -122,16 +122,16 @@ def propose(group: Group, settings: FleetSettings, now: float, safe: bool | None
 
 def _grow(
     group: Group, states: Sequence[State], work: GroupWork, base: dict[str, int], supply: float, settings: FleetSettings
-) -> Proposal:
+) -> GroupProposal:
     target = dict(base)
     for state in states:
         target[state.name] = up_to(state, work.wanted[state.name], settings)
     what = f"{supply:.4g}/s with the replicas there are or coming"
     if target == base:
-        return Proposal(target, "AtMaximum", f"{what}; no variant may grow: {_why_not(states)}")
+        return GroupProposal(target, "AtMaximum", f"{what}; no variant may grow: {_why_not(states)}")
     load = work.load or 0.0
     reason = "LoadRising" if supply >= load * (1 - 1e-9) else "LoadAboveCapacity"
-    return Proposal(target, reason, f"{what}: {_changes(states, target)}")
+    return GroupProposal(target, reason, f"{what}: {_changes(states, target)}")
 
 
 def up_to(state: State, wanted: int, settings: FleetSettings) -> int:
@@ -165,7 +165,7 @@ def _relax(
     settings: FleetSettings,
     now: float,
     safe: bool | None,
-) -> Proposal:
+) -> GroupProposal:
     up = [s for s in states if work.wanted[s.name] > s.base]
     down = [s for s in states if work.wanted[s.name] < s.base]
     saved = sum(work_of(s).cost * (s.base - work.wanted[s.name]) for s in states)
@@ -175,17 +175,17 @@ def _relax(
     if not up and not down:
         moving = next((s for s in group.states if s.moving), None)
         if moving is not None:
-            return Proposal(base, "InTransition", describe_transition(moving))
-        return Proposal(base, "SteadyState", "as many as needed")
+            return GroupProposal(base, "InTransition", describe_transition(moving))
+        return GroupProposal(base, "SteadyState", "as many as needed")
     if not work.full_window:
         text = f"fewer would do, but the load has not been seen for a whole window of {settings.load_window:.0f} s"
-        return Proposal(base, "WarmUpHold", text)
+        return GroupProposal(base, "WarmUpHold", text)
     if (work.load or 0.0) <= QUIET and not work.idle:
-        return Proposal(base, "RequestsInFlight", "nothing arrives, but requests are in flight or may be")
+        return GroupProposal(base, "RequestsInFlight", "nothing arrives, but requests are in flight or may be")
     if down and safe is False:
         for state in down:
             work_of(state).override = "the forecast would shrink; saturation says it is not safe"
-        return Proposal(base, "ScaleDownBlocked", "fewer would do, but saturation says shrinking is not safe")
+        return GroupProposal(base, "ScaleDownBlocked", "fewer would do, but saturation says shrinking is not safe")
     # Relaxed since the latest time any of them was not: a variant without a time has just become so.
     known = [s.memory.relax_since for s in group.states]
     since = now if None in known else max(time for time in known if time is not None)
@@ -193,7 +193,7 @@ def _relax(
         state.updates["relax_since"] = since
     moving = next((s for s in group.states if s.moving), None)
     if moving is not None:
-        return Proposal(base, "InTransition", describe_transition(moving))
+        return GroupProposal(base, "InTransition", describe_transition(moving))
     wish = _changes(states, work.wanted)
     budget = down_limit(sum(s.base for s in group.states), settings)
     steps = (Shrink(s.memory, s.base, max(s.base - budget, work.wanted[s.name])) for s in down)
@@ -204,12 +204,12 @@ def _relax(
         text = f"{wish} would do; waiting for {delay:.0f} s without a break, {left:.0f} s to go"
         if delay > settings.scale_down_delay:
             text += " (longer than usual: what was given up lately was soon wanted back)"
-        return Proposal(base, "ScaleDownDelayed", text)
+        return GroupProposal(base, "ScaleDownDelayed", text)
     target = dict(base)
     if up:
         for state in up:
             target[state.name] = up_to(state, work.wanted[state.name], settings)
-        return Proposal(target, "CheaperMix", f"{wish} is cheaper; what it replaces goes when it is ready")
+        return GroupProposal(target, "CheaperMix", f"{wish} is cheaper; what it replaces goes when it is ready")
     ignored = ""
     for state in sorted(down, key=lambda s: (work_of(s).cost, s.name), reverse=True):
         room = state.base - work.wanted[state.name]
@@ -224,8 +224,8 @@ def _relax(
         target[state.name] = state.base - step
         budget -= step
     if target == base:
-        return Proposal(base, "BelowHPATolerance", f"{wish} would do, but {ignored}")
-    return Proposal(target, "CapacitySpare", f"{_changes(states, target)} (needed {_listed(work.wanted)})")
+        return GroupProposal(base, "BelowHPATolerance", f"{wish} would do, but {ignored}")
+    return GroupProposal(target, "CapacitySpare", f"{_changes(states, target)} (needed {_listed(work.wanted)})")
 
 
 def _changes(states: Sequence[State], target: Mapping[str, int]) -> str:

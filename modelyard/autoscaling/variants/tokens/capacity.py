@@ -32,7 +32,7 @@ class Replica(NamedTuple):
     output: float = 0.0
 
 
-class Capacity(NamedTuple):
+class ReplicaCapacity(NamedTuple):
     """``demand`` and ``effective`` capacity in tokens; ``observed`` is the compute limit just seen, if any."""
 
     demand: float
@@ -79,7 +79,7 @@ def replica_capacity(
     arguments: EngineArguments | None,
     floor_share: float = 0.0,
     learning: bool = True,
-) -> Capacity:
+) -> ReplicaCapacity:
     """Demand and capacity of a replica whose ``total`` is above 0.
 
     The compute limit is what was in use when a queue formed (only when ``learning``), else the mean of ``history`` for
@@ -105,7 +105,7 @@ def replica_capacity(
         demand = replica.in_use + min(demand - replica.in_use, BACKLOG * memory)
         # What is held without a queue can be held, whatever was learnt or derived before.
         compute = max(compute, floor(floor_share * memory), replica.in_use)
-    return Capacity(demand, memory, min(memory, compute), observed if learning else None)
+    return ReplicaCapacity(demand, memory, min(memory, compute), observed if learning else None)
 
 
 def remember(history: Mapping[str, Sequence[float]], bucket: str, value: float) -> dict[str, list[float]]:
