@@ -1,11 +1,13 @@
-"""A run of a lifecycle: it carries its objects' plans out until they are settled, as long as they name it.
+"""A run of a lifecycle: it carries its objects' plans out until all are settled, as long as they name it.
 
+While one of them keeps it alive no other run may work on the rest: what settled and moves again is its work as well.
 Everything it needs to go on is in the cluster. It may die at any line: the next run looks, plans and carries on.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -18,6 +20,8 @@ from modelyard.reconcile.fence import NotTheWriter, RunFence
 from modelyard.reconcile.mirror import Mirror
 from modelyard.reconcile.plan import Lifecycle, Plan
 from modelyard.reconcile.tell import Said, tell
+
+log = logging.getLogger(__name__)
 
 ATTEMPTS = 5
 """Times in a row that an object's writes may fail before the run leaves it to a later one."""
@@ -32,11 +36,6 @@ class Acted:
     settled: set[Key] = field(default_factory=set)
     lost: set[Key] = field(default_factory=set)
     failed: dict[Key, str] = field(default_factory=dict)
-
-    @property
-    def over(self) -> set[Key]:
-        """Objects that need nothing more from this run."""
-        return self.settled | self.lost | self.failed.keys()
 
 
 async def act(cluster: Cluster, lifecycle: Lifecycle, keys: Iterable[Key], run: str) -> Acted:
@@ -54,8 +53,14 @@ async def act(cluster: Cluster, lifecycle: Lifecycle, keys: Iterable[Key], run: 
             world = {want.kind: await mirror.read(want, spaces) for want in lifecycle.wants}
             moved = asyncio.create_task(mirror.moved())
             plans = []
+            acted.settled = set()
             for key in left:
-                plan = lifecycle.plan(key, world, time.time())
+                try:
+                    plan = lifecycle.plan(key, world, time.time())
+                except Exception as error:  # one object's failure is never another's
+                    acted.failed[key] = f"it cannot be planned: {type(error).__name__}: {error}"
+                    log.exception("%s %s", lifecycle.about.kind, key)
+                    continue
                 if plan is None or not (plan.writes or plan.awaits):
                     acted.settled.add(key)
                 elif not _names(plan, run):
@@ -69,9 +74,9 @@ async def act(cluster: Cluster, lifecycle: Lifecycle, keys: Iterable[Key], run: 
                 failures[key] = failures.get(key, 0) + 1 if outcome.errors else 0
                 if failures[key] == ATTEMPTS:
                     acted.failed[key] = outcome.errors[plan.subject.ref]
-            left = [key for key in left if key not in acted.over]
+            left = [key for key in left if key not in acted.lost and key not in acted.failed]
             try:
-                if not left:
+                if acted.settled.issuperset(left):
                     return acted
                 async with asyncio.timeout(LONGEST_WAIT):
                     await moved

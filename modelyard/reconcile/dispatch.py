@@ -26,7 +26,10 @@ FIRST_PAUSE = 15.0
 LONGEST_PAUSE = 600.0
 """Seconds between attempts at the same thing: doubled from the first to the longest."""
 
-_CLAIM = re.compile(r"(?P<run>\S{1,512}) (?P<fingerprint>[0-9a-f]{12})/(?P<attempt>\d{1,6}) (?P<at>\d{1,12})")
+_CLAIM = re.compile(
+    r"(?P<run>[\w./-]{1,512}) (?P<fingerprint>[0-9a-f]{12})/(?P<attempt>\d{1,6}) (?P<at>\d{1,12})", re.ASCII
+)
+"""Only what our keys are made of: what a claim names is asked of Prefect, together with what all others name."""
 
 
 class Claim(NamedTuple):

@@ -43,6 +43,8 @@ SILENCE = 90.0
 """Seconds without a word after which a watch is not trusted; API servers send bookmarks every minute."""
 PATIENCE = 2.0
 """Seconds that a watch may take to tell what we wrote."""
+MOST_TOLD = 1000
+"""Characters of why an object cannot be read that are told."""
 
 EVERYTHING = ("", None)
 
@@ -88,11 +90,14 @@ class Store(Generic[T]):
     def put(self, obj: Object) -> bool:
         """An object as it is now; whether somebody changed what they want of it."""
         key = key_of(obj)
+        places: tuple[tuple[str, object], ...] = ()
         try:
             value, problem = self._want.parse(obj), None
-        except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
-            # In a form that the schema should have refused (a CRD that is not ours): it must not stop all the others.
-            value, problem = None, f"{error!r}"
+            if value is not None:
+                places = tuple(self._places(key, value))
+        except Exception as error:
+            # In a form that the schema should have refused, or written to exhaust us: it must not stop all the others.
+            value, problem = None, f"{error!r}"[:MOST_TOLD]
         if problem is None:
             self.problems.pop(key, None)
         elif self.problems.get(key) != problem:
@@ -101,7 +106,7 @@ class Store(Generic[T]):
         self._unfile(key)
         if value is not None:
             self._values[key] = value
-            for place in self._places(key, value):
+            for place in places:
                 self._files.setdefault(place, {})[key] = value
                 self._sorted.pop(place, None)
         if self._want.wish is None:
@@ -239,12 +244,13 @@ class _Part:
             self.fail(None)
             for event in events:
                 self._take(event)
-        if self._mirror.following:
+        if self._mirror.following and self._mirror.spare:
             self.start()
 
     def start(self) -> None:
         """Follow from now on."""
         if self._task is None:
+            self._mirror.watches += 1
             # A context of its own: the watch outlives whatever is being done while it begins.
             name, context = f"mirror-{self.store.kind.plural}", contextvars.Context()
             self._task = asyncio.create_task(self._follow(), name=name, context=context)
@@ -253,6 +259,7 @@ class _Part:
         """Do not follow any more; what is there stays."""
         task, self._task = self._task, None
         if task is not None:
+            self._mirror.watches -= 1
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
@@ -352,6 +359,7 @@ class Mirror:
         self.loudness = loudness
         self.following = False
         self.distrusted = -1
+        self.watches = 0
         self.gate = asyncio.Semaphore(CONCURRENCY)
         self._round = 0
         self._held: dict[tuple[ResourceType, str, str, str], _Holding[Any]] = {}
@@ -416,11 +424,18 @@ class Mirror:
         """Watch from now on, what is asked for and what will be."""
         self.following = True
         for part in self._parts():
-            part.start()
+            if self.spare:
+                part.start()
 
     def distrust(self) -> None:
         """The next round lists everything: another writer may have been at work until just now."""
         self.distrusted = self._round
+
+    @property
+    def spare(self) -> bool:
+        """Whether there is a connection for one more watch: what tenants name must not use them up, the rest is listed
+        in every round."""
+        return self.watches < self.cluster.settings.max_connections // 2
 
     @property
     def synced(self) -> bool:

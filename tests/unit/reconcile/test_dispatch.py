@@ -103,6 +103,9 @@ def test_a_run_that_got_somewhere_is_followed_at_once_by_a_first_attempt() -> No
         "run 0123456789ab/x 1",
         "a b 0123456789ab/1 1",
         f"{'r' * 600} {'0' * 12}/1 1",
+        f"run\0 {'0' * 12}/1 1",
+        f"r\u00fcn {'0' * 12}/1 1",
+        f"run {'0' * 12}/\u0661 1",
     ],
 )
 def test_an_annotation_that_is_no_claim_is_nobodys(text: str) -> None:

@@ -214,6 +214,44 @@ async def test_who_gives_up_takes_nothing_from_the_others(served: tuple[Scripted
         assert (await second).all() == ("a1",)
 
 
+async def test_watches_leave_connections_for_everything_else(tmp_path: Path) -> None:
+    async with scripted_api(tmp_path, max_connections=4) as (api, cluster), Mirror(cluster) as mirror:
+        mirror.follow()
+        spaces = [f"space-{number}" for number in range(8)]
+        for number in range(3):
+            for space in spaces:
+                await api.put(space, "one", x=f"{space} {number}")
+            assert len(await round_of(mirror, *spaces)) == 8
+            await cluster.merge_patch(CONFIG_MAPS, "one", {"data": {"x": "mine"}}, "space-7")
+            assert (await round_of(mirror, *spaces))[7] == "mine"
+        assert len(api.asked("watch")) == 2
+        await round_of(mirror, "space-7")
+        await round_of(mirror, "space-7")
+        await eventually(lambda: api.asked("watch") == ["space-7"], "who is not asked for any more makes room")
+
+
+async def test_an_object_that_cannot_be_read_takes_no_other_with_it(served: tuple[ScriptedApi, Cluster]) -> None:
+    api, cluster = served
+
+    def parse(obj: dict[str, Any]) -> str:
+        if obj["data"]["x"] == "deep":
+            raise RecursionError("maximum recursion depth exceeded")
+        return value(obj)
+
+    want = Want(CONFIG_MAPS, parse)
+    await api.put("a", "one", x="deep")
+    async with Mirror(cluster) as mirror:
+        for following in (False, True):
+            await mirror.begin()
+            assert (await mirror.read(want)).all() == ("b1", "c1")
+            if not following:
+                mirror.follow()
+        await api.put("b", "one", x="deep")
+        await api.put("c", "one", x="c2")
+        store = mirror.store(want)
+        await eventually(lambda: store.all() == ("c2",), "the watch goes on")
+
+
 async def test_nothing_goes_on_after_the_end(served: tuple[ScriptedApi, Cluster]) -> None:
     _, cluster = served
     async with Mirror(cluster) as mirror:

@@ -6,6 +6,7 @@ import gc
 import weakref
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -45,6 +46,33 @@ def test_nothing_is_kept_of_what_is_gone() -> None:
     store.drop(Key("chat", "llama-0"))
     gc.collect()
     assert kept() is None
+
+
+@pytest.mark.parametrize("where", ["parse", "index"])
+@pytest.mark.parametrize("error", [RecursionError, RuntimeError, ValueError])
+def test_an_object_that_exhausts_us_is_left_out_alone(where: str, error: type[Exception]) -> None:
+    def fails(pod: Pod) -> Pod:
+        if pod.node == "broken":
+            raise error("x" * 10_000)
+        return pod
+
+    store = Store(
+        Want(
+            PODS,
+            (lambda obj: fails(parse.pod(obj))) if where == "parse" else parse.pod,
+            indexes={"node": (lambda pod: [fails(pod).node])} if where == "index" else {},
+        )
+    )
+    store.put(stored("a", node="one"))
+    store.put(stored("b", node="one"))
+    store.put(stored("a", node="broken"))
+    assert [one.key.name for one in store.all()] == ["b"], "what it was before is not true any more"
+    (why,) = store.problems.values()
+    assert error.__name__ in why
+    assert len(why) < 2000
+    store.put(stored("a", node="two"))
+    assert [one.key.name for one in store.all()] == ["a", "b"]
+    assert not store.problems
 
 
 CHANGES = st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from(["", "one", "two", None])), max_size=30)

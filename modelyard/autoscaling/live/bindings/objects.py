@@ -196,7 +196,7 @@ def _sources(text: str | None, targets: set[str]) -> dict[str, dict[str, str]]:
         return {}
     try:
         document = json.loads(text) if text.lstrip().startswith("{") else yaml.safe_load(text)
-    except (ValueError, yaml.YAMLError) as error:
+    except (ValueError, yaml.YAMLError, RecursionError) as error:
         raise ValueError(f"neither JSON nor YAML ({str(error).splitlines()[0]}); write METRIC: PROMQL") from None
     if not isinstance(document, dict):
         raise ValueError("must be a map of metric name to PromQL; write METRIC: PROMQL")
