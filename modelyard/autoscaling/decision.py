@@ -205,8 +205,7 @@ class Record(NamedTuple):
     writes: Writes
 
 
-@dataclass(frozen=True, slots=True)
-class Decision(Generic[Memory_co]):
+class Decision(NamedTuple, Generic[Memory_co]):
     """What one object should do: a record per workload it scales, and what to remember and to say on the object.
 
     ``message`` is the whole in one sentence; ``panic`` whether a binding scales in panic mode.

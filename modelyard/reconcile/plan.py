@@ -30,8 +30,7 @@ class Ref(NamedTuple):
         return f"{self.kind} {self.key}" if self.key.namespace else f"{self.kind} {self.key.name}"
 
 
-@dataclass(frozen=True, slots=True)
-class Subject:
+class Subject(NamedTuple):
     """The object that a plan is about, as it was seen: what its writes are conditional on.
 
     A new object of the same name, another ``generation`` or a deletion begun meanwhile make the plan void.

@@ -104,10 +104,6 @@ class Controller:
         )
         return self._lease
 
-    def lease_held(self) -> bool:
-        """Whether this controller may write now. Without a Lease (one-off runs) it may."""
-        return self._lease is None or self._lease.held
-
     def _may_write_for(self) -> float:
         return math.inf if self._lease is None else self._lease.remaining
 

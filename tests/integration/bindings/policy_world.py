@@ -22,7 +22,7 @@ from modelyard.autoscaling.explain import row
 from modelyard.autoscaling.fleet import Consumer, Fleet, Variant
 from modelyard.autoscaling.kinds import BINDINGS, POLICIES
 from modelyard.autoscaling.live.binding_plans import binding_plans, policy_plans
-from modelyard.autoscaling.live.bindings.collect import collect_bindings
+from modelyard.autoscaling.live.bindings.collect import list_bindings, observe_bindings
 from modelyard.autoscaling.live.bindings.state import PolicyState
 from modelyard.autoscaling.live.collect import Selection
 from modelyard.autoscaling.settings import FleetSettings
@@ -195,7 +195,8 @@ class PolicyWorld:
         """Only collect."""
         selection = Selection((self.namespace,))
         async with Mirror(self.cluster) as mirror:
-            return await collect_bindings(mirror, self.prometheus, self.settings, selection, state)
+            listed = await list_bindings(mirror, self.settings, selection, state)
+            return await observe_bindings(mirror, self.prometheus, self.settings, listed, state)
 
     async def tick(
         self,

@@ -16,7 +16,7 @@ from modelyard.autoscaling.bindings.claims import without_rivals
 from modelyard.autoscaling.bindings.decide import decide_bindings
 from modelyard.autoscaling.fleet import Consumer, Fleet
 from modelyard.autoscaling.kinds import BINDINGS, POLICIES
-from modelyard.autoscaling.live.bindings.collect import collect_bindings
+from modelyard.autoscaling.live.bindings.collect import list_bindings, observe_bindings
 from modelyard.autoscaling.live.bindings.state import PolicyState
 from modelyard.autoscaling.live.collect import Selection
 from modelyard.autoscaling.settings import FleetSettings
@@ -194,7 +194,8 @@ async def test_a_cluster_without_our_kinds_has_no_bindings(
         await control_plane_cluster.list(other)
     assert (await control_plane_cluster.get(CRDS, f"{BINDINGS.plural}.{BINDINGS.group}"))["kind"]
     async with Mirror(control_plane_cluster) as mirror:
-        found = await collect_bindings(mirror, NO_PROMETHEUS, FleetSettings(), Selection(), state)
+        listed = await list_bindings(mirror, FleetSettings(), Selection(), state)
+        found = await observe_bindings(mirror, NO_PROMETHEUS, FleetSettings(), listed, state)
     assert found == ()
 
 

@@ -316,11 +316,11 @@ async def test_of_two_loops_at_once_one_writes(served: ServedModel, prometheus_s
         first, second = one.lease("autoscale", served.namespace), other.lease("autoscale", served.namespace)
         assert await first.acquire(timeout=5)
         assert not await second.acquire(timeout=1)
-        assert one.lease_held()
-        assert not other.lease_held()
+        assert first.held
+        assert not second.held
         await first.release()
         assert await second.acquire(timeout=5)
-        assert other.lease_held()
+        assert second.held
         await second.release()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import time
 from typing import Any
 
@@ -107,7 +106,7 @@ async def test_its_status_is_accepted_compared_and_taken_back(
 
     def told(**fields: Any) -> VariantDecision:
         made = make_record(found.subject, replicas=3, accelerator="H100", **fields)
-        return dataclasses.replace(found, records=(made,))
+        return found._replace(records=(made,))
 
     decision = told(form="slo", variant_id=SPEC["variantID"], allocation=allocation)
 

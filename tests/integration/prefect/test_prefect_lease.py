@@ -34,7 +34,7 @@ class Recorder(Autoscaling):
         return None
 
     async def actuate(self, fleet: Any, decision: Any) -> Any:
-        self.writes.append((id(self), time.monotonic(), self.lease_held()))
+        self.writes.append((id(self), time.monotonic(), self._may_write_for() > 0))
 
     async def report(self, decision: Any, done: Any) -> TickReport:
         return TickReport()

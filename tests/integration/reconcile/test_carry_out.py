@@ -196,7 +196,7 @@ async def test_a_plan_for_what_has_changed_meanwhile_is_dropped(
 async def test_a_claim_is_made_only_on_the_object_as_it_was_seen(objects: Objects) -> None:
     subject = await objects.subject()
     seen = (await objects.stored())["metadata"]["resourceVersion"]
-    claim = Plan(replace(subject, resource_version=seen), annotations={"example.com/run": "mine"}, exact=True)
+    claim = Plan(subject._replace(resource_version=seen), annotations={"example.com/run": "mine"}, exact=True)
     theirs = replace(claim, annotations={"example.com/run": "theirs"})
     outcomes = [await objects.carry_out(plan) for plan in (claim, theirs)]
     assert [len(outcome.skipped) for outcome in outcomes] == [0, 1]
@@ -255,7 +255,7 @@ async def test_a_child_is_changed_and_deleted_only_while_it_is_the_one_that_was_
     assert child is not None
     assert child["data"] == {"a": "3"}
     seen = Child(CONFIG_MAPS, Key(objects.namespace, "child"), child["metadata"]["uid"])
-    await objects.carry_out(Plan(subject, delete=(replace(seen, uid="another"),)))
+    await objects.carry_out(Plan(subject, delete=(seen._replace(uid="another"),)))
     assert await objects.find() is not None
     assert not (await objects.carry_out(Plan(subject, delete=(seen, seen)))).errors
     assert await objects.find() is None

@@ -39,7 +39,7 @@ def plan(name: str = "a", namespace: str = "shop", claim: str = "", generation: 
 def claimed(of: Plan, run: str = "before", attempt: int = 1, at: float = NOW - 5, other: bool = False) -> Plan:
     """The plan of an object that names ``run``, which was about the same work or about something ``other``."""
     work = "0" * 12 if other else fingerprint(of)
-    return replace(of, subject=replace(of.subject, claim=str(Claim(run, work, attempt, at))))
+    return replace(of, subject=of.subject._replace(claim=str(Claim(run, work, attempt, at))))
 
 
 def attempts(starts: list[Start]) -> list[int]:

@@ -34,21 +34,6 @@ from modelyard.reconcile.plan import Store
 log = logging.getLogger(__name__)
 
 
-async def collect_bindings(
-    mirror: Mirror,
-    prometheus: Prometheus | PrometheusError,
-    settings: FleetSettings,
-    selection: Selection,
-    state: PolicyState,
-) -> tuple[BindingView, ...]:
-    """Every binding of this loop with all that its decision needs, in key order.
-
-    A cluster without our kinds has no bindings. Raises ``ClusterError`` when a vital list cannot be had.
-    """
-    listed = await list_bindings(mirror, settings, selection, state)
-    return await observe_bindings(mirror, prometheus, settings, listed, state)
-
-
 async def list_bindings(
     mirror: Mirror, settings: FleetSettings, selection: Selection, state: PolicyState
 ) -> ListedBindings:
