@@ -1,4 +1,4 @@
-"""What one run of the loop needs to know: where things are, which objects are its own, which policy holds.
+"""What one run of the loop needs to know: where things are, which objects are its own, which settings hold.
 
 Embedded in the flow's parameter model and built from flags by the command line.
 """
@@ -24,7 +24,7 @@ class ControllerSettings(BaseModel):
         "",
         description="only VariantAutoscalings and policy bindings with these labels (shards a large fleet)",
     )
-    fleet: FleetSettings = Field(default_factory=lambda: FleetSettings(), description="scaling policy")
+    fleet: FleetSettings = Field(default_factory=lambda: FleetSettings(), description="settings of the decisions")
     time_compression: float = Field(
-        1.0, ge=1, description="divide every policy duration by this (demonstrations on the simulated engine only)"
+        1.0, ge=1, description="divide every duration in `fleet` by this (demonstrations on the simulated engine only)"
     )
