@@ -6,7 +6,6 @@ import os
 import shutil
 import sys
 import time
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +14,7 @@ from pydantic import ValidationError
 from rich.console import Console
 from rich.table import Table
 
+from modelyard.cli.plan import Output
 from modelyard.local.binaries.obtain import SERVERS, ensure, locate
 from modelyard.local.overview import Overview, collect
 from modelyard.local.paths import LocalClusterError
@@ -32,13 +32,6 @@ app = typer.Typer(
 )
 
 
-class Output(StrEnum):
-    """How to print."""
-
-    TABLE = "table"
-    JSON = "json"
-
-
 Name = Annotated[str, typer.Option("--name", help="Instances of different names live side by side.")]
 Directory = Annotated[
     Path | None,
@@ -52,19 +45,10 @@ def _stack(name: str, directory: Path | None, settings: StackSettings | None = N
     return LocalStack(settings, name=name, directory=directory, bound_to_this_process=False)
 
 
-def _fail(error: Exception) -> typer.Exit:
-    typer.echo(f"Error: {error}", err=True)
-    return typer.Exit(1)
-
-
 @app.command()
 def binaries() -> None:
     """Find or obtain every program the local cluster consists of, once, and say where it is."""
-    try:
-        found = ensure(list(SERVERS), typer.echo)
-    except LocalClusterError as error:
-        raise _fail(error) from error
-    for program, path in found.items():
+    for program, path in ensure(list(SERVERS), typer.echo).items():
         typer.echo(f"{program}: {path}")
 
 
@@ -133,11 +117,10 @@ def up(
         with console.status("starting"):
             stack.start(progress, timeout)
     except ValidationError as error:
-        raise _fail(
-            ValueError("; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()))
-        ) from None
-    except (LocalClusterError, ValueError) as error:
-        raise _fail(error) from None
+        faults = (f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+        raise LocalClusterError("; ".join(faults)) from None
+    except ValueError as error:
+        raise LocalClusterError(str(error)) from None
     _print_next(stack)
 
 
@@ -255,11 +238,8 @@ def down(
     if stack.state is None and not stack.running:
         typer.echo(f"there is no local cluster {name!r} in {stack.paths.root}")
         return
-    try:
-        with console.status("stopping"):
-            stack.stop(lambda line: console.print(f"[green]•[/] {line}", highlight=False), keep_data=keep_data)
-    except LocalClusterError as error:
-        raise _fail(error) from None
+    with console.status("stopping"):
+        stack.stop(lambda line: console.print(f"[green]•[/] {line}", highlight=False), keep_data=keep_data)
     typer.echo(f"stopped; data kept in {stack.paths.root}" if keep_data else f"stopped; removed {stack.paths.root}")
 
 
@@ -272,9 +252,7 @@ def kubeconfig(
     """Print the path of the administrator's kubeconfig: `export KUBECONFIG=$(modelyard local kubeconfig)`."""
     stack = _stack(name, directory)
     if not stack.kubeconfig.is_file():
-        raise _fail(
-            LocalClusterError(f"no local cluster {name!r} in {stack.paths.root}; start it by `modelyard local up`")
-        )
+        raise LocalClusterError(f"no local cluster {name!r} in {stack.paths.root}; start it by `modelyard local up`")
     typer.echo(stack.kubeconfig.read_text(encoding="utf-8") if content else str(stack.kubeconfig))
 
 
@@ -287,11 +265,7 @@ def logs(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on printing what is added.")] = False,
 ) -> None:
     """Print the output of a component or of a pod's containers."""
-    stack = _stack(name, directory)
-    try:
-        paths = _log_files(stack, what)
-    except LocalClusterError as error:
-        raise _fail(error) from None
+    paths = _log_files(_stack(name, directory), what)
     command = ["tail", "-n", str(lines), *(["-F"] if follow else []), *map(str, paths)]
     sys.stdout.flush()
     os.execvp(command[0], command)
@@ -309,7 +283,3 @@ def _log_files(stack: LocalStack, what: str) -> list[Path]:
             f"no log of {what!r} in {stack.paths.logs}; components are {', '.join(Component)}, pods are in `status`"
         )
     return found
-
-
-if __name__ == "__main__":
-    app()

@@ -1,19 +1,25 @@
-"""The ``modelyard`` command: one file per subject in this folder, put together here.
+"""The ``modelyard`` command: its short subcommands, and the others from a file each in this folder.
 
 Nothing heavy is imported before a subcommand runs, so that ``modelyard version`` and ``--help`` answer at once.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import logging
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import import_module
+from typing import Annotated, Any, ClassVar
 
 import typer
+from typer.core import TyperCommand
 
 from modelyard import __version__
-from modelyard.cli import crds, exporter, plan
-from modelyard.cli.lazy import LateCommand
+from modelyard.cli import plan
 
 app = typer.Typer(
     name="modelyard",
@@ -23,8 +29,20 @@ app = typer.Typer(
 )
 
 
+class LateCommand(TyperCommand):
+    """Stands for the ``app`` of a module that is imported only when it is wanted."""
+
+    module: ClassVar[str]
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        """That of the real command, which is what then runs."""
+        real = typer.main.get_command(import_module(self.module).app)
+        return real.make_context(info_name, args, parent, **extra)
+
+
 def _late(name: str, text: str) -> None:
-    app.command(name, cls=LateCommand.of(f"modelyard.cli.{name}"), help=text)(lambda: None)
+    cls = type(f"Late_{name}", (LateCommand,), {"module": f"modelyard.cli.{name}"})
+    app.command(name, cls=cls, help=text)(lambda: None)
 
 
 def _passed_on(name: str, module: tuple[str, ...], text: str) -> None:
@@ -46,8 +64,65 @@ _passed_on(
     ("flows.foreground", "autoscale"),
     "Run the autoscaling flow here, in the foreground; every option is passed on to it.",
 )
-app.command("exporter")(exporter.exporter)
-app.command("crds")(crds.crds)
+
+
+@app.command()
+def exporter(
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0: any free one.")] = 8443,
+    instance: Annotated[
+        str | None,
+        typer.Option(
+            envvar="CONTROLLER_INSTANCE",
+            help="Only resources labelled wva.llmd.ai/controller-instance with this value; unset: unlabelled ones.",
+        ),
+    ] = None,
+    watch_namespace: Annotated[
+        str | None, typer.Option(envvar="WATCH_NAMESPACE", help="Only this namespace; unset: all.")
+    ] = None,
+) -> None:
+    """Serve wva_desired_replicas and its companions from the status of the resources, until stopped."""
+    from modelyard.autoscaling.live.exporter import serve
+    from modelyard.cluster import Cluster, ClusterSettings
+
+    async def run() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        for stop in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(stop, task.cancel)
+        async with Cluster.connect(ClusterSettings()) as cluster:
+            await serve(cluster, host, port, instance=instance, watch_namespace=watch_namespace)
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    with contextlib.suppress(asyncio.CancelledError):
+        asyncio.run(run())
+
+
+@app.command()
+def crds(
+    install: Annotated[bool, typer.Option(help="Apply them to the cluster of the current kubeconfig.")] = False,
+) -> None:
+    """Print the CustomResourceDefinitions as YAML, or install them."""
+    import yaml
+
+    from modelyard.cluster import Cluster, ClusterSettings
+    from modelyard.cluster.crd_install import install_crds
+    from modelyard.resources import KINDS
+    from modelyard.resources.crd import crd
+
+    manifests = [crd(kind) for kind in KINDS.values()]
+
+    async def apply() -> None:
+        async with Cluster.connect(ClusterSettings()) as cluster:
+            for name in await install_crds(cluster, manifests):
+                typer.echo(f"customresourcedefinition/{name} installed")
+
+    if install:
+        asyncio.run(apply())
+    else:
+        typer.echo(yaml.safe_dump_all(manifests, sort_keys=False), nl=False)
+
+
 _passed_on(
     "demo",
     ("deployments.demo.run",),

@@ -8,14 +8,15 @@ import sys
 import time
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
-    from modelyard.autoscaling.fleet import Fleet
+    from modelyard.autoscaling.fleet import Fleet, Variant
     from modelyard.autoscaling.offline.snapshot import Snapshot
     from modelyard.autoscaling.settings import FleetSettings
+    from modelyard.autoscaling.view import BindingView
     from modelyard.autoscaling.what_if import Settled
 
 
@@ -27,6 +28,10 @@ class Output(StrEnum):
 
     TABLE = "table"
     JSON = "json"
+
+
+def _what_if(option: str, assumed: str) -> Any:
+    return typer.Option(option, help=f"What if {assumed}; repeat.", rich_help_panel=WHAT_IF)
 
 
 def plan(
@@ -60,41 +65,22 @@ def plan(
     ] = None,
     load: Annotated[
         list[str] | None,
-        typer.Option(
-            "--load",
-            help="What if the load were other: 2x, 1.5 or 150%; MODEL=2x (or a binding's name) for one, repeat.",
-            rich_help_panel=WHAT_IF,
-        ),
+        _what_if("--load", "the load were other: 2x, 1.5 or 150%; MODEL=2x (or a binding's name) for one"),
     ] = None,
     slo_ttft: Annotated[
         list[str] | None,
-        typer.Option(
-            "--slo-ttft",
-            help="What if the TTFT target were other: 300ms, or 80% of what is set; CLASS=300ms for one class, repeat.",
-            rich_help_panel=WHAT_IF,
-        ),
+        _what_if("--slo-ttft", "the TTFT target were other: 300ms, or 80% of what is set; CLASS=300ms for one class"),
     ] = None,
     slo_itl: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--slo-itl", help="The same for the inter-token latency: 40ms, CLASS=40ms.", rich_help_panel=WHAT_IF
-        ),
+        list[str] | None, _what_if("--slo-itl", "the inter-token latency's target were other: 40ms, CLASS=40ms")
     ] = None,
     capacity: Annotated[
         list[str] | None,
-        typer.Option(
-            "--capacity",
-            help="What if there were so many GPUs for these variants, H100=16, limiter on; repeat. Replaces the nodes.",
-            rich_help_panel=WHAT_IF,
-        ),
+        _what_if("--capacity", "there were so many GPUs for these variants, not the nodes', limiter on: H100=16"),
     ] = None,
     without: Annotated[
         list[str] | None,
-        typer.Option(
-            "--without",
-            help="What if this variant were not there (NAMESPACE/NAME or NAME): others take its load; repeat.",
-            rich_help_panel=WHAT_IF,
-        ),
+        _what_if("--without", "this variant (NAMESPACE/NAME or NAME) were not there and others took its load"),
     ] = None,
     settle: Annotated[
         bool | None,
@@ -186,11 +172,13 @@ def _from_files(
         raise PlanInputError(f"-l {selector}: {error}; write it as for kubectl, for example team=chat") from error
     manifests = read_manifests(files, beside)
     fleet = offline.fleet_from_files(manifests, snapshot, time.time(), settings)
-    wanted = tuple(v for v in fleet.variants if (not namespaces or v.key.namespace in namespaces) and matches(v.labels))
-    bindings = tuple(
-        b for b in fleet.bindings if (not namespaces or b.key.namespace in namespaces) and matches(b.labels)
+
+    def chosen(one: Variant | BindingView) -> bool:
+        return (not namespaces or one.key.namespace in namespaces) and matches(one.labels)
+
+    fleet = dataclasses.replace(
+        fleet, variants=tuple(filter(chosen, fleet.variants)), bindings=tuple(filter(chosen, fleet.bindings))
     )
-    fleet = dataclasses.replace(fleet, variants=wanted, bindings=bindings)
     for remark in offline.remarks(fleet, manifests):
         _warn(remark)
     return fleet

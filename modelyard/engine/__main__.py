@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Sequence
 
 from aiohttp import web
 
-from modelyard.engine.config import PROFILES, EngineConfig
+from modelyard.engine.config import PROFILES, EngineConfig, profiled
 from modelyard.engine.server import EngineServer, ServerSettings
 from modelyard.metrics.vocabulary import ENGINES
 
@@ -60,14 +60,9 @@ def build_parser() -> argparse.ArgumentParser:
 
 def engine_config(options: argparse.Namespace) -> EngineConfig:
     """The profile's configuration with the given options in place. Raises ``ValueError``."""
-    profile = PROFILES[options.profile]
     names = [field.name for field in dataclasses.fields(EngineConfig)]
     given = {name: value for name in names if (value := getattr(options, name)) is not None}
-    if "max_model_len" not in given and profile.max_model_len is not None:
-        # The profile's limit must not get in the way of a smaller cache.
-        smaller = dataclasses.replace(profile, **given, max_model_len=None)
-        given["max_model_len"] = min(profile.max_model_len, smaller.kv_capacity)
-    return dataclasses.replace(profile, **given)
+    return profiled(options.profile, given)
 
 
 def server_settings(options: argparse.Namespace) -> ServerSettings:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,3 +85,13 @@ PROFILES: Final = {
     "a100": EngineConfig(alpha=11.5, beta=0.09, gamma=20.0, delta=0.065, kv_cache_tokens=400_000, max_model_len=32_768),
     "h100": EngineConfig(alpha=7.0, beta=0.045, gamma=15.0, delta=0.028, kv_cache_tokens=400_000, max_model_len=32_768),
 }
+
+
+def profiled(name: str, given: Mapping[str, Any]) -> EngineConfig:
+    """The profile with the ``given`` fields in place. Raises ``ValueError`` naming the field at fault."""
+    profile = PROFILES[name]
+    if "max_model_len" not in given and profile.max_model_len is not None:
+        # The profile's limit must not get in the way of a smaller cache.
+        free = replace(profile, **given, max_model_len=None)
+        return replace(free, max_model_len=min(profile.max_model_len, free.kv_capacity))
+    return replace(profile, **given)

@@ -152,7 +152,6 @@ class EngineCore:
         if prompt_tokens < 1 or output_tokens < 1:
             raise ValueError(f"prompt and output need at least one token each, not {prompt_tokens}+{output_tokens}")
         if prompt_tokens + output_tokens > self.config.context_limit:
-            self.stats.rejected_total += 1
             raise Rejected(
                 f"the maximum context length is {self.config.context_limit} tokens, but the request needs "
                 f"{prompt_tokens + output_tokens} ({prompt_tokens} in the prompt, {output_tokens} to generate)",
@@ -160,13 +159,11 @@ class EngineCore:
             )
         limit = self.config.max_waiting
         if limit is not None and self._queue_ahead() >= limit:
-            self.stats.rejected_total += 1
             raise Rejected(f"the waiting queue is full ({limit} requests)", retryable=True)
         asked = output_tokens if max_tokens is None else max_tokens
-        request = Request(self._submitted, prompt_tokens, output_tokens, asked, reason, tag)
+        arrived, eligible = self.clock, self.clock + self._gamma
+        request = Request(self._submitted, prompt_tokens, output_tokens, asked, reason, tag, arrived, eligible)
         self._submitted += 1
-        request.arrived_at = self.clock
-        request.eligible_at = self.clock + self._gamma
         self._arriving.append(request)
         return request
 

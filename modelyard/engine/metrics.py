@@ -9,7 +9,6 @@ Every label set exists from the start, at zero. LoRA series are absent, as on a 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import count
 from typing import Final
 
 from prometheus_client.core import Metric
@@ -93,14 +92,8 @@ def buckets(engine: Engine, max_model_len: int) -> Mapping[str, Sequence[float]]
 
 def one_two_five(limit: int) -> tuple[float, ...]:
     """1, 2, 5, 10, 20, 50 ... up to ``limit``."""
-    bounds: list[float] = []
-    for exponent in count():
-        for mantissa in (1, 2, 5):
-            value = mantissa * 10**exponent
-            if value > limit:
-                return tuple(bounds)
-            bounds.append(float(value))
-    raise AssertionError("unreachable: count() has no end")
+    steps = (mantissa * 10**exponent for exponent in range(len(str(limit))) for mantissa in (1, 2, 5))
+    return tuple(float(step) for step in steps if step <= limit)
 
 
 def samples(core: EngineCore, family: Family, labels: Mapping[str, str]) -> Iterator[tuple[str, dict[str, str], float]]:

@@ -6,6 +6,7 @@ All times are virtual seconds.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
@@ -22,6 +23,7 @@ class State(Enum):
     ABORTED = "aborted"
 
 
+@dataclass(slots=True, eq=False)
 class Request:
     """One request being served. Treat as read-only outside the core, ``tag`` excepted.
 
@@ -30,54 +32,26 @@ class Request:
     ``tag`` belongs to the caller. Times not reached yet are NaN.
     """
 
-    __slots__ = (
-        "arrived_at",
-        "cached_tokens",
-        "eligible_at",
-        "finish_step",
-        "finished_at",
-        "first_token_at",
-        "last_token_at",
-        "max_tokens",
-        "number",
-        "offset",
-        "output_tokens",
-        "preemptions",
-        "prompt_tokens",
-        "reason",
-        "scheduled_at",
-        "state",
-        "tag",
-        "to_prefill",
-        "tokens",
-    )
-
-    def __init__(
-        self, number: int, prompt_tokens: int, output_tokens: int, max_tokens: int, reason: str, tag: object
-    ) -> None:
-        self.number = number
-        self.prompt_tokens = prompt_tokens
-        self.output_tokens = output_tokens
-        self.max_tokens = max_tokens
-        self.reason = reason
-        self.tag = tag
-        self.state = State.ARRIVING
-        self.tokens = 0
-        self.to_prefill = 0
-        self.cached_tokens = 0
-        self.preemptions = 0
-        # While decoding: generated tokens = the engine's count of decode steps - offset.
-        self.offset = 0
-        self.finish_step = -1
-        self.arrived_at = math.nan
-        self.eligible_at = math.nan
-        self.scheduled_at = math.nan
-        self.first_token_at = math.nan
-        self.last_token_at = math.nan
-        self.finished_at = math.nan
-
-    def __repr__(self) -> str:
-        return f"<Request {self.number} {self.state.value} {self.prompt_tokens}+{self.tokens}/{self.output_tokens}>"
+    number: int
+    prompt_tokens: int
+    output_tokens: int
+    max_tokens: int
+    reason: str
+    tag: object
+    arrived_at: float
+    eligible_at: float
+    state: State = State.ARRIVING
+    tokens: int = 0
+    to_prefill: int = 0
+    cached_tokens: int = 0
+    preemptions: int = 0
+    # While decoding: generated tokens = the engine's count of decode steps - offset.
+    offset: int = 0
+    finish_step: int = -1
+    scheduled_at: float = math.nan
+    first_token_at: float = math.nan
+    last_token_at: float = math.nan
+    finished_at: float = math.nan
 
 
 class EventKind(Enum):

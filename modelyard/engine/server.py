@@ -17,6 +17,7 @@ import math
 import random
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from aiohttp import web
@@ -113,8 +114,8 @@ class EngineServer:
         self.app = web.Application(client_max_size=_MAX_BODY)
         self.app.add_routes(
             [
-                web.post("/v1/chat/completions", self._chat),
-                web.post("/v1/completions", self._completions),
+                web.post("/v1/chat/completions", partial(self._generate, chat=True)),
+                web.post("/v1/completions", partial(self._generate, chat=False)),
                 web.get("/v1/models", self._models),
                 web.get("/health", self._health),
                 web.get("/metrics", self._metrics),
@@ -211,12 +212,6 @@ class EngineServer:
         # Always the classic text format: the client library's OpenMetrics encoder turns the colon of a name into `_`.
         self._advance()
         return web.Response(body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
-
-    async def _chat(self, request: web.Request) -> web.StreamResponse:
-        return await self._generate(request, chat=True)
-
-    async def _completions(self, request: web.Request) -> web.StreamResponse:
-        return await self._generate(request, chat=False)
 
     async def _generate(self, http: web.Request, *, chat: bool) -> web.StreamResponse:
         self._in_flight += 1

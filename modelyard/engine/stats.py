@@ -65,7 +65,6 @@ class EngineStats:
         self.preemptions_total = 0
         self.prefix_queries_total = 0
         self.prefix_hits_total = 0
-        self.rejected_total = 0
         self.finished: dict[str, int] = dict.fromkeys(FINISHED_REASONS, 0)
         self.ttft = Histogram(bounds.get("ttft", ()))
         self.itl = Histogram(bounds.get("itl", ()))

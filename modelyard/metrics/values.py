@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 from modelyard.objects import Key
 
@@ -60,13 +59,6 @@ class PodPerformance:
     itl: float | None = None
     kv_tokens: int | None = None
     prefix_hit_rate: float | None = None
-
-
-class SourceState(StrEnum):
-    """How the collection of a signal source went."""
-
-    OK = "ok"
-    FAILED = "failed"
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -129,7 +129,7 @@ class SimulatedFleet:
         self._ready: dict[str, list[SimulatedPod]] = {model: [] for model in models}
         self._queues: dict[str, deque[int]] = {model: deque() for model in models}
         self._alive: dict[Key, list[SimulatedPod]] = {spec.key: [] for spec in variants}
-        self._agenda: list[tuple[float, int, int, int, object]] = []
+        self._agenda: list[tuple[float, int, int, int, Any]] = []
         self._entries = 0
         self._open = 0
         self._model_of = _model_index(trace, models)
@@ -165,7 +165,7 @@ class SimulatedFleet:
         limit = end + self.settings.drain_limit
         agenda = self._agenda
         number = 0
-        handlers = {
+        handlers: Mapping[_Due, Callable[[Any], None]] = {
             _Due.ENGINE: self._on_engine,
             _Due.READY: self._on_ready,
             _Due.KILL: self._on_kill,
@@ -191,7 +191,7 @@ class SimulatedFleet:
                 break
         self.now = max(self.now, end)
 
-    def _push(self, at: float, kind: _Due, subject: object, order: int = 0) -> None:
+    def _push(self, at: float, kind: _Due, subject: Any, order: int = 0) -> None:
         self._entries += 1
         heapq.heappush(self._agenda, (at, int(kind), order, self._entries, subject))
 
@@ -264,9 +264,7 @@ class SimulatedFleet:
             pod.scheduled = wake
             self._push(wake, _Due.ENGINE, pod, pod.serial)
 
-    def _on_engine(self, subject: object) -> None:
-        assert isinstance(subject, SimulatedPod)
-        pod = subject
+    def _on_engine(self, pod: SimulatedPod) -> None:
         if pod.scheduled != self.now:
             return  # an earlier entry took its place
         pod.scheduled = math.inf
@@ -294,9 +292,7 @@ class SimulatedFleet:
         else:
             self._push(at + spec.startup, _Due.READY, pod, serial)
 
-    def _on_ready(self, subject: object) -> None:
-        assert isinstance(subject, SimulatedPod)
-        pod = subject
+    def _on_ready(self, pod: SimulatedPod) -> None:
         if pod.life is not Life.STARTING:
             return
         pod.core.advance(self.now)
@@ -321,9 +317,7 @@ class SimulatedFleet:
                 first += interval
             self._push(first, _Due.SCRAPE, pod, pod.serial)
 
-    def _on_scrape(self, subject: object) -> None:
-        assert isinstance(subject, SimulatedPod)
-        pod = subject
+    def _on_scrape(self, pod: SimulatedPod) -> None:
         if pod.gone:
             return
         self._advance(pod)
@@ -332,7 +326,7 @@ class SimulatedFleet:
         if not pod.gone:
             self._push(self.now + self.settings.scrape_interval, _Due.SCRAPE, pod, pod.serial)
 
-    def _on_tick(self, subject: object) -> None:
+    def _on_tick(self, _: None) -> None:
         assert self._tick is not None
         now, delay = self.now, self.settings.actuation_delay
         for key, replicas in self._tick(now).items():
@@ -342,9 +336,8 @@ class SimulatedFleet:
                 self.scale(key, replicas)
         self._push(now + self._interval, _Due.TICK, None)
 
-    def _on_scale(self, subject: object) -> None:
-        assert isinstance(subject, tuple)
-        self.scale(*subject)
+    def _on_scale(self, wanted: tuple[Key, int]) -> None:
+        self.scale(*wanted)
 
     def scale(self, variant: Key, replicas: int) -> None:
         """Set a workload's replicas now."""
@@ -376,9 +369,7 @@ class SimulatedFleet:
         else:
             self._end(pod)
 
-    def _on_kill(self, subject: object) -> None:
-        assert isinstance(subject, SimulatedPod)
-        pod = subject
+    def _on_kill(self, pod: SimulatedPod) -> None:
         if pod.gone:
             return
         self._advance(pod)
@@ -404,14 +395,13 @@ class SimulatedFleet:
                 waiting.node, waiting.unschedulable = node, ""
                 self._push(self.now + waiting.variant.startup, _Due.READY, waiting, waiting.serial)
 
-    def _on_expire(self, subject: object) -> None:
-        assert isinstance(subject, str)
-        queue, limit = self._queues[subject], self.settings.queue_limit
+    def _on_expire(self, model: str) -> None:
+        queue, limit = self._queues[model], self.settings.queue_limit
         at = self.trace.at
         while queue and at[queue[0]] + limit <= self.now:
             self._close(queue.popleft(), Ending.NO_ENDPOINT)
         if queue:
-            self._push(float(at[queue[0]]) + limit, _Due.EXPIRE, subject)
+            self._push(float(at[queue[0]]) + limit, _Due.EXPIRE, model)
 
 
 def _model_index(trace: Trace, models: Sequence[str]) -> list[int] | None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import csv
 import dataclasses
 import io
-import json
 import math
 import shutil
 import sys
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import orjson
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -29,8 +29,6 @@ from modelyard.traffic.latency import SLO
 REPORT = "report.json"
 WIDE = 10_000
 """Columns where nobody is watching: a pipe has no width."""
-
-
 POINTS = 720
 """More minutes than that are averaged together: a week has ten thousand."""
 
@@ -96,22 +94,8 @@ def _seconds(value: float) -> str:
 
 def as_json(summaries: Sequence[Summary], slo: SLO, context: dict[str, Any]) -> str:
     """Everything as a document; NaN becomes null."""
-    document = {
-        **context,
-        "slo": dataclasses.asdict(slo),
-        "policies": [dataclasses.asdict(summary) for summary in summaries],
-    }
-    return json.dumps(_plain(document), indent=2, ensure_ascii=False, allow_nan=False)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(name): _plain(part) for name, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(part) for part in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
+    document = {**context, "slo": slo, "policies": summaries}
+    return orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY).decode()
 
 
 def as_csv(summaries: Sequence[Summary]) -> str:
@@ -251,12 +235,6 @@ def draw(folder: Path, lines: Sequence[tuple[str, Timeline]], slo: SLO) -> None:
 
 def _grouped(values: np.typing.NDArray[np.float64], group: int) -> np.typing.NDArray[np.float64]:
     """Means of ``group`` neighbours, NaN left out."""
-    if group == 1:
-        return values
-    padded = np.full(-(-len(values) // group) * group, np.nan)
-    padded[: len(values)] = values
-    blocks = padded.reshape(-1, group)
-    known = ~np.isnan(blocks)
-    counts = known.sum(axis=1)
-    sums = np.where(known, blocks, 0.0).sum(axis=1)
-    return np.asarray(np.where(counts > 0, sums / np.maximum(counts, 1), np.nan), dtype=np.float64)
+    import pandas as pd
+
+    return pd.Series(values).groupby(np.arange(len(values)) // group).mean().to_numpy(dtype=np.float64)

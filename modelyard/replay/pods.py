@@ -8,7 +8,7 @@ negative ones.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from functools import lru_cache
@@ -51,12 +51,10 @@ class StepLog(Histogram):
     def observe(self, value: float, count: int = -1) -> None:
         """Add ``count`` equal steps; without a count it is the one gap of a request that had been preempted."""
         if count < 0:
-            self.counts[bisect_left(self.bounds, value)] += 1
-            self.total += value
+            super().observe(value)
             self.resumed = max(self.resumed, value)
             return
-        self.counts[bisect_left(self.bounds, value)] += count
-        self.total += value * count
+        super().observe(value, count)
         self.number += 1
         lengths, numbers = self._lengths, self._numbers
         while lengths and lengths[-1] <= value:
@@ -84,26 +82,6 @@ def _buckets(context: int) -> Mapping[str, Sequence[float]]:
 
 class SimulatedPod:
     """One replica. ``outstanding`` is what the router has sent and not got back; ``inflight`` the same by request."""
-
-    __slots__ = (
-        "core",
-        "created",
-        "ended",
-        "first_step",
-        "inflight",
-        "life",
-        "name",
-        "node",
-        "outstanding",
-        "ready_at",
-        "removed_at",
-        "scheduled",
-        "serial",
-        "steps",
-        "unschedulable",
-        "variant",
-        "wake",
-    )
 
     def __init__(self, variant: VariantSpec, serial: int, created: float, seed: int) -> None:
         self.variant = variant
@@ -143,9 +121,6 @@ class SimulatedPod:
     def active(self) -> bool:
         """Whether the workload counts it: not being removed."""
         return self.life <= Life.READY
-
-    def __repr__(self) -> str:
-        return f"<SimulatedPod {self.name} {self.life.name.lower()} outstanding={self.outstanding}>"
 
 
 class Scheduler:

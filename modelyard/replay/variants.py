@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,7 @@ from modelyard.autoscaling.accelerators import ACCELERATOR_LABEL, PRODUCT_LABELS
 from modelyard.autoscaling.fleet import Fleet, SLOSpec
 from modelyard.autoscaling.live.demands import workload_of
 from modelyard.autoscaling.offline.manifests import Manifest
-from modelyard.engine.config import PROFILES, EngineConfig
+from modelyard.engine.config import PROFILES, EngineConfig, profiled
 from modelyard.objects import Key, Workload, WorkloadId
 
 GRACE = 30.0
@@ -97,8 +97,10 @@ def variants_of(
             key = Key(id_.namespace, id_.name)
             if key in keys:
                 key = Key(id_.namespace, f"{id_.kind}/{id_.name}")
-            model = _model_of(given.arguments(workload)) or str(view.key)
-            labels = {**_labels(given.body(workload)), **workload.template_labels, **workload.node_selector}
+            arguments = given.arguments(workload)
+            model = arguments.get("served-model-name") or arguments.get("model") or str(view.key)
+            own = (given.body(workload).get("metadata") or {}).get("labels") or {}
+            labels: dict[str, str] = {**own, **workload.template_labels, **workload.node_selector}
             named = [labels[name] for name in (ACCELERATOR_LABEL, *PRODUCT_LABELS) if name in labels]
             found.append(given.spec(where, key, model, workload, one.cost or COST, (named or [id_.name])[0], None))
             taken.add(id_)
@@ -155,16 +157,6 @@ class _Given:
         )
 
 
-def _model_of(arguments: Mapping[str, str]) -> str | None:
-    """The model that an engine says it serves."""
-    return arguments.get("served-model-name") or arguments.get("model")
-
-
-def _labels(body: Mapping[str, Any]) -> Mapping[str, str]:
-    found: Mapping[str, str] = (body.get("metadata") or {}).get("labels") or {}
-    return found
-
-
 def _engine(
     accelerator: str,
     slo: SLOSpec | None,
@@ -174,10 +166,10 @@ def _engine(
     where: str,
 ) -> tuple[EngineConfig, list[str]]:
     named = next((name for name in PROFILES if name in accelerator.lower()), None)
-    name = arguments.get("profile") or profile or named or "h100"
+    known = arguments.get("profile") or profile or named
+    name = known or "h100"
     if name not in PROFILES:
         raise VariantInputError(f"{where}: no engine profile {name!r}; choose one of {', '.join(sorted(PROFILES))}")
-    known = arguments.get("profile") or profile or named
     sources = [f"profile {name}" + ("" if known else " (assumed: no accelerator label says otherwise)")]
     values: dict[str, Any] = {}
     if slo is not None:
@@ -188,8 +180,7 @@ def _engine(
         if slo.max_batch > 0:
             values["max_num_seqs"] = slo.max_batch
         sources.append("perfParms")
-    from_arguments = {flag.replace("-", "_"): text for flag, text in arguments.items()}
-    taken = {name: text for name, text in from_arguments.items() if name in ENGINE_FIELDS}
+    taken = {own: text for flag, text in arguments.items() if (own := flag.replace("-", "_")) in ENGINE_FIELDS}
     for parameter, text in taken.items():
         values[parameter] = _number(where, parameter, text, 0.0)
     if taken:
@@ -204,13 +195,8 @@ def _engine(
         parameter: int(value) if str(ENGINE_FIELDS[parameter]).startswith("int") else value
         for parameter, value in values.items()
     }
-    base = PROFILES[name]
     try:
-        if "max_model_len" not in whole and base.max_model_len is not None:
-            # The profile's limit must not get in the way of a smaller cache.
-            free = dataclasses.replace(base, **whole, max_model_len=None)
-            whole["max_model_len"] = min(base.max_model_len, free.kv_capacity)
-        return dataclasses.replace(base, **whole), sources
+        return profiled(name, whole), sources
     except ValueError as error:
         raise VariantInputError(f"{where}: the engine's parameters do not go together: {error}") from error
 
@@ -219,18 +205,10 @@ def _arguments(body: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """``--name value`` and ``--name=value`` of the pod template's containers."""
     for container in _pod_spec(body).get("containers") or ():
         words = [str(word) for word in (*(container.get("command") or ()), *(container.get("args") or ()))]
-        yield from _flags(words)
-
-
-def _flags(words: Iterable[str]) -> Iterator[tuple[str, str]]:
-    rest = list(words)
-    for position, word in enumerate(rest):
-        if word.startswith("--"):
-            name, equals, value = word[2:].partition("=")
-            if equals:
-                yield name, value
-            elif position + 1 < len(rest) and not rest[position + 1].startswith("--"):
-                yield name, rest[position + 1]
+        for word, after in zip(words, [*words[1:], "--"], strict=True):
+            name, equals, value = word.partition("=")
+            if name.startswith("--") and (equals or not after.startswith("--")):
+                yield name[2:], value if equals else after
 
 
 def _pod_spec(body: Mapping[str, Any]) -> Mapping[str, Any]:

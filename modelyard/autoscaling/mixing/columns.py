@@ -18,10 +18,9 @@ from typing import Any
 import pulp
 
 from modelyard.autoscaling.mixing.covering import mix
-from modelyard.autoscaling.mixing.master import Master
 from modelyard.autoscaling.mixing.model import Demand, Option, Replicas
-from modelyard.autoscaling.mixing.solver import SolverError, solve
-from modelyard.autoscaling.mixing.stage import Columns, Stage, counts_of, share
+from modelyard.autoscaling.mixing.solver import Solved, SolverError, row, solve
+from modelyard.autoscaling.mixing.stage import HELD, Columns, Stage, counts_of, share
 
 ROUNDS = 20
 GAP = 2e-4
@@ -35,6 +34,73 @@ _WIDTHS = (300, 2000, None)
 
 _LOOK_AROUND = 500
 """Demands up to which columns are also sought around the prices; with more there are enough that fit together."""
+
+
+class Master:
+    """The program that picks one column for each demand, within capacity and held service."""
+
+    def __init__(self, stage: Stage, columns: Columns, category: str) -> None:
+        self.problem = pulp.LpProblem("columns", pulp.LpMinimize)
+        self._stage = stage
+        self._picks: list[tuple[Demand, tuple[int, ...], Any]] = []
+        rows: dict[Any, list[tuple[Any, float]]] = {a: [] for a in stage.limits}
+        rows.update({p: [] for p, least in stage.held.items() if least is not None})
+        objective: list[tuple[Any, float]] = []
+        for i, demand in enumerate(stage.demands):
+            one = []
+            for j, counts in enumerate(columns.counts[demand.name]):
+                fraction = share(demand, counts)
+                if stage.whole(demand) and fraction < 1:
+                    continue
+                pick = self.problem.add_variable(f"c{i:05d}_{j}", 0, 1, category)
+                self._picks.append((demand, counts, pick))
+                one.append((pick, 1))
+                if worth := stage.worth(demand, counts):
+                    objective.append((pick, worth))
+                units: dict[str, int] = {}
+                for option, n in zip(demand.options, counts, strict=True):
+                    if n and option.accelerator in stage.limits:
+                        units[option.accelerator] = units.get(option.accelerator, 0) + n * option.units
+                for accelerator, n in units.items():
+                    rows[accelerator].append((pick, n))
+                if fraction and demand.priority in rows:
+                    rows[demand.priority].append((pick, fraction))
+            row(self.problem, one, pulp.LpConstraintEQ, 1)
+        self._rows: dict[Any, Any] = {}
+        for key, terms in rows.items():
+            if terms and isinstance(key, str):
+                self._rows[key] = row(self.problem, terms, pulp.LpConstraintLE, stage.limits[key])
+            elif terms:
+                least = stage.held[key]
+                assert least is not None
+                self._rows[key] = row(self.problem, terms, pulp.LpConstraintGE, least - HELD)
+        self._keys = list(rows)
+        self.problem.setObjective(pulp.LpAffineExpression(objective))
+
+    def prices(self) -> dict[Any, float]:
+        """What a unit of each accelerator, and a fraction of each held class, is worth: at least 0."""
+        found = {}
+        for key in self._keys:
+            dual = self._rows[key].pi if key in self._rows else 0.0
+            found[key] = max(0.0, -dual if isinstance(key, str) else dual)
+        return found
+
+    def start(self, replicas: Replicas) -> dict[str, float] | None:
+        """Values of all variables at given replicas; ``None`` when one of their columns is not among these."""
+        values = {
+            pick.name: float(counts == counts_of(demand, replicas[demand.name])) for demand, counts, pick in self._picks
+        }
+        return values if sum(values.values()) == len(self._stage.demands) else None
+
+    def replicas(self, solved: Solved) -> Replicas:
+        """Replicas of a solution."""
+        found: Replicas = {}
+        for demand, counts, pick in self._picks:
+            if solved.values[pick.name] > 0.5:
+                found[demand.name] = dict(zip((o.name for o in demand.options), counts, strict=True))
+        if len(found) != len(self._stage.demands):
+            raise SolverError("the solver left demands without an answer")
+        return found
 
 
 def generate(stage: Stage, start: Replicas, columns: Columns, seconds: float) -> tuple[Replicas, float, float]:

@@ -33,7 +33,6 @@ class Solved:
     objective: float
     bound: float
     seconds: float
-    proven: bool
 
 
 class _Started(pulp.HiGHS):  # type: ignore[misc]
@@ -47,6 +46,13 @@ class _Started(pulp.HiGHS):  # type: ignore[misc]
             solution.col_value = [self.start.get(variable.name, 0.0) for variable in lp.variables()]
             lp.solverModel.setSolution(solution)
         super().callSolver(lp)
+
+
+def row(problem: Any, terms: list[tuple[Any, Any]], sense: int, right: float) -> Any:
+    """Add a constraint on the sum of (variable, factor); it is returned."""
+    constraint = pulp.LpConstraint(pulp.LpAffineExpression(terms), sense, rhs=right)
+    problem.addConstraint(constraint)
+    return constraint
 
 
 def solve(
@@ -83,7 +89,4 @@ def solve(
     if info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
         raise SolverError("the time limit was reached before there was a solution", problem.solutionTime)
     values = {variable.name: float(variable.varValue) for variable in problem.variables()}
-    proven = status == highspy.HighsModelStatus.kOptimal
-    return Solved(
-        values, float(info.objective_function_value), float(info.mip_dual_bound), problem.solutionTime, proven
-    )
+    return Solved(values, float(info.objective_function_value), float(info.mip_dual_bound), problem.solutionTime)

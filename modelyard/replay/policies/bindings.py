@@ -25,18 +25,23 @@ from modelyard.autoscaling.offline.manifests import Manifest
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.startup import learn_startup
 from modelyard.autoscaling.view import BindingView
+from modelyard.engine.core import EngineCore
+from modelyard.engine.metrics import samples
 from modelyard.metrics.expressions import Answers
-from modelyard.metrics.pages import Page
+from modelyard.metrics.pages import Page, PageSample
 from modelyard.metrics.scrape import MetricsEndpoint, Scrape
+from modelyard.metrics.vocabulary import VLLM
 from modelyard.objects import Key, Pod, Workload, WorkloadId
 from modelyard.reconcile.plan import Ref
-from modelyard.replay.exposition import KNOWN, is_known, page
 from modelyard.replay.fleet import SimulatedFleet
 from modelyard.replay.pods import SimulatedPod
 from modelyard.replay.policies.base import carried_out
 
 NO_PROMQL: Final = "PromQL is not evaluated in a replay"
 ADDRESS: Final = "127.0.0.1"
+FAMILIES: Final = {name: family for family in VLLM.families for name in (family.base, family.name)}
+"""The families that a simulated engine has, those of vLLM: a policy on any other finds it missing. A counter may be
+named with or without ``_total``."""
 
 
 class Bindings:
@@ -150,11 +155,24 @@ def remarks(views: Iterable[BindingView], manifests: Iterable[Manifest]) -> Iter
         for metric in sorted(view.policy.targets):
             if metric in asked:
                 yield f"AutoscalingPolicyBinding {view.key}: metric {metric} is missing here: {NO_PROMQL}"
-            elif not is_known(metric):
+            elif metric not in FAMILIES:
                 yield (
                     f"AutoscalingPolicyBinding {view.key}: metric {metric} is missing here: the simulated engine has "
-                    f"none of that name; it has {', '.join(KNOWN)}"
+                    f"none of that name; it has {', '.join(family.base for family in VLLM.families)}"
                 )
+
+
+def page(core: EngineCore, names: Iterable[str], at: float) -> Page:
+    """The families ``names`` of an engine as a page read ``at`` (epoch seconds); one it does not have is left out."""
+    families = {family.name: family for name in sorted(set(names)) if (family := FAMILIES.get(name))}
+    return Page(
+        samples=[
+            PageSample(name, labels, float(value), family.kind)
+            for family in families.values()
+            for name, labels, value in samples(core, family, {})
+        ],
+        at=at,
+    )
 
 
 def _pages_wanted(plans: Iterable[Sequence[TargetPlan]]) -> dict[Scrape, set[str]]:

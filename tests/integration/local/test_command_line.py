@@ -22,7 +22,7 @@ class Command:
         self.env = {**os.environ, **python_path_environment(), "MODELYARD_HOME": str(home), "COLUMNS": "200"}
 
     def __call__(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        argv = [sys.executable, "-m", "modelyard.cli.local", *arguments]
+        argv = [sys.executable, "-m", "modelyard.cli.main", "local", *arguments]
         return subprocess.run(argv, env=self.env, capture_output=True, text=True, timeout=200)
 
 

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from replay_fleets import ENGINE, Script, poisson, spec, trace_of
 
 from modelyard.engine.config import EngineConfig
-from modelyard.replay.clairvoyant import Clairvoyant
+from modelyard.replay.clairvoyant import Clairvoyant, Programme
 from modelyard.replay.policies.base import Fixed, Policy
 from modelyard.replay.policies.horizontal import HPAPolicy, KEDAPolicy
-from modelyard.replay.programme import Programme
 from modelyard.replay.report import summarize
 from modelyard.replay.settings import SimulationSettings
 from modelyard.replay.simulate import simulate

@@ -1,6 +1,0 @@
-"""Makes ``builders`` importable: test folders are no packages."""
-
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent))
