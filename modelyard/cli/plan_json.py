@@ -14,12 +14,11 @@ Keys are stable, names are the records' own in camelCase, objects are named by n
 from __future__ import annotations
 
 import dataclasses
-import json
-import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+import orjson
 from pydantic import BaseModel
 from pydantic.alias_generators import to_camel
 
@@ -50,7 +49,7 @@ def as_json(
         "unattributedSignals": decision.unattributed_signals,
         "settled": None if settled is None else _settled(settled, settings, views),
     }
-    return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
+    return orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()
 
 
 def _settled(settled: Settled, settings: FleetSettings, views: Sequence[BindingView]) -> dict[str, Any]:
@@ -126,7 +125,7 @@ def _time(seconds: float) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """JSON values. What JSON cannot say (infinity) becomes null."""
+    """With the names of fields in camelCase."""
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json", exclude_defaults=True)
     if dataclasses.is_dataclass(value):
@@ -137,6 +136,4 @@ def _plain(value: Any) -> Any:
         return {str(key): _plain(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(part) for part in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return str(value) if isinstance(value, str) else value
+    return value

@@ -66,13 +66,11 @@ def _decisions(console: Console, records: Iterable[Record]) -> None:
     table = _table("VARIANT", "MODEL", "CURRENT", "READY", "TARGET", "ACTION", "WHY")
     for record in records:
         table.add_row(
-            Text(str(record.identity.key)),
-            Text(record.identity.model_id),
-            Text(_count(record.now.current)),
-            Text(_count(record.now.ready)),
-            Text(_count(record.target.replicas)),
+            str(record.identity.key),
+            record.identity.model_id,
+            *map(_count, (record.now.current, record.now.ready, record.target.replicas)),
             Text(str(record.target.action), style=COLOURS[record.target.action]),
-            Text(record.why.message),
+            record.why.message,
         )
     console.print(table, soft_wrap=False)
 
@@ -97,11 +95,11 @@ def _alternatives(console: Console, options: Iterable[Alternative]) -> None:
         replicas = ", ".join(f"{name} {count}" for name, count in option.replicas.items())
         verdict = "chosen" if option.chosen else f"not chosen: {option.note}" if option.note else "not chosen"
         table.add_row(
-            Text(f"  {replicas}"),
-            Text(f"{option.cost:g}"),
-            Text(_number(option.ttft, 1)),
-            Text(_number(option.itl, 2)),
-            Text(_share(option.utilisation)),
+            f"  {replicas}",
+            f"{option.cost:g}",
+            _number(option.ttft, 1),
+            _number(option.itl, 2),
+            _share(option.utilisation),
             Text(verdict, style="bold" if option.chosen else ""),
         )
     console.print(table, soft_wrap=False)
@@ -132,14 +130,14 @@ def _settled(console: Console, first: TickDecision, settled: Settled) -> None:
         first_ones, last_ones = (settled.path, ()) if len(settled.path) <= MOST_MOVES else _shortened(settled.path)
         for move in (*first_ones, *last_ones):
             if last_ones and move is last_ones[0]:
-                table.add_row(Text(f"... {len(settled.path) - MOST_MOVES} more"))
+                table.add_row(f"... {len(settled.path) - MOST_MOVES} more")
             table.add_row(
-                Text(_time(move.seconds)),
-                Text(move.object),
-                Text(move.workload),
-                Text(f"{_count(move.before)} → {move.after}"),
-                Text(move.reason),
-                Text(move.message),
+                _time(move.seconds),
+                move.object,
+                move.workload,
+                f"{_count(move.before)} → {move.after}",
+                move.reason,
+                move.message,
             )
         console.print(table, soft_wrap=False)
     rests = settled.end is End.SETTLED
@@ -158,15 +156,15 @@ def _settled(console: Console, first: TickDecision, settled: Settled) -> None:
     for record in settled.last.records:
         before, seen = then.get((record.identity.key, record.now.workload)), record.why.prediction
         summary.add_row(
-            Text(str(record.identity.key)),
-            Text(record.identity.model_id),
-            Text(_count(before.now.current if before else None)),
-            Text(_count(before.target.replicas if before else None)),
-            Text(_count(record.target.replicas) if rests else _range(record, settled)),
-            Text("-" if record.target.replicas is None else f"{record.target.replicas * record.now.cost:g}"),
-            Text(_number(seen.ttft if seen else None, 1)),
-            Text(_number(seen.itl if seen else None, 2)),
-            Text(_share(seen.utilisation if seen else None)),
+            str(record.identity.key),
+            record.identity.model_id,
+            _count(before.now.current if before else None),
+            _count(before.target.replicas if before else None),
+            _count(record.target.replicas) if rests else _range(record, settled),
+            "-" if record.target.replicas is None else f"{record.target.replicas * record.now.cost:g}",
+            _number(seen.ttft if seen else None, 1),
+            _number(seen.itl if seen else None, 2),
+            _share(seen.utilisation if seen else None),
         )
     console.print(summary, soft_wrap=False)
 

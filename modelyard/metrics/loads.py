@@ -86,12 +86,8 @@ class LoadHistory:
 
     def _forget(self, now: float) -> None:
         begin = now - self.window
-        kept: dict[Pair, list[tuple[float, float]]] = {}
-        for pair, points in self._points.items():
-            old = next((n for n, (at, _) in enumerate(points) if at >= begin), len(points))
-            if old < len(points):
-                kept[pair] = points[old:] if old else points
-        self._points = kept
+        recent = {pair: [one for one in points if one[0] >= begin] for pair, points in self._points.items()}
+        self._points = {pair: points for pair, points in recent.items() if points}
 
 
 def model_of(labels: Mapping[str, str]) -> Pair:

@@ -36,7 +36,7 @@ class Batch:
     def make(self) -> Policy:
         """The policy, anew: each simulation needs one of its own. Raises ``PolicyInputError``."""
         fleet = self.scenario.fleet
-        return factory(self.policy, fleet.manifests, fleet.fleet_settings, self.scenario.settings.gateway_metrics)()
+        return factory(self.policy, fleet.manifests, fleet.fleet_settings)()
 
 
 class BatchResult:

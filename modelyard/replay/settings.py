@@ -31,9 +31,8 @@ class SimulationSettings:
 
     ``queue_limit``: a request that found no ready replica for so long is rejected. ``scrape_interval``: Prometheus'.
     ``actuation_delay``: from a decision to the pods it creates or ends. ``drain_limit``: how long after the last
-    arrival the simulation goes on for requests that are still being served. ``gateway_metrics``: whether the router's
-    queue is visible to policies, as an inference gateway's is. ``pre_roll``: seconds for which the first replicas have
-    been idle, and sampled, before the first request.
+    arrival the simulation goes on for requests that are still being served. ``pre_roll``: seconds for which the first
+    replicas have been idle, and sampled, before the first request.
     """
 
     routing: Routing = Routing.LEAST_OUTSTANDING
@@ -41,7 +40,6 @@ class SimulationSettings:
     scrape_interval: float = 15.0
     actuation_delay: float = 1.0
     drain_limit: float = 900.0
-    gateway_metrics: bool = True
     pre_roll: float = 600.0
     seed: int = 0
 

@@ -46,12 +46,10 @@ class Run:
             if pod.variant.key == variant
         )
 
-    def replicas(self, variant: Key | None = None, *, ready: bool = False) -> Steps:
-        """How many replicas existed (``ready``: took requests) over time; ``None``: of all variants."""
+    def replicas(self, *, ready: bool = False) -> Steps:
+        """How many replicas existed (``ready``: took requests) over time."""
         changes: dict[float, int] = {0.0: 0}
         for pod in self.pods:
-            if variant is not None and pod.variant.key != variant:
-                continue
             begin, end = (pod.ready_at, pod.removed_at) if ready else (pod.created, pod.ended)
             if np.isnan(begin) or begin > self.duration:
                 continue

@@ -56,11 +56,11 @@ def chat_body(model: str, prompt_tokens: int, output_tokens: int) -> bytes:
     )
 
 
-def open_session(connect_timeout: float = 5.0) -> aiohttp.ClientSession:
+def open_session() -> aiohttp.ClientSession:
     """A session for any number of concurrent streams. Bound each request's time by ``asyncio.timeout``."""
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0),
-        timeout=aiohttp.ClientTimeout(total=None, sock_connect=connect_timeout),
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=5.0),
         cookie_jar=aiohttp.DummyCookieJar(),
         headers={"Content-Type": "application/json"},
         auto_decompress=False,

@@ -30,8 +30,7 @@ class RequestResult:
 
     ``ttft`` and ``e2e`` count from ``at``, the moment the request was due, so they contain ``queued`` (time spent
     waiting for an endpoint) and any retry. ``itl`` is (last token - first token) / (tokens - 1), ``None`` for one
-    token.
-    ``endpoint_queued`` tells that no endpoint was ready when it came. ``output_tokens`` is what the engine reported.
+    token. ``output_tokens`` is what the engine reported.
     """
 
     index: int
@@ -41,7 +40,6 @@ class RequestResult:
     variant: str = ""
     attempts: int = 0
     queued: float = 0.0
-    endpoint_queued: bool = False
     ttft: float | None = None
     itl: float | None = None
     e2e: float | None = None
@@ -162,7 +160,6 @@ class Replay:
         body = chat_body(self.settings.model, int(trace.prompt[result.index]), int(trace.output[result.index]))
         while result.attempts < _ATTEMPTS:
             asked = self.virtual_time
-            result.endpoint_queued |= not self.endpoints.available
             endpoint = await self.endpoints.acquire(self.settings.endpoint_wait / compression)
             result.queued += self.virtual_time - asked
             if endpoint is None:

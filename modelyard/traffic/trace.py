@@ -142,13 +142,11 @@ def from_rates(
     output: float | Sequence[float],
     *,
     seed: int = 0,
-    spread: bool = True,
 ) -> Trace:
     """A trace with Poisson arrivals at ``rates[i]`` per second between ``edges[i]`` and ``edges[i+1]`` (seconds).
 
-    ``prompt`` and ``output`` are mean tokens, of all or of each interval; sizes are geometric, or equal to the mean
-    without ``spread``. For histories that only know rates and means. Raises ``TraceInputError`` naming the interval
-    whose rate is unknown (NaN) or negative.
+    ``prompt`` and ``output`` are mean tokens, of all or of each interval; sizes are geometric. For histories that only
+    know rates and means. Raises ``TraceInputError`` naming the interval whose rate is unknown (NaN) or negative.
     """
     if len(edges) != len(rates) + 1 or any(b <= a for a, b in itertools.pairwise(edges)):
         raise TraceInputError(f"{len(rates)} rates need {len(rates) + 1} rising interval edges, not {len(edges)}")
@@ -161,9 +159,7 @@ def from_rates(
         parts.append(np.sort(chance.uniform(begin, end, chance.poisson(rate * (end - begin)))))
     at = np.concatenate(parts) - edges[0] if parts else np.empty(0)
     place = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
-    sizes = [
-        chance.geometric(1 / mean[place]) if spread else np.maximum(1, np.rint(mean[place])) for mean in means.values()
-    ]
+    sizes = [chance.geometric(1 / mean[place]) for mean in means.values()]
     return Trace(at, sizes[0].astype(np.int64), sizes[1].astype(np.int64), float(edges[-1] - edges[0]))
 
 

@@ -81,25 +81,15 @@ def competing(demands: Sequence[Demand], capacity: Capacity) -> list[list[Demand
             top = demand.most(option) if demand.load > 0 else option.minimum
             most[option.accelerator] = most.get(option.accelerator, 0) + top * option.units
     scarce = {a for a, units in most.items() if (limit := capacity.of(a)) is not None and units > limit}
-    parent = {a: a for a in scarce}
-
-    def root(accelerator: str) -> str:
-        while parent[accelerator] != accelerator:
-            parent[accelerator] = parent[parent[accelerator]]
-            accelerator = parent[accelerator]
-        return accelerator
-
-    touched: list[tuple[Demand, str]] = []
+    groups: dict[frozenset[str], list[Demand]] = {}
     for demand in demands:
-        roots = sorted({root(o.accelerator) for o in demand.options if o.accelerator in scarce})
-        for other in roots[1:]:
-            parent[other] = roots[0]
-        if roots:
-            touched.append((demand, roots[0]))
-    groups: dict[str, list[Demand]] = {}
-    for demand, accelerator in touched:
-        groups.setdefault(root(accelerator), []).append(demand)
-    return [groups[key] for key in sorted(groups)]
+        shared, members = frozenset(o.accelerator for o in demand.options if o.accelerator in scarce), [demand]
+        for other in [names for names in groups if names & shared]:
+            members = groups.pop(other) + members
+            shared |= other
+        if shared:
+            groups[shared] = members
+    return [groups[names] for names in sorted(groups, key=min)]
 
 
 def _answer(

@@ -47,6 +47,10 @@ class Option:
         if self.maximum is not None and self.maximum < self.minimum:
             raise ValueError(f"{where}: maximum {self.maximum} is below minimum {self.minimum}; raise one or lower one")
 
+    def price(self, replicas: int, penalty: float) -> float:
+        """Cost per hour of so many replicas, and ``penalty`` times the cost of each that comes or goes."""
+        return self.cost * (replicas + penalty * abs(replicas - self.current))
+
 
 @dataclass(frozen=True, slots=True)
 class Demand:
@@ -89,11 +93,7 @@ class Demand:
 
     def objective(self, replicas: Mapping[str, int], penalty: float) -> float:
         """Cost per hour plus the transition penalty: ``penalty`` times the cost of every replica that comes or goes."""
-        return fsum(
-            option.cost * (n + penalty * abs(n - option.current))
-            for option in self.options
-            for n in (replicas.get(option.name, 0),)
-        )
+        return fsum(option.price(replicas.get(option.name, 0), penalty) for option in self.options)
 
     def most(self, option: Option) -> int:
         """The most replicas of an option that can ever be useful: enough for the whole load, within its bounds."""

@@ -35,9 +35,7 @@ class Stage:
     def worth(self, demand: Demand, counts: Sequence[int]) -> float:
         """What the program minimises, for one column."""
         if not self.group:
-            return sum(
-                o.cost * (n + self.penalty * abs(n - o.current)) for o, n in zip(demand.options, counts, strict=True)
-            )
+            return sum(o.price(n, self.penalty) for o, n in zip(demand.options, counts, strict=True))
         return -share(demand, counts) if demand.name in self.group else 0.0
 
     def value(self, replicas: Replicas) -> float:

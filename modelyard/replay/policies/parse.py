@@ -69,9 +69,7 @@ def split(text: str) -> list[PolicyText]:
     return found
 
 
-def factory(
-    text: PolicyText, manifests: Sequence[Manifest], settings: FleetSettings, gateway_metrics: bool = True
-) -> Callable[[], Policy]:
+def factory(text: PolicyText, manifests: Sequence[Manifest], settings: FleetSettings) -> Callable[[], Policy]:
     """A function that makes the policy anew. Raises ``PolicyInputError``, at once, for values that cannot be."""
 
     def make() -> Policy:
@@ -81,7 +79,7 @@ def factory(
             if text.kind == "published":
                 changes["compatibility"] = Compatibility.PUBLISHED
             chosen = FleetSettings.model_validate(changes)
-            return ModelyardPolicy(manifests, chosen, str(text), gateway_metrics=gateway_metrics)
+            return ModelyardPolicy(manifests, chosen, str(text))
         if text.kind == "fixed":
             _only(text, (), bare=True)
             return Fixed(int(text.value) if text.value else None)

@@ -32,7 +32,7 @@ def test_what_clients_saw_is_that_of_the_answered():
         ok(0, 0.0, 0.1),
         ok(1, 9.9, 0.3, itl=0.02),
         RequestResult(2, 12.0, Ending.BROKEN, "pod", "a", 2, ttft=99.0),
-        RequestResult(3, 13.0, Ending.NO_ENDPOINT, endpoint_queued=True),
+        RequestResult(3, 13.0, Ending.NO_ENDPOINT),
     ]
     seen = Latency.of(columns(results), SLO())
     assert (seen.requests, seen.answered) == (4, 2)
