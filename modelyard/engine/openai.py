@@ -129,20 +129,12 @@ class Answer:
             "created": created,
             "model": generation.model,
         }
-        self._suffix = (
-            b'"},"logprobs":null,"finish_reason":null}]}\n\n'
-            if chat
-            else b'","logprobs":null,"finish_reason":null}]}\n\n'
-        )
+        self._suffix = (b'"}' if chat else b'"') + b',"logprobs":null,"finish_reason":null}]}\n\n'
 
     def prefix(self) -> bytes:
         """The bytes with which each of this stream's content chunks begins; pass them to ``content``."""
-        opening = (
-            b',"choices":[{"index":0,"delta":{"content":"'
-            if self._generation.chat
-            else b',"choices":[{"index":0,"text":"'
-        )
-        return b"data: " + orjson.dumps(self._head)[:-1] + opening
+        opening = b'"delta":{"content":"' if self._generation.chat else b'"text":"'
+        return b"data: " + orjson.dumps(self._head)[:-1] + b',"choices":[{"index":0,' + opening
 
     def content(self, prefix: bytes, tokens: int) -> bytes:
         """A chunk of ``tokens`` generated tokens."""
@@ -210,10 +202,6 @@ def _boolean(data: dict[str, Any], name: str, path: str | None = None) -> bool:
     return value
 
 
-def _count_text(text: str) -> int:
-    return len(text.split())
-
-
 def _count_messages(messages: object) -> int:
     if not isinstance(messages, list) or not messages:
         raise _bad(f"messages must be a non-empty array, not {_kind(messages)}", "messages")
@@ -226,13 +214,13 @@ def _count_messages(messages: object) -> int:
             raise _bad(f"{where}.role must be a string, not {_kind(message.get('role'))}", f"{where}.role")
         content = message.get("content")
         if isinstance(content, str):
-            tokens += _count_text(content)
+            tokens += len(content.split())
         elif isinstance(content, list):
             for part in content:
                 text = part.get("text") if isinstance(part, dict) else None
                 if not isinstance(text, str):
                     raise _bad(f"{where}.content must have only parts of type text", f"{where}.content")
-                tokens += _count_text(text)
+                tokens += len(text.split())
         elif content is not None:
             raise _bad(f"{where}.content must be a string or an array, not {_kind(content)}", f"{where}.content")
     return max(1, tokens)
@@ -240,7 +228,7 @@ def _count_messages(messages: object) -> int:
 
 def _count_prompt(prompt: object) -> int:
     if isinstance(prompt, str):
-        return max(1, _count_text(prompt))
+        return max(1, len(prompt.split()))
     if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], (str, list)):
         return _count_prompt(prompt[0])
     if isinstance(prompt, list) and prompt:

@@ -37,12 +37,6 @@ class Histogram:
         """Number of observations."""
         return sum(self.counts)
 
-    @property
-    def mean(self) -> float | None:
-        """Mean of all observations, ``None`` without any."""
-        count = self.count
-        return self.total / count if count else None
-
     def cumulative(self) -> Iterator[tuple[float, int]]:
         """(upper bound, observations up to it), the last bound being infinity."""
         running = 0

@@ -146,9 +146,7 @@ class Prometheus:
             try:
                 async with asyncio.timeout(left):
                     return await asyncio.to_thread(read, left)
-            except TimeoutError:
-                cause = f"no answer within {settings.timeout:g} s"
-            except requests.exceptions.Timeout:
+            except (TimeoutError, requests.exceptions.Timeout):
                 cause = f"no answer within {settings.timeout:g} s"
             except requests.exceptions.ConnectionError as error:
                 cause = f"connection failed ({_root(error)})"

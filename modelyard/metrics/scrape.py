@@ -11,7 +11,6 @@ import asyncio
 import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from types import TracebackType
 from typing import NamedTuple, Self
 
 import aiohttp
@@ -79,9 +78,7 @@ class Scraper:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:

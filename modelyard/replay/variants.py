@@ -138,7 +138,7 @@ class _Given:
         slo: SLOSpec | None,
     ) -> VariantSpec:
         arguments = self.arguments(workload)
-        config, sources = _engine(accelerator, slo, arguments, self.profile, self.engine, where)
+        config, sources = self._config(where, arguments, accelerator, slo)
         return VariantSpec(
             key=key,
             model=model,
@@ -156,49 +156,44 @@ class _Given:
             sources=tuple(sources),
         )
 
-
-def _engine(
-    accelerator: str,
-    slo: SLOSpec | None,
-    arguments: Mapping[str, str],
-    profile: str | None,
-    given: Mapping[str, float],
-    where: str,
-) -> tuple[EngineConfig, list[str]]:
-    named = next((name for name in PROFILES if name in accelerator.lower()), None)
-    known = arguments.get("profile") or profile or named
-    name = known or "h100"
-    if name not in PROFILES:
-        raise VariantInputError(f"{where}: no engine profile {name!r}; choose one of {', '.join(sorted(PROFILES))}")
-    sources = [f"profile {name}" + ("" if known else " (assumed: no accelerator label says otherwise)")]
-    values: dict[str, Any] = {}
-    if slo is not None:
-        for part in (slo.decode, slo.prefill):
-            for parameter in ("alpha", "beta", "gamma", "delta"):
-                if parameter in part:
-                    values[parameter] = _number(where, parameter, part[parameter], 0.0)
-        if slo.max_batch > 0:
-            values["max_num_seqs"] = slo.max_batch
-        sources.append("perfParms")
-    taken = {own: text for flag, text in arguments.items() if (own := flag.replace("-", "_")) in ENGINE_FIELDS}
-    for parameter, text in taken.items():
-        values[parameter] = _number(where, parameter, text, 0.0)
-    if taken:
-        sources.append("engine arguments")
-    for parameter, value in given.items():
-        if parameter not in ENGINE_FIELDS:
-            raise VariantInputError(f"--engine {parameter}: unknown; known: {', '.join(ENGINE_FIELDS)}")
-        values[parameter] = value
-    if given:
-        sources.append("--engine")
-    whole = {
-        parameter: int(value) if str(ENGINE_FIELDS[parameter]).startswith("int") else value
-        for parameter, value in values.items()
-    }
-    try:
-        return profiled(name, whole), sources
-    except ValueError as error:
-        raise VariantInputError(f"{where}: the engine's parameters do not go together: {error}") from error
+    def _config(
+        self, where: str, arguments: Mapping[str, str], accelerator: str, slo: SLOSpec | None
+    ) -> tuple[EngineConfig, list[str]]:
+        """The engine, and where its numbers come from."""
+        named = next((name for name in PROFILES if name in accelerator.lower()), None)
+        known = arguments.get("profile") or self.profile or named
+        name = known or "h100"
+        if name not in PROFILES:
+            raise VariantInputError(f"{where}: no engine profile {name!r}; choose one of {', '.join(sorted(PROFILES))}")
+        sources = [f"profile {name}" + ("" if known else " (assumed: no accelerator label says otherwise)")]
+        values: dict[str, Any] = {}
+        if slo is not None:
+            for part in (slo.decode, slo.prefill):
+                for parameter in ("alpha", "beta", "gamma", "delta"):
+                    if parameter in part:
+                        values[parameter] = _number(where, parameter, part[parameter], 0.0)
+            if slo.max_batch > 0:
+                values["max_num_seqs"] = slo.max_batch
+            sources.append("perfParms")
+        taken = {own: text for flag, text in arguments.items() if (own := flag.replace("-", "_")) in ENGINE_FIELDS}
+        for parameter, text in taken.items():
+            values[parameter] = _number(where, parameter, text, 0.0)
+        if taken:
+            sources.append("engine arguments")
+        for parameter, value in self.engine.items():
+            if parameter not in ENGINE_FIELDS:
+                raise VariantInputError(f"--engine {parameter}: unknown; known: {', '.join(ENGINE_FIELDS)}")
+            values[parameter] = value
+        if self.engine:
+            sources.append("--engine")
+        whole = {
+            parameter: int(value) if str(ENGINE_FIELDS[parameter]).startswith("int") else value
+            for parameter, value in values.items()
+        }
+        try:
+            return profiled(name, whole), sources
+        except ValueError as error:
+            raise VariantInputError(f"{where}: the engine's parameters do not go together: {error}") from error
 
 
 def _arguments(body: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

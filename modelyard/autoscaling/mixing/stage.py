@@ -76,11 +76,9 @@ class Columns:
     def add(self, demand: Demand, counts: Sequence[int]) -> bool:
         """Remember a column; whether it is new."""
         known = self.counts.setdefault(demand.name, {})
-        key = tuple(counts)
-        if key in known:
-            return False
-        known[key] = None
-        return True
+        before = len(known)
+        known[tuple(counts)] = None
+        return len(known) > before
 
 
 def counts_of(demand: Demand, replicas: Mapping[str, int]) -> tuple[int, ...]:

@@ -17,7 +17,7 @@ from modelyard.autoscaling.variants.pools import pool_of_node
 from modelyard.autoscaling.what_if.absence import without_pods
 from modelyard.autoscaling.what_if.errors import WhatIfError, listed
 from modelyard.autoscaling.what_if.spread import states_of
-from modelyard.objects import Key, Node, OwnerRef, Pod, Workload
+from modelyard.objects import Key, Node, OwnerRef, Pod, Workload, WorkloadId
 
 _LABELS = {"amd.com": "amd.com/gpu.product", "intel.com": "intel.com/gpu.product"}
 _LIMITER = "enableLimiter"
@@ -128,10 +128,14 @@ def _fitted(
 def _placeholder(workload: Workload, number: int, gpus: int, now: float, ready: bool) -> Pod:
     """A pod of a replica that is known by number only."""
     id_ = workload.id
-    owner = OwnerRef(f"{id_.group}/v1" if id_.group else "v1", id_.kind, id_.name, "")
     key = Key(id_.namespace, f"{id_.name}-unnamed-{number}")
     since = now - _LONG_AGO if ready else None
-    return Pod(key, f"assumed/{key}", owner, now - _LONG_AGO, since, phase="Running", gpus=gpus)
+    return Pod(key, f"assumed/{key}", owner_of(id_), now - _LONG_AGO, since, phase="Running", gpus=gpus)
+
+
+def owner_of(workload: WorkloadId) -> OwnerRef:
+    """What a pod of the workload names as its owner."""
+    return OwnerRef(f"{workload.group}/v1" if workload.group else "v1", workload.kind, workload.name, "")
 
 
 def _at_home(pod: Pod, home: tuple[str, int] | None) -> Pod:

@@ -7,7 +7,7 @@ be scheduled never comes.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import fsum, inf
 
@@ -20,9 +20,10 @@ from modelyard.autoscaling.variants.headroom import startup
 from modelyard.autoscaling.variants.pools import Pools
 from modelyard.autoscaling.variants.state import State
 from modelyard.autoscaling.what_if.bindings import VirtualBindings
+from modelyard.autoscaling.what_if.inventory import owner_of
 from modelyard.autoscaling.what_if.spread import PodEngine, Spread, engine_of, states_of
 from modelyard.metrics.values import ModelLoad, PodPerformance, PodSignal, Signals
-from modelyard.objects import Key, OwnerRef, Pod, Workload, WorkloadId
+from modelyard.objects import Key, Pod, Workload, WorkloadId
 
 Model = tuple[str, str]
 """Namespace and model ID."""
@@ -60,7 +61,9 @@ class Deployed:
         self.pool = ""
         """The accelerator, as the decisions say."""
         self._made = 0
-        self._owner = next((pod.owner for pod in state.pods if pod.owner is not None), None) or _owner(state)
+        self._owner = next((pod.owner for pod in state.pods if pod.owner is not None), None) or owner_of(
+            self.workload.id
+        )
         self.replicas = _replicas(state, self.startup, settings, now)
         while len(self.replicas) < (state.current or 0):
             ready = sum(r.ready_at <= now for r in self.replicas) < (state.ready or 0)
@@ -100,12 +103,6 @@ class Deployed:
         return sum(replica.ready_at <= now for replica in self.replicas)
 
 
-def _owner(state: State) -> OwnerRef:
-    id_ = state.workload_id
-    assert id_ is not None
-    return OwnerRef(f"{id_.group}/v1" if id_.group else "v1", id_.kind, id_.name, "")
-
-
 def _replicas(state: State, start: float, settings: FleetSettings, now: float) -> list[VirtualReplica]:
     """The replicas whose pods are known, ready ones first."""
     assert state.workload is not None
@@ -135,7 +132,7 @@ class Placement:
 
     def __init__(self, fleet: Fleet, pods: Iterable[Pod]) -> None:
         self._labels = {node.name: node.labels for node in fleet.nodes}
-        self._free = Pools(replace(fleet, pods=tuple(pods)), _everywhere).free
+        self._free = Pools(replace(fleet, pods=tuple(pods)), lambda _: True).free
 
     def place(self, pods: Iterable[Pod], pool: str, workload: Workload) -> tuple[Pod, ...] | None:
         """The pods of one replica on nodes of ``pool`` (an accelerator), ``None`` when they find no room."""
@@ -155,10 +152,6 @@ class Placement:
             free[node] -= pod.gpus
             placed.append(replace(pod, node=node, unschedulable=""))
         return tuple(placed)
-
-
-def _everywhere(labels: Mapping[str, str]) -> bool:
-    return True
 
 
 class VirtualFleet:

@@ -128,38 +128,30 @@ class _Horizontals:
     interval = SYNC
     keep = 0.0
 
-    def __init__(self, metric: str, target: float, minimum: int, maximum: int, behaviour: HorizontalBehaviour) -> None:
+    def __init__(self, metric: str, target: float, minimum: int, maximum: int) -> None:
         if metric not in METRICS:
             raise ValueError(f"no metric {metric!r}: choose queue (requests waiting), running or kv (a fraction)")
         if not (math.isfinite(target) and target > 0):
             raise ValueError(f"{metric} must be a number > 0 per replica, not {target!r}")
-        Horizontal(behaviour, minimum, maximum)
+        Horizontal(HorizontalBehaviour(), minimum, maximum)
         self.metric = metric
         self.target = target
         self.minimum = minimum
         self.maximum = maximum
-        self.behaviour = behaviour
         self._scalers: dict[Key, Horizontal] = {}
 
     def initial(self, variants: Sequence[VariantSpec]) -> Mapping[Key, int]:
         """As the manifests say, at least the minimum and one."""
         for spec in variants:
-            self._scalers[spec.key] = Horizontal(self.behaviour, max(1, self.minimum), self.maximum)
+            self._scalers[spec.key] = Horizontal(HorizontalBehaviour(), max(1, self.minimum), self.maximum)
         return {spec.key: min(max(spec.initial, self.minimum, 1), self.maximum) for spec in variants}
 
 
 class HPAPolicy(_Horizontals):
     """A Kubernetes HPA per variant on a metric of its pods: ``hpa:queue=2`` is two waiting requests a pod."""
 
-    def __init__(
-        self,
-        metric: str,
-        target: float,
-        minimum: int = 1,
-        maximum: int = 100,
-        behaviour: HorizontalBehaviour | None = None,
-    ) -> None:
-        super().__init__(metric, target, max(1, minimum), maximum, behaviour or HorizontalBehaviour())
+    def __init__(self, metric: str, target: float, minimum: int = 1, maximum: int = 100) -> None:
+        super().__init__(metric, target, max(1, minimum), maximum)
         self.name = f"hpa:{metric}={target:g}"
 
     def tick(self, now: float, fleet: SimulatedFleet, metrics: Metrics) -> Mapping[Key, int]:
@@ -183,7 +175,7 @@ class KEDAPolicy(_Horizontals):
     def __init__(
         self, metric: str, target: float, minimum: int = 0, maximum: int = 100, cooldown: float = 300.0
     ) -> None:
-        super().__init__(metric, target, minimum, maximum, HorizontalBehaviour())
+        super().__init__(metric, target, minimum, maximum)
         if not cooldown >= 0:
             raise ValueError(f"cooldown must be a number of seconds >= 0, not {cooldown!r}")
         self.cooldown = cooldown

@@ -31,13 +31,6 @@ def test_a_histogram_counts_like_the_client_library(observations):
     assert registry.get_sample_value("h_sum") == pytest.approx(ours.total)
 
 
-def test_the_mean_of_nothing_is_unknown():
-    histogram = Histogram(BOUNDS)
-    assert histogram.mean is None
-    histogram.observe(2.0, 3)
-    assert histogram.mean == 2.0
-
-
 @pytest.mark.parametrize(
     ("limit", "bounds"), [(1, (1,)), (4, (1, 2)), (10, (1, 2, 5, 10)), (300, (1, 2, 5, 10, 20, 50, 100, 200))]
 )
