@@ -237,4 +237,5 @@ def _grouped(values: np.typing.NDArray[np.float64], group: int) -> np.typing.NDA
     """Means of ``group`` neighbours, NaN left out."""
     import pandas as pd
 
-    return pd.Series(values).groupby(np.arange(len(values)) // group).mean().to_numpy(dtype=np.float64)
+    means = pd.Series(values).groupby(np.arange(len(values)) // group).mean()
+    return np.asarray(means, dtype=np.float64)
