@@ -81,7 +81,9 @@ def server_settings(options: argparse.Namespace) -> ServerSettings:
 
 async def serve(config: EngineConfig, settings: ServerSettings, host: str, port: int) -> None:
     """Serve until SIGTERM or SIGINT, then drain; a second signal ends at once."""
-    stops = _stop_signals()
+    stops: asyncio.Queue[int] = asyncio.Queue()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stops.put_nowait, number)
     server = EngineServer(config, settings)
     runner = web.AppRunner(server.app, access_log=None, handler_cancellation=True, shutdown_timeout=1)
     await runner.setup()
@@ -97,26 +99,12 @@ async def serve(config: EngineConfig, settings: ServerSettings, host: str, port:
         await runner.cleanup()
 
 
-def _stop_signals() -> tuple[asyncio.Event, asyncio.Event]:
-    """Events for the first and the second SIGTERM or SIGINT."""
-    loop = asyncio.get_running_loop()
-    first, second = asyncio.Event(), asyncio.Event()
-
-    def received() -> None:
-        (second if first.is_set() else first).set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, received)
-    return first, second
-
-
-async def _until_told_to_stop(server: EngineServer, stops: tuple[asyncio.Event, asyncio.Event]) -> None:
-    first, second = stops
+async def _until_told_to_stop(server: EngineServer, stops: asyncio.Queue[int]) -> None:
     failure = asyncio.create_task(server.driver_failure())
     try:
-        await _any_of(first.wait(), failure)
+        await _any_of(stops.get(), failure)
         drain = asyncio.create_task(server.drain())
-        await _any_of(second.wait(), drain, failure)
+        await _any_of(stops.get(), drain, failure)
         drain.cancel()
     finally:
         failure.cancel()

@@ -16,7 +16,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.objects.durations import parse_go_duration
-from modelyard.replay.settings import Gaps
+from modelyard.replay.settings import POLICIES, Gaps
 from modelyard.traffic.router import Routing
 
 if TYPE_CHECKING:
@@ -138,9 +138,7 @@ class ReplayRequest(BaseModel):
     policies: Annotated[tuple[str, ...], AfterValidator(_policies)] = Field(
         ("default",),
         min_length=1,
-        description="side by side: default, published (both take fleet settings: default:scale_down_delay=300), fixed "
-        "or fixed:N, hpa:queue=2 or kv=0.7 or running=20 (min=, max=), keda:queue=2 (min=, max=, cooldown=), "
-        "clairvoyant (a lower bound)",
+        description=f"side by side: {POLICIES}",
     )
     rates: Annotated[tuple[Factor, ...], BeforeValidator(_parts)] = Field(
         (1.0,), min_length=1, max_length=20, description="each policy at so many times the requests"

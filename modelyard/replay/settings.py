@@ -9,6 +9,12 @@ from enum import StrEnum
 
 from modelyard.traffic.router import Routing
 
+POLICIES = (
+    "default, published (both take fleet settings: default:scale_down_delay=300), fixed or fixed:N, hpa:queue=2 or "
+    "kv=0.7 or running=20 (min=, max=), keda:queue=2 (min=, max=, cooldown=), clairvoyant (a lower bound)"
+)
+"""The policies that can be replayed, for people."""
+
 
 class SimulationError(ValueError):
     """Trace and fleet do not fit together; the message says why and what to do."""

@@ -16,14 +16,10 @@ from modelyard.autoscaling.settings import Compatibility, FleetSettings
 from modelyard.replay.policies.base import Fixed, Policy
 from modelyard.replay.policies.horizontal import METRICS, HPAPolicy, KEDAPolicy
 from modelyard.replay.policies.modelyard import ModelyardPolicy
+from modelyard.replay.settings import POLICIES
 
 CLAIRVOYANT: Final = "clairvoyant"
 KINDS: Final = ("default", "published", "fixed", "hpa", "keda", CLAIRVOYANT)
-HELP: Final = (
-    "default, published (both take fleet settings: default:scale_down_delay=300), fixed or fixed:N, "
-    "hpa:queue=2 or kv=0.7 or running=20 (min=, max=), keda:queue=2 "
-    "(min=, max=, cooldown=), clairvoyant (a lower bound)"
-)
 
 
 class PolicyInputError(ValueError):
@@ -56,7 +52,7 @@ def split(text: str) -> list[PolicyText]:
             if not colon:
                 continue
         elif not found or "=" not in part:
-            raise PolicyInputError(f"--policy {part}: unknown; write {HELP}")
+            raise PolicyInputError(f"--policy {part}: unknown; write {POLICIES}")
         else:
             rest = part
         name, equals, value = (piece.strip() for piece in rest.partition("="))
@@ -65,7 +61,7 @@ def split(text: str) -> list[PolicyText]:
         else:
             found[-1].value = name
     if not found:
-        raise PolicyInputError(f"--policy: nothing given; write {HELP}")
+        raise PolicyInputError(f"--policy: nothing given; write {POLICIES}")
     return found
 
 
@@ -106,7 +102,7 @@ def factory(text: PolicyText, manifests: Sequence[Manifest], settings: FleetSett
         where = ".".join(str(part) for part in first["loc"])
         raise PolicyInputError(f"--policy {text}: {where}: {first['msg']}") from error
     except ValueError as error:
-        raise PolicyInputError(f"--policy {text}: {error}; write {HELP}") from error
+        raise PolicyInputError(f"--policy {text}: {error}; write {POLICIES}") from error
     return make
 
 
