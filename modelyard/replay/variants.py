@@ -200,7 +200,7 @@ def _arguments(body: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """``--name value`` and ``--name=value`` of the pod template's containers."""
     for container in _pod_spec(body).get("containers") or ():
         words = [str(word) for word in (*(container.get("command") or ()), *(container.get("args") or ()))]
-        for word, after in zip(words, [*words[1:], "--"], strict=True):
+        for word, after in zip(words, [*words, "--"][1:], strict=True):
             name, equals, value = word.partition("=")
             if name.startswith("--") and (equals or not after.startswith("--")):
                 yield name[2:], value if equals else after
