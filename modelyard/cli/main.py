@@ -105,14 +105,15 @@ def crds(
     """Print the CustomResourceDefinitions as YAML, or install them."""
     import yaml
 
-    from modelyard.cluster import Cluster, ClusterSettings
-    from modelyard.cluster.crd_install import install_crds
     from modelyard.resources import KINDS
     from modelyard.resources.crd import crd
 
     manifests = [crd(kind) for kind in KINDS.values()]
 
     async def apply() -> None:
+        from modelyard.cluster import Cluster, ClusterSettings
+        from modelyard.cluster.crd_install import install_crds
+
         async with Cluster.connect(ClusterSettings()) as cluster:
             for name in await install_crds(cluster, manifests):
                 typer.echo(f"customresourcedefinition/{name} installed")

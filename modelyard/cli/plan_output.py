@@ -17,7 +17,7 @@ from modelyard.autoscaling.decision import Action, Alternative, Record, TickDeci
 from modelyard.autoscaling.explain import lines, remarks
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.view import BindingView
-from modelyard.autoscaling.what_if import Move, Settled
+from modelyard.autoscaling.what_if import Settled
 from modelyard.autoscaling.what_if.settle import End
 
 COLOURS = {Action.UP: "green", Action.DOWN: "yellow", Action.NONE: ""}
@@ -127,7 +127,8 @@ def _settled(console: Console, first: TickDecision, settled: Settled) -> None:
         console.print("Nothing changes.")
     else:
         table = _table("AFTER", "VARIANT", "WORKLOAD", "REPLICAS", "REASON", "WHY")
-        first_ones, last_ones = (settled.path, ()) if len(settled.path) <= MOST_MOVES else _shortened(settled.path)
+        path, half = settled.path, MOST_MOVES // 2
+        first_ones, last_ones = (path, ()) if len(path) <= MOST_MOVES else (path[:half], path[-half:])
         for move in (*first_ones, *last_ones):
             if last_ones and move is last_ones[0]:
                 table.add_row(f"... {len(settled.path) - MOST_MOVES} more")
@@ -175,10 +176,6 @@ def _range(record: Record, settled: Settled) -> str:
     seen = {m.after for m in late if m.seconds >= settled.looked_at / 2}
     seen |= {record.target.replicas} if record.target.replicas is not None else set()
     return _count(record.target.replicas) if len(seen) < 2 else f"{min(seen)} to {max(seen)}"
-
-
-def _shortened(path: Sequence[Move]) -> tuple[Sequence[Move], Sequence[Move]]:
-    return path[: MOST_MOVES // 2], path[len(path) - MOST_MOVES // 2 :]
 
 
 def _table(*titles: str) -> Table:

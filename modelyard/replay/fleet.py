@@ -170,7 +170,7 @@ class SimulatedFleet:
             _Due.READY: self._on_ready,
             _Due.KILL: self._on_kill,
             _Due.EXPIRE: self._on_expire,
-            _Due.SCALE: self._on_scale,
+            _Due.SCALE: lambda wanted: self.scale(*wanted),
             _Due.SCRAPE: self._on_scrape,
             _Due.TICK: self._on_tick,
         }
@@ -335,9 +335,6 @@ class SimulatedFleet:
             else:
                 self.scale(key, replicas)
         self._push(now + self._interval, _Due.TICK, None)
-
-    def _on_scale(self, wanted: tuple[Key, int]) -> None:
-        self.scale(*wanted)
 
     def scale(self, variant: Key, replicas: int) -> None:
         """Set a workload's replicas now."""

@@ -101,7 +101,8 @@ def trace_of(history: pd.DataFrame, request: HistoryRequest, seed: int = 0) -> t
     rate = history["rate"]
     missing = rate.isna().to_numpy()
     if missing.any():
-        where = f"{int(missing.sum())} of {len(rate)} steps have no data, first from {_first(missing, request)}"
+        first = _when(request.start + int(np.argmax(missing)) * request.step)
+        where = f"{int(missing.sum())} of {len(rate)} steps have no data, first from {first}"
         if request.gaps is Gaps.FAIL:
             raise TraceInputError(
                 f"model {request.model} in namespace {request.namespace}: {where}; choose --from and --to without "
@@ -172,10 +173,6 @@ def _column(series: Iterable[Series], request: HistoryRequest) -> np.ndarray[tup
             if 0 <= place < len(values):
                 values[place] = value
     return values
-
-
-def _first(missing: np.ndarray[tuple[int], np.dtype[np.bool_]], request: HistoryRequest) -> str:
-    return _when(request.start + int(np.argmax(missing)) * request.step)
 
 
 def _when(epoch: float) -> str:

@@ -41,7 +41,8 @@ class Run:
     def replica_seconds(self, variant: Key) -> float:
         """Time that replicas existed, from creation to end, start-up and draining included."""
         return sum(
-            max(0.0, min(_or(pod.ended, self.duration), self.duration) - max(pod.created, 0.0))
+            # The lesser of both; a pod that has not ended has no time (NaN), which counts for nothing.
+            max(0.0, float(np.fmin(pod.ended, self.duration)) - max(pod.created, 0.0))
             for pod in self.pods
             if pod.variant.key == variant
         )
@@ -98,7 +99,3 @@ def simulate(
         tuple(fleet.actions),
         tuple(getattr(policy, "errors", ())),
     )
-
-
-def _or(value: float, otherwise: float) -> float:
-    return otherwise if np.isnan(value) else value
