@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 from modelyard.autoscaling.decision import (
@@ -86,6 +85,4 @@ class Told(Decision[VariantMemory]):
 
 def told(decision: TickDecision) -> list[Told]:
     """The decisions about variants."""
-    return [
-        Told(**{field.name: getattr(one, field.name) for field in dataclasses.fields(one)}) for one in decision.variants
-    ]
+    return [Told(*one) for one in decision.variants]
