@@ -6,14 +6,19 @@ Kept with the object, so that any process carries on where another died. Pure.
 from __future__ import annotations
 
 import logging
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 log = logging.getLogger(__name__)
 
 Memory = TypeVar("Memory", bound=BaseModel)
 
+Seconds = Annotated[float, Field(ge=-6e10, le=6e10, allow_inf_nan=False)]
+"""A time (epoch seconds, one that has a date) or a duration. Anybody may write annotations: what would break whoever
+reckons with it is damage."""
+Count = Annotated[int, Field(ge=-(2**53), le=2**53)]
+"""A whole number that is one as a float, too."""
 LIMIT = 128 * 1024
 """Characters of one memory. An object may have 256 KiB of annotations in all, and others keep theirs there too."""
 

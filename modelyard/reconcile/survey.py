@@ -2,7 +2,8 @@
 
 It costs nothing while nothing moves: a lifecycle whose stores are as they were when everything was settled is not
 asked again. One object that cannot be planned is logged and stops no other, and one namespace takes no more than its
-share of the time; what it did not come to has its turn the next time.
+share of the time; what it did not come to has its turn the next time. Of a namespace that cannot be read nothing is
+planned, and of the others all the same.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import asyncio
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from modelyard.objects import Key, ResourceType
@@ -42,7 +43,7 @@ class Survey:
         self._worlds = {
             lifecycle: {want.kind: mirror.store(want, spaces) for want in lifecycle.wants} for lifecycle in lifecycles
         }
-        self._settled: dict[Lifecycle, tuple[int, ...]] = {}
+        self._settled: dict[Lifecycle, tuple[object, ...]] = {}
         self._left_off: dict[tuple[Lifecycle, str], Key] = {}
         self._said: dict[object, str] = {}
 
@@ -51,31 +52,34 @@ class Survey:
         await self._mirror.refresh()
         found = {}
         for lifecycle, world in self._worlds.items():
-            errors = "; ".join(str(error) for store in world.values() for error in store.errors.values())
+            errors = {place: error for store in world.values() for place, error in store.errors.items()}
             if errors:
-                self._complain(
-                    lifecycle, f"{lifecycle.name}: nothing is told, not all that it needs is there: {errors}"
-                )
+                where = "nothing" if "" in errors else f"nothing in {', '.join(sorted(errors))}"
+                why = "; ".join(str(errors[place]) for place in sorted(errors))
+                self._complain(lifecycle, f"{lifecycle.name}: {where} is told, not all that it needs is there: {why}")
+            else:
+                self._said.pop(lifecycle, None)
+            if "" in errors:
                 continue
-            self._said.pop(lifecycle, None)
-            version = tuple(store.version for store in world.values())
+            version = (frozenset(errors), *(store.version for store in world.values()))
             if self._settled.get(lifecycle) == version:
                 continue
-            plans, complete = await self._plan(lifecycle, world, now)
+            plans, complete = await self._plan(lifecycle, world, now, errors.keys())
             if complete and not plans:
                 self._settled[lifecycle] = version
             found[lifecycle] = plans
         return found
 
     async def _plan(
-        self, lifecycle: Lifecycle, world: Mapping[ResourceType, Store[Any]], now: float
+        self, lifecycle: Lifecycle, world: Mapping[ResourceType, Store[Any]], now: float, unread: Collection[str]
     ) -> tuple[list[Plan], bool]:
-        """The plans that are not settled, and whether every object was planned."""
+        """The plans that are not settled outside of ``unread`` namespaces, and whether every object was planned."""
         plans: list[Plan] = []
         complete = True
-        for space, keys in self._in_turn(lifecycle, [one.key for one in world[lifecycle.about].all()]):
+        keys = [one.key for one in world[lifecycle.about].all() if one.key.namespace not in unread]
+        for space, own in self._in_turn(lifecycle, keys):
             until = self._clock() + self._budget
-            for key in keys:
+            for key in own:
                 if self._clock() > until:
                     self._left_off[lifecycle, space] = key
                     complete = False

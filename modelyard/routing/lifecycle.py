@@ -7,7 +7,7 @@ from typing import Any
 
 from modelyard.objects import Condition, Key, Notice
 from modelyard.objects.kinds import PODS
-from modelyard.objects.parse import conditions, pod
+from modelyard.objects.parse import pod
 from modelyard.reconcile.plan import Plan, Status, Want, World
 from modelyard.reconcile.status import is_due
 from modelyard.routing import findings
@@ -74,7 +74,7 @@ def _tell(stored: Stored, said: Sequence[findings.Finding], counts: Mapping[str,
     status = Status({"observedGeneration": subject.generation, **counts}, wanted, transient=ours)
     if not is_due(status, stored.status, now, 0.0):
         return Plan(subject)
-    told = {condition.type: condition for condition in conditions(stored.status["conditions"])}
+    told = {one.get("type"): (one.get("status"), one.get("reason")) for one in stored.status["conditions"]}
     return Plan(
         subject,
         reason=wanted[0].reason,
@@ -88,9 +88,9 @@ def _tell(stored: Stored, said: Sequence[findings.Finding], counts: Mapping[str,
     )
 
 
-def _is_news(before: Condition | None, after: Condition) -> bool:
+def _is_news(before: tuple[Any, Any] | None, after: Condition) -> bool:
     """Whether people should hear of it: that all is well from the start is no news."""
-    return _bad(after) if before is None else (before.status, before.reason) != (after.status, after.reason)
+    return _bad(after) if before is None else before != (after.status, after.reason)
 
 
 def _bad(condition: Condition) -> bool:

@@ -6,14 +6,13 @@ and started again decides what it would have decided anyway.
 
 from __future__ import annotations
 
-from typing import Annotated
-
 from pydantic import BaseModel, ConfigDict, Field
+
+from modelyard.reconcile.memory import Count, Seconds
 
 ANNOTATION = "modelyard.dev/policy-state"
 
-Seconds = Annotated[float, Field(allow_inf_nan=False)]
-Mark = tuple[Seconds, int]
+Mark = tuple[Seconds, Count]
 """A time (epoch seconds) and a number of replicas."""
 
 
@@ -45,7 +44,7 @@ class BindingMemory(BaseModel):
         default_factory=dict, description="changes asked for and not seen at the workload yet: when, and how many"
     )
     scaled_at: dict[str, Seconds] = Field(default_factory=dict, description="when the last seen change was asked for")
-    seen: dict[str, int] = Field(
+    seen: dict[str, Count] = Field(
         default_factory=dict, description="optimizer: replicas of each target when it could last be read"
     )
 

@@ -11,9 +11,9 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-ANNOTATION = "modelyard.dev/autoscaling-state"
+from modelyard.reconcile.memory import Count, Seconds
 
-Seconds = Annotated[float, Field(allow_inf_nan=False)]
+ANNOTATION = "modelyard.dev/autoscaling-state"
 
 
 class SLOMemory(BaseModel):
@@ -32,8 +32,8 @@ class SLOMemory(BaseModel):
     )
     estimate: tuple[float, ...] = Field(default=(), description="state of the online estimator (alpha, beta, gamma)")
     covariance: tuple[float, ...] = Field(default=(), description="its covariance, row by row")
-    updates: int = Field(default=0, ge=0, description="observations the estimator has taken")
-    rejected: int = Field(default=0, ge=0, description="observations it has rejected in a row")
+    updates: Count = Field(default=0, ge=0, description="observations the estimator has taken")
+    rejected: Count = Field(default=0, ge=0, description="observations it has rejected in a row")
 
 
 class VariantMemory(BaseModel):
@@ -43,7 +43,7 @@ class VariantMemory(BaseModel):
 
     workload_uid: str = Field(default="", description="the workload all this is about; another one starts afresh")
     transition_since: Seconds | None = Field(default=None, description="when the scaling under way began")
-    transition_target: int | None = Field(
+    transition_target: Count | None = Field(
         default=None,
         description="the replica count it is heading for; null once they exist and only have to become ready",
     )
@@ -62,8 +62,8 @@ class VariantMemory(BaseModel):
     shrunk_at: Seconds | None = Field(
         default=None, description="when the variant was last asked to shrink, null once it was asked to grow"
     )
-    regrets: int = Field(default=0, ge=0, description="scale-downs in a row that were soon taken back")
-    regretted: int | None = Field(default=None, description="the replicas that were too few then")
+    regrets: Count = Field(default=0, ge=0, description="scale-downs in a row that were soon taken back")
+    regretted: Count | None = Field(default=None, description="the replicas that were too few then")
     regretted_at: Seconds | None = Field(default=None, description="when the last of them was")
     slo: SLOMemory | None = Field(default=None, description="SLO form only")
     compute_limits: dict[str, list[float]] = Field(
@@ -71,7 +71,7 @@ class VariantMemory(BaseModel):
         description="token analyzer: tokens in use when a queue formed, newest last, by length of output",
     )
     hidden: bool = Field(default=False, description="no gauge may be served for this variant")
-    scalings: dict[str, int] = Field(
+    scalings: dict[str, Count] = Field(
         default_factory=dict, description='scaling decisions so far, by "direction/reason" (wva_replica_scaling_total)'
     )
 

@@ -6,11 +6,13 @@ from dataclasses import replace
 
 import pytest
 from builders import EAGER, MODEL, NOW, PUBLISHED, REPAIRED, Serving, condition, make_fleet, one, run
+from pydantic import BaseModel
 
 from modelyard.autoscaling.conditions import build
 from modelyard.autoscaling.decide import decide
 from modelyard.autoscaling.decision import Action
 from modelyard.autoscaling.explain import lines, remarks, row
+from modelyard.autoscaling.memory.bindings import BindingMemory
 from modelyard.autoscaling.memory.variants import ANNOTATION, VariantMemory
 from modelyard.autoscaling.startup import learn_startup
 from modelyard.autoscaling.variants.arbitration import arbitrate
@@ -250,3 +252,19 @@ class TestExplain:
         record = one(Serving(load=CALM))
         assert record.target.action is Action.NONE
         assert "neither short of capacity nor safe to shrink" in lines(record.record)[0]
+
+
+@pytest.mark.parametrize(
+    ("model", "text", "where"),
+    [
+        (BindingMemory, '{"scaled_at":{"a":-1e300}}', "scaled_at.a"),
+        (BindingMemory, '{"recommended":{"newest":[1e200,1]}}', "recommended.newest.0"),
+        (BindingMemory, '{"seen":{"a":1%s}}' % ("0" * 400), "seen.a"),
+        (VariantMemory, '{"relax_since":1e300}', "relax_since"),
+        (VariantMemory, '{"regretted":-1%s}' % ("0" * 400), "regretted"),
+    ],
+)
+def test_numbers_that_nobody_can_reckon_with_are_damage(model: type[BaseModel], text: str, where: str) -> None:
+    memory, damage = parse_memory(model, "x/memory", text)
+    assert memory == model()
+    assert f"unreadable at {where}" in str(damage)

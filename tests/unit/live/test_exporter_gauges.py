@@ -222,3 +222,20 @@ def test_what_is_not_predicted_any_more_goes() -> None:
     kept = {PREDICTION: '{"ttft": 100, "itl": 10}'}
     assert prediction_text(prediction(None, float("nan")), kept) is None
     assert prediction_text(prediction(100, 10, form="saturation"), kept) is None
+
+
+def test_numbers_that_nobody_can_reckon_with_cost_no_other_its_gauges() -> None:
+    def of(text: str) -> Variant:
+        return observe.variant(
+            {
+                "apiVersion": "llmd.ai/v1alpha1",
+                "kind": "VariantAutoscaling",
+                "metadata": {"name": "hostile", "namespace": "chat", "annotations": {ANNOTATION: text}},
+                "spec": {"scaleTargetRef": {"kind": "Deployment", "name": "hostile"}, "modelID": "llama"},
+                "status": {"desiredOptimizedAlloc": {"lastRunTime": "2026-01-01T00:00:00Z", "numReplicas": 1}},
+            }
+        )
+
+    hostile = of('{"scalings":{"up/load":' + "9" * 4000 + "}}")
+    assert "unreadable at scalings.up/load" in str(hostile.memory_problem)
+    assert len(exposed(Fleet([(hostile, 1), (decided(3), 1)]))["wva_desired_replicas"]) == 2

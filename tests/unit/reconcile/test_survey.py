@@ -139,9 +139,33 @@ async def test_a_lifecycle_that_may_not_see_what_it_needs_is_left_out_and_says_s
         survey = Survey(mirror, [wishes])
         with caplog.at_level(logging.WARNING):
             assert await survey.look(0) == await survey.look(1) == {}
-        assert [record.name for record in caplog.records] == ["modelyard.reconcile.survey"]
+        told = [record.name for record in caplog.records if record.name.startswith("modelyard")]
+        assert told == ["modelyard.reconcile.survey"]
         assert "wishes: nothing is told" in caplog.text
         assert wishes.heard() == []
         api.forbidden = set()
         await survey.look(2)
+        assert wishes.heard() == ["a/one", "b/one"]
+
+
+async def test_a_namespace_that_may_not_be_read_stops_no_other(
+    served: tuple[ScriptedApi, Cluster], caplog: pytest.LogCaptureFixture
+) -> None:
+    api, cluster = served
+    await api.put("a", "one", x="due")
+    api.forbidden = {("list", "b")}
+    wishes = Wishes()
+    async with Mirror(cluster) as mirror:
+        survey = Survey(mirror, [wishes], ["a", "b"])
+        with caplog.at_level(logging.WARNING):
+            assert keys(await survey.look(0)) == keys(await survey.look(1)) == ["a/one"]
+        assert wishes.heard() == ["a/one", "a/one"]
+        (told,) = [record.message for record in caplog.records if record.name == "modelyard.reconcile.survey"]
+        assert told.startswith("wishes: nothing in b is told")
+        await api.put("a", "one", x="fine")
+        await survey.look(2)
+        await survey.look(3)
+        assert wishes.heard() == ["a/one"], "what settled is not asked again"
+        api.forbidden = set()
+        await survey.look(4)
         assert wishes.heard() == ["a/one", "b/one"]

@@ -180,3 +180,13 @@ def test_a_route_that_is_gone_or_going_needs_nothing() -> None:
     route = a_route()
     route["metadata"]["deletionTimestamp"] = "2026-01-02T00:00:00Z"
     assert plan(route) is None
+
+
+@pytest.mark.parametrize("time", ["2026-11-22t10:00:00z", "0000-01-01T00:00:00Z", ""])
+def test_a_time_that_a_calendar_does_not_have_keeps_nothing_from_being_told(time: str) -> None:
+    obj = a_route()
+    theirs = {"type": "Accepted", "status": "False", "reason": "Mine", "message": "", "lastTransitionTime": time}
+    found = plan({**obj, "status": {"conditions": [theirs]}}, a_server())
+    assert found is not None
+    assert found.status is not None
+    assert [one.reason for one in found.notices] == ["Accepted"]
