@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from modelyard.objects import Key
 
@@ -25,6 +25,10 @@ class PodSignal:
     running: float | None = None
     completed_rate: float | None = None
     sampled_at: float | None = None
+
+
+MEASURED = tuple(field.name for field in fields(PodSignal) if field.default is None)
+"""The fields of ``PodSignal`` that are numbers."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 from modelyard.autoscaling.fleet import Fleet
 from modelyard.autoscaling.variants.state import State, Unit
-from modelyard.metrics.values import PodSignal
+from modelyard.metrics.values import MEASURED, PodSignal
 from modelyard.objects import Key, OwnerRef, Pod, WorkloadId
 
 VARIANT_LABEL = "llm-d.ai/variant"
@@ -159,19 +159,14 @@ def merge_groups(units: list[Unit]) -> list[Unit]:
             continue
         first, leader = merged[group]
         merged[group] = (
-            PodSignal(
-                first.namespace,
-                first.pod,
-                first.model,
-                _highest(first.kv, signal.kv),
-                _highest(first.waiting, signal.waiting),
-                _highest(first.running, signal.running),
-                _highest(first.completed_rate, signal.completed_rate),
-                _highest(first.sampled_at, signal.sampled_at),
-            ),
+            PodSignal(first.namespace, first.pod, first.model, **_highest_of(first, signal)),
             leader,
         )
     return list(merged.values())
+
+
+def _highest_of(one: PodSignal, other: PodSignal) -> dict[str, float | None]:
+    return {name: _highest(getattr(one, name), getattr(other, name)) for name in MEASURED}
 
 
 def _highest(a: float | None, b: float | None) -> float | None:

@@ -1,6 +1,6 @@
 """Which models may go to zero replicas, and after how much idleness. Read from the scale-to-zero ConfigMap.
 
-``decide`` asks per model group; ``loop.collect`` uses ``retentions`` to know over which windows to count requests.
+``retentions`` are the windows to count requests over.
 """
 
 from __future__ import annotations
