@@ -13,8 +13,6 @@ from modelyard.autoscaling.live.controller import Controller
 from modelyard.reconcile.report import TickReport
 from tasks.stage import BACK_OFF, STAGE, Handle, in_time
 
-TAGS = ["modelyard", "autoscale"]
-
 
 class Decided(NamedTuple):
     """A fleet, and what was decided about it."""
@@ -27,7 +25,6 @@ class Decided(NamedTuple):
     name="collect",
     task_run_name="collect-{number}",
     description="Read everything a decision rests on from Kubernetes and Prometheus.",
-    tags=TAGS,
     timeout_seconds=60,
     retries=len(BACK_OFF),
     retry_delay_seconds=list(BACK_OFF),
@@ -43,7 +40,6 @@ async def collect(controller: Controller, number: int, until: float) -> Handle[F
     name="decide",
     task_run_name="decide-{number}",
     description="Decide for every variant and every binding; pure.",
-    tags=TAGS,
     timeout_seconds=30,
     **STAGE,
 )
@@ -57,7 +53,6 @@ async def decide(controller: Controller, number: int, seen: Handle[Fleet]) -> Ha
     name="actuate",
     task_run_name="actuate-{number}",
     description="Write intent to status, move the workloads that are ours to move, and tell people.",
-    tags=TAGS,
     timeout_seconds=60,
     **STAGE,
 )

@@ -17,7 +17,11 @@ BACK_OFF = (0.5, 2.0)
 
 
 class StageOptions(TypedDict):
-    """Keyword arguments of ``prefect.task`` for whatever touches the outside world."""
+    """Keyword arguments of ``prefect.task`` for whatever touches the outside world.
+
+    No tags for the tasks of a tick: Prefect asks its server for a slot for each tag of every task run, which
+    costs two calls and makes a tick wait while the server is away.
+    """
 
     cache_policy: Any
     persist_result: bool
