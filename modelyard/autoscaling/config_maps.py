@@ -1,7 +1,7 @@
 """Finding and reading the ConfigMaps that configure the decision: one YAML document per data key.
 
-Shared by ``saturation_config`` and ``zero_config``. Only well-known names are read; names that merely look like one
-are reported, because a setting nobody reads is the hardest kind of mistake to see.
+Only well-known names are read; names that merely look like one are reported, because a setting nobody reads is the
+hardest kind of mistake to see.
 """
 
 from __future__ import annotations

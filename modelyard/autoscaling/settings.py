@@ -101,7 +101,9 @@ class FleetSettings(BaseModel):
     stale_after: float = Field(300, gt=0, description="age in seconds after which metrics count as stale")
     status_refresh: float = Field(300, gt=0, description="seconds within which an unchanged status is written again")
 
-    tick: float = Field(15, gt=0, description="seconds between two decisions, which scaling policies count in")
+    tick: float = Field(
+        15, gt=0, description="seconds between two decisions; head-room and what-if questions count in it"
+    )
     load_window: float = Field(60, gt=0, description="seconds over which request rates and token means are taken")
     min_completions: int = Field(
         5, ge=1, description="finished requests in the window below which token means are not believed"

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import NamedTuple
 
 
-class State(Enum):
+class RequestState(Enum):
     """Where a request is."""
 
     ARRIVING = "arriving"
@@ -40,7 +40,7 @@ class Request:
     tag: object
     arrived_at: float
     eligible_at: float
-    state: State = State.ARRIVING
+    state: RequestState = RequestState.ARRIVING
     tokens: int = 0
     to_prefill: int = 0
     cached_tokens: int = 0

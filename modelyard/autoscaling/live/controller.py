@@ -57,13 +57,15 @@ class Controller:
 
     def __init__(self, settings: ControllerSettings) -> None:
         self.settings = settings
-        self.policy: FleetSettings = settings.fleet.compressed(settings.time_compression)
+        self.fleet_settings: FleetSettings = settings.fleet.compressed(settings.time_compression)
         self.cluster: Cluster
         self.mirror: Mirror
         self.prometheus: Prometheus | PrometheusError
         self._stack = AsyncExitStack()
         self._last_seen = LastSeen()
-        self._loads = LoadHistory(self.policy.trend_window, self.policy.tick, scale=1 / settings.time_compression)
+        self._loads = LoadHistory(
+            self.fleet_settings.trend_window, self.fleet_settings.tick, scale=1 / settings.time_compression
+        )
         self._policies: PolicyState
         self._wakes: WakeWatch
         self._said = Said()
@@ -85,7 +87,9 @@ class Controller:
             self.prometheus = error
         self._policies = await self._stack.enter_async_context(PolicyState())
         often = max(0.2, 1 / self.settings.time_compression)
-        wakes = WakeWatch(self.cluster, self.prometheus, instance=self.policy.controller_instance, interval=often)
+        wakes = WakeWatch(
+            self.cluster, self.prometheus, instance=self.fleet_settings.controller_instance, interval=often
+        )
         self._wakes = await self._stack.enter_async_context(wakes)
         return self
 
@@ -98,7 +102,7 @@ class Controller:
         self._lease = Lease(
             self.cluster,
             name,
-            namespace or self.policy.controller_namespace,
+            namespace or self.fleet_settings.controller_namespace,
             holder,
             duration_seconds=duration_seconds,
         )
@@ -123,13 +127,13 @@ class Controller:
             self._term = self._lease.generation
             self.mirror.distrust()
         await self.mirror.begin()
-        listed = await list_bindings(self.mirror, self.policy, selection, self._policies)
+        listed = await list_bindings(self.mirror, self.fleet_settings, selection, self._policies)
         async with asyncio.TaskGroup() as group:
             fleet = group.create_task(
                 collect(
                     self.mirror,
                     self.prometheus,
-                    self.policy,
+                    self.fleet_settings,
                     selection,
                     self._last_seen,
                     self._loads,
@@ -137,7 +141,7 @@ class Controller:
                 )
             )
             bindings = group.create_task(
-                observe_bindings(self.mirror, self.prometheus, self.policy, listed, self._policies)
+                observe_bindings(self.mirror, self.prometheus, self.fleet_settings, listed, self._policies)
             )
         complete = await self._wakes.complete(fleet.result())
         self._wakes.follow(listed.bindings, bindings.result())
@@ -145,13 +149,13 @@ class Controller:
 
     def decide(self, fleet: Fleet) -> TickDecision:
         """Decide for every variant and binding. Pure, no I/O."""
-        return decide(fleet, self.policy)
+        return decide(fleet, self.fleet_settings)
 
     async def actuate(self, fleet: Fleet, decision: TickDecision) -> Actuated:
         """Write the intent to status, then move the workloads that are ours to move. A dry run does neither."""
-        if self.policy.dry_run:
+        if self.fleet_settings.dry_run:
             return Actuated()
-        refresh, now = self.policy.status_refresh, decision.now
+        refresh, now = self.fleet_settings.status_refresh, decision.now
         plans = [
             *variant_plans(fleet, decision, refresh),
             *binding_plans(fleet.bindings, decision.bindings, now, refresh, self._written),

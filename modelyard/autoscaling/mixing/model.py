@@ -1,7 +1,7 @@
 """What an allocation is made from and what it says: demands with their options in, shares out.
 
-Filled by the SLO strategy (one ``Demand`` per model and service class, one ``Option`` per variant), by the
-heterogeneous policy and by ``plan``; every module of this package works on these types.
+Of the SLO strategy, one ``Demand`` is a model in a service class and one ``Option`` a variant. Every module of this
+package works on these types.
 """
 
 from __future__ import annotations

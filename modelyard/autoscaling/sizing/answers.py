@@ -1,4 +1,4 @@
-"""What sizing is asked and what it answers. Made and read by ``sizing`` and its callers."""
+"""What sizing is asked and what it answers."""
 
 from __future__ import annotations
 

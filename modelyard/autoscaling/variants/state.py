@@ -17,7 +17,7 @@ from modelyard.autoscaling.rules import RULES, Rules
 from modelyard.autoscaling.settings import Mode
 from modelyard.autoscaling.variants.saturation_config import Effective, Thresholds
 from modelyard.autoscaling.variants.slo.work import GroupWork, VariantWork
-from modelyard.autoscaling.variants.zero_config import ZeroPolicy
+from modelyard.autoscaling.variants.zero_config import ZeroRule
 from modelyard.metrics.values import PodSignal
 from modelyard.objects import Notice, Pod, Workload, WorkloadId
 
@@ -128,7 +128,7 @@ class Group:
     """The variants of one model in one namespace, decided together; in SLO form those of one service class."""
 
     config: Effective
-    zero: ZeroPolicy
+    zero: ZeroRule
     rules: Rules = RULES
     """Those of all its variants."""
     slo: GroupWork | None = None

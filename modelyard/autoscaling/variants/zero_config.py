@@ -19,7 +19,7 @@ _LONG = 24 * 3600.0
 _FIELDS = ("model_id", "namespace", "enable_scale_to_zero", "retention_period")
 
 
-class ZeroPolicy(NamedTuple):
+class ZeroRule(NamedTuple):
     """``retention`` is the idleness in seconds after which an enabled model goes to zero."""
 
     enabled: bool
@@ -52,11 +52,11 @@ class ZeroConfigs:
         self._maps: dict[str, _Map | None] = {}
         self._global = self._map(settings.controller_namespace)
 
-    def resolve(self, namespace: str, model_id: str) -> ZeroPolicy:
-        """The policy of a model: its entry, else the default entry, else the fleet settings and ten minutes."""
+    def resolve(self, namespace: str, model_id: str) -> ZeroRule:
+        """The rule of a model: its entry, else the default entry, else the fleet settings and ten minutes."""
         source = (self._map(namespace) if namespace else None) or self._global
         if source is None:
-            return ZeroPolicy(self._settings.scale_to_zero, DEFAULT_RETENTION)
+            return ZeroRule(self._settings.scale_to_zero, DEFAULT_RETENTION)
         nothing = _Layer("")
         model = source.models.get((model_id, namespace)) or source.models.get((model_id, None)) or nothing
         enabled = next(
@@ -64,7 +64,7 @@ class ZeroConfigs:
             self._settings.scale_to_zero,
         )
         retention = model.retention or source.default.retention or DEFAULT_RETENTION
-        return ZeroPolicy(enabled, retention)
+        return ZeroRule(enabled, retention)
 
     def _map(self, namespace: str) -> _Map | None:
         if namespace not in self._maps:
@@ -130,6 +130,6 @@ def retentions(
     windows: dict[tuple[str, str], int] = {}
     for variant in variants:
         subject = (variant.key.namespace, variant.model_id)
-        if subject not in windows and (policy := configs.resolve(*subject)).enabled:
-            windows[subject] = policy.window
+        if subject not in windows and (rule := configs.resolve(*subject)).enabled:
+            windows[subject] = rule.window
     return windows

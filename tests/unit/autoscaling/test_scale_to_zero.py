@@ -10,7 +10,7 @@ from decisions import Told
 
 from modelyard.autoscaling.memory.variants import VariantMemory
 from modelyard.autoscaling.settings import FleetSettings
-from modelyard.autoscaling.variants.zero_config import ZeroConfigs, ZeroPolicy, retentions
+from modelyard.autoscaling.variants.zero_config import ZeroConfigs, ZeroRule, retentions
 from modelyard.objects import Key
 from modelyard.objects.durations import parse_go_duration
 
@@ -50,34 +50,34 @@ class TestSettings:
     @pytest.mark.parametrize(
         ("data", "fleet_default", "expected"),
         [
-            ({}, False, ZeroPolicy(False, 600)),
-            ({}, True, ZeroPolicy(True, 600)),
-            ({"default": "enable_scale_to_zero: true"}, False, ZeroPolicy(True, 600)),
-            ({"default": "enable_scale_to_zero: false"}, True, ZeroPolicy(False, 600)),
-            ({"default": "retention_period: 5m"}, True, ZeroPolicy(True, 300)),
-            ({"default": "retention_period: nonsense"}, True, ZeroPolicy(True, 600)),
-            ({"default": "retention_period: 0s"}, True, ZeroPolicy(True, 600)),
-            ({"default": ON, "m": f"{{model_id: {MODEL}, {OFF}}}"}, True, ZeroPolicy(False, 600)),
-            ({"default": "retention_period: 5m", "m": f"{{model_id: {MODEL}, {ON}}}"}, False, ZeroPolicy(True, 300)),
+            ({}, False, ZeroRule(False, 600)),
+            ({}, True, ZeroRule(True, 600)),
+            ({"default": "enable_scale_to_zero: true"}, False, ZeroRule(True, 600)),
+            ({"default": "enable_scale_to_zero: false"}, True, ZeroRule(False, 600)),
+            ({"default": "retention_period: 5m"}, True, ZeroRule(True, 300)),
+            ({"default": "retention_period: nonsense"}, True, ZeroRule(True, 600)),
+            ({"default": "retention_period: 0s"}, True, ZeroRule(True, 600)),
+            ({"default": ON, "m": f"{{model_id: {MODEL}, {OFF}}}"}, True, ZeroRule(False, 600)),
+            ({"default": "retention_period: 5m", "m": f"{{model_id: {MODEL}, {ON}}}"}, False, ZeroRule(True, 300)),
             (
                 {"default": "retention_period: 5m", "m": f"{{model_id: {MODEL}, retention_period: 1h}}"},
                 True,
-                ZeroPolicy(True, 3600),
+                ZeroRule(True, 3600),
             ),
             (
                 {"default": "retention_period: 5m", "m": f"{{model_id: {MODEL}, retention_period: bad}}"},
                 True,
-                ZeroPolicy(True, 300),
+                ZeroRule(True, 300),
             ),
-            ({"m": f"{{model_id: {MODEL}, namespace: other, {ON}}}"}, False, ZeroPolicy(False, 600)),
-            ({"m": f"{{model_id: {MODEL}, namespace: chat, {ON}}}"}, False, ZeroPolicy(True, 600)),
+            ({"m": f"{{model_id: {MODEL}, namespace: other, {ON}}}"}, False, ZeroRule(False, 600)),
+            ({"m": f"{{model_id: {MODEL}, namespace: chat, {ON}}}"}, False, ZeroRule(True, 600)),
             (
                 {
                     "b": f"{{model_id: {MODEL}, retention_period: 2m}}",
                     "a": f"{{model_id: {MODEL}, retention_period: 1m}}",
                 },
                 True,
-                ZeroPolicy(True, 60),
+                ZeroRule(True, 60),
             ),
         ],
     )
@@ -102,8 +102,8 @@ class TestSettings:
 
     def test_local_map_replaces(self):
         maps = {ZERO: ENABLED, Key("chat", ZERO.name): {"default": "retention_period: 1m"}}
-        assert ZeroConfigs(maps, REPAIRED).resolve("chat", MODEL) == ZeroPolicy(False, 60)
-        assert ZeroConfigs(maps, REPAIRED).resolve("else", MODEL) == ZeroPolicy(True, 600)
+        assert ZeroConfigs(maps, REPAIRED).resolve("chat", MODEL) == ZeroRule(False, 60)
+        assert ZeroConfigs(maps, REPAIRED).resolve("else", MODEL) == ZeroRule(True, 600)
         assert Key(CONTROLLER, ZERO.name) == ZERO
 
     def test_windows_to_query(self):

@@ -18,7 +18,6 @@ PUBLISHED = "modelyard/resources/"
 TWICE: Mapping[str, str] = {
     "Store": "what a plan may ask of a store, and the mirror's stores, which can be asked that",
     "Output": "the forms in which a command prints; not every command has all of them",
-    "State": "of a request in the simulated engine, of a variant in a tick; neither room sees the other",
 }
 CALLERS = re.compile(r"\b(?:called|used|needed|imported)\s+(?:only\s+|also\s+)?by\b", re.IGNORECASE)
 

@@ -6,7 +6,7 @@ import pytest
 
 from modelyard.engine.config import PROFILES, EngineConfig
 from modelyard.engine.core import EngineCore, Rejected
-from modelyard.engine.request import EventKind, Request, State
+from modelyard.engine.request import EventKind, Request, RequestState
 
 
 def config(**changes):
@@ -34,7 +34,7 @@ def test_one_request_alone_follows_the_formulas(prompt, output, ttft, gap):
     core = EngineCore(config())
     request = core.submit(prompt, output)
     run_out(core)
-    assert request.state is State.FINISHED
+    assert request.state is RequestState.FINISHED
     assert request.first_token_at == pytest.approx(ttft)
     assert itl(request) == pytest.approx(gap)
     assert request.finished_at == pytest.approx(ttft + (output - 1) * gap)
@@ -96,7 +96,7 @@ def test_a_saturated_engine_has_a_full_batch_and_a_growing_queue():
     assert queues == sorted(queues)
     assert queues[-1] > 100
     assert waits[-1] > 5 * waits[40]
-    assert all(r.state is State.FINISHED for r in requests)
+    assert all(r.state is RequestState.FINISHED for r in requests)
 
 
 def test_the_youngest_is_preempted_when_the_cache_is_full_and_all_complete():
@@ -109,7 +109,7 @@ def test_the_youngest_is_preempted_when_the_cache_is_full_and_all_complete():
     assert requests[0] not in preempted, "the oldest is never preempted"
     assert preempted[0] is requests[2], "the youngest goes first"
     assert core.stats.preemptions_total == len(preempted) == sum(r.preemptions for r in requests)
-    assert all(r.state is State.FINISHED and r.tokens == 40 for r in requests)
+    assert all(r.state is RequestState.FINISHED and r.tokens == 40 for r in requests)
     assert core.stats.generation_tokens_total == 120
     assert core.kv_used_blocks == 0
 
@@ -172,7 +172,7 @@ def test_a_full_queue_rejects(limit):
     with pytest.raises(Rejected, match="queue is full"):
         core.submit(10, 50)
     run_out(core)
-    assert core.submit(10, 50).state is State.ARRIVING
+    assert core.submit(10, 50).state is RequestState.ARRIVING
 
 
 def test_cancelling_frees_cache_and_place_at_once():
@@ -181,7 +181,11 @@ def test_cancelling_frees_cache_and_place_at_once():
     arriving_soon = 0.1
     core.advance(arriving_soon)
     arriving = core.submit(100, 50)
-    assert [r.state for r in (running, waiting, arriving)] == [State.DECODE, State.WAITING, State.ARRIVING]
+    assert [r.state for r in (running, waiting, arriving)] == [
+        RequestState.DECODE,
+        RequestState.WAITING,
+        RequestState.ARRIVING,
+    ]
     for request in (arriving, waiting, running):
         assert core.cancel(request)
         assert not core.cancel(request)
@@ -189,7 +193,7 @@ def test_cancelling_frees_cache_and_place_at_once():
     assert core.stats.finished["abort"] == 3
     again = core.submit(10, 3)
     run_out(core)
-    assert again.state is State.FINISHED
+    assert again.state is RequestState.FINISHED
 
 
 def test_cancelling_during_prefill_wastes_the_step_only():
@@ -276,7 +280,7 @@ def test_profiles_serve_the_longest_request_they_promise(name):
     core = EngineCore(profile)
     request = core.submit(profile.context_limit - 10, 10)
     run_out(core)
-    assert request.state is State.FINISHED
+    assert request.state is RequestState.FINISHED
 
 
 def test_throughput_in_steady_state_is_that_of_the_reference_model():

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from modelyard.engine.config import EngineConfig
 from modelyard.engine.core import EngineCore, Rejected
-from modelyard.engine.request import EventKind, State
+from modelyard.engine.request import EventKind, RequestState
 
 configs = st.builds(
     EngineConfig,
@@ -74,7 +74,7 @@ def test_every_request_is_served_exactly_once_or_rejected_or_aborted(config, pla
     core, accepted, events, rejected = drive(config, plan)
     finished = [e.request for e in events if e.kind is EventKind.FINISHED]
     assert len(finished) == len(set(finished))
-    aborted = [r for r in accepted if r.state is State.ABORTED]
+    aborted = [r for r in accepted if r.state is RequestState.ABORTED]
     assert set(finished) | set(aborted) == set(accepted)
     assert len(accepted) + rejected == len(plan)
     assert core.num_unfinished == core.kv_used_blocks == 0
@@ -87,7 +87,7 @@ def test_tokens_are_exact_and_times_in_order(config, plan):
     times = [e.at for e in events]
     assert times == sorted(times)
     for request in accepted:
-        if request.state is State.FINISHED:
+        if request.state is RequestState.FINISHED:
             assert core.generated(request) == request.output_tokens
             assert request.arrived_at <= request.eligible_at <= request.scheduled_at
             assert request.scheduled_at <= request.first_token_at <= request.finished_at
