@@ -71,7 +71,7 @@ async def test_get_shows_the_state_and_describe_the_reasons(
     (scaled,) = [cells for cells in table(events) if "ScaledUp" in cells]
     assert scaled[0] == "Normal"
     assert scaled[3] == "modelyard"
-    assert scaled[4].startswith("2 → 3: ")
+    assert re.match(rf"Deployment {served.namespace}/llama 2 → 3: ", scaled[4])
     assert "spare KV" in scaled[4]
 
 
