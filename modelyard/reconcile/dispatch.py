@@ -159,4 +159,5 @@ def _key(members: Sequence[Due]) -> str:
 
 
 def _own_key(ref: Ref, claim: Claim) -> str:
-    return f"{ref.kind}/{ref.key.namespace}/{ref.key.name}/{claim.fingerprint}/{claim.attempt}"
+    # With the moment: the same work may be due a second time, and Prefect would answer with the run of the first.
+    return f"{ref.kind}/{ref.key.namespace}/{ref.key.name}/{claim.fingerprint}/{claim.attempt}/{claim.at:.0f}"

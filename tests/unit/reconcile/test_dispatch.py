@@ -49,7 +49,7 @@ def attempts(starts: list[Start]) -> list[int]:
 def test_a_plan_that_acts_starts_a_run_under_its_idempotency_key() -> None:
     (start,) = dispatch([plan()], ONE, {}, NOW)
     assert start.deployment == "copies/copies"
-    assert start.key == f"ConfigMap/shop/a/{fingerprint(plan())}/1"
+    assert start.key == f"ConfigMap/shop/a/{fingerprint(plan())}/1/{NOW:.0f}"
     ((subject, claim),) = start.claims
     assert subject == plan().subject
     assert claim == Claim(start.key, fingerprint(plan()), 1, NOW)
@@ -91,6 +91,14 @@ def test_a_run_that_got_somewhere_is_followed_at_once_by_a_first_attempt() -> No
     due = claimed(plan(), attempt=7, other=True)
     assert attempts(dispatch([due], ONE, {"before": RunFate(NOW)}, NOW)) == [1]
     assert not dispatch([due], ONE, {"before": ALIVE}, NOW), "but only once it is over"
+
+
+def test_work_that_is_due_a_second_time_is_not_taken_for_the_first() -> None:
+    before = dispatch([plan()], ONE, {}, NOW)[0]
+    again = claimed(plan(), "another", other=True)
+    (start,) = dispatch([again], ONE, {before.key: RunFate(NOW), "another": RunFate(NOW + 60)}, NOW + 60)
+    assert attempts([start]) == [1]
+    assert start.key != before.key
 
 
 @pytest.mark.parametrize(
@@ -136,7 +144,7 @@ def test_a_batch_is_one_run_and_its_key_follows_from_its_content() -> None:
     assert [subject.key.name for subject, _ in first.claims] == ["a", "b", "c"]
     assert {claim.run for _, claim in first.claims} == {first.key}
     assert Claim.read(str(first.claims[0][1])) is not None
-    assert second.key == f"ConfigMap/shop/d/{fingerprint(plan('d'))}/1"
+    assert second.key == f"ConfigMap/shop/d/{fingerprint(plan('d'))}/1/{NOW:.0f}"
     assert dispatch(plans[:3], acting, {}, NOW)[0].key == first.key
     assert dispatch(plans[1:], acting, {}, NOW)[0].key != first.key
     assert dispatch([*plans[:2], plan("c", generation=2)], acting, {}, NOW)[0].key != first.key
