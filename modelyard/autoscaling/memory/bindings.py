@@ -17,7 +17,7 @@ Mark = tuple[Seconds, Count]
 
 
 class History(BaseModel):
-    """The past of one number as change points; ``policies.windows`` reads and extends it."""
+    """The past of one number as change points; ``bindings.windows`` reads and extends it."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 

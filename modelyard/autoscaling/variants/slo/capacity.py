@@ -1,7 +1,7 @@
 """The SLO form under the GPU limiter: one exact allocation over all models, most important class first.
 
 As long as what the groups want fits, nothing changes. Where it does not, the groups that compete for a scarce
-accelerator, directly or through others, share what there is by ``allocation.allocate``. Source: WVA SLO reference,
+accelerator, directly or through others, share what there is by ``mixing.allocate``. Source: WVA SLO reference,
 "Solver".
 """
 
