@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import requests
 from prometheus_api_client import PrometheusApiClientException, PrometheusConnect
@@ -40,8 +40,7 @@ class PrometheusError(Exception):
     """A query that gave no answer. The message names the server, the query's purpose and the cause."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(NamedTuple):
     """One element of an instant vector. ``value`` is ``None`` for NaN and infinities: no information, never zero."""
 
     labels: Mapping[str, str]

@@ -51,12 +51,19 @@ METRIC = "$metric"
 def each(signal: Signal, aggregate: str, by: str, series: str) -> str:
     """``series`` of every metric that gives this signal, aggregated, so that each is taken under the first name it is
     exposed with: our labels, our units."""
-    return " or ".join(
+    return first(
         f"{aggregate} by ({by}) ({_ours(engine, series.replace(METRIC, name), family.scale)})"
         for engine in ENGINES.values()
         if (family := engine.of.get(signal))
         for name in family.names
     )
+
+
+def first(choices: Iterable[str]) -> str:
+    """What the first of these gives for a series. Nested to the right: what is found first is compared once, not with
+    every name after it."""
+    *before, last = choices
+    return "".join(f"{choice} or (" for choice in before) + last + ")" * len(before)
 
 
 def ratios(signal: Signal, by: str, growth: str, *, some: bool = False) -> str:
@@ -65,7 +72,7 @@ def ratios(signal: Signal, by: str, growth: str, *, some: bool = False) -> str:
     def grown(engine: Engine, metric: str) -> str:
         return f"sum by ({by}) ({_ours(engine, growth.replace(METRIC, metric))})"
 
-    return " or ".join(
+    return first(
         f"{_scaled(grown(engine, ratio.top), ratio.scale)} / "
         + (f"({grown(engine, ratio.bottom)} > 0)" if some else grown(engine, ratio.bottom))
         for engine in ENGINES.values()
@@ -107,7 +114,8 @@ def fleet_queries(peak_window: float, namespaces: Iterable[str] = ()) -> dict[st
     """PromQL by purpose for these namespaces (none: all), with peaks over ``peak_window`` seconds."""
     metric = METRIC + namespace_matcher(namespaces)
     # A window's peak skips NaN; an engine that says NaN now is missing, whatever it said before in the window.
-    peak = f"max_over_time({metric}[{duration(peak_window)}]) unless ({metric} != {metric})"
+    # Clamped, only NaN differs from 0; comparing the metric with itself costs twice as much.
+    peak = f"max_over_time({metric}[{duration(peak_window)}]) unless (clamp({metric}, 0, 0) != 0)"
     return {
         Purpose.KV: each(Signal.KV_USE, "max", POD, peak),
         Purpose.WAITING: each(Signal.WAITING, "max", POD, peak),
@@ -150,7 +158,7 @@ def performance_queries(
     if latencies:
         queries |= {Purpose.TTFT: mean(Signal.TTFT, latencies), Purpose.ITL: mean(Signal.ITL, latencies)}
     if caches:
-        queries[Purpose.CACHE] = " or ".join(_cache(namespace_matcher(caches)))
+        queries[Purpose.CACHE] = first(_cache(namespace_matcher(caches)))
         queries[Purpose.HITS] = mean(Signal.PREFIX_HIT_RATE, caches)
     return queries
 
@@ -201,7 +209,7 @@ def offered_load(window: float, namespaces: Iterable[str] = ()) -> str:
     seconds = max(window, 1.0)
 
     def part(name: str, signal: Signal, grown: str) -> str:
-        inner = each(signal, "sum", POD, f"({grown}) > -Inf < Inf")
+        inner = f"sum by ({MODEL}) ({each(signal, 'sum', POD, f'({grown}) > -Inf < Inf')})"
         return f'label_replace({inner}, "part", "{name}", "", "")'
 
     grown = f"delta({METRIC}{where}[{span}]) / {seconds:g}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, Self
 
@@ -93,19 +93,21 @@ class Scraper:
     async def scrape(self, wanted: Mapping[Scrape, Iterable[str]]) -> dict[Scrape, Page | str]:
         """The wanted families of each page, or why it could not be read."""
         results: dict[Scrape, Page | str] = {}
-        if not wanted:
-            return results
-        gates = {True: asyncio.Semaphore(SUSPECTS), False: asyncio.Semaphore(CONCURRENCY)}
         # One thread each: several would only fight over the interpreter, with the loop as well.
-        self._parsers = self._parsers or {suspect: ThreadPoolExecutor(1, "pages") for suspect in gates}
+        self._parsers = self._parsers or {suspect: ThreadPoolExecutor(1, "pages") for suspect in (True, False)}
         busy: set[str] = set()
 
-        async def one(scrape: Scrape, names: Iterable[str]) -> None:
-            suspect = scrape.endpoint.uid in self._suspects
-            async with gates[suspect]:
-                results[scrape] = await self._page(scrape, names, self._parsers[suspect], busy)
+        async def read(queue: Iterator[tuple[Scrape, Iterable[str]]], parser: ThreadPoolExecutor) -> None:
+            for scrape, names in queue:
+                results[scrape] = await self._page(scrape, names, parser, busy)
 
-        tasks = [asyncio.create_task(one(scrape, names)) for scrape, names in wanted.items()]
+        tasks = []
+        for suspect, parser in self._parsers.items():
+            mine = [item for item in wanted.items() if (item[0].endpoint.uid in self._suspects) is suspect]
+            queue, limit = iter(mine), SUSPECTS if suspect else CONCURRENCY
+            tasks += [asyncio.create_task(read(queue, parser)) for _ in mine[:limit]]
+        if not tasks:
+            return results
         try:
             await asyncio.wait(tasks, timeout=self.total)
         finally:
@@ -144,7 +146,7 @@ class Scraper:
             return await asyncio.get_running_loop().run_in_executor(parser, read, body, time.time())
         except TimeoutError:
             return f"GET {scrape.url}: no complete answer within {self.seconds:g} s"
-        except (aiohttp.ClientError, OSError, ValueError) as error:
+        except Exception as error:  # one pod's page is never another's
             return f"GET {scrape.url}: {str(error) or type(error).__name__}"
 
     async def _get(self, url: str) -> bytes:
@@ -153,6 +155,7 @@ class Scraper:
                 connector=aiohttp.TCPConnector(limit=CONCURRENCY + SUSPECTS),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 auto_decompress=False,
+                timeout=aiohttp.ClientTimeout(),  # the limits are this class's own
                 headers={
                     "Accept": "text/plain;version=0.0.4, */*;q=0.1",
                     "Accept-Encoding": "identity",
