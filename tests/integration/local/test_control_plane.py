@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -34,11 +36,13 @@ async def test_the_four_are_reported_with_address_and_version(control_plane: Loc
         assert "//127.0.0.1:" in component.address
 
 
-async def test_a_stack_of_one_component_is_restarted_on_request(tmp_path: Path) -> None:
+async def test_a_stack_of_one_component_is_restarted_after_a_kill(tmp_path: Path) -> None:
     settings = StackSettings(components=[Component.ETCD])
     async with LocalStack(settings, name="one", directory=tmp_path / "one") as stack:
         before = stack.pid(Component.ETCD)
-        await asyncio.to_thread(stack.restart, Component.ETCD)
+        assert before is not None
+        os.kill(before, signal.SIGKILL)
+        await asyncio.to_thread(stack.wait_for_restart, Component.ETCD, 0)
         assert stack.restarts(Component.ETCD) == 1
         assert stack.pid(Component.ETCD) not in (None, before)
         with pytest.raises(LocalClusterError, match="has no prometheus"):
