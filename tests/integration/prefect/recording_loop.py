@@ -18,14 +18,14 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, Self
 
-from prefect import flow
+from prefect import flow, task
 from prefect.client.schemas.objects import State
 
-from flows.autoscale import Autoscaling
 from flows.parameters import AutoscaleParameters, flat
 from flows.shift import Turn, run_shift, table_key
 from modelyard.autoscaling.live.settings import ControllerSettings
 from modelyard.reconcile.report import Change, TickReport
+from tasks.stage import STAGE, Handle
 
 
 class Touchy:
@@ -88,15 +88,34 @@ class FileLease:
             self._file = None
 
 
-class Recording(Autoscaling):
-    """The shift and the tasks are the real ones; what the controller does in them is not."""
+# The tasks are as those of the autoscaler, but do not import it: a worker starts many of these at once.
+
+
+@task(name="collect", task_run_name="collect-{number}", **STAGE)
+async def collect(recording: Recording, number: int) -> Handle[Touchy]:
+    return Handle(await recording.collect())
+
+
+@task(name="decide", task_run_name="decide-{number}", **STAGE)
+async def decide(recording: Recording, number: int, seen: Handle[Touchy]) -> Handle[Touchy]:
+    return Handle(await asyncio.to_thread(recording.decide, seen.take()))
+
+
+@task(name="actuate", task_run_name="actuate-{number}", **STAGE)
+async def actuate(recording: Recording, number: int, decided: Handle[Touchy]) -> Handle[TickReport]:
+    value = decided.take()
+    return Handle(await recording.report(value, await recording.actuate(value, value)))
+
+
+class Recording:
+    """The shift is the real one; what is done in its ticks is not."""
 
     def __init__(self, settings: ControllerSettings) -> None:
         self.options = dict(pair.split("=", 1) for pair in settings.label_selector.split(",") if pair)
         self.record = Path(self.options["record"])
         self._lock: FileLease | None = None
         self._ran: Counter[str] = Counter()
-        self._number = -1
+        self.number = -1
 
     async def __aenter__(self) -> Self:
         if "closed" in self.options:
@@ -112,8 +131,10 @@ class Recording(Autoscaling):
         return self._lock
 
     async def tick(self, turn: Turn) -> TickReport:
-        self._number = turn.number
-        return await super().tick(turn)
+        self.number = turn.number
+        seen = await turn.run(collect, self, turn.number)
+        decided = await turn.run(decide, self, turn.number, seen)
+        return (await turn.run(actuate, self, turn.number, decided)).take()
 
     def note(self, stage: str, number: int = -1, **more: Any) -> None:
         held = self._lock is not None and self._lock.held
@@ -124,7 +145,7 @@ class Recording(Autoscaling):
     async def _stage(self, name: str, seen: Touchy) -> None:
         index = self._ran[name]
         self._ran[name] += 1
-        self.note(name, self._number, touched=seen.touched, loop=id(self))
+        self.note(name, self.number, touched=seen.touched, loop=id(self))
         stage, _, seconds = self.options.get("slow", "").partition("@")
         if stage == name:
             await asyncio.sleep(float(seconds))
@@ -159,7 +180,7 @@ class Recording(Autoscaling):
 
     async def report(self, decision: Any, done: Any) -> TickReport:
         rows = [
-            {"variant": f"ns/v{index}", "replicas": self._number, "reason": "Recorded"}
+            {"variant": f"ns/v{index}", "replicas": self.number, "reason": "Recorded"}
             for index in range(int(self.options.get("rows", "1")))
         ]
         changed = self._ran["actuate"] - 1 == int(self.options.get("change", "-1"))

@@ -26,7 +26,8 @@ from prefect.client.schemas.filters import (
 )
 from prefect.client.schemas.objects import State
 from prefect_support import STAGES, Parameters, ticks_of, until
-from recording_loop import FileLease, autoscale, recorded
+from recording_controller import autoscale
+from recording_loop import FileLease, recorded
 
 from deployments.profile import WORKER_PROFILE, environment
 from deployments.server import PrefectServer
