@@ -171,7 +171,7 @@ async def fleet_of(served: ServedModel, prometheus_url: str = "") -> Fleet:
     settings = quick(url, served.namespace).model_copy(update={"prometheus_timeout": 2 if prometheus_url else 0.2})
     async with Controller(settings) as loop:
         selection = Selection((served.namespace,))
-        return await collect(loop.mirror, loop.prometheus, loop.policy, selection, LastSeen())
+        return await collect(loop.mirror, loop.prometheus, loop.fleet_settings, selection, LastSeen())
 
 
 @pytest.mark.parametrize("group", sorted(GROUPS))
