@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 CONCURRENCY = 16
 ATTEMPTS = 5
-"""How often a change of metadata that others keep in the way of is tried."""
+"""How often a write that others keep getting in the way of is tried."""
 FINALIZER = "modelyard.dev/cleanup"
 
 
@@ -317,23 +317,28 @@ class _CarryOut:
         workload, wanted = scale.workload, scale.replicas
         kind = await self.cluster.resolve(workload.api_version, workload.kind)
         name, namespace = workload.name, workload.namespace
-        try:
-            found = await self.cluster.read_scale(kind, name, namespace, timeout=self.fence.check())
-            if found.replicas == wanted:
-                return
-            if found.replicas != scale.seen:
-                self._skip(
-                    f"{workload} went from {scale.seen} to {found.replicas} replicas meanwhile; "
-                    "the next tick decides anew"
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                found = await self.cluster.read_scale(kind, name, namespace, timeout=self.fence.check())
+                if found.replicas == wanted:
+                    return
+                if found.replicas != scale.seen:
+                    self._skip(
+                        f"{workload} went from {scale.seen} to {found.replicas} replicas meanwhile; "
+                        "the next tick decides anew"
+                    )
+                    return
+                version = found.resource_version
+                await self.cluster.write_scale(
+                    kind, name, namespace, wanted, resource_version=version, timeout=await self._may_write()
                 )
+            except NotFound:
+                self._skip(f"{workload} was deleted meanwhile")
                 return
-            version = found.resource_version
-            await self.cluster.write_scale(
-                kind, name, namespace, wanted, resource_version=version, timeout=await self._may_write()
-            )
-        except NotFound:
-            self._skip(f"{workload} was deleted meanwhile")
-        except Conflict:
-            self._skip(f"{workload} was changed meanwhile; the next tick decides anew")
-        else:
-            self.outcome.scaled[self.subject.ref, workload] = (found.replicas, wanted)
+            except Conflict:
+                # Mostly its controller that writes its status; whether the replicas moved is looked at again.
+                if attempt == ATTEMPTS:
+                    self._skip(f"{workload} is being changed constantly; the next tick decides anew")
+            else:
+                self.outcome.scaled[self.subject.ref, workload] = (found.replicas, wanted)
+                return

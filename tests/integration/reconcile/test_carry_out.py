@@ -255,7 +255,7 @@ async def test_a_child_is_changed_and_deleted_only_while_it_is_the_one_that_was_
     assert child is not None
     assert child["data"] == {"a": "3"}
     seen = Child(CONFIG_MAPS, Key(objects.namespace, "child"), child["metadata"]["uid"])
-    await objects.carry_out(Plan(subject, delete=(seen._replace(uid="another"),)))
+    await objects.carry_out(Plan(subject, delete=(replace(seen, uid="another"),)))
     assert await objects.find() is not None
     assert not (await objects.carry_out(Plan(subject, delete=(seen, seen)))).errors
     assert await objects.find() is None
@@ -279,7 +279,7 @@ async def test_workloads_are_scaled_each_on_its_own(objects: Objects) -> None:
 async def test_what_one_object_does_wrong_is_not_another_s_failure(objects: Objects) -> None:
     bad, good = await objects.subject("bad"), await objects.subject("good")
     unacceptable = Plan(bad, status=Status({"observedGeneration": "many"}))
-    impossible = Plan(replace(bad, key=Key(objects.namespace, "nowhere")), apply=({"kind": "Nothing"},), status=STATUS)
+    impossible = Plan(bad._replace(key=Key(objects.namespace, "nowhere")), apply=({"kind": "Nothing"},), status=STATUS)
     broken = Plan(bad, apply=({"kind": "Nothing"},))
     outcome = await objects.carry_out(unacceptable, impossible, broken, Plan(good, status=STATUS))
     assert outcome.written == {good.ref}
