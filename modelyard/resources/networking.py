@@ -37,6 +37,8 @@ def _legal_keys(labels: Callable[[Any], dict[str, str]], field: str = "") -> Rul
 
 
 _LONGEST_REGEX = 1024
+_MOST_GROUPS = 100
+"""Python compiles groups within groups by recursion: whether more of them fit must not depend on who calls."""
 _ESCAPED_OR_CLASS = re.compile(r"\\[^1-9]|\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
 _BEYOND_RE2 = re.compile(r"\\[1-9]|\(\?(?:[=!>(#]|<[=!]|P=)|[*+?}]\+")
 
@@ -45,7 +47,9 @@ def _compiles(text: str | None) -> bool:
     """Whether this is a regular expression that can be matched in linear time: RE2 has no looking around or back."""
     if text is None:
         return True
-    if len(text) > _LONGEST_REGEX or _BEYOND_RE2.search(_ESCAPED_OR_CLASS.sub("x", text)):
+    if len(text) > _LONGEST_REGEX or text.count("(") > _MOST_GROUPS:
+        return False
+    if _BEYOND_RE2.search(_ESCAPED_OR_CLASS.sub("x", text)):
         return False
     try:
         re.compile(text)
