@@ -10,6 +10,8 @@ export PYTHONUNBUFFERED := 1
 # Tests run side by side, also on few cores: those on real processes mostly wait.
 WORKERS ?= 4
 PYTEST := $(BIN)/pytest -n $(WORKERS)
+# Shifts of ten seconds, started by a real worker, need the machine to themselves.
+ALONE := tests/integration/prefect
 
 .PHONY: help demo test test-thorough unit integration e2e check format install crds bench clean
 
@@ -27,7 +29,8 @@ demo: $(STAMP) ## the whole loop on this machine, about five minutes (KEEP=1 lea
 
 test: $(STAMP) ## every test
 	@$(BIN)/modelyard local binaries
-	@$(PYTEST) $(PYTEST_ARGS)
+	@status=0; $(PYTEST) --ignore=$(ALONE) $(if $(REPORT),--junitxml=$(REPORT).1) $(PYTEST_ARGS) || status=$$?; \
+	$(BIN)/pytest -n 0 $(ALONE) $(if $(REPORT),--junitxml=$(REPORT).2) $(PYTEST_ARGS) || status=$$?; exit $$status
 
 test-thorough: $(STAMP) ## the pure tests with many and random examples of every property, minutes
 	@$(PYTEST) tests/unit --hypothesis-profile=thorough $(PYTEST_ARGS)
