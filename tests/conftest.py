@@ -7,6 +7,7 @@ killed. Tests keep apart by using namespaces of their own (fixture `namespace`).
 from __future__ import annotations
 
 import asyncio
+import signal
 import uuid
 from collections.abc import AsyncIterator, Iterator
 
@@ -21,6 +22,8 @@ from modelyard.local.settings import CONTROL_PLANE, EVERYTHING, StackSettings
 from modelyard.local.stack import LocalStack
 
 register_profiles()
+# Started in the background, as continuous integration may be, all that we start would not hear an interrupt either.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ONE_WORKER = (
     ("tests/integration/prefect/",),
