@@ -270,6 +270,9 @@ class _CarryOut:
 
     async def _own(self, kind: ResourceType, key: Key) -> Object | None:
         """The object of this name, ``None`` when there is none. Raises ``_Stop`` when it is somebody else's."""
+        if self.subject.key.namespace not in ("", key.namespace):
+            self._fail(f"{kind.describe(key.namespace, key.name)} would be outside its namespace; left alone")
+            raise _Stop
         try:
             found = await self._read(kind, key)
         except NotFound:

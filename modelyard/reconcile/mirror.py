@@ -397,6 +397,8 @@ class Mirror:
             if not whole or not spaces:
                 raise
             # The cluster as a whole may not be read: then as many of these namespaces as may.
+            await holding.parts.pop(None).stop()
+            holding.store.errors.pop("", None)
             parts = [holding.part(space) for space in sorted(spaces)]
             for part in parts:
                 part.asked = self._round
@@ -411,14 +413,6 @@ class Mirror:
             if not holding.parts:
                 del self._held[asked]
         self._round += 1
-
-    async def refresh(self) -> None:
-        """Begin a round in which everything is asked for again. Raises nothing: ``Store.errors`` says what failed."""
-        self._round += 1
-        parts = list(self._parts())
-        for part in parts:
-            part.asked = self._round
-        await self._refresh(parts, partial=True, errors=ClusterError)
 
     def follow(self) -> None:
         """Watch from now on, what is asked for and what will be."""
@@ -475,8 +469,8 @@ class Mirror:
             part.asked = self._round
         return holding, parts
 
-    async def _refresh(self, parts: Iterable[_Part], partial: bool, errors: type[ClusterError] = Forbidden) -> None:
+    async def _refresh(self, parts: Iterable[_Part], partial: bool) -> None:
         found = await asyncio.gather(*(part.refresh(self._round) for part in parts), return_exceptions=True)
         for error in found:
-            if isinstance(error, BaseException) and not (partial and isinstance(error, errors)):
+            if isinstance(error, BaseException) and not (partial and isinstance(error, Forbidden)):
                 raise error

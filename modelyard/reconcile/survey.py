@@ -9,15 +9,17 @@ planned, and of the others all the same.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
+from modelyard.cluster import ClusterError
 from modelyard.objects import Key, ResourceType
 from modelyard.reconcile.mirror import Mirror, Store
-from modelyard.reconcile.plan import Lifecycle, Plan
+from modelyard.reconcile.plan import Lifecycle, Plan, Want
 
 log = logging.getLogger(__name__)
 
@@ -39,9 +41,10 @@ class Survey:
         self._mirror = mirror
         self._budget = budget
         self._clock = clock
-        spaces = tuple(namespaces)
+        self._spaces = tuple(namespaces)
         self._worlds = {
-            lifecycle: {want.kind: mirror.store(want, spaces) for want in lifecycle.wants} for lifecycle in lifecycles
+            lifecycle: {want.kind: mirror.store(want, self._spaces) for want in lifecycle.wants}
+            for lifecycle in lifecycles
         }
         self._settled: dict[Lifecycle, tuple[object, ...]] = {}
         self._left_off: dict[tuple[Lifecycle, str], Key] = {}
@@ -49,7 +52,8 @@ class Survey:
 
     async def look(self, now: float) -> dict[Lifecycle, list[Plan]]:
         """Every plan with something to write or to wait for, by lifecycle."""
-        await self._mirror.refresh()
+        await self._mirror.begin()
+        await asyncio.gather(*(self._read(want) for lifecycle in self._worlds for want in lifecycle.wants))
         found = {}
         for lifecycle, world in self._worlds.items():
             errors = {place: error for store in world.values() for place, error in store.errors.items()}
@@ -69,6 +73,10 @@ class Survey:
                 self._settled[lifecycle] = version
             found[lifecycle] = plans
         return found
+
+    async def _read(self, want: Want[Any]) -> None:
+        with contextlib.suppress(ClusterError):  # the store's ``errors`` say so
+            await self._mirror.read(want, self._spaces, partial=True)
 
     async def _plan(
         self, lifecycle: Lifecycle, world: Mapping[ResourceType, Store[Any]], now: float, unread: Collection[str]

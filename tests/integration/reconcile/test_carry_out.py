@@ -245,6 +245,16 @@ async def test_children_are_the_subject_s_own_or_left_alone(objects: Objects) ->
     outcome = await objects.carry_out(Plan(plan.subject, delete=(foreign,)))
     assert "does not belong to it" in outcome.errors[plan.subject.ref]
     assert await objects.find() is not None
+    elsewhere = {**objects.child(ours="1"), "apiVersion": "v1", "kind": "ConfigMap"}
+    elsewhere["metadata"] = {"name": "child", "namespace": "default"}
+    for beyond in (
+        Plan(plan.subject, apply=(elsewhere,)),
+        Plan(plan.subject, delete=(replace(foreign, key=Key("default", "child")),)),
+    ):
+        outcome = await objects.carry_out(beyond)
+        assert "outside its namespace" in outcome.errors[plan.subject.ref]
+    with pytest.raises(NotFound):
+        await cluster.get(CONFIG_MAPS, "child", "default")
 
 
 async def test_a_child_is_changed_and_deleted_only_while_it_is_the_one_that_was_seen(objects: Objects) -> None:

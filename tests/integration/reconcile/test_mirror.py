@@ -290,6 +290,9 @@ async def test_a_kind_that_is_not_served_is_an_error_of_its_own(
         await put(cluster, place, "a", "1")
         await shows(store, ["1"])
         await eventually(lambda: mirror.synced, "all that there is")
-        await mirror.refresh()
+        await mirror.begin()
+        with pytest.raises(UnknownKind):
+            await mirror.read(nobodys, [place], partial=True)
+        await mirror.read(WANT, [place])
         assert isinstance(mirror.store(nobodys, [place]).errors[place], UnknownKind)
         assert not store.errors

@@ -13,6 +13,7 @@ from scripted_api import ScriptedApi, scripted_api
 
 from modelyard.cluster import CONFIG_MAPS, Cluster
 from modelyard.objects import Key
+from modelyard.reconcile import mirror as mirror_module
 from modelyard.reconcile.mirror import Mirror
 from modelyard.reconcile.plan import Plan, Status, Subject, Want, World
 from modelyard.reconcile.survey import Survey
@@ -169,3 +170,16 @@ async def test_a_namespace_that_may_not_be_read_stops_no_other(
         api.forbidden = set()
         await survey.look(4)
         assert wishes.heard() == ["a/one", "b/one"]
+
+
+async def test_many_namespaces_are_read_one_by_one_where_the_cluster_may_not_be(
+    served: tuple[ScriptedApi, Cluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mirror_module, "NAMESPACE_LISTS", 1)
+    api, cluster = served
+    await api.put("a", "one", x="due")
+    api.forbidden = {("list", ""), ("list", "b")}
+    async with Mirror(cluster) as mirror:
+        mirror.follow()
+        survey = Survey(mirror, [Wishes()], ["a", "b"])
+        assert keys(await survey.look(0)) == keys(await survey.look(1)) == ["a/one"]
