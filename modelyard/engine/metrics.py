@@ -9,6 +9,8 @@ Every label set exists from the start, at zero. LoRA series are absent, as on a 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from operator import attrgetter
 from typing import Final
 
 from prometheus_client.core import Metric
@@ -94,6 +96,24 @@ def one_two_five(limit: int) -> tuple[float, ...]:
     """1, 2, 5, 10, 20, 50 ... up to ``limit``."""
     steps = (mantissa * 10**exponent for exponent in range(len(str(limit))) for mantissa in (1, 2, 5))
     return tuple(float(step) for step in steps if step <= limit)
+
+
+def readers(engine: Engine) -> Mapping[str, Callable[[EngineCore], float]]:
+    """What reads an engine's metrics in our units, by the name of their samples. Several series of one are added up;
+    of a histogram there are ``_sum`` and ``_count``, unless a label splits it."""
+    found: dict[str, Callable[[EngineCore], float]] = {}
+    for family in engine.families:
+        if family.kind is not Kind.HISTOGRAM:
+            found[family.name] = partial(_added, _VALUES[family.signal])
+        elif attribute := _HISTOGRAMS[family.signal].get(""):
+            found[f"{family.name}_sum"] = attrgetter(f"stats.{attribute}.total")
+            found[f"{family.name}_count"] = attrgetter(f"stats.{attribute}.count")
+    return found
+
+
+def _added(value: Callable[[EngineCore], float | Mapping[str, float]], core: EngineCore) -> float:
+    found = value(core)
+    return sum(found.values()) if isinstance(found, Mapping) else found
 
 
 def samples(core: EngineCore, family: Family, labels: Mapping[str, str]) -> Iterator[tuple[str, dict[str, str], float]]:

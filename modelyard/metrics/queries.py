@@ -7,13 +7,17 @@ WVA saturation reference, "Replica signals" and "Token-analyzer signals"; WVA SL
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from enum import StrEnum
+from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import lru_cache, wraps
+from typing import ParamSpec
 
+from modelyard.metrics.values import Measure, Needed, Over, PodPerformance, PodSignal
 from modelyard.metrics.vocabulary import ENGINES, Engine, Signal
 
+_P = ParamSpec("_P")
+
 MODEL = "namespace, model_name"
-POD = "namespace, model_name, pod, pod_name"
+BY_POD = "namespace, model_name, pod, pod_name"
 GATEWAY_QUEUE = "inference_extension_flow_control_queue_size"
 
 
@@ -47,7 +51,24 @@ def namespace_matcher(namespaces: Iterable[str]) -> str:
 
 METRIC = "$metric"
 
+GATEWAY = "gateway queue"
+LOAD = "offered load"
+"""The purposes of the queries that are not of a pod."""
 
+
+def _kept(build: Callable[_P, str]) -> Callable[_P, str]:
+    """The same text from tick to tick, so it is kept by what it is made of, the engines' tables included."""
+
+    made: Callable[..., str] = lru_cache(maxsize=256)(lambda engines, *args, **kwargs: build(*args, **kwargs))
+
+    @wraps(build)
+    def text(*args: _P.args, **kwargs: _P.kwargs) -> str:
+        return made(tuple(ENGINES.values()), *args, **kwargs)
+
+    return text
+
+
+@_kept
 def each(signal: Signal, aggregate: str, by: str, series: str) -> str:
     """``series`` of every metric that gives this signal, aggregated, so that each is taken under the first name it is
     exposed with: our labels, our units."""
@@ -66,6 +87,7 @@ def first(choices: Iterable[str]) -> str:
     return "".join(f"{choice} or (" for choice in before) + last + ")" * len(before)
 
 
+@_kept
 def ratios(signal: Signal, by: str, growth: str, *, some: bool = False) -> str:
     """A mean or a share over what ``growth`` covers, as for ``each``; with ``some`` only where there was any."""
 
@@ -91,39 +113,11 @@ def _scaled(series: str, scale: float) -> str:
     return series if scale == 1 else f"({series}) * {scale:g}"
 
 
-class Purpose(StrEnum):
-    """What each of a tick's queries is for."""
-
-    KV = "KV-cache use"
-    WAITING = "waiting requests"
-    RUNNING = "running requests"
-    FINISHED = "finished requests"
-    SAMPLED = "sample times"
-    GATEWAY = "gateway queue"
-    LOAD = "offered load"
-    COMPLETED = "completed requests by pod"
-    PROMPT = "prompt tokens by pod"
-    OUTPUT = "output tokens by pod"
-    TTFT = "time to first token by pod"
-    ITL = "inter-token latency by pod"
-    CACHE = "KV-cache sizes"
-    HITS = "prefix-cache hits by pod"
-
-
 def fleet_queries(peak_window: float, namespaces: Iterable[str] = ()) -> dict[str, str]:
     """PromQL by purpose for these namespaces (none: all), with peaks over ``peak_window`` seconds."""
-    metric = METRIC + namespace_matcher(namespaces)
-    # A window's peak skips NaN; an engine that says NaN now is missing, whatever it said before in the window.
-    # Clamped, only NaN differs from 0; comparing the metric with itself costs twice as much.
-    peak = f"max_over_time({metric}[{duration(peak_window)}]) unless (clamp({metric}, 0, 0) != 0)"
-    return {
-        Purpose.KV: each(Signal.KV_USE, "max", POD, peak),
-        Purpose.WAITING: each(Signal.WAITING, "max", POD, peak),
-        Purpose.RUNNING: each(Signal.RUNNING, "sum", POD, metric),
-        Purpose.FINISHED: each(Signal.FINISHED, "sum", POD, f"rate({metric}[{duration(5 * peak_window)}])"),
-        Purpose.SAMPLED: each(Signal.RUNNING, "max", POD, f"timestamp({metric})"),
-        Purpose.GATEWAY: gateway_waiting(),
-    }
+    where = namespace_matcher(namespaces)
+    pods = {measure.purpose: _of_pods(measure, where, peak_window) for measure in PodSignal.measures().values()}
+    return pods | {GATEWAY: gateway_waiting()}
 
 
 def gateway_waiting() -> str:
@@ -133,34 +127,47 @@ def gateway_waiting() -> str:
 
 def performance_queries(
     window: float,
-    namespaces: Iterable[str],
-    latency_in: Iterable[str] | None = None,
-    caches_in: Iterable[str] | None = None,
+    namespaces: Collection[str],
+    latency_in: Collection[str] | None = None,
+    caches_in: Collection[str] | None = None,
 ) -> dict[str, str]:
-    """PromQL by purpose; means and counts over ``window`` seconds.
+    """PromQL by purpose for these namespaces (none: nothing); means and counts over ``window`` seconds.
 
     ``latency_in`` and ``caches_in``: the namespaces whose latencies, or caches, are wanted; ``None``: all of them.
     """
-    namespaces = list(namespaces)
-    latencies = namespaces if latency_in is None else sorted(set(latency_in))
-    caches = namespaces if caches_in is None else sorted(set(caches_in))
-    span = duration(window)
-
-    def mean(signal: Signal, spaces: Iterable[str]) -> str:
-        return ratios(signal, POD, f"rate({METRIC}{namespace_matcher(spaces)}[{span}])")
-
-    completed = f"increase({METRIC}{namespace_matcher(namespaces)}[{span}])"
-    queries: dict[str, str] = {
-        Purpose.COMPLETED: each(Signal.FINISHED, "sum", POD, completed),
-        Purpose.PROMPT: mean(Signal.REQUEST_PROMPT_TOKENS, namespaces),
-        Purpose.OUTPUT: mean(Signal.REQUEST_OUTPUT_TOKENS, namespaces),
+    wanted = {Needed.ALWAYS: namespaces, Needed.LATENCIES: latency_in, Needed.CACHES: caches_in}
+    spaces = {needed: namespaces if given is None else given for needed, given in wanted.items()}
+    where = {needed: namespace_matcher(given) for needed, given in spaces.items() if given}
+    return {
+        measure.purpose: _of_pods(measure, where[measure.needed], window)
+        for measure in PodPerformance.measures().values()
+        if measure.needed in where
     }
-    if latencies:
-        queries |= {Purpose.TTFT: mean(Signal.TTFT, latencies), Purpose.ITL: mean(Signal.ITL, latencies)}
-    if caches:
-        queries[Purpose.CACHE] = first(_cache(namespace_matcher(caches)))
-        queries[Purpose.HITS] = mean(Signal.PREFIX_HIT_RATE, caches)
-    return queries
+
+
+def _of_pods(measure: Measure, where: str, window: float) -> str:
+    """The query of a measure for the namespaces that ``where`` matches."""
+    metric, span = METRIC + where, duration(window)
+    if measure.over is Over.CACHE:
+        return _caches(where)
+    if measure.over is Over.MEAN:
+        return ratios(measure.signal, BY_POD, f"rate({metric}[{span}])")
+    series = {
+        Over.NOW: metric,
+        Over.TIME: f"timestamp({metric})",
+        # A window's peak skips NaN; an engine that says NaN now is missing, whatever it said before in the window.
+        # Clamped, only NaN differs from 0; comparing the metric with itself costs twice as much.
+        Over.PEAK: f"max_over_time({metric}[{span}]) unless (clamp({metric}, 0, 0) != 0)",
+        Over.RATE: f"rate({metric}[{duration(5 * window)}])",
+        Over.GROWTH: f"increase({metric}[{span}])",
+    }
+    highest = measure.over in (Over.PEAK, Over.TIME)
+    return each(measure.signal, "max" if highest else "sum", BY_POD, series[measure.over])
+
+
+@_kept
+def _caches(where: str) -> str:
+    return first(_cache(where))
 
 
 def _cache(where: str) -> Iterator[str]:
@@ -209,7 +216,7 @@ def offered_load(window: float, namespaces: Iterable[str] = ()) -> str:
     seconds = max(window, 1.0)
 
     def part(name: str, signal: Signal, grown: str) -> str:
-        inner = f"sum by ({MODEL}) ({each(signal, 'sum', POD, f'({grown}) > -Inf < Inf')})"
+        inner = f"sum by ({MODEL}) ({each(signal, 'sum', BY_POD, f'({grown}) > -Inf < Inf')})"
         return f'label_replace({inner}, "part", "{name}", "", "")'
 
     grown = f"delta({METRIC}{where}[{span}]) / {seconds:g}"

@@ -7,42 +7,25 @@ as failed; any other query's failure leaves its values unknown and is named.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from math import prod
 
 from modelyard.metrics.client import Prometheus, PrometheusError, Sample
 from modelyard.metrics.loads import LoadHistory, Pair, model_of
 from modelyard.metrics.queries import (
-    Purpose,
+    GATEWAY,
+    LOAD,
     finished_over,
     fleet_queries,
     offered_load,
     performance_queries,
     seen_over,
 )
-from modelyard.metrics.values import ModelLoad, PodPerformance, PodSignal, Signals
+from modelyard.metrics.values import ModelLoad, Over, PodMeasures, PodPerformance, PodSignal, Signals
 from modelyard.metrics.vocabulary import ENGINES, Signal
 
 PodKey = tuple[str, str, str]
 """(namespace, pod, model)"""
-
-POD_FIELDS = {
-    "kv": Purpose.KV,
-    "waiting": Purpose.WAITING,
-    "running": Purpose.RUNNING,
-    "completed_rate": Purpose.FINISHED,
-    "sampled_at": Purpose.SAMPLED,
-}
-"""The fields of a ``PodSignal`` and what answers them."""
-PERFORMANCE_FIELDS = {
-    "completed": Purpose.COMPLETED,
-    "prompt_tokens": Purpose.PROMPT,
-    "output_tokens": Purpose.OUTPUT,
-    "ttft": Purpose.TTFT,
-    "itl": Purpose.ITL,
-    "prefix_hit_rate": Purpose.HITS,
-}
-"""The same of a ``PodPerformance``."""
 
 LOOK_BACK = 3600.0
 """Seconds to look back for a model that reports nothing now."""
@@ -87,8 +70,8 @@ async def read_signals(
     loads: LoadHistory | None = None,
     load_window: float = 60.0,
     performance_in: Iterable[str] = (),
-    latency_in: Iterable[str] | None = None,
-    caches_in: Iterable[str] | None = None,
+    latency_in: Collection[str] | None = None,
+    caches_in: Collection[str] | None = None,
 ) -> Signals:
     """All signals of one tick.
 
@@ -104,7 +87,7 @@ async def read_signals(
     asked = fleet_queries(peak_window, namespaces)
     asked |= {purpose: finished_over(period, namespaces) for purpose, period in periods.items()}
     if loads is not None:
-        asked[Purpose.LOAD] = offered_load(load_window, namespaces)
+        asked[LOAD] = offered_load(load_window, namespaces)
     if measured:
         asked |= performance_queries(load_window, measured, latency_in, caches_in)
     answers = await asyncio.gather(
@@ -120,15 +103,11 @@ async def read_signals(
         else:
             found[purpose] = answer
 
-    for vital in (Purpose.KV, Purpose.WAITING):
-        if vital in failures:
-            return Signals(error=failures[vital], partial_errors=tuple(failures.values()))
+    for vital in ("kv", "waiting"):
+        if (error := failures.get(PodSignal.measures()[vital].purpose)) is not None:
+            return Signals(error=error, partial_errors=tuple(failures.values()))
 
-    values = {name: by_pod(found.get(purpose, ())) for name, purpose in POD_FIELDS.items()}
-    keys = sorted(values["kv"].keys() | values["waiting"].keys() | values["running"].keys())
-    pods = tuple(
-        PodSignal(key[0], key[1], key[2], **{name: of.get(key) for name, of in values.items()}) for key in keys
-    )
+    pods = read_pods(found)
     counts = {
         (*model_of(sample.labels), period): sample.value
         for purpose, period in periods.items()
@@ -136,22 +115,23 @@ async def read_signals(
         if sample.value is not None
     }
     seen: dict[Pair, float] = {}
-    for (namespace, _, model), at in values["sampled_at"].items():
-        if at is not None:
-            seen[namespace, model] = max(at, seen.get((namespace, model), 0.0))
+    for pod in pods:
+        if pod.sampled_at is not None:
+            seen[pod.namespace, pod.model] = max(pod.sampled_at, seen.get((pod.namespace, pod.model), 0.0))
     if silent := set(expected) - seen.keys():
         seen.update(await (last_seen or LastSeen()).of(prometheus, silent))
     offered: Mapping[Pair, ModelLoad] = {}
     if loads is not None:
-        offered, problem = await loads.update(prometheus, found.get(Purpose.LOAD), load_window, namespaces)
+        offered, problem = await loads.update(prometheus, found.get(LOAD), load_window, namespaces)
         if problem:
             failures["load history"] = problem
-    performance = read_performance(found, (key for key in keys if key[0] in measured)) if measured else ()
+    known = ((pod.namespace, pod.pod, pod.model) for pod in pods if pod.namespace in measured)
+    performance = read_performance(found, known) if measured else ()
     return Signals(
         pods=pods,
         request_counts=counts,
         last_seen=seen,
-        gateway_queue=gateway_queue(found.get(Purpose.GATEWAY, ())),
+        gateway_queue=gateway_queue(found.get(GATEWAY, ())),
         loads=offered,
         performance=performance,
         partial_errors=tuple(failures.values()),
@@ -168,18 +148,23 @@ def gateway_queue(samples: Iterable[Sample]) -> dict[str, float]:
     return queue
 
 
+def read_pods(answers: Mapping[str, list[Sample]]) -> tuple[PodSignal, ...]:
+    """One entry per pod and model whose engine says something now; a rate outlives its pod by its window."""
+    values = _by_field(PodSignal, answers)
+    now = [name for name, measure in PodSignal.measures().items() if measure.over in (Over.NOW, Over.TIME, Over.PEAK)]
+    keys = sorted(set().union(*(values[name] for name in now)))
+    return tuple(
+        PodSignal(key[0], key[1], key[2], **{name: of.get(key) for name, of in values.items()}) for key in keys
+    )
+
+
 def read_performance(answers: Mapping[str, list[Sample]], known: Iterable[PodKey] = ()) -> tuple[PodPerformance, ...]:
     """One entry per pod and model that any answer names, or that is ``known`` to serve it from other signals.
 
     A purpose without an answer (its query failed) leaves its values unknown.
     """
-    values = {name: by_pod(answers.get(purpose, ())) for name, purpose in PERFORMANCE_FIELDS.items()}
-    for name, of in values.items():
-        if name in ("ttft", "itl"):
-            values[name] = {key: value and value * 1000 for key, value in of.items()}
-        elif name == "prefix_hit_rate":
-            values[name] = {key: value and min(max(value, 0.0), 1.0) for key, value in of.items()}
-    caches = cache_sizes(answers.get(Purpose.CACHE, ()))
+    caches = cache_sizes(answers.get(PodPerformance.measures()["kv_tokens"].purpose, ()))
+    values = _by_field(PodPerformance, answers)
     keys = sorted(set(known).union(*values.values()))
     return tuple(
         PodPerformance(
@@ -187,6 +172,17 @@ def read_performance(answers: Mapping[str, list[Sample]], known: Iterable[PodKey
         )
         for key in keys
     )
+
+
+def _by_field(told: type[PodMeasures], answers: Mapping[str, list[Sample]]) -> dict[str, dict[PodKey, float | None]]:
+    """The values of each field but the caches' sizes."""
+    fields = {}
+    for name, measure in told.measures().items():
+        if measure.over is not Over.CACHE:
+            fields[name] = by_pod(answers.get(measure.purpose, ()))
+            if measure.scale != 1 or measure.limit is not None:
+                fields[name] = {key: measure.value(value) for key, value in fields[name].items()}
+    return fields
 
 
 def by_pod(samples: Iterable[Sample]) -> dict[PodKey, float | None]:

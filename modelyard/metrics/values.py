@@ -1,34 +1,141 @@
-"""What metrics say, as plain typed values. ``None`` means "not known", never zero."""
+"""What metrics say, as plain typed values. ``None`` means "not known", never zero.
+
+The fields of ``PodSignal`` and ``PodPerformance`` are the table of what is measured of a pod. Queries and answers,
+snapshot files, replays and what-if all go by it: one more value is one more field here.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from enum import Enum
+from functools import cache
+from typing import Any
 
+from modelyard.metrics.vocabulary import Signal
 from modelyard.objects import Key
 
 
-@dataclass(frozen=True, slots=True)
-class PodSignal:
-    """The saturation signals of one pod for one model.
+class Over(Enum):
+    """What is taken of the samples of a pod's series. The window is the peak window for a ``PodSignal``, the load
+    window for a ``PodPerformance``."""
 
-    ``kv`` is KV-cache use as a fraction (peak over the window, may exceed nothing but 1); ``waiting`` requests in the
-    queue (same peak); ``running`` requests in the batch now; ``completed_rate`` finished requests per second over
-    five minutes. Each is ``None`` when missing, NaN or infinite. ``sampled_at`` is the newest sample's time.
+    NOW = "the sum of the newest"
+    TIME = "the time of the newest"
+    PEAK = "the highest in the window"
+    RATE = "growth per second over five windows"
+    GROWTH = "growth over the window"
+    MEAN = "the mean of a histogram, or a share, over the window"
+    CACHE = "the size of the KV cache, by whatever the engine says of it"
+
+
+class Needed(Enum):
+    """Of which namespaces a ``PodPerformance``'s value is asked for."""
+
+    ALWAYS = "of all whose performance is"
+    LATENCIES = "where latencies matter"
+    CACHES = "where caches matter"
+
+
+class UnderLoad(Enum):
+    """What becomes of a value where more load, or the same on other pods, is imagined."""
+
+    UNKNOWN = "nobody has measured it"
+    SAME = "it does not depend on the load"
+    SHARED = "it is a part of the load: it grows likewise, and pods have equal parts"
+    PLACED = "it follows from the requests that the pod has room for"
+
+
+@dataclass(frozen=True)
+class Measure:
+    """Where a value comes from and how it is treated.
+
+    ``purpose`` names its query in errors, ``unit`` says in a snapshot file what the number is. ``scale`` is how many of
+    that unit the vocabulary's is; what lies outside 0 to ``limit`` is cut off.
     """
+
+    signal: Signal
+    over: Over
+    purpose: str
+    unit: str
+    under_load: UnderLoad = UnderLoad.UNKNOWN
+    needed: Needed = Needed.ALWAYS
+    scale: float = 1.0
+    limit: float | None = None
+
+    def value(self, metric: float | None) -> float | None:
+        """What is kept of a metric's value."""
+        if metric is None:
+            return None
+        scaled = metric * self.scale
+        return scaled if self.limit is None else min(max(scaled, 0.0), self.limit)
+
+
+def _measured(*of: Any, **further: Any) -> Any:
+    return field(default=None, metadata={"measure": Measure(*of, **further)})
+
+
+@dataclass(frozen=True, slots=True)
+class PodMeasures:
+    """What was measured of one pod for one model; each value is ``None`` when missing, NaN or infinite."""
 
     namespace: str
     pod: str
     model: str
-    kv: float | None = None
-    waiting: float | None = None
-    running: float | None = None
-    completed_rate: float | None = None
-    sampled_at: float | None = None
+
+    @classmethod
+    @cache
+    def measures(cls) -> Mapping[str, Measure]:
+        """What the values are, by field."""
+        return {found.name: found.metadata["measure"] for found in fields(cls) if found.metadata}
 
 
-MEASURED = tuple(field.name for field in fields(PodSignal) if field.default is None)
-"""The fields of ``PodSignal`` that are numbers."""
+@dataclass(frozen=True, slots=True)
+class PodSignal(PodMeasures):
+    """The saturation signals of one pod for one model. ``kv`` may exceed nothing but 1."""
+
+    kv: float | None = _measured(
+        Signal.KV_USE, Over.PEAK, "KV-cache use", "a fraction: 0.75 for 75 %", UnderLoad.PLACED
+    )
+    waiting: float | None = _measured(
+        Signal.WAITING, Over.PEAK, "waiting requests", "requests in the queue", UnderLoad.PLACED
+    )
+    running: float | None = _measured(
+        Signal.RUNNING, Over.NOW, "running requests", "requests in the batch", UnderLoad.PLACED
+    )
+    completed_rate: float | None = _measured(
+        Signal.FINISHED, Over.RATE, "finished requests", "finished requests per second", UnderLoad.SHARED
+    )
+    sampled_at: float | None = _measured(
+        Signal.RUNNING, Over.TIME, "sample times", "time of the newest sample; default: `at`", UnderLoad.SAME
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PodPerformance(PodMeasures):
+    """What one pod's engine did for one model over the load window."""
+
+    completed: float | None = _measured(
+        Signal.FINISHED, Over.GROWTH, "completed requests", "requests finished", UnderLoad.SHARED
+    )
+    prompt_tokens: float | None = _measured(
+        Signal.REQUEST_PROMPT_TOKENS, Over.MEAN, "prompt tokens", "mean prompt tokens of a request", UnderLoad.SAME
+    )
+    output_tokens: float | None = _measured(
+        Signal.REQUEST_OUTPUT_TOKENS, Over.MEAN, "output tokens", "mean output tokens of a request", UnderLoad.SAME
+    )
+    ttft: float | None = _measured(
+        Signal.TTFT, Over.MEAN, "time to first token", "mean in milliseconds", needed=Needed.LATENCIES, scale=1000
+    )
+    itl: float | None = _measured(
+        Signal.ITL, Over.MEAN, "inter-token latency", "mean in milliseconds", needed=Needed.LATENCIES, scale=1000
+    )
+    kv_tokens: int | None = _measured(
+        Signal.KV_TOKENS, Over.CACHE, "KV-cache sizes", "tokens", UnderLoad.SAME, Needed.CACHES
+    )
+    prefix_hit_rate: float | None = _measured(
+        Signal.PREFIX_HIT_RATE, Over.MEAN, "prefix-cache hits", "a fraction", UnderLoad.SAME, Needed.CACHES, limit=1
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,27 +149,6 @@ class ModelLoad:
 
     arrivals: float | None
     history: tuple[tuple[float, float], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class PodPerformance:
-    """What one pod's engine did for one model over the load window. ``None`` when missing, NaN or infinite.
-
-    ``completed`` is requests finished in the window (a count); ``prompt_tokens`` and ``output_tokens`` are means per
-    finished request; ``ttft`` and ``itl`` are observed means in milliseconds; ``kv_tokens`` is the size of the KV
-    cache in tokens; ``prefix_hit_rate`` a fraction.
-    """
-
-    namespace: str
-    pod: str
-    model: str
-    completed: float | None = None
-    prompt_tokens: float | None = None
-    output_tokens: float | None = None
-    ttft: float | None = None
-    itl: float | None = None
-    kv_tokens: int | None = None
-    prefix_hit_rate: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,7 +143,7 @@ _PARTS: Final[Mapping[Signal, tuple[tuple[Signal, Signal], ...]]] = {
 """The counters that give a mean or a share where no histogram does: the first pair that an engine has."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Engine:
     """The families of one engine.
 

@@ -12,6 +12,9 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
+from modelyard.engine.metrics import readers
+from modelyard.metrics.values import Measure, Over, PodPerformance, PodSignal
+from modelyard.metrics.vocabulary import VLLM, Signal
 from modelyard.replay.pods import SimulatedPod
 
 LOOKBACK: Final = 300.0
@@ -20,23 +23,42 @@ STALE_AFTER: Final = 2.2
 """Scrape intervals after a target's end at which its series are marked stale."""
 
 
+ENGINE: Final = VLLM
+"""Whose metrics the simulated engines have."""
+
+
+def metrics_of(measure: Measure) -> tuple[str, ...]:
+    """The metrics that give a measure, two for a mean; none: the engines have nothing of it."""
+    if measure.over is Over.MEAN:
+        return next(((ratio.top, ratio.bottom) for ratio in ENGINE.ratios(measure.signal)), ())
+    return (ENGINE.of[measure.signal].name,) if measure.signal in ENGINE.of else ()
+
+
+MEASURES: Final = (*PodSignal.measures().values(), *PodPerformance.measures().values())
+SCRAPED: Final = tuple(dict.fromkeys(name for measure in MEASURES for name in metrics_of(measure)))
+"""The metrics that are sampled: those that some measure needs."""
+_READERS: Final = tuple(readers(ENGINE)[name] for name in SCRAPED)
+
+
 class PodSample(NamedTuple):
-    """One scrape of one pod: gauges, and counters since the engine's start (sums of latencies in seconds)."""
+    """One scrape of one pod: the values of ``SCRAPED``."""
 
     at: float
-    kv: float
-    waiting: int
-    running: int
-    finished: int
-    finished_sized: int
-    prompt_tokens: float
-    output_tokens: float
-    ttft: float
-    ttft_count: int
-    itl: float
-    itl_count: int
-    prefix_queries: int
-    prefix_hits: int
+    values: tuple[float, ...]
+
+
+Field = Callable[[PodSample], float]
+
+
+def field(metric: str) -> Field:
+    """What takes the value of a metric from a sample."""
+    place = SCRAPED.index(metric)
+    return lambda sample: sample.values[place]
+
+
+def field_of(signal: Signal) -> Field:
+    """The same for the metric of a gauge or a counter."""
+    return field(ENGINE.of[signal].name)
 
 
 class PodSeries:
@@ -74,27 +96,8 @@ class Metrics:
         series = self._series.get(pod.serial)
         if series is None:
             series = self._series[pod.serial] = PodSeries(pod)
-        core, stats = pod.core, pod.core.stats
-        finished = stats.finished
         samples = series.samples
-        samples.append(
-            PodSample(
-                now,
-                core.kv_usage,
-                core.num_waiting,
-                core.num_running,
-                sum(finished.values()),
-                stats.prompt_tokens.count,
-                stats.prompt_tokens.total,
-                stats.generation_tokens.total,
-                stats.ttft.total,
-                stats.ttft.count,
-                stats.itl.total,
-                stats.itl.count,
-                stats.prefix_queries_total,
-                stats.prefix_hits_total,
-            )
-        )
+        samples.append(PodSample(now, tuple(read(pod.core) for read in _READERS)))
         old = now - self.keep - LOOKBACK
         while samples[0].at < old:
             samples.popleft()
@@ -118,19 +121,17 @@ class Metrics:
         return sample
 
 
-def increase(samples: Sequence[PodSample], field: Callable[[PodSample], float], now: float, seconds: float) -> float:
+def increase(samples: Sequence[PodSample], field: Field, now: float, seconds: float) -> float:
     """``increase`` of a counter over the last ``seconds``; NaN when there are fewer than two samples."""
     return _extrapolated(samples, field, now, seconds, counter=True)
 
 
-def delta(samples: Sequence[PodSample], field: Callable[[PodSample], float], now: float, seconds: float) -> float:
+def delta(samples: Sequence[PodSample], field: Field, now: float, seconds: float) -> float:
     """``delta`` of a gauge over the last ``seconds``; NaN when there are fewer than two samples."""
     return _extrapolated(samples, field, now, seconds, counter=False)
 
 
-def _extrapolated(
-    samples: Sequence[PodSample], field: Callable[[PodSample], float], now: float, seconds: float, *, counter: bool
-) -> float:
+def _extrapolated(samples: Sequence[PodSample], field: Field, now: float, seconds: float, *, counter: bool) -> float:
     """The difference between the first and the last sample, carried on to both edges of the window.
 
     Not further than half an average interval where the series seems to begin or end within the window, and a counter

@@ -1,32 +1,23 @@
 """The sampled metrics as the ``Signals`` of a decision: what the loop's queries would have answered at that moment.
 
-Each expression here mirrors one of ``modelyard.metrics``.
+What is measured of a pod is answered here by ``Over``, as ``modelyard.metrics.queries`` asks for it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from typing import Any
 
-from modelyard.metrics.values import ModelLoad, PodPerformance, PodSignal, Signals
-from modelyard.replay.metrics import Metrics, PodSample, PodSeries, delta, increase
+from modelyard.metrics.values import Measure, ModelLoad, Over, PodMeasures, PodPerformance, PodSignal, Signals
+from modelyard.metrics.vocabulary import Signal
+from modelyard.replay.metrics import MEASURES, Metrics, PodSeries, delta, field, field_of, increase, metrics_of
 
 Pair = tuple[str, str]
 """(namespace, model)"""
 
-Field = Callable[[PodSample], float]
-
-
-def _finished(sample: PodSample) -> float:
-    return sample.finished
-
-
-def _running(sample: PodSample) -> float:
-    return sample.running
-
-
-def _waiting(sample: PodSample) -> float:
-    return sample.waiting
+_FINISHED, _RUNNING, _WAITING = (field_of(signal) for signal in (Signal.FINISHED, Signal.RUNNING, Signal.WAITING))
+_FIELDS = {measure: [field(metric) for metric in metrics_of(measure)] for measure in MEASURES}
 
 
 class SignalReader:
@@ -66,35 +57,25 @@ class SignalReader:
             pair = (namespace, model)
             instant = metrics.instant(series, now)
             peaks = series.window(now, peak_window)
-            rates = series.window(now, 5 * peak_window)
             if peaks:
-                finished = increase(rates, _finished, now, 5 * peak_window) / (5 * peak_window)
                 pods.append(
-                    PodSignal(
-                        namespace=namespace,
-                        pod=series.pod.name,
-                        model=model,
-                        kv=max(sample.kv for sample in peaks),
-                        waiting=float(max(sample.waiting for sample in peaks)),
-                        running=None if instant is None else float(instant.running),
-                        completed_rate=_known(finished),
-                        sampled_at=None if instant is None else instant.at + origin,
-                    )
+                    PodSignal(namespace, series.pod.name, model, **self._values(PodSignal, series, now, peak_window))
                 )
             if instant is not None:
                 seen[pair] = max(instant.at + origin, seen.get(pair, -math.inf))
             within = series.window(now, load_window)
             if len(within) >= 2:
                 grown = (
-                    increase(within, _finished, now, load_window)
-                    + delta(within, _running, now, load_window)
-                    + delta(within, _waiting, now, load_window)
+                    increase(within, _FINISHED, now, load_window)
+                    + delta(within, _RUNNING, now, load_window)
+                    + delta(within, _WAITING, now, load_window)
                 )
                 arrivals[pair] = arrivals.get(pair, 0.0) + grown / load_window
             if peaks or within:
-                performance.append(_performance(series, within, now, load_window))
+                measured = self._values(PodPerformance, series, now, load_window)
+                performance.append(PodPerformance(namespace, series.pod.name, model, **measured))
             for period in periods:
-                count = increase(series.window(now, period), _finished, now, period)
+                count = increase(series.window(now, period), _FINISHED, now, period)
                 key = (namespace, model, period)
                 if not math.isnan(count):
                     counts[key] = counts.get(key, 0.0) + count
@@ -108,6 +89,32 @@ class SignalReader:
             loads=self._load(now, arrivals),
             performance=tuple(sorted(performance, key=lambda one: (one.namespace, one.pod, one.model))),
         )
+
+    def _values(self, told: type[PodMeasures], series: PodSeries, now: float, window: float) -> dict[str, Any]:
+        return {name: self._value(measure, series, now, window) for name, measure in told.measures().items()}
+
+    def _value(self, measure: Measure, series: PodSeries, now: float, window: float) -> float | None:
+        """What the query of a measure would have answered for one pod."""
+        if measure.over is Over.CACHE:
+            return series.pod.core.config.kv_capacity
+        fields = _FIELDS[measure]
+        if not fields:
+            return None
+        if measure.over in (Over.NOW, Over.TIME):
+            newest = self._metrics.instant(series, now)
+            if newest is None:
+                return None
+            return measure.value(newest.at + self._origin if measure.over is Over.TIME else fields[0](newest))
+        span = 5 * window if measure.over is Over.RATE else window
+        samples = series.window(now, span)
+        if measure.over is Over.PEAK:
+            return measure.value(max(map(fields[0], samples), default=None))
+        found, *count = (increase(samples, one, now, span) for one in fields)
+        if measure.over is Over.MEAN:
+            found = found / count[0] if count[0] > 0 else math.nan
+        elif measure.over is Over.RATE:
+            found /= span
+        return measure.value(found) if math.isfinite(found) else None
 
     def _load(self, now: float, arrivals: dict[Pair, float]) -> dict[Pair, ModelLoad]:
         at = now + self._origin
@@ -125,30 +132,3 @@ class SignalReader:
             pair: ModelLoad(max(0.0, arrivals[pair]) if pair in arrivals else None, tuple(points))
             for pair, points in sorted(self._loads.items())
         }
-
-
-def _performance(series: PodSeries, within: list[PodSample], now: float, window: float) -> PodPerformance:
-    config = series.pod.core.config
-
-    def ratio(top: Field, bottom: Field, scale: float = 1.0) -> float | None:
-        below = increase(within, bottom, now, window)
-        if not below > 0:
-            return None
-        return _known(scale * increase(within, top, now, window) / below)
-
-    return PodPerformance(
-        namespace=series.pod.variant.key.namespace,
-        pod=series.pod.name,
-        model=series.pod.variant.model,
-        completed=_known(increase(within, _finished, now, window)),
-        prompt_tokens=ratio(lambda s: s.prompt_tokens, lambda s: s.finished_sized),
-        output_tokens=ratio(lambda s: s.output_tokens, lambda s: s.finished_sized),
-        ttft=ratio(lambda s: s.ttft, lambda s: s.ttft_count, 1000.0),
-        itl=ratio(lambda s: s.itl, lambda s: s.itl_count, 1000.0),
-        kv_tokens=config.kv_capacity,
-        prefix_hit_rate=ratio(lambda s: s.prefix_hits, lambda s: s.prefix_queries),
-    )
-
-
-def _known(value: float) -> float | None:
-    return value if math.isfinite(value) else None

@@ -24,18 +24,18 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import yaml
-from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, create_model
 from pydantic.alias_generators import to_camel
 
 from modelyard.autoscaling.fleet import Fleet
 from modelyard.autoscaling.offline.files import one_document
-from modelyard.metrics.values import ModelLoad, PodPerformance, PodSignal, Signals
+from modelyard.metrics.values import Measure, ModelLoad, Over, PodMeasures, PodPerformance, PodSignal, Signals
 from modelyard.objects import Key
 from modelyard.objects.durations import parse_go_duration
 
@@ -61,17 +61,29 @@ class _Entry(BaseModel):
     model_config = ConfigDict(extra="forbid", alias_generator=to_camel, populate_by_name=True)
 
 
+_E = TypeVar("_E", bound=_Entry)
+_T = TypeVar("_T", bound=PodMeasures)
+
+
+def _measured(told: type[PodMeasures]) -> Callable[[type[_E]], type[_E]]:
+    """The entry with a column for everything that is measured of a pod."""
+
+    def column(measure: Measure) -> tuple[Any, Any]:
+        kind: Any = Amount if measure.limit is None else Annotated[Amount, Field(le=measure.limit)]
+        kind = {Over.TIME: AwareDatetime, Over.CACHE: Annotated[int, Field(ge=0, strict=True)]}.get(measure.over, kind)
+        return kind | None, Field(None, description=measure.unit)
+
+    columns: Any = {name: column(measure) for name, measure in told.measures().items()}
+    return lambda entry: create_model(entry.__name__, __base__=entry, __doc__=entry.__doc__, **columns)
+
+
+@_measured(PodSignal)
 class PodEntry(_Entry):
     """One pod's signals for one model. A signal left out is unknown, which is not zero."""
 
     namespace: str = "default"
     pod: str
     model: str
-    kv: Amount | None = Field(None, description="KV-cache use, a fraction: 0.75 for 75 %")
-    waiting: Amount | None = Field(None, description="requests in the queue")
-    running: Amount | None = Field(None, description="requests in the batch")
-    completed_rate: Amount | None = Field(None, description="finished requests per second")
-    sampled_at: AwareDatetime | None = Field(None, description="time of the newest sample; default: `at`")
     workload: str | None = Field(
         None, pattern=r"^[A-Za-z]+/[^/]+$", description="Kind/name; stands in for a Pod manifest of a Ready pod"
     )
@@ -110,19 +122,13 @@ class LoadEntry(_Entry):
     history: list[PointEntry] = Field(default_factory=list, description="the same over the last minutes")
 
 
+@_measured(PodPerformance)
 class PerformanceEntry(_Entry):
     """What one engine did for one model over the load window."""
 
     namespace: str = "default"
     pod: str
     model: str
-    completed: Amount | None = Field(None, description="requests finished")
-    prompt_tokens: Amount | None = Field(None, description="mean prompt tokens of a request")
-    output_tokens: Amount | None = Field(None, description="mean output tokens of a request")
-    ttft: Amount | None = Field(None, description="mean time to first token in milliseconds")
-    itl: Amount | None = Field(None, description="mean inter-token latency in milliseconds")
-    kv_tokens: Annotated[int, Field(ge=0, strict=True)] | None = Field(None, description="KV-cache size in tokens")
-    prefix_hit_rate: Annotated[Amount, Field(le=1)] | None = Field(None, description="prefix-cache hits, a fraction")
 
 
 class WakeEntry(_Entry):
@@ -183,8 +189,8 @@ def signals_of(snapshot: Snapshot, now: float) -> Signals:
         last_seen = {(e.namespace, e.model): e.at.timestamp() + shift for e in snapshot.last_seen}
     return Signals(
         pods=tuple(
-            PodSignal(**_alike(e, PodSignal, sampled_at=e.sampled_at.timestamp() + shift if e.sampled_at else now))
-            for e in snapshot.pods
+            dataclasses.replace(signal, sampled_at=now) if signal.sampled_at is None else signal
+            for signal in (_read(e, PodSignal, shift) for e in snapshot.pods)
         ),
         request_counts={
             (e.namespace, e.model, round(parse_go_duration(e.retention))): e.count for e in snapshot.request_counts
@@ -197,16 +203,24 @@ def signals_of(snapshot: Snapshot, now: float) -> Signals:
             )
             for e in snapshot.loads
         },
-        performance=tuple(PodPerformance(**_alike(e, PodPerformance)) for e in snapshot.performance),
+        performance=tuple(_read(e, PodPerformance) for e in snapshot.performance),
         wake={Key(e.namespace, e.name): e.pending for e in snapshot.wake},
         error=snapshot.error,
         partial_errors=tuple(snapshot.partial_errors),
     )
 
 
-def _alike(value: object, signal: type[PodSignal] | type[PodPerformance], **others: Any) -> dict[str, Any]:
-    """The fields of a signal from whatever has fields of the same names, the ``others`` as they are given."""
-    return {field.name: getattr(value, field.name) for field in dataclasses.fields(signal)} | others
+def _read(entry: _Entry, signal: type[_T], shift: float = 0.0) -> _T:
+    """The fields of a signal from the columns of the same names, times moved by ``shift`` seconds."""
+    values: dict[str, Any] = {field.name: getattr(entry, field.name) for field in dataclasses.fields(signal)}
+    values |= {name: time.timestamp() + shift for name, time in values.items() if isinstance(time, datetime)}
+    return signal(**values)
+
+
+def _entry(one: PodMeasures, entry: type[_E]) -> _E:
+    times = {name for name, measure in one.measures().items() if measure.over is Over.TIME}
+    values = dataclasses.asdict(one)
+    return entry(**{name: _time(v) if name in times and v is not None else v for name, v in values.items()})
 
 
 def snapshot_of(fleet: Fleet) -> str:
@@ -214,10 +228,7 @@ def snapshot_of(fleet: Fleet) -> str:
     signals = fleet.signals
     document = Snapshot(
         at=_time(fleet.now),
-        pods=[
-            PodEntry(**_alike(s, PodSignal, sampled_at=None if s.sampled_at is None else _time(s.sampled_at)))
-            for s in signals.pods
-        ],
+        pods=[_entry(signal, PodEntry) for signal in signals.pods],
         request_counts=[
             CountEntry(namespace=namespace, model=model, retention=f"{seconds}s", count=count)
             for (namespace, model, seconds), count in sorted(signals.request_counts.items())
@@ -236,7 +247,7 @@ def snapshot_of(fleet: Fleet) -> str:
             )
             for (namespace, model), load in sorted(signals.loads.items())
         ],
-        performance=[PerformanceEntry(**_alike(p, PodPerformance)) for p in signals.performance],
+        performance=[_entry(performance, PerformanceEntry) for performance in signals.performance],
         wake=[
             WakeEntry(namespace=key.namespace, name=key.name, pending=pending)
             for key, pending in sorted(signals.wake.items())
@@ -268,10 +279,11 @@ def snapshot_of(fleet: Fleet) -> str:
 def remarks(snapshot: Snapshot) -> Iterator[str]:
     """What looks like a slip in a file that is nevertheless valid."""
     for number, entry in enumerate(snapshot.pods):
-        if entry.kv is not None and entry.kv > 1:
-            yield f"pods[{number}].kv is {entry.kv:g}: KV-cache use is a fraction, so 75 % is 0.75"
+        kv = _read(entry, PodSignal).kv
+        if kv is not None and kv > 1:
+            yield f"pods[{number}].kv is {kv:g}: KV-cache use is a fraction, so 75 % is 0.75"
     for number, one in enumerate(snapshot.performance):
-        for name in ("ttft", "itl"):
+        for name in (name for name, measure in PodPerformance.measures().items() if measure.scale == 1000):
             value = getattr(one, name)
             if value is not None and 0 < value < 0.5:
                 yield f"performance[{number}].{name} is {value:g}: it is in milliseconds, so 0.2 s is 200"

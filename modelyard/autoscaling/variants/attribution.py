@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 from modelyard.autoscaling.fleet import Fleet
 from modelyard.autoscaling.variants.state import State, Unit
-from modelyard.metrics.values import MEASURED, PodSignal
+from modelyard.metrics.values import PodSignal
 from modelyard.objects import Key, OwnerRef, Pod, WorkloadId
 
 VARIANT_LABEL = "llm-d.ai/variant"
@@ -166,7 +166,7 @@ def merge_groups(units: list[Unit]) -> list[Unit]:
 
 
 def _highest_of(one: PodSignal, other: PodSignal) -> dict[str, float | None]:
-    return {name: _highest(getattr(one, name), getattr(other, name)) for name in MEASURED}
+    return {name: _highest(getattr(one, name), getattr(other, name)) for name in PodSignal.measures()}
 
 
 def _highest(a: float | None, b: float | None) -> float | None:

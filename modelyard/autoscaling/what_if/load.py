@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from modelyard.autoscaling.fleet import Fleet
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.view import BindingView, TargetView
 from modelyard.autoscaling.what_if.errors import WhatIfError, listed
-from modelyard.autoscaling.what_if.spread import PodEngine, engines_of
-from modelyard.metrics.values import ModelLoad, PodPerformance, PodSignal, Signals
+from modelyard.autoscaling.what_if.spread import PodEngine, engines_of, under_load
+from modelyard.metrics.values import ModelLoad, PodMeasures, PodSignal, Signals
 from modelyard.objects import Key
 
 
@@ -59,7 +60,9 @@ def _signals(fleet: Fleet, models: set[str], factor: float, engines: Mapping[Key
             model: queue * factor if model in models else queue for model, queue in before.gateway_queue.items()
         },
         loads={key: _load(load, factor) if key[1] in models else load for key, load in before.loads.items()},
-        performance=tuple(_performance(one, factor) if one.model in models else one for one in before.performance),
+        performance=tuple(
+            replace(one, **_measured(one, factor)) if one.model in models else one for one in before.performance
+        ),
         wake={key: pending * factor if key in woken else pending for key, pending in before.wake.items()},
     )
     return after, unknown
@@ -71,13 +74,8 @@ def scaled_pod(signal: PodSignal, factor: float, engine: PodEngine) -> PodSignal
     if kv is not None and running is not None and signal.running and running > (room := engine.room(signal)):
         waiting = (waiting or 0.0) + running - room
         kv, running = kv * room / running, room
-    return replace(
-        signal,
-        kv=None if kv is None else min(kv, max(1.0, signal.kv or 0.0)),
-        running=running,
-        waiting=waiting,
-        completed_rate=_times(signal.completed_rate, factor),
-    )
+    placed = {"kv": None if kv is None else min(kv, max(1.0, signal.kv or 0.0)), "running": running, "waiting": waiting}
+    return replace(signal, **_measured(signal, factor) | placed)
 
 
 def _times(value: float | None, factor: float) -> float | None:
@@ -88,8 +86,8 @@ def _load(load: ModelLoad, factor: float) -> ModelLoad:
     return ModelLoad(_times(load.arrivals, factor), tuple((at, rate * factor) for at, rate in load.history))
 
 
-def _performance(one: PodPerformance, factor: float) -> PodPerformance:
-    return replace(one, completed=_times(one.completed, factor), ttft=None, itl=None)
+def _measured(one: PodMeasures, factor: float) -> dict[str, Any]:
+    return under_load(type(one), lambda name: _times(getattr(one, name), factor))
 
 
 def scaled_binding(view: BindingView, factor: float) -> BindingView:

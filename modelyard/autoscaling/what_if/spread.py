@@ -8,10 +8,11 @@ queue are only spread, each by itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import fsum, inf
 from statistics import fmean
+from typing import Any
 
 from modelyard.autoscaling.fleet import Fleet
 from modelyard.autoscaling.select import select
@@ -19,7 +20,7 @@ from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.variants.attribution import attribute
 from modelyard.autoscaling.variants.state import State
 from modelyard.autoscaling.variants.tokens.knowledge import arguments_of
-from modelyard.metrics.values import PodSignal
+from modelyard.metrics.values import Over, PodMeasures, PodSignal, UnderLoad
 from modelyard.objects import Key
 
 _UNFAIR = 2.0
@@ -58,6 +59,26 @@ def engine_of(state: State) -> PodEngine:
     return PodEngine(state.variant.key, float(slo.max_batch if slo is not None else arguments_of(state).max_sequences))
 
 
+def under_load(told: type[PodMeasures], part: Callable[[str], float | None]) -> dict[str, Any]:
+    """What changes in a pod's values under another load: its ``part`` of the load, by field; what nobody knows then.
+
+    What the pod holds of the requests (``UnderLoad.PLACED``) is left out.
+    """
+    changing = (UnderLoad.SHARED, UnderLoad.UNKNOWN)
+    found = {name: measure.under_load for name, measure in told.measures().items() if measure.under_load in changing}
+    return {name: part(name) if kind is UnderLoad.SHARED else None for name, kind in found.items()}
+
+
+def evenly(told: type[PodMeasures], found: Collection[PodMeasures], pods: int) -> dict[str, Any]:
+    """What changes in each of ``pods`` pods' values when they have the same load in all as those that were found."""
+
+    def part(name: str) -> float | None:
+        known = [value for one in found if (value := getattr(one, name)) is not None]
+        return fsum(known) / pods if known and pods else None
+
+    return under_load(told, part)
+
+
 class Spread:
     """The load of one model in one namespace. ``queue`` is what waits in front of all pods."""
 
@@ -87,9 +108,8 @@ class Spread:
         if not there:
             return []
         made = [self._pod(key, engine, model) for key, engine in there]
-        rates = [s.completed_rate for s in self._known.values() if s.completed_rate is not None]
-        rate = fsum(rates) / len(there) if rates else None
-        made = [(replace(signal, completed_rate=rate), room) for signal, room in made]
+        parts = evenly(PodSignal, self._known.values(), len(there))
+        made = [(replace(signal, **parts), room) for signal, room in made]
         return self._by_requests(made) if self._whole else self._by_value(made)
 
     def _pod(self, key: Key, engine: PodEngine, model: str) -> tuple[PodSignal, float]:
@@ -100,8 +120,9 @@ class Spread:
         signal = PodSignal(key.namespace, key.name, model, 0.0, 0.0, 0.0)
         if like:
             alike = [self._known[k] for k in like]
-            means = [_mean([getattr(s, name) for s in alike]) for name in ("kv", "waiting", "running")]
-            signal = PodSignal(key.namespace, key.name, model, *means)
+            known = [name for name, measure in PodSignal.measures().items() if measure.over is not Over.TIME]
+            means = {name: _mean([getattr(s, name) for s in alike]) for name in known}
+            signal = PodSignal(key.namespace, key.name, model, **means)
         rooms = [self._rooms[k] for k in like if self._rooms[k] < inf]
         return signal, min(engine.batch, fmean(rooms)) if rooms else engine.batch
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from math import fsum, inf
+from math import inf
 
 from modelyard.autoscaling.accelerators import PRODUCT_LABELS, short_name
 from modelyard.autoscaling.decision import TickDecision, VariantDecision
@@ -21,7 +21,7 @@ from modelyard.autoscaling.variants.pools import Pools
 from modelyard.autoscaling.variants.state import State
 from modelyard.autoscaling.what_if.bindings import VirtualBindings
 from modelyard.autoscaling.what_if.inventory import owner_of
-from modelyard.autoscaling.what_if.spread import PodEngine, Spread, engine_of, states_of
+from modelyard.autoscaling.what_if.spread import PodEngine, Spread, engine_of, evenly, states_of
 from modelyard.metrics.values import ModelLoad, PodPerformance, PodSignal, Signals
 from modelyard.objects import Key, Pod, Workload, WorkloadId
 
@@ -329,14 +329,10 @@ def _performance(
     mine = {Key(p.namespace, p.pod): p for p in found if (p.namespace, p.model) == model}
     if not moved:
         return [mine[key] for key, _ in pods if key in mine]
-    counts = [p.completed for p in mine.values() if p.completed is not None]
     if not mine:
         return []
-    completed = fsum(counts) / len(pods) if counts and pods else None
     sized = max(mine.values(), key=lambda p: p.completed or 0.0)
     caches = [p.kv_tokens for p in mine.values() if p.kv_tokens is not None]
     like = replace(sized, kv_tokens=min(caches, default=None))
-    return [
-        replace(mine.get(key, like), namespace=key.namespace, pod=key.name, completed=completed, ttft=None, itl=None)
-        for key, _ in pods
-    ]
+    parts = evenly(PodPerformance, mine.values(), len(pods))
+    return [replace(mine.get(key, like), namespace=key.namespace, pod=key.name, **parts) for key, _ in pods]

@@ -12,14 +12,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from modelyard.metrics.vocabulary import Signal
 from modelyard.objects import Key
 from modelyard.replay.fleet import SimulatedFleet
-from modelyard.replay.metrics import Metrics
+from modelyard.replay.metrics import Metrics, field_of
 from modelyard.replay.variants import VariantSpec
 
 SYNC: Final = 15.0
 """The controller's sync period, seconds."""
-METRICS: Final = ("queue", "kv", "running")
+METRICS: Final = {
+    "queue": field_of(Signal.WAITING),
+    "kv": field_of(Signal.KV_USE),
+    "running": field_of(Signal.RUNNING),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +121,7 @@ def _values(key: Key, metric: str, now: float, metrics: Metrics) -> dict[str, fl
     values: dict[str, float] = {}
     for series in metrics.series(now):
         if series.pod.variant.key == key and (sample := metrics.instant(series, now)) is not None:
-            values[series.pod.name] = float(
-                sample.waiting if metric == "queue" else sample.kv if metric == "kv" else sample.running
-            )
+            values[series.pod.name] = float(METRICS[metric](sample))
     return values
 
 

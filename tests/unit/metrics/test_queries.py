@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelyard.metrics.queries import Purpose, duration, finished_over, fleet_queries, namespace_matcher, quoted
+from modelyard.metrics.queries import duration, finished_over, fleet_queries, namespace_matcher, quoted
+from modelyard.metrics.values import PodSignal
 
 
 @pytest.mark.parametrize(
@@ -49,14 +50,19 @@ def test_namespaces_are_matched_as_text_not_as_pattern() -> None:
 def test_both_generations_of_engine_names_are_asked_for_in_one_query() -> None:
     queries = fleet_queries(60)
     for name in ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc", "sglang:token_usage"):
-        assert f"max_over_time({name}[1m])" in queries[Purpose.KV]
-    assert "[1m]" in queries[Purpose.WAITING]
-    assert "request_success_total[5m]" in queries[Purpose.FINISHED]
+        assert f"max_over_time({name}[1m])" in queries[PodSignal.measures()["kv"].purpose]
+    assert "[1m]" in queries[PodSignal.measures()["waiting"].purpose]
+    assert "request_success_total[5m]" in queries[PodSignal.measures()["completed_rate"].purpose]
     assert "increase(vllm:request_success_total[10m])" in finished_over(600)
 
 
 def test_no_query_names_a_model() -> None:
     queries = fleet_queries(60, ["chat"])
     assert "model_name=" not in "".join(
-        [queries[Purpose.KV], queries[Purpose.WAITING], queries[Purpose.RUNNING], queries[Purpose.FINISHED]]
+        [
+            queries[PodSignal.measures()["kv"].purpose],
+            queries[PodSignal.measures()["waiting"].purpose],
+            queries[PodSignal.measures()["running"].purpose],
+            queries[PodSignal.measures()["completed_rate"].purpose],
+        ]
     )

@@ -18,8 +18,9 @@ from modelyard.engine.metrics import EngineCollector, buckets
 from modelyard.engine.stats import EngineStats
 from modelyard.metrics.client import Sample
 from modelyard.metrics.pages import parse
-from modelyard.metrics.queries import Purpose, fleet_queries, offered_load, performance_queries
+from modelyard.metrics.queries import fleet_queries, offered_load, performance_queries
 from modelyard.metrics.signals import cache_sizes
+from modelyard.metrics.values import PodSignal
 from modelyard.metrics.vocabulary import ENGINES, Engine, Kind, Ratio, Signal
 
 SOURCES = Path(__file__).resolve().parents[3] / "modelyard"
@@ -80,17 +81,17 @@ def test_a_fifth_engine_is_one_more_table(made_up: Engine) -> None:
 def test_every_query_asks_every_engine_that_has_the_signal(made_up: Engine) -> None:
     queries = fleet_queries(60)
     asked = {
-        Signal.KV_USE: queries[Purpose.KV],
-        Signal.WAITING: queries[Purpose.WAITING],
-        Signal.RUNNING: queries[Purpose.SAMPLED],
+        Signal.KV_USE: queries[PodSignal.measures()["kv"].purpose],
+        Signal.WAITING: queries[PodSignal.measures()["waiting"].purpose],
+        Signal.RUNNING: queries[PodSignal.measures()["sampled_at"].purpose],
         Signal.FINISHED: offered_load(60),
     }
     for signal, text in asked.items():
         for engine in ENGINES.values():
             for name in engine.of[signal].names if signal in engine.of else ():
                 assert name in re.findall(r"[\w:]+", text), (engine.name, signal)
-    assert "made_pending" in queries[Purpose.WAITING]
-    assert '* 0.01, "model_name", "$1", "model", "(.+)")' in queries[Purpose.KV]
+    assert "made_pending" in queries[PodSignal.measures()["waiting"].purpose]
+    assert '* 0.01, "model_name", "$1", "model", "(.+)")' in queries[PodSignal.measures()["kv"].purpose]
     assert all("made:" in text for text in performance_queries(60, ["chat"]).values())
 
 

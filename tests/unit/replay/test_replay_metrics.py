@@ -9,20 +9,18 @@ from dataclasses import replace
 import pytest
 from replay_fleets import ENGINE, KEY, Script, poisson, spec
 
+from modelyard.metrics.vocabulary import Signal
 from modelyard.replay.fleet import SimulatedFleet
-from modelyard.replay.metrics import Metrics, PodSample, delta, increase
+from modelyard.replay.metrics import SCRAPED, Metrics, PodSample, delta, field_of, increase
 from modelyard.replay.settings import SimulationSettings
 from modelyard.replay.signals import SignalReader
 
-BLANK = PodSample(0.0, 0.0, 0, 0, 0, 0, 0.0, 0.0, 0.0, 0, 0.0, 0, 0, 0)
+finished, running = field_of(Signal.FINISHED), field_of(Signal.RUNNING)
 
 
 def samples(*pairs: tuple[float, int]) -> list[PodSample]:
-    return [BLANK._replace(at=at, finished=value, running=value) for at, value in pairs]
-
-
-def finished(sample: PodSample) -> float:
-    return sample.finished
+    """Every metric has the same value."""
+    return [PodSample(at, (value,) * len(SCRAPED)) for at, value in pairs]
 
 
 @pytest.mark.parametrize(
@@ -48,8 +46,8 @@ def test_increase_is_extrapolated_as_prometheus_does(
 
 def test_a_gauge_may_fall_and_one_sample_says_nothing() -> None:
     falling = samples((5, 40), (20, 30), (35, 20), (50, 10))
-    assert delta(falling, lambda s: s.running, 60, 60) == pytest.approx(-40)
-    assert math.isnan(delta(falling[:1], lambda s: s.running, 60, 60))
+    assert delta(falling, running, 60, 60) == pytest.approx(-40)
+    assert math.isnan(delta(falling[:1], running, 60, 60))
     assert math.isnan(increase([], finished, 60, 60))
 
 
