@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 Object = dict[str, Any]
 """A Kubernetes object as plain JSON."""
@@ -34,8 +34,7 @@ class ScaleSubresource:
     resource_version: str
 
 
-@dataclass(frozen=True, slots=True)
-class WatchEvent:
+class WatchEvent(NamedTuple):
     """One event of a watch. ``kind`` is ADDED, MODIFIED, DELETED or SYNC.
 
     SYNC follows every complete list: the events before it make up the whole collection at

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 from urllib.parse import quote
 
 
@@ -17,8 +16,7 @@ class Served(Protocol):
     namespaced: ClassVar[bool]
 
 
-@dataclass(frozen=True, slots=True)
-class ResourceType:
+class ResourceType(NamedTuple):
     """A kind of object as the API serves it. An empty ``version`` means: the one the server prefers."""
 
     group: str

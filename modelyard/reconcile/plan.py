@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from modelyard.objects import Condition, Key, Notice, ResourceType, WorkloadId
@@ -169,8 +170,7 @@ Index = Callable[[T], Iterable[object]]
 """Under which values an object is filed."""
 
 
-@dataclass(frozen=True)
-class Want(Generic[T]):
+class Want(NamedTuple, Generic[T]):
     """Which objects, and what is kept of each.
 
     ``kind`` must name its version. ``cached``: the first list may be the API server's watch cache. An object for which
@@ -183,7 +183,7 @@ class Want(Generic[T]):
     label_selector: str = ""
     field_selector: str = ""
     cached: bool = False
-    indexes: Mapping[str, Index[T]] = field(default_factory=dict)
+    indexes: Mapping[str, Index[T]] = MappingProxyType({})
     wish: Callable[[Mapping[str, Any]], object] | None = None
     use: str = ""
 
