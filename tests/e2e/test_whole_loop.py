@@ -1,15 +1,12 @@
-"""The whole loop as a user runs it: the demonstration, and the deployed flow under kills and outages."""
+"""The whole loop, deployed: its flow under kills and outages."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -24,26 +21,6 @@ from modelyard.cluster import DEPLOYMENTS, LEASES, Cluster
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 CONTROLLER = "workload-variant-autoscaler-system"
-
-
-@pytest.mark.timing_sensitive("it serves a real load in compressed time")
-def test_the_demonstration_scales_both_ways_and_says_why(tmp_path: Path) -> None:
-    """A short stretch of the trace; the exit code is the demonstration's own verdict."""
-    command = [sys.executable, "-m", "deployments.demo.run", "--out", str(tmp_path / "out"), "--minutes", "8"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        said, log = process.communicate(timeout=500)
-    except subprocess.TimeoutExpired:
-        process.send_signal(signal.SIGINT)  # It takes its servers along.
-        said, log = process.communicate(timeout=60)
-        pytest.fail(f"the demonstration did not end: {said[-4000:]}{log[-2000:]}")
-    assert process.returncode == 0, said[-4000:] + log[-2000:]
-    for shown in ("Scaled both ways", "short of capacity", "more capacity than needed", "TTFT", "replica-minutes"):
-        assert shown in said
-    picture = tmp_path / "out" / "load-and-replicas.png"
-    assert picture.read_bytes().startswith(b"\x89PNG")
-    left = [p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in " ".join(p.info["cmdline"] or [])]
-    assert not left, "the demonstration leaves no process behind"
 
 
 @pytest.fixture(scope="module")

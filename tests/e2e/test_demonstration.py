@@ -1,0 +1,33 @@
+"""The demonstration as a user runs it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+
+@pytest.mark.timing_sensitive("it serves a real load in compressed time")
+def test_the_demonstration_scales_both_ways_and_says_why(tmp_path: Path) -> None:
+    """A short stretch of the trace; the exit code is the demonstration's own verdict."""
+    command = [sys.executable, "-m", "deployments.demo.run", "--out", str(tmp_path / "out"), "--minutes", "8"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        said, log = process.communicate(timeout=500)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGINT)  # It takes its servers along.
+        said, log = process.communicate(timeout=60)
+        pytest.fail(f"the demonstration did not end: {said[-4000:]}{log[-2000:]}")
+    assert process.returncode == 0, said[-4000:] + log[-2000:]
+    for shown in ("Scaled both ways", "short of capacity", "more capacity than needed", "TTFT", "replica-minutes"):
+        assert shown in said
+    picture = tmp_path / "out" / "load-and-replicas.png"
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    left = [p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in " ".join(p.info["cmdline"] or [])]
+    assert not left, "the demonstration leaves no process behind"
