@@ -15,7 +15,7 @@ import yaml
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from modelyard.local.paths import write_atomically
 
@@ -29,13 +29,13 @@ SERVER = "server"
 
 # Common name and organisations (user and groups) of each client. The agent and Prometheus are admins of this cluster:
 # it listens on loopback and belongs to the one user who can read these files.
-_CLIENTS: dict[str, tuple[str, str | None]] = {
-    ADMIN: ("modelyard-admin", "system:masters"),
-    CONTROLLER_MANAGER: ("system:kube-controller-manager", None),
-    SCHEDULER: ("system:kube-scheduler", None),
-    AGENT: ("modelyard-node-agent", "system:masters"),
-    PROMETHEUS: ("modelyard-prometheus", "system:masters"),
-    FRONT_PROXY: ("front-proxy-client", None),
+_CLIENTS = {
+    ADMIN: "CN=modelyard-admin,O=system:masters",
+    CONTROLLER_MANAGER: "CN=system:kube-controller-manager",
+    SCHEDULER: "CN=system:kube-scheduler",
+    AGENT: "CN=modelyard-node-agent,O=system:masters",
+    PROMETHEUS: "CN=modelyard-prometheus,O=system:masters",
+    FRONT_PROXY: "CN=front-proxy-client",
 }
 _SERVER_NAMES = [
     "localhost",
@@ -67,7 +67,7 @@ def create(folder: Path) -> None:
     folder.chmod(0o700)
     now = datetime.now(UTC)
     ca_key = ec.generate_private_key(ec.SECP256R1())
-    ca_name = _name("modelyard-local-ca", None)
+    ca_name = x509.Name.from_rfc4514_string("CN=modelyard-local-ca")
     ca = (
         _builder(ca_name, ca_name, ca_key.public_key(), now)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
@@ -78,9 +78,9 @@ def create(folder: Path) -> None:
     _write_key(private_key(folder, "ca"), ca_key)
     certificate(folder, "ca").write_bytes(ca.public_bytes(serialization.Encoding.PEM))
 
-    for name, (user, group) in _CLIENTS.items():
-        _leaf(folder, name, _name(user, group), ca, ca_key, now, server=False)
-    _leaf(folder, SERVER, _name("modelyard-local", None), ca, ca_key, now, server=True)
+    for name, subject in _CLIENTS.items():
+        _leaf(folder, name, subject, ca, ca_key, now, server=False)
+    _leaf(folder, SERVER, "CN=modelyard-local", ca, ca_key, now, server=True)
 
     # RS256: what every Kubernetes version can sign service account tokens with.
     account = rsa.generate_private_key(public_exponent=65537, key_size=2048)
@@ -129,13 +129,6 @@ def write_kubeconfig(path: Path, *, pki: Path, server: str, user: str, cluster: 
     write_atomically(path, yaml.safe_dump(config, sort_keys=False))
 
 
-def _name(common_name: str, organization: str | None) -> x509.Name:
-    attributes = [x509.NameAttribute(NameOID.COMMON_NAME, common_name)]
-    if organization is not None:
-        attributes.insert(0, x509.NameAttribute(NameOID.ORGANIZATION_NAME, organization))
-    return x509.Name(attributes)
-
-
 def _builder(
     subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, now: datetime
 ) -> x509.CertificateBuilder:
@@ -168,7 +161,7 @@ def _key_usage(*, sign_certificates: bool) -> x509.KeyUsage:
 def _leaf(
     folder: Path,
     name: str,
-    subject: x509.Name,
+    subject: str,
     ca: x509.Certificate,
     ca_key: ec.EllipticCurvePrivateKey,
     now: datetime,
@@ -178,7 +171,7 @@ def _leaf(
     key = ec.generate_private_key(ec.SECP256R1())
     usage = ExtendedKeyUsageOID.SERVER_AUTH if server else ExtendedKeyUsageOID.CLIENT_AUTH
     builder = (
-        _builder(subject, ca.subject, key.public_key(), now)
+        _builder(x509.Name.from_rfc4514_string(subject), ca.subject, key.public_key(), now)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_key_usage(sign_certificates=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)

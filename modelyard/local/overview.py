@@ -87,16 +87,17 @@ def collect(stack: LocalStack) -> Overview:
             phase="absent",
             message="never started, or removed by `down`",
         )
+    alive = {name: own.process.pid for name, own in state.components.items() if own.process and own.process.alive()}
     components = [
         ComponentRow(
             name=name,
-            phase=own.phase if running or own.process is None or own.process.alive() else "gone",
-            pid=own.process.pid if own.process is not None and own.process.alive() else None,
+            phase=own.phase if running or own.process is None or name in alive else "gone",
+            pid=alive.get(name),
             restarts=own.restarts,
             address=own.address,
             version=own.version,
-            memory_bytes=resident_bytes(own.process.pid) if own.process is not None and own.process.alive() else None,
-            last_exit="" if own.last_exit is None else f"{own.last_exit} at {own.last_exit.at:%H:%M:%S}",
+            memory_bytes=resident_bytes(alive[name]) if name in alive else None,
+            last_exit=own.last_exit,
             message=own.message,
             log=own.log,
         )

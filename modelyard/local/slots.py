@@ -12,8 +12,10 @@ import fcntl
 import os
 import socket
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from modelyard.local.paths import LocalClusterError
 from modelyard.local.settings import Component
@@ -46,28 +48,12 @@ class Ports:
         return f"{'http' if plain else 'https'}://127.0.0.1:{getattr(self, component.name.lower())}"
 
 
-class PortSlot:
-    """A claimed range. Use as a context manager, or `release` it."""
+class PortSlot(NamedTuple):
+    """A claimed range. `pod_prefix`: first two octets of the Node and pod addresses, e.g. `127.20`."""
 
-    def __init__(self, number: int, ports: Ports, lock: int) -> None:
-        self.number = number
-        self.ports = ports
-        self._lock = lock
-
-    @property
-    def pod_prefix(self) -> str:
-        """First two octets of the Node and pod addresses, e.g. `127.20`."""
-        return f"127.{_FIRST_OCTET + self.number}"
-
-    def release(self) -> None:
-        """Give the slot back."""
-        os.close(self._lock)
-
-    def __enter__(self) -> PortSlot:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.release()
+    number: int
+    ports: Ports
+    pod_prefix: str
 
 
 def _bindable(port: int) -> bool:
@@ -98,8 +84,9 @@ def _lock(number: int) -> int | None:
     return descriptor
 
 
-def claim(preferred: int, base_port: int | None = None) -> PortSlot:
-    """Claim a slot whose ports are free, the preferred one (which the instance had before) if possible.
+@contextmanager
+def claim(preferred: int, base_port: int | None = None) -> Iterator[PortSlot]:
+    """Hold a slot whose ports are free, the preferred one (which the instance had before) if possible.
 
     With `base_port`, the first of the ports as the user chose it, the slot only gives the pod addresses. Raises
     `LocalClusterError` when the chosen ports are taken, or no slot is free.
@@ -115,10 +102,13 @@ def claim(preferred: int, base_port: int | None = None) -> PortSlot:
         descriptor = _lock(number)
         if descriptor is None:
             continue
-        base = _FIRST_PORT + _WIDTH * number if base_port is None else base_port
-        if base_port is not None or all(_bindable(port) for port in range(base, base + _PORTS)):
-            return PortSlot(number, Ports(base), descriptor)
-        os.close(descriptor)
+        try:
+            base = _FIRST_PORT + _WIDTH * number if base_port is None else base_port
+            if base_port is not None or all(_bindable(port) for port in range(base, base + _PORTS)):
+                yield PortSlot(number, Ports(base), f"127.{_FIRST_OCTET + number}")
+                return
+        finally:
+            os.close(descriptor)
     raise LocalClusterError(
         f"no free port range of {_PORTS} between {_FIRST_PORT} and {_FIRST_PORT + _SLOTS * _WIDTH}: "
         "stop other local clusters (`modelyard local down --name ...`) or give --base-port"

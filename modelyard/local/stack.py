@@ -105,15 +105,6 @@ class LocalStack(Startable):
         """Base URL of Prometheus."""
         return self._component(Component.PROMETHEUS).address
 
-    def pid(self, component: Component | str) -> int | None:
-        """Process id of a component; None while it does not run."""
-        process = self._component(component).process
-        return None if process is None or not process.alive() else process.pid
-
-    def restarts(self, component: Component | str) -> int:
-        """How often a component was started again since the start of the instance."""
-        return self._component(component).restarts
-
     # Starting and stopping
 
     def start(self, progress: Progress = _silent, timeout: float = 180) -> Self:
@@ -220,36 +211,11 @@ class LocalStack(Startable):
                 )
             time.sleep(_POLL)
 
-    # Faults
-
-    def kill(self, component: Component | str) -> int:
-        """Kill a component (SIGKILL); the supervisor starts it again. Returns the process id it had."""
-        process = self._component(component).process
-        if process is None or not process.send(signal.SIGKILL):
-            raise LocalClusterError(f"{component} does not run at this moment")
-        return process.pid
-
-    def wait_for_restart(self, component: Component | str, before: int, timeout: float = 60) -> None:
-        """Wait until a component that had been restarted `before` times is ready after a further restart.
-
-        Raises `LocalClusterError`: it is not ready within `timeout` seconds.
-        """
-        deadline = time.monotonic() + timeout
-        while True:
-            own = self._component(component)
-            if own.restarts > before and own.phase is states.ComponentPhase.READY:
-                return
-            if time.monotonic() > deadline:
-                raise LocalClusterError(
-                    f"{component} is {own.phase} {timeout:g} s after its restart: {own.message}; see {own.log}"
-                )
-            time.sleep(_POLL)
-
     # Inside
 
-    def _component(self, component: Component | str) -> states.ComponentState:
+    def _component(self, component: Component) -> states.ComponentState:
         state = self.state
-        found = None if state is None else state.components.get(Component(component))
+        found = None if state is None else state.components.get(component)
         if found is None:
             raise LocalClusterError(
                 f"local cluster {self.name!r} in {self.paths.root} has no {component}: start it, with that component"

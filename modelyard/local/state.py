@@ -46,24 +46,6 @@ class ComponentPhase(StrEnum):
     STOPPED = "stopped"
 
 
-class LastExit(BaseModel):
-    """How a component last ended."""
-
-    code: int | None = Field(None, description="exit code; unset when a signal ended it")
-    signal: str | None = Field(None, description="name of the signal that ended it")
-    at: datetime
-
-    @classmethod
-    def of(cls, returncode: int) -> LastExit:
-        """From a `Popen.returncode` (negative: a signal)."""
-        if returncode < 0:
-            return cls(signal=signal.Signals(-returncode).name, at=now())
-        return cls(code=returncode, at=now())
-
-    def __str__(self) -> str:
-        return f"exit code {self.code}" if self.signal is None else self.signal
-
-
 class ComponentState(BaseModel):
     """One component as the supervisor sees it."""
 
@@ -71,7 +53,7 @@ class ComponentState(BaseModel):
     process: ProcessIdentity | None = None
     started_at: datetime | None = None
     restarts: int = 0
-    last_exit: LastExit | None = None
+    last_exit: str = Field("", description="how it last ended, and when")
     message: str = ""
     address: str = ""
     version: str = ""
@@ -98,6 +80,13 @@ class StackState(BaseModel):
     kubeconfig: str = ""
     components: dict[Component, ComponentState] = Field(default_factory=dict)
     events: list[StackEvent] = Field(default_factory=list, description="the latest, oldest first")
+
+    def ended(self, component: Component, returncode: int) -> str:
+        """Remember how a component's process ended (a `Popen.returncode`: negative for a signal); that in words."""
+        how = f"exit code {returncode}" if returncode >= 0 else signal.Signals(-returncode).name
+        own = self.components[component]
+        own.process, own.last_exit = None, f"{how} at {now():%H:%M:%S}"
+        return how
 
     def record(self, component: str, message: str) -> None:
         """Remember an event."""

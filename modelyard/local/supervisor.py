@@ -25,7 +25,7 @@ from modelyard.local.paths import InstancePaths, LocalClusterError, tail
 from modelyard.local.processes import ProcessIdentity
 from modelyard.local.settings import Component, StackSettings
 from modelyard.local.slots import PortSlot, claim
-from modelyard.local.state import ComponentPhase, ComponentState, LastExit, Phase, StackState, stop_leftovers
+from modelyard.local.state import ComponentPhase, ComponentState, Phase, StackState, stop_leftovers
 
 _FIRST_BACK_OFF = 0.5
 _LAST_BACK_OFF = 30.0
@@ -159,18 +159,18 @@ class Supervisor:
                 raise
             finally:
                 checker.cancel()
-            own.last_exit, own.process = LastExit.of(returncode), None
+            how = self._state.ended(spec.component, returncode)
             if not self._ready[spec.component].is_set():
                 failures += 1
                 if failures >= _START_ATTEMPTS:
-                    self._fail(spec, f"ended {failures} times while starting, last with {own.last_exit}")
+                    self._fail(spec, f"ended {failures} times while starting, last with {how}")
                     own.phase = ComponentPhase.STOPPED
                     return
             if time.monotonic() - started > _STABLE_AFTER:
                 delay = _FIRST_BACK_OFF
             own.restarts += 1
             own.phase = ComponentPhase.BACK_OFF
-            own.message = f"ended ({own.last_exit}), restarting in {delay:g} s"
+            own.message = f"ended ({how}), restarting in {delay:g} s"
             self._state.record(spec.component, own.message)
             self._save()
             await asyncio.sleep(delay)
@@ -211,7 +211,8 @@ class Supervisor:
             with suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
             returncode = await asyncio.to_thread(child.wait, 10)
-        own.phase, own.process, own.last_exit = ComponentPhase.STOPPED, None, LastExit.of(returncode)
+        own.phase = ComponentPhase.STOPPED
+        self._state.ended(spec.component, returncode)
         self._save()
 
     def _fail(self, spec: ComponentSpec, what: str) -> None:

@@ -12,7 +12,7 @@ import binascii
 import os
 import re
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from modelyard.cluster import CONFIG_MAPS, SECRETS, Cluster, ClusterError, NotFound, Object
@@ -149,9 +149,9 @@ async def resolve(cluster: Cluster, pod: Object, container: Object, place: PodPl
     env: dict[str, str] = {}
     for source in container.get("envFrom") or []:
         prefix = source.get("prefix", "")
-        for kind, read in (("configMapRef", sources.config_map), ("secretRef", sources.secret)):
+        for kind in ("configMapRef", "secretRef"):
             if kind in source:
-                data = await read(source[kind]["name"], bool(source[kind].get("optional")))
+                data = await sources.read(kind, source[kind])
                 env |= {prefix + key: value for key, value in data.items()}
     for variable in container.get("env") or []:
         name = variable["name"]
@@ -170,16 +170,11 @@ async def _value_from(source: Object, pod: Object, container: Object, place: Pod
     if "resourceFieldRef" in source:
         kind, _, resource = str(source["resourceFieldRef"]["resource"]).partition(".")
         return str((container.get("resources") or {}).get(kind, {}).get(resource, "0"))
-    readers: dict[str, Callable[[str, bool], Awaitable[dict[str, str]]]] = {
-        "configMapKeyRef": sources.config_map,
-        "secretKeyRef": sources.secret,
-    }
-    for kind, read in readers.items():
+    for kind in ("configMapKeyRef", "secretKeyRef"):
         if kind in source:
             reference = source[kind]
-            optional = bool(reference.get("optional"))
-            data = await read(reference["name"], optional)
-            if reference["key"] not in data and not optional:
+            data = await sources.read(kind, reference)
+            if reference["key"] not in data and not reference.get("optional"):
                 raise CannotRun(
                     "CreateContainerConfigError",
                     f"{kind} {reference['name']!r} has no key {reference['key']!r}",
@@ -195,32 +190,27 @@ class _Sources:
     def __init__(self, cluster: Cluster, namespace: str) -> None:
         self._cluster = cluster
         self._namespace = namespace
-        self._read: dict[tuple[str, str], dict[str, str]] = {}
+        self._read: dict[tuple[bool, str], dict[str, str]] = {}
 
-    async def config_map(self, name: str, optional: bool) -> dict[str, str]:
-        return await self._get("ConfigMap", name, optional)
-
-    async def secret(self, name: str, optional: bool) -> dict[str, str]:
-        found = await self._get("Secret", name, optional)
+    async def read(self, field: str, reference: Object) -> dict[str, str]:
+        """What `field` (such as secretKeyRef) refers to; empty where that is optional and not there."""
+        secret, name = field.startswith("secret"), reference["name"]
+        if (secret, name) in self._read:
+            return self._read[secret, name]
+        data: dict[str, str] = {}
         try:
-            return {key: base64.b64decode(value).decode("utf-8") for key, value in found.items()}
+            found = await self._cluster.get(SECRETS if secret else CONFIG_MAPS, name, self._namespace)
+            data = dict(found.get("data") or {})
+            if secret:
+                data = {key: base64.b64decode(value).decode("utf-8") for key, value in data.items()}
+        except NotFound as error:
+            if not reference.get("optional"):
+                missing = f"{'Secret' if secret else 'ConfigMap'} {self._namespace}/{name} does not exist"
+                raise CannotRun("CreateContainerConfigError", missing, permanent=False) from error
         except (binascii.Error, UnicodeDecodeError) as error:
-            raise CannotRun(
-                "CreateContainerConfigError", f"secret {name!r} is not text: {error}", permanent=False
-            ) from error
-
-    async def _get(self, kind: str, name: str, optional: bool) -> dict[str, str]:
-        key = (kind, name)
-        if key not in self._read:
-            try:
-                found = await self._cluster.get(SECRETS if kind == "Secret" else CONFIG_MAPS, name, self._namespace)
-            except NotFound as error:
-                if not optional:
-                    raise CannotRun(
-                        "CreateContainerConfigError", f"{kind} {self._namespace}/{name} does not exist", permanent=False
-                    ) from error
-                found = {}
-            except ClusterError as error:
-                raise CannotRun("CreateContainerConfigError", str(error), permanent=False) from error
-            self._read[key] = dict(found.get("data") or {})
-        return self._read[key]
+            text = f"secret {name!r} is not text: {error}"
+            raise CannotRun("CreateContainerConfigError", text, permanent=False) from error
+        except ClusterError as error:
+            raise CannotRun("CreateContainerConfigError", str(error), permanent=False) from error
+        self._read[secret, name] = data
+        return data

@@ -102,7 +102,11 @@ def conditions(
     gates = [str(gate["conditionType"]) for gate in pod["spec"].get("readinessGates") or []]
     closed = [gate for gate in gates if (kept.get(gate) or {}).get("status") != "True"]
 
-    containers = _readiness("ContainersNotReady", "containers with unready status", not_ready, pod_phase, done)
+    containers = (True, "", "")
+    if done:
+        containers = (False, "PodCompleted" if pod_phase == "Succeeded" else "PodFailed", "")
+    elif not_ready:
+        containers = (False, "ContainersNotReady", f"containers with unready status: [{' '.join(not_ready)}]")
     ready = containers
     if containers[0] and closed:
         ready = (False, "ReadinessGatesNotReady", f"readiness gates not met: {', '.join(closed)}")
@@ -117,28 +121,16 @@ def conditions(
     result: list[Object] = []
     for kind, (holds, reason, message) in computed.items():
         value = "True" if holds else "False"
-        old = kept.pop(kind, None)
+        old = kept.pop(kind, {})
+        since = old.get("lastTransitionTime") if old.get("status") == value else None
         entry: Object = {"type": kind, "status": value, "lastProbeTime": None}
-        same = old is not None and old.get("status") == value
-        entry["lastTransitionTime"] = (
-            old["lastTransitionTime"]
-            if same and old is not None and old.get("lastTransitionTime")
-            else timestamp(moment)
-        )
+        entry["lastTransitionTime"] = since or timestamp(moment)
         if reason:
             entry["reason"] = reason
         if message:
             entry["message"] = message
         result.append(entry)
     return result + list(kept.values())
-
-
-def _readiness(reason: str, text: str, names: list[str], pod_phase: str, done: bool) -> tuple[bool, str, str]:
-    if done:
-        return (False, "PodCompleted" if pod_phase == "Succeeded" else "PodFailed", "")
-    if names:
-        return (False, reason, f"{text}: [{' '.join(names)}]")
-    return (True, "", "")
 
 
 def pod_status(

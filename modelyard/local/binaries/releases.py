@@ -12,11 +12,12 @@ import platform
 import re
 import shutil
 import tarfile
-import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from modelyard.local.binaries import store
 from modelyard.local.binaries.store import Stages
@@ -104,7 +105,9 @@ def obtain(names: Iterable[str], progress: Callable[[str], None], releases: tupl
         raise BinaryNotFound(f"no releases are pinned for the architecture {platform.machine()}")
     needed = [release for release in releases if wanted & set(release.members)]
     for release in needed:
-        _probe(release.url.format(arch=architecture))
+        # Asked quickly first: a machine without internet shall not wait.
+        with _opened(release.url.format(arch=architecture), method="HEAD", timeout=_PROBE_TIMEOUT):
+            pass
     stages = Stages(progress, len(needed))
     with store.scratch() as scratch:
         for release in needed:
@@ -118,12 +121,13 @@ def obtain(names: Iterable[str], progress: Callable[[str], None], releases: tupl
                 store.install(name, program, url)
 
 
-def _probe(url: str) -> None:
-    """Ask whether a site answers, quickly: a machine without internet shall not wait."""
+@contextmanager
+def _opened(url: str, *, method: str = "GET", timeout: float = _READ_TIMEOUT) -> Iterator[IO[bytes]]:
+    """What a site answers. Raises `Unreachable`, also when it breaks off."""
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=_PROBE_TIMEOUT):
-            return
-    except (OSError, urllib.error.URLError) as error:
+        with urllib.request.urlopen(urllib.request.Request(url, method=method), timeout=timeout) as answer:
+            yield answer
+    except OSError as error:
         raise Unreachable(f"{url}: {error}") from error
 
 
@@ -131,11 +135,8 @@ def _checksum(release: Release, architecture: str) -> str:
     if release.checksums:
         return release.checksums[architecture]
     name = release.url.format(arch=architecture).rpartition("/")[2]
-    try:
-        with urllib.request.urlopen(release.checksum_file, timeout=_READ_TIMEOUT) as answer:
-            text = answer.read(_CHUNK).decode("utf-8", "replace")
-    except (OSError, urllib.error.URLError) as error:
-        raise Unreachable(f"{release.checksum_file}: {error}") from error
+    with _opened(release.checksum_file) as answer:
+        text = answer.read(_CHUNK).decode("utf-8", "replace")
     found = re.search(rf"(?m)^([0-9a-f]{{64}})\s+\*?{re.escape(name)}$", text)
     if found is None:
         raise BinaryNotFound(f"{release.checksum_file} has no checksum of {name}")
@@ -144,13 +145,10 @@ def _checksum(release: Release, architecture: str) -> str:
 
 def _download(url: str, target: Path, checksum: str, algorithm: str) -> None:
     digest = hashlib.new(algorithm)
-    try:
-        with urllib.request.urlopen(url, timeout=_READ_TIMEOUT) as answer, target.open("wb") as stream:
-            while chunk := answer.read(_CHUNK):
-                digest.update(chunk)
-                stream.write(chunk)
-    except (OSError, urllib.error.URLError) as error:
-        raise Unreachable(f"{url}: {error}") from error
+    with _opened(url) as answer, target.open("wb") as stream:
+        while chunk := answer.read(_CHUNK):
+            digest.update(chunk)
+            stream.write(chunk)
     if digest.hexdigest() != checksum:
         raise BinaryNotFound(
             f"{url} has the {algorithm} {digest.hexdigest()}, not the published {checksum}: the download is damaged or "

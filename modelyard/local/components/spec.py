@@ -9,12 +9,12 @@ import mmap
 import re
 import ssl
 import subprocess
-import urllib.error
-import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+
+import httpx
 
 from modelyard.local.paths import InstancePaths, LocalClusterError
 from modelyard.local.settings import Component, StackSettings
@@ -62,15 +62,11 @@ class NotReady(Exception):
 
 
 @cache
-def _context(ca: Path, client: tuple[Path, Path] | None) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=str(ca))
+def _context(ca: Path | None, client: tuple[Path, Path] | None) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=ca)
     if client is not None:
         context.load_cert_chain(*client)
     return context
-
-
-# Loopback is never reached through a proxy, whatever the environment says.
-_DIRECT = urllib.request.ProxyHandler({})
 
 
 def http_ok(
@@ -82,19 +78,15 @@ def http_ok(
     """
 
     def check() -> None:
-        handlers: list[urllib.request.BaseHandler] = [_DIRECT]
-        if ca is not None:
-            handlers.append(urllib.request.HTTPSHandler(context=_context(ca, client)))
         try:
-            with urllib.request.build_opener(*handlers).open(url, timeout=_TIMEOUT) as response:
-                body = response.read(64 * 1024).decode("utf-8", "replace")
-        except urllib.error.HTTPError as error:
-            detail = error.read(2000).decode("utf-8", "replace").strip().splitlines()
-            raise NotReady(f"{url}: HTTP {error.code} {detail[-1] if detail else ''}".rstrip()) from error
-        except urllib.error.URLError as error:
-            raise NotReady(f"{url}: {error.reason}") from error
-        if contains not in body:
-            raise NotReady(f"{url}: answered without {contains!r}: {body[:200]}")
+            # Loopback is never reached through a proxy, whatever the environment says.
+            answer = httpx.get(url, verify=_context(ca, client), timeout=_TIMEOUT, trust_env=False)
+        except httpx.HTTPError as error:
+            raise NotReady(f"{url}: {error}") from error
+        if answer.status_code != 200:
+            raise NotReady(f"{url}: HTTP {answer.status_code} {answer.text[-200:].strip()}".rstrip())
+        if contains not in answer.text:
+            raise NotReady(f"{url}: answered without {contains!r}: {answer.text[:200]}")
 
     return check
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import yaml
+from cluster_faults import kill, own, wait_for_restart
 from crds import apply_crds
 from fleet_fixture import ServedModel, eventually, quick, run_tick
 from prometheus_client.parser import text_string_to_metric_families
@@ -480,10 +481,10 @@ async def test_an_api_server_that_dies_costs_no_series_and_comes_back(tmp_path: 
             await decided(cluster, "chat", "doomed", 1)
             async with exporting(cluster, "chat", retry_after=0.2) as exporter:
                 assert await exporter.values() == {"llama": 4, "doomed": 1}
-                before = stack.restarts("apiserver")
-                await asyncio.to_thread(stack.kill, "apiserver")
+                before = own(stack, Component.APISERVER).restarts
+                await asyncio.to_thread(kill, stack, Component.APISERVER)
                 assert (await exporter.values())["llama"] == 4, "a consumer sees no gap"
-                await asyncio.to_thread(stack.wait_for_restart, "apiserver", before)
+                await asyncio.to_thread(wait_for_restart, stack, Component.APISERVER, before)
                 await eventually(lambda: _written(cluster, "llama", 5), "the server takes writes", 60)
                 await exporter.becomes({"llama": 5, "doomed": 1}, seconds=60)
                 await cluster.delete(VARIANTS, "doomed", "chat")

@@ -13,6 +13,7 @@ from typing import Any
 
 import forked
 import pytest
+from cluster_faults import kill
 from fleet_fixture import ServedModel, eventually, quick, run_tick
 from one_tick import tick_and_die
 from prometheus_server import PrometheusServer
@@ -21,6 +22,7 @@ from modelyard.autoscaling.kinds import VARIANTS
 from modelyard.autoscaling.live.controller import Controller
 from modelyard.autoscaling.live.settings import ControllerSettings
 from modelyard.cluster import DEPLOYMENTS, Cluster, ClusterError, ClusterSettings
+from modelyard.local.settings import Component
 from modelyard.local.stack import LocalStack
 from modelyard.reconcile.fence import NotTheWriter
 
@@ -346,7 +348,7 @@ async def test_the_api_server_restarted_in_mid_tick(
             async with Controller(quick(prometheus_server.url, "restarted")) as loop:
                 fleet = await loop.collect()
                 decision = loop.decide(fleet)
-                await asyncio.to_thread(stack.kill, "apiserver")
+                await asyncio.to_thread(kill, stack, Component.APISERVER)
                 with contextlib.suppress(ClusterError):
                     await loop.actuate(fleet, decision)
 

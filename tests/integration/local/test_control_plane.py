@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 from pathlib import Path
 
 import pytest
+from cluster_faults import kill, own, wait_for_restart
 
 from modelyard.cluster import Cluster
 from modelyard.local.paths import LocalClusterError
@@ -39,12 +38,13 @@ async def test_the_four_are_reported_with_address_and_version(control_plane: Loc
 async def test_a_stack_of_one_component_is_restarted_after_a_kill(tmp_path: Path) -> None:
     settings = StackSettings(components=[Component.ETCD])
     async with LocalStack(settings, name="one", directory=tmp_path / "one") as stack:
-        before = stack.pid(Component.ETCD)
-        assert before is not None
-        os.kill(before, signal.SIGKILL)
-        await asyncio.to_thread(stack.wait_for_restart, Component.ETCD, 0)
-        assert stack.restarts(Component.ETCD) == 1
-        assert stack.pid(Component.ETCD) not in (None, before)
+        killed = kill(stack, Component.ETCD)
+        await asyncio.to_thread(wait_for_restart, stack, Component.ETCD, 0)
+        after = own(stack, Component.ETCD)
+        assert after.restarts == 1
+        assert after.process is not None
+        assert after.process.alive()
+        assert after.process.pid != killed
         with pytest.raises(LocalClusterError, match="has no prometheus"):
             _ = stack.prometheus_url
     assert not stack.running

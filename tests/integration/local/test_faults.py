@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from cluster_faults import kill, own, wait_for_restart
 from cluster_helpers import Namespace, engine, is_ready, process_of, shell
 
 from modelyard.cluster import DEPLOYMENTS, PODS, Cluster, ClusterSettings
@@ -24,17 +25,18 @@ pytestmark = pytest.mark.integration
 
 @pytest.mark.parametrize("component", list(Component))
 async def test_a_killed_component_is_reported_and_comes_back(local_stack: LocalStack, component: Component) -> None:
-    before = local_stack.restarts(component)
-    killed = local_stack.kill(component)
-    await asyncio.to_thread(local_stack.wait_for_restart, component, before)
+    before = own(local_stack, component).restarts
+    killed = kill(local_stack, component)
+    await asyncio.to_thread(wait_for_restart, local_stack, component, before)
 
     state = local_stack.state
     assert state is not None
-    own = state.components[component]
-    assert own.restarts == before + 1
-    assert own.last_exit is not None
-    assert own.last_exit.signal == "SIGKILL"
-    assert local_stack.pid(component) not in (None, killed)
+    after = state.components[component]
+    assert after.restarts == before + 1
+    assert after.last_exit.startswith("SIGKILL at ")
+    assert after.process is not None
+    assert after.process.alive()
+    assert after.process.pid != killed
     assert any(event.component == component and "SIGKILL" in event.message for event in state.events)
 
 
@@ -46,9 +48,9 @@ async def test_the_cluster_still_works_after_all_that(space: Namespace) -> None:
 async def test_engines_outlive_the_agent_and_are_adopted(local_stack: LocalStack, space: Namespace) -> None:
     await space.deploy("kept", engine("--startup-delay", "0"), 2)
     before = await space.until(lambda pods: len(pods) == 2 and all(map(is_ready, pods.values())))
-    restarts = local_stack.restarts(Component.AGENT)
-    local_stack.kill(Component.AGENT)
-    await asyncio.to_thread(local_stack.wait_for_restart, Component.AGENT, restarts)
+    restarts = own(local_stack, Component.AGENT).restarts
+    kill(local_stack, Component.AGENT)
+    await asyncio.to_thread(wait_for_restart, local_stack, Component.AGENT, restarts)
 
     # The new agent notices what happens to a process that it did not start.
     first, second = before
@@ -71,15 +73,15 @@ async def test_what_happens_while_the_agent_is_away_is_made_up_for(local_stack: 
         await space.run(name, [shell("exec sleep 1000")])
     pods = await space.until(lambda pods: len(pods) == 3 and all(map(is_ready, pods.values())))
     held = {name: process_of(pod) for name, pod in pods.items()}
-    agent = local_stack.pid(Component.AGENT)
+    agent = own(local_stack, Component.AGENT).process
     assert agent is not None
-    restarts = local_stack.restarts(Component.AGENT)
-    os.kill(agent, signal.SIGSTOP)
+    restarts = own(local_stack, Component.AGENT).restarts
+    os.kill(agent.pid, signal.SIGSTOP)
     held["dies"].send(signal.SIGKILL)
     await space.cluster.delete(PODS, "deleted", space.name)
     await space.cluster.delete(PODS, "forced", space.name, grace_seconds=0)
-    os.kill(agent, signal.SIGKILL)
-    await asyncio.to_thread(local_stack.wait_for_restart, Component.AGENT, restarts)
+    os.kill(agent.pid, signal.SIGKILL)
+    await asyncio.to_thread(wait_for_restart, local_stack, Component.AGENT, restarts)
 
     after = await space.until(
         lambda pods: (

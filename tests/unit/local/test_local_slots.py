@@ -42,14 +42,14 @@ def test_chosen_ports_that_are_taken_are_named() -> None:
         port = other.getsockname()[1]
         # Others may hold some of the following ports; they are named as well then.
         with pytest.raises(LocalClusterError, match=rf"ports {port}\b.*--base-port"):
-            claim(0, base_port=port)
+            claim(0, base_port=port).__enter__()
 
 
 def test_a_dead_holder_holds_nothing() -> None:
     told, tells = os.pipe()
     child = os.fork()
     if child == 0:
-        os.write(tells, str(claim(180).number).encode())  # another if somebody on this machine holds it
+        os.write(tells, str(claim(180).__enter__().number).encode())  # another if somebody on this machine holds it
         os.kill(os.getpid(), 9)
     os.waitpid(child, 0)
     number = int(os.read(told, 10))
