@@ -24,7 +24,7 @@ from modelyard.engine.config import PROFILES
 from modelyard.engine.core import EngineCore
 from modelyard.objects import Key
 from modelyard.replay.policies.base import Fixed
-from modelyard.replay.policies.parse import factory, split
+from modelyard.replay.policies.parse import make, split
 from modelyard.replay.report import summarize
 from modelyard.replay.settings import SimulationSettings
 from modelyard.replay.simulate import simulate
@@ -76,7 +76,7 @@ def main() -> None:
         simulate(trace, [same], Fixed(), SimulationSettings())
         _say("fixed, same engines", time.perf_counter() - begin, reference, trace, "")
         for text in split(options.policies):
-            policy = factory(text, manifests, FleetSettings())()
+            policy = make(text, manifests, FleetSettings())
             begin = time.perf_counter()
             run = simulate(trace, variants, policy)
             seconds = time.perf_counter() - begin

@@ -101,11 +101,6 @@ class EngineCore:
         return len(self._waiting)
 
     @property
-    def num_unfinished(self) -> int:
-        """Requests anywhere in the engine."""
-        return len(self._arriving) + len(self._waiting) + len(self._running)
-
-    @property
     def kv_used_blocks(self) -> int:
         """KV cache blocks held by running sequences."""
         return self.config.num_blocks - self._free

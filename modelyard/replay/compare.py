@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from modelyard.replay.clairvoyant import Bound, Clairvoyant
 from modelyard.replay.policies.base import Policy
-from modelyard.replay.policies.parse import CLAIRVOYANT, PolicyText, factory
+from modelyard.replay.policies.parse import CLAIRVOYANT, PolicyText, make
 from modelyard.replay.report import Summary, Timeline, summarize, timeline
 from modelyard.replay.scenario import Scenario
 from modelyard.replay.simulate import simulate
@@ -34,9 +34,8 @@ class Batch:
         return f"{self.policy} ×{self.rate:g}"
 
     def make(self) -> Policy:
-        """The policy, anew: each simulation needs one of its own. Raises ``PolicyInputError``."""
-        fleet = self.scenario.fleet
-        return factory(self.policy, fleet.manifests, fleet.fleet_settings)()
+        """The policy, anew. Raises ``PolicyInputError``."""
+        return make(self.policy, self.scenario.fleet.manifests, self.scenario.fleet.fleet_settings)
 
 
 class BatchResult:

@@ -193,7 +193,7 @@ class ReplayRequest(BaseModel):
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
-        from modelyard.replay.policies.parse import CLAIRVOYANT, factory
+        from modelyard.replay.policies.parse import CLAIRVOYANT, make
 
         if not self.manifests and not self.manifest_text.strip():
             raise ValueError("name the fleet's manifests, or give them as manifest_text")
@@ -205,7 +205,7 @@ class ReplayRequest(BaseModel):
             self.past(time.time())
         for policy in self.chosen:
             if policy.kind not in (CLAIRVOYANT, "default", "published"):
-                factory(policy, (), self.fleet)
+                make(policy, (), self.fleet)
         if all(policy.kind == CLAIRVOYANT for policy in self.chosen):
             raise ValueError(f"{CLAIRVOYANT} is a bound: name a policy to compare with it")
         if len(set(self.rates)) < len(self.rates):

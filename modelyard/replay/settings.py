@@ -3,7 +3,6 @@ and what gaps in a recorded past stand for."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -48,10 +47,3 @@ class SimulationSettings:
     drain_limit: float = 900.0
     pre_roll: float = 600.0
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name in ("queue_limit", "actuation_delay", "drain_limit", "pre_roll"):
-            if not (math.isfinite(value := getattr(self, name)) and value >= 0):
-                raise ValueError(f"{name} must be a number of seconds >= 0, not {value!r}")
-        if not (math.isfinite(self.scrape_interval) and self.scrape_interval > 0):
-            raise ValueError(f"scrape_interval must be a number of seconds > 0, not {self.scrape_interval!r}")

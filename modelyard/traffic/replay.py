@@ -121,11 +121,6 @@ class Replay:
         self._origin = math.nan
 
     @property
-    def in_flight(self) -> int:
-        """Requests due and not ended, those waiting for an endpoint included."""
-        return self.sent - len(self.results)
-
-    @property
     def virtual_time(self) -> float:
         """Virtual seconds since the replay began; NaN before."""
         return (asyncio.get_running_loop().time() - self._origin) * self.settings.time_compression

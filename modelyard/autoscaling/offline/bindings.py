@@ -43,12 +43,16 @@ def _target(spec: TargetSpec, workloads: Mapping[WorkloadId, Workload]) -> Targe
     workload = next((workloads[id_] for id_ in spec.candidates if id_ in workloads), None)
     bare = TargetView(spec.name, spec.workload, spec.minimum, spec.maximum, spec.cost)
     if workload is None:
-        kinds = " or ".join(id_.kind for id_ in spec.candidates)
-        named = f"{kinds} {spec.workload.namespace}/{spec.workload.name}"
-        return replace(bare, problem=f"{named} is in none of the files; add its manifest with -f")
+        return replace(bare, problem=nowhere(spec))
     current = 1 if workload.spec_replicas is None else workload.spec_replicas
     errors = (f"{workload.id}: {SILENT}",) if current else ()
     return replace(bare, workload=workload.id, current=current, ready=0, gpus=workload.gpus or 1, scrape_errors=errors)
+
+
+def nowhere(spec: TargetSpec) -> str:
+    """What is wrong with a target whose workload is not given."""
+    kinds = " or ".join(id_.kind for id_ in spec.candidates)
+    return f"{kinds} {spec.workload.namespace}/{spec.workload.name} is in none of the files; add its manifest with -f"
 
 
 def measured(views: Iterable[BindingView], entries: Sequence[PolicyEntry]) -> tuple[BindingView, ...]:

@@ -19,8 +19,8 @@ from modelyard.autoscaling.live.bindings import objects
 from modelyard.autoscaling.live.bindings.objects import BindingSpec, TargetSpec
 from modelyard.autoscaling.live.bindings.pods import Instance, TargetPods
 from modelyard.autoscaling.live.bindings.values import Histories
-from modelyard.autoscaling.live.bindings.views import ListedBindings, TargetPlan, binding_view, policy_of
-from modelyard.autoscaling.offline.bindings import is_ours
+from modelyard.autoscaling.live.bindings.views import ListedBindings, TargetPlan, binding_view, scrapes, target_plans
+from modelyard.autoscaling.offline.bindings import is_ours, nowhere
 from modelyard.autoscaling.offline.manifests import Manifest
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.startup import learn_startup
@@ -48,13 +48,12 @@ class Bindings:
     """The bindings of some manifests over one replay. ``origin`` is the epoch second at which it begins.
 
     An expression that waits for a binding at zero (``modelyard.dev/wake-query``) is answered with the requests that
-    wait at the router for its model, if ``gateway`` shows them; metrics from Prometheus have no answer.
+    wait at the router for its model; metrics from Prometheus have no answer.
     """
 
-    def __init__(self, manifests: Sequence[Manifest], settings: FleetSettings, origin: float, gateway: bool) -> None:
+    def __init__(self, manifests: Sequence[Manifest], settings: FleetSettings, origin: float) -> None:
         self._settings = settings
         self._origin = origin
-        self._gateway = gateway
         self._bodies = {m.key: copy.deepcopy(m.body) for m in manifests if m.kind == BINDINGS.kind}
         read = {key: objects.binding(body) for key, body in sorted(self._bodies.items())}
         self._specs = {key: spec for key, spec in read.items() if is_ours(spec.view, settings)}
@@ -76,7 +75,7 @@ class Bindings:
         listed = ListedBindings(tuple(self._specs.values()), self._policies)
         alive = {spec.workload: fleet.pods_of(key) for key, spec in fleet.variants.items() if spec.workload is not None}
         plans = {key: self._plans(spec, listed, workloads, alive, pods) for key, spec in self._specs.items()}
-        wanted = _pages_wanted(plans.values())
+        wanted = scrapes(plans.values())
         by_name = {pod.name: pod for some in alive.values() for pod in some}
         pages: dict[Scrape, Page | str] = {}
         for scrape, names in wanted.items():
@@ -84,7 +83,7 @@ class Bindings:
             fleet.look(pod)
             pages[scrape] = page(pod.core, names, self._origin + now)
         from_start = [plans[key] for key, spec in self._specs.items() if self._from_start(spec)]
-        measured = self._histories.measure(wanted, pages, _pages_wanted(from_start).keys())
+        measured = self._histories.measure(wanted, pages, scrapes(from_start).keys())
         answers = self._answers(fleet, plans)
         return tuple(binding_view(spec, listed, plans[key], answers, measured) for key, spec in self._specs.items())
 
@@ -106,20 +105,13 @@ class Bindings:
         alive: Mapping[WorkloadId, Sequence[SimulatedPod]],
         pods: Mapping[str, Pod],
     ) -> list[TargetPlan]:
-        policy, _ = policy_of(binding, listed)
-        metrics = tuple(policy.targets) if policy is not None else ()
-        active = policy is not None and binding.view.problem is None
-        plans = []
-        for spec in binding.targets:
-            outside = {*binding.sources.get("", ()), *binding.sources.get(spec.name, ())}
-            inside = tuple(metric for metric in metrics if metric not in outside)
+        def find(spec: TargetSpec) -> tuple[Workload | None, str | None, TargetPods]:
             workload = next((workloads[id_] for id_ in spec.candidates if id_ in workloads), None)
             if workload is None:
-                plans.append(TargetPlan(spec, None, _nowhere(spec), TargetPods(), inside, active))
-                continue
-            found = self._pods_of(workload, alive.get(workload.id, ()), pods)
-            plans.append(TargetPlan(spec, workload, None, found, inside, active))
-        return plans
+                return None, nowhere(spec), TargetPods()
+            return workload, None, self._pods_of(workload, alive.get(workload.id, ()), pods)
+
+        return target_plans(binding, listed, find)
 
     def _pods_of(self, workload: Workload, alive: Sequence[SimulatedPod], pods: Mapping[str, Pod]) -> TargetPods:
         ready = [pod for pod in alive if pod.ready]
@@ -139,7 +131,7 @@ class Bindings:
         models = {spec.workload: spec.model for spec in fleet.variants.values()}
         queues: dict[str, float | str] = {}
         for key, spec in self._specs.items():
-            if spec.wake_query and self._gateway:
+            if spec.wake_query:
                 mine = {models[p.workload.id] for p in plans[key] if p.workload is not None and p.workload.id in models}
                 queues[spec.wake_query] = float(sum(fleet.queued(model) for model in mine))
         return defaultdict(lambda: NO_PROMQL, queues)
@@ -173,19 +165,3 @@ def page(core: EngineCore, names: Iterable[str], at: float) -> Page:
         ],
         at=at,
     )
-
-
-def _pages_wanted(plans: Iterable[Sequence[TargetPlan]]) -> dict[Scrape, set[str]]:
-    wanted: dict[Scrape, set[str]] = {}
-    for targets in plans:
-        for plan in targets:
-            if names := plan.wanted:
-                for instance in plan.pods.instances:
-                    for endpoint in instance.endpoints:
-                        wanted.setdefault(Scrape(endpoint, plan.spec.port, plan.spec.uri), set()).update(names)
-    return wanted
-
-
-def _nowhere(spec: TargetSpec) -> str:
-    kinds = " or ".join(id_.kind for id_ in spec.candidates)
-    return f"{kinds} {spec.workload.namespace}/{spec.workload.name} is in none of the files; add its manifest with -f"

@@ -51,17 +51,15 @@ class ModelyardPolicy:
         settings: FleetSettings | None = None,
         name: str = "default",
         on_decision: OnDecision | None = None,
-        gateway_metrics: bool = True,
     ) -> None:
         self.settings = settings or FleetSettings()
         self.name = name
         self.interval = self.settings.tick
-        self._gateway = gateway_metrics
         self._on_decision = on_decision
         self._base = fleet_from_files(manifests, Snapshot(), ORIGIN, self.settings)
         self._bodies = {m.key: copy.deepcopy(m.body) for m in manifests if m.kind == "VariantAutoscaling"}
         self._variants = {variant.key: variant for variant in self._base.variants}
-        self._bindings = Bindings(manifests, self.settings, ORIGIN, gateway_metrics)
+        self._bindings = Bindings(manifests, self.settings, ORIGIN)
         self._periods = sorted(set(retentions(self._base.variants, self._base.config_maps, self.settings).values()))
         self.keep = max(5 * self.settings.peak_window, self.settings.load_window, *self._periods, 0.0)
         self._reader: SignalReader | None = None
@@ -129,7 +127,7 @@ class ModelyardPolicy:
             peak_window=settings.peak_window,
             load_window=settings.load_window,
             retentions=self._periods,
-            gateway_queue={model: float(fleet.queued(model)) for model in sorted(models)} if self._gateway else {},
+            gateway_queue={model: float(fleet.queued(model)) for model in sorted(models)},
         )
 
     def _follower(self, fleet: Fleet, workload: WorkloadId | None) -> Horizontal:

@@ -1,11 +1,8 @@
-"""Policies from the command line: ``default``, ``published``, ``fixed:3``, ``hpa:queue=2``, ``keda:running=20`` ...
-
-Each simulation needs policies of its own, so that this gives functions that make them.
-"""
+"""Policies from the command line: ``default``, ``published``, ``fixed:3``, ``hpa:queue=2``, ``keda:running=20`` ..."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -65,45 +62,41 @@ def split(text: str) -> list[PolicyText]:
     return found
 
 
-def factory(text: PolicyText, manifests: Sequence[Manifest], settings: FleetSettings) -> Callable[[], Policy]:
-    """A function that makes the policy anew. Raises ``PolicyInputError``, at once, for values that cannot be."""
-
-    def make() -> Policy:
-        if text.kind in ("default", "published"):
-            _only(text, FleetSettings.model_fields, bare=False)
-            changes: dict[str, object] = {**settings.model_dump(), **text.options}
-            if text.kind == "published":
-                changes["compatibility"] = Compatibility.PUBLISHED
-            chosen = FleetSettings.model_validate(changes)
-            return ModelyardPolicy(manifests, chosen, str(text))
-        if text.kind == "fixed":
-            _only(text, (), bare=True)
-            return Fixed(int(text.value) if text.value else None)
-        extra = ("cooldown",) if text.kind == "keda" else ()
-        _only(text, (*METRICS, "min", "max", *extra), bare=False)
-        metrics = [name for name in text.options if name in METRICS]
-        if len(metrics) != 1:
-            raise ValueError(f"name one metric of {', '.join(METRICS)} and its target per replica")
-        target = float(text.options[metrics[0]])
-        maximum = int(text.options.get("max", 100))
-        policy: HPAPolicy | KEDAPolicy
-        if text.kind == "hpa":
-            policy = HPAPolicy(metrics[0], target, int(text.options.get("min", 1)), maximum)
-        else:
-            cooldown = float(text.options.get("cooldown", 300.0))
-            policy = KEDAPolicy(metrics[0], target, int(text.options.get("min", 0)), maximum, cooldown)
-        policy.name = str(text)
-        return policy
-
+def make(text: PolicyText, manifests: Sequence[Manifest], settings: FleetSettings) -> Policy:
+    """The policy, anew: each simulation needs one of its own. Raises ``PolicyInputError`` for values that cannot be."""
     try:
-        make()
+        return _made(text, manifests, settings)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise PolicyInputError(f"--policy {text}: {where}: {first['msg']}") from error
     except ValueError as error:
         raise PolicyInputError(f"--policy {text}: {error}; write {POLICIES}") from error
-    return make
+
+
+def _made(text: PolicyText, manifests: Sequence[Manifest], settings: FleetSettings) -> Policy:
+    if text.kind in ("default", "published"):
+        _only(text, FleetSettings.model_fields, bare=False)
+        changes: dict[str, object] = {**settings.model_dump(), **text.options}
+        if text.kind == "published":
+            changes["compatibility"] = Compatibility.PUBLISHED
+        return ModelyardPolicy(manifests, FleetSettings.model_validate(changes), str(text))
+    if text.kind == "fixed":
+        _only(text, (), bare=True)
+        return Fixed(int(text.value) if text.value else None)
+    _only(text, (*METRICS, "min", "max", *(("cooldown",) if text.kind == "keda" else ())), bare=False)
+    metrics = [name for name in text.options if name in METRICS]
+    if len(metrics) != 1:
+        raise ValueError(f"name one metric of {', '.join(METRICS)} and its target per replica")
+    target, minimum = float(text.options[metrics[0]]), text.options.get("min")
+    maximum = int(text.options.get("max", 100))
+    policy: HPAPolicy | KEDAPolicy
+    if text.kind == "hpa":
+        policy = HPAPolicy(metrics[0], target, int(minimum or 1), maximum)
+    else:
+        policy = KEDAPolicy(metrics[0], target, int(minimum or 0), maximum, float(text.options.get("cooldown", 300.0)))
+    policy.name = str(text)
+    return policy
 
 
 def _only(text: PolicyText, known: Iterable[str], *, bare: bool) -> None:

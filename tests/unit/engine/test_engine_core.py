@@ -74,9 +74,9 @@ def test_waiting_requests_enter_when_the_batch_has_a_place():
 
 def test_requests_in_the_front_end_are_neither_waiting_nor_running():
     core = EngineCore(config(gamma=100))
-    core.submit(10, 5)
+    request = core.submit(10, 5)
     core.advance(0.05)
-    assert (core.num_running, core.num_waiting, core.num_unfinished) == (0, 0, 1)
+    assert (core.num_running, core.num_waiting, request.state) == (0, 0, RequestState.ARRIVING)
     core.advance(0.1)
     assert core.num_running == 1
 
@@ -189,7 +189,8 @@ def test_cancelling_frees_cache_and_place_at_once():
     for request in (arriving, waiting, running):
         assert core.cancel(request)
         assert not core.cancel(request)
-    assert core.kv_used_blocks == core.num_running == core.num_waiting == core.num_unfinished == 0
+    assert core.kv_used_blocks == core.num_running == core.num_waiting == 0
+    assert not core.advance(core.clock + 100)
     assert core.stats.finished["abort"] == 3
     again = core.submit(10, 3)
     run_out(core)

@@ -77,7 +77,8 @@ def test_every_request_is_served_exactly_once_or_rejected_or_aborted(config, pla
     aborted = [r for r in accepted if r.state is RequestState.ABORTED]
     assert set(finished) | set(aborted) == set(accepted)
     assert len(accepted) + rejected == len(plan)
-    assert core.num_unfinished == core.kv_used_blocks == 0
+    assert core.num_running == core.num_waiting == core.kv_used_blocks == 0
+    assert core.next_event_time() == math.inf
     assert core.stats.finished == {"stop": 0, "length": len(finished), "abort": len(aborted), "error": 0}
 
 

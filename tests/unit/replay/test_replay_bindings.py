@@ -258,10 +258,6 @@ def test_a_binding_sleeps_at_zero_and_is_woken_by_what_waits_at_the_router(tmp_p
     assert run.actions[0].at < 300
     assert 400 < run.actions[1].at < 430
     assert (run.results.ending == 1).all()
-    # Nobody can see the router's queue: what is not known to be idle keeps its replica.
-    policy = ModelyardPolicy(found, gateway_metrics=False)
-    blind = simulate(trace_of([(1.0, 100, 10), (400.0, 100, 10)], 500.0), variants(found), policy)
-    assert not blind.actions
 
 
 def test_in_signal_mode_an_hpa_moves_the_workload(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import textwrap
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,7 @@ from modelyard.autoscaling.settings import Compatibility, FleetSettings, Mode
 from modelyard.replay.policies.base import Fixed, merge_patch
 from modelyard.replay.policies.horizontal import Horizontal, HorizontalBehaviour, HPAPolicy, KEDAPolicy
 from modelyard.replay.policies.modelyard import ORIGIN, ModelyardPolicy
-from modelyard.replay.policies.parse import PolicyInputError, factory, split
+from modelyard.replay.policies.parse import PolicyInputError, make, split
 from modelyard.replay.settings import SimulationSettings
 from modelyard.replay.simulate import simulate
 from modelyard.replay.variants import VariantInputError, VariantSpec, variants_of
@@ -159,8 +158,7 @@ def test_the_fleet_of_a_tick_is_what_the_cluster_would_show(tmp_path: Path) -> N
 
 def test_published_mode_is_decided_as_documented(tmp_path: Path) -> None:
     found = manifests(tmp_path)
-    make = factory(split("published")[0], found, FleetSettings())
-    policy = make()
+    policy = make(split("published")[0], found, FleetSettings())
     assert isinstance(policy, ModelyardPolicy)
     assert policy.settings.compatibility is Compatibility.PUBLISHED
 
@@ -295,9 +293,9 @@ def test_policies_are_split_at_commas_that_begin_one() -> None:
 def test_policies_that_cannot_be_read(tmp_path: Path, text: str, message: str) -> None:
     found = manifests(tmp_path)
     with pytest.raises(PolicyInputError, match=message):
-        _ = [factory(part, found, FleetSettings()) for part in split(text)]
+        _ = [make(part, found, FleetSettings()) for part in split(text)]
 
 
 def test_each_simulation_gets_a_policy_of_its_own(tmp_path: Path) -> None:
-    make: Callable[[], object] = factory(split("default")[0], manifests(tmp_path), FleetSettings())
-    assert make() is not make()
+    found, text = manifests(tmp_path), split("default")[0]
+    assert make(text, found, FleetSettings()) is not make(text, found, FleetSettings())

@@ -13,11 +13,11 @@ from dataclasses import replace
 
 from modelyard.autoscaling.handling import fleet_handling, handling_of
 from modelyard.autoscaling.live import wants
-from modelyard.autoscaling.live.bindings.objects import BindingSpec, TargetSpec
+from modelyard.autoscaling.live.bindings.objects import TargetSpec
 from modelyard.autoscaling.live.bindings.others import binding_claims, claims_beyond
 from modelyard.autoscaling.live.bindings.pods import TargetPods, target_pods
 from modelyard.autoscaling.live.bindings.state import PolicyState
-from modelyard.autoscaling.live.bindings.views import ListedBindings, TargetPlan, binding_view, policy_of
+from modelyard.autoscaling.live.bindings.views import ListedBindings, binding_view, policy_of, scrapes, target_plans
 from modelyard.autoscaling.live.collect import Selection, read_workloads
 from modelyard.autoscaling.select import INSTANCE_LABEL
 from modelyard.autoscaling.settings import FleetSettings
@@ -25,11 +25,9 @@ from modelyard.autoscaling.view import BindingView
 from modelyard.cluster import Forbidden, UnknownKind
 from modelyard.metrics.client import Prometheus, PrometheusError
 from modelyard.metrics.expressions import read_numbers
-from modelyard.metrics.scrape import Scrape
-from modelyard.objects import Key, Pod, Workload, WorkloadId
+from modelyard.objects import Workload, WorkloadId
 from modelyard.objects.selectors import parse_selector
 from modelyard.reconcile.mirror import Mirror
-from modelyard.reconcile.plan import Store
 
 log = logging.getLogger(__name__)
 
@@ -89,12 +87,19 @@ async def observe_bindings(
     for place, error in pods.errors.items():
         if place in homes:
             log.warning("pods of policy targets cannot be measured: %s", error)
-    plans = {binding.view.key: _plan(binding, listed, workloads, errors, pods, state) for binding in listed.bindings}
-    wanted_pages = _scrapes(plans)
+
+    def find(spec: TargetSpec) -> tuple[Workload | None, str | None, TargetPods]:
+        workload, problem = _workload_of(spec, workloads, errors)
+        if workload is None:
+            return None, problem, TargetPods()
+        return workload, None, target_pods(pods, workload, spec.match_labels, state.startup.get(workload.id))
+
+    plans = {binding.view.key: target_plans(binding, listed, find) for binding in listed.bindings}
+    wanted_pages = scrapes(plans.values())
     pages = await state.scraper.scrape(wanted_pages)
     default = fleet_handling(settings)
     whole = [b.view for b in listed.bindings if handling_of(b.view.annotations, default).rules.histograms_from_start]
-    from_start = _scrapes({view.key: plans[view.key] for view in whole}).keys()
+    from_start = scrapes(plans[view.key] for view in whole).keys()
     measured = state.histories.measure(wanted_pages, pages, from_start)
     state.startup = {
         plan.workload.id: plan.pods.startup_seconds
@@ -116,28 +121,6 @@ def _queries(listed: ListedBindings) -> Iterable[str]:
             yield from (query for metric, query in queries.items() if policy is not None and metric in policy.targets)
 
 
-def _plan(
-    binding: BindingSpec,
-    listed: ListedBindings,
-    workloads: Mapping[WorkloadId, Workload],
-    errors: Mapping[WorkloadId, str],
-    pods: Store[Pod],
-    state: PolicyState,
-) -> list[TargetPlan]:
-    policy, _ = policy_of(binding, listed)
-    active = policy is not None and binding.view.problem is None
-    metrics = tuple(policy.targets) if policy is not None else ()
-    plans = []
-    for spec in binding.targets:
-        workload, problem = _workload_of(spec, workloads, errors)
-        found = TargetPods()
-        if workload is not None:
-            found = target_pods(pods, workload, spec.match_labels, state.startup.get(workload.id))
-        outside = {*binding.sources.get("", ()), *binding.sources.get(spec.name, ())}
-        plans.append(TargetPlan(spec, workload, problem, found, tuple(m for m in metrics if m not in outside), active))
-    return plans
-
-
 def _workload_of(
     spec: TargetSpec, workloads: Mapping[WorkloadId, Workload], errors: Mapping[WorkloadId, str]
 ) -> tuple[Workload | None, str | None]:
@@ -155,15 +138,3 @@ def _workload_of(
         return None, f"{spec.workload} could not be read: {why}" if why else f"{spec.workload} does not exist"
     names = " or ".join(id_.kind for id_ in spec.candidates)
     return None, f"no {names} {spec.workload.namespace}/{spec.workload.name} exists"
-
-
-def _scrapes(plans: Mapping[Key, list[TargetPlan]]) -> dict[Scrape, set[str]]:
-    """Every page once, with the families that any target wants of it."""
-    scrapes: dict[Scrape, set[str]] = {}
-    for targets in plans.values():
-        for plan in targets:
-            if wanted := plan.wanted:
-                for instance in plan.pods.instances:
-                    for endpoint in instance.endpoints:
-                        scrapes.setdefault(Scrape(endpoint, plan.spec.port, plan.spec.uri), set()).update(wanted)
-    return scrapes

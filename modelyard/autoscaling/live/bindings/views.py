@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from modelyard.autoscaling.bindings.claims import Rival, outside
@@ -11,6 +11,7 @@ from modelyard.autoscaling.live.bindings.pods import TargetPods
 from modelyard.autoscaling.live.bindings.values import Measured, demand_metrics
 from modelyard.autoscaling.view import BindingView, PolicyView, TargetView
 from modelyard.metrics.expressions import Answers
+from modelyard.metrics.scrape import Scrape
 from modelyard.objects import Key, Workload
 
 ERRORS_SHOWN = 10
@@ -63,6 +64,32 @@ def policy_of(binding: BindingSpec, listed: ListedBindings) -> tuple[PolicyView 
     if listed.policies_error is not None:
         return None, f"AutoscalingPolicies could not be listed: {listed.policies_error}"
     return None, None
+
+
+def target_plans(
+    binding: BindingSpec,
+    listed: ListedBindings,
+    find: Callable[[TargetSpec], tuple[Workload | None, str | None, TargetPods]],
+) -> list[TargetPlan]:
+    """The targets of a binding, each with the workload and the pods that ``find`` gives, or why there are none."""
+    policy, _ = policy_of(binding, listed)
+    active = policy is not None and binding.view.problem is None
+    plans = []
+    for spec in binding.targets:
+        outside = {*binding.sources.get("", ()), *binding.sources.get(spec.name, ())}
+        inside = () if policy is None else tuple(metric for metric in policy.targets if metric not in outside)
+        plans.append(TargetPlan(spec, *find(spec), inside, active))
+    return plans
+
+
+def scrapes(plans: Iterable[Sequence[TargetPlan]]) -> dict[Scrape, set[str]]:
+    """Every page once, with the families that any target wants of it."""
+    found: dict[Scrape, set[str]] = {}
+    for plan in (plan for targets in plans for plan in targets):
+        if wanted := plan.wanted:
+            for endpoint in (endpoint for instance in plan.pods.instances for endpoint in instance.endpoints):
+                found.setdefault(Scrape(endpoint, plan.spec.port, plan.spec.uri), set()).update(wanted)
+    return found
 
 
 def binding_view(
