@@ -24,8 +24,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from modelyard.autoscaling.sizing.answers import Targets
 from modelyard.autoscaling.sizing.profiles import Profiles
-from modelyard.autoscaling.sizing.sizes import Targets, size
+from modelyard.autoscaling.sizing.sizes import size
 
 Row = tuple[float, float, float, float, int, float, float]
 

@@ -7,6 +7,7 @@ that says why; the others are returned as active, in key order.
 from __future__ import annotations
 
 from collections import defaultdict
+from operator import attrgetter
 from typing import NamedTuple
 
 from modelyard.autoscaling.bounds import variant_bounds
@@ -15,7 +16,7 @@ from modelyard.autoscaling.handling import fleet_handling, handling_of
 from modelyard.autoscaling.memory.variants import VariantMemory
 from modelyard.autoscaling.settings import FleetSettings, Mode
 from modelyard.autoscaling.variants.state import State
-from modelyard.objects import Key, Notice, Workload, WorkloadId
+from modelyard.objects import Notice, Workload, WorkloadId
 
 INSTANCE_LABEL = "wva.llmd.ai/controller-instance"
 EXCLUDE_ANNOTATION = "wva.llmd.ai/exclude"
@@ -37,7 +38,7 @@ def select(fleet: Fleet, settings: FleetSettings) -> Selected:
     excluded = excluded_namespaces(fleet, settings)
     states: list[State] = []
     claims: dict[WorkloadId, list[State]] = {}
-    for variant in sorted(fleet.variants, key=_key):
+    for variant in sorted(fleet.variants, key=attrgetter("key")):
         if not _is_ours(variant, settings):
             continue
         handling = handling_of(variant.annotations, default) if variant.annotations else default
@@ -67,16 +68,8 @@ def select(fleet: Fleet, settings: FleetSettings) -> Selected:
         if _target_usable(claimants[0], fleet.workload_errors.get(id_)):
             active.append(claimants[0])
     if len(active) > 1:
-        active.sort(key=_state_key)
+        active.sort(key=attrgetter("variant.key"))
     return Selected(states, active)
-
-
-def _key(variant: Variant) -> Key:
-    return variant.key
-
-
-def _state_key(state: State) -> Key:
-    return state.variant.key
 
 
 def _is_ours(variant: Variant, settings: FleetSettings) -> bool:

@@ -7,9 +7,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from modelyard.autoscaling.published import sizing as documented
+from modelyard.autoscaling.sizing.answers import Targets
 from modelyard.autoscaling.sizing.chain import LOWEST, analyse
 from modelyard.autoscaling.sizing.profiles import Profiles
-from modelyard.autoscaling.sizing.sizes import Targets, size
+from modelyard.autoscaling.sizing.sizes import size
 
 
 def _plain(found: Any) -> Any:

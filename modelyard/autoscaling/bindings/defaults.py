@@ -2,15 +2,12 @@
 
 There is one set of defaults for all policies: the one for policies written by hand. What is absent as a whole comes
 from here; what is absent inside an object that is present was already filled by the schema (1 instance, 100 percent,
-15 seconds, Or), since its defaults apply wherever an object is present, be it empty. The other documented set, which
-policies embedded in a Model ended up with, is there by name: ``Defaults.MODEL``.
+15 seconds, Or), since its defaults apply wherever an object is present, be it empty.
 
 Source: Kthena autoscaler reference, "AutoscalingPolicy defaulting" and "The defaults in effect".
 """
 
 from __future__ import annotations
-
-from enum import StrEnum
 
 from modelyard.autoscaling.view import Behaviour, DirectionLimits, Panic, PolicyView
 from modelyard.objects import Key
@@ -21,7 +18,7 @@ from modelyard.resources.policies import (
     AutoscalingPolicySpec,
     AutoscalingPolicyStablePolicy,
 )
-from modelyard.resources.registry import AutoscalingPolicy, Target
+from modelyard.resources.registry import AutoscalingPolicy
 
 DOWN_WINDOW = 300.0
 UP_WINDOW = 0.0
@@ -31,31 +28,18 @@ DEFAULT_URI = "/metrics"
 DEFAULT_PORT = 8100
 
 
-class Defaults(StrEnum):
-    """Which documented set fills what a policy leaves out."""
-
-    WRITTEN = "written"
-    """Of policies written by hand: panic is off, up by 4 or 100 % a minute, down in one step after five minutes."""
-    MODEL = "model"
-    """Of policies a Model brings: as if every part of ``behavior`` were present and empty; panic is on."""
-
-
 _UP = DirectionLimits(instances=4, percent=100, period=60.0, select="Or", window=UP_WINDOW)
 _DOWN = DirectionLimits(instances=0, percent=100, period=60.0, select="Or", window=DOWN_WINDOW)
 _NO_PANIC = Panic(percent=0, period=0.0, threshold=THRESHOLD, hold=0.0)
 
 
-def effective(policy: AutoscalingPolicySpec, defaults: Defaults = Defaults.WRITTEN) -> Behaviour:
+def effective(policy: AutoscalingPolicySpec) -> Behaviour:
     """The behaviour a policy has, all times in seconds."""
     behaviour = policy.behavior or AutoscalingPolicyBehavior()
     up = behaviour.scale_up
     stable = up.stable_policy if up is not None else None
     panic = up.panic_policy if up is not None else None
     down = behaviour.scale_down
-    if defaults is Defaults.MODEL:
-        stable = stable or AutoscalingPolicyStablePolicy()
-        panic = panic or AutoscalingPolicyPanicPolicy(period=Duration("0s"))
-        down = down or AutoscalingPolicyStablePolicy()
     return Behaviour(
         up=_UP if stable is None else _limits(stable, UP_WINDOW),
         down=_DOWN if down is None else _limits(down, DOWN_WINDOW),
@@ -78,21 +62,15 @@ def _panic(policy: AutoscalingPolicyPanicPolicy) -> Panic:
     return Panic(policy.percent, policy.period.seconds, policy.panic_threshold_percent, policy.panic_mode_hold.seconds)
 
 
-def policy_view(policy: AutoscalingPolicy, defaults: Defaults = Defaults.WRITTEN) -> PolicyView:
+def policy_view(policy: AutoscalingPolicy) -> PolicyView:
     """What a decision needs of a policy."""
     return PolicyView(
         Key(policy.namespace, policy.name),
         policy.metadata.generation,
         policy.spec.tolerance_percent,
         {metric.metric_name: float(metric.target_value) for metric in policy.spec.metrics},
-        effective(policy.spec, defaults),
+        effective(policy.spec),
     )
-
-
-def metric_endpoint(target: Target) -> tuple[str, int]:
-    """Path and port of a target's metrics. An absent ``metricEndpoint`` means the same as an empty one."""
-    endpoint = target.metric_endpoint
-    return (DEFAULT_URI, DEFAULT_PORT) if endpoint is None else (endpoint.uri, endpoint.port)
 
 
 def manifest(behaviour: Behaviour) -> dict[str, object]:

@@ -96,16 +96,10 @@ class Controller:
     async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
 
-    def lease(self, name: str, namespace: str | None = None, duration_seconds: int = 15) -> Lease:
+    def lease(self, name: str, namespace: str | None = None) -> Lease:
         """The Lease that makes this the one writer. Once asked for, ``actuate`` writes only while it is held."""
         holder = f"{socket.gethostname()}_{os.getpid()}"
-        self._lease = Lease(
-            self.cluster,
-            name,
-            namespace or self.fleet_settings.controller_namespace,
-            holder,
-            duration_seconds=duration_seconds,
-        )
+        self._lease = Lease(self.cluster, name, namespace or self.fleet_settings.controller_namespace, holder)
         return self._lease
 
     def _may_write_for(self) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Any
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, generate_latest
@@ -30,15 +30,6 @@ class ExporterError(Exception):
     """The exporter cannot serve. The message says what to do."""
 
 
-class Published(Protocol):
-    """What there is to expose; a ``Fleetwatch``."""
-
-    instance: str | None
-
-    def published(self) -> Iterable[tuple[Variant, int | None]]:
-        """Variants with their workload's current replicas (``None``: unknown)."""
-
-
 class GaugeCollector(Collector):
     """The exposition of one controller installation.
 
@@ -46,7 +37,7 @@ class GaugeCollector(Collector):
     published form (``inferno_*``) as well.
     """
 
-    def __init__(self, fleet: Published) -> None:
+    def __init__(self, fleet: Fleetwatch) -> None:
         self._fleet = fleet
 
     def collect(self) -> Iterable[Metric]:

@@ -113,10 +113,9 @@ class PickerReader:
         return total
 
 
-def scraper(token: str | None = None) -> Scraper:
-    """What reads the pickers' pages; ``token`` comes from the environment unless it is given."""
-    text = os.environ.get(TOKEN, "") if token is None else token
-    plain = text.removeprefix("Bearer ").removeprefix("bearer ").strip()
+def scraper() -> Scraper:
+    """What reads the pickers' pages."""
+    plain = os.environ.get(TOKEN, "").removeprefix("Bearer ").removeprefix("bearer ").strip()
     return Scraper(TIMEOUT, headers={"Authorization": f"Bearer {plain}"} if plain else {})
 
 

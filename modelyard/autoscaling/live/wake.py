@@ -158,8 +158,7 @@ class WakeWatch:
     """``async with WakeWatch(cluster, prometheus) as wakes``; then ``complete`` and ``follow`` in every tick, and
     ``wait`` between.
 
-    ``instance`` selects variants as ``FleetSettings.controller_instance`` does; ``interval`` is in seconds; ``token``
-    authenticates at the pickers (default: the environment variable ``EPP_METRIC_READER_BEARER_TOKEN``).
+    ``instance`` selects variants as ``FleetSettings.controller_instance`` does; ``interval`` is in seconds.
     """
 
     def __init__(
@@ -169,12 +168,11 @@ class WakeWatch:
         *,
         instance: str | None = None,
         interval: float = INTERVAL,
-        token: str | None = None,
     ) -> None:
         self._cluster = cluster
         self._prometheus = prometheus
         self._instance = instance or None
-        self._scraper = scraper(token)
+        self._scraper = scraper()
         self._poller = Poller(interval)
         self._pools: tuple[Pool, ...] = ()
         self._pools_at = float("-inf")

@@ -22,13 +22,12 @@ def allocate(
     *,
     penalty: float = 0.1,
     time_limit: float = 5.0,
-    unlisted_unlimited: bool = False,
 ) -> Allocation:
     """The replicas of every demand, never more than ``capacity`` (units by accelerator; ``None``: no limit).
 
     Minimums come first, the most important class's before the others', as far as there is room. Then each class is
     served as well as possible in order of priority, partly if need be, and last at the least cost with transition
-    penalty. An accelerator missing from ``capacity`` has no units, or no limit with ``unlisted_unlimited``.
+    penalty. An accelerator missing from ``capacity`` has no units.
 
     ``time_limit`` bounds the solver's wall seconds over everything. When it is reached without an answer, or the
     solver fails, the greedy allocation is returned with ``method`` "greedy" and the reason in ``note``. Two demands of
@@ -40,7 +39,7 @@ def allocate(
     wanted = {d.name: cheapest(d, penalty) for d in demands}
     if capacity is None:
         return _answer(demands, wanted, wanted, penalty, "covering", "")
-    limits = Capacity(capacity, unlisted_unlimited)
+    limits = Capacity(capacity)
     replicas: Replicas = dict(wanted)
     methods, notes = {"covering"}, []
     seconds = time_limit
@@ -69,8 +68,7 @@ def allocate_greedy(demands: Sequence[Demand], capacity: Mapping[str, int], *, p
 
 def fits(demands: Iterable[Demand], replicas: Replicas, capacity: Capacity) -> bool:
     """Whether these replicas are within the capacity."""
-    used = units_used(demands, replicas)
-    return all((limit := capacity.of(a)) is None or units <= limit for a, units in used.items())
+    return all(units <= capacity.of(a) for a, units in units_used(demands, replicas).items())
 
 
 def competing(demands: Sequence[Demand], capacity: Capacity) -> list[list[Demand]]:
@@ -80,7 +78,7 @@ def competing(demands: Sequence[Demand], capacity: Capacity) -> list[list[Demand
         for option in demand.options:
             top = demand.most(option) if demand.load > 0 else option.minimum
             most[option.accelerator] = most.get(option.accelerator, 0) + top * option.units
-    scarce = {a for a, units in most.items() if (limit := capacity.of(a)) is not None and units > limit}
+    scarce = {a for a, units in most.items() if units > capacity.of(a)}
     groups: dict[frozenset[str], list[Demand]] = {}
     for demand in demands:
         shared, members = frozenset(o.accelerator for o in demand.options if o.accelerator in scarce), [demand]

@@ -59,7 +59,7 @@ class Master:
                     objective.append((pick, worth))
                 units: dict[str, int] = {}
                 for option, n in zip(demand.options, counts, strict=True):
-                    if n and option.accelerator in stage.limits:
+                    if n:
                         units[option.accelerator] = units.get(option.accelerator, 0) + n * option.units
                 for accelerator, n in units.items():
                     rows[accelerator].append((pick, n))
@@ -180,11 +180,7 @@ def _nearest(stage: Stage, columns: Columns, prices: Mapping[Any, float], width:
 
 def _reduced(stage: Stage, demand: Demand, counts: Sequence[int], prices: Mapping[Any, float]) -> float:
     """What a column minimises when units are paid for and held service is paid, at these prices."""
-    units = sum(
-        prices[o.accelerator] * o.units * n
-        for o, n in zip(demand.options, counts, strict=True)
-        if n and o.accelerator in stage.limits
-    )
+    units = sum(prices[o.accelerator] * o.units * n for o, n in zip(demand.options, counts, strict=True))
     return stage.worth(demand, counts) + units - prices.get(demand.priority, 0.0) * share(demand, counts)
 
 
@@ -210,10 +206,8 @@ def _best(stage: Stage, demand: Demand, prices: Mapping[Any, float]) -> list[int
         return kept
     uppers, slopes = [], []
     for option, low in zip(demand.options, kept, strict=True):
-        limit = stage.limits.get(option.accelerator)
-        high = demand.most(option)
-        uppers.append(max(low, high if limit is None else min(high, limit // option.units)))
-        slopes.append(_slopes(stage, option, prices.get(option.accelerator, 0.0) * option.units))
+        uppers.append(max(low, min(demand.most(option), stage.limits[option.accelerator] // option.units)))
+        slopes.append(_slopes(stage, option, prices[option.accelerator] * option.units))
     unserved = inf
     if not stage.whole(demand):
         unserved = prices.get(demand.priority, 0.0) + (1.0 if demand.name in stage.group else 0.0)

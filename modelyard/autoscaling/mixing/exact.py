@@ -139,9 +139,9 @@ def _running(demand: Demand, kept: Mapping[str, int]) -> dict[str, int]:
 
 
 def _limits(demands: Sequence[Demand], capacity: Capacity, reserved: Mapping[str, int]) -> dict[str, int]:
-    """Units by accelerator that has a limit."""
+    """Units by accelerator."""
     names = sorted({o.accelerator for d in demands for o in d.options})
-    return {n: limit - reserved.get(n, 0) for n in names if (limit := capacity.of(n)) is not None}
+    return {name: capacity.of(name) - reserved.get(name, 0) for name in names}
 
 
 class Program:
@@ -162,14 +162,10 @@ class Program:
         for i, demand in enumerate(demands):
             for j, option in enumerate(demand.options):
                 low = kept[demand.name][option.name]
-                high = max(low, demand.most(option)) if demand.load > 0 else low
-                limit = limits.get(option.accelerator)
-                if limit is not None:
-                    high = max(low, min(high, limit // option.units))
-                variable = self.problem.add_variable(f"n{i:05d}_{j}", low, high, pulp.LpInteger)
+                most = min(demand.most(option), limits[option.accelerator] // option.units) if demand.load > 0 else low
+                variable = self.problem.add_variable(f"n{i:05d}_{j}", low, max(low, most), pulp.LpInteger)
                 self._replicas[demand.name, option.name] = variable
-                if limit is not None:
-                    rows.setdefault(option.accelerator, []).append((variable, option.units))
+                rows.setdefault(option.accelerator, []).append((variable, option.units))
         for accelerator, terms in sorted(rows.items()):
             row(self.problem, terms, pulp.LpConstraintLE, limits[accelerator])
 

@@ -35,8 +35,7 @@ def keep_minimums(demands: Sequence[Demand], capacity: Capacity) -> Replicas:
         while waiting:
             again = []
             for name, option in waiting:
-                room = capacity.room(option, used)
-                if room == 0:
+                if capacity.room(option, used) == 0:
                     continue
                 kept[name][option.name] += 1
                 used[option.accelerator] = used.get(option.accelerator, 0) + option.units
@@ -81,11 +80,7 @@ def _regret(demand: Demand) -> float:
 def _fitting(
     demand: Demand, kept: Mapping[str, int], used: Mapping[str, int], capacity: Capacity, penalty: float
 ) -> dict[str, int]:
-    limits: dict[str, int] = {}
-    for option in demand.options:
-        room = capacity.room(option, used)
-        if room is not None:
-            limits[option.name] = kept[option.name] + room
+    limits = {option.name: kept[option.name] + capacity.room(option, used) for option in demand.options}
     best = cheapest(demand, penalty, limits)
     if _fits(demand.options, best, kept, used, capacity):
         return best
@@ -95,10 +90,9 @@ def _fitting(
     for option in sorted(demand.options, key=lambda o: (o.cost / o.rate, o.name)):
         if rest <= 0:
             break
-        room = capacity.room(option, taken)
         more = demand.most(option) - chosen[option.name]
         enough = max(0, min(more, int(rest // option.rate) + 1))
-        n = enough if room is None else min(room, enough)
+        n = min(capacity.room(option, taken), enough)
         chosen[option.name] += n
         taken[option.accelerator] = taken.get(option.accelerator, 0) + n * option.units
         rest -= n * option.rate
@@ -117,8 +111,4 @@ def _fits(
         more[option.accelerator] = (
             more.get(option.accelerator, 0) + (wanted[option.name] - kept[option.name]) * option.units
         )
-    return all(
-        wanted[o.name] >= kept[o.name]
-        and ((limit := capacity.of(o.accelerator)) is None or more[o.accelerator] <= limit)
-        for o in options
-    )
+    return all(wanted[o.name] >= kept[o.name] and more[o.accelerator] <= capacity.of(o.accelerator) for o in options)

@@ -7,7 +7,7 @@ package works on these types.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import ceil, fsum, isfinite
 
 SLACK = 1e-9
@@ -139,18 +139,14 @@ Replicas = dict[str, dict[str, int]]
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """Units by accelerator. An accelerator that is not listed has none, or no limit if ``unlisted_unlimited``."""
+    """Units by accelerator. An accelerator that is not listed has none."""
 
-    units: Mapping[str, int] = field(default_factory=dict)
-    unlisted_unlimited: bool = False
+    units: Mapping[str, int]
 
-    def of(self, accelerator: str) -> int | None:
-        """Units of an accelerator, ``None`` for no limit."""
-        if accelerator in self.units:
-            return max(0, self.units[accelerator])
-        return None if self.unlisted_unlimited else 0
+    def of(self, accelerator: str) -> int:
+        """Units of an accelerator."""
+        return max(0, self.units.get(accelerator, 0))
 
-    def room(self, option: Option, used: Mapping[str, int]) -> int | None:
-        """Replicas of an option that still fit beside ``used`` units, ``None`` for no limit."""
-        limit = self.of(option.accelerator)
-        return None if limit is None else max(0, limit - used.get(option.accelerator, 0)) // option.units
+    def room(self, option: Option, used: Mapping[str, int]) -> int:
+        """Replicas of an option that still fit beside ``used`` units."""
+        return max(0, self.of(option.accelerator) - used.get(option.accelerator, 0)) // option.units

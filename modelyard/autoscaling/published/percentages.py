@@ -25,7 +25,6 @@ class VariantMeans(NamedTuple):
     spare_kv: float
     spare_queue: float
     max_kv: float
-    max_queue: float
 
 
 def variant_means(units: Sequence[Unit], limits: Thresholds) -> VariantMeans:
@@ -47,13 +46,12 @@ def variant_means(units: Sequence[Unit], limits: Thresholds) -> VariantMeans:
         fsum(spare_kv) / n if n else 0.0,
         fsum(spare_queue) / n if n else 0.0,
         max(kvs, default=0.0),
-        max(queues, default=0.0),
     )
 
 
-def remaining_spare(threshold: float, spare: float, count: int, removed: int = 1) -> float:
-    """Mean spare after ``removed`` of ``count`` replicas went and their load spread over the others."""
-    return threshold - (threshold - spare) * count / (count - removed)
+def remaining_spare(threshold: float, spare: float, count: int) -> float:
+    """Mean spare after one of ``count`` replicas went and its load spread over the others."""
+    return threshold - (threshold - spare) * count / (count - 1)
 
 
 def analyse_published(units_by_variant: Sequence[Sequence[Unit]], limits: Thresholds) -> Analysis:

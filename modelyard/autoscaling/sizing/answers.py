@@ -48,7 +48,7 @@ class Sizing:
     is that percentile. ``binding`` names what limits: "TTFT", "ITL", "TPS" or "stability", and for an infeasible row
     a target that cannot be met; it is empty for rows that are not valid. ``best_ttft`` and ``best_itl`` are the
     lowest values an almost idle replica reaches. ``fallback_rate`` is ``rate`` for targets that a busy replica can
-    meet; for a target below ``nearest`` times its best value, met or not, the throughput with the target moved there
+    meet; for a target below ``NEAREST`` times its best value, met or not, the throughput with the target moved there
     (where it cannot be met, capped at the utilisation cap). It is never 0, and never higher for a tighter target.
     Rows that are not valid are infeasible and NaN.
     """

@@ -12,13 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from modelyard.autoscaling.sizing.iteration import (
-    Parameters,
-    equivalent,
-    from_batch,
-    from_profile,
-    predict,
-)
+from modelyard.autoscaling.sizing.iteration import Parameters, from_batch, predict
 from modelyard.autoscaling.sizing.profiles import FloatArray
 
 INITIAL = Parameters(5.0, 0.05, 5e-5)
@@ -170,18 +164,3 @@ def _linearised(x: FloatArray, seen: Observation) -> tuple[FloatArray, FloatArra
     values = np.stack([found.ttft, found.itl], axis=1)
     jacobian = ((values[1:4] - values[4:7]) / (2.0 * STEP * x)[:, None]).T
     return values[0], jacobian
-
-
-__all__ = [
-    "INITIAL",
-    "EstimatorState",
-    "Observation",
-    "Parameters",
-    "Update",
-    "equivalent",
-    "from_profile",
-    "restart",
-    "resume",
-    "start",
-    "update",
-]

@@ -15,15 +15,10 @@ from modelyard.autoscaling.sizing.chain import HIGHEST, LOWEST, chain_of, measur
 from modelyard.autoscaling.sizing.percentile import check_percent, wait_percentile
 from modelyard.autoscaling.sizing.profiles import BoolArray, FloatArray, IntArray, Profiles
 from modelyard.autoscaling.sizing.states import blocks
-from modelyard.autoscaling.sizing.within import BlockSolution, within_targets
-
-__all__ = ["NEAREST", "TPS_SHARE", "Sizing", "Targets", "size"]
+from modelyard.autoscaling.sizing.within import NEAREST, BlockSolution, within_targets
 
 TPS_SHARE = 0.9
 """Share of the highest rate that a replica with a target of tokens per second is sized for."""
-NEAREST = 1.05
-"""The nearest target worth sizing for, as a multiple of the lowest reachable value. That value itself is reached by an
-almost idle replica only, at a thousandth of its capacity; and no profile is accurate to less than these 5 %."""
 
 
 def size(
@@ -32,25 +27,21 @@ def size(
     *,
     utilisation_cap: float = 0.9,
     percentile: float | None = None,
-    nearest: float = NEAREST,
 ) -> Sizing:
     """The highest rate of each row within its targets. Rows are independent of each other and may be in any order.
 
     ``utilisation_cap`` is the share of the highest rate that is never exceeded where no TTFT target is set.
-    ``percentile`` (percent) makes the TTFT target one for that percentile instead of the mean. ``nearest`` is
-    the multiple of the lowest reachable latency that replaces any target below it for ``fallback_rate``.
+    ``percentile`` (percent) makes the TTFT target one for that percentile instead of the mean.
 
     A row that is not valid (NaN, negative target or decode time) is infeasible and NaN, never an error. Raises
     ValueError when shapes differ or an option is out of range.
     """
     if not 0 < utilisation_cap <= 1:
         raise ValueError(f"utilisation_cap is {utilisation_cap}; give a share above 0 and up to 1")
-    if not nearest > 1:
-        raise ValueError(f"nearest is {nearest}; give a multiple above 1 of the lowest reachable latency")
     if percentile is not None:
         check_percent(percentile)
     return by_block(
-        profiles.repaired(), targets, lambda part, wanted: _block(part, wanted, utilisation_cap, percentile, nearest)
+        profiles.repaired(), targets, lambda part, wanted: _block(part, wanted, utilisation_cap, percentile)
     )
 
 
@@ -93,14 +84,12 @@ def _distinct(profiles: Profiles, targets: Targets) -> tuple[IntArray, IntArray]
     return order[new], back
 
 
-def _block(
-    profiles: Profiles, targets: Targets, utilisation_cap: float, percentile: float | None, nearest: float
-) -> Sizing:
+def _block(profiles: Profiles, targets: Targets, utilisation_cap: float, percentile: float | None) -> Sizing:
     """Sizing of a block of valid rows."""
     chain = chain_of(profiles)
     low = LOWEST / (profiles.service_base + profiles.service_slope)
     high = HIGHEST * chain.full_rate
-    solved = within_targets(profiles, chain, targets.ttft, targets.itl, low, high, percentile, nearest)
+    solved = within_targets(profiles, chain, targets.ttft, targets.itl, low, high, percentile)
     cap = np.where(targets.ttft > 0, high, np.minimum(high, utilisation_cap * high))
     tps = np.where(targets.tps > 0, TPS_SHARE * high, high)
     feasible = solved.ttft_met & solved.itl_met
@@ -114,29 +103,28 @@ def _block(
     binding = binding_of(offered, high, limits, solved)
     answer = assembled(solved, tps, offered, at.throughput, ttft, at.itl, at.utilisation, binding, feasible)
     close = np.flatnonzero(
-        _close(targets.ttft, solved.best_ttft, solved.ttft_met, nearest)
-        | _close(targets.itl, solved.best_itl, solved.itl_met, nearest)
+        _close(targets.ttft, solved.best_ttft, solved.ttft_met) | _close(targets.itl, solved.best_itl, solved.itl_met)
     )
     if len(close):
         part, wanted = profiles.take(close), targets.take(close)
         again = chain_of(part)
-        ttft_aim = _raised(wanted.ttft, solved.best_ttft[close], nearest)
-        itl_aim = _raised(wanted.itl, solved.best_itl[close], nearest)
-        eased = within_targets(part, again, ttft_aim, itl_aim, low[close], high[close], percentile, nearest)
+        ttft_aim = _raised(wanted.ttft, solved.best_ttft[close])
+        itl_aim = _raised(wanted.itl, solved.best_itl[close])
+        eased = within_targets(part, again, ttft_aim, itl_aim, low[close], high[close], percentile)
         most = np.minimum.reduce([eased.rate_ttft, eased.rate_itl, tps[close], limits[3][close]])
         answer.fallback_rate[close] = measures(part, again.at(most)).throughput
     return answer
 
 
-def _close(target: FloatArray, best: FloatArray, met: BoolArray, nearest: float) -> BoolArray:
+def _close(target: FloatArray, best: FloatArray, met: BoolArray) -> BoolArray:
     """Targets that can be met, but only by a replica with next to nothing to do."""
     with np.errstate(invalid="ignore"):
-        found: BoolArray = met & (target > 0) & (target < nearest * best)
+        found: BoolArray = met & (target > 0) & (target < NEAREST * best)
     return found
 
 
-def _raised(target: FloatArray, best: FloatArray, nearest: float) -> FloatArray:
-    return np.where(target > 0, np.fmax(target, nearest * best), 0.0)
+def _raised(target: FloatArray, best: FloatArray) -> FloatArray:
+    return np.where(target > 0, np.fmax(target, NEAREST * best), 0.0)
 
 
 def binding_of(offered: FloatArray, high: FloatArray, limits: Sequence[FloatArray], solved: BlockSolution) -> TextArray:

@@ -18,6 +18,9 @@ from modelyard.autoscaling.sizing.states import Chain, Occupancy
 
 EQUAL = 1e-9
 """Relative difference below which two latencies are the same."""
+NEAREST = 1.05
+"""The nearest target worth sizing for, as a multiple of the lowest reachable value. That value itself is reached by an
+almost idle replica only, at a thousandth of its capacity; and no profile is accurate to less than these 5 %."""
 LIGHT = 8
 """States that matter at the lowest rate: each weighs at most a thousandth of the one before."""
 
@@ -46,11 +49,10 @@ def within_targets(
     low: FloatArray,
     high: FloatArray,
     percentile: float | None,
-    nearest: float,
 ) -> BlockSolution:
     """Search both targets (ms, 0 for none) between the rates ``low`` and ``high`` (per ms) of valid rows.
 
-    Where a target cannot be met, the rate is the one for ``nearest`` times the lowest latency.
+    Where a target cannot be met, the rate is the one for ``NEAREST`` times the lowest latency.
     """
     idle, busy = chain.at(low, states=LIGHT), chain.at(high)
     best_itl = profiles.decode(idle.seen)
@@ -60,28 +62,22 @@ def within_targets(
     else:
         best_ttft = best_ttft + wait_percentile(idle, chain.full_rate, chain.queue, percentile)
     paces = profiles.output_tokens > 1  # a single token has no interval to the next
-    search = _Search(profiles, chain, low, high, idle, busy, nearest)
+    search = _Search(chain, low, high, idle, busy)
     rate_itl, itl_met = search.rate(_itl_excess(profiles), np.where(paces, itl, 0.0), best_itl, _itl_guess(profiles))
     excess = _mean_excess(profiles) if percentile is None else _percentile_excess(profiles, chain, percentile)
     rate_ttft, ttft_met = search.rate(excess, ttft, best_ttft, _ttft_guess(profiles, chain, percentile))
     return BlockSolution(rate_ttft, rate_itl, ttft_met, itl_met, best_ttft, np.where(paces, best_itl, np.nan))
 
 
+@dataclass(frozen=True, slots=True)
 class _Search:
     """What both targets' searches share: the chains at both ends of the range."""
 
-    def __init__(
-        self,
-        profiles: Profiles,
-        chain: Chain,
-        low: FloatArray,
-        high: FloatArray,
-        idle: Occupancy,
-        busy: Occupancy,
-        nearest: float,
-    ) -> None:
-        self.profiles, self.chain, self.low, self.high = profiles, chain, low, high
-        self.idle, self.busy, self.nearest = idle, busy, nearest
+    chain: Chain
+    low: FloatArray
+    high: FloatArray
+    idle: Occupancy
+    busy: Occupancy
 
     def rate(
         self, excess: Excess, target: FloatArray, best: FloatArray, guess: Callable[[FloatArray], FloatArray]
@@ -90,7 +86,7 @@ class _Search:
         everything = np.arange(len(target))
         given = target > 0
         met = ~given | (target >= best * (1.0 - EQUAL))
-        aim = np.where(met, target, self.nearest * best)
+        aim = np.where(met, target, NEAREST * best)
         aim = np.where(given, aim, np.inf)
         with np.errstate(divide="ignore", invalid="ignore"):  # rows without a target aim at infinity
             below, below_slope = excess(self.idle, everything, aim)

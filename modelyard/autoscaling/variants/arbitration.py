@@ -15,18 +15,13 @@ class Arbitration(NamedTuple):
     why: str
 
 
-def action(target: int, current: int) -> Action:
-    """What a target means relative to the current replicas."""
-    return Action.UP if target > current else Action.DOWN if target < current else Action.NONE
-
-
 def arbitrate(current: int, saturation: int, forecast: int, scale_down_safe: bool | None = None) -> Arbitration:
     """Combine a saturation target and a forecast target; both are replicas.
 
     ``scale_down_safe`` is the model's saturation verdict, ``None`` when there is no analysis (then it cannot block).
     When both want more, the larger wins: following the forecast below what saturation asks for would starve the model.
     """
-    reactive, proactive = action(saturation, current), action(forecast, current)
+    reactive, proactive = Action.of(saturation, current), Action.of(forecast, current)
     if reactive is Action.UP and proactive is Action.DOWN:
         return Arbitration(current, True, "saturation asks for more: the forecast's scale-down is vetoed")
     if proactive is Action.DOWN and scale_down_safe is False:

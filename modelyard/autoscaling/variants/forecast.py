@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import fsum, isfinite, sqrt
 from statistics import median
-from typing import Protocol
 
 MIN_POINTS = 6
 """Fewer points of history are no trend."""
@@ -54,14 +53,6 @@ class Forecast:
     def rising(self) -> bool:
         """Whether more load is expected than there is."""
         return self.factor > 1.0
-
-
-class Forecaster(Protocol):
-    """Anything that says how much load to plan for."""
-
-    def __call__(self, history: History, now_rate: float, horizon: float, limit: float) -> Forecast:
-        """The load ``horizon`` seconds after now; the factor is between 1 and ``limit``."""
-        ...
 
 
 def expected(history: History, now_rate: float, horizon: float, limit: float) -> Forecast:

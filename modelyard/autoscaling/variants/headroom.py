@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from modelyard.autoscaling.settings import FleetSettings
-from modelyard.autoscaling.variants.forecast import Forecaster, expected
+from modelyard.autoscaling.variants.forecast import expected
 from modelyard.autoscaling.variants.state import State
 from modelyard.metrics.values import ModelLoad
 
@@ -30,7 +30,6 @@ def plan_ahead(
     growing: Iterable[State],
     settings: FleetSettings,
     now: float,
-    forecaster: Forecaster = expected,
 ) -> Headroom:
     """Head-room for a model whose variants ``growing`` could get new replicas; the slowest of them sets the lead."""
     if not settings.headroom or load is None or load.arrivals is None:
@@ -43,7 +42,7 @@ def plan_ahead(
     if newest - min(time for time, _ in history) < min(2 * settings.load_window, settings.trend_window / 2):
         return NONE
     lead = settings.tick + max((startup(state, settings) for state in growing), default=settings.startup_default)
-    forecast = forecaster(history, load.arrivals, lead, settings.headroom_limit)
+    forecast = expected(history, load.arrivals, lead, settings.headroom_limit)
     if not forecast.rising:
         return NONE
     text = (

@@ -18,6 +18,7 @@ from prometheus_server import PrometheusServer, free_port
 from modelyard.autoscaling.fleet import Fleet
 from modelyard.autoscaling.live.collect import Selection, collect
 from modelyard.autoscaling.live.controller import Controller
+from modelyard.autoscaling.live.pickers import TOKEN
 from modelyard.autoscaling.live.wake import WakeWatch, first_of
 from modelyard.cluster import CRDS, DEPLOYMENTS, PODS, SERVICES, AlreadyExists, Cluster
 from modelyard.metrics.client import Prometheus, PrometheusError, PrometheusSettings
@@ -176,13 +177,14 @@ async def fleet_of(served: ServedModel, prometheus_url: str = "") -> Fleet:
 
 @pytest.mark.parametrize("group", sorted(GROUPS))
 async def test_a_picker_with_waiting_requests_ends_the_wait_and_tells_the_tick(
-    served: ServedModel, pools: Cluster, picker: Picker, group: str
+    served: ServedModel, pools: Cluster, picker: Picker, group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv(TOKEN, "Bearer secret")
     await asleep(served)
     await make_pool(pools, served.namespace, picker.port, group, named=group == "inference.networking.k8s.io")
     key = Key(served.namespace, "llama")
     fleet = await fleet_of(served)
-    async with WakeWatch(pools, NO_PROMETHEUS, interval=QUICK, token="Bearer secret") as wakes:
+    async with WakeWatch(pools, NO_PROMETHEUS, interval=QUICK) as wakes:
         assert not await wakes.wait(0.3), "nothing is known yet"
         assert picker.asked == 0
         assert (await wakes.complete(fleet)).signals.wake == {key: 0}

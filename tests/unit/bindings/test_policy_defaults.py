@@ -7,16 +7,14 @@ from typing import Any
 import pytest
 
 from modelyard.autoscaling.bindings.defaults import (
-    Defaults,
     describe,
     effective,
     manifest,
-    metric_endpoint,
     policy_view,
 )
 from modelyard.autoscaling.view import Behaviour, DirectionLimits, Panic
 from modelyard.resources.policies import AutoscalingPolicyBehavior
-from modelyard.resources.registry import AutoscalingPolicy, Target
+from modelyard.resources.registry import AutoscalingPolicy
 
 UP = DirectionLimits(4, 100, 60, "Or", 0)
 DOWN = DirectionLimits(0, 100, 60, "Or", 300)
@@ -53,18 +51,10 @@ def test_written_policies(given: dict[str, Any] | None, expected: Behaviour) -> 
     assert effective(written(given).spec) == expected
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        None,
-        {"scaleUp": {"stablePolicy": {}, "panicPolicy": {"period": "0s"}}, "scaleDown": {}},
-    ],
-    ids=["as a user of a Model writes it", "as it is then stored"],
-)
-def test_the_defaults_of_a_model_owned_policy(given: dict[str, Any] | None) -> None:
+def test_a_policy_of_empty_parts() -> None:
+    given = {"scaleUp": {"stablePolicy": {}, "panicPolicy": {"period": "0s"}}, "scaleDown": {}}
     expected = Behaviour(SCHEMA_UP, SCHEMA_DOWN, Panic(1000, 0, 200, 60))
-    assert effective(written(given).spec, Defaults.MODEL) == expected
-    assert given is None or effective(written(given).spec) == expected
+    assert effective(written(given).spec) == expected
 
 
 def test_what_is_shown_is_a_valid_behaviour_and_means_the_same() -> None:
@@ -96,16 +86,3 @@ def test_view_of_a_policy() -> None:
     view = policy_view(written(None))
     assert (str(view.key), view.generation, view.tolerance_percent) == ("ns/p", 4, 10)
     assert view.targets == {"waiting": 0.5}
-
-
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        ({}, ("/metrics", 8100)),
-        ({"metricEndpoint": {}}, ("/metrics", 8100)),
-        ({"metricEndpoint": {"port": 8000}}, ("/metrics", 8000)),
-        ({"metricEndpoint": {"uri": "/m"}}, ("/m", 8100)),
-    ],
-)
-def test_metric_endpoint(given: dict[str, Any], expected: tuple[str, int]) -> None:
-    assert metric_endpoint(Target.model_validate({"targetRef": {"name": "w"}, **given})) == expected

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelyard.autoscaling.variants.forecast import MIN_POINTS, Forecaster, expected
+from modelyard.autoscaling.variants.forecast import MIN_POINTS, expected
 
 T0 = 1_700_000_000.0
 STEP = 15.0
@@ -34,11 +34,6 @@ def test_the_line_is_carried_on():
     assert found.factor == pytest.approx(26 / 22)
     assert found.rising
     assert found.why == "load rose by 12 requests/s within 300 s"
-
-
-def test_it_is_a_forecaster():
-    forecaster: Forecaster = expected
-    assert forecaster(RISING, 22.0, 100, 2.0).rising
 
 
 def test_the_limit_holds_and_is_told():

@@ -13,6 +13,7 @@ from stages import percentages_decide, rising, tokens_decide
 
 from modelyard.autoscaling.memory.variants import VariantMemory
 from modelyard.autoscaling.settings import FleetSettings, Mode
+from modelyard.autoscaling.variants.forecast import expected
 from modelyard.autoscaling.variants.headroom import plan_ahead
 from modelyard.metrics.values import ModelLoad
 
@@ -176,16 +177,8 @@ def test_never_below_the_reactive_answer(loads, load, mode, by_tokens):
 
 
 def test_the_lead_is_start_up_and_one_tick():
-    asked = []
-
-    def forecaster(history, now_rate, horizon, limit):
-        asked.append((len(history), now_rate, horizon, limit))
-        from modelyard.autoscaling.variants.forecast import Forecast
-
-        return Forecast(now_rate * 1.5, 1.5, "because")
-
-    policy = FleetSettings(tick=20, startup_default=100, headroom_limit=3)
-    found = plan_ahead(rising(), [], policy, NOW, forecaster)
-    assert asked == [(21, 22.0, 120.0, 3.0)]
-    assert found.factor == 1.5
-    assert "22 requests/s now, 33 expected in 120 s (× 1.50; because)" in found.text
+    load, policy = rising(), FleetSettings(tick=20, startup_default=100, headroom_limit=3)
+    found, forecast = plan_ahead(load, [], policy, NOW), expected(load.history, 22.0, 120.0, 3.0)
+    assert found.factor == forecast.factor > 1
+    told = f"22 requests/s now, {forecast.rate:.3g} expected in 120 s (× {forecast.factor:.2f}; {forecast.why})"
+    assert told in found.text

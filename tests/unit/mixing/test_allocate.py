@@ -87,13 +87,8 @@ def test_no_unit_goes_to_silver_that_gold_could_use(capacity: dict[str, int]) ->
     assert fractions(demands, both)[1] == pytest.approx(fractions(demands[:2], alone)[1], abs=1e-6)
 
 
-def test_missing_types_have_nothing_unless_told_otherwise() -> None:
-    demands = gold_and_silver()
-    assert allocate(demands, {}).used == {}
-    assert allocate(demands, {}, unlisted_unlimited=True) == allocate(demands, None)
-    only = allocate(demands, {"H100": 2}, unlisted_unlimited=True)
-    assert only.used["H100"] <= 2
-    assert all(s.served == d.load for d, s in zip(demands, only.shares.values(), strict=True))
+def test_missing_types_have_nothing() -> None:
+    assert allocate(gold_and_silver(), {}).used == {}
 
 
 def test_minimums_are_soft_and_the_important_ones_first() -> None:

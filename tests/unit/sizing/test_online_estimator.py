@@ -16,15 +16,12 @@ from modelyard.autoscaling.sizing.estimator import (
     INITIAL,
     EstimatorState,
     Observation,
-    Parameters,
-    equivalent,
-    from_profile,
     restart,
     resume,
     start,
     update,
 )
-from modelyard.autoscaling.sizing.iteration import predict
+from modelyard.autoscaling.sizing.iteration import Parameters, equivalent, from_profile, predict
 from modelyard.autoscaling.sizing.profiles import Profiles
 
 TRUE = Parameters(6, 0.04, 6e-5)

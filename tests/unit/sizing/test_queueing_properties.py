@@ -11,9 +11,10 @@ from naive_chain import naive
 from one_row import min_rates
 
 from modelyard.autoscaling.published import sizing as documented
+from modelyard.autoscaling.sizing.answers import Sizing, Targets
 from modelyard.autoscaling.sizing.chain import analyse, max_rates
 from modelyard.autoscaling.sizing.profiles import Profiles
-from modelyard.autoscaling.sizing.sizes import Sizing, Targets, size
+from modelyard.autoscaling.sizing.sizes import size
 from modelyard.autoscaling.sizing.states import Chain, geometric
 
 positive = st.floats(0.1, 50)

@@ -9,8 +9,10 @@ import pytest
 from one_row import analyse_one, size_one
 
 from modelyard.autoscaling.published import sizing as documented
+from modelyard.autoscaling.sizing.answers import Targets
 from modelyard.autoscaling.sizing.profiles import Profiles
-from modelyard.autoscaling.sizing.sizes import NEAREST, Targets, size
+from modelyard.autoscaling.sizing.sizes import size
+from modelyard.autoscaling.sizing.within import NEAREST
 
 P = (7.5, 0.05, 12.0, 0.002, 96, 512.0, 256.0)
 TOP = 29.5380
@@ -171,8 +173,6 @@ def test_options_out_of_range() -> None:
         size(profiles, targets, utilisation_cap=1.5)
     with pytest.raises(ValueError, match="percentile is 100"):
         size(profiles, targets, percentile=100)
-    with pytest.raises(ValueError, match="nearest is 1"):
-        size(profiles, targets, nearest=1)
     with pytest.raises(ValueError, match="1 profiles but 2 rows"):
         size(profiles, Targets.each(2))
     assert len(size(Profiles.of([]), Targets.of([])).rate) == 0

@@ -13,13 +13,11 @@ from modelyard.autoscaling.sizing.estimator import (
     UNGATED,
     EstimatorState,
     Observation,
-    Parameters,
-    equivalent,
-    from_profile,
     restart,
     resume,
     update,
 )
+from modelyard.autoscaling.sizing.iteration import Parameters, equivalent, from_profile
 from modelyard.autoscaling.variants.slo.feedback import mean, observed_rate, steady
 from modelyard.autoscaling.variants.slo.work import GroupWork, VariantWork
 from modelyard.autoscaling.variants.state import Group, State, work_of

@@ -14,10 +14,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.sizing.answers import Sizing, Targets
 from modelyard.autoscaling.sizing.chain import Measures, analyse
 from modelyard.autoscaling.sizing.percentile import ttft_percentile
 from modelyard.autoscaling.sizing.profiles import FloatArray, Profiles
-from modelyard.autoscaling.sizing.sizes import Sizing, Targets, size
+from modelyard.autoscaling.sizing.sizes import size
 from modelyard.autoscaling.variants.slo.work import RequestSizes, VariantWork
 from modelyard.autoscaling.variants.state import Group, work_of
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from modelyard.autoscaling.conditions import Story
 from modelyard.autoscaling.decision import CurrentAllocation
-from modelyard.autoscaling.sizing.sizes import NEAREST
+from modelyard.autoscaling.sizing.within import NEAREST
 from modelyard.autoscaling.variants.slo.work import VariantWork
 from modelyard.autoscaling.variants.state import State
 

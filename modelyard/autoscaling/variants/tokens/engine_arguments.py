@@ -66,12 +66,12 @@ class EngineArguments:
 
 
 @lru_cache(maxsize=4096)
-def parse_engine_arguments(arguments: tuple[str, ...], v1: bool = True) -> EngineArguments:
+def parse_engine_arguments(arguments: tuple[str, ...]) -> EngineArguments:
     """Read command and arguments of a container, also inside ``sh -c`` strings; what cannot be read keeps its default.
 
-    ``v1`` is whether the engine is of the V1 generation; ``VLLM_USE_V1=0`` before the command says it is not.
+    The engine is of the V1 generation unless ``VLLM_USE_V1=0`` stands before the command.
     """
-    words = list(_words(arguments))
+    words, v1 = list(_words(arguments)), True
     given: dict[str, str] = {}
     switched: set[str] = set()
     for i, word in enumerate(words):
