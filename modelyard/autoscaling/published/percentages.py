@@ -62,11 +62,11 @@ def analyse_published(units_by_variant: Sequence[Sequence[Unit]], limits: Thresh
     spare_queue = sum(v.spare_queue * v.counted for v in variants) / counted if counted else 0.0
     reporting = sum(v.reporting for v in variants)
     result = Analysis(
-        reporting,
-        counted,
-        sum(len(v.saturated) for v in variants),
-        spare_kv,
-        spare_queue,
+        reporting=reporting,
+        counted=counted,
+        saturated=sum(len(v.saturated) for v in variants),
+        spare_kv=spare_kv,
+        spare_queue=spare_queue,
         max_kv=max((v.max_kv for v in variants), default=0.0),
         waiting=fsum(signal.waiting or 0.0 for units in units_by_variant for signal, _ in units),
     )

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil, fsum
 
-from modelyard.autoscaling.decision import Evidence
 from modelyard.autoscaling.settings import FleetSettings
-from modelyard.autoscaling.variants.replicas import StuckPods, stuck_pods, unseen
+from modelyard.autoscaling.variants.assessment import Assessment
+from modelyard.autoscaling.variants.replicas import stuck_pods, unseen
 from modelyard.autoscaling.variants.saturation_config import Thresholds
 from modelyard.autoscaling.variants.state import State
 
@@ -30,33 +30,22 @@ _UNPROVEN_FACTOR = 5
 """A pod that never completed a request while its model serves traffic is not idle, for at most this many warm-ups."""
 
 
-@dataclass(slots=True)
-class Analysis:
-    """What the signals of one model say.
+@dataclass(slots=True, kw_only=True)
+class Analysis(Assessment):
+    """What the signals of one model say, in replicas.
 
     ``counted`` replicas carry the means ``spare_kv`` and ``spare_queue``. In the repaired reading ``capacity`` is the
-    number of replicas that may be counted on when shrinking, ``load_*`` what all of them carry together, ``warming``
-    and ``stuck`` are replicas that are not counted on, ``incomplete`` those that miss a signal.
+    number of replicas that may be counted on when shrinking, ``load_*`` what all of them carry together.
     """
 
-    reporting: int
     counted: int
-    saturated: int
     spare_kv: float
     spare_queue: float
     kv_short: bool = False
     queue_short: bool = False
-    scale_down_safe: bool = False
     capacity: int = 0
-    warming: int = 0
-    stuck: int = 0
-    incomplete: int = 0
     load_kv: float = 0.0
     load_queue: float = 0.0
-    max_kv: float = 0.0
-    waiting: float = 0.0
-    stuck_pods: StuckPods = field(default_factory=dict)
-    """For the memory."""
     limits: Thresholds = field(default_factory=Thresholds)
     margin: float = 0.0
     """Extra spare, as a share of the trigger, that a size has to leave free."""
@@ -74,11 +63,6 @@ class Analysis:
         if self.kv_short and self.queue_short:
             return "KvCacheAndQueueSpareLow"
         return "KvCacheSpareLow" if self.kv_short else "QueueSpareLow"
-
-    @property
-    def unit(self) -> str:
-        """What sizes are counted in, for messages: replicas, which goes without saying."""
-        return ""
 
     @property
     def lost(self) -> float:
@@ -144,19 +128,6 @@ class Analysis:
             text += f", {self.incomplete} with a signal missing"
         return text
 
-    def evidence(self) -> Evidence:
-        """The numbers for the record."""
-        return Evidence(
-            self.reporting,
-            self.saturated,
-            self.spare_kv,
-            self.spare_queue,
-            self.max_kv,
-            self.waiting,
-            self.scale_up,
-            self.scale_down_safe,
-        )
-
 
 def analyse_repaired(
     states: Sequence[State], limits: Thresholds, settings: FleetSettings, now: float, backlog: float = 0.0
@@ -210,11 +181,11 @@ def analyse_repaired(
                 spare = queue_limit - queue
                 (spare_queue if warm else warming_queue).append(min(spare, 0.0) if full else spare)
     result = Analysis(
-        reporting,
-        reporting - len(stuck) - warming,
-        saturated,
-        _cautious_mean(spare_kv, warming_kv),
-        _cautious_mean(spare_queue, warming_queue) - (backlog / max(1, len(queues))),
+        reporting=reporting,
+        counted=reporting - len(stuck) - warming,
+        saturated=saturated,
+        spare_kv=_cautious_mean(spare_kv, warming_kv),
+        spare_queue=_cautious_mean(spare_queue, warming_queue) - (backlog / max(1, len(queues))),
         capacity=capacity,
         warming=warming,
         stuck=len(stuck),

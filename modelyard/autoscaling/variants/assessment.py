@@ -5,75 +5,84 @@ The percentage analysis counts in replicas, the token analysis in tokens; the ru
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import ClassVar
 
+from modelyard.autoscaling.decision import Evidence
+from modelyard.autoscaling.variants.replicas import StuckPods
 from modelyard.autoscaling.variants.state import State
 
 
-class Assessment(Protocol):
+@dataclass(slots=True, kw_only=True)
+class Assessment(ABC):
     """The load of one model and what its replicas can carry.
 
-    ``reporting`` and ``warming`` are replicas; ``lost`` is what replicas that are there and serve nothing would be
-    worth; ``scale_up`` and ``scale_down_safe`` are the verdicts on the present load, ``what_is_short`` the reason code.
+    ``reporting`` replicas say something; ``saturated`` are over a threshold, ``warming`` take no load yet, ``stuck``
+    are there and serve nothing, ``incomplete`` miss a signal. ``waiting`` is requests, in engines and at the gateway.
+    ``unit`` is what sizes are counted in, for messages.
     """
 
-    @property
-    def reporting(self) -> int:
-        """Replicas that report."""
-        ...
+    unit: ClassVar[str] = ""
+    reporting: int = 0
+    saturated: int = 0
+    warming: int = 0
+    stuck: int = 0
+    incomplete: int = 0
+    max_kv: float = 0.0
+    waiting: float = 0.0
+    spare_kv: float | None = None
+    spare_queue: float | None = None
+    scale_down_safe: bool = False
+    """Whether some replica could go."""
+    stuck_pods: StuckPods = field(default_factory=dict)
+    """For the memory."""
 
     @property
-    def warming(self) -> int:
-        """Replicas that are there and take no load yet."""
-        ...
-
-    @property
-    def lost(self) -> float:
-        """What replicas that serve nothing would be worth."""
-        ...
-
-    @property
+    @abstractmethod
     def scale_up(self) -> bool:
         """Whether capacity is short."""
-        ...
 
     @property
-    def scale_down_safe(self) -> bool:
-        """Whether some replica could go."""
-        ...
-
-    @property
+    @abstractmethod
     def what_is_short(self) -> str:
         """The reason code of a scale-up."""
-        ...
 
     @property
-    def waiting(self) -> float:
-        """Requests that wait, in engines and at the gateway."""
-        ...
+    @abstractmethod
+    def lost(self) -> float:
+        """What replicas that serve nothing would be worth."""
 
-    @property
-    def unit(self) -> str:
-        """What sizes are counted in, for messages."""
-        ...
-
+    @abstractmethod
     def worth(self, state: State) -> float:
         """What one replica of the variant is worth; 0 when that is not known."""
-        ...
 
+    @abstractmethod
     def wanted(self, factor: float = 1.0) -> float:
         """What ``factor`` times the load needs."""
-        ...
 
+    @abstractmethod
     def short_of(self, provided: float, factor: float) -> bool:
         """Whether ``provided`` would be too little for ``factor`` times the load."""
-        ...
 
+    @abstractmethod
     def fits(self, removed: Mapping[str, int], factor: float = 1.0) -> bool:
         """Whether ``factor`` times the load fits without the ``removed`` replicas (variant name to count)."""
-        ...
 
+    @abstractmethod
     def numbers(self) -> str:
         """The numbers for messages."""
-        ...
+
+    def evidence(self) -> Evidence:
+        """The numbers for the record."""
+        return Evidence(
+            self.reporting,
+            self.saturated,
+            self.spare_kv,
+            self.spare_queue,
+            self.max_kv,
+            self.waiting,
+            self.scale_up,
+            self.scale_down_safe,
+        )

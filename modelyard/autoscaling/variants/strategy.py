@@ -17,6 +17,7 @@ from modelyard.autoscaling.fleet import Fleet
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.variants import health
 from modelyard.autoscaling.variants.analysis import analyse_repaired
+from modelyard.autoscaling.variants.assessment import Assessment
 from modelyard.autoscaling.variants.state import Group, State
 from modelyard.autoscaling.variants.targets import set_targets
 from modelyard.metrics.values import Signals
@@ -102,11 +103,15 @@ class Percentages:
 
     def propose(self, group: Group, running: Sequence[State], tick: Moment) -> Verdict:
         """Every state of the group gets a target: variants at zero may be woken."""
-        settings, now = tick.settings, tick.fleet.now
-        analysis = analyse_repaired(running, group.config.thresholds, settings, now, tick.backlog)
-        load = tick.fleet.signals.loads.get((group.namespace, group.model_id))
-        set_targets(group, analysis, settings, now, load)
-        for state in group.states:
-            if state.name in analysis.stuck_pods:
-                state.updates["stuck_since"], state.updates["stuck_waiting"] = analysis.stuck_pods[state.name]
-        return Verdict(group.states, scale_down_safe=analysis.scale_down_safe, evidence=analysis.evidence())
+        limits = group.config.thresholds
+        return assessed(group, analyse_repaired(running, limits, tick.settings, tick.fleet.now, tick.backlog), tick)
+
+
+def assessed(group: Group, analysis: Assessment, tick: Moment) -> Verdict:
+    """Targets of all states of the group by the common rules, and what the analysis wants remembered."""
+    load = tick.fleet.signals.loads.get((group.namespace, group.model_id))
+    set_targets(group, analysis, tick.settings, tick.fleet.now, load)
+    for state in group.states:
+        if state.name in analysis.stuck_pods:
+            state.updates["stuck_since"], state.updates["stuck_waiting"] = analysis.stuck_pods[state.name]
+    return Verdict(group.states, scale_down_safe=analysis.scale_down_safe, evidence=analysis.evidence())

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import fsum
 
-from modelyard.autoscaling.decision import Evidence
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.variants.analysis import DIGITS
-from modelyard.autoscaling.variants.replicas import StuckPods, stuck_pods, unseen
+from modelyard.autoscaling.variants.assessment import Assessment
+from modelyard.autoscaling.variants.replicas import stuck_pods, unseen
 from modelyard.autoscaling.variants.saturation_config import Thresholds, TokenThresholds
 from modelyard.autoscaling.variants.state import State
 from modelyard.autoscaling.variants.tokens.capacity import (
@@ -45,42 +45,33 @@ class VariantLoad:
     lost: int = 0
 
 
-@dataclass(slots=True)
-class TokenAnalysis:
-    """A model in tokens. ``demand`` is of all replicas and of the gateway's queue; ``backlog`` the latter alone."""
+@dataclass(slots=True, kw_only=True)
+class TokenAnalysis(Assessment):
+    """A model in tokens. ``demand`` is of all replicas and of the gateway's queue; ``backlog`` the latter alone.
 
+    ``silent`` replicas are ready and do not report, ``assumed`` ones do not say how large their cache is.
+    """
+
+    unit = " tokens"
+    what_is_short = "TokenCapacityLow"
     thresholds: TokenThresholds
-    limits: Thresholds
     variants: dict[str, VariantLoad] = field(default_factory=dict)
     demand: float = 0.0
     backlog: float = 0.0
-    reporting: int = 0
-    saturated: int = 0
-    warming: int = 0
-    stuck: int = 0
     silent: int = 0
-    incomplete: int = 0
     assumed: int = 0
-    lost: float = 0.0
-    max_kv: float = 0.0
-    waiting: float = 0.0
-    spare_kv: float | None = None
-    spare_queue: float | None = None
-    stuck_pods: StuckPods = field(default_factory=dict)
     compute_limits: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     """By variant name: what its memory should hold from now on, where that changes."""
-    scale_up: bool = False
-    scale_down_safe: bool = False
 
     @property
-    def what_is_short(self) -> str:
-        """The reason code of a scale-up."""
-        return "TokenCapacityLow"
+    def scale_up(self) -> bool:
+        """Whether capacity is short."""
+        return self.short_of(self.supply, 1.0)
 
     @property
-    def unit(self) -> str:
-        """Sizes are counted in tokens."""
-        return " tokens"
+    def lost(self) -> float:
+        """Tokens that stuck replicas could hold."""
+        return fsum(v.lost * v.worth for v in self.variants.values())
 
     @property
     def supply(self) -> float:
@@ -140,19 +131,6 @@ class TokenAnalysis:
                 text += f", {count} {what}"
         return text
 
-    def evidence(self) -> Evidence:
-        """The numbers for the record."""
-        return Evidence(
-            self.reporting,
-            self.saturated,
-            self.spare_kv,
-            self.spare_queue,
-            self.max_kv,
-            self.waiting,
-            self.scale_up,
-            self.scale_down_safe,
-        )
-
 
 def analyse_tokens(
     states: Sequence[State],
@@ -164,7 +142,7 @@ def analyse_tokens(
     backlog: float = 0.0,
 ) -> TokenAnalysis:
     """Analyse one model; ``states`` are all its variants, those at zero too, ``backlog`` its queue at the gateway."""
-    result = TokenAnalysis(thresholds, limits)
+    result = TokenAnalysis(thresholds=thresholds)
     stuck, result.stuck_pods = stuck_pods(states, settings, now)
     warm_before = now - settings.warm_up
     pods = [(signal.namespace, signal.pod, signal.model) for state in states for signal, _ in state.units]
@@ -236,7 +214,6 @@ def analyse_tokens(
     for state in states:
         variant = result.variants[state.name]
         variant.worth = variant.worth or known.capacity(state)
-        result.lost += variant.lost * variant.worth
     _fill_in(result, unknown)
     # Nothing of the queue at the gateway is in a cache yet; what a prefix cache will spare is not known before.
     result.backlog = backlog * (prompt + output)
@@ -244,7 +221,6 @@ def analyse_tokens(
     result.spare_kv = fsum(spare_kv) / len(spare_kv) if spare_kv else None
     result.spare_queue = fsum(spare_queue) / len(spare_queue) - backlog / len(spare_queue) if spare_queue else None
     result.waiting += backlog
-    result.scale_up = result.short_of(result.supply, 1.0)
     result.scale_down_safe = not result.scale_up and any(result.fits({s.name: 1}) for s in states if s.current)
     return result
 

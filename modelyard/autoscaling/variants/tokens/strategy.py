@@ -10,8 +10,7 @@ from functools import cached_property
 
 from modelyard.autoscaling.variants.saturation_config import TokenThresholds
 from modelyard.autoscaling.variants.state import Group, State
-from modelyard.autoscaling.variants.strategy import Moment, Verdict
-from modelyard.autoscaling.variants.targets import set_targets
+from modelyard.autoscaling.variants.strategy import Moment, Verdict, assessed
 from modelyard.autoscaling.variants.tokens.analysis import analyse_tokens
 from modelyard.autoscaling.variants.tokens.knowledge import Performance, by_pod
 from modelyard.metrics.values import PodPerformance
@@ -33,15 +32,10 @@ class Tokens(WithPerformance):
 
     def propose(self, group: Group, running: Sequence[State], tick: Moment) -> Verdict:
         """Every state of the group gets a target: variants at zero may be woken."""
-        settings, now, config = tick.settings, tick.fleet.now, group.config
-        thresholds = config.tokens or TokenThresholds()
-        performance = self._performance
-        analysis = analyse_tokens(group.states, performance, config.thresholds, thresholds, settings, now, tick.backlog)
-        load = tick.fleet.signals.loads.get((group.namespace, group.model_id))
-        set_targets(group, analysis, settings, now, load)
+        settings, now, limits = tick.settings, tick.fleet.now, group.config.thresholds
+        thresholds = group.config.tokens or TokenThresholds()
+        analysis = analyse_tokens(group.states, self._performance, limits, thresholds, settings, now, tick.backlog)
         for state in group.states:
-            if state.name in analysis.stuck_pods:
-                state.updates["stuck_since"], state.updates["stuck_waiting"] = analysis.stuck_pods[state.name]
             if state.name in analysis.compute_limits:
                 state.updates["compute_limits"] = analysis.compute_limits[state.name]
-        return Verdict(group.states, scale_down_safe=analysis.scale_down_safe, evidence=analysis.evidence())
+        return assessed(group, analysis, tick)
