@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from modelyard.cluster import applying, watching
@@ -20,6 +20,8 @@ from modelyard.cluster.events import EventRecorder
 from modelyard.cluster.objects import Object, ObjectList, ScaleSubresource, WatchEvent, metadata, resource_version
 from modelyard.cluster.transport import JSON, MERGE_PATCH, ApiRequest, Transport
 from modelyard.objects.kinds import ResourceType
+
+_STATUS_ATTEMPTS = 5
 
 
 class Cluster:
@@ -211,14 +213,13 @@ class Cluster:
         namespace: str | None = None,
         grace_seconds: int | None = None,
         propagation: str | None = None,
-        missing_ok: bool = True,
         *,
         uid: str | None = None,
         timeout: float | None = None,
     ) -> None:
-        """Delete an object. ``propagation``: Background, Foreground or Orphan. ``uid``: only this very object.
+        """Delete an object, if it is there. ``propagation``: Background, Foreground or Orphan.
 
-        Raises ``NotFound`` if it is not there and ``missing_ok`` is false, ``Conflict`` if the ``uid`` differs.
+        ``uid``: only this very object; raises ``Conflict`` if it is another.
         """
         body: Object = {"apiVersion": "v1", "kind": "DeleteOptions"}
         if grace_seconds is not None:
@@ -227,11 +228,8 @@ class Cluster:
             body["propagationPolicy"] = propagation
         if uid is not None:
             body["preconditions"] = {"uid": uid}
-        try:
+        with suppress(NotFound):
             await self._call("DELETE", "delete", type, namespace, name, None, body, timeout=timeout)
-        except NotFound:
-            if not missing_ok:
-                raise
 
     async def update_status(
         self,
@@ -239,7 +237,6 @@ class Cluster:
         name: str,
         namespace: str | None,
         change: Callable[[Object], Object | None],
-        attempts: int = 5,
         *,
         current: Object | None = None,
         timeout: float | None = None,
@@ -248,10 +245,12 @@ class Cluster:
 
         ``change`` gets the current object and returns the merge patch for its ``status``, or ``None`` when there is
         nothing to do (the result is then ``None``). If the object changed meanwhile it is read again and ``change``
-        is called again, so it must be free of side effects. Raises ``Conflict`` after the last of ``attempts``.
+        is called again, so it must be free of side effects. Raises ``Conflict`` after the last of some attempts.
         ``current``: the object as just read, which saves the first read. ``timeout`` holds for each request.
         """
-        for attempt in range(1, attempts + 1):
+        attempt = 0
+        while True:
+            attempt += 1
             if current is None:
                 current = await self.get(type, name, namespace, timeout=timeout)
             status = change(current)
@@ -261,12 +260,11 @@ class Cluster:
             try:
                 return await self.merge_patch(type, name, patch, namespace, "status", timeout=timeout)
             except Conflict as error:
-                if attempt == attempts:
-                    error.detail += f"; {attempts} attempts: another writer keeps changing this object"
+                if attempt == _STATUS_ATTEMPTS:
+                    error.detail += f"; {attempt} attempts: another writer keeps changing this object"
                     raise
             current = None
             await asyncio.sleep(random.uniform(0, 0.02 * 2**attempt))
-        raise ValueError(f"update_status needs at least one attempt, not {attempts}")
 
     # Scaling
 

@@ -36,8 +36,8 @@ class Lease:
     """One contender for one Lease object. Use one instance per process and purpose.
 
     ``holder`` names the contender for people; a random suffix makes the identity unique, so that a restarted process
-    never takes its predecessor's lease for its own. ``renew_every`` defaults to a third of the duration, the safety
-    margin is a fifth of it (both in seconds).
+    never takes its predecessor's lease for its own. It is renewed every third of the duration, the safety margin is a
+    fifth of it (in seconds).
     """
 
     def __init__(
@@ -47,7 +47,6 @@ class Lease:
         namespace: str,
         holder: str,
         duration_seconds: int = 15,
-        renew_every: float | None = None,
         retry_every: float = 1.0,
     ) -> None:
         self._cluster = cluster
@@ -56,12 +55,7 @@ class Lease:
         self.identity = f"{holder}_{uuid.uuid4().hex[:8]}"
         self.duration = duration_seconds
         self.margin = duration_seconds / 5
-        self.renew_every = duration_seconds / 3 if renew_every is None else renew_every
-        if duration_seconds < 1 or self.renew_every >= duration_seconds - self.margin:
-            raise ValueError(
-                f"lease {namespace}/{name}: renewing every {self.renew_every} s cannot keep a lease of "
-                f"{duration_seconds} s (safety margin {self.margin} s)"
-            )
+        self.renew_every = duration_seconds / 3
         self._retry_every = min(retry_every, duration_seconds / 3)
         self._renewed_at = float("-inf")
         self._generation = 0
@@ -70,8 +64,7 @@ class Lease:
         self._observed_at = float("-inf")
         self._task: asyncio.Task[None] | None = None
         self._turn = asyncio.Lock()
-        self._lost = asyncio.Event()
-        self._lost.set()
+        self._lost = True
 
     @property
     def held(self) -> bool:
@@ -93,10 +86,6 @@ class Lease:
         """The holder's identity as last seen, ``""`` for none; for messages."""
         return str(self._observed.get("holderIdentity") or "")
 
-    async def wait_lost(self) -> None:
-        """Return when the lease has gone to somebody else, was deleted, or was released."""
-        await self._lost.wait()
-
     async def acquire(self, timeout: float | None = None) -> bool:
         """Take the lease and keep it renewed in the background. ``False``: ``timeout`` seconds passed first.
 
@@ -112,7 +101,7 @@ class Lease:
             except Unavailable as error:
                 taken, outage = False, error
             if taken:
-                self._lost.clear()
+                self._lost = False
                 if self._task is None or self._task.done():
                     self._task = asyncio.create_task(self._keep(), name=f"lease {self.namespace}/{self.name}")
                 return True
@@ -132,7 +121,7 @@ class Lease:
         The background task does this by itself.
         """
         async with self._turn:
-            if self._lost.is_set():
+            if self._lost:
                 return False
             attempt = 0
             while True:
@@ -238,7 +227,7 @@ class Lease:
 
     def _give_up(self) -> None:
         self._renewed_at = float("-inf")
-        self._lost.set()
+        self._lost = True
 
     def _expired(self) -> bool:
         """Whether the record has stood still for its own holder's duration, as seen by our clock."""

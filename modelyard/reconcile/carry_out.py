@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,22 +40,11 @@ class Outcome:
     """what was left because the world had moved on"""
     errors: dict[Ref, str] = field(default_factory=dict)
 
-    def summary(self) -> Mapping[str, Any]:
-        """Counts, and the first few things that went wrong."""
-        return {
-            "scaled": len(self.scaled),
-            "statusWrites": len(self.written),
-            "skipped": {str(ref): why for ref, why in sorted(self.skipped.items())[:20]},
-            "errors": {str(ref): why for ref, why in sorted(self.errors.items())[:20]},
-        }
 
-
-async def carry_out(
-    cluster: Cluster, plans: Iterable[Plan], fence: Fence, *, concurrency: int = CONCURRENCY
-) -> Outcome:
+async def carry_out(cluster: Cluster, plans: Iterable[Plan], fence: Fence) -> Outcome:
     """Write what the plans ask for. Raises ``NotTheWriter`` as soon as the fence says so, and nothing else."""
     outcome = Outcome()
-    gate = asyncio.Semaphore(concurrency)
+    gate = asyncio.Semaphore(CONCURRENCY)
 
     async def one(plan: Plan) -> None:
         async with gate:
@@ -114,7 +103,10 @@ class _CarryOut:
             for child in plan.delete:
                 await self._delete(child)
             for scale in plan.scales:
-                await self._guarded(self._scale, scale)  # the other workloads' shares are still right
+                try:
+                    await self._scale(scale)
+                except ClusterError as error:  # the other workloads' shares are still right
+                    self._fail(str(error))
             if plan.finalizer is False:
                 await self._finalize(False)
         except _Stop:
@@ -126,12 +118,6 @@ class _CarryOut:
         except Exception as error:  # one object's failure is never another's
             self._fail(f"{type(error).__name__}: {error}")
             log.exception("%s", self.subject.ref)
-
-    async def _guarded(self, write: Callable[[Scale], Awaitable[None]], scale: Scale) -> None:
-        try:
-            await write(scale)
-        except ClusterError as error:
-            self._fail(str(error))
 
     def _fail(self, why: str) -> None:
         self._note(self.outcome.errors, why)

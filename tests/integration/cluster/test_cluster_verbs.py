@@ -54,8 +54,6 @@ async def test_what_the_server_refuses_is_told_apart(cluster: Cluster, place: st
         await cluster.merge_patch(CONFIG_MAPS, "a", {**stale, "data": {"x": "1"}}, place)
     with pytest.raises(Conflict):
         await cluster.delete(CONFIG_MAPS, "a", place, uid="somebody-else")
-    with pytest.raises(NotFound):
-        await cluster.delete(CONFIG_MAPS, "b", place, missing_ok=False)
     await cluster.delete(CONFIG_MAPS, "b", place)
     with pytest.raises(NotFound, match="namespaces"):
         await cluster.create(CONFIG_MAPS, config_map("a", "no-such-namespace"))

@@ -106,7 +106,7 @@ async def pools(control_plane_cluster: Cluster) -> AsyncIterator[Cluster]:
         await eventually(established, f"{name} is served")
     yield control_plane_cluster
     for group in GROUPS:
-        await control_plane_cluster.delete(CRDS, f"inferencepools.{group}", missing_ok=True)
+        await control_plane_cluster.delete(CRDS, f"inferencepools.{group}")
 
 
 async def make_pool(

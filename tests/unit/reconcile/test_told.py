@@ -48,8 +48,3 @@ def test_a_standing_notice_is_repeated_rarely_and_for_each_object() -> None:
     assert said.is_new(REF, NEWS, 1)
     assert said.is_new(Ref("Widget", Key("n", "x")), STANDING, 1)
     assert said.is_new(REF, STANDING, REPEAT_AFTER)
-
-
-def test_the_summary_counts_and_names_what_went_wrong() -> None:
-    outcome = Outcome({(REF, WEB): (2, 5)}, {REF}, {REF: "moved"}, {})
-    assert outcome.summary() == {"scaled": 1, "statusWrites": 1, "skipped": {"Widget n/w": "moved"}, "errors": {}}
