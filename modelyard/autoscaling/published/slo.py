@@ -12,6 +12,7 @@ from math import ceil, fsum, isfinite
 from typing import NamedTuple
 
 from modelyard.autoscaling.decision import Prediction, Step
+from modelyard.autoscaling.fleet import Fleet
 from modelyard.autoscaling.published import sizing
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.variants.slo.load import Performances
@@ -22,7 +23,6 @@ from modelyard.autoscaling.variants.slo.strategy import FOUND, missing_load
 from modelyard.autoscaling.variants.slo.work import GroupWork, RequestSizes, VariantWork
 from modelyard.autoscaling.variants.state import Group, State, work_of
 from modelyard.autoscaling.variants.strategy import Moment, Verdict
-from modelyard.metrics.values import Signals
 
 
 class Allocated(NamedTuple):
@@ -103,22 +103,17 @@ def _why(own: VariantWork) -> str:
 
 
 def _measure(
-    group: Group,
-    together: Sequence[Group],
-    signals: Signals,
-    performances: Performances,
-    settings: FleetSettings,
-    now: float,
+    group: Group, together: Sequence[Group], performances: Performances, fleet: Fleet, settings: FleetSettings
 ) -> None:
     """The load as documented: completions of the whole model in the window, printed with two decimals and read again.
 
     A missing series counts as zero there, but only once the model has metrics at all. What is in flight, waits or is
     expected does not count.
     """
-    work = group.slo
+    work, error = group.slo, fleet.signals.error
     assert work is not None
-    if signals.error is not None:
-        work.load_problem = f"Prometheus could not be read: {signals.error}"
+    if error is not None:
+        work.load_problem = f"Prometheus could not be read: {error}"
         return
     pods = [pod.key for other in together for state in other.states for pod in state.pods]
     found = [performances.get((*key, group.model_id)) for key in pods]

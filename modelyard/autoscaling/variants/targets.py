@@ -47,12 +47,10 @@ def down_limit(replicas: int, settings: FleetSettings) -> int:
     return max(settings.max_step_down, replicas // 10)
 
 
-def _because(delay: float, settings: FleetSettings) -> str:
-    return (
-        " (longer than usual: what was given up lately was soon wanted back)"
-        if delay > settings.scale_down_delay
-        else ""
-    )
+def because(delay: float, settings: FleetSettings) -> str:
+    """Why a scale-down waits for longer than the fleet's delay; nothing where it does not."""
+    usual = delay <= settings.scale_down_delay
+    return "" if usual else " (longer than usual: what was given up lately was soon wanted back)"
 
 
 def set_targets(
@@ -258,7 +256,7 @@ def _scale_down(
     if not _idle(states):  # a load that is gone is at no edge between two sizes, whatever was regretted before
         delay = shrink_delay((Shrink(s.memory, s.base, s.base - budget) for s in able), delay, now)
     if waited < delay:
-        text = f"could shrink; waiting for {delay:.0f} s without a break{_because(delay, settings)}"
+        text = f"could shrink; waiting for {delay:.0f} s without a break{because(delay, settings)}"
         _say(states, "ScaleDownDelayed", f"{text}; {numbers}")
         return
 

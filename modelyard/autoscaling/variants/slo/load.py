@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from math import fsum
 
+from modelyard.autoscaling.fleet import Fleet
 from modelyard.autoscaling.memory.variants import SLOMemory
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.variants.headroom import NONE, plan_ahead
@@ -61,15 +62,10 @@ def completions(group: Group, performances: Performances, window: float) -> floa
 
 
 def measure_load(
-    group: Group,
-    together: Sequence[Group],
-    signals: Signals,
-    performances: Performances,
-    settings: FleetSettings,
-    now: float,
+    group: Group, together: Sequence[Group], performances: Performances, fleet: Fleet, settings: FleetSettings
 ) -> None:
     """Fill in load, sizes and idleness of a group in SLO form; ``together`` are all groups of its model."""
-    work = group.slo
+    work, signals, now = group.slo, fleet.signals, fleet.now
     assert work is not None
     window = settings.load_window
     model = signals.loads.get((group.namespace, group.model_id))

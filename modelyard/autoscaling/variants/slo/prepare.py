@@ -24,7 +24,6 @@ from modelyard.autoscaling.variants.slo.profile import ProfileInvalid, identity_
 from modelyard.autoscaling.variants.slo.sizing import size_groups, size_rows
 from modelyard.autoscaling.variants.slo.work import VariantWork
 from modelyard.autoscaling.variants.state import Group, State
-from modelyard.metrics.values import Signals
 from modelyard.objects import Notice
 
 
@@ -93,7 +92,7 @@ def _warn(state: State, reason: str, message: str) -> None:
 class Forecasting(NamedTuple):
     """How groups in SLO form are measured, sized and explained; ``size`` gives errors by group."""
 
-    measure: Callable[[Group, Sequence[Group], Signals, Performances, FleetSettings, float], None]
+    measure: Callable[[Group, Sequence[Group], Performances, Fleet, FleetSettings], None]
     size: Callable[[Sequence[Group], FleetSettings, float], Mapping[Group, str]]
     look_ahead: Callable[[Sequence[Group], FleetSettings], None]
 
@@ -113,7 +112,7 @@ def measure_groups(
             try:
                 attach(group.states, performances)
                 together = serving[group.namespace, group.model_id]
-                forecasting.measure(group, together, fleet.signals, performances, settings, fleet.now)
+                forecasting.measure(group, together, performances, fleet, settings)
                 good.append(group)
             except Exception as error:  # this group's alone
                 errors[group] = f"{type(error).__name__}: {error}"
@@ -122,16 +121,11 @@ def measure_groups(
 
 
 def _measure(
-    group: Group,
-    together: Sequence[Group],
-    signals: Signals,
-    performances: Performances,
-    settings: FleetSettings,
-    now: float,
+    group: Group, together: Sequence[Group], performances: Performances, fleet: Fleet, settings: FleetSettings
 ) -> None:
-    measure_load(group, together, signals, performances, settings, now)
+    measure_load(group, together, performances, fleet, settings)
     feedback.recall(group.states, settings)
-    online.estimate(group, settings, now)
+    online.estimate(group, settings, fleet.now)
 
 
 def _size(groups: Sequence[Group], settings: FleetSettings, now: float) -> Mapping[Group, str]:

@@ -23,7 +23,7 @@ from modelyard.autoscaling.variants.regret import Shrink, shrink_delay
 from modelyard.autoscaling.variants.slo.load import QUIET
 from modelyard.autoscaling.variants.slo.work import GroupWork
 from modelyard.autoscaling.variants.state import Group, State, work_of
-from modelyard.autoscaling.variants.targets import down_limit, hpa_step
+from modelyard.autoscaling.variants.targets import because, down_limit, hpa_step
 from modelyard.autoscaling.variants.transition import describe_transition
 
 
@@ -202,9 +202,7 @@ def _relax(
     left = delay - (now - since)
     if left > 0:
         text = f"{wish} would do; waiting for {delay:.0f} s without a break, {left:.0f} s to go"
-        if delay > settings.scale_down_delay:
-            text += " (longer than usual: what was given up lately was soon wanted back)"
-        return GroupProposal(base, "ScaleDownDelayed", text)
+        return GroupProposal(base, "ScaleDownDelayed", text + because(delay, settings))
     target = dict(base)
     if up:
         for state in up:
