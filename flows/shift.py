@@ -347,7 +347,9 @@ def seconds_late(run: FlowRun | None, now: datetime) -> float:
     Zero for a run somebody asked for by hand: it is meant for whenever it begins. After an outage Prefect starts every
     run it missed, oldest first; without this each would drive the fleet once.
     """
-    if run is None or run.expected_start_time is None or not (run.auto_scheduled or _by_automation(run)):
+    if run is None or run.expected_start_time is None:
+        return 0.0
+    if not run.auto_scheduled and (run.created_by is None or run.created_by.type != "AUTOMATION"):
         return 0.0
     return (now - run.expected_start_time).total_seconds()
 
@@ -360,7 +362,3 @@ def is_on_schedule(run: FlowRun | None) -> bool:
 def _this_run() -> FlowRun | None:
     context = FlowRunContext.get()
     return context.flow_run if context else None
-
-
-def _by_automation(run: FlowRun) -> bool:
-    return run.created_by is not None and run.created_by.type == "AUTOMATION"

@@ -42,15 +42,11 @@ def stuck(runs: Iterable[FlowRun], now: datetime, limit: float) -> list[FlowRun]
 
 def superseded(runs: Iterable[FlowRun]) -> list[FlowRun]:
     """Of the late scheduled runs of each deployment, all but the newest; never one asked for by hand."""
-    by_deployment: defaultdict[UUID | None, list[FlowRun]] = defaultdict(list)
-    for run in runs:
+    by_deployment: defaultdict[UUID | None, list[tuple[datetime, int, FlowRun]]] = defaultdict(list)
+    for number, run in enumerate(runs):
         if run.auto_scheduled and run.expected_start_time is not None:
-            by_deployment[run.deployment_id].append(run)
-    return [run for group in by_deployment.values() for run in sorted(group, key=_start)[:-1]]
-
-
-def _start(run: FlowRun) -> datetime:
-    return run.expected_start_time or datetime.min.replace(tzinfo=UTC)
+            by_deployment[run.deployment_id].append((run.expected_start_time, number, run))
+    return [run for group in by_deployment.values() for *_, run in sorted(group)[:-1]]
 
 
 @task(

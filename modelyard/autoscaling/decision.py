@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Generic, NamedTuple, TypeGuard, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from modelyard.autoscaling.memory.bindings import BindingMemory
 from modelyard.autoscaling.memory.variants import VariantMemory
@@ -255,17 +255,9 @@ class TickDecision:
     @property
     def variants(self) -> tuple[VariantDecision, ...]:
         """The decisions about VariantAutoscalings."""
-        return tuple(one for one in self.decisions if _of_variant(one))
+        return tuple(one for one in self.decisions if isinstance(one.memory, VariantMemory))
 
     @property
     def bindings(self) -> tuple[BindingDecision, ...]:
         """The decisions about AutoscalingPolicyBindings."""
-        return tuple(one for one in self.decisions if _of_binding(one))
-
-
-def _of_variant(decision: VariantDecision | BindingDecision) -> TypeGuard[VariantDecision]:
-    return isinstance(decision.memory, VariantMemory)
-
-
-def _of_binding(decision: VariantDecision | BindingDecision) -> TypeGuard[BindingDecision]:
-    return isinstance(decision.memory, BindingMemory)
+        return tuple(one for one in self.decisions if isinstance(one.memory, BindingMemory))

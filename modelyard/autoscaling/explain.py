@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from modelyard.autoscaling.decision import Alternative, BindingDecision, Evidence, Prediction, Record, VariantDecision
+from modelyard.autoscaling.decision import BindingDecision, Evidence, Prediction, Record, VariantDecision
 
 
 def row(record: Record) -> dict[str, Any]:
@@ -25,8 +25,8 @@ def row(record: Record) -> dict[str, Any]:
     }
 
 
-def lines(record: Record, alternatives: bool = True) -> list[str]:
-    """The whole story of a decision, most important first; ``alternatives`` may be shown elsewhere, once per model."""
+def lines(record: Record) -> list[str]:
+    """The whole story of a decision, most important first, but for the alternatives, which are the model's."""
     now, target, why, writes = record.now, record.target, record.why, record.writes
     verb = "decided" if target.decided else "kept, not decided"
     told = [
@@ -40,14 +40,9 @@ def lines(record: Record, alternatives: bool = True) -> list[str]:
         told.append(_evidence(why.evidence))
     if why.prediction is not None:
         told.append(_prediction(why.prediction))
-    if alternatives:
-        told += [_alternative(option) for option in why.alternatives]
-    told += [
-        f"{step.stage}: {step.detail}"
-        if step.after is None
-        else f"{step.stage} {_change(step.before, step.after)}: {step.detail}"
-        for step in why.steps
-    ]
+    for step in why.steps:
+        change = f" {_known(step.before)} → {step.after}" if step.before != step.after else f" = {step.after}"
+        told.append(f"{step.stage}{'' if step.after is None else change}: {step.detail}")
     if why.limited_by is not None:
         told.append(f"limited by {why.limited_by}")
     if not writes.publish:
@@ -85,20 +80,6 @@ def _prediction(expected: Prediction) -> str:
         f"expected: {expected.load:.4g} requests/s, at most {expected.rate_per_replica:.4g} per replica, "
         f"TTFT {_number(expected.ttft, 1)} ms, ITL {_number(expected.itl, 2)} ms, utilisation {utilisation}"
     )
-
-
-def _alternative(option: Alternative) -> str:
-    replicas = ", ".join(f"{name} {count}" for name, count in option.replicas.items())
-    utilisation = "-" if option.utilisation is None else f"{option.utilisation:.0%}"
-    verdict = "chosen" if option.chosen else f"not chosen: {option.note}" if option.note else "not chosen"
-    return (
-        f"option {replicas}: cost {option.cost:g}, TTFT {_number(option.ttft, 1)} ms, ITL {_number(option.itl, 2)} ms, "
-        f"utilisation {utilisation}; {verdict}"
-    )
-
-
-def _change(before: int | None, after: int) -> str:
-    return f"{_known(before)} → {after}" if before != after else f"= {after}"
 
 
 def _known(value: int | None) -> int | str:

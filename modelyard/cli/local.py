@@ -181,7 +181,11 @@ def _print_overview(overview: Overview, console: Console) -> None:
         console,
         ["component", "version", "state", "pid", "restarts", "address", "memory", "last exit"],
         [
-            [r.name, r.version, r.phase, r.pid, r.restarts, r.address, _megabytes(r.memory_bytes), r.last_exit]
+            [
+                *(r.name, r.version, r.phase, r.pid, r.restarts, r.address),
+                None if r.memory_bytes is None else f"{r.memory_bytes / 1024**2:.0f} MiB",
+                r.last_exit,
+            ]
             for r in overview.components
         ],
     )
@@ -218,10 +222,6 @@ def _table(console: Console, columns: list[str], rows: list[list[Any]]) -> None:
         table.add_row(*("" if value is None else str(value) for value in row))
     console.print(table)
     console.print()
-
-
-def _megabytes(size: int | None) -> str:
-    return "" if size is None else f"{size / 1024**2:.0f} MiB"
 
 
 @app.command()

@@ -79,7 +79,7 @@ def _stories(console: Console, decision: TickDecision) -> None:
     told: set[int] = set()
     for one in decision.variants:
         console.print(Text(str(one.key), style="bold"))
-        for line in (*lines(one.record, alternatives=False), *remarks(one)):
+        for line in (*lines(one.record), *remarks(one)):
             console.print(f"  {line}")
     for record in decision.records:
         about, options = record.identity, record.why.alternatives

@@ -55,7 +55,7 @@ class LoadHistory:
             self._gap = True
         if self._gap and now >= self._retry_at:
             problem = await self._fill(prometheus, now, load_window, namespaces)
-        arrivals = {} if answer is None else self._rates(answer)
+        arrivals = {model_of(s.labels): s.value * self.scale for s in answer or () if s.value is not None}
         for pair, rate in arrivals.items():
             self._points.setdefault(pair, []).append((now, rate))
         if answer is not None:
@@ -80,9 +80,6 @@ class LoadHistory:
         }
         self._gap = False
         return None
-
-    def _rates(self, answer: Iterable[Sample]) -> dict[Pair, float]:
-        return {model_of(s.labels): s.value * self.scale for s in answer if s.value is not None}
 
     def _forget(self, now: float) -> None:
         begin = now - self.window

@@ -1,29 +1,15 @@
 """Kubernetes values that every room speaks, and how they are read: no client, no clock."""
 
-from modelyard.objects.kinds import ResourceType
+from modelyard.objects.kinds import ResourceType as ResourceType
 from modelyard.objects.values import (
-    Condition,
-    Key,
-    Namespace,
-    Node,
-    Notice,
-    OwnerRef,
-    Pod,
-    TargetRef,
-    Workload,
-    WorkloadId,
+    Condition as Condition,
+    Key as Key,
+    Namespace as Namespace,
+    Node as Node,
+    Notice as Notice,
+    OwnerRef as OwnerRef,
+    Pod as Pod,
+    TargetRef as TargetRef,
+    Workload as Workload,
+    WorkloadId as WorkloadId,
 )
-
-__all__ = [
-    "Condition",
-    "Key",
-    "Namespace",
-    "Node",
-    "Notice",
-    "OwnerRef",
-    "Pod",
-    "ResourceType",
-    "TargetRef",
-    "Workload",
-    "WorkloadId",
-]

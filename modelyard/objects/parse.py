@@ -167,7 +167,7 @@ def workload(obj: Object, group: str, kind: str) -> Workload:
         gpus=gpus,
         gpu_resource=resource,
         pods_per_replica=size,
-        selector=_selector(spec.get("selector") or {}),
+        selector=label_selector((spec.get("selector") or {}).get("matchLabels") or {}),
         template_labels=(template.get("metadata") or {}).get("labels") or {},
         node_selector=wanted_nodes(template.get("spec") or {}),
         engine_args=engine_args(engine.get("spec") or {}),
@@ -183,8 +183,9 @@ def engine_args(pod_spec: Object) -> tuple[str, ...]:
     return tuple(str(word) for word in (*(engine.get("command") or ()), *(engine.get("args") or ())))
 
 
-def _selector(selector: Object) -> str:
-    return ",".join(f"{key}={value}" for key, value in sorted((selector.get("matchLabels") or {}).items()))
+def label_selector(labels: Mapping[str, str]) -> str:
+    """These labels as the API takes them for a selector."""
+    return ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
 
 
 def target_id(namespace: str, reference: Object) -> WorkloadId:

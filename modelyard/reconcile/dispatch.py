@@ -13,7 +13,7 @@ import itertools
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -103,7 +103,9 @@ def dispatch(
     """
     due = [(plan.subject, found) for plan in plans if plan.acts and (found := _next(plan, runs, now)) is not None]
     starts = []
-    for members in itertools.islice(_batches(_in_turn(due), acting.batch), most):
+    ordered = _in_turn(due)
+    for begin in range(0, len(ordered), acting.batch)[:most]:
+        members = ordered[begin : begin + acting.batch]
         key = _key(members)
         starts.append(Start(acting.deployment, key, tuple((subject, c._replace(run=key)) for subject, c in members)))
     return starts
@@ -142,11 +144,6 @@ def _in_turn(due: Iterable[Due]) -> list[Due]:
         spaces[one[0].key.namespace].append(one)
     turns = itertools.zip_longest(*(spaces[name] for name in sorted(spaces)))
     return [one for turn in turns for one in turn if one is not None]
-
-
-def _batches(due: Sequence[Due], size: int) -> Iterator[tuple[Due, ...]]:
-    for start in range(0, len(due), size):
-        yield tuple(due[start : start + size])
 
 
 def _key(members: Sequence[Due]) -> str:

@@ -79,11 +79,8 @@ def is_due(
     words_differ = False
     for condition in status.conditions:
         before = known.get(condition.type)
-        if before is None or _essence(condition) != (
-            before.get("status"),
-            before.get("reason"),
-            before.get("observedGeneration"),
-        ):
+        essence = condition.status, condition.reason, condition.observed_generation
+        if before is None or essence != tuple(map(before.get, ("status", "reason", "observedGeneration"))):
             return True
         words_differ = words_differ or before.get("message", "") != condition.message
     if status.clock and _at(status.fields, status.clock) is not None:
@@ -91,7 +88,8 @@ def is_due(
         if told is None:
             return True
         written = epoch(told)
-        if now - written >= refresh * (1 - _share(uid) / QUIET_SHARE):
+        share = zlib.crc32(uid.encode()) / 2**32  # from 0 to below 1, always the same for an object
+        if now - written >= refresh * (1 - share / QUIET_SHARE):
             return True
     return words_differ and (written is None or now - written >= refresh / QUIET_SHARE)
 
@@ -111,17 +109,8 @@ def changes(patch: Mapping[str, Any], stored: Mapping[str, Any], ignoring: Itera
     return False
 
 
-def _essence(condition: Condition) -> tuple[str, str, int | None]:
-    return condition.status, condition.reason, condition.observed_generation
-
-
 def _at(fields: Mapping[str, Any], path: Iterable[str]) -> Any:
     found: Any = fields
     for name in path:
         found = found.get(name) if isinstance(found, Mapping) else None
     return found
-
-
-def _share(uid: str) -> float:
-    """A number from 0 to below 1 that is always the same for an object."""
-    return zlib.crc32(uid.encode()) / 2**32

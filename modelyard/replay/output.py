@@ -59,7 +59,7 @@ def table(summaries: Sequence[Summary], slo: SLO, remarks: Sequence[str] = ()) -
             s.policy,
             f"{s.replica_hours:.2f}",
             f"{s.cost:.2f}",
-            *([_ratio(s.cost, s.bound)] if bounds else []),
+            *([f"{s.cost / s.bound:.2f}" if s.bound and s.bound > 0 else "-"] if bounds else []),
             f"{s.attainment:.2%}",
             *(_seconds(value) for p in (s.ttft, s.itl) for value in (p.p50, p.p95, p.p99)),
             *(str(n) for n in (s.scale_ups, s.scale_downs, s.peak_replicas)),
@@ -78,12 +78,6 @@ def table(summaries: Sequence[Summary], slo: SLO, remarks: Sequence[str] = ()) -
         console.print(remark, soft_wrap=True)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue().rstrip("\n")
-
-
-def _ratio(cost: float, bound: float | None) -> str:
-    if bound is None or bound <= 0:
-        return "-"
-    return f"{cost / bound:.2f}"
 
 
 def _seconds(value: float) -> str:

@@ -8,39 +8,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from modelyard.resources.base import Resource, ResourceInvalid
-from modelyard.resources.duration import Duration
-from modelyard.resources.llmd import Form, VariantAutoscaling
-from modelyard.resources.networking import ModelRoute, ModelServer
-from modelyard.resources.ome.benchmarks import BenchmarkJob
-from modelyard.resources.ome.models import BaseModel, ClusterBaseModel, FineTunedWeight
-from modelyard.resources.ome.runtimes import ClusterServingRuntime, ServingRuntime
-from modelyard.resources.ome.services import InferenceService
-from modelyard.resources.quantity import Quantity
-from modelyard.resources.registry import AutoscalingPolicy, AutoscalingPolicyBinding, Model
-
-__all__ = [
-    "KINDS",
-    "AutoscalingPolicy",
-    "AutoscalingPolicyBinding",
-    "BaseModel",
-    "BenchmarkJob",
-    "ClusterBaseModel",
-    "ClusterServingRuntime",
-    "Duration",
-    "FineTunedWeight",
-    "Form",
-    "InferenceService",
-    "Model",
-    "ModelRoute",
-    "ModelServer",
-    "Quantity",
-    "Resource",
-    "ResourceInvalid",
-    "ServingRuntime",
-    "VariantAutoscaling",
-    "parse",
-]
+from modelyard.resources.base import Resource as Resource, ResourceInvalid as ResourceInvalid
+from modelyard.resources.duration import Duration as Duration
+from modelyard.resources.llmd import Form as Form, VariantAutoscaling as VariantAutoscaling
+from modelyard.resources.networking import ModelRoute as ModelRoute, ModelServer as ModelServer
+from modelyard.resources.ome.benchmarks import BenchmarkJob as BenchmarkJob
+from modelyard.resources.ome.models import (
+    BaseModel as BaseModel,
+    ClusterBaseModel as ClusterBaseModel,
+    FineTunedWeight as FineTunedWeight,
+)
+from modelyard.resources.ome.runtimes import (
+    ClusterServingRuntime as ClusterServingRuntime,
+    ServingRuntime as ServingRuntime,
+)
+from modelyard.resources.ome.services import InferenceService as InferenceService
+from modelyard.resources.quantity import Quantity as Quantity
+from modelyard.resources.registry import (
+    AutoscalingPolicy as AutoscalingPolicy,
+    AutoscalingPolicyBinding as AutoscalingPolicyBinding,
+    Model as Model,
+)
 
 _ALL: tuple[type[Resource], ...] = (
     Model,

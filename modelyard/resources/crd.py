@@ -61,11 +61,7 @@ def crd(kind: type[Resource]) -> dict[str, Any]:
             ],
         },
     }
-    return _unshared(manifest)
-
-
-def _unshared(manifest: dict[str, Any]) -> dict[str, Any]:
-    """The same without any part in two places, which YAML would write as anchors."""
+    # Without any part in two places, which YAML would write as anchors.
     copied: dict[str, Any] = json.loads(json.dumps(manifest))
     return copied
 

@@ -5,7 +5,7 @@ Numbers and booleans are strict: ``"3"`` is not an integer and ``"true"`` not a 
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, AwareDatetime, Field, PlainSerializer, WithJsonSchema
@@ -22,14 +22,10 @@ RawObject = Annotated[dict[str, Any], WithJsonSchema({"type": "object", "x-kuber
 """An object that is kept as it is: a fragment of a pod, or free JSON. Its inside is checked where it is used."""
 
 
-def _whole_seconds(moment: datetime) -> str:
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
 Time = Annotated[
     AwareDatetime,
     Field(strict=False),
-    PlainSerializer(_whole_seconds, return_type=str),
+    PlainSerializer(lambda moment: moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), return_type=str),
     WithJsonSchema({"type": "string", "format": "date-time"}),
 ]
 """``metav1.Time``: RFC 3339, printed in UTC and whole seconds."""

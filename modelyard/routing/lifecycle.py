@@ -83,14 +83,10 @@ def _tell(stored: Stored, said: Sequence[findings.Finding], counts: Mapping[str,
         notices=tuple(
             Notice(c.reason, c.message, "Warning" if _bad(c) else "Normal")
             for c in wanted
-            if _is_news(told.get(c.type), c)
+            # That all is well from the start is no news.
+            if (told[c.type] != (c.status, c.reason) if c.type in told else _bad(c))
         ),
     )
-
-
-def _is_news(before: tuple[Any, Any] | None, after: Condition) -> bool:
-    """Whether people should hear of it: that all is well from the start is no news."""
-    return _bad(after) if before is None else before != (after.status, after.reason)
 
 
 def _bad(condition: Condition) -> bool:

@@ -150,15 +150,12 @@ class _Run:
             if limit < self.replicas:
                 text += f", at most {panic.percent} % above {base} within {panic.period:g} s"
                 self.block("RateLimited", text)
-                self.replicas_limited("panic", limit, text)
+                self.step("panic", min(self.replicas, limit), text)
         if self.replicas < self.current:
             self.block("Panicking", f"{text}: no scale-down before that")
             self.step("panic", self.current, f"{text}: no scale-down")
         elif not self.steps:
             self.step("panic", self.replicas, text)
-
-    def replicas_limited(self, stage: str, limit: int, text: str) -> None:
-        self.step(stage, min(self.replicas, limit), text)
 
     def down(self) -> None:
         rules, history = self.behaviour.down, self.memory.recommended
@@ -199,7 +196,8 @@ class _Run:
         by_percent = base + sign * (base * rules.percent // 100)
         widest = max if sign > 0 else min
         narrowest = min if sign > 0 else max
-        return {"Or": widest, "And": narrowest}.get(rules.select, _none)(by_instances, by_percent)
+        join = {"Or": widest, "And": narrowest}.get(rules.select)
+        return None if join is None else join(by_instances, by_percent)
 
     def _limit(self, base: int, rules: DirectionLimits, limit: int | None, *, down: bool) -> None:
         if limit is None or (self.replicas >= limit if down else self.replicas <= limit):
@@ -215,10 +213,6 @@ class _Run:
             text += f"; more is possible after {clock(freed)}"
         self.step("rate limit", after, text)
         self.block("RateLimited", text)
-
-
-def _none(*_: int) -> None:
-    return None
 
 
 def _freed(history: History, base: int, period: float, now: float) -> float | None:

@@ -6,7 +6,7 @@ Pure.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -97,7 +97,8 @@ def claimed(views: Iterable[BindingView], fleet: Fleet, settings: FleetSettings 
         scalers[consumer.target].append(f"{consumer.kind} {consumer.key}")
     found: dict[Key, str] = {}
     for view in views:
-        direct = handling_of(_chosen(view), default).mode is Mode.DIRECT
+        chosen = {ACTUATION: view.annotations[ACTUATION]} if ACTUATION in view.annotations else {}
+        direct = handling_of(chosen, default).mode is Mode.DIRECT
         taken: list[str] = []
         remedy = "remove one of the two"
         for id_ in (target.workload for target in view.targets):
@@ -116,7 +117,3 @@ def claimed(views: Iterable[BindingView], fleet: Fleet, settings: FleetSettings 
                 "scaledobjects (keda.sh)"
             )
     return found
-
-
-def _chosen(view: BindingView) -> Mapping[str, str]:
-    return {ACTUATION: view.annotations[ACTUATION]} if ACTUATION in view.annotations else {}

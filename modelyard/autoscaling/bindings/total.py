@@ -52,7 +52,7 @@ def decide_total(
     """Decide on the targets that could be read. A target that could not keeps what it had when it last could."""
     known = [target for target in view.targets if target.current is not None]
     lost = [target for target in view.targets if target.current is None]
-    weight = {target.name: _weight(target, choice) for target in view.targets}
+    weight = {target.name: choice.capacities.get(target.name, 1.0) if choice.exact else 1.0 for target in view.targets}
     carried = fsum(weight[target.name] * (target.current or 0) for target in known)
     kept = _whole(fsum(weight[target.name] * memory.seen.get(str(target.workload), target.minimum) for target in lost))
     current = _whole(carried)
@@ -118,10 +118,6 @@ def decide_total(
     memory = remembered(correction, total + kept, now, settings.tick)
     memory = memory if idle == memory.idle_since else memory.model_copy(update={"idle_since": idle})
     return TotalDecision(advice, memory, replicas, correction, woken, tuple(steps), held, current + kept)
-
-
-def _weight(target: TargetView, choice: Choice) -> float:
-    return choice.capacities.get(target.name, 1.0) if choice.exact else 1.0
 
 
 def _whole(number: float) -> int:

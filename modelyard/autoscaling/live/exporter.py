@@ -49,7 +49,7 @@ class GaugeCollector(Collector):
         for variant, replicas in self._fleet.published():
             known = replicas
             if known is None:
-                known = _count((variant.status.get("currentAlloc") or {}).get("numReplicas"))
+                known = (variant.status.get("currentAlloc") or {}).get("numReplicas")
             labels = [variant.key.name, variant.key.namespace, variant.status_accelerator or "unresolved"]
             every.add(variant, labels, known)
             if variant.slo is not None:
@@ -64,21 +64,16 @@ class _Families:
     def __init__(self, prefix: str, labels: list[str], instance: str | None) -> None:
         self._own = [instance] if instance else []
         more = ["controller_instance"] if instance else []
-        names = [*labels, *more]
-        self._desired = GaugeMetricFamily(
-            f"{prefix}_desired_replicas", "Replicas the variant should have", labels=names
+        self._desired, self._current, self._ratio = (
+            GaugeMetricFamily(f"{prefix}_{name}", text, labels=[*labels, *more])
+            for name, text in (
+                ("desired_replicas", "Replicas the variant should have"),
+                ("current_replicas", "Replicas the workload has (status.replicas)"),
+                ("desired_ratio", "Desired over current replicas; desired at zero"),
+            )
         )
-        self._current = GaugeMetricFamily(
-            f"{prefix}_current_replicas", "Replicas the workload has (status.replicas)", labels=names
-        )
-        self._ratio = GaugeMetricFamily(
-            f"{prefix}_desired_ratio", "Desired over current replicas; desired at zero", labels=names
-        )
-        self._total = CounterMetricFamily(
-            f"{prefix}_replica_scaling",
-            "Scaling decisions",
-            labels=["variant_name", "namespace", "direction", "reason", *more],
-        )
+        counted = ["variant_name", "namespace", "direction", "reason", *more]
+        self._total = CounterMetricFamily(f"{prefix}_replica_scaling", "Scaling decisions", labels=counted)
 
     def add(self, variant: Variant, labels: list[str], replicas: int | None) -> None:
         """One variant's series; ``replicas`` ``None``: unknown."""
@@ -105,12 +100,10 @@ class _Predictions:
         names = ["model_name", "variant_name", "variant_id", "namespace", "accelerator_type"]
         names += ["controller_instance"] if instance else []
         self._families = {
-            "ttft": GaugeMetricFamily(
-                "inferno_predicted_ttft_seconds", "Mean time to first token expected at the desired size", labels=names
-            ),
-            "itl": GaugeMetricFamily(
-                "inferno_predicted_itl_seconds", "Mean inter-token latency expected at the desired size", labels=names
-            ),
+            name: GaugeMetricFamily(
+                f"inferno_predicted_{name}_seconds", f"Mean {text} expected at the desired size", labels=names
+            )
+            for name, text in (("ttft", "time to first token"), ("itl", "inter-token latency"))
         }
 
     def add(self, variant: Variant, labels: list[str]) -> None:
@@ -124,10 +117,6 @@ class _Predictions:
     def families(self) -> tuple[Metric, ...]:
         """What there is to expose."""
         return tuple(self._families.values())
-
-
-def _count(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def application(fleet: Fleetwatch) -> web.Application:

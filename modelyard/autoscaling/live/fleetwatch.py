@@ -56,7 +56,11 @@ class Fleetwatch:
         self._bindings = self._mirror.store(Want(BINDINGS, self._gauges), self._spaces)
         self._excluded: Store[bool] | None = None
         if not self._spaces:
-            self._excluded = self._mirror.store(Want(NAMESPACES, _is_excluded))
+
+            def excluded(obj: Object) -> bool | None:
+                return (obj["metadata"].get("annotations") or {}).get(EXCLUDE_ANNOTATION) == "true" or None
+
+            self._excluded = self._mirror.store(Want(NAMESPACES, excluded))
         self._workloads: dict[tuple[str, str], tuple[ResourceType, Store[Count]]] = {}
         self._scales: dict[tuple[str, str, Key], tuple[str, int]] = {}
 
@@ -155,7 +159,3 @@ def _count(listed: bool) -> Callable[[Object], Count]:
         return obj["metadata"].get("resourceVersion", ""), replicas
 
     return count
-
-
-def _is_excluded(obj: Object) -> bool | None:
-    return (obj["metadata"].get("annotations") or {}).get(EXCLUDE_ANNOTATION) == "true" or None

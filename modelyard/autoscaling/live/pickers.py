@@ -143,7 +143,7 @@ async def addresses(cluster: Cluster, of: Pool) -> tuple[Scrape, ...]:
         port = next((p for p in spec.get("ports") or () if "metric" in str(p.get("name", "")).lower()), None)
         if port is None:
             raise PickerError(f'{where} has no port whose name contains "metric"; name its metrics port so')
-        selector = ",".join(f"{key}={value}" for key, value in sorted((spec.get("selector") or {}).items()))
+        selector = parse.label_selector(spec.get("selector") or {})
         pods = (await cluster.list(PODS, of.key.namespace, selector, cached=True)).items if selector else []
     except NotFound as error:
         raise PickerError(f"{where} does not exist") from error

@@ -228,7 +228,11 @@ class WakeWatch:
             ]
             for query, keys in _by_text(asked).items():
                 wanted[query] = (partial(number, prometheus, query), dict.fromkeys(keys, ""))
-        seen = {view.key for view in views if any(_wanted(target.demand, target.external) for target in view.targets)}
+        seen = {
+            view.key
+            for view in views
+            if any(value > 0 for one in view.targets for value in (one.demand or 0.0, *one.external.values()))
+        }
         for source in self._poller.follow("AutoscalingPolicyBinding", wanted).values():
             source.told |= seen & source.models.keys()
 
@@ -311,10 +315,6 @@ def _questions(spec: BindingSpec, view: BindingView) -> Iterable[str]:
     assert view.policy is not None
     for queries in spec.sources.values():
         yield from (query for metric, query in queries.items() if metric in view.policy.targets)
-
-
-def _wanted(demand: float | None, external: Mapping[str, float]) -> bool:
-    return (demand or 0.0) > 0 or any(value > 0 for value in external.values())
 
 
 async def first_of(*waits: Coroutine[Any, Any, bool]) -> bool:

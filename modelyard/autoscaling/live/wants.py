@@ -96,8 +96,8 @@ def consumers(resource: ResourceType) -> Want[Consumer]:
 
 def config_maps(name: str = "") -> Want[Data]:
     """ConfigMaps of this name (none: all of them)."""
-    return Want(CONFIG_MAPS, _data, field_selector=f"metadata.name={name}" if name else "", cached=True)
 
+    def data(obj: Object) -> Data:
+        return parse.key_of(obj), obj.get("data") or {}
 
-def _data(obj: Object) -> Data:
-    return parse.key_of(obj), obj.get("data") or {}
+    return Want(CONFIG_MAPS, data, field_selector=f"metadata.name={name}" if name else "", cached=True)

@@ -11,6 +11,7 @@ from modelyard.autoscaling.limiter import settle
 from modelyard.autoscaling.published.percentages import variant_means
 from modelyard.autoscaling.variants.pools import VENDORS
 from modelyard.autoscaling.variants.state import State
+from modelyard.objects import Key
 from modelyard.objects.selectors import Matcher
 
 
@@ -27,7 +28,11 @@ def grant_by_total(fleet: Fleet, states: Sequence[State], candidates: Sequence[S
             remaining[state.accelerator] -= (state.current or 0) * state.gpus
     for accelerator in remaining:
         remaining[accelerator] = max(0, remaining[accelerator])
-    for state in sorted(candidates, key=lambda s: (_spare(s), s.variant.cost, s.variant.key)):
+
+    def order(state: State) -> tuple[float, float, Key]:
+        return variant_means(state.units, state.limits).spare_kv, state.variant.cost, state.variant.key
+
+    for state in sorted(candidates, key=order):
         asked = (state.target or 0) - (state.current or 0)
         accelerator = "" if state.accelerator_missing else state.accelerator or ""
         got = min(asked * state.gpus, remaining[accelerator]) if accelerator else 0
@@ -38,7 +43,3 @@ def grant_by_total(fleet: Fleet, states: Sequence[State], candidates: Sequence[S
         else:
             detail = f"asked {asked * state.gpus} GPUs for +{asked}, got {got}: +{granted}"
         settle(state, asked, granted, detail)
-
-
-def _spare(state: State) -> float:
-    return variant_means(state.units, state.limits).spare_kv

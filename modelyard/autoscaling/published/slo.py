@@ -60,7 +60,8 @@ class PublishedForecast:
             own = work_of(state)
             found = _candidate(own, work, minimum)
             if found is None:
-                text = f"no feasible allocation found: {_why(own)}; replicas are kept"
+                why = own.problem or "the latency targets cannot be met on this profile"
+                text = f"no feasible allocation found: {why}; replicas are kept"
                 state.keep("OptimizationFailed", text)
                 state.metrics = FOUND
                 continue
@@ -94,12 +95,6 @@ def _idle_prediction(own: VariantWork) -> Prediction:
     ttft, itl = p.gamma + p.delta, p.alpha + p.beta
     most = 1000 * p.max_batch / (ttft + p.alpha + p.beta * p.max_batch)
     return Prediction(0.0, most, ttft, itl, 0.0)
-
-
-def _why(own: VariantWork) -> str:
-    if own.problem:
-        return own.problem
-    return "the latency targets cannot be met on this profile"
 
 
 def _measure(

@@ -53,19 +53,14 @@ def attribute(fleet: Fleet, active: list[State], stale_before: float) -> int:
         signal = signals.get(namespace, nothing).get(name)
         if signal is None:
             continue
-        taken += 1
-        # Written out here, and as a function for the rare case below: this line runs once per pod of the fleet.
-        if (
-            signal.model == state.variant.model_id
-            and (signal.kv is not None or signal.waiting is not None)
-            and (signal.sampled_at is None or signal.sampled_at >= stale_before)
-        ):
-            state.units.append((signal, pod))
-        if further:
-            for other in further.get((namespace, name), ()):
-                taken += 1
-                if _counts(other, state, stale_before):
-                    state.units.append((other, pod))
+        for one in (signal, *further.get((namespace, name), ())) if further else (signal,):
+            taken += 1
+            if (
+                one.model == state.variant.model_id
+                and (one.kv is not None or one.waiting is not None)
+                and (one.sampled_at is None or one.sampled_at >= stale_before)
+            ):
+                state.units.append((one, pod))
     for state in active:
         _count(state)
     return len(fleet.signals.pods) - taken
@@ -86,15 +81,6 @@ def _by_pod(
         else:
             pods[signal.pod] = signal
     return first, further
-
-
-def _counts(signal: PodSignal, state: State, stale_before: float) -> bool:
-    """Whether a signal is of the variant's model, recent, and says anything."""
-    return (
-        signal.model == state.variant.model_id
-        and (signal.kv is not None or signal.waiting is not None)
-        and (signal.sampled_at is None or signal.sampled_at >= stale_before)
-    )
 
 
 def _owner_state(
@@ -131,10 +117,6 @@ def _count(state: State) -> None:
     state.pending = max(0, state.current - state.ready)
 
 
-def _group_of(pod: Pod) -> str:
-    return pod.labels.get(GROUP_INDEX_LABEL, pod.key.name)
-
-
 def _ready_groups(pods: Iterable[Pod], size: int) -> int:
     """Groups all of whose pods are ready; pods without a group label count by number."""
     grouped: dict[str, int] = {}
@@ -153,23 +135,12 @@ def merge_groups(units: list[Unit]) -> list[Unit]:
     """One unit per pod group: the pods of a group are one engine, so the highest value of each signal is its value."""
     merged: dict[str, Unit] = {}
     for signal, pod in sorted(units, key=lambda unit: unit[1].key):
-        group = _group_of(pod)
+        group = pod.labels.get(GROUP_INDEX_LABEL, pod.key.name)
         if group not in merged:
             merged[group] = (signal, pod)
             continue
         first, leader = merged[group]
-        merged[group] = (
-            PodSignal(first.namespace, first.pod, first.model, **_highest_of(first, signal)),
-            leader,
-        )
+        both = {name: (getattr(first, name), getattr(signal, name)) for name in PodSignal.measures()}
+        highest = {name: max((v for v in pair if v is not None), default=None) for name, pair in both.items()}
+        merged[group] = (PodSignal(first.namespace, first.pod, first.model, **highest), leader)
     return list(merged.values())
-
-
-def _highest_of(one: PodSignal, other: PodSignal) -> dict[str, float | None]:
-    return {name: _highest(getattr(one, name), getattr(other, name)) for name in PodSignal.measures()}
-
-
-def _highest(a: float | None, b: float | None) -> float | None:
-    if a is None or b is None:
-        return b if a is None else a
-    return max(a, b)

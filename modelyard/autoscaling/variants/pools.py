@@ -39,10 +39,8 @@ class Pools:
                     home[node.name] = pool
         for pod in fleet.pods:
             if pod.node and pod.gpus and pod.phase not in _TERMINAL and pod.node in home:
-                self._take_from(home[pod.node], pod.node, pod.gpus)
-
-    def _take_from(self, pool: str, node: str, gpus: int) -> None:
-        self.free[pool][node] = max(0, self.free[pool][node] - gpus)
+                free = self.free[home[pod.node]]
+                free[pod.node] = max(0, free[pod.node] - pod.gpus)
 
     def reserve(self, states: Iterable[State]) -> None:
         """Set aside GPUs for replicas that exist or are asked for already and are not on a node yet."""

@@ -33,12 +33,12 @@ def wake(group: Group, signals: Signals, backlog: float, settings: FleetSettings
     started = [state for state in group.states if state.spec > 0]
     for state in asleep:
         if _is_on_its_way(state, group, now):
-            _hold(state)
+            _tell(state, state.desired or 0, f"woken before, waiting for its scaler to start {state.desired}")
     if queue <= 0:
         return
     takes = sum(_takes(state, state.spec) for state in started if not _failed(state, settings, now))
     takes += sum(_takes(state, state.target or 0) for state in asleep if state.target)
-    able = [state for state in asleep if not state.target and _may_run(state)]
+    able = [s for s in asleep if not s.target and s.bounds.upper != 0 and not _unschedulable(s)]
     for state in sorted(able, key=lambda s: (s.variant.cost, s.name)):
         if takes and takes >= queue:
             return
@@ -80,10 +80,6 @@ def waiting(group: Group, signals: Signals, backlog: float) -> float:
     return max((value for value in seen if isfinite(value)), default=0.0)
 
 
-def _may_run(state: State) -> bool:
-    return (state.bounds.upper is None or state.bounds.upper > 0) and not _unschedulable(state)
-
-
 def _failed(state: State, settings: FleetSettings, now: float) -> bool:
     """Whether what was started will take nothing: it cannot be placed, or should have been ready long ago."""
     since = state.memory.transition_since
@@ -109,10 +105,6 @@ def _is_on_its_way(state: State, group: Group, now: float) -> bool:
         and woken is not None
         and now - woken < group.zero.retention
     )
-
-
-def _hold(state: State) -> None:
-    _tell(state, state.desired or 0, f"woken before, waiting for its scaler to start {state.desired}")
 
 
 def start(state: State, replicas: int, queue: float, now: float, also: str = "") -> None:

@@ -8,9 +8,9 @@ clients find pods by their labels.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import platform
-from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 
@@ -35,7 +35,9 @@ class Addresses:
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
         self._taken: set[str] = set()
-        self._next = self._cycle()
+        self._next = itertools.cycle(
+            f"{prefix}.{third}.{fourth}" for third in range(1, 255) for fourth in range(1, 255)
+        )
 
     def node(self, index: int) -> str:
         """Address of the Node with this index, counted from 0."""
@@ -62,12 +64,6 @@ class Addresses:
     def free(self, address: str) -> None:
         """Give an address back."""
         self._taken.discard(address)
-
-    def _cycle(self) -> Iterator[str]:
-        while True:
-            for third in range(1, 255):
-                for fourth in range(1, 255):
-                    yield f"{self._prefix}.{third}.{fourth}"
 
 
 def node_manifest(group: NodeGroup, index: int) -> Object:

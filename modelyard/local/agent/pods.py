@@ -216,12 +216,13 @@ class PodRunner:
                 return False
             return policy == "Always" or not container.succeeded
 
+        initialized = all(container.succeeded for container in self._init)
         return [
             ContainerView(
                 name=container.name,
                 image=str(container.spec.get("image", "")),
                 record=container.record,
-                waiting=container.waiting if init or self._initialized() else ("PodInitializing", ""),
+                waiting=container.waiting if init or initialized else ("PodInitializing", ""),
                 started=container.started,
                 ready=container.ready,
                 restarts=restarts(container),
@@ -229,9 +230,6 @@ class PodRunner:
             )
             for container in containers
         ]
-
-    def _initialized(self) -> bool:
-        return all(container.succeeded for container in self._init)
 
     def _status(self) -> Object:
         return pod_status(

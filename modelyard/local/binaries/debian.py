@@ -58,8 +58,8 @@ def obtain(names: Iterable[str], progress: Callable[[str], None]) -> None:
         raise BinaryNotFound(f"Debian has no source for {', '.join(sorted(unknown))}")
     with store.scratch() as scratch:
         _check_space(scratch, _SPACE_BUILD if compiled else _SPACE_PACKAGES)
-        total = 1 + len(packaged) + (1 + stage_count(compiled) if compiled else 0)
-        stages = Stages(progress, total)
+        # Kubernetes is fetched, unpacked and generated from, then compiled program by program.
+        stages = Stages(progress, 1 + len(packaged) + (3 + len(compiled) if compiled else 0))
         apt = Apt(scratch / "apt")
         with stages.stage("reading Debian's package lists"):
             apt.update()
@@ -222,11 +222,6 @@ def link_flags() -> str:
     }
     packages = [f"{_PACKAGE}/vendor/k8s.io/{name}" for name in ("component-base/version", "client-go/pkg/version")]
     return " ".join(["-s -w", *(f"-X {p}.{key}={value}" for p in packages for key, value in values.items())])
-
-
-def stage_count(programs: list[str]) -> int:
-    """Stages that `compile_programs` reports."""
-    return 2 + len(programs)
 
 
 def compile_programs(

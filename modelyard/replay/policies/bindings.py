@@ -82,7 +82,12 @@ class Bindings:
             pod = by_name[scrape.endpoint.name]
             fleet.look(pod)
             pages[scrape] = page(pod.core, names, self._origin + now)
-        from_start = [plans[key] for key, spec in self._specs.items() if self._from_start(spec)]
+        default = fleet_handling(self._settings)
+        from_start = [
+            plans[key]
+            for key, spec in self._specs.items()
+            if handling_of(spec.view.annotations, default).rules.histograms_from_start
+        ]
         measured = self._histories.measure(wanted, pages, scrapes(from_start).keys())
         answers = self._answers(fleet, plans)
         return tuple(binding_view(spec, listed, plans[key], answers, measured) for key, spec in self._specs.items())
@@ -122,9 +127,6 @@ class Bindings:
         waiting = sum(pod.active and not pod.ready for pod in alive)
         instances = tuple(Instance(pod.name, (MetricsEndpoint(pod.name, "", pod.name, ADDRESS),)) for pod in ready)
         return TargetPods(instances, min(waiting, max(0, wanted - len(ready))), startup)
-
-    def _from_start(self, binding: BindingSpec) -> bool:
-        return handling_of(binding.view.annotations, fleet_handling(self._settings)).rules.histograms_from_start
 
     def _answers(self, fleet: SimulatedFleet, plans: Mapping[Key, Sequence[TargetPlan]]) -> Answers:
         """What waits at the router, for the expressions that ask for it."""

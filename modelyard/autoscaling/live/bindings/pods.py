@@ -87,10 +87,6 @@ def _same(pod: Pod, workload: Workload) -> bool:
     return not workload.uid or not pod.owner.uid or workload.uid == pod.owner.uid
 
 
-def _endpoint(pod: Pod) -> MetricsEndpoint:
-    return MetricsEndpoint(pod.uid, pod.started, pod.key.name, pod.ip)
-
-
 def _count(
     workload: Workload, pods: Sequence[Pod], match_labels: Mapping[str, str], known_startup: float | None
 ) -> TargetPods:
@@ -98,14 +94,16 @@ def _count(
     size = workload.pods_per_replica
     groups: dict[str, list[Pod]] = defaultdict(list)
     for pod in pods:
-        groups[_group_of(pod) if size > 1 else pod.key.name].append(pod)
+        name = pod.key.name
+        groups[pod.labels.get(f"{LWS}/group-index", name) if size > 1 else name].append(pod)
     instances = []
     not_ready = 0
     for name, members in sorted(groups.items()):
         serving = [member for member in members if member.ready and member.phase == "Running"]
         if len(serving) >= size:
-            entries = [_endpoint(m) for m in _entries(serving) if _has(m.labels, match_labels)]
-            instances.append(Instance(name, tuple(entries)))
+            entries = [pod for pod in _entries(serving) if match_labels.items() <= pod.labels.items()]
+            pages = tuple(MetricsEndpoint(pod.uid, pod.started, pod.key.name, pod.ip) for pod in entries)
+            instances.append(Instance(name, pages))
         else:
             not_ready += 1
     spec = 1 if workload.spec_replicas is None else workload.spec_replicas
@@ -119,10 +117,6 @@ def _count(
     return TargetPods(tuple(instances), unready, startup, problem)
 
 
-def _group_of(pod: Pod) -> str:
-    return pod.labels.get(f"{LWS}/group-index", pod.key.name)
-
-
 def _entries(members: Sequence[Pod]) -> Sequence[Pod]:
     """Of the pods of one instance those that take requests."""
     for label in ENTRY_LABELS:
@@ -131,7 +125,3 @@ def _entries(members: Sequence[Pod]) -> Sequence[Pod]:
     if len(members) > 1 and (leaders := [m for m in members if m.labels.get(f"{LWS}/worker-index") == "0"]):
         return leaders
     return members
-
-
-def _has(labels: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
-    return all(labels.get(key) == value for key, value in wanted.items())

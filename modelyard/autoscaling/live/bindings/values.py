@@ -13,7 +13,7 @@ from typing import NamedTuple
 from modelyard.autoscaling.bindings.samples import KEPT, PodHistory, joined, pod_values
 from modelyard.autoscaling.live.bindings.pods import Instance
 from modelyard.metrics.pages import Page
-from modelyard.metrics.scrape import MetricsEndpoint, Scrape
+from modelyard.metrics.scrape import Scrape
 from modelyard.metrics.vocabulary import Signal, names_of
 
 
@@ -114,7 +114,7 @@ class Histories:
         fresh: dict[tuple[str, int, str], tuple[float, PodHistory]] = {}
         latest = max((page.at for page in pages.values() if isinstance(page, Page)), default=0.0)
         for scrape, page in pages.items():
-            key = _key(scrape.endpoint, scrape)
+            key = scrape.endpoint.uid, scrape.port, scrape.uri
             at, history = self._of.get(key, (0.0, PodHistory()))
             if isinstance(page, str):
                 results[scrape] = page
@@ -131,7 +131,3 @@ class Histories:
             fresh[key] = page.at, values.history
         self._of = fresh
         return Measured(results)
-
-
-def _key(endpoint: MetricsEndpoint, scrape: Scrape) -> tuple[str, int, str]:
-    return endpoint.uid, scrape.port, scrape.uri

@@ -8,7 +8,7 @@ accelerator, directly or through others, share what there is by ``mixing.allocat
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from modelyard.autoscaling.decision import Step
@@ -96,15 +96,10 @@ def scarce(groups: Sequence[Group], capacity: Mapping[str, int], known: Collecti
             if index in seen:
                 continue
             seen.add(index)
-            for pool in _pools(groups[index]):
-                if pool not in seen_pools:
-                    seen_pools.add(pool)
-                    open_pools.append(pool)
+            for pool in {pool_of_state(state) for state in groups[index].states} - seen_pools:
+                seen_pools.add(pool)
+                open_pools.append(pool)
     return [groups[index] for index in sorted(seen)]
-
-
-def _pools(group: Group) -> Iterable[str]:
-    return {pool_of_state(state) for state in group.states}
 
 
 def demand_of(group: Group, name: str, pools: Pools) -> Demand:

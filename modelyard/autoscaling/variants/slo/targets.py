@@ -223,15 +223,12 @@ def _relax(
         budget -= step
     if target == base:
         return GroupProposal(base, "BelowHPATolerance", f"{wish} would do, but {ignored}")
-    return GroupProposal(target, "CapacitySpare", f"{_changes(states, target)} (needed {_listed(work.wanted)})")
+    needed = ", ".join(f"{name} {count}" for name, count in work.wanted.items())
+    return GroupProposal(target, "CapacitySpare", f"{_changes(states, target)} (needed {needed})")
 
 
 def _changes(states: Sequence[State], target: Mapping[str, int]) -> str:
     return ", ".join(f"{s.name} {s.base} → {target[s.name]}" for s in states if target[s.name] != s.base)
-
-
-def _listed(replicas: Mapping[str, int]) -> str:
-    return ", ".join(f"{name} {count}" for name, count in replicas.items())
 
 
 def _why_not(states: Sequence[State]) -> str:
