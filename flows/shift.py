@@ -42,15 +42,12 @@ class LeaseHandle(Protocol):
     @property
     def held(self) -> bool:
         """Whether the claim is good at this very moment."""
-        ...
 
     async def acquire(self, timeout: float) -> bool:
         """Try for up to ``timeout`` seconds; renewed in the background from then on."""
-        ...
 
     async def release(self) -> None:
         """Give the claim up at once, so that a successor need not wait for it to expire."""
-        ...
 
 
 class NoLease:
@@ -92,15 +89,12 @@ class BatchLifecycle(Protocol):
 
     def lease(self, name: str, namespace: str | None = None) -> LeaseHandle:
         """The Lease of this name; not yet acquired. Once asked for, nothing is written unless it is held."""
-        ...
 
     async def tick(self, turn: Turn) -> TickReport:
         """Look, work out what should be written, write it, say why: each a task, given to ``turn.run``."""
-        ...
 
     async def wait_for_change(self, timeout: float) -> bool:
         """Wait up to ``timeout`` seconds for somebody to change what this is responsible for."""
-        ...
 
 
 Opener = Callable[[], AbstractAsyncContextManager[BatchLifecycle]]

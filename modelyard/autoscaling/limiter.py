@@ -28,7 +28,6 @@ class Grant(Protocol):
 
     def __call__(self, fleet: Fleet, states: Sequence[State], candidates: Sequence[State], matches: Matcher) -> None:
         """``states`` are all that hold GPUs, ``matches`` the nodes that count."""
-        ...
 
 
 def limit(fleet: Fleet, states: Sequence[State], settings: FleetSettings, grant: Grant) -> str | None:

@@ -63,7 +63,7 @@ async def act(cluster: Cluster, lifecycle: Lifecycle, keys: Iterable[Key], run: 
                     continue
                 if plan is None or not (plan.writes or plan.awaits):
                     acted.settled.add(key)
-                elif not _names(plan, run):
+                elif (claim := Claim.read(plan.subject.claim)) is None or claim.run != run:
                     acted.lost.add(key)
                 elif plan.writes:
                     plans.append(plan)
@@ -84,11 +84,6 @@ async def act(cluster: Cluster, lifecycle: Lifecycle, keys: Iterable[Key], run: 
                 pass
             finally:
                 moved.cancel()
-
-
-def _names(plan: Plan, run: str) -> bool:
-    claim = Claim.read(plan.subject.claim)
-    return claim is not None and claim.run == run
 
 
 async def _carry_out(cluster: Cluster, plan: Plan, run: str, acted: Acted) -> Outcome:

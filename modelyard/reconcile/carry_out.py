@@ -97,7 +97,7 @@ class _CarryOut:
             await first()
             await second()
             if plan.acts:
-                await self._check_still_wanted()
+                await self._still_wanted()
             for manifest in plan.apply:
                 await self._apply(manifest)
             for child in plan.delete:
@@ -221,7 +221,7 @@ class _CarryOut:
             raise self._drop(superseded[0])
         self.outcome.written.add(subject.ref)
 
-    async def _check_still_wanted(self) -> None:
+    async def _still_wanted(self) -> Object:
         """Go on only if the object is still the one decided on; no earlier write need have shown it."""
         try:
             self.current = self.current or await self._read(self.subject.kind, self.subject.key)
@@ -229,17 +229,13 @@ class _CarryOut:
             raise self._drop("it was deleted") from None
         if why := self._superseded(self.current):
             raise self._drop(why)
+        return self.current
 
     async def _finalize(self, wanted: bool) -> None:
         """Set our finalizer or take it off; the others' stay."""
         for attempt in range(1, ATTEMPTS + 1):
-            try:
-                current = await self._read(self.subject.kind, self.subject.key)
-            except NotFound:
-                raise self._drop("it was deleted") from None
-            if why := self._superseded(current):
-                raise self._drop(why)
-            metadata = current["metadata"]
+            self.current = None
+            metadata = (await self._still_wanted())["metadata"]
             others = [name for name in metadata.get("finalizers") or () if name != FINALIZER]
             body = {
                 "resourceVersion": metadata["resourceVersion"],

@@ -193,15 +193,12 @@ class Store(Protocol[T_co]):
 
     def get(self, key: Key) -> T_co | None:
         """The object of this name."""
-        ...
 
     def all(self) -> Iterable[T_co]:
         """Every object, in key order."""
-        ...
 
     def by(self, index: str, value: object) -> Iterable[T_co]:
         """The objects that ``index`` files under ``value``, in key order."""
-        ...
 
 
 World = Mapping[ResourceType, Store[Any]]
@@ -209,23 +206,15 @@ World = Mapping[ResourceType, Store[Any]]
 
 
 class Lifecycle(Protocol):
-    """One kind's life: what it needs to see, and what follows from it."""
+    """One kind's life: what it needs to see, and what follows from it. ``name`` is that of its flow, too."""
 
-    @property
-    def name(self) -> str:
-        """The lifecycle's name, which is its flow's."""
-        ...
-
-    @property
-    def about(self) -> ResourceType:
-        """The kind of its subjects."""
-        ...
+    name: str
+    about: ResourceType
+    """The kind of its subjects."""
 
     @property
     def wants(self) -> tuple[Want[Any], ...]:
         """What it needs to see, its subjects (which have a ``key``) among them."""
-        ...
 
     def plan(self, key: Key, world: World, now: float) -> Plan | None:
         """What should be written for the object of this name; ``None`` when it is gone or not ours. Pure."""
-        ...

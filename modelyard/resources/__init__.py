@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from modelyard.resources.base import Resource as Resource, ResourceInvalid as ResourceInvalid
 from modelyard.resources.duration import Duration as Duration
-from modelyard.resources.llmd import Form as Form, VariantAutoscaling as VariantAutoscaling
+from modelyard.resources.llmd import VariantAutoscaling as VariantAutoscaling
 from modelyard.resources.networking import ModelRoute as ModelRoute, ModelServer as ModelServer
 from modelyard.resources.ome.benchmarks import BenchmarkJob as BenchmarkJob
 from modelyard.resources.ome.models import (

@@ -24,7 +24,7 @@ from pydantic import (
 from pydantic.alias_generators import to_camel, to_snake
 from pydantic_core import CoreSchema
 
-from modelyard.resources.fields import Int64, RawObject, StringMap, Time
+from modelyard.resources.fields import Int64
 from modelyard.resources.rules import ResourceInvalid, Rule, RulesBroken, explain, repeated
 
 __all__ = ["Column", "ObjectMeta", "Part", "Resource", "ResourceInvalid", "StatusPart"]
@@ -97,42 +97,14 @@ class StatusPart(Part):
     model_config = ConfigDict(extra="ignore")
 
 
-class OwnerReference(BaseModel):
-    """``metadata.ownerReferences[]``."""
-
-    model_config = ConfigDict(extra="allow", populate_by_name=True, alias_generator=to_camel)
-
-    api_version: str
-    kind: str
-    name: str
-    uid: str
-    controller: bool | None = None
-
-
 class ObjectMeta(BaseModel):
     """The part of ``metadata`` that Modelyard reads. Everything else is kept as it came."""
 
-    model_config = ConfigDict(extra="allow", populate_by_name=True, alias_generator=to_camel)
+    model_config = ConfigDict(extra="allow")
 
     name: str = Field("", max_length=253)
     namespace: str = ""
-    uid: str = ""
     generation: Int64 = 0
-    resource_version: str = ""
-    creation_timestamp: Time | None = None
-    deletion_timestamp: Time | None = None
-    labels: StringMap = Field(default_factory=dict)
-    annotations: StringMap = Field(default_factory=dict)
-    owner_references: list[OwnerReference] = Field(default_factory=list)
-    finalizers: list[str] = Field(default_factory=list)
-    managed_fields: list[RawObject] | None = None
-
-    @field_validator("labels", "annotations", "owner_references", "finalizers", mode="before")
-    @classmethod
-    def _null_is_empty(cls, value: Any, info: Any) -> Any:
-        if value is None:
-            return {} if info.field_name in ("labels", "annotations") else []
-        return value
 
 
 class Resource(BaseModel):

@@ -10,7 +10,6 @@ Source: the published llmd.ai/v1alpha1 references of both forms.
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, Field
@@ -30,13 +29,6 @@ def _ascii(text: str) -> str:
 
 
 Cost = Annotated[str, Field(pattern=r"^\d+(\.\d+)?$"), AfterValidator(_ascii)]
-
-
-class Form(StrEnum):
-    """Which of the two published forms an object is in."""
-
-    SATURATION = "saturation"
-    SLO = "slo"
 
 
 class ConfigMapKeyRef(Part):
@@ -185,14 +177,3 @@ class VariantAutoscaling(Resource):
 
     spec: VariantAutoscalingSpec = Field(description="What to scale.")
     status: VariantAutoscalingStatus | None = optional("What was decided. Written by the autoscaler.")
-
-    @property
-    def form(self) -> Form:
-        """SLO form when there is a profile, saturation form otherwise."""
-        return Form.SLO if self.spec.variant_profile is not None else Form.SATURATION
-
-    @property
-    def target(self) -> CrossVersionObjectReference:
-        """The workload to scale: the one named, or the Deployment of the object's own name."""
-        named = self.spec.scale_target_ref
-        return named or CrossVersionObjectReference(api_version="apps/v1", kind="Deployment", name=self.name)

@@ -12,12 +12,11 @@ from modelyard.autoscaling.rules import DOCUMENTED, RULES
 from modelyard.autoscaling.select import select
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.variants.analysis import analyse_repaired
-from modelyard.autoscaling.variants.attribution import attribute
+from modelyard.autoscaling.variants.attribution import attribute, by_pod
 from modelyard.autoscaling.variants.saturation_config import SaturationConfigs
 from modelyard.autoscaling.variants.state import Group, State
 from modelyard.autoscaling.variants.targets import set_targets
 from modelyard.autoscaling.variants.tokens.analysis import TokenAnalysis, analyse_tokens
-from modelyard.autoscaling.variants.tokens.knowledge import by_pod
 from modelyard.autoscaling.variants.zero_config import ZeroConfigs
 from modelyard.metrics.values import ModelLoad, PodPerformance
 

@@ -224,7 +224,7 @@ class WakeWatch:
                 (view.key, query)
                 for view in views
                 if _asleep(view) and view.key in specs
-                for query in _questions(specs[view.key], view)
+                for query in specs[view.key].queries(view.policy)
             ]
             for query, keys in _by_text(asked).items():
                 wanted[query] = (partial(number, prometheus, query), dict.fromkeys(keys, ""))
@@ -307,14 +307,6 @@ def _asleep(view: BindingView) -> bool:
     usable = view.problem is None and view.policy is not None and not view.deleting
     replicas = [target.current for target in view.targets if target.current is not None]
     return usable and bool(replicas) and not any(replicas)
-
-
-def _questions(spec: BindingSpec, view: BindingView) -> Iterable[str]:
-    if spec.wake_query:
-        yield spec.wake_query
-    assert view.policy is not None
-    for queries in spec.sources.values():
-        yield from (query for metric, query in queries.items() if metric in view.policy.targets)
 
 
 async def first_of(*waits: Coroutine[Any, Any, bool]) -> bool:

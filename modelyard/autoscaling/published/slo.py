@@ -15,7 +15,7 @@ from modelyard.autoscaling.decision import Prediction, Step
 from modelyard.autoscaling.fleet import Fleet
 from modelyard.autoscaling.published import sizing
 from modelyard.autoscaling.settings import FleetSettings
-from modelyard.autoscaling.variants.slo.load import Performances
+from modelyard.autoscaling.variants.attribution import Performances
 from modelyard.autoscaling.variants.slo.outlook import Mix, foreseeable, mix_of, told
 from modelyard.autoscaling.variants.slo.prepare import Forecasting
 from modelyard.autoscaling.variants.slo.sizing import Row, predict, profiles_of, size_groups, take_over, targets_of

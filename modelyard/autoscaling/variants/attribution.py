@@ -11,11 +11,13 @@ from collections.abc import Iterable, Mapping
 
 from modelyard.autoscaling.fleet import Fleet
 from modelyard.autoscaling.variants.state import State, Unit
-from modelyard.metrics.values import PodSignal
+from modelyard.metrics.values import PodPerformance, PodSignal
 from modelyard.objects import Key, OwnerRef, Pod, WorkloadId
 
 VARIANT_LABEL = "llm-d.ai/variant"
 GROUP_INDEX_LABEL = "leaderworkerset.sigs.k8s.io/group-index"
+Performances = Mapping[tuple[str, str, str], PodPerformance]
+"""By namespace, pod and model."""
 _MAX_DEPTH = 4
 _TERMINAL = ("Succeeded", "Failed")
 
@@ -81,6 +83,11 @@ def _by_pod(
         else:
             pods[signal.pod] = signal
     return first, further
+
+
+def by_pod(performance: Iterable[PodPerformance]) -> Performances:
+    """What each pod did."""
+    return {(found.namespace, found.pod, found.model): found for found in performance}
 
 
 def _owner_state(

@@ -51,7 +51,6 @@ class Strategy(Protocol):
 
     def propose(self, group: Group, running: Sequence[State], tick: Moment) -> Verdict:
         """Set the targets of the group's states; ``running`` are those whose workload is not at zero."""
-        ...
 
 
 class Idle(Protocol):
@@ -59,7 +58,6 @@ class Idle(Protocol):
 
     def __call__(self, group: Group, states: Sequence[State], signals: Signals, now: float) -> tuple[str | None, str]:
         """Why not (``None``: it may), and what is then known of it."""
-        ...
 
 
 class Wake(Protocol):
@@ -67,7 +65,6 @@ class Wake(Protocol):
 
     def __call__(self, group: Group, signals: Signals, backlog: float, settings: FleetSettings, now: float) -> None:
         """Set the targets of variants at zero that have to start now."""
-        ...
 
 
 class Course(NamedTuple):

@@ -24,11 +24,9 @@ class Policy(Protocol):
 
     def initial(self, variants: Sequence[VariantSpec]) -> Mapping[Key, int]:
         """The replicas to begin with, where they are not the manifests'. Called once, before the simulation."""
-        ...
 
     def tick(self, now: float, fleet: SimulatedFleet, metrics: Metrics) -> Mapping[Key, int]:
         """Replicas wanted now by variant; one left out stays as it is. ``now`` is seconds from the trace's start."""
-        ...
 
 
 class Fixed:

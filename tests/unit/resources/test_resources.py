@@ -10,7 +10,7 @@ import pytest
 import yaml
 from resource_cases import BAD, patched, sample
 
-from modelyard.resources import KINDS, Duration, Form, Quantity, Resource, ResourceInvalid, parse
+from modelyard.resources import KINDS, Duration, Quantity, Resource, ResourceInvalid, parse
 from modelyard.resources.llmd import VariantAutoscaling
 from modelyard.resources.networking import ModelRoute
 from modelyard.resources.ome.services import InferenceService
@@ -22,7 +22,9 @@ SAMPLES = sorted((Path(__file__).parents[3] / "config" / "samples").glob("*.yaml
 def test_there_is_a_sample_of_every_kind_and_form() -> None:
     parsed = [parse(yaml.safe_load(path.read_text(encoding="utf-8"))) for path in SAMPLES]
     assert {(p.group, p.kind) for p in parsed} == set(KINDS)
-    assert {p.form for p in parsed if isinstance(p, VariantAutoscaling)} == set(Form)
+    profiles = [p.spec.variant_profile for p in parsed if isinstance(p, VariantAutoscaling)]
+    assert None in profiles
+    assert any(profiles)
 
 
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
@@ -91,16 +93,6 @@ def test_status_that_is_no_object_counts_as_none() -> None:
     manifest = sample("variantautoscaling-saturation")
     manifest["status"] = {"conditions": "broken"}
     assert VariantAutoscaling.parse(manifest).to_manifest()["status"] == {}
-
-
-def test_form_and_target() -> None:
-    saturation = VariantAutoscaling.parse(sample("variantautoscaling-saturation"))
-    assert (saturation.form, saturation.target.name) == (Form.SATURATION, "llama-8b-a100")
-    slo = VariantAutoscaling.parse(sample("variantautoscaling-slo"))
-    assert (slo.form, slo.target.kind, slo.target.name) == (Form.SLO, "Deployment", slo.name)
-    both = patched("variantautoscaling-slo", {"spec.scaleTargetRef": {"kind": "LeaderWorkerSet", "name": "big"}})
-    named = VariantAutoscaling.parse(both)
-    assert (named.form, named.target.kind, named.target.name) == (Form.SLO, "LeaderWorkerSet", "big")
 
 
 def test_defaults_hold_inside_objects_that_are_present() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 from modelyard.autoscaling.handling import fleet_handling, handling_of
@@ -82,7 +82,7 @@ async def observe_bindings(
     (workloads, errors), pods, answers = await asyncio.gather(
         read_workloads(mirror, wanted, homes, partial=True),
         mirror.read(wants.LIVE_PODS, homes, partial=True),
-        read_numbers(prometheus, _queries(listed)),
+        read_numbers(prometheus, (q for b in listed.bindings for q in b.queries(policy_of(b, listed)[0]))),
     )
     for place, error in pods.errors.items():
         if place in homes:
@@ -110,15 +110,6 @@ async def observe_bindings(
     return tuple(
         binding_view(binding, listed, plans[binding.view.key], answers, measured) for binding in listed.bindings
     )
-
-
-def _queries(listed: ListedBindings) -> Iterable[str]:
-    for binding in listed.bindings:
-        if binding.wake_query:
-            yield binding.wake_query
-        policy = policy_of(binding, listed)[0]
-        for queries in binding.sources.values():
-            yield from (query for metric, query in queries.items() if policy is not None and metric in policy.targets)
 
 
 def _workload_of(

@@ -7,7 +7,7 @@ a rule existed must be reported, not lost.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -75,6 +75,14 @@ class BindingSpec:
     targets: tuple[TargetSpec, ...]
     sources: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     wake_query: str | None = None
+
+    def queries(self, policy: PolicyView | None) -> Iterator[str]:
+        """Every PromQL that a decision needs; of the metrics those that ``policy`` has a target for."""
+        if self.wake_query:
+            yield self.wake_query
+        targets = () if policy is None else policy.targets
+        for queries in self.sources.values():
+            yield from (query for metric, query in queries.items() if metric in targets)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ last minute is missing for that tick, and missing means that replicas are kept. 
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Self
 
 from modelyard.autoscaling.live.bindings.objects import PolicySpec
@@ -30,7 +29,5 @@ class PolicyState:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.scraper.close()

@@ -6,16 +6,17 @@ not known hold the forecast still. Source: WVA SLO reference, "Metrics collectio
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from math import fsum
 
 from modelyard.autoscaling.fleet import Fleet
 from modelyard.autoscaling.memory.variants import SLOMemory
 from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.variants.attribution import Performances
 from modelyard.autoscaling.variants.headroom import NONE, plan_ahead
 from modelyard.autoscaling.variants.slo.work import GroupWork, RequestSizes
 from modelyard.autoscaling.variants.state import Group, State, work_of
-from modelyard.metrics.values import ModelLoad, PodPerformance, Signals
+from modelyard.metrics.values import ModelLoad, Signals
 
 _MOVED = 0.1
 """Relative change of the request sizes that is worth remembering at once."""
@@ -25,14 +26,6 @@ _BELIEVABLE = 1e12
 
 QUIET = 1e-6
 """Requests per second below which nothing arrives."""
-
-Performances = Mapping[tuple[str, str, str], PodPerformance]
-"""By namespace, pod and model."""
-
-
-def by_pod(performance: Iterable[PodPerformance]) -> Performances:
-    """What each pod did."""
-    return {(found.namespace, found.pod, found.model): found for found in performance}
 
 
 def attach(states: Iterable[State], performances: Performances) -> None:

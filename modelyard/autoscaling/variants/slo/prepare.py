@@ -15,10 +15,11 @@ from modelyard.autoscaling.config_maps import ObjectNotice
 from modelyard.autoscaling.fleet import Fleet
 from modelyard.autoscaling.memory.variants import SLOMemory
 from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.variants.attribution import Performances, by_pod
 from modelyard.autoscaling.variants.slo import feedback, online
 from modelyard.autoscaling.variants.slo.classes import ServiceClasses, slo_look_alikes
 from modelyard.autoscaling.variants.slo.costs import UnitCosts
-from modelyard.autoscaling.variants.slo.load import Performances, attach, by_pod, measure_load
+from modelyard.autoscaling.variants.slo.load import attach, measure_load
 from modelyard.autoscaling.variants.slo.outlook import look_ahead
 from modelyard.autoscaling.variants.slo.profile import ProfileInvalid, identity_mismatch, parse_profile
 from modelyard.autoscaling.variants.slo.sizing import size_groups, size_rows

@@ -12,6 +12,7 @@ from math import fsum
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.variants.analysis import DIGITS
 from modelyard.autoscaling.variants.assessment import Assessment
+from modelyard.autoscaling.variants.attribution import Performances
 from modelyard.autoscaling.variants.replicas import stuck_pods, unseen
 from modelyard.autoscaling.variants.saturation_config import Thresholds, TokenThresholds
 from modelyard.autoscaling.variants.state import State
@@ -24,7 +25,7 @@ from modelyard.autoscaling.variants.tokens.capacity import (
     replica_capacity,
     tokens_in_use,
 )
-from modelyard.autoscaling.variants.tokens.knowledge import Known, Performance, arguments_of, mean_tokens
+from modelyard.autoscaling.variants.tokens.knowledge import Known, arguments_of, mean_tokens
 
 _SAME = 0.05
 """A newly seen compute limit this near to the mean of those known is not worth writing down."""
@@ -134,7 +135,7 @@ class TokenAnalysis(Assessment):
 
 def analyse_tokens(
     states: Sequence[State],
-    performance: Performance,
+    performance: Performances,
     limits: Thresholds,
     thresholds: TokenThresholds,
     settings: FleetSettings,

@@ -6,7 +6,7 @@ then by its engine's arguments.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import floor, fsum
 
 from modelyard.autoscaling.variants.saturation_config import Thresholds
@@ -14,14 +14,6 @@ from modelyard.autoscaling.variants.state import State
 from modelyard.autoscaling.variants.tokens.capacity import derived_limit, middle
 from modelyard.autoscaling.variants.tokens.engine_arguments import EngineArguments, parse_engine_arguments
 from modelyard.metrics.values import PodPerformance
-
-Performance = Mapping[tuple[str, str, str], PodPerformance]
-"""By namespace, pod and model."""
-
-
-def by_pod(found: Sequence[PodPerformance]) -> dict[tuple[str, str, str], PodPerformance]:
-    """Index what pods report, once per tick."""
-    return {(p.namespace, p.pod, p.model): p for p in found}
 
 
 def arguments_of(state: State) -> EngineArguments:

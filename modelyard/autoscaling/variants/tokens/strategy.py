@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 
+from modelyard.autoscaling.variants.attribution import Performances, by_pod
 from modelyard.autoscaling.variants.saturation_config import TokenThresholds
 from modelyard.autoscaling.variants.state import Group, State
 from modelyard.autoscaling.variants.strategy import Moment, Verdict, assessed
 from modelyard.autoscaling.variants.tokens.analysis import analyse_tokens
-from modelyard.autoscaling.variants.tokens.knowledge import Performance, by_pod
 from modelyard.metrics.values import PodPerformance
 
 
@@ -23,7 +23,7 @@ class WithPerformance:
         self._reported = performance
 
     @cached_property
-    def _performance(self) -> Performance:
+    def _performance(self) -> Performances:
         return by_pod(self._reported)
 
 
