@@ -43,12 +43,9 @@ class ClusterSettings(BaseModel):
     call_timeout: float = Field(30, gt=0, description="limit for an ordinary call with all its retries")
     list_timeout: float = Field(120, gt=0, description="limit for a whole list with all its pages and retries")
     retry_steps: int = Field(5, ge=1, description="tries of a request that may be repeated, the first included")
-    retry_delay: float = Field(0.1, gt=0, description="pause before the first repetition")
-    retry_factor: float = Field(2.0, ge=1, description="growth of the pause from one repetition to the next")
-    retry_jitter: float = Field(0.1, ge=0, description="random share added to each pause")
+    retry_delay: float = Field(0.1, gt=0, description="pause before the first repetition; each next one is twice that")
     page_size: int = Field(500, ge=0, description="objects per page of a consistent list; 0: everything in one page")
     watch_timeout: float = Field(120, gt=0, description="life of one watch connection, after which it is renewed")
-    watch_retry_max: float = Field(5, gt=0, description="longest pause between two tries to reconnect a watch")
     watch_patience: float = Field(
         30, ge=0, description="how long a reconnecting watch bears 401, 403 and 404, which a starting server gives"
     )

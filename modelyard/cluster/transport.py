@@ -137,13 +137,13 @@ class Transport:
                 reloaded = True
             except Unavailable as error:
                 error.attempts = attempt
-                wait = max(pause * (1 + random.uniform(0, settings.retry_jitter)), error.retry_after or 0)
+                wait = max(pause * random.uniform(1, 1.1), error.retry_after or 0)
                 repeatable = (request.idempotent or error.untouched) and not error.permanent
                 if not repeatable or attempt >= settings.retry_steps or time.monotonic() + wait >= deadline:
                     raise
                 logger.debug("%s; next try in %.2f s", error, wait)
                 await asyncio.sleep(wait)
-                pause *= settings.retry_factor
+                pause *= 2
 
     async def _try(self, client: Any, request: ApiRequest, deadline: float) -> bytes:
         limit = self.settings.request_timeout if request.try_timeout is None else request.try_timeout

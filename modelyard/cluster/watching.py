@@ -33,6 +33,9 @@ logger = logging.getLogger(__name__)
 _SHORT_LIFE = 1.0
 """Seconds below which a connection that the server ended counts as a failure, so that we do not reconnect in a spin."""
 
+_LONGEST_PAUSE = 5.0
+"""Seconds between two tries to reconnect, at most."""
+
 _GRACE = 15.0
 """Seconds that the end of a connection may be late before it counts as dead."""
 
@@ -116,7 +119,7 @@ class _Pause:
         if isinstance(error, Unavailable) and error.retry_after:
             wait = max(wait, error.retry_after)
         await asyncio.sleep(wait)
-        self._next = min(self._next * self._settings.retry_factor, self._settings.watch_retry_max)
+        self._next = min(2 * self._next, _LONGEST_PAUSE)
 
     def over(self) -> None:
         """The connection works again."""

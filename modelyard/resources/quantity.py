@@ -82,12 +82,6 @@ class Quantity:
         number = _number(other)
         return NotImplemented if number is None else self._value < number
 
-    def __bool__(self) -> bool:
-        return bool(self._value)
-
-    def __int__(self) -> int:
-        return int(self._value)
-
     def __float__(self) -> float:
         return float(self._value)
 

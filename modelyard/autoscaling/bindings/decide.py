@@ -89,7 +89,8 @@ def decide_binding(view: BindingView, settings: FleetSettings, now: float) -> Bi
         _record(view, target, how, target.current, False, problem.reason, text, publish=False)
         for target in view.targets
     )
-    return _decision(view, records, story.of_problem(view, problem.text, now), notices, memory, problem.text)
+    told = story.of_outcome(view, False, problem.text, None, now)
+    return _decision(view, records, told, notices, memory, problem.text)
 
 
 def _decided(

@@ -142,20 +142,11 @@ def overall(view: BindingView, total: TotalDecision, records: Sequence[Record]) 
     return f"{numbers}: {why}"
 
 
-def of_problem(view: BindingView, text: str, now: float) -> tuple[Condition, ...]:
-    """The conditions of a binding that cannot be decided."""
-    return _built(view, ("False", "ReconcileFailed", text), None, now)
-
-
 def of_outcome(
-    view: BindingView, any_known: bool, message: str, metrics: Story | None, now: float
+    view: BindingView, decided: bool, message: str, metrics: Story | None, now: float
 ) -> tuple[Condition, ...]:
-    """The conditions of a binding that was looked at."""
-    ready: Story = ("True", "Reconciled", message) if any_known else ("False", "ReconcileFailed", message)
-    return _built(view, ready, metrics, now)
-
-
-def _built(view: BindingView, ready: Story, metrics: Story | None, now: float) -> tuple[Condition, ...]:
+    """The conditions of a binding: whether it could be decided on, and what of it was found."""
+    ready: Story = ("True", "Reconciled", message) if decided else ("False", "ReconcileFailed", message)
     found: Story | None = None
     lost = [missing(target) for target in view.targets if target.current is None]
     if lost:

@@ -183,11 +183,12 @@ def combine_external(targets: Sequence[TargetView]) -> dict[str, float]:
 
 
 def _wake(known: Sequence[TargetView], advice: Recommendation, current: int, minimum: int) -> int | None:
+    """The replicas pending demand wakes targets at zero to, past all limits; ``None`` when nothing wakes them."""
     demands = [target.demand for target in known if target.demand is not None]
     demand = fsum(demands) if demands else None
     if advice.replicas and advice.bounded != "minimum":
         demand = max(demand or 0.0, float(advice.replicas))
-    return zero.first_instances(current, minimum, demand) if known else None
+    return max(1, minimum) if known and current <= 0 and demand is not None and demand > 0 else None
 
 
 def _idle(known: Sequence[TargetView], memory: BindingMemory, found: dict[str, float], now: float) -> BindingMemory:

@@ -1,4 +1,4 @@
-"""When the last instance may go, and when the first must come.
+"""When the last instance may go.
 
 Source: Kthena autoscaler reference, "Scale to zero and back".
 """
@@ -54,10 +54,3 @@ def last_instance(
         text = f"keeps the last instance until {clock(idle + grace)}: idle since {clock(idle)}, grace is {grace:g} s"
         return LastInstance(1, idle, text)
     return LastInstance(0, idle)
-
-
-def first_instances(current: int, minimum: int, demand: float | None) -> int | None:
-    """The replicas pending demand wakes a target at zero to, past all limits; ``None`` when nothing wakes it."""
-    if current > 0 or demand is None or not demand > 0:
-        return None
-    return max(1, minimum)

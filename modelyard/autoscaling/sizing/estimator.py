@@ -55,17 +55,11 @@ class EstimatorState:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """The state afterwards and what happened. A rejected observation leaves the state as it was.
-
-    ``reason`` says why it was rejected, ``nis`` how far it was off (normalised innovation squared), ``predicted`` the
-    (TTFT, ITL) in ms expected before the update.
-    """
+    """The state afterwards and what happened. A rejected observation leaves it as it was; ``reason`` says why."""
 
     state: EstimatorState
     accepted: bool
     reason: str = ""
-    nis: float | None = None
-    predicted: tuple[float, float] | None = None
 
 
 def start(initial: Parameters = INITIAL) -> EstimatorState:
@@ -104,23 +98,22 @@ def update(state: EstimatorState, observation: Observation, *, initial: Paramete
         return Update(
             state, False, f"the model cannot carry {observation.rate:g} requests/s with parameters near its own"
         )
-    predicted = (float(expected[0]), float(expected[1]))
     noise = np.diag((ERROR / QUANTILE * observed) ** 2)
     innovation = observed - expected
     spread = jacobian @ covariance @ jacobian.T + noise
     nis = float(innovation @ np.linalg.solve(spread, innovation))
     if state.updates >= UNGATED and not nis < GATE:
-        return Update(state, False, f"outlier: normalised innovation squared {nis:.2f}, gate {GATE}", nis, predicted)
+        return Update(state, False, f"outlier: normalised innovation squared {nis:.2f}, gate {GATE}")
     gain = np.linalg.solve(spread, jacobian @ covariance).T
     moved = x + gain @ innovation
     if (moved <= 0).any() or not np.isfinite(moved).all():
-        return Update(state, False, "a parameter would not stay above 0", nis, predicted)
+        return Update(state, False, "a parameter would not stay above 0")
     start_at = np.array(initial)
     moved = np.clip(moved, np.maximum(start_at / BOUND, FLOOR), np.maximum(start_at * BOUND, FLOOR))
     left = (np.eye(3) - gain @ jacobian) @ covariance
     left = 0.5 * (left + left.T)
     taken = EstimatorState(tuple(moved.tolist()), tuple(left.ravel().tolist()), state.updates + 1)
-    return Update(taken, True, "", nis, predicted)
+    return Update(taken, True)
 
 
 def restart(observation: Observation, *, initial: Parameters = INITIAL) -> EstimatorState | None:
