@@ -7,7 +7,7 @@ inherits, zero is zero. The merged result is validated, never a single layer alo
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -51,6 +51,8 @@ BUILT_IN: Mapping[str, object] = {
     "scaleUpThreshold": 0.85,
     "scaleDownBoundary": 0.70,
 }
+_PERCENTAGES = ("kvCacheThreshold", "queueLengthThreshold", "kvSpareTrigger", "queueSpareTrigger")
+_TOKENS = ("scaleUpThreshold", "scaleDownBoundary")
 _NUMBERS = tuple(name for name, value in BUILT_IN.items() if isinstance(value, float))
 _SUBJECT = ("model_id", "namespace")
 TOKEN_ANALYZER = "saturation"
@@ -225,8 +227,9 @@ class SaturationConfigs:
         invalid, unsafe = _validate(merged, origin, layers[-1].where or "built-in defaults")
         where = " + ".join(layer.where for layer in layers if layer.where) or source.source
         step = Step("configuration", None, None, f"{_summary(merged)} from {where}")
-        tokens = _token_thresholds(merged) if analyzer == TOKEN_ANALYZER else None
-        return Effective(_thresholds(merged), (*errors.values(), *invalid), unsafe, step, tokens)
+        tokens = TokenThresholds(*_numbers(merged, _TOKENS)) if analyzer == TOKEN_ANALYZER else None
+        thresholds = Thresholds(*_numbers(merged, _PERCENTAGES))
+        return Effective(thresholds, (*errors.values(), *invalid), unsafe, step, tokens)
 
 
 def _analyzer_of(default: _Layer, override: _Layer | None) -> str:
@@ -248,27 +251,12 @@ def _wrong_type(field: str, value: object) -> str | None:
     return None
 
 
-def _thresholds(merged: Mapping[str, object]) -> Thresholds:
-    numbers = {name: value for name, value in merged.items() if isinstance(value, float)}
-    return Thresholds(
-        numbers["kvCacheThreshold"],
-        numbers["queueLengthThreshold"],
-        numbers["kvSpareTrigger"],
-        numbers["queueSpareTrigger"],
-    )
-
-
-def _token_thresholds(merged: Mapping[str, object]) -> TokenThresholds:
-    up, down = merged["scaleUpThreshold"], merged["scaleDownBoundary"]
-    assert isinstance(up, float)
-    assert isinstance(down, float)
-    return TokenThresholds(up, down)
+def _numbers(merged: Mapping[str, object], names: Iterable[str]) -> Iterator[float]:
+    return (value for name in names if isinstance(value := merged[name], float))
 
 
 def _summary(merged: Mapping[str, object]) -> str:
-    names: tuple[str, ...] = ("kvCacheThreshold", "queueLengthThreshold", "kvSpareTrigger", "queueSpareTrigger")
-    if merged["analyzerName"] == TOKEN_ANALYZER:
-        names = ("kvCacheThreshold", "queueLengthThreshold", "scaleUpThreshold", "scaleDownBoundary")
+    names = (*_PERCENTAGES[:2], *_TOKENS) if merged["analyzerName"] == TOKEN_ANALYZER else _PERCENTAGES
     return ", ".join(f"{name} {merged[name]:g}" for name in names)
 
 
@@ -276,7 +264,7 @@ def _validate(
     merged: Mapping[str, object], origin: Mapping[str, str], fallback: str
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """(errors of the documented validation, values it lets through although they cannot work)."""
-    kv, queue, kv_trigger, queue_trigger = _thresholds(merged)
+    kv, queue, kv_trigger, queue_trigger = _numbers(merged, _PERCENTAGES)
     errors: list[str] = []
 
     def say(field: str, problem: str) -> str:
@@ -291,7 +279,7 @@ def _validate(
     if 0 <= kv < kv_trigger <= 1:
         errors.append(say("kvCacheThreshold", f"must not be below kvSpareTrigger = {kv_trigger:g}"))
     if merged["analyzerName"] == TOKEN_ANALYZER:
-        up, down = _token_thresholds(merged)
+        up, down = _numbers(merged, _TOKENS)
         for field, value in (("scaleUpThreshold", up), ("scaleDownBoundary", down)):
             if not 0 < value <= 1:
                 errors.append(say(field, "must be above 0 and at most 1"))

@@ -8,7 +8,7 @@ the well-known ConfigMap is scanned in the order of its keys. Source: WVA SLO re
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -190,19 +190,12 @@ class ServiceClasses:
 
 def _referred(source: _Map, key: str, model: str) -> ServiceClass | None:
     """What ``sloClassRef.key`` names: a document (by data key, then by class name), failing that a model entry."""
-    for class_ in _named(source, key):
+    named = [c for place, c in source.classes.items() if place == key]
+    for class_ in (*named, *(c for c in source.classes.values() if c.name == key)):
         service = class_.models.get(model) or class_.models.get(DEFAULT_MODEL)
         if service is not None:
             return service
     return next((c.models[key] for c in source.classes.values() if key in c.models), None)
-
-
-def _named(source: _Map, key: str) -> Iterator[_Class]:
-    if key in source.classes:
-        yield source.classes[key]
-    for class_ in source.classes.values():
-        if class_.name == key:
-            yield class_
 
 
 _TELLING = ("unit-cost", "unitcost", "service-class", "serviceclass")
