@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -188,7 +187,7 @@ async def test_a_missing_target_and_one_that_comes_back(world: PolicyWorld, stat
 async def test_a_cluster_without_our_kinds_has_no_bindings(
     control_plane_cluster: Cluster, state: PolicyState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other = replace(BINDINGS, version="v1alpha0")
+    other = BINDINGS._replace(version="v1alpha0")
     monkeypatch.setattr("modelyard.autoscaling.live.wants.BINDINGS", other)
     with pytest.raises(UnknownKind):
         await control_plane_cluster.list(other)
