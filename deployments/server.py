@@ -41,7 +41,6 @@ class PrefectServer(Service):
             "PREFECT_HOME": str(home),
             # A server that inherits somebody's API URL would talk to that one.
             "PREFECT_API_URL": self.api_url,
-            "PREFECT_UI_API_URL": self.api_url,
             "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false",
             **(extra or {}),
         }

@@ -129,6 +129,7 @@ print(s.server.events.retention_period.days, v.db_vacuum.retention_period.days, 
       sorted(v.db_vacuum.enabled_vacuum_types))
 print(type(get_concurrency_lease_storage()).__module__, s.server.concurrency.initial_deployment_lease_duration)
 print(s.server.analytics_enabled, s.server.ephemeral.enabled)
+print(s.server.ui.api_url)
 print(s.worker.query_seconds, s.worker.prefetch_seconds, s.runner.poll_frequency, s.flows.heartbeat_frequency)
 """
 
@@ -143,15 +144,16 @@ def settings_under(profile: Path) -> list[str]:
 
 
 def test_prefect_understands_the_server_profile() -> None:
-    batching, retention, leases, quiet, _ = settings_under(SERVER_PROFILE)
+    batching, retention, leases, quiet, address, _ = settings_under(SERVER_PROFILE)
     assert batching == "100 100 200 100 100"
     assert retention == "2 14 1000 ['events', 'flow_runs', 'orphans']"
     assert leases == "prefect.server.concurrency.lease_storage.filesystem 60.0"
     assert quiet == "False False"
+    assert address == "/api", "the UI works under whatever address the browser found it at"
 
 
 def test_prefect_understands_the_worker_profile() -> None:
-    *_, quiet, polling = settings_under(WORKER_PROFILE)
+    *_, quiet, _, polling = settings_under(WORKER_PROFILE)
     assert quiet.endswith("False")
     assert polling == "2.0 10.0 2 30"
 
