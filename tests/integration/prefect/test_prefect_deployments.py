@@ -370,3 +370,13 @@ async def test_the_first_shift_starts_without_waiting_for_the_schedule_and_only_
 
     await until(running, "the first shift runs")
     assert await start_first_shift(client, "autoscale") == f"{run.name} is under way already"
+
+
+async def test_the_replay_deployment_runs_as_it_is(worker: PrefectWorker, client: PrefectClient) -> None:
+    """Its own manifests and trace are found from where the worker runs; only less of them is asked for."""
+    deployment = await client.read_deployment_by_name("replay/replay")
+    less = {"minutes": 1, "policies": ["fixed"]}
+    run = await client.create_flow_run_from_deployment(deployment.id, parameters=less)
+    state = (await final(client, run)).state
+    assert state is not None
+    assert state.is_completed(), state.message
