@@ -95,6 +95,10 @@ async def demonstrate(scenario: Scenario, out: Path, keep: bool) -> int:
         f"{len(trace)} requests, {scenario.compression:g} times faster than life"
     )
     async with running(scenario, out) as (stack, prefect, cluster, prometheus):
+        say(
+            f"beside it: KUBECONFIG={stack.kubeconfig} {Path(sys.executable).with_name('modelyard')} plan -n demo "
+            f"--prometheus {stack.prometheus_url} --time-compression {scenario.compression:g}"
+        )
         played = await play(scenario, trace, cluster, prometheus)
         pictures = []
         good = True

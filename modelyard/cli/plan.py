@@ -59,6 +59,12 @@ def plan(
     prometheus: Annotated[
         str | None, typer.Option("--prometheus-url", "--prometheus", help="Prometheus (default: PROMETHEUS_BASE_URL).")
     ] = None,
+    compression: Annotated[
+        float,
+        typer.Option(
+            "--time-compression", min=1, help="How many times faster than life the cluster runs (10: `make demo`)."
+        ),
+    ] = 1,
     output: Annotated[Output, typer.Option("-o", "--output", help="How to print.")] = Output.TABLE,
     save_snapshot: Annotated[
         Path | None, typer.Option(help="Also write the metrics seen to this file, for --metrics.")
@@ -115,7 +121,8 @@ def plan(
         beside = [path for path in (metrics, policy) if path]
         fleet = _from_files(files, beside, snapshot, settings, namespace or [], selector)
     else:
-        fleet = asyncio.run(_from_cluster(settings, namespace or [], selector, prometheus))
+        fleet = asyncio.run(_from_cluster(settings, namespace or [], selector, prometheus, compression))
+        settings = settings.compressed(compression)
         if snapshot is not None:
             fleet = dataclasses.replace(
                 fleet,
@@ -184,12 +191,18 @@ def _from_files(
     return fleet
 
 
-async def _from_cluster(settings: FleetSettings, namespaces: list[str], selector: str, prometheus: str | None) -> Fleet:
+async def _from_cluster(
+    settings: FleetSettings, namespaces: list[str], selector: str, prometheus: str | None, compression: float
+) -> Fleet:
     from modelyard.autoscaling.live.controller import Controller
     from modelyard.autoscaling.live.settings import ControllerSettings
 
     chosen = ControllerSettings(
-        prometheus_url=prometheus, namespaces=namespaces, label_selector=selector, fleet=settings
+        prometheus_url=prometheus,
+        namespaces=namespaces,
+        label_selector=selector,
+        fleet=settings,
+        time_compression=compression,
     )
     async with Controller(chosen) as controller:
         return await controller.collect()

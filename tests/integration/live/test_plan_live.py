@@ -144,6 +144,23 @@ async def test_the_next_tick_does_what_was_planned_and_the_plan_does_nothing(
         assert record["message"] in table
 
 
+async def test_a_cluster_that_runs_faster_than_life_is_planned_for_in_its_own_time(
+    served: ServedModel, prometheus_server: PrometheusServer, policy: Path
+) -> None:
+    """Durations a thousand times as long, divided by a thousand, are the loop's."""
+    await served.deploy("idle", 3)
+    await served.vary("idle")
+    served.load("idle", kv=0.05, waiting=0)
+    await served.reported()
+    settings = quick(prometheus_server.url, served.namespace, scale_down_delay=40)
+    policy.write_text(yaml.safe_dump(settings.fleet.compressed(1 / 1000).model_dump(mode="json")))
+    arguments = ("-n", served.namespace, "--prometheus", prometheus_server.url, "--policy", policy)
+    planned = await plan(*arguments, "--time-compression", 1000)
+    assert "waiting for 40 s" in planned["records"][0]["message"]
+    async with Controller(settings) as loop:
+        assert timeless(planned) == told((await run_tick(loop)).decision, settings.fleet)
+
+
 async def test_a_saved_snapshot_and_a_dump_lead_to_the_same_decision(
     served: ServedModel,
     prometheus_server: PrometheusServer,
