@@ -137,8 +137,12 @@ def _owners_of_replicas(obj: Object) -> Iterator[Object]:
 
 def warn_of_dropped_fields(sent: Object, stored: Object, shown: str) -> None:
     """Log the fields of ``sent`` that the server did not store: it is too old to know them."""
-    dropped = list(dropped_fields({key: sent[key] for key in sent if key not in ("metadata", "status")}, stored))
-    if dropped:
+    places: dict[str, list[str]] = {}
+    for path in dropped_fields({key: sent[key] for key in sent if key not in ("metadata", "status")}, stored):
+        places.setdefault(path.rpartition(".")[2], []).append(path)
+    if places:
+        # A schema can lose the same field in dozens of places.
+        dropped = (where[0] if len(where) == 1 else f"{name} ({len(where)} times)" for name, where in places.items())
         logger.warning("%s: the server dropped fields that it does not know: %s", shown, ", ".join(dropped))
 
 
