@@ -6,13 +6,16 @@ from typing import Any
 
 from modelyard.autoscaling.decision import BindingDecision, Evidence, Prediction, Record, VariantDecision
 
+UNKNOWN = "–"
+"""Not a hyphen: Prefect's tables read Markdown, where that is a bullet."""
+
 
 def row(record: Record) -> dict[str, Any]:
-    """One row of the tick's table; plain JSON values, ``-`` for what is not known."""
+    """One row of the tick's table; plain JSON values, ``UNKNOWN`` for what is not known."""
     return {
         "variant": str(record.identity.key),
         "model": record.identity.model_id,
-        "accelerator": record.now.accelerator or "-",
+        "accelerator": record.now.accelerator or UNKNOWN,
         "current": _known(record.now.current),
         "ready": _known(record.now.ready),
         "reporting": record.now.reporting,
@@ -21,7 +24,7 @@ def row(record: Record) -> dict[str, Any]:
         "action": str(record.target.action),
         "reason": record.why.reason,
         "why": record.why.message,
-        "limited by": record.why.limited_by or "-",
+        "limited by": record.why.limited_by or UNKNOWN,
     }
 
 
@@ -33,7 +36,7 @@ def lines(record: Record) -> list[str]:
         f"target {_known(target.replicas)} ({target.action}, {verb}): {why.message}",
         f"replicas: current {_known(now.current)}, ready {_known(now.ready)}, reporting {now.reporting}, "
         f"last desired {_known(now.desired)}",
-        f"accelerator {now.accelerator or '-'}, {now.gpus} GPUs and cost {now.cost:g} per replica, "
+        f"accelerator {now.accelerator or UNKNOWN}, {now.gpus} GPUs and cost {now.cost:g} per replica, "
         f"actuation {writes.mode}",
     ]
     if why.evidence is not None:
@@ -75,7 +78,7 @@ def _evidence(evidence: Evidence) -> str:
 
 
 def _prediction(expected: Prediction) -> str:
-    utilisation = "-" if expected.utilisation is None else f"{expected.utilisation:.0%}"
+    utilisation = UNKNOWN if expected.utilisation is None else f"{expected.utilisation:.0%}"
     return (
         f"expected: {expected.load:.4g} requests/s, at most {expected.rate_per_replica:.4g} per replica, "
         f"TTFT {_number(expected.ttft, 1)} ms, ITL {_number(expected.itl, 2)} ms, utilisation {utilisation}"
@@ -83,8 +86,8 @@ def _prediction(expected: Prediction) -> str:
 
 
 def _known(value: int | None) -> int | str:
-    return "-" if value is None else value
+    return UNKNOWN if value is None else value
 
 
 def _number(value: float | None, digits: int) -> str:
-    return "-" if value is None else f"{value:.{digits}f}"
+    return UNKNOWN if value is None else f"{value:.{digits}f}"

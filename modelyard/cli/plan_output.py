@@ -14,7 +14,7 @@ from rich.text import Text
 
 from modelyard.autoscaling.bindings.explain import binding_lines
 from modelyard.autoscaling.decision import Action, Alternative, Record, TickDecision
-from modelyard.autoscaling.explain import lines, remarks
+from modelyard.autoscaling.explain import UNKNOWN, lines, remarks
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.view import BindingView
 from modelyard.autoscaling.what_if import Settled
@@ -162,7 +162,7 @@ def _settled(console: Console, first: TickDecision, settled: Settled) -> None:
             _count(before.now.current if before else None),
             _count(before.target.replicas if before else None),
             _count(record.target.replicas) if rests else _range(record, settled),
-            "-" if record.target.replicas is None else f"{record.target.replicas * record.now.cost:g}",
+            UNKNOWN if record.target.replicas is None else f"{record.target.replicas * record.now.cost:g}",
             _number(seen.ttft if seen else None, 1),
             _number(seen.itl if seen else None, 2),
             _share(seen.utilisation if seen else None),
@@ -191,12 +191,12 @@ def _time(seconds: float) -> str:
 
 
 def _count(value: int | None) -> str:
-    return "-" if value is None else str(value)
+    return UNKNOWN if value is None else str(value)
 
 
 def _number(value: float | None, digits: int) -> str:
-    return "-" if value is None else f"{value:.{digits}f}"
+    return UNKNOWN if value is None else f"{value:.{digits}f}"
 
 
 def _share(value: float | None) -> str:
-    return "-" if value is None else f"{value:.0%}"
+    return UNKNOWN if value is None else f"{value:.0%}"

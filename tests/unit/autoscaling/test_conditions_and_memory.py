@@ -232,7 +232,7 @@ class TestExplain:
         found = row(one(Serving(load=BUSY, desired=2)).record)
         assert (found["variant"], found["current"], found["target"], found["action"]) == ("chat/v1", 2, 4, "scale-up")
         assert found["why"].startswith("short of capacity")
-        assert row(decide(replace(make_fleet(Serving()), workloads={}), REPAIRED).records[0])["target"] == "-"
+        assert row(decide(replace(make_fleet(Serving()), workloads={}), REPAIRED).records[0])["target"] == "–"
 
     def test_lines_answer_why(self):
         told = lines(one(Serving(load=BUSY, desired=2)).record)
