@@ -27,7 +27,8 @@ class Compatibility(StrEnum):
 class FleetSettings(BaseModel):
     """Settings of one controller installation. Durations are seconds of wall time."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    # Forms show the fields by the names that JSON, YAML and the documentation use.
+    model_config = ConfigDict(frozen=True, extra="forbid", field_title_generator=lambda name, _: name)
 
     compatibility: Compatibility = Field(
         Compatibility.REPAIRED,
@@ -102,7 +103,7 @@ class FleetSettings(BaseModel):
     status_refresh: float = Field(300, gt=0, description="seconds within which an unchanged status is written again")
 
     tick: float = Field(
-        15, gt=0, description="seconds between two decisions; head-room and what-if questions count in it"
+        15, gt=0, description="seconds between two decisions, for plans and replays; the flow uses its interval_seconds"
     )
     load_window: float = Field(60, gt=0, description="seconds over which request rates and token means are taken")
     min_completions: int = Field(
