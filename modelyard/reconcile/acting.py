@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 
 ATTEMPTS = 5
 """Times in a row that an object's writes may fail before the run leaves it to a later one."""
+SHORTEST_WAIT = 0.1
+"""Seconds between two looks, however fast somebody changes what is looked at."""
 LONGEST_WAIT = 5.0
 """Seconds after which to look again, whatever the watches say: plans may wait for a moment in time."""
 
@@ -78,6 +80,7 @@ async def act(cluster: Cluster, lifecycle: Lifecycle, keys: Iterable[Key], run: 
             try:
                 if acted.settled.issuperset(left):
                     return acted
+                await asyncio.sleep(SHORTEST_WAIT)
                 async with asyncio.timeout(LONGEST_WAIT):
                     await moved
             except TimeoutError:
