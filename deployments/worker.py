@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -65,6 +66,8 @@ def main() -> None:
     env = environment(WORKER_PROFILE)
     if not env.get("PREFECT_API_URL"):
         options.error("PREFECT_API_URL is not set; `python -m deployments.server` prints it")
+    # Prefect hands a SIGTERM on as a SIGINT; a script's background jobs are started deaf to that.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.execve(sys.executable, [sys.executable, *worker_arguments(given.pool, given.limit)], env)
 
 

@@ -380,3 +380,28 @@ async def test_the_replay_deployment_runs_as_it_is(worker: PrefectWorker, client
     state = (await final(client, run)).state
     assert state is not None
     assert state.is_completed(), state.message
+
+
+async def test_a_worker_that_a_script_put_in_the_background_can_be_stopped(
+    bootstrapped: list[str], prefect_server: PrefectServer, tmp_path: Path
+) -> None:
+    env = {**os.environ, "PREFECT_API_URL": prefect_server.api_url, "PREFECT_HOME": str(tmp_path)}
+    command = [sys.executable, "-m", "deployments.worker"]
+    # A shell without job control starts its background jobs with SIGINT ignored.
+    process = await asyncio.create_subprocess_exec(
+        *("sh", "-c", 'trap "" INT; exec "$@"', "sh", *command),
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(60):
+            while b"started!" not in (line := await process.stdout.readline()):
+                assert line, "the worker ended"
+            process.terminate()
+            await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
