@@ -26,13 +26,14 @@ register_profiles()
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ONE_WORKER = (
+    ("tests/integration/prefect/test_prefect_deployments",),
     ("tests/integration/prefect/",),
     ("tests/integration/local/",),
     ("tests/integration/live/",),
     ("tests/integration/bindings/", "tests/integration/crds/", "tests/integration/routing/"),
     ("tests/integration/cluster/", "tests/integration/reconcile/"),
 )
-"""Folders whose files share servers that are too costly to start once per worker; what takes longest comes first."""
+"""Places whose files share servers that are too costly to start once per worker; what takes longest comes first."""
 
 LONGEST_FIRST = ("tests/e2e/", *(folder for folders in ONE_WORKER for folder in folders), "tests/integration/")
 """Order of the tests side by side; those of no such folder come last."""
