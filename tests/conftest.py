@@ -30,8 +30,7 @@ ONE_WORKER = (
     ("tests/integration/prefect/",),
     ("tests/integration/local/",),
     ("tests/integration/live/",),
-    ("tests/integration/bindings/", "tests/integration/crds/", "tests/integration/routing/"),
-    ("tests/integration/cluster/", "tests/integration/reconcile/"),
+    tuple(f"tests/integration/{room}/" for room in ("bindings", "crds", "routing", "cluster", "reconcile")),
 )
 """Places whose files share servers that are too costly to start once per worker; what takes longest comes first."""
 

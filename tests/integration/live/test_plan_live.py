@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from command_line import modelyard_beside
 from fleet_fixture import ServedModel, quick, run_tick
 from prometheus_server import PrometheusServer, free_port
 
@@ -40,25 +39,10 @@ pytestmark = pytest.mark.integration
 Run = Callable[..., Any]
 
 
-async def command(*arguments: str | Path) -> tuple[int, str, str]:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "modelyard.cli.main",
-        *map(str, arguments),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env={**os.environ, "COLUMNS": "200"},
-    )
-    out, err = await asyncio.wait_for(process.communicate(), 60)
-    assert process.returncode is not None
-    return process.returncode, out.decode(), err.decode()
-
-
 async def plan(*arguments: str | Path) -> dict[str, Any]:
-    code, out, err = await command("plan", "-o", "json", *arguments)
-    assert code == 0, err
-    found: dict[str, Any] = json.loads(out)
+    done = await modelyard_beside("plan", "-o", "json", *arguments)
+    assert done.code == 0, done.err
+    found: dict[str, Any] = json.loads(done.out)
     return found
 
 
@@ -117,7 +101,7 @@ async def test_the_next_tick_does_what_was_planned_and_the_plan_does_nothing(
     arguments = ("-n", served.namespace, "--prometheus", prometheus_server.url, "--policy", policy)
     before = await versions(control_plane_cluster, served.namespace)
     planned = await plan(*arguments)
-    code, table, _ = await command("plan", *arguments)
+    shown = await modelyard_beside("plan", *arguments)
     after = await versions(control_plane_cluster, served.namespace)
     # The HPA controller looks after its own object, and says so in Events.
     foreign = ("HorizontalPodAutoscaler ", "Event idle.")
@@ -138,10 +122,10 @@ async def test_the_next_tick_does_what_was_planned_and_the_plan_does_nothing(
         assert await served.replicas(name) == (2 if written is None else written)
         stored = (await served.variant(name))["status"]["desiredOptimizedAlloc"]["numReplicas"]
         assert stored == targets[name]["target"]
-    assert code == 0
+    assert shown.code == 0
     for record in planned["records"]:
-        assert f"{served.namespace}/{record['variant']['name']}" in table
-        assert record["message"] in table
+        assert f"{served.namespace}/{record['variant']['name']}" in shown.out
+        assert record["message"] in shown.out
 
 
 async def test_a_cluster_that_runs_faster_than_life_is_planned_for_in_its_own_time(
@@ -218,10 +202,10 @@ async def test_a_dead_prometheus_is_told_in_the_plan(served: ServedModel) -> Non
     await served.deploy("llama", 2)
     await served.vary("llama")
     address = f"http://127.0.0.1:{free_port()}"
-    code, table, _ = await command("plan", "-n", served.namespace, "--prometheus", address)
-    assert code == 0
-    assert "PrometheusError" in table
-    assert address in table
+    done = await modelyard_beside("plan", "-n", served.namespace, "--prometheus", address)
+    assert done.code == 0
+    assert "PrometheusError" in done.out
+    assert address in done.out
 
 
 async def test_a_dead_api_server_is_one_line(control_plane: LocalStack, tmp_path: Path, monkeypatch: Any) -> None:
@@ -230,9 +214,9 @@ async def test_a_dead_api_server_is_one_line(control_plane: LocalStack, tmp_path
     config["clusters"][0]["cluster"]["server"] = server
     (tmp_path / "kubeconfig").write_text(yaml.safe_dump(config))
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
-    code, out, err = await command("plan", "--prometheus", "http://127.0.0.1:1")
-    assert (code, out) == (1, "")
-    last = err.splitlines()[-1]
+    done = await modelyard_beside("plan", "--prometheus", "http://127.0.0.1:1")
+    assert (done.code, done.out) == (1, "")
+    last = done.err.splitlines()[-1]
     assert last.startswith("error: ")
     assert server.removeprefix("https://") in last
-    assert "Traceback" not in err
+    assert "Traceback" not in done.err
