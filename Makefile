@@ -10,8 +10,10 @@ export PYTHONUNBUFFERED := 1
 # Tests run side by side, also on few cores: those on real processes mostly wait.
 WORKERS ?= 4
 PYTEST := $(BIN)/pytest -n $(WORKERS)
-# What serves in compressed time, or has shifts of ten seconds, needs a processor when it needs it: it runs after the others.
-PATIENT := tests/e2e/test_demonstration.py tests/integration/replay/test_replay_agreement.py tests/integration/prefect
+# Shifts of ten seconds, started by a real worker, need a processor when they need it: they run after the others.
+SHIFTS := tests/integration/prefect
+# What serves real requests in compressed time needs one all the time: it runs last.
+SERVING := tests/e2e/test_demonstration.py tests/integration/replay/test_replay_agreement.py
 
 .PHONY: help demo test test-thorough unit integration e2e check format install crds bench clean
 
@@ -29,8 +31,10 @@ demo: $(STAMP) ## the whole loop on this machine, about five minutes (KEEP=1 lea
 
 test: $(STAMP) ## every test
 	@$(BIN)/modelyard local binaries
-	@status=0; $(PYTEST) $(PATIENT:%=--ignore=%) $(if $(REPORT),--junitxml=$(REPORT).1) $(PYTEST_ARGS) || status=$$?; \
-	$(BIN)/pytest -n 3 $(PATIENT) $(if $(REPORT),--junitxml=$(REPORT).2) $(PYTEST_ARGS) || status=$$?; exit $$status
+	@status=0; run() { part=$$1; shift; \
+	$(BIN)/pytest "$$@" $(if $(REPORT),--junitxml=$(REPORT).$$part) $(PYTEST_ARGS) || status=$$?; }; \
+	run 1 -n $(WORKERS) $(SHIFTS:%=--ignore=%) $(SERVING:%=--ignore=%); run 2 -n 2 $(SHIFTS); run 3 -n 2 $(SERVING); \
+	exit $$status
 
 test-thorough: $(STAMP) ## the pure tests with many and random examples of every property, minutes
 	@$(PYTEST) tests/unit --hypothesis-profile=thorough $(PYTEST_ARGS)

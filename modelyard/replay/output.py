@@ -10,9 +10,9 @@ import csv
 import dataclasses
 import io
 import math
+import secrets
 import shutil
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -136,21 +136,19 @@ def write_report(
     """
     check_folder(folder)
     target = folder.resolve()
-    temporary: Path | None = None
+    temporary = _beside(target)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+        temporary.mkdir()
         (temporary / REPORT).write_text(as_json(summaries, slo, context) + "\n", encoding="utf-8")
         (temporary / "report.csv").write_text(as_csv(summaries) + "\n", encoding="utf-8")
         (temporary / "timeline.csv").write_text(_timelines(lines), encoding="utf-8")
         draw(temporary, lines, slo)
-        temporary.chmod(0o755)
         _put(temporary, target)
     except OSError as error:
         raise OutputError(f"--out {folder}: {error.strerror or error}; give a folder that can be written") from error
     finally:
-        if temporary is not None:
-            shutil.rmtree(temporary, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def check_folder(folder: Path) -> None:
@@ -168,16 +166,20 @@ def _put(temporary: Path, target: Path) -> None:
     if not target.exists():
         temporary.rename(target)
         return
-    old = Path(tempfile.mkdtemp(prefix=f".{target.name}.old.", dir=target.parent))
+    old = _beside(target)
     try:
-        target.rename(old / "was")
-        try:
-            temporary.rename(target)
-        except BaseException:
-            (old / "was").rename(target)
-            raise
+        target.rename(old)
+        temporary.rename(target)
     finally:
-        shutil.rmtree(old, ignore_errors=True)
+        if target.exists():
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            old.rename(target)
+
+
+def _beside(target: Path) -> Path:
+    """A name that nothing has yet. Known before there is anything under it, whatever comes in between."""
+    return target.with_name(f".{target.name}.{secrets.token_hex(6)}")
 
 
 def _timelines(lines: Sequence[tuple[str, Timeline]]) -> str:
