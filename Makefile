@@ -7,6 +7,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 export DO_NOT_TRACK := 1
 export PYTHONUNBUFFERED := 1
+# Where it is set, every process compiles all it imports anew: some seconds for each of the hundreds that tests start.
+unexport PYTHONDONTWRITEBYTECODE
 # Tests run side by side, also on few cores: those on real processes mostly wait.
 WORKERS ?= 4
 PYTEST := $(BIN)/pytest -n $(WORKERS)
