@@ -14,8 +14,8 @@ WORKERS ?= 4
 PYTEST := $(BIN)/pytest -n $(WORKERS)
 # Shifts of ten seconds, started by a real worker, need a processor when they need it: they run after the others.
 SHIFTS := tests/integration/prefect
-# What serves real requests in compressed time needs one all the time: it runs last.
-SERVING := tests/e2e/test_demonstration.py tests/integration/replay/test_replay_agreement.py
+# What serves real requests in compressed time needs one all the time: it runs last, one test after the other.
+SERVING := tests/integration/replay/test_replay_agreement.py tests/e2e/test_demonstration.py
 
 .PHONY: help demo test test-thorough unit integration e2e check format install crds bench clean
 
@@ -35,7 +35,7 @@ test: $(STAMP) ## every test
 	@$(BIN)/modelyard local binaries
 	@status=0; run() { part=$$1; shift; \
 	$(BIN)/pytest "$$@" $(if $(REPORT),--junitxml=$(REPORT).$$part) $(PYTEST_ARGS) || status=$$?; }; \
-	run 1 -n $(WORKERS) $(SHIFTS:%=--ignore=%) $(SERVING:%=--ignore=%); run 2 -n 2 $(SHIFTS); run 3 -n 2 $(SERVING); \
+	run 1 -n $(WORKERS) $(SHIFTS:%=--ignore=%) $(SERVING:%=--ignore=%); run 2 -n 2 $(SHIFTS); run 3 -n 0 $(SERVING); \
 	exit $$status
 
 test-thorough: $(STAMP) ## the pure tests with many and random examples of every property, minutes
