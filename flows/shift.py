@@ -30,6 +30,8 @@ RELEASE_TIMEOUT = 5.0
 """Seconds giving up the Lease may take; after that it expires by itself."""
 RETRY_PAUSE = 5.0
 """Seconds between tries when the cluster cannot be reached at all."""
+DEAD_AFTER = 20.0
+"""Seconds after which whoever holds the Lease and was not seen to renew it has lost it."""
 
 Log = logging.Logger | logging.LoggerAdapter[logging.Logger]
 P = ParamSpec("P")
@@ -43,6 +45,10 @@ class LeaseHandle(Protocol):
     def held(self) -> bool:
         """Whether the claim is good at this very moment."""
 
+    @property
+    def rival(self) -> str:
+        """Who else has it and is known to be alive; ``""`` for nobody."""
+
     async def acquire(self, timeout: float) -> bool:
         """Try for up to ``timeout`` seconds; renewed in the background from then on."""
 
@@ -54,6 +60,7 @@ class NoLease:
     """For a dry run, which writes nothing and so must neither wait for a writer nor keep one out."""
 
     held = True
+    rival = ""
 
     async def acquire(self, timeout: float) -> bool:
         """Granted."""
@@ -113,6 +120,8 @@ class ShiftReport:
     last_error: str = ""
     obstacle: str = ""
     """Why the shift could not even begin to tick, if so."""
+    rival: str = ""
+    """Who was known to be alive and to hold the Lease when this one last asked for it."""
     failures: dict[str, int] = field(default_factory=dict)
 
     def __str__(self) -> str:
@@ -254,9 +263,15 @@ class Shift:
 
     async def _wait_for_lease(self, deadline: float) -> bool:
         """Hot standby: True once the Lease is ours, False when the shift is over first."""
-        name, patience = self.settings.lease_name, max(1.0, self.settings.interval_seconds)
+        s = self.settings
+        name, patience = s.lease_name, max(1.0, s.interval_seconds)
         self._log.info("Waiting for the lease %s", name)
-        while (left := deadline - time.monotonic()) > 0:
+        while True:
+            left = deadline - time.monotonic()
+            if not (s.shift_seconds or self.report.rival or self.report.obstacle):
+                left += DEAD_AFTER  # a single tick: if the holder is dead, nobody else may tick for a while
+            if left <= 0:
+                return False
             try:
                 # The outer limit is a safety net: acquire keeps to its own.
                 async with asyncio.timeout(min(left, patience) + RETRY_PAUSE):
@@ -264,10 +279,11 @@ class Shift:
                         self._log.info("Holding the lease %s", name)
                         self.report.obstacle = ""
                         return True
+                self.report.obstacle = ""
             except Exception as error:
                 self._complain(f"the lease {name} cannot be asked for", error)
                 await self._pause(deadline)
-        return False
+            self.report.rival = self._lease.rival
 
     async def _pause(self, deadline: float) -> bool:
         """Sleep before another try; False when there is no time for one."""
@@ -329,7 +345,10 @@ def final_state(report: ShiftReport) -> State[Any]:
     if report.ticks == 0:
         if report.obstacle:
             return Failed(message=f"Not one tick: {report.obstacle}")
-        return Completed(name="Standby", message="Another run held the lease all the while; nothing was done")
+        if report.rival:
+            return Completed(name="Standby", message="Another run held the lease all the while; nothing was done")
+        message = "The lease was not to be had in time, and nobody was seen to renew it; nothing was done"
+        return Completed(name="Standby", message=message)
     if report.failed == report.ticks:
         return Failed(message=f"Every tick failed: {report}")
     return Completed(message=str(report))

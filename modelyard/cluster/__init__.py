@@ -18,6 +18,7 @@ from modelyard.cluster.errors import (
     Unavailable as Unavailable,
     UnknownKind as UnknownKind,
 )
+from modelyard.cluster.holder import Holder as Holder
 from modelyard.cluster.lease import Lease as Lease
 from modelyard.cluster.objects import (
     Object as Object,

@@ -1,7 +1,7 @@
 """A Kubernetes Lease as the guarantee that there is one writer.
 
-The holder renews the record; whoever finds that it has not changed for its whole duration may take it. Two rules make
-that safe without comparing clocks of different machines:
+The holder renews the record; whoever finds that it has not changed for its whole duration may take it, and for half of
+it where the holder is known to be dead. Two rules make that safe without comparing clocks of different machines:
 
 * The holder counts from before it *sent* its last successful renewal and stops a safety margin early.
 * A contender counts from when it *saw* the record change last, by its own monotonic clock.
@@ -23,8 +23,9 @@ from datetime import UTC, datetime
 
 from modelyard.cluster.client import Cluster
 from modelyard.cluster.errors import AlreadyExists, ClusterError, Conflict, NotFound, Unavailable
+from modelyard.cluster.holder import Holder
 from modelyard.cluster.objects import Object
-from modelyard.objects.kinds import LEASES
+from modelyard.objects.kinds import LEASES, PODS
 
 logger = logging.getLogger(__name__)
 
@@ -35,9 +36,9 @@ _ATTEMPTS = 5
 class Lease:
     """One contender for one Lease object. Use one instance per process and purpose.
 
-    ``holder`` names the contender for people; a random suffix makes the identity unique, so that a restarted process
-    never takes its predecessor's lease for its own. It is renewed every third of the duration, the safety margin is a
-    fifth of it (in seconds).
+    ``holder`` names the contender (the text of a ``Holder``: others may look whether it lives); a random suffix makes
+    the identity unique, so that a restarted process never takes its predecessor's lease for its own. It is renewed
+    every third of the duration, overdue after half, and the safety margin is a fifth of it (in seconds).
     """
 
     def __init__(
@@ -56,12 +57,14 @@ class Lease:
         self.duration = duration_seconds
         self.margin = duration_seconds / 5
         self.renew_every = duration_seconds / 3
+        self.overdue_after = duration_seconds / 2
         self._retry_every = min(retry_every, duration_seconds / 3)
         self._renewed_at = float("-inf")
         self._generation = 0
         self._reached_out = False
         self._observed: Object = {}
         self._observed_at = float("-inf")
+        self._seen_alive = ""
         self._task: asyncio.Task[None] | None = None
         self._turn = asyncio.Lock()
         self._lost = True
@@ -85,6 +88,12 @@ class Lease:
     def observed_holder(self) -> str:
         """The holder's identity as last seen, ``""`` for none; for messages."""
         return str(self._observed.get("holderIdentity") or "")
+
+    @property
+    def rival(self) -> str:
+        """Who else holds it and was seen to renew it in time; ``""`` for nobody, and for one that may be dead."""
+        alive = self.observed_holder == self._seen_alive != self.identity
+        return self._seen_alive if alive and self._silence() < self.overdue_after else ""
 
     async def acquire(self, timeout: float | None = None) -> bool:
         """Take the lease and keep it renewed in the background. ``False``: ``timeout`` seconds passed first.
@@ -204,7 +213,7 @@ class Lease:
             return True
         spec = self._observed
         holder = spec.get("holderIdentity") or ""
-        if holder and holder != self.identity and not self._expired():
+        if holder and holder != self.identity and not self._expired() and not await self._is_dead(holder):
             return False
         generation = int(spec.get("leaseTransitions") or 0)
         wanted = self._record()
@@ -221,7 +230,7 @@ class Lease:
         except (Conflict, NotFound):
             return False
         if holder and holder != self.identity:
-            logger.info("Lease %s/%s taken over from %s, which went silent", self.namespace, self.name, holder)
+            logger.info("Lease %s/%s taken over from %s, which went silent or died", self.namespace, self.name, holder)
         self._renewed_at, self._generation = sent_at, generation
         return True
 
@@ -231,8 +240,34 @@ class Lease:
 
     def _expired(self) -> bool:
         """Whether the record has stood still for its own holder's duration, as seen by our clock."""
-        duration = float(self._observed.get("leaseDurationSeconds") or self.duration)
-        return time.monotonic() - self._observed_at >= duration
+        return self._silence() >= float(self._observed.get("leaseDurationSeconds") or self.duration)
+
+    def _silence(self) -> float:
+        """Seconds for which the record has not changed, as seen by our clock."""
+        return time.monotonic() - self._observed_at
+
+    async def _is_dead(self, identity: str) -> bool:
+        """Whether a holder whose renewal is overdue is known to have died; no where that cannot be told.
+
+        A pod is gone when the API server has it no more: whoever deletes one by force answers for that.
+        """
+        holder = Holder.read(identity) if self._silence() >= self.overdue_after else None
+        if holder is None or holder.has_ended():
+            return holder is not None
+        namespace, _, name = holder.name.rpartition("/")
+        if not holder.pod_uid or not namespace:
+            return False
+        try:
+            found = await self._cluster.list(
+                PODS, namespace, field_selector=f"metadata.name={name}", timeout=self._limit()
+            )
+        except ClusterError:
+            return False
+        ended = ("Succeeded", "Failed")
+        return not any(
+            pod["metadata"]["uid"] == holder.pod_uid and (pod.get("status") or {}).get("phase") not in ended
+            for pod in found.items
+        )
 
     def _record(self) -> Object:
         now = _micro_time()
@@ -252,6 +287,8 @@ class Lease:
             return None
         spec = lease.setdefault("spec", {})
         if spec != self._observed:
+            if self._observed:
+                self._seen_alive = spec.get("holderIdentity") or ""
             self._observed, self._observed_at = spec, time.monotonic()
         return lease
 

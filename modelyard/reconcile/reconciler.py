@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import logging
 import math
-import os
-import socket
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import Self
 
-from modelyard.cluster import Cluster, ClusterSettings, Lease
+from modelyard.cluster import Cluster, ClusterSettings, Holder, Lease
 from modelyard.reconcile.carry_out import carry_out
 from modelyard.reconcile.dispatch import Acting, Start
 from modelyard.reconcile.fence import Fence
@@ -66,7 +64,7 @@ class Reconciler:
 
     def lease(self, name: str, namespace: str | None = None) -> Lease:
         """The Lease that makes this the one writer. Once asked for, nothing is written unless it is held."""
-        self._lease = Lease(self.cluster, name, namespace or "default", f"{socket.gethostname()}_{os.getpid()}")
+        self._lease = Lease(self.cluster, name, namespace or "default", str(Holder.here()))
         return self._lease
 
     async def wait_for_change(self, timeout: float) -> bool:

@@ -6,8 +6,6 @@ import asyncio
 import dataclasses
 import logging
 import math
-import os
-import socket
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -25,7 +23,7 @@ from modelyard.autoscaling.live.settings import ControllerSettings
 from modelyard.autoscaling.live.variant_plans import variant_plans
 from modelyard.autoscaling.live.wake import WakeWatch, first_of
 from modelyard.autoscaling.settings import FleetSettings
-from modelyard.cluster import Cluster, ClusterSettings, Lease
+from modelyard.cluster import Cluster, ClusterSettings, Holder, Lease
 from modelyard.metrics.client import Prometheus, PrometheusError, PrometheusSettings
 from modelyard.metrics.loads import LoadHistory
 from modelyard.metrics.signals import LastSeen
@@ -98,8 +96,8 @@ class Controller:
 
     def lease(self, name: str, namespace: str | None = None) -> Lease:
         """The Lease that makes this the one writer. Once asked for, ``actuate`` writes only while it is held."""
-        holder = f"{socket.gethostname()}_{os.getpid()}"
-        self._lease = Lease(self.cluster, name, namespace or self.fleet_settings.controller_namespace, holder)
+        home = namespace or self.fleet_settings.controller_namespace
+        self._lease = Lease(self.cluster, name, home, str(Holder.here()))
         return self._lease
 
     def _may_write_for(self) -> float:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -12,7 +14,7 @@ import pytest
 from cluster_faults import restarted
 from tcp_proxy import TcpProxy
 
-from modelyard.cluster import LEASES, Cluster, ClusterSettings, Lease, Unavailable
+from modelyard.cluster import LEASES, PODS, Cluster, ClusterSettings, Holder, Lease, Unavailable
 from modelyard.local.stack import LocalStack
 
 pytestmark = pytest.mark.integration
@@ -236,3 +238,68 @@ async def test_releasing_while_the_server_is_away(
         await a.release()
         assert not a.held
         assert await b.acquire(timeout=20), "by expiry"
+
+
+HOLD = """
+import asyncio, sys
+from modelyard.cluster import Cluster, ClusterSettings, Holder, Lease
+
+async def hold(kubeconfig, place):
+    async with Cluster.connect(ClusterSettings(kubeconfig=kubeconfig)) as cluster:
+        assert await Lease(cluster, "writer", place, str(Holder.here()), duration_seconds=600).acquire()
+        print("held", flush=True)
+        await asyncio.Event().wait()
+
+asyncio.run(hold(*sys.argv[1:]))
+"""
+
+
+async def test_a_holder_that_was_killed_is_followed_before_its_time(
+    api_server: LocalStack, cluster: Cluster, place: str
+) -> None:
+    """Nobody waits ten minutes for a process of this machine that is gone; for one that is only halted one does."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", HOLD, str(api_server.kubeconfig), place), stdout=asyncio.subprocess.PIPE
+    )
+    assert process.stdout is not None
+    try:
+        assert await process.stdout.readline() == b"held\n"
+        async with contender(cluster, place, "heir", 600) as heir:
+            heir.overdue_after = 0.1
+            process.send_signal(signal.SIGSTOP)
+            assert not await heir.acquire(timeout=1)
+            process.kill()
+            assert await heir.acquire(timeout=60)
+            assert heir.generation == 2
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def test_a_holder_whose_pod_is_gone_is_followed_before_its_time(cluster: Cluster, place: str) -> None:
+    pod = {"metadata": {"name": "worker"}, "spec": {"containers": [{"name": "worker", "image": "none"}]}}
+    uid = (await cluster.create(PODS, pod, place))["metadata"]["uid"]
+    elsewhere = Holder(f"{place}/worker", 7, 1, "0123456789abcdef", uid)
+    async with contender(cluster, place, str(elsewhere), 600) as dead, contender(cluster, place, "heir", 600) as heir:
+        heir.overdue_after = 0.1
+        assert await dead.acquire(timeout=0)
+        await vanish(dead)
+        assert not await heir.acquire(timeout=1), "its pod is there"
+        await cluster.delete(PODS, "worker", place)
+        again = (await cluster.create(PODS, pod, place))["metadata"]["uid"]
+        assert again != uid, "another pod of the name"
+        assert await heir.acquire(timeout=60)
+
+
+async def test_a_contender_tells_a_holder_that_lives_from_one_that_may_be_dead(cluster: Cluster, place: str) -> None:
+    async with contender(cluster, place, "a", 600) as a, contender(cluster, place, "b", 600) as b:
+        assert await a.acquire(timeout=0)
+        assert not await b.acquire(timeout=0)
+        assert b.observed_holder == a.identity
+        assert b.rival == "", "nothing says yet that it lives"
+        assert await a.renew()
+        assert not await b.acquire(timeout=0)
+        assert b.rival == a.identity
+        b.overdue_after = 0
+        assert b.rival == "", "it is overdue again"

@@ -3,7 +3,8 @@
 Everything it should do is in the parameters' ``label_selector``, so that it works the same in a flow run that a worker
 started: ``record=FILE`` (JSON lines), ``fail=STAGE`` or ``fail=STAGE@N``, ``slow=STAGE@SECONDS``, ``revoke=STAGE@N``
 (the lease is lost during that stage), ``change=N`` (a tick that scales), ``edit=N`` (an edit after it),
-``rows=COUNT``. N counts the ticks that ran, from 0: a busy machine may skip numbers.
+``rows=COUNT``, ``refuse=COUNT`` (times that the lease cannot be asked for). N counts the ticks that ran, from 0: a busy
+machine may skip numbers.
 """
 
 from __future__ import annotations
@@ -59,8 +60,10 @@ class Touchy:
 class FileLease:
     """An exclusive lock on a file."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, refusals: int = 0) -> None:
         self.path = path
+        self.rival = ""
+        self._refusals = refusals
         self._file: Any = None
 
     @property
@@ -68,6 +71,9 @@ class FileLease:
         return self._file is not None
 
     async def acquire(self, timeout: float) -> bool:
+        if self._refusals:
+            self._refusals -= 1
+            raise ConnectionError("nobody answers")
         deadline = time.monotonic() + timeout
         candidate = self.path.open("a")
         while True:
@@ -76,6 +82,7 @@ class FileLease:
             except BlockingIOError:
                 if time.monotonic() >= deadline:
                     candidate.close()
+                    self.rival = "the process that has locked it"
                     return False
                 await asyncio.sleep(0.02)
             else:
@@ -127,7 +134,7 @@ class Recording:
         self.note("close")
 
     def lease(self, name: str, namespace: str | None = None, duration_seconds: int = 15) -> Any:
-        self._lock = FileLease(self.record.with_name(f"{name}.lock"))
+        self._lock = FileLease(self.record.with_name(f"{name}.lock"), int(self.options.get("refuse", "0")))
         return self._lock
 
     async def tick(self, turn: Turn) -> TickReport:

@@ -14,6 +14,7 @@ from flows.autoscale import Autoscaling
 from flows.parameters import AutoscaleParameters
 from flows.shift import run_shift
 from modelyard.autoscaling.live.settings import ControllerSettings
+from modelyard.cluster import LEASES, Cluster
 from modelyard.local.stack import LocalStack
 from modelyard.reconcile.report import TickReport
 
@@ -66,3 +67,23 @@ async def test_the_standby_takes_over_when_the_writer_hands_back_its_lease(
     assert owners == sorted(owners, key=owners.index), "the writers did not take turns"
     assert len(set(owners)) == 2
     assert all(held for _, _, held in writes)
+
+
+async def test_a_single_tick_follows_a_writer_that_died(
+    control_plane: LocalStack, control_plane_cluster: Cluster, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own time would be over before the Lease is."""
+    monkeypatch.setenv("KUBECONFIG", str(control_plane.kubeconfig))
+    dead = {"holderIdentity": "dead", "leaseDurationSeconds": 3, "leaseTransitions": 1}
+    metadata = {"name": "modelyard-autoscale", "namespace": namespace}
+    await control_plane_cluster.create(LEASES, {"metadata": metadata, "spec": dead})
+    writes: list[tuple[int, float, bool]] = []
+
+    @flow(name="autoscale")
+    async def once() -> Any:
+        parameters = AutoscaleParameters(interval_seconds=0.5, shift_seconds=0, lease_namespace=namespace)
+        return await run_shift(parameters, lambda: Recorder(parameters, writes), table="none")
+
+    state = await once(return_state=True)
+    assert (state.name, state.message) == ("Completed", "1 ticks, 0 failed, 0 scaled")
+    assert [held for _, _, held in writes] == [True]

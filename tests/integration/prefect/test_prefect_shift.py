@@ -6,10 +6,12 @@ import asyncio
 import json
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 import uuid
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 
@@ -149,6 +151,19 @@ async def test_a_shift_that_never_gets_the_lease_ends_as_standby(parameters: Par
     await other.release()
 
 
+async def test_a_standby_that_could_once_not_ask_for_the_lease_has_not_failed(
+    parameters: Parameters, record: Path
+) -> None:
+    other = FileLease(record.with_name("shared.lock"))
+    assert await other.acquire(0)
+    state = await shift(parameters(shift_seconds=2, refuse=1))
+    assert (state.name, state.message) == (
+        "Standby",
+        "Another run held the lease all the while; nothing was done",
+    )
+    await other.release()
+
+
 async def test_a_dry_run_neither_waits_for_the_writer_nor_keeps_it_out(parameters: Parameters, record: Path) -> None:
     other = FileLease(record.with_name("shared.lock"))
     assert await other.acquire(0)
@@ -167,6 +182,29 @@ async def test_a_shift_that_loses_the_lease_stops_writing_at_once(
     assert ticks[:2] == [STAGES, ran]
     assert ticks[-1] == STAGES, "it goes back to waiting, and on when it has the lease again"
     assert "1 given up because the lease was lost" in (state.message or "")
+    assert "0 failed" in (state.message or "")
+
+
+async def test_a_locked_database_costs_the_loop_nothing(
+    parameters: Parameters, record: Path, prefect_server: PrefectServer
+) -> None:
+    """SQLite has one write lock; whoever holds it keeps the server from recording anything."""
+    running = asyncio.create_task(shift(parameters(shift_seconds=6)))
+
+    async def ticked(count: int) -> bool:
+        return len(ticks_of(record)) >= count
+
+    await until(lambda: ticked(1), "the first tick")
+    database = prefect_server.home / "prefect.db"
+    with closing(sqlite3.connect(database, timeout=30)) as other, closing(sqlite3.connect(database, timeout=0)) as late:
+        other.execute("BEGIN IMMEDIATE")
+        before = len(ticks_of(record))
+        await until(lambda: ticked(before + 4), "ticks while the database is locked")
+        with pytest.raises(sqlite3.OperationalError, match="locked"):
+            late.execute("BEGIN IMMEDIATE")
+        other.rollback()
+    state = await running
+    assert state.name == "Completed"
     assert "0 failed" in (state.message or "")
 
 

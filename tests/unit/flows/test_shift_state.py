@@ -28,10 +28,16 @@ from flows.shift import ShiftReport, final_state
             id="interrupted",
         ),
         pytest.param(
-            ShiftReport(),
+            ShiftReport(rival="somebody"),
             "Standby",
             "Another run held the lease all the while; nothing was done",
             id="never the writer",
+        ),
+        pytest.param(
+            ShiftReport(),
+            "Standby",
+            "The lease was not to be had in time, and nobody was seen to renew it; nothing was done",
+            id="after a writer that died",
         ),
         pytest.param(
             ShiftReport(obstacle="the lease x cannot be asked for: E: down"),
