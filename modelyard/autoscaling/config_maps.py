@@ -10,10 +10,9 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
-import yaml
-
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.objects import Key, Notice
+from modelyard.objects.documents import DocumentError, parse_document
 
 DEFAULT_ENTRY = "default"
 OLDER_SATURATION_NAMES = ("wva-saturation-scaling-config", "saturation-scaling-config", "capacity-scaling-config")
@@ -48,11 +47,9 @@ class Document(NamedTuple):
 def _load(text: str) -> tuple[Mapping[str, object], str | None]:
     """One data value's mapping, or why it is none. Cached: configuration rarely changes between ticks."""
     try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f" at line {mark.line + 1}" if mark is not None else ""
-        return {}, f"not valid YAML{line}: {getattr(error, 'problem', None) or error}"
+        value = parse_document(text)
+    except DocumentError as error:
+        return {}, str(error)
     if value is None:
         return {}, None
     if not isinstance(value, dict):

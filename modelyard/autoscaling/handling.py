@@ -11,11 +11,14 @@ from typing import NamedTuple
 from modelyard.autoscaling.rules import DOCUMENTED, RULES, Rules
 from modelyard.autoscaling.settings import Compatibility, FleetSettings, Mode
 from modelyard.objects import Notice
+from modelyard.objects.documents import shown
 
 MIN_REPLICAS = "modelyard.dev/min-replicas"
 MAX_REPLICAS = "modelyard.dev/max-replicas"
 ACTUATION = "modelyard.dev/actuation"
 COMPATIBILITY = "modelyard.dev/compatibility"
+MOST_REPLICAS = 2**31 - 1
+"""What ``spec.replicas`` can hold."""
 
 
 class Handling(NamedTuple):
@@ -43,15 +46,15 @@ def handling_of(annotations: Mapping[str, str], default: Handling) -> Handling:
     notices: list[Notice] = []
 
     def refuse(name: str, must: str) -> None:
-        text = f"annotation {name}: {annotations[name]!r} {must}; the fleet default is kept"
+        text = f"annotation {name}: {shown(annotations[name])} {must}; the fleet default is kept"
         notices.append(Notice("InvalidConfiguration", text, "Warning"))
 
     def count(name: str, least: int) -> int | None:
         text = annotations.get(name)
         if text is None:
             return None
-        if not (text.isascii() and text.isdigit()) or int(text) < least:
-            refuse(name, f"must be a whole number of at least {least}")
+        if not (text.isascii() and text.isdigit() and len(text) <= 10 and least <= int(text) <= MOST_REPLICAS):
+            refuse(name, f"must be a whole number from {least} to {MOST_REPLICAS}")
             return None
         return int(text)
 

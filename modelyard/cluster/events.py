@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from modelyard.cluster.errors import AlreadyExists, ClusterError, NotFound
 from modelyard.cluster.objects import Object
 from modelyard.cluster.transport import JSON, MERGE_PATCH, ApiRequest, Transport
+from modelyard.objects.documents import cut, printable
 from modelyard.objects.kinds import EVENTS
 
 logger = logging.getLogger(__name__)
@@ -44,8 +45,7 @@ class EventRecorder:
         Never raises: an Event that cannot be recorded is logged, once for each sort of failure.
         """
         reference = reference_to(regarding)
-        if len(message) > _MESSAGE_LIMIT:
-            message = message[: _MESSAGE_LIMIT - 3] + "..."
+        message = cut(printable(message), _MESSAGE_LIMIT)
         try:
             await self._record(reference, reason[:_REASON_LIMIT], message, kind, component)
         except ClusterError as error:

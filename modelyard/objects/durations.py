@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from modelyard.objects.documents import shown
+
 UNITS: Final = {
     "ns": 1,
     "us": 10**3,
@@ -18,13 +20,17 @@ UNITS: Final = {
 """The nanoseconds of each unit."""
 PATTERN: Final = r"^[+-]?(0|(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+)$"
 """What a duration looks like, for the schema of a CRD."""
+LONGEST: Final = 256
+"""Characters of a duration."""
+YEAR: Final = 366 * 24 * UNITS["h"]
+"""Nanoseconds."""
 _WHOLE = re.compile(PATTERN, re.ASCII)
 _PART = re.compile(r"([0-9]*)(?:\.([0-9]*))?(ns|us|µs|μs|ms|s|m|h)", re.ASCII)
 
 
 def nanoseconds(text: str) -> int | None:
     """The nanoseconds of a Go duration string, by the rules of Go's ``time.ParseDuration``; none when it is none."""
-    if _WHOLE.fullmatch(text) is None:
+    if len(text) > LONGEST or _WHOLE.fullmatch(text) is None:
         return None
     total = 0
     for whole, fraction, unit in _PART.findall(text):
@@ -33,8 +39,10 @@ def nanoseconds(text: str) -> int | None:
 
 
 def parse_go_duration(text: str) -> float:
-    """Seconds of a Go duration string; ``ValueError`` when it is none."""
+    """Seconds of a Go duration string; ``ValueError`` when it is none, or longer than a year."""
     found = nanoseconds(text)
     if found is None:
-        raise ValueError(f"{text!r} is not a Go duration such as 10m or 1h30m")
+        raise ValueError(f"{shown(text)} is not a Go duration such as 10m or 1h30m")
+    if abs(found) > YEAR:
+        raise ValueError(f"{shown(text)} is longer than a year")
     return found / 10**9

@@ -19,8 +19,11 @@ GPU_RESOURCES = ("nvidia.com/gpu", "amd.com/gpu", "intel.com/gpu")
 
 @lru_cache(maxsize=65536)
 def epoch(text: str | None) -> float:
-    """Seconds since the epoch of an RFC 3339 time; 0.0 for none."""
-    return datetime.fromisoformat(text).timestamp() if text else 0.0
+    """Seconds since the epoch of an RFC 3339 time; 0.0 for none, or one that Python has no calendar for."""
+    try:
+        return datetime.fromisoformat(text).timestamp() if text else 0.0
+    except (ValueError, OverflowError):
+        return 0.0
 
 
 def key_of(obj: Object) -> Key:

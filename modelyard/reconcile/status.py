@@ -8,11 +8,15 @@ from datetime import UTC, datetime
 from typing import Any
 
 from modelyard.objects import Condition
+from modelyard.objects.documents import cut, printable
 from modelyard.objects.parse import epoch
 from modelyard.reconcile.plan import Status
 
 QUIET_SHARE = 5
 """A status of which only message texts changed is written at most every ``refresh / QUIET_SHARE`` seconds."""
+
+LONGEST_MESSAGE = 32768
+"""Characters that a condition of Kubernetes may say."""
 
 
 def timestamp(seconds: float) -> str:
@@ -32,7 +36,7 @@ def condition_body(condition: Condition, now: float, stored: Mapping[str, Any] |
         "type": condition.type,
         "status": condition.status,
         "reason": condition.reason,
-        "message": condition.message,
+        "message": _words(condition),
         "lastTransitionTime": since,
     }
     if condition.observed_generation is not None:
@@ -82,7 +86,7 @@ def is_due(
         essence = condition.status, condition.reason, condition.observed_generation
         if before is None or essence != tuple(map(before.get, ("status", "reason", "observedGeneration"))):
             return True
-        words_differ = words_differ or before.get("message", "") != condition.message
+        words_differ = words_differ or before.get("message", "") != _words(condition)
     if status.clock and _at(status.fields, status.clock) is not None:
         told = _at(stored, status.clock)
         if told is None:
@@ -92,6 +96,10 @@ def is_due(
         if now - written >= refresh * (1 - share / QUIET_SHARE):
             return True
     return words_differ and (written is None or now - written >= refresh / QUIET_SHARE)
+
+
+def _words(condition: Condition) -> str:
+    return cut(printable(condition.message), LONGEST_MESSAGE)
 
 
 def changes(patch: Mapping[str, Any], stored: Mapping[str, Any], ignoring: Iterable[str] = ()) -> bool:

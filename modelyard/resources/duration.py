@@ -11,10 +11,9 @@ from typing import Any, Final
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
-from modelyard.objects.durations import PATTERN, UNITS, nanoseconds
+from modelyard.objects.durations import LONGEST, PATTERN, UNITS, nanoseconds
 
 _MAX: Final = 2**63 - 1
-_LONGEST: Final = 256
 
 
 @total_ordering
@@ -80,7 +79,7 @@ class Duration:
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        return {"type": "string", "pattern": PATTERN, "maxLength": _LONGEST}
+        return {"type": "string", "pattern": PATTERN, "maxLength": LONGEST}
 
 
 def _validate(value: Any) -> Duration:
@@ -92,10 +91,10 @@ def _validate(value: Any) -> Duration:
 
 
 def _parse(text: str) -> int:
-    found = nanoseconds(text) if len(text) <= _LONGEST else None
+    found = nanoseconds(text)
     if found is None:
         raise ValueError(
-            f"{text[:_LONGEST]!r} is not a duration; write numbers with units, such as 100ms, 30s, 1m30s, 2h"
+            f"{text[:LONGEST]!r} is not a duration; write numbers with units, such as 100ms, 30s, 1m30s, 2h"
         )
     if abs(found) > _MAX:
         raise ValueError(f"{text!r} is longer than a duration can hold (about 292 years)")

@@ -10,23 +10,14 @@ import orjson
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from modelyard.objects.documents import PlainLoader
 from modelyard.resources.rules import explain
 
 _M = TypeVar("_M", bound=BaseModel)
-_TIMESTAMP = "tag:yaml.org,2002:timestamp"
 
 
 class PlanInputError(ValueError):
     """A file that cannot be used. The message names the file, the place in it and the remedy."""
-
-
-class _Loader(yaml.CSafeLoader):
-    """Plain values only. A time without quotes stays text, as in Kubernetes."""
-
-    yaml_implicit_resolvers = {  # noqa: RUF012
-        first: [(tag, pattern) for tag, pattern in resolvers if tag != _TIMESTAMP]
-        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
 
 
 def documents(path: Path, remedy: str) -> list[Any]:
@@ -43,7 +34,7 @@ def documents(path: Path, remedy: str) -> list[Any]:
         except orjson.JSONDecodeError:
             pass  # several documents, or YAML that merely looks like JSON
     try:
-        return list(yaml.load_all(text, _Loader))
+        return list(yaml.load_all(text, PlainLoader))
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark is not None else ""

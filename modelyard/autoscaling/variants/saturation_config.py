@@ -23,6 +23,7 @@ from modelyard.autoscaling.config_maps import (
 from modelyard.autoscaling.decision import Step
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.objects import Key, Notice
+from modelyard.objects.documents import shown
 
 
 class Thresholds(NamedTuple):
@@ -196,7 +197,7 @@ class SaturationConfigs:
     def _unknown_analyzer(self, document: Document, layer: _Layer) -> None:
         name = layer.values["analyzerName"]
         text = f"unknown analyzer; known is {TOKEN_ANALYZER!r} or none; the percentage analysis decides"
-        message = f"{layer.where}: analyzerName = {name!r}: {text}"
+        message = f"{layer.where}: analyzerName = {shown(name)}: {text}"
         self.notices.append((document.name, Notice("AnalyzerNotAvailable", message, "Warning")))
 
     def _layer(self, document: Document, entry: Entry) -> _Layer:
@@ -208,7 +209,7 @@ class SaturationConfigs:
             if field not in BUILT_IN:
                 self._warn(document, f"{entry.where}: unknown field {field!r}; ignored")
             elif problem := _wrong_type(field, value):
-                errors[field] = f"{entry.where}: {field} = {value!r}: {problem}"
+                errors[field] = f"{entry.where}: {field} = {shown(value)}: {problem}"
             else:
                 values[field] = float(value) if field in _NUMBERS else value  # type: ignore[arg-type]
         return _Layer(entry.where, values, errors)

@@ -12,6 +12,7 @@ from modelyard.autoscaling.config_maps import DEFAULT_ENTRY, Document, Entry, Ob
 from modelyard.autoscaling.fleet import Variant
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.objects import Key, Notice
+from modelyard.objects.documents import shown
 from modelyard.objects.durations import parse_go_duration
 
 DEFAULT_RETENTION = 600.0
@@ -101,7 +102,9 @@ class ZeroConfigs:
     def _layer(self, document: Document, entry: Entry) -> _Layer:
         enabled = entry.fields.get("enable_scale_to_zero")
         if enabled is not None and not isinstance(enabled, bool):
-            self._warn(document, f"{entry.where}: enable_scale_to_zero = {enabled!r}: must be true or false; inherited")
+            self._warn(
+                document, f"{entry.where}: enable_scale_to_zero = {shown(enabled)}: must be true or false; inherited"
+            )
             enabled = None
         retention: float | None = None
         text = entry.fields.get("retention_period")
@@ -112,13 +115,13 @@ class ZeroConfigs:
                 self._warn(document, f"{entry.where}: retention_period: {error}; inherited")
             else:
                 if retention <= 0:
-                    self._warn(document, f"{entry.where}: retention_period = {text!r}: must be above 0; inherited")
+                    self._warn(document, f"{entry.where}: retention_period = {shown(text)}: must be above 0; inherited")
                     retention = None
                 elif retention > _LONG:
-                    self._warn(document, f"{entry.where}: retention_period = {text!r} is longer than a day")
+                    self._warn(document, f"{entry.where}: retention_period = {shown(text)} is longer than a day")
         for field in entry.fields:
             if field not in _FIELDS:
-                self._warn(document, f"{entry.where}: unknown field {field!r}; ignored")
+                self._warn(document, f"{entry.where}: unknown field {shown(field)}; ignored")
         return _Layer(entry.where, enabled, retention)
 
 

@@ -181,8 +181,8 @@ class TestAnnotations:
     @pytest.mark.parametrize(
         ("annotations", "says"),
         [
-            ({"modelyard.dev/min-replicas": "-1"}, "min-replicas: '-1' must be a whole number of at least 0"),
-            ({"modelyard.dev/max-replicas": "0"}, "max-replicas: '0' must be a whole number of at least 1"),
+            ({"modelyard.dev/min-replicas": "-1"}, "min-replicas: '-1' must be a whole number from 0 to 2147483647"),
+            ({"modelyard.dev/max-replicas": "0"}, "max-replicas: '0' must be a whole number from 1 to 2147483647"),
             ({"modelyard.dev/max-replicas": "²"}, "must be a whole number"),
             ({"modelyard.dev/min-replicas": "5", "modelyard.dev/max-replicas": "3"}, "= 5 is above"),
             ({"modelyard.dev/actuation": "manual"}, "must be 'direct' or 'signal'"),

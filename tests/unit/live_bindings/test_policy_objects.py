@@ -115,8 +115,8 @@ def test_annotations() -> None:
     ("annotation", "text", "why"),
     [
         (SOURCES, "[1]", "must be a map"),
-        (SOURCES, "{", "neither JSON nor YAML"),
-        (SOURCES, "a: [", "neither JSON nor YAML"),
+        (SOURCES, "{", "is not valid YAML"),
+        (SOURCES, "a: [", "is not valid YAML"),
         (SOURCES, '{"a": 5}', "5 is not a PromQL expression"),
         (SOURCES, '{"a": {"b": "c"}}', "is not a PromQL expression"),
         (SOURCES, "a: ''", "is not a PromQL expression"),

@@ -6,17 +6,15 @@ a rule existed must be reported, not lost.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
-
-import yaml
 
 from modelyard.autoscaling.bindings.defaults import DEFAULT_PORT, DEFAULT_URI, policy_view
 from modelyard.autoscaling.memory.bindings import ANNOTATION, BindingMemory
 from modelyard.autoscaling.view import BindingView, PolicyView
 from modelyard.objects import Key, TargetRef, WorkloadId
+from modelyard.objects.documents import parse_document, shown
 from modelyard.objects.durations import parse_go_duration
 from modelyard.objects.parse import conditions, epoch, key_of
 from modelyard.reconcile.memory import parse_memory
@@ -202,10 +200,7 @@ def _sources(text: str | None, targets: set[str]) -> dict[str, dict[str, str]]:
     """The map of the annotation, by target (``""``: the whole binding). ``ValueError`` says how it should look."""
     if not text or not text.strip():
         return {}
-    try:
-        document = json.loads(text) if text.lstrip().startswith("{") else yaml.safe_load(text)
-    except (ValueError, yaml.YAMLError, RecursionError) as error:
-        raise ValueError(f"neither JSON nor YAML ({str(error).splitlines()[0]}); write METRIC: PROMQL") from None
+    document = parse_document(text)
     if not isinstance(document, dict):
         raise ValueError("must be a map of metric name to PromQL; write METRIC: PROMQL")
     found: dict[str, dict[str, str]] = {}
@@ -220,5 +215,5 @@ def _sources(text: str | None, targets: set[str]) -> dict[str, dict[str, str]]:
 
 def _query(name: str, value: object) -> str:
     if not isinstance(value, str) or not value.strip():
-        raise ValueError(f"{name}: {value!r} is not a PromQL expression; write it as text")
+        raise ValueError(f"{name}: {shown(value)} is not a PromQL expression; write it as text")
     return value

@@ -17,6 +17,7 @@ from modelyard.autoscaling.fleet import SLOSpec
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.variants.slo.costs import number
 from modelyard.objects import Key, Notice
+from modelyard.objects.documents import shown
 
 DEFAULT_MODEL = "default/default"
 LOWEST_PRIORITY = 100
@@ -148,7 +149,7 @@ class ServiceClasses:
             if targets is None:
                 continue
             if model in models:
-                self._warn(document, f"{where}: model {model!r} is there twice; {models[model].where} is used")
+                self._warn(document, f"{where}: model {shown(model)} is there twice; {models[model].where} is used")
                 continue
             models[model] = ServiceClass(name, priority, *targets, where)
         return _Class(name, models)
@@ -161,7 +162,7 @@ class ServiceClasses:
                 continue
             parsed = number(value)
             if parsed is None:
-                text = f"{where}: {field} = {value!r} must be a finite number of at least 0, in milliseconds"
+                text = f"{where}: {field} = {shown(value)} must be a finite number of at least 0, in milliseconds"
                 self._warn(document, f"{text}; the entry is skipped")
                 return None
             found[field] = parsed
@@ -175,14 +176,14 @@ class ServiceClasses:
             return LOWEST_PRIORITY
         if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= LOWEST_PRIORITY:
             return value
-        text = f"{entry.where}: priority = {value!r} must be a whole number from 1 (most important) to 100; 100 is used"
-        self._warn(document, text)
+        text = f"priority = {shown(value)} must be a whole number from 1 (most important) to 100; 100 is used"
+        self._warn(document, f"{entry.where}: {text}")
         return LOWEST_PRIORITY
 
     def _unknown(self, document: Document, where: str, fields: Iterable[object], known: tuple[str, ...]) -> None:
         for field in fields:
             if field not in known:
-                self._warn(document, f"{where}: unknown field {field!r}; ignored")
+                self._warn(document, f"{where}: unknown field {shown(field)}; ignored")
 
     def _warn(self, document: Document, message: str) -> None:
         self.notices.append((document.name, Notice("InvalidConfiguration", message, "Warning")))

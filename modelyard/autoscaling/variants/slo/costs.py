@@ -13,6 +13,7 @@ from modelyard.autoscaling.accelerators import short_name
 from modelyard.autoscaling.config_maps import Document, ObjectNotice, read_document
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.objects import Key, Notice
+from modelyard.objects.documents import shown
 
 _HIGHEST = 1e12
 """A price nobody means; far beyond, a fleet's cost could not be added up."""
@@ -69,7 +70,7 @@ class UnitCosts:
         if cost is not None and cost > _HIGHEST:
             cost = None
         if cost is None:
-            text = "is missing" if value is None else f"= {value!r} must be a finite number of at least 0"
+            text = "is missing" if value is None else f"= {shown(value)} must be a finite number of at least 0"
             self._warn(document, f"{where} {text}; the accelerator has no price")
         else:
             prices[name] = cost

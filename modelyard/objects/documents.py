@@ -1,0 +1,97 @@
+"""Text from outside, with limits: documents that anybody may write, and what of it may stand in a message. Pure.
+
+A tenant's ConfigMap or annotation is read by a process that all tenants share. Nothing of it may cost more than its
+length, and nothing but ``DocumentError`` comes out.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import yaml
+
+MAX_TEXT = 64 * 1024
+"""Characters of one document."""
+MAX_DEPTH = 16
+MAX_VALUES = 5000
+"""Values of one document, keys among them."""
+SHOWN = 120
+"""Characters of a value that a message shows."""
+
+_TIMESTAMP = "tag:yaml.org,2002:timestamp"
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+class DocumentError(ValueError):
+    """A document that cannot be used. The message says why, after the name of the place."""
+
+
+class PlainLoader(yaml.CSafeLoader):
+    """Plain values only. A time without quotes stays text, as in Kubernetes."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012
+        first: [(tag, pattern) for tag, pattern in resolvers if tag != _TIMESTAMP]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
+def _whole(loader: PlainLoader, node: yaml.ScalarNode) -> int:
+    value: int = loader.construct_yaml_int(node)
+    if not -(2**63) <= value < 2**63:
+        raise DocumentError("has a whole number beyond 64 bits")
+    return value
+
+
+PlainLoader.add_constructor("tag:yaml.org,2002:int", _whole)
+
+
+def parse_document(text: str) -> Any:
+    """The value of a YAML or JSON document, ``None`` for an empty one. Raises ``DocumentError``.
+
+    Without aliases, anchors and tags, which a plain document does not need and which make much of little.
+    """
+    if len(text) > MAX_TEXT:
+        raise DocumentError(f"is longer than {MAX_TEXT} characters")
+    try:
+        _check(text)
+        return yaml.load(text, PlainLoader)
+    except DocumentError:
+        raise
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f" at line {mark.line + 1}" if mark is not None else ""
+        raise DocumentError(f"is not valid YAML{line}: {getattr(error, 'problem', None) or error}") from None
+    except Exception as error:  # what looks like a number and is none gives whatever Python says of it
+        raise DocumentError(f"is not valid YAML: {shown(str(error))}") from None
+
+
+def _check(text: str) -> None:
+    """Look at the document before anything is made of it."""
+    depth = values = 0
+    for event in yaml.parse(text, PlainLoader):
+        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
+            raise DocumentError("has an alias or anchor (& or *); write the values out, or quote the text")
+        if tag := getattr(event, "tag", None):
+            raise DocumentError(f"has the tag {shown(tag)}; write plain values")
+        values += isinstance(event, yaml.NodeEvent)
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > MAX_DEPTH:
+            raise DocumentError(f"is nested more than {MAX_DEPTH} deep")
+        if values > MAX_VALUES:
+            raise DocumentError(f"has more than {MAX_VALUES} values")
+
+
+def shown(value: object) -> str:
+    """A value as a message shows it: its literal, cut."""
+    return cut(repr(value), SHOWN)
+
+
+def cut(text: str, most: int) -> str:
+    """The text in at most that many characters."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def printable(text: str) -> str:
+    """The text on one line: what would move a terminal's cursor, or cannot be encoded, is written as an escape."""
+    return _UNPRINTABLE.sub(lambda found: ascii(found[0])[1:-1], text)
