@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar
+from urllib.parse import unquote, urlsplit
 
 import orjson
 import requests
@@ -25,9 +26,14 @@ class PrometheusSettings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="PROMETHEUS_", extra="ignore")
 
-    base_url: str = Field("", description="base URL; http or https")
+    base_url: str = Field("", repr=False, description="base URL; http or https, with or without user:password@")
     bearer_token: str = Field("", repr=False, description="bearer token, with or without the word Bearer")
-    token_path: Path | None = Field(None, description="file with the token; read again for every tick, tokens expire")
+    token_path: Path | None = Field(
+        None, description="file with the token, if there is none above; read again for every tick, tokens expire"
+    )
+    allow_plain_token: bool = Field(
+        False, description="send the token or password over http, where anybody may read it"
+    )
     tls_insecure_skip_verify: bool = False
     ca_cert_path: Path | None = None
     client_cert_path: Path | None = None
@@ -68,14 +74,18 @@ class Prometheus:
         self.settings = settings
         self.queries = 0
         session = requests.Session()
+        address = urlsplit(settings.base_url.rstrip("/"))
+        self.url = address._replace(netloc=address.netloc.rpartition("@")[2]).geturl()
+        """Where it is, without credentials."""
+        if address.username is not None:
+            session.auth = unquote(address.username), unquote(address.password or "")
+        self._check(address.scheme, bool(session.auth))
         session.verify = False if settings.tls_insecure_skip_verify else str(settings.ca_cert_path or "") or True
         if settings.client_cert_path:
             session.cert = (str(settings.client_cert_path), str(settings.client_key_path or settings.client_cert_path))
         session.trust_env = False
         session.hooks["response"].append(_decode_fast)
-        self._connect = PrometheusConnect(
-            url=settings.base_url.rstrip("/"), session=session, retry=Retry(total=0), headers={}, method="GET"
-        )
+        self._connect = PrometheusConnect(url=self.url, session=session, retry=Retry(total=0), headers={}, method="GET")
 
     async def __aenter__(self) -> Self:
         return self
@@ -83,9 +93,25 @@ class Prometheus:
     async def __aexit__(self, *_: object) -> None:
         self._connect.close()
 
+    def _check(self, scheme: str, password: bool) -> None:
+        """Refuse what could never work, or would tell everybody on the way the token."""
+        settings = self.settings
+        if scheme not in ("http", "https"):
+            raise PrometheusError(f"PROMETHEUS_BASE_URL {self.url!r} is no http or https address")
+        secret = settings.bearer_token or settings.token_path or password
+        if scheme == "http" and secret and not settings.allow_plain_token:
+            raise PrometheusError(
+                f"Prometheus {self.url}: a token or password would go over plain http, where anybody may read it; use "
+                "https, or set PROMETHEUS_ALLOW_PLAIN_TOKEN=true if the network is trusted"
+            )
+        for name in ("ca_cert_path", "client_cert_path", "client_key_path"):
+            path: Path | None = getattr(settings, name)
+            if path is not None and not path.is_file():
+                raise PrometheusError(f"PROMETHEUS_{name.upper()} {path}: there is no such file; check the mount")
+
     def _authorize(self) -> None:
         token = self.settings.bearer_token
-        if self.settings.token_path:
+        if not token and self.settings.token_path:
             try:
                 token = self.settings.token_path.read_text().strip()
             except OSError as error:
@@ -151,7 +177,7 @@ class Prometheus:
                 cause = f"no answer within {settings.timeout:g} s"
             except requests.exceptions.ConnectionError as error:
                 cause = f"connection failed ({_root(error)})"
-            except (requests.exceptions.RequestException, PrometheusApiClientException) as error:
+            except (OSError, PrometheusApiClientException) as error:
                 cause = str(error)[:300]
                 if "HTTP Status Code 4" in cause:
                     break
@@ -162,7 +188,7 @@ class Prometheus:
             if attempt + 1 < settings.attempts and left > wait:
                 await asyncio.sleep(wait)
                 wait *= 2
-        raise PrometheusError(f"Prometheus {settings.base_url}: query for {purpose} failed: {cause}")
+        raise PrometheusError(f"Prometheus {self.url}: query for {purpose} failed: {cause}")
 
 
 class _Answer(requests.Response):
