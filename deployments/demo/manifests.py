@@ -45,6 +45,8 @@ def deployment(variant: DemoVariant, copy: Copy, scenario: Scenario) -> dict[str
         "ports": [{"containerPort": PORT, "name": "http"}],
         "resources": {"limits": {"nvidia.com/gpu": str(variant.gpus)}},
         "readinessProbe": {"httpGet": {"path": "/health", "port": PORT}, "periodSeconds": 1, "failureThreshold": 1},
+        # A pod that is deleted is not ready at once; it goes on answering until everybody has heard.
+        "lifecycle": {"preStop": {"exec": {"command": ["sleep", "1"]}}},
     }
     return {
         "apiVersion": "apps/v1",

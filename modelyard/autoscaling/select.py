@@ -7,16 +7,18 @@ that says why; the others are returned as active, in key order.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from operator import attrgetter
 from typing import NamedTuple
 
 from modelyard.autoscaling.bounds import variant_bounds
 from modelyard.autoscaling.fleet import Consumer, Fleet, Variant
-from modelyard.autoscaling.handling import fleet_handling, handling_of
+from modelyard.autoscaling.handling import Handling, fleet_handling, handling_of
 from modelyard.autoscaling.memory.variants import VariantMemory
 from modelyard.autoscaling.settings import FleetSettings, Mode
 from modelyard.autoscaling.variants.state import State
 from modelyard.objects import Notice, Workload, WorkloadId
+from modelyard.objects.documents import shown
 
 INSTANCE_LABEL = "wva.llmd.ai/controller-instance"
 EXCLUDE_ANNOTATION = "wva.llmd.ai/exclude"
@@ -41,24 +43,14 @@ def select(fleet: Fleet, settings: FleetSettings) -> Selected:
     for variant in sorted(fleet.variants, key=attrgetter("key")):
         if not _is_ours(variant, settings):
             continue
-        handling = handling_of(variant.annotations, default) if variant.annotations else default
-        state = State(variant, handling)
-        state.memory = variant.memory.not_after(fleet.now)
+        try:
+            state, claimed = _take(variant, default, fleet, consumers, excluded)
+        except Exception as error:  # one object's failure must never stop another
+            state, claimed = State(variant, default), None
+            state.keep("InvalidConfiguration", f"the object cannot be used: {type(error).__name__}: {shown(str(error))}")
         states.append(state)
-        if handling.notices:
-            state.notices = handling.notices
-        if variant.last_run is not None:
-            state.desired = variant.status_replicas
-        target = variant.target
-        if target is not None and target.name and target.kind:
-            id_ = WorkloadId(variant.key.namespace, target.group, target.kind, target.name)
-            state.workload_id = id_
-            state.consumers_error = fleet.consumers_error
-            _observe(state, fleet.workloads.get(id_), consumers.get(id_, ()))
-        if _is_settled(state, excluded):
-            continue
-        assert state.workload_id is not None
-        claims.setdefault(state.workload_id, []).append(state)
+        if claimed is not None:
+            claims.setdefault(claimed, []).append(state)
     active: list[State] = []
     for id_, claimants in claims.items():
         if len(claimants) > 1:
@@ -70,6 +62,28 @@ def select(fleet: Fleet, settings: FleetSettings) -> Selected:
     if len(active) > 1:
         active.sort(key=attrgetter("variant.key"))
     return Selected(states, active)
+
+
+def _take(
+    variant: Variant,
+    default: Handling,
+    fleet: Fleet,
+    consumers: Mapping[WorkloadId, list[Consumer]],
+    excluded: frozenset[str],
+) -> tuple[State, WorkloadId | None]:
+    """What the variant and its workload say, and the workload it claims if it can be decided."""
+    state = State(variant, handling_of(variant.annotations, default) if variant.annotations else default)
+    state.notices = state.handling.notices
+    state.memory = variant.memory.not_after(fleet.now)
+    if variant.last_run is not None:
+        state.desired = variant.status_replicas
+    target = variant.target
+    if target is not None and target.name and target.kind:
+        id_ = WorkloadId(variant.key.namespace, target.group, target.kind, target.name)
+        state.workload_id = id_
+        state.consumers_error = fleet.consumers_error
+        _observe(state, fleet.workloads.get(id_), consumers.get(id_, ()))
+    return state, None if _is_settled(state, excluded) else state.workload_id
 
 
 def _is_ours(variant: Variant, settings: FleetSettings) -> bool:

@@ -26,6 +26,7 @@ from modelyard.traffic.router import Endpoints, EndpointSource
 from modelyard.traffic.trace import Trace
 
 _ATTEMPTS: Final = 2
+"""At least; of many endpoints that end together each may be met once."""
 _CONTENT: Final = re.compile(rb'"(?:content|text)":\s*"[^"]')
 _PROMPT_TOKENS: Final = re.compile(rb'"prompt_tokens":\s*(\d+)')
 _OUTPUT_TOKENS: Final = re.compile(rb'"completion_tokens":\s*(\d+)')
@@ -163,7 +164,7 @@ class Replay:
     async def _try_endpoints(self, session: aiohttp.ClientSession, result: RequestResult) -> None:
         compression, trace = self.settings.time_compression, self.trace
         body = chat_body(self.settings.model, int(trace.prompt[result.index]), int(trace.output[result.index]))
-        while result.attempts < _ATTEMPTS:
+        while result.attempts < max(_ATTEMPTS, self.endpoints.count):
             asked = self.virtual_time
             endpoint = await self.endpoints.acquire(self.settings.endpoint_wait / compression)
             result.queued += self.virtual_time - asked

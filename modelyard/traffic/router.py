@@ -113,6 +113,11 @@ class Endpoints:
         return bool(self._candidates())
 
     @property
+    def count(self) -> int:
+        """Endpoints that the source names."""
+        return len(self._ready)
+
+    @property
     def outstanding(self) -> int:
         """Requests in progress at all endpoints."""
         return sum(place.outstanding for place in self._known.values())

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from modelyard.cluster import Cluster
+from modelyard.cluster import NAMESPACES, Cluster
 from modelyard.cluster.transport import ApiRequest
 
 FOLDER = Path(__file__).resolve().parents[2] / "deployments" / "kubernetes"
@@ -32,10 +32,29 @@ async def install_roles(cluster: Cluster) -> None:
         await cluster.apply(document)
 
 
-async def kubeconfig_of(cluster: Cluster, account: str, admin: Path, target: Path) -> Path:
+async def tenant(cluster: Cluster, namespace: str, admin: Path, target: Path) -> Path:
+    """A kubeconfig of somebody with every right in a new namespace, and none anywhere else."""
+    own = {"metadata": {"name": "owner", "namespace": namespace}}
+    group = "rbac.authorization.k8s.io"
+    everything = {"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}
+    subject = {"kind": "ServiceAccount", "name": "owner", "namespace": namespace}
+    role = {"apiGroup": group, "kind": "Role", "name": "owner"}
+    await cluster.create(NAMESPACES, {"metadata": {"name": namespace}})
+    for body in (
+        {"apiVersion": "v1", "kind": "ServiceAccount", **own},
+        {"apiVersion": f"{group}/v1", "kind": "Role", **own, "rules": [everything]},
+        {"apiVersion": f"{group}/v1", "kind": "RoleBinding", **own, "roleRef": role, "subjects": [subject]},
+    ):
+        await cluster.apply(body)
+    return await kubeconfig_of(cluster, "owner", admin, target, namespace)
+
+
+async def kubeconfig_of(
+    cluster: Cluster, account: str, admin: Path, target: Path, namespace: str = CONTROLLER_NAMESPACE
+) -> Path:
     """A kubeconfig like the administrator's, with a token of the service account in place of his certificate."""
     request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 3600}}
-    path = f"/api/v1/namespaces/{CONTROLLER_NAMESPACE}/serviceaccounts/{account}/token"
+    path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
     answer = await cluster.transport.json(ApiRequest("POST", path, "request", f"token of {account}", body=request))
     config = yaml.safe_load(admin.read_text(encoding="utf-8"))
     config["users"][0]["user"] = {"token": answer["status"]["token"]}

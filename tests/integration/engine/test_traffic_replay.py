@@ -108,6 +108,23 @@ async def test_no_request_is_lost_when_an_engine_is_killed(start_engine):
     assert scrape("vllm:request_success_total", finished_reason="length") == served
 
 
+async def test_no_request_is_lost_when_several_engines_end_together(start_engine):
+    engines = [start_engine("--time-compression", str(COMPRESSION)) for _ in range(4)]
+    endpoints = [Endpoint(f"pod-{i}", engine.url) for i, engine in enumerate(engines)]
+
+    def end_midway(_):
+        if len(replay.results) == 100:
+            for engine in engines[:3]:
+                engine.process.terminate()
+
+    # The source goes on naming those that end, as a gateway that hears of it late.
+    replay = Replay(steady(600, 40), source_of(*endpoints), settings(), on_result=end_midway)
+    results = await replay.run()
+    check_complete(replay)
+    assert {result.ending for result in results} == {Ending.OK}
+    assert max(result.attempts for result in results) > 2
+
+
 async def test_requests_wait_for_the_first_endpoint(start_engine):
     engine = start_engine("--time-compression", str(COMPRESSION))
     endpoints = []

@@ -1,0 +1,139 @@
+"""One tenant, with every right in its own namespace and none elsewhere, writes what might stop the loop for everybody.
+
+Everything here is taken by the API server. After it a tick goes on, a neighbour's variant is scaled as without it, and
+every bad object says so in its own condition or Event.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fleet_fixture import ServedModel, quick, run_tick
+from install_manifests import tenant
+from prometheus_server import PrometheusServer
+
+from modelyard.autoscaling.kinds import BINDINGS, POLICIES, VARIANTS
+from modelyard.autoscaling.live.controller import Controller
+from modelyard.autoscaling.memory.variants import ANNOTATION
+from modelyard.autoscaling.settings import FleetSettings
+from modelyard.cluster import CONFIG_MAPS, EVENTS, NAMESPACES, Cluster, ClusterSettings
+from modelyard.local.stack import LocalStack
+
+pytestmark = pytest.mark.integration
+
+BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{name}: &{name} [{', '.join(['*' + before] * 9)}]\n"
+    for before, name in zip("abcdefg", "bcdefgh", strict=True)
+)
+TEXTS = {
+    "no-such-date": "retention_period: 2024-13-45",
+    "no-bool": "enable_scale_to_zero: !!bool x",
+    "no-number": "kvCacheThreshold: 0x_",
+    "digits": f"kvCacheThreshold: {'9' * 5000}",
+    "brackets": "[" * 3000,
+    "hours": f"retention_period: {'9' * 400}h",
+    "aliases": BOMB,
+    "surrogate": 'kvCacheThreshold: "\\ud800"',
+    "lines": 'kvCacheThreshold: "\\e[2Jx\\n2026-01-01 ERROR all is lost"',
+    "long": f"kvCacheThreshold: {'x' * 200_000}",
+}
+
+
+@dataclass(frozen=True)
+class Mallory:
+    """The tenant: their own connection to the cluster, and their namespace."""
+
+    cluster: Cluster
+    namespace: str
+
+    async def write(self, kind: Any, name: str, annotations: dict[str, str] | None = None, **body: Any) -> None:
+        metadata = {"name": name, "namespace": self.namespace, "annotations": annotations or {}}
+        await self.cluster.create(kind, {"metadata": metadata, **body}, self.namespace)
+
+    async def vary(self, name: str, annotations: dict[str, str] | None = None, **spec: Any) -> None:
+        target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": name}
+        spec = {"scaleTargetRef": target, "modelID": "theirs", **spec}
+        await self.write(VARIANTS, name, annotations, apiVersion="llmd.ai/v1alpha1", kind="VariantAutoscaling", spec=spec)
+
+    async def bind(self, name: str, annotations: dict[str, str]) -> None:
+        target = {"targetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": name}}
+        spec = {
+            "policyRef": {"name": "steady"},
+            "scalingConfiguration": {"target": target, "minReplicas": 1, "maxReplicas": 4},
+        }
+        await self.write(BINDINGS, name, annotations, spec=spec)
+
+
+@pytest.fixture
+async def mallory(
+    control_plane: LocalStack, control_plane_cluster: Cluster, namespace: str, tmp_path: Path
+) -> AsyncIterator[Mallory]:
+    name = f"{namespace}-mallory"
+    kubeconfig = await tenant(control_plane_cluster, name, control_plane.kubeconfig, tmp_path / "mallory")
+    async with Cluster.connect(ClusterSettings(kubeconfig=kubeconfig)) as cluster:
+        yield Mallory(cluster, name)
+    await control_plane_cluster.delete(NAMESPACES, name)
+
+
+async def test_one_tenants_objects_never_stop_another(
+    served: ServedModel, mallory: Mallory, prometheus_server: PrometheusServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("wva-saturation-scaling-config", FleetSettings().scale_to_zero_config_map):
+        await mallory.write(CONFIG_MAPS, name, data=TEXTS)
+    deep = "[" * 500
+    hostile = {
+        "digits": {"modelyard.dev/min-replicas": "9" * 5000},
+        "no-digit": {"modelyard.dev/min-replicas": "²", "modelyard.dev/max-replicas": "٣"},
+        "memory": {ANNOTATION: deep},
+        "huge-memory": {ANNOTATION: json.dumps({"relax_since": 10**300})},
+        "wake": {"modelyard.dev/wake-query": "(" * 2000},
+        "mode": {"modelyard.dev/actuation": "direct\n2026-01-01 ERROR all is lost"},
+    }
+    for name, annotations in hostile.items():
+        await mallory.vary(name, annotations)
+    await mallory.vary("cost", variantCost="9" * 400)
+    await mallory.vary("year-zero")
+    decided = {"lastRunTime": "0000-01-01T00:00:00Z", "numReplicas": 1, "accelerator": "H100"}
+    status = {"status": {"desiredOptimizedAlloc": decided}}
+    await mallory.cluster.merge_patch(VARIANTS, "year-zero", status, mallory.namespace, subresource="status")
+    registry = "registry.volcano.sh/v1alpha1"
+    steady = {"metrics": [{"metricName": "demand", "targetValue": "10"}]}
+    await mallory.write(POLICIES, "steady", apiVersion=registry, kind="AutoscalingPolicy", spec=steady)
+    sources = {"deep": deep, "bomb": BOMB, "tag": "demand: !!python/name:os.system", "digits": f"demand: {'9' * 5000}"}
+    for name, text in sources.items():
+        await mallory.bind(f"{name}-sources", {"modelyard.dev/metric-sources": text})
+    await mallory.bind("grace", {"modelyard.dev/scale-to-zero-grace": "9" * 200 + "h"})
+
+    await served.deploy("llama", 2)
+    await served.vary("llama")
+    served.load("llama", kv=0.76, waiting=1)
+    await served.reported()
+    settings = quick(prometheus_server.url, served.namespace)
+    async with Controller(settings.model_copy(update={"namespaces": [served.namespace, mallory.namespace]})) as loop:
+        tick = await run_tick(loop)
+
+    assert await served.replicas("llama") == 3
+    assert not tick.decision.errors
+    theirs = {
+        variant["metadata"]["name"]: {c["type"]: c for c in (variant.get("status") or {}).get("conditions") or ()}
+        for variant in (await mallory.cluster.list(VARIANTS, mallory.namespace)).items
+    }
+    assert theirs.keys() == {*hostile, "cost", "year-zero"}
+    assert all(conditions["TargetResolved"]["status"] == "False" for conditions in theirs.values())
+    for binding in (await mallory.cluster.list(BINDINGS, mallory.namespace)).items:
+        says = {c["type"]: c for c in binding["status"]["conditions"]}
+        name, ready = binding["metadata"]["name"], says["Ready"]
+        assert ready["status"] == "False"
+        assert "annotation modelyard.dev/" in ready["message"], name
+        assert len(ready["message"]) < 1000
+    events = (await mallory.cluster.list(EVENTS, mallory.namespace)).items
+    told = " ".join(event["message"] for event in events)
+    for name in TEXTS.keys() - {"long", "lines", "surrogate"}:
+        assert f"key '{name}'" in told or name in told, name
+    assert all("\n" not in event["message"] and len(event["message"]) <= 1024 for event in events)
+    assert not [record for record in caplog.records if "\n" in record.getMessage()]

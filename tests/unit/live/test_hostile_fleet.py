@@ -1,0 +1,163 @@
+"""Objects as somebody would write them to break the loop: whatever they hold, a neighbour is decided as without them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from builders import NOW, Serving, make_fleet
+from hypothesis import given
+from hypothesis import strategies as st
+
+from modelyard.autoscaling.decide import decide
+from modelyard.autoscaling.live import wants
+from modelyard.autoscaling.memory.bindings import ANNOTATION as BINDING_MEMORY
+from modelyard.autoscaling.memory.variants import ANNOTATION
+from modelyard.autoscaling.settings import FleetSettings
+from modelyard.cluster import DEPLOYMENTS
+from modelyard.objects import Key
+from modelyard.reconcile.mirror import Store
+
+SETTINGS = FleetSettings()
+TEXTS = st.text(max_size=60) | st.sampled_from(
+    [
+        *("", "0", "-1", "²", "1e309", "nan", "0x_", "!!bool x", "&a [*a]", "\ud800", "\x1b[2J\nERROR", "2024-13-45"),
+        *("9" * 5000, "[" * 3000, "{" * 3000, "9" * 400 + "h", "0000-01-01T00:00:00Z", "9999-12-31T23:59:60Z"),
+        *("a: 1\n" * 6000, '{"default": ' * 40, "kvCacheThreshold: .inf", "retention_period: 1e999h"),
+    ]
+)
+NUMBERS = st.integers() | st.sampled_from([2**31, -(2**63), 10**400]) | st.floats()
+JSON = st.recursive(
+    st.none() | st.booleans() | NUMBERS | TEXTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
+    max_leaves=6,
+)
+METADATA = {
+    "uid": "u",
+    "generation": 3,
+    "resourceVersion": "7",
+    "creationTimestamp": "2023-11-01T00:00:00Z",
+    "labels": {"inference.optimization/acceleratorName": "H100"},
+}
+CONDITION = {"type": "Ready", "status": "True", "reason": "R", "message": "m", "lastTransitionTime": "2023-11-01T00:00:00Z"}
+POD = {
+    "metadata": {"labels": {"app": "llama"}},
+    "spec": {"containers": [{"name": "e", "args": ["serve"], "resources": {"limits": {"nvidia.com/gpu": "1"}}}]},
+}
+VARIANT = {
+    "apiVersion": "llmd.ai/v1alpha1",
+    "kind": "VariantAutoscaling",
+    "metadata": {
+        **METADATA,
+        "annotations": {
+            "modelyard.dev/min-replicas": "1",
+            "modelyard.dev/max-replicas": "3",
+            "modelyard.dev/actuation": "direct",
+            "modelyard.dev/wake-query": "sum(x)",
+            ANNOTATION: "{}",
+        },
+    },
+    "spec": {
+        "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "o0"},
+        "modelID": "theirs",
+        "variantCost": "10.0",
+    },
+    "status": {
+        "desiredOptimizedAlloc": {"lastRunTime": "2023-11-01T00:00:00Z", "numReplicas": 1, "accelerator": "H100"},
+        "conditions": [CONDITION],
+    },
+}
+BINDING = {
+    "apiVersion": "registry.volcano.sh/v1alpha1",
+    "kind": "AutoscalingPolicyBinding",
+    "metadata": {
+        **METADATA,
+        "annotations": {
+            "modelyard.dev/metric-sources": "demand: vector(1)",
+            "modelyard.dev/scale-to-zero-grace": "1m",
+            BINDING_MEMORY: "{}",
+        },
+    },
+    "spec": {
+        "policyRef": {"name": "steady"},
+        "scalingConfiguration": {
+            "target": {"targetRef": {"kind": "Deployment", "name": "o0"}, "metricEndpoint": {"uri": "/m", "port": 8000}},
+            "minReplicas": 1,
+            "maxReplicas": 4,
+        },
+    },
+    "status": {"conditions": [CONDITION]},
+}
+WORKLOAD = {
+    "metadata": METADATA,
+    "spec": {"replicas": 1, "selector": {"matchLabels": {"app": "llama"}}, "template": POD},
+    "status": {"replicas": 1, "readyReplicas": 1},
+}
+MAPS = {
+    "wva-saturation-scaling-config": "kvCacheThreshold: 0.8",
+    SETTINGS.scale_to_zero_config_map: "retention_period: 10m\nenable_scale_to_zero: true",
+}
+
+
+def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Every place in a document."""
+    for key, inner in value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ():
+        yield (*at, key)
+        yield from places(inner, (*at, key))
+
+
+@st.composite
+def spoilt(draw: st.DrawFn, document: Mapping[str, Any]) -> dict[str, Any]:
+    """The document with something else in one to three of its places."""
+    made = copy.deepcopy(dict(document))
+    for _ in range(draw(st.integers(1, 3))):
+        *path, last = draw(st.sampled_from(sorted(places(made), key=str)))
+        inner: Any = made
+        for step in path:
+            inner = inner[step]
+        text = isinstance(inner[last], str) and path and path[-1] in ("annotations", "labels", "data")
+        inner[last] = draw(TEXTS if text else JSON)
+    return made
+
+
+@given(
+    st.lists(spoilt(VARIANT), min_size=4, max_size=4),
+    st.lists(spoilt(BINDING), min_size=2, max_size=2),
+    st.lists(spoilt(WORKLOAD), min_size=2, max_size=2),
+    st.fixed_dictionaries({name: st.dictionaries(TEXTS, TEXTS | st.just(text)) for name, text in MAPS.items()}),
+)
+def test_whatever_one_namespace_holds_its_neighbour_is_decided_as_without_it(
+    variants: list[dict[str, Any]],
+    bindings: list[dict[str, Any]],
+    workloads: list[dict[str, Any]],
+    maps: dict[str, dict[str, str]],
+) -> None:
+    def named(obj: dict[str, Any], name: str) -> dict[str, Any]:
+        metadata = obj.get("metadata")
+        rest = metadata if isinstance(metadata, dict) else {}
+        return {**obj, "metadata": {**rest, "namespace": "theirs", "name": name}}
+
+    ours = make_fleet(Serving("llama", [(0.78, 2.0)] * 2))
+    read, found = Store(wants.variants()), Store(wants.workloads(DEPLOYMENTS, "apps", "Deployment"))
+    bound = Store(wants.bindings())
+    for store, objects in ((read, variants), (found, workloads), (bound, bindings)):
+        for number, obj in enumerate(objects):
+            store.put(named(obj, f"o{number}"))
+    configured = {Key("theirs", name): data for name, data in maps.items()}
+    both = replace(
+        ours,
+        variants=(*ours.variants, *read.all()),
+        workloads={**ours.workloads, **{one.id: one for one in found.all()}},
+        config_maps={**ours.config_maps, **configured},
+    )
+
+    alone, beside = decide(ours, SETTINGS), decide(both, SETTINGS)
+
+    (expected,) = alone.decisions
+    decided = {one.key: one for one in beside.decisions}
+    assert decided.keys() == {expected.key, *(one.key for one in read.all())}
+    assert decided[expected.key] == expected
+    assert not beside.errors
+    assert both.now == NOW
