@@ -11,13 +11,15 @@ export PYTHONUNBUFFERED := 1
 unexport PYTHONDONTWRITEBYTECODE
 # Tests run side by side, also on few cores: those on real processes mostly wait.
 WORKERS ?= 4
+MINUTES ?= 15
+SEED ?= 7
 PYTEST := $(BIN)/pytest -n $(WORKERS)
 # Shifts of ten seconds, started by a real worker, need a processor when they need it: they run after the others.
 SHIFTS := tests/integration/prefect
 # What serves real requests in compressed time needs one all the time: it runs last, one test after the other.
 SERVING := tests/integration/replay/test_replay_agreement.py tests/e2e/test_demonstration.py
 
-.PHONY: help demo test test-thorough unit integration e2e check format install crds bench clean
+.PHONY: help demo test test-thorough soak unit integration e2e check format install crds bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -38,8 +40,9 @@ test: $(STAMP) ## every test
 	run 1 -n $(WORKERS) $(SHIFTS:%=--ignore=%) $(SERVING:%=--ignore=%); run 2 -n 2 $(SHIFTS); run 3 -n 0 $(SERVING); \
 	exit $$status
 
-test-thorough: $(STAMP) ## the pure tests with many and random examples of every property, minutes
+test-thorough: $(STAMP) ## the pure tests with many and random examples of every property, and a soak of five minutes
 	@$(PYTEST) tests/unit --hypothesis-profile=thorough $(PYTEST_ARGS)
+	@$(BIN)/python -m deployments.soak --minutes 5 --seed $(SEED)
 
 unit: $(STAMP) ## the pure tests, about a minute
 	@$(PYTEST) tests/unit $(PYTEST_ARGS)
@@ -62,6 +65,9 @@ check: $(STAMP) ## formatting, lint, types, layers, generated files
 format: $(STAMP) ## format and fix what can be fixed
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
+
+soak: $(STAMP) ## the fleet under load while everything is killed in turn (MINUTES=15 SEED=7)
+	@$(BIN)/python -m deployments.soak --minutes $(MINUTES) --seed $(SEED)
 
 crds: $(STAMP) ## generate config/crd from the models
 	@$(BIN)/python -m modelyard.resources.crd

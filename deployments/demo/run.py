@@ -127,7 +127,9 @@ async def demonstrate(scenario: Scenario, out: Path, keep: bool) -> int:
 
 
 @contextlib.asynccontextmanager
-async def running(scenario: Scenario, out: Path) -> AsyncIterator[tuple[LocalStack, PrefectStack, Cluster, Prometheus]]:
+async def running(
+    scenario: Scenario, out: Path, **cluster_settings: Any
+) -> AsyncIterator[tuple[LocalStack, PrefectStack, Cluster, Prometheus]]:
     """Cluster, engines, exporter and Prefect, all up and scheduled; stopped at the end, however it comes."""
     exporter_port = free_port()
     nodes = [
@@ -137,7 +139,11 @@ async def running(scenario: Scenario, out: Path) -> AsyncIterator[tuple[LocalSta
     ]
     stack = LocalStack(
         StackSettings(
-            scrape_interval="1s", backoff_scale=0.1, scrape_targets=[f"127.0.0.1:{exporter_port}"], nodes=nodes
+            scrape_interval="1s",
+            backoff_scale=0.1,
+            scrape_targets=[f"127.0.0.1:{exporter_port}"],
+            nodes=nodes,
+            **cluster_settings,
         ),
         name="demo",
         directory=out / "cluster",

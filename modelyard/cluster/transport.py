@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import random
 import re
+import socket
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping
 from contextlib import aclosing, asynccontextmanager
@@ -192,7 +194,8 @@ class Transport:
         headers = {
             "Accept": JSON,
             "Content-Type": request.content_type,
-            "User-Agent": self.settings.field_manager,
+            # Tells the audit log which of the contenders for a Lease this is.
+            "User-Agent": f"{self.settings.field_manager} ({socket.gethostname()}_{os.getpid()})",
             "Accept-Encoding": "gzip" if self.settings.compression else "identity",
         }
         url = client.configuration.host + request.path
