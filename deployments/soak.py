@@ -101,7 +101,9 @@ class Audit:
         if about["resource"] not in OURS:
             return
         self.writes += 1
-        what = f"{event['verb']} of {about['resource']} {about['namespace']}/{about['name']} at {event['stageTimestamp']}"
+        what = (
+            f"{event['verb']} of {about['resource']} {about['namespace']}/{about['name']} at {event['stageTimestamp']}"
+        )
         if not self._holder.startswith(f"{agent[1]}_"):
             self.violations.append(f"{what} by {agent[1]}, but the Lease is with {self._holder or 'nobody'}")
         if about["resource"] == "deployments" and "replicas" in spec:
@@ -230,7 +232,8 @@ class Soak:
         self.killed.add(chosen.pod)
         address = chosen.url.removeprefix("http://").split(":")[0]
         for connection in psutil.net_connections("tcp4"):
-            if connection.status == psutil.CONN_LISTEN and connection.laddr.ip == address and connection.pid:
+            listens = connection.status == psutil.CONN_LISTEN and connection.laddr[:1] == (address,)
+            if listens and connection.pid:
                 os.kill(connection.pid, signal.SIGKILL)
 
     async def pods_deleted(self) -> None:
@@ -247,12 +250,18 @@ class Soak:
 
     async def tenant_attacks(self) -> None:
         """With documents and annotations that no reader should survive."""
-        text = self.chance.choice(["[" * 3000, "a: &a [1]\nb: [*a, *a]", f"k: {'9' * 5000}", "!!python/name:os.system", "\x00"])
+        text = self.chance.choice(
+            ["[" * 3000, "a: &a [1]\nb: [*a, *a]", f"k: {'9' * 5000}", "!!python/name:os.system", "\x00"]
+        )
         body = {"metadata": {"name": "wva-saturation-scaling-config"}, "data": {"default": text.replace("\x00", "\\0")}}
         with contextlib.suppress(ClusterError):
             await self.cluster.delete(CONFIG_MAPS, "wva-saturation-scaling-config", NAMESPACE)
         await self.cluster.create(CONFIG_MAPS, body, NAMESPACE)
-        edit = {"metadata": {"annotations": {"modelyard.dev/wake-query": "(" * 2000, "modelyard.dev/min-replicas": "9" * 4000}}}
+        edit = {
+            "metadata": {
+                "annotations": {"modelyard.dev/wake-query": "(" * 2000, "modelyard.dev/min-replicas": "9" * 4000}
+            }
+        }
         await self.cluster.merge_patch(VARIANTS, "llama-l40s", edit, NAMESPACE)
 
     # At the end
@@ -269,12 +278,16 @@ class Soak:
             for variant in scenario.variants:
                 spec = (await self.cluster.get(DEPLOYMENTS, variant.name, copy.namespace))["spec"]
                 if not 1 <= spec["replicas"] <= variant.max_replicas:
-                    self.audit.violations.append(f"{copy.namespace}/{variant.name} ended at {spec['replicas']} replicas")
+                    self.audit.violations.append(
+                        f"{copy.namespace}/{variant.name} ended at {spec['replicas']} replicas"
+                    )
         if self.sent != len(self.results):
             self.audit.violations.append(f"{self.sent} requests were sent, {len(self.results)} are accounted for")
         for result in self.results:
             if result.ending not in (Ending.OK, Ending.UNFINISHED) and result.pod not in self.killed:
-                self.audit.violations.append(f"request {result.index} to {result.pod}: {result.ending.name}, {result.error}")
+                self.audit.violations.append(
+                    f"request {result.index} to {result.pod}: {result.ending.name}, {result.error}"
+                )
 
     def report(self) -> Table:
         """The time to heal by fault."""
@@ -345,7 +358,9 @@ async def soak(minutes: float, seed: int, rate: float, out: Path) -> int:
     endings = Counter(result.ending.name for result in one.results)
     requests = ", ".join(f"{count} {name}" for name, count in endings.most_common())
     faults = sum(map(len, one.healed.values()))
-    console.print(f"seed {seed}: {faults} faults, {audit.writes} writes by {audit.writers} writers one after the other, ")
+    console.print(
+        f"seed {seed}: {faults} faults, {audit.writes} writes by {audit.writers} writers one after the other, "
+    )
     console.print(f"{audit.scalings} scalings; {one.sent} requests: {requests}")
     console.print(f"{len(audit.violations)} violations")
     for violation in audit.violations[:50]:

@@ -47,7 +47,9 @@ def select(fleet: Fleet, settings: FleetSettings) -> Selected:
             state, claimed = _take(variant, default, fleet, consumers, excluded)
         except Exception as error:  # one object's failure must never stop another
             state, claimed = State(variant, default), None
-            state.keep("InvalidConfiguration", f"the object cannot be used: {type(error).__name__}: {shown(str(error))}")
+            state.keep(
+                "InvalidConfiguration", f"the object cannot be used: {type(error).__name__}: {shown(str(error))}"
+            )
         states.append(state)
         if claimed is not None:
             claims.setdefault(claimed, []).append(state)

@@ -91,7 +91,9 @@ class Store(Generic[T]):
         """An object as it is now; whether somebody changed what they want of it."""
         key = key_of(obj)
         places: tuple[tuple[str, object], ...] = ()
+        wish: object = None
         try:
+            wish = self._want.wish(obj) if self._want.wish is not None else None
             value, problem = self._want.parse(obj), None
             if value is not None:
                 places = tuple(self._places(key, value))
@@ -111,8 +113,8 @@ class Store(Generic[T]):
                 self._sorted.pop(place, None)
         if self._want.wish is None:
             return False
-        before, self._wishes[key] = self._wishes.get(key), self._want.wish(obj)
-        return before != self._wishes[key]
+        before, self._wishes[key] = self._wishes.get(key), wish
+        return before != wish
 
     def drop(self, key: Key) -> bool:
         """An object is gone; whether there was one."""

@@ -27,6 +27,9 @@ from modelyard.metrics.client import Prometheus, PrometheusSettings
 from modelyard.reconcile.carry_out import Outcome
 from modelyard.reconcile.report import TickReport
 
+PEAK = 2
+"""Seconds over which the loop of these tests looks for the highest value."""
+
 
 def escape(value: str) -> str:
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
@@ -235,7 +238,10 @@ class ServedModel:
                     setattr(gauges, name, value)
 
     async def reported(self) -> None:
-        """Wait until Prometheus has scraped what the source says about this namespace now."""
+        """Wait until Prometheus has scraped what the source says about this namespace now, and remembers nothing else.
+
+        The loop of these tests looks at the highest value of ``PEAK`` seconds.
+        """
         names = {"kv": "vllm:kv_cache_usage_perc", "waiting": "vllm:num_requests_waiting"}
         mine = {pod: gauges for (namespace, pod), gauges in self.source.pods.items() if namespace == self.namespace}
         begun = time.time()
@@ -249,7 +255,8 @@ class ServedModel:
                         if (value := getattr(gauges, attribute)) is not None
                     }
                     where = f'{metric}{{namespace="{self.namespace}"}}'
-                    found = {s.labels["pod"]: s.value for s in await prometheus.query(where, "a test")}
+                    peaks = await prometheus.query(f"max_over_time({where}[{PEAK}s])", "a test")
+                    found = {s.labels["pod"]: s.value for s in peaks}
                     scraped = await prometheus.query(f"timestamp({where})", "a test")
                     if found != wanted or any((s.value or 0) < begun for s in scraped):
                         return False
@@ -274,7 +281,7 @@ def quick(prometheus_url: str, namespace: str, **policy: Any) -> ControllerSetti
     """Settings for tests: one namespace, short windows, no delays unless asked for."""
     fleet = FleetSettings(
         **{
-            "peak_window": 2,
+            "peak_window": PEAK,
             "scale_down_delay": 0,
             "partial_limit": 0,
             "controller_namespace": f"{namespace}",

