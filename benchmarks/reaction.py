@@ -28,7 +28,7 @@ ROUNDS = [("llama-l40s", 2), ("llama-l40s", 3), ("llama-h100", 2), ("llama-h100"
 async def measure(out: Path) -> list[float]:
     """Seconds from each change to the scale write."""
     # Time is compressed tenfold in the scenario, so that engines start quickly; the tick itself is 15 s of wall time.
-    scenario = Scenario(tick_seconds=INTERVAL * 10, shift_seconds=300)
+    scenario = Scenario(tick_seconds=INTERVAL * 10, shift_seconds=600)
     taken = []
     async with running(scenario, out) as (_, _, cluster, _):
         for variant, wanted in ROUNDS:

@@ -16,19 +16,16 @@ from typing import Any
 
 import yaml
 from prefect.client.orchestration import PrefectClient, get_client
-from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolCreate
-from prefect.client.schemas.objects import StateType
-from prefect.exceptions import ObjectAlreadyExists
-from prefect.workers.process import ProcessWorker
+from prefect.client.schemas.actions import DeploymentUpdate
 from pydantic import ValidationError
 
 from deployments import automations, checks
+from deployments.pool import create_work_pool
 from deployments.profile import PREFECT_FILE, WORKER_PROFILE, environment
 from deployments.worker import POOL
 from flows.parameters import AutoscaleParameters
 
 AUTOSCALE = "autoscale"
-RECONCILE = "reconcile"
 SERVER_TIMEOUT = 60.0
 SCHEDULE_TIMEOUT = 120.0
 DEPLOY_TIMEOUT = 180.0
@@ -49,14 +46,12 @@ async def bootstrap(
     pool: str = POOL,
     prefect_file: Path = PREFECT_FILE,
     autoscale: Mapping[str, Any] | None = None,
-    first_run: bool = True,
     schedule_timeout: float = SCHEDULE_TIMEOUT,
     say: Say = print,
 ) -> None:
     """Check, create the work pool, deploy, apply the automations, check again. Raises ``BootstrapFailed``.
 
-    ``autoscale`` is merged into the autoscale deployments' parameters. ``first_run`` starts a shift now instead of
-    waiting for the schedule.
+    ``autoscale`` is merged into the autoscale deployments' parameters.
     """
     _fail_on(checks.package_problems(checks.installed()) + checks.settings_problems())
     async with get_client() as client:
@@ -76,35 +71,6 @@ async def bootstrap(
             say(f"automation {line}")
         _fail_on(await checks.schedule_problems(client, names, schedule_timeout))
         say("self-test: every active schedule has planned runs")
-        if first_run:
-            for name in sorted(names & {AUTOSCALE, RECONCILE}):
-                say(f"first shift: {await start_first_shift(client, name)}")
-
-
-async def start_first_shift(client: PrefectClient, name: str) -> str:
-    """Start a shift of that name unless one is under way; what was done, in a word. The scheduled one stands by."""
-    deployment = await client.read_deployment_by_name(f"{name}/{name}")
-    under_way = await checks.run_in(client, deployment.id, StateType.PENDING, StateType.RUNNING)
-    if under_way is not None:
-        return f"{under_way.name} is under way already"
-    # A repeated bootstrap without a worker must not pile up runs.
-    next_shift = deployment.updated or deployment.created
-    run = await client.create_flow_run_from_deployment(
-        deployment.id, name=f"first shift of {name}", idempotency_key=f"first-shift-{next_shift}"
-    )
-    return f"{run.name} is waiting for a worker"
-
-
-async def create_work_pool(client: PrefectClient, name: str) -> str:
-    """Make sure that the pool exists and is of type process; what was done, in a word. Raises ``BootstrapFailed``."""
-    template = ProcessWorker.get_default_base_job_template()
-    try:
-        await client.create_work_pool(WorkPoolCreate(name=name, type="process", base_job_template=template))
-    except ObjectAlreadyExists:
-        pool = await client.read_work_pool(name)
-        # A pool of another type (kubernetes) is the operator's choice; the deployments' job variables may need a look.
-        return f"exists (type {pool.type}{', paused' if pool.is_paused else ''})"
-    return "created"
 
 
 async def deploy(client: PrefectClient, prefect_file: Path = PREFECT_FILE) -> None:
@@ -166,9 +132,9 @@ def write_with_parameters(changes: Mapping[str, Any], target: Path, prefect_file
             continue
         parameters = _merged(deployment["parameters"], changes)
         if deployment["name"] == AUTOSCALE:
-            shift = AutoscaleParameters.model_validate(parameters).shift_seconds
-            for schedule in deployment["schedules"] if shift else []:
-                schedule["interval"] = shift
+            shift = AutoscaleParameters.model_validate(parameters)
+            for schedule in deployment["schedules"] if shift.shift_seconds else []:
+                schedule["interval"] = shift.schedule_seconds
         else:
             # One tick stays one tick.
             parameters["shift_seconds"] = 0
@@ -214,7 +180,6 @@ def main() -> int:
         metavar="JSON",
         help="parameters of the autoscale deployments, merged over the file's; or @FILE",
     )
-    options.add_argument("--no-first-run", action="store_true", help="wait for the schedule instead of starting now")
     given = options.parse_args()
     try:
         asyncio.run(
@@ -222,7 +187,6 @@ def main() -> int:
                 pool=given.pool,
                 prefect_file=given.prefect_file,
                 autoscale=given.autoscale,
-                first_run=not given.no_first_run,
                 schedule_timeout=given.schedule_timeout,
             )
         )

@@ -1,4 +1,4 @@
-"""A process worker with the profile ``config/prefect/worker.env``: it starts the flow runs of the work pool.
+"""A process worker with the profile ``config/prefect/worker.env``: it starts the flow runs and looks after them.
 
 ``python -m deployments.worker`` runs one in this terminal; ``PrefectWorker`` is for the demo and the tests.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import os
 import signal
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -17,8 +16,7 @@ from deployments.profile import WORKER_PROFILE, environment, free_port
 
 POOL = "modelyard"
 LIMIT = 9
-"""Flow runs at a time: of both shifts the run, its prefetched successor and a standby; a run by hand, maintenance, and
-one to spare."""
+"""Flow runs at a time: of both shifts the writer, its standby and the one that follows; a run by hand, two to spare."""
 
 
 class PrefectWorker(Service):
@@ -45,30 +43,27 @@ class PrefectWorker(Service):
             **(extra or {}),
         }
         env = environment(WORKER_PROFILE, settings)
-        child = Child("the Prefect worker", worker_arguments(pool, LIMIT), env=env, log=home / "worker.log")
+        child = Child(
+            "the Prefect worker", ["-m", "deployments.worker", "--pool", pool], env=env, log=home / "worker.log"
+        )
         super().__init__(child, f"http://127.0.0.1:{port}/health", "is not polling")
 
 
-def worker_arguments(pool: str, limit: int) -> list[str]:
-    """The worker's command line after ``python``."""
-    return [
-        *("-m", "prefect", "worker", "start", "--with-healthcheck", "--install-policy", "never"),
-        *("--pool", pool, "--type", "process", "--limit", str(limit)),
-    ]
-
-
 def main() -> None:
-    """Become a worker with the profile, in this process."""
+    """Be a worker with the profile, in this process."""
     options = argparse.ArgumentParser(prog="python -m deployments.worker", description=__doc__)
     options.add_argument("--pool", default=POOL, help="work pool (default: %(default)s)")
     options.add_argument("--limit", type=int, default=LIMIT, help="flow runs at a time (default: %(default)s)")
     given = options.parse_args()
-    env = environment(WORKER_PROFILE)
-    if not env.get("PREFECT_API_URL"):
+    os.environ.update(environment(WORKER_PROFILE))
+    if not os.environ.get("PREFECT_API_URL"):
         options.error("PREFECT_API_URL is not set; `python -m deployments.server` prints it")
     # Prefect hands a SIGTERM on as a SIGINT; a script's background jobs are started deaf to that.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    os.execve(sys.executable, [sys.executable, *worker_arguments(given.pool, given.limit)], env)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Not before: Prefect reads its settings when it is imported.
+    from deployments.pool import serve
+
+    serve(given.pool, given.limit)
 
 
 if __name__ == "__main__":

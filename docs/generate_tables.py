@@ -22,7 +22,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from flows.parameters import AutoscaleParameters, MaintenanceParameters, ReconcileParameters
+from flows.parameters import AutoscaleParameters, ReconcileParameters
 from modelyard.autoscaling.fleet import Variant
 from modelyard.autoscaling.live import observe
 from modelyard.autoscaling.live.exporter import GaugeCollector
@@ -174,7 +174,6 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "autoscale-parameters": lambda: settings_table(AutoscaleParameters),
     "fleet-settings": lambda: settings_table(FleetSettings),
     "reconcile-parameters": lambda: settings_table(ReconcileParameters),
-    "maintenance-parameters": lambda: settings_table(MaintenanceParameters),
     "prometheus-environment": environment_table,
     "variant-memory": lambda: memory_table(VariantMemory),
     "slo-memory": lambda: memory_table(SLOMemory),

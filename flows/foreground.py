@@ -18,7 +18,7 @@ from prefect import get_client
 from prefect.settings import get_current_settings
 from pydantic import BaseModel, ValidationError
 
-from flows.parameters import AutoscaleParameters, MaintenanceParameters, ReplayParameters
+from flows.parameters import AutoscaleParameters, ReplayParameters
 
 NO_SERVER = """error: no Prefect server: {problem}.
 Start one with `python -m deployments.server` (it prints the address), or point PREFECT_API_URL at yours,
@@ -26,7 +26,6 @@ for example PREFECT_API_URL=http://127.0.0.1:4200/api"""
 HEALTH_TIMEOUT = 10.0
 FLOWS: Mapping[str, type[BaseModel]] = {
     "autoscale": AutoscaleParameters,
-    "maintenance": MaintenanceParameters,
     "replay": ReplayParameters,
 }
 """The flows, each in the module of its name, and their parameters."""
@@ -50,7 +49,7 @@ def parser() -> argparse.ArgumentParser:
 def _shift_options(options: argparse.ArgumentParser) -> None:
     length = options.add_mutually_exclusive_group()
     length.add_argument("--once", action="store_true", help="one tick, then end")
-    length.add_argument("--shift", type=float, metavar="SECONDS", help="how long to run (default 300)")
+    length.add_argument("--shift", type=float, metavar="SECONDS", help="how long to run (default 600)")
     options.add_argument("--interval", type=float, metavar="SECONDS", help="seconds from tick to tick (default 15)")
     options.add_argument("--dry-run", action="store_true", help="decide and explain, write nothing")
     options.add_argument(

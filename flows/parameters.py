@@ -28,6 +28,15 @@ LeaseName = Annotated[
     ),
 ]
 
+ShiftSeconds = Annotated[
+    float,
+    Field(
+        ge=0,
+        le=86_400,
+        description="seconds the run lasts, twice its schedule's interval; 0: one tick, then end ('run once now')",
+    ),
+]
+
 M = TypeVar("M", bound=BaseModel)
 R = TypeVar("R")
 
@@ -79,12 +88,7 @@ class ShiftSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     interval_seconds: float = Field(15, ge=0.2, le=3600, description="seconds from one tick to the next")
-    shift_seconds: float = Field(
-        300,
-        ge=0,
-        le=86_400,
-        description="seconds the run lasts, same as its schedule's interval; 0: one tick, then end ('run once now')",
-    )
+    shift_seconds: ShiftSeconds = 600
     early_end_seconds: float = Field(
         5,
         ge=0,
@@ -103,6 +107,11 @@ class ShiftSettings(BaseModel):
     table_every_ticks: int = Field(
         20, ge=1, le=10_000, description="update the decision table at least every so many ticks, changed or not"
     )
+
+    @property
+    def schedule_seconds(self) -> float:
+        """From one scheduled start to the next: half a shift, so that there is always a writer and a standby."""
+        return self.shift_seconds / 2
 
     def is_stale(self, late_by: float) -> bool:
         """Whether a scheduled run that begins ``late_by`` seconds late should leave the moment to a newer run."""
@@ -137,28 +146,12 @@ class ReconcileParameters(ShiftSettings):
     interval_seconds: float = Field(
         5, ge=0.2, le=3600, description="seconds from one look to the next; one at which nothing moved costs nothing"
     )
+    shift_seconds: ShiftSeconds = 1800
     lease_name: LeaseName = "modelyard-reconcile"
     lease_namespace: str = Field(
         "workload-variant-autoscaler-system", max_length=63, pattern=NAME, description="namespace of the Lease"
     )
     namespaces: list[str] = Field(default_factory=list, description="only these namespaces; empty: all")
-
-
-class MaintenanceParameters(BaseModel):
-    """What counts as stuck."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    work_pool: str = Field("modelyard", min_length=1, description="only runs of this work pool are touched")
-    pending_limit_seconds: float = Field(
-        300, ge=60, le=86_400, description="a run that is Pending for longer was never started and is marked Crashed"
-    )
-    late_limit_seconds: float = Field(
-        120,
-        ge=0,
-        le=86_400,
-        description="late scheduled runs older than this are cancelled if a newer one of their deployment is late too",
-    )
 
 
 class ReplayParameters(ReplayRequest):

@@ -202,7 +202,7 @@ def write_prefect_file(scenario: Scenario, prometheus_url: str, path: Path) -> N
             item["schedules"] = [
                 {
                     **item["schedules"][0],
-                    "interval": scenario.shift_seconds,
+                    "interval": scenario.shift_seconds / 2,
                     "anchor_date": first.isoformat(timespec="seconds"),
                 }
             ]

@@ -106,8 +106,8 @@ class Scenario:
     rate: float = 1.0
     tick_seconds: float = 15.0
     startup_seconds: float = 90.0
-    shift_seconds: float = 60.0
-    """Wall seconds of one run of the flow."""
+    shift_seconds: float = 120.0
+    """Wall seconds of one run of the flow; twice as many as from one to the next."""
     variants: tuple[DemoVariant, ...] = VARIANTS
     copies: tuple[Copy, ...] = COPIES
 

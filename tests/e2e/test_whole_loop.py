@@ -25,10 +25,10 @@ CONTROLLER = "workload-variant-autoscaler-system"
 
 @pytest.fixture(scope="module")
 async def deployed(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tuple[PrefectStack, Cluster]]:
-    """A cluster with two variants and the flow deployed, scheduled every minute, ticking every 1.5 s."""
+    """A cluster with two variants and the flow deployed: a shift of a minute every half minute, ticking every 1.5 s."""
     before = os.environ.get("KUBECONFIG")
     out = tmp_path_factory.mktemp("deployed")
-    async with running(Scenario(), out) as (_, prefect, cluster, _):
+    async with running(Scenario(shift_seconds=60), out) as (_, prefect, cluster, _):
         yield prefect, cluster
     if before is None:
         os.environ.pop("KUBECONFIG", None)

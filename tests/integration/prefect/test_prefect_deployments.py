@@ -14,9 +14,8 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from prefect import flow
 from prefect.client.orchestration import PrefectClient, get_client
-from prefect.client.schemas.actions import DeploymentScheduleCreate
+from prefect.client.schemas.actions import DeploymentScheduleCreate, WorkPoolUpdate
 from prefect.client.schemas.filters import (
     DeploymentFilter,
     DeploymentFilterId,
@@ -28,23 +27,16 @@ from prefect.client.schemas.responses import DeploymentResponse
 from prefect.client.schemas.schedules import IntervalSchedule
 from prefect.exceptions import PrefectHTTPStatusError
 from prefect.states import Cancelling, Pending
+from prefect.workers.process import ProcessWorker
 from prefect_support import STAGES, Parameters, ticks_of, until
 from recording_loop import FileLease, recorded
 
 from deployments import automations, checks
-from deployments.bootstrap import (
-    bootstrap,
-    create_work_pool,
-    deploy,
-    deployment_names,
-    start_first_shift,
-    write_with_parameters,
-)
+from deployments.bootstrap import bootstrap, deploy, deployment_names, write_with_parameters
+from deployments.pool import AGAIN, LATE_AFTER, STUCK_AFTER, TEMPLATE, create_work_pool, put_right
 from deployments.profile import WORKER_PROFILE, environment
 from deployments.server import PrefectServer
-from deployments.worker import PrefectWorker
-from flows.maintenance import maintenance
-from tasks.prefect_backlog import cancel_late_backlog, crash_stuck_pending
+from deployments.worker import POOL, PrefectWorker
 
 pytestmark = pytest.mark.integration
 
@@ -58,7 +50,7 @@ async def bootstrapped(prefect_server: PrefectServer) -> list[str]:
         WORKER_PROFILE, {"PREFECT_API_URL": prefect_server.api_url, "PREFECT_HOME": str(prefect_server.home)}
     )
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "deployments.bootstrap", "--no-first-run"),
+        *(sys.executable, "-m", "deployments.bootstrap"),
         env=env,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -66,7 +58,7 @@ async def bootstrapped(prefect_server: PrefectServer) -> list[str]:
     output, errors = await process.communicate()
     assert process.returncode == 0, errors.decode()
     again: list[str] = []
-    await bootstrap(first_run=False, say=again.append)
+    await bootstrap(say=again.append)
     return [output.decode(), "\n".join(again)]
 
 
@@ -80,23 +72,23 @@ async def test_the_bootstrap_installs_everything_and_may_be_repeated(
     assert "automation modelyard-zombies: updated" in second
     assert second.splitlines()[-1] == "self-test: every active schedule has planned runs"
     names = sorted(automation.name for automation in await client.read_automations())
-    assert names == ["modelyard-autoscale-successor", "modelyard-reconcile-successor", "modelyard-zombies"]
+    assert names == ["modelyard-zombies"]
     assert {deployment.name for deployment in await checks.read_deployments(client)} == deployment_names()
 
 
 async def test_the_self_test_notices_a_schedule_without_runs(bootstrapped: list[str], client: PrefectClient) -> None:
-    deployment = await client.read_deployment_by_name("maintenance/maintenance")
+    deployment = await client.read_deployment_by_name("reconcile/reconcile")
 
     async def noticed() -> list[str] | None:
         """The problems, unless the server has planned new runs in between."""
         for run in await runs_of(client, deployment.id):
             await client.delete_flow_run(run.id)
-        found = await checks.schedule_problems(client, {"maintenance", "autoscale", "nonsense"}, timeout=0)
+        found = await checks.schedule_problems(client, {"reconcile", "autoscale", "nonsense"}, timeout=0)
         return found if len(found) == 2 else None
 
     problems = await until(noticed, "a schedule without runs is noticed")
     assert problems[0] == "the deployment nonsense does not exist"
-    assert problems[1].startswith("the deployment maintenance has an active schedule, but no run was planned")
+    assert problems[1].startswith("the deployment reconcile has an active schedule, but no run was planned")
 
 
 async def test_a_disabled_automation_stays_disabled_and_a_duplicate_goes(
@@ -133,54 +125,100 @@ async def runs_of(client: PrefectClient, deployment: UUID) -> list[FlowRun]:
     return await client.read_flow_runs(deployment_filter=DeploymentFilter(id=DeploymentFilterId(any_=[deployment])))
 
 
-@flow
-async def correct(work_pool: str, claimed_before: datetime) -> tuple[int, int]:
-    """The tasks of the maintenance flow, with limits too short for its parameters."""
-    pending_limit = (datetime.now(UTC) - claimed_before).total_seconds()
-    return await crash_stuck_pending(work_pool, pending_limit), await cancel_late_backlog(work_pool, 0)
-
-
-async def test_maintenance_corrects_what_is_stuck_and_leaves_the_rest(
-    bootstrapped: list[str], client: PrefectClient
+@pytest.mark.parametrize(
+    "said", [{"command": "id"}, {"env": {"LD_PRELOAD": "x"}}, {"env.PYTHONPATH": "/tmp"}, {"working_dir": "/tmp"}]
+)
+async def test_a_run_that_brings_a_command_or_an_environment_is_refused(
+    bootstrapped: list[str], client: PrefectClient, said: dict[str, Any]
 ) -> None:
-    """A pool without a worker: claimed runs never start, scheduled ones pile up."""
+    deployment = await client.read_deployment_by_name("autoscale/autoscale-once")
+    with pytest.raises(PrefectHTTPStatusError, match="Validation failed") as caught:
+        await client.create_flow_run_from_deployment(deployment.id, job_variables=said)
+    assert caught.value.response.status_code == 422
+
+
+@pytest.fixture
+async def nobody(client: PrefectClient) -> AsyncIterator[UUID]:
+    """A deployment of shifts, every five seconds, in a pool without a worker: scheduled runs pile up."""
     await create_work_pool(client, "nobody")
-    schedule = DeploymentScheduleCreate(schedule=IntervalSchedule(interval=timedelta(seconds=1)))
+    schedule = DeploymentScheduleCreate(schedule=IntervalSchedule(interval=timedelta(seconds=5)))
     deployment = await client.create_deployment(
         flow_id=await client.create_flow_from_name("backlog"),
         name="backlog",
         work_pool_name="nobody",
         schedules=[schedule],
+        parameters={"shift_seconds": 600},
     )
-    stuck, by_hand = [await client.create_flow_run_from_deployment(deployment) for _ in range(2)]
+    yield deployment
+    await client.pause_deployment(deployment)
+    for run in await runs_of(client, deployment):
+        await client.delete_flow_run(run.id)
+    await client.delete_deployment(deployment)
+
+
+async def test_what_is_stuck_or_late_is_put_right_and_the_rest_is_left(
+    bootstrapped: list[str], client: PrefectClient, nobody: UUID
+) -> None:
+    stuck, by_hand = [await client.create_flow_run_from_deployment(nobody) for _ in range(2)]
     await client.set_flow_run_state(stuck.id, Pending(), force=True)
 
-    async def late() -> bool:
-        named = {run.id for run in await runs_of(client, deployment) if run.state and run.state.name == "Late"}
-        return by_hand.id in named and len(named) >= 4
+    async def planned() -> bool:
+        """So many that some will be late and some on time in a minute."""
+        return sum(run.auto_scheduled for run in await runs_of(client, nobody)) > 20
 
-    await until(late, "the run by hand and three scheduled ones are late")
-    await client.pause_deployment(deployment)
-    fresh = await client.create_flow_run_from_deployment(deployment)
+    await until(planned, "runs are planned")
+    fresh = await client.create_flow_run_from_deployment(nobody)
     await client.set_flow_run_state(fresh.id, Pending(), force=True)
-
     old, young = [(await client.read_flow_run(run.id)).state.timestamp for run in (stuck, fresh)]
-    assert young - old > timedelta(seconds=1), "one is clearly older than the limit, one younger"
-    crashed, cancelled = await correct("nobody", old + (young - old) / 2)
+    # A minute from now: one has been pending for too long, the other not yet.
+    now = old + (young - old) / 2 + timedelta(seconds=STUCK_AFTER)
 
-    runs = [run for run in await runs_of(client, deployment) if run.state]
-    names = {run.id: run.state.name for run in runs}
-    assert (names[stuck.id], names[fresh.id], names[by_hand.id]) == ("Crashed", "Pending", "Late")
-    due = [run for run in runs if run.auto_scheduled and run.state.name != "Scheduled"]
-    scheduled = sorted(due, key=lambda run: run.expected_start_time)
-    # The newest of those late then is left; the server may have marked one more as late since.
-    left = len(scheduled) - cancelled
-    assert [names[run.id] for run in scheduled] == ["Cancelled"] * cancelled + ["Late"] * left
-    assert crashed == 1
-    assert cancelled >= 2
-    assert left >= 1
-    assert (await maintenance(return_state=True)).name == "NoChange", "another pool's runs"
-    await client.delete_deployment(deployment)
+    assert await put_right(client, "nobody else", now) == []
+    said = await put_right(client, "nobody", now)
+
+    names = {run.id: run.state.name for run in await runs_of(client, nobody) if run.state}
+    assert (names[stuck.id], names[fresh.id]) == ("Crashed", "Pending")
+    assert names[by_hand.id] in ("Scheduled", "Late")
+    scheduled = [run for run in await runs_of(client, nobody) if run.auto_scheduled]
+    late = {run.id for run in scheduled if run.expected_start_time < now - timedelta(seconds=LATE_AFTER)}
+    assert len(late) > 5
+    assert {run.id for run in scheduled if names[run.id] == "Cancelled"} == late
+    assert len(said) == len(late) + 1, "each is told"
+
+
+async def test_a_shift_without_runs_gets_one_at_a_time_until_it_has_a_writer_and_a_standby(
+    bootstrapped: list[str], client: PrefectClient, nobody: UUID
+) -> None:
+    async def by_hand() -> list[FlowRun]:
+        return [run for run in await runs_of(client, nobody) if not run.auto_scheduled]
+
+    await client.pause_deployment(nobody)
+    for run in await runs_of(client, nobody):
+        await client.delete_flow_run(run.id)
+    now = datetime.now(UTC)
+    assert await put_right(client, "nobody", now) == [], "nobody wants it to run"
+    schedules = await client.read_deployment_schedules(nobody)
+    rarely = IntervalSchedule(interval=timedelta(days=1), anchor_date=now - timedelta(hours=1))
+    await client.update_deployment_schedule(nobody, schedules[0].id, schedule=rarely)
+    await client.resume_deployment(nobody)
+    # Two workers look at the same time.
+    for _ in range(2):
+        (said,) = await put_right(client, "nobody", now)
+        assert said.startswith("backlog lacks a run")
+    assert len(await by_hand()) == 1
+    later = now + timedelta(seconds=AGAIN)
+    assert len(await put_right(client, "nobody", later)) == 1
+    assert len(await by_hand()) == 2
+    assert await put_right(client, "nobody", later + timedelta(seconds=AGAIN)) == []
+
+
+async def test_an_older_pool_is_closed_too(client: PrefectClient) -> None:
+    await create_work_pool(client, "older")
+    before = ProcessWorker.get_default_base_job_template()
+    await client.update_work_pool("older", WorkPoolUpdate(base_job_template=before))
+    assert (await client.read_work_pool("older")).base_job_template == before
+    assert await create_work_pool(client, "older") == "exists (type process)"
+    assert (await client.read_work_pool("older")).base_job_template == TEMPLATE
 
 
 @pytest.fixture(scope="session")
@@ -216,21 +254,21 @@ async def deployment(recording: Path) -> AsyncIterator[DeploymentResponse]:
 async def worker(
     prefect_server: PrefectServer, deployment: DeploymentResponse, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[PrefectWorker]:
-    """A worker, started after the first scheduled runs have gone stale."""
+    """A worker, started after the first scheduled runs have been late for long."""
     async with get_client() as client:
 
         async def stale() -> bool:
-            passed = datetime.now(UTC) - timedelta(seconds=SHIFT)
+            passed = datetime.now(UTC) - timedelta(seconds=LATE_AFTER + SHIFT / 2)
             return any(run.expected_start_time < passed for run in await runs_of(client, deployment.id))
 
-        await until(stale, "a shift that nobody started")
+        await until(stale, "shifts that nobody started")
     home = tmp_path_factory.mktemp("worker")
     async with PrefectWorker(prefect_server.api_url, home, extra={"PREFECT_WORKER_QUERY_SECONDS": "1"}) as worker:
         yield worker
 
 
 @pytest.mark.timing_sensitive("runs are told apart by how late they started")
-async def test_after_an_outage_stale_runs_are_skipped_and_the_schedule_goes_on(
+async def test_after_an_outage_what_is_past_is_dropped_and_the_schedule_goes_on(
     worker: PrefectWorker, deployment: DeploymentResponse, client: PrefectClient, recording: Path
 ) -> None:
     async def prefetched() -> FlowRun | None:
@@ -247,9 +285,15 @@ async def test_after_an_outage_stale_runs_are_skipped_and_the_schedule_goes_on(
     # From here on the tests start runs by hand.
     await client.pause_deployment(deployment.id)
     assert "0 failed" in whole.state.message
-    ended = [run for run in await runs_of(client, deployment.id) if run.state and run.state.is_completed()]
+    runs = [run for run in await runs_of(client, deployment.id) if run.state]
+    cancelled = [run for run in runs if run.state.is_cancelled()]
+    assert cancelled, "the runs nobody could start"
+    for run in cancelled:
+        states = {state.type for state in await client.read_flow_run_states(run.id)}
+        assert states == {StateType.SCHEDULED, StateType.CANCELLED}, "it cost no process to drop it"
+    ended = [run for run in runs if run.state.is_completed()]
     skipped = [run for run in ended if run.state.name == "Skipped"]
-    assert skipped, "the runs nobody could start"
+    assert skipped, "those that were not late enough to be dropped, and whose shift was over when they began"
     assert all(late_by(run) > SHIFT - 2 for run in skipped)
     assert all(late_by(run) < SHIFT for run in ended if run not in skipped)
     writers = [(entry["pid"], entry["tick"]) for entry in recorded(recording) if entry["stage"] == "actuate"]
@@ -281,40 +325,57 @@ async def final(client: PrefectClient, run: FlowRun, timeout: float = 60) -> Flo
     return await until(ended, f"run {run.name} ends", timeout)
 
 
-async def test_a_crashed_run_is_replaced_at_once(
-    worker: PrefectWorker,
-    deployment: DeploymentResponse,
-    client: PrefectClient,
-    parameters: Parameters,
-    record: Path,
-    recording: Path,
-) -> None:
-    known = {entry["pid"] for entry in recorded(recording)}
-    run = await start(client, deployment, parameters(shift_seconds=300, interval_seconds=0.5))
-    os.kill((await ticking(record))["pid"], signal.SIGKILL)
-    assert (await final(client, run)).state.name == "Crashed"
+@pytest.fixture(scope="session")
+async def standing(
+    worker: PrefectWorker, deployment: DeploymentResponse, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[UUID, Path]:
+    """A deployment of long shifts, scheduled hours from now, with a writer and a standby; where they write."""
+    record = tmp_path_factory.mktemp("standing") / "record.jsonl"
+    given = {**deployment.parameters, "lease_name": "standing", "label_selector": f"record={record}"}
+    rarely = IntervalSchedule(interval=timedelta(days=1), anchor_date=datetime.now(UTC) - timedelta(hours=1))
+    async with get_client() as client:
+        identity = await client.create_deployment(
+            flow_id=deployment.flow_id,
+            name="standing",
+            entrypoint="recording_loop.autoscale",
+            work_pool_name=POOL,
+            parameters={**given, "shift_seconds": 600},
+            schedules=[DeploymentScheduleCreate(schedule=rarely)],
+            paused=True,
+        )
+        for number in (1, 2):
+            await client.create_flow_run_from_deployment(identity)
+            await reached(record, "open", number)
+        await reached(record, "collect", 1)
+        # Only now: or the worker might find that a run is missing.
+        await client.resume_deployment(identity)
+    return identity, record
 
-    async def successor() -> FlowRun | None:
-        runs = await runs_of(client, deployment.id)
-        return next((r for r in runs if r.created_by and r.created_by.type == "AUTOMATION"), None)
 
-    replacement = await until(successor, "the successor of a crashed run")
-    assert replacement.parameters == deployment.parameters
-
-    async def ticks() -> bool:
-        return any(entry["pid"] not in known and entry["tick"] >= 0 for entry in recorded(recording))
-
-    await until(ticks, "the successor ticks")
+def pids(record: Path, stage: str) -> list[int]:
+    """The processes that got to this stage, in the order in which they first did."""
+    return list(dict.fromkeys(entry["pid"] for entry in recorded(record) if entry["stage"] == stage))
 
 
-async def test_a_shift_goes_on_while_the_server_is_down(
-    worker: PrefectWorker,
+async def reached(record: Path, stage: str, count: int) -> list[int]:
+    """Wait until ``count`` processes got to this stage."""
+
+    async def there() -> list[int] | None:
+        found = pids(record, stage)
+        return found if len(found) >= count else None
+
+    return await until(there, f"{count} processes at {stage}", timeout=120)
+
+
+async def test_shifts_go_on_while_the_server_is_down_and_a_writer_killed_after_it_is_followed_and_replaced(
     deployment: DeploymentResponse,
     client: PrefectClient,
     prefect_server: PrefectServer,
     parameters: Parameters,
     record: Path,
+    standing: tuple[UUID, Path],
 ) -> None:
+    """No event tells a server that has just started of the death of a run that it did not see begin."""
     given = parameters(shift_seconds=20, interval_seconds=1, early_end_seconds=0.5, change=5)
     run = await start(client, deployment, given)
     await ticking(record, after=3)
@@ -323,6 +384,15 @@ async def test_a_shift_goes_on_while_the_server_is_down(
     await ticking(record, after=down + 2)
     assert not prefect_server.healthy(), "it ticked without a server"
     await asyncio.to_thread(prefect_server.start)
+
+    identity, pair = standing
+    (writer,) = pids(pair, "collect")
+    os.kill(writer, signal.SIGKILL)
+    assert len(await reached(pair, "collect", 2)) == 2, "the standby ticks"
+    assert len(await reached(pair, "open", 3)) == 3, "and has a standby of its own"
+    creators = [one.created_by.type for one in await runs_of(client, identity) if one.created_by]
+    assert "AUTOMATION" not in creators
+
     ended = await final(client, run)
     ticks = ticks_of(record)
     assert ended.state.message.startswith(f"{len(ticks)} ticks, 0 failed, 1 scaled")
@@ -335,6 +405,47 @@ async def test_a_shift_goes_on_while_the_server_is_down(
         return len(found) == 3 * len(ticks) and all(task.state and task.state.is_completed() for task in found)
 
     await until(all_recorded, "every task run of the outage is on record", timeout=90)
+
+
+async def test_a_worker_that_comes_back_starts_a_shift_although_the_dead_say_they_run(
+    worker: PrefectWorker, client: PrefectClient, standing: tuple[UUID, Path]
+) -> None:
+    identity, pair = standing
+    opened, wrote = pids(pair, "open"), pids(pair, "collect")
+    worker.kill()
+    assert "Running" in {run.state.name for run in await runs_of(client, identity) if run.state}
+    await asyncio.to_thread(worker.start)
+    newest = (await reached(pair, "collect", len(wrote) + 1))[-1]
+    assert newest not in opened
+    await client.pause_deployment(identity)
+    os.kill(newest, signal.SIGKILL)
+
+
+async def test_a_command_that_got_past_the_check_is_not_run(
+    worker: PrefectWorker,
+    deployment: DeploymentResponse,
+    client: PrefectClient,
+    parameters: Parameters,
+    record: Path,
+    tmp_path: Path,
+) -> None:
+    """The server does not look at the job variables of runs that are created beside the deployment's own route."""
+    stolen = tmp_path / "stolen"
+    (tmp_path / "sitecustomize.py").write_text(f"open({str(stolen)!r}, 'w').close()")
+    attack = {
+        "flow_id": str(deployment.flow_id),
+        "deployment_id": str(deployment.id),
+        "work_pool_name": POOL,
+        "parameters": parameters(shift_seconds=0).model_dump(mode="json"),
+        "state": {"type": "SCHEDULED"},
+        "job_variables": {"command": f"touch {stolen}", "env": {"PYTHONPATH": str(tmp_path)}, "working_dir": "/"},
+    }
+    answer = await client.request("POST", "/flow_runs/", json=attack)
+    run = await final(client, await client.read_flow_run(UUID(answer.json()["id"])))
+    assert run.job_variables == attack["job_variables"]
+    assert run.state.message == "1 ticks, 0 failed, 0 scaled"
+    assert ticks_of(record) == {0: STAGES}
+    assert not stolen.exists()
 
 
 async def test_a_cancelled_run_gives_up_its_lease_and_is_not_replaced(
@@ -352,24 +463,6 @@ async def test_a_cancelled_run_gives_up_its_lease_and_is_not_replaced(
     assert [entry["stage"] for entry in recorded(record)][-1] == "close"
     assert await FileLease(record.with_name("shared.lock")).acquire(0)
     assert {r.id for r in await runs_of(client, deployment.id)} == before
-
-
-async def test_the_first_shift_starts_without_waiting_for_the_schedule_and_only_once(
-    worker: PrefectWorker, deployment: DeploymentResponse, client: PrefectClient
-) -> None:
-    said = await start_first_shift(client, "autoscale")
-    assert await start_first_shift(client, "autoscale") in (
-        said,
-        said.replace("is waiting for a worker", "is under way already"),
-    )
-    (run,) = [run for run in await runs_of(client, deployment.id) if said.startswith(f"{run.name} ")]
-
-    async def running() -> bool:
-        state = (await client.read_flow_run(run.id)).state
-        return state is not None and state.is_running()
-
-    await until(running, "the first shift runs")
-    assert await start_first_shift(client, "autoscale") == f"{run.name} is under way already"
 
 
 async def test_the_replay_deployment_runs_as_it_is(worker: PrefectWorker, client: PrefectClient) -> None:

@@ -28,7 +28,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Crashed
 from prefect_support import until
 
-from deployments.bootstrap import create_work_pool
+from deployments.pool import create_work_pool
 from deployments.server import PrefectServer
 from deployments.worker import PrefectWorker
 from flows.parameters import ReconcileParameters
@@ -54,32 +54,35 @@ def record_of_copies(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-async def deployment(control_plane: LocalStack, record_of_copies: Path) -> UUID:
+async def deployment() -> UUID:
     """The deployment whose runs act."""
     async with get_client() as client:
         await create_work_pool(client, POOL)
-        environment = {
-            "KUBECONFIG": str(control_plane.kubeconfig),
-            "COPIES_RECORD": str(record_of_copies),
-            "PYTHONPATH": os.pathsep.join([os.environ["PYTHONPATH"], str(SUPPORT)]),
-        }
         return await client.create_deployment(
             flow_id=await client.create_flow(copies),
             name="copies",
             entrypoint="copies.copies",
             work_pool_name=POOL,
-            job_variables={"command": "python -m prefect.engine", "env": environment},
         )
 
 
 @pytest.fixture(scope="module")
 async def copying(
-    prefect_server: PrefectServer, deployment: UUID, tmp_path_factory: pytest.TempPathFactory
+    prefect_server: PrefectServer,
+    deployment: UUID,
+    control_plane: LocalStack,
+    record_of_copies: Path,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> AsyncIterator[PrefectWorker]:
     """A worker that starts those runs."""
     home = tmp_path_factory.mktemp("copying")
-    quick = {"PREFECT_WORKER_QUERY_SECONDS": "0.5"}
-    async with PrefectWorker(prefect_server.api_url, home, pool=POOL, extra=quick) as worker:
+    extra = {
+        "PREFECT_WORKER_QUERY_SECONDS": "0.5",
+        "KUBECONFIG": str(control_plane.kubeconfig),
+        "COPIES_RECORD": str(record_of_copies),
+        "PYTHONPATH": os.pathsep.join([os.environ["PYTHONPATH"], str(SUPPORT)]),
+    }
+    async with PrefectWorker(prefect_server.api_url, home, pool=POOL, extra=extra) as worker:
         yield worker
 
 

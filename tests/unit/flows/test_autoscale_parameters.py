@@ -12,8 +12,9 @@ from pydantic import ValidationError
 
 from flows.autoscale import autoscale
 from flows.foreground import main, parameters_from, parser
-from flows.maintenance import maintenance
 from flows.parameters import AutoscaleParameters
+from flows.reconcile import reconcile
+from flows.replay import replay
 from flows.shift import table_key
 
 
@@ -26,7 +27,7 @@ def fields_of(schema: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     ]
 
 
-@pytest.mark.parametrize("function", [autoscale, maintenance])
+@pytest.mark.parametrize("function", [autoscale, reconcile, replay])
 def test_every_field_of_the_form_is_explained(function: Any) -> None:
     fields = fields_of(parameter_schema(function).model_dump())
     assert fields
@@ -39,7 +40,7 @@ def test_the_form_is_flat_and_holds_limits_and_defaults() -> None:
     assert schema["definitions"]["FleetSettings"]["additionalProperties"] is False
     assert schema["properties"]["interval_seconds"]["minimum"] > 0
     assert schema["properties"]["interval_seconds"]["default"] == 15
-    assert schema["properties"]["shift_seconds"]["default"] == 300
+    assert schema["properties"]["shift_seconds"]["default"] == 600
     assert schema["properties"]["lease_name"]["pattern"]
     assert not schema["required"], "an empty form is a valid form"
 
@@ -72,11 +73,11 @@ def test_a_shift_must_hold_a_tick() -> None:
     [
         pytest.param({}, 0, False, id="on time"),
         pytest.param({}, -0.3, False, id="a little early"),
-        pytest.param({}, 294, False, id="late, but its shift is not over"),
-        pytest.param({}, 295, True, id="its shift is over"),
+        pytest.param({}, 594, False, id="late, but its shift is not over"),
+        pytest.param({}, 595, True, id="its shift is over"),
         pytest.param({"stale_after_seconds": 30}, 29, False, id="within its own limit"),
         pytest.param({"stale_after_seconds": 30}, 30, True, id="beyond its own limit"),
-        pytest.param({"stale_after_seconds": 9000}, 300, True, id="no limit outlives the shift"),
+        pytest.param({"stale_after_seconds": 9000}, 600, True, id="no limit outlives the shift"),
         pytest.param({"shift_seconds": 0}, 59, False, id="one tick, a minute to spare"),
         pytest.param({"shift_seconds": 0}, 61, True, id="one tick, long ago"),
         pytest.param({"shift_seconds": 0, "stale_after_seconds": 600}, 61, True, id="one tick: a minute is the most"),
@@ -112,7 +113,7 @@ def test_options_fill_the_parameters(tmp_path: Path) -> None:
         *("--parameters", f"@{file}", "--interval", "5", "--dry-run", "--namespace", "a", "--namespace", "b"),
         *("--selector", "team=x", "--prometheus-url", "http://p:9090", "--lease-name", "l", "--lease-namespace", "n"),
     )
-    assert (given.interval_seconds, given.shift_seconds) == (5, 300)
+    assert (given.interval_seconds, given.shift_seconds) == (5, 600)
     assert (given.lease_name, given.lease_namespace) == ("l", "n")
     assert given.namespaces == ["a", "b"]
     assert (given.label_selector, given.prometheus_url) == ("team=x", "http://p:9090")

@@ -11,13 +11,13 @@ from typing import Any
 
 import jsonschema
 import pytest
-from prefect.events import DeploymentTriggerTypes
 from prefect.utilities.callables import parameter_schema
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from deployments import automations
 from deployments.bootstrap import closed, deployment_names, read, write_with_parameters
 from deployments.checks import CAPS, installed, package_problems
+from deployments.pool import TEMPLATE
 from deployments.profile import ROOT, SERVER_PROFILE, WORKER_PROFILE, environment, read_profile
 from deployments.worker import POOL
 from flows.parameters import AutoscaleParameters, ReconcileParameters
@@ -51,9 +51,8 @@ def test_a_deployment_is_complete_and_its_parameters_fit_its_flow(deployment: di
 
 @pytest.mark.parametrize("deployment", DEPLOYMENTS.values(), ids=DEPLOYMENTS)
 def test_a_deployment_runs_in_our_pool_with_one_interpreter_start(deployment: dict[str, Any]) -> None:
-    pool = deployment["work_pool"]
-    assert pool["name"] == POOL
-    assert pool["job_variables"]["command"] == "python -m prefect.engine"
+    assert deployment["work_pool"] == {"name": POOL}
+    assert TEMPLATE["job_configuration"]["command"].endswith(" python -m prefect.engine")
     assert "concurrency_limit" not in deployment, (
         "a server restart could kill a healthy run; the Lease keeps writers apart"
     )
@@ -66,7 +65,7 @@ def test_a_wrong_parameter_would_be_noticed() -> None:
             jsonschema.Draft202012Validator(schema).validate(wrong)
 
 
-def test_schedules_have_a_stable_name_and_the_shift_is_as_long_as_its_interval() -> None:
+def test_schedules_have_a_stable_name_and_two_shifts_overlap_at_any_time() -> None:
     for deployment in DEPLOYMENTS.values():
         for schedule in deployment.get("schedules", []):
             assert schedule["slug"]
@@ -74,36 +73,28 @@ def test_schedules_have_a_stable_name_and_the_shift_is_as_long_as_its_interval()
     for name, model in (("autoscale", AutoscaleParameters), ("reconcile", ReconcileParameters)):
         parameters = model.model_validate(DEPLOYMENTS[name]["parameters"])
         (schedule,) = DEPLOYMENTS[name]["schedules"]
-        assert schedule["interval"] == parameters.shift_seconds
-        assert parameters.shift_seconds % parameters.interval_seconds == 0, "successive shifts share one grid"
+        assert schedule["interval"] * 2 == parameters.schedule_seconds * 2 == parameters.shift_seconds
+        assert schedule["interval"] % parameters.interval_seconds == 0, "successive shifts share one grid"
+        assert model().shift_seconds == parameters.shift_seconds, "the form's default is what is deployed"
     assert DEPLOYMENTS["autoscale-once"]["parameters"]["shift_seconds"] == 0
 
 
-@pytest.mark.parametrize("name", ["autoscale", "reconcile"])
-def test_a_crash_starts_a_successor_but_not_an_avalanche(name: str) -> None:
-    (trigger,) = DEPLOYMENTS[name]["triggers"]
-    parsed = TypeAdapter(DeploymentTriggerTypes).validate_python(trigger)
-    assert parsed.expect == {"prefect.flow-run.Crashed"}
-    assert parsed.within.total_seconds() >= 30
-    assert trigger["match_related"]["prefect.resource.name"] == name
-
-
 def test_deployment_names() -> None:
-    assert deployment_names() == {"autoscale", "autoscale-once", "reconcile", "replay", "maintenance"}
+    assert deployment_names() == {"autoscale", "autoscale-once", "reconcile", "replay"}
 
 
 def test_a_copy_with_other_parameters_keeps_schedule_and_shift_together(tmp_path: Path) -> None:
     file = tmp_path / "prefect.yaml"
     write_with_parameters({"shift_seconds": 60, "namespaces": ["a"]}, file)
     autoscale, once, *others = read(file)["deployments"]
-    assert autoscale["schedules"][0]["interval"] == 60
+    assert autoscale["schedules"][0]["interval"] == 30
     assert autoscale["parameters"] == {
         "interval_seconds": 15,
         "shift_seconds": 60,
         "namespaces": ["a"],
     }
     assert once["parameters"] == {"shift_seconds": 0, "namespaces": ["a"]}
-    assert others == [DEPLOYMENTS["reconcile"], DEPLOYMENTS["replay"], DEPLOYMENTS["maintenance"]]
+    assert others == [DEPLOYMENTS["reconcile"], DEPLOYMENTS["replay"]]
     with pytest.raises(ValidationError, match="interval_secconds"):
         write_with_parameters({"interval_secconds": 1}, file)
 
@@ -113,8 +104,7 @@ def test_zombies_are_runs_that_miss_three_heartbeats() -> None:
     trigger: Any = zombies.trigger
     beat = int(read_profile(WORKER_PROFILE)["PREFECT_FLOWS_HEARTBEAT_FREQUENCY"])
     assert trigger.within.total_seconds() == 3 * beat
-    for deployment in DEPLOYMENTS.values():
-        assert deployment["work_pool"]["job_variables"]["env"]["PREFECT_FLOWS_HEARTBEAT_FREQUENCY"] == str(beat)
+    assert f"PREFECT_FLOWS_HEARTBEAT_FREQUENCY={beat} " in TEMPLATE["job_configuration"]["command"]
     assert zombies.actions[0].state.value == "CRASHED"  # type: ignore[union-attr]
 
 

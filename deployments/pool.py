@@ -1,0 +1,263 @@
+"""The work pool: what nobody may change about how its runs are started, and the worker that looks after them.
+
+Prefect leaves behind what nothing ever corrects: a run that was claimed and never started stays Pending, and after an
+outage every run that was missed is started. And a shift that died is replaced by an event trigger at best, which a
+restart of the server can make deaf. So the worker asks once a minute, whenever one of its runs ends, and before it
+starts anything after an outage.
+"""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+import os
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any, NamedTuple
+from uuid import UUID, uuid4
+
+from prefect.client.orchestration import PrefectClient
+from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
+from prefect.client.schemas.filters import (
+    FlowRunFilter,
+    FlowRunFilterExpectedStartTime,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+    WorkPoolFilter,
+    WorkPoolFilterName,
+)
+from prefect.client.schemas.objects import FlowRun, State, StateType
+from prefect.client.schemas.responses import DeploymentResponse
+from prefect.client.schemas.sorting import FlowRunSort
+from prefect.exceptions import ObjectAlreadyExists
+from prefect.logging import get_logger
+from prefect.logging.configuration import setup_logging
+from prefect.states import Cancelled, Crashed
+from prefect.utilities.processutils import setup_signal_handlers_worker
+from prefect.workers.process import ProcessJobConfiguration, ProcessWorker, ProcessWorkerResult
+
+TEMPLATE: dict[str, Any] = {
+    # No placeholder, and no `env`, which Prefect would merge with a run's: whoever may create a run chooses its
+    # parameters, but neither the command, nor the folder, nor the environment.
+    "job_configuration": {
+        # One interpreter start instead of two. The zombie automation counts on the heartbeat, whoever runs the worker.
+        "command": "env PREFECT_FLOWS_HEARTBEAT_FREQUENCY=30 python -m prefect.engine",
+        # Paths in parameters are those of the worker's folder, as on the command line.
+        "working_dir": ".",
+        "stream_output": True,
+    },
+    "variables": {"type": "object", "properties": {}, "additionalProperties": False},
+}
+"""The base job template of the pool."""
+EVERY = 60.0
+"""Seconds from one look at the runs to the next."""
+AGAIN = 30.0
+"""Seconds within which a deployment gets one run at most, however often its runs die."""
+STUCK_AFTER = 60.0
+"""Seconds after which a run that was claimed and has not begun never will, nor end one whose shift is over."""
+LATE_AFTER = 15.0
+"""Seconds after which a scheduled run gives way to a newer one."""
+SOON = 30.0
+"""Seconds within which a scheduled run counts as being there."""
+STANDING = 2
+"""Runs that each shift should have: a writer and a standby."""
+LOOK_TIMEOUT = 30.0
+PAGE = 200
+
+
+class Amiss(NamedTuple):
+    """What is to be put right: runs that never started, runs whose moment has passed, shifts that lack a run."""
+
+    stuck: list[FlowRun]
+    passed: list[FlowRun]
+    short: list[DeploymentResponse]
+
+
+def amiss(runs: Sequence[FlowRun], shifts: Iterable[DeploymentResponse], now: datetime, fresh: bool = False) -> Amiss:
+    """What is to be put right, given the runs that are Pending, Running, or due within ``SOON`` seconds.
+
+    ``fresh``: the worker has just started. What is said to run may have died with the one before it, so nothing but a
+    run that is due counts.
+    """
+    never, past = stuck(runs, now), passed(runs, now)
+    gone = {run.id for run in (*never, *past)}
+    counted = Counter(run.deployment_id for run in runs if run.id not in gone and (_waits(run) or not fresh))
+    return Amiss(never, past, [shift for shift in shifts if counted[shift.id] < (1 if fresh else STANDING)])
+
+
+def stuck(runs: Iterable[FlowRun], now: datetime) -> list[FlowRun]:
+    """The runs that whoever claimed them never started, and those that never could say that their shift is over."""
+    return [run for run in runs if run.state and now - _busy_until(run, run.state) > timedelta(seconds=STUCK_AFTER)]
+
+
+def _busy_until(run: FlowRun, state: State[Any]) -> datetime:
+    """When a run that is under way should have got further."""
+    if state.is_pending():
+        return max(state.timestamp, run.expected_start_time or state.timestamp)
+    if state.is_running() and (seconds := _shift(run.parameters)):
+        return state.timestamp + timedelta(seconds=seconds)
+    return datetime.max.replace(tzinfo=UTC)
+
+
+def passed(runs: Iterable[FlowRun], now: datetime) -> list[FlowRun]:
+    """Of each deployment's scheduled runs that are due all but the newest, and that too if its shift would be over.
+
+    Never one that is a few seconds late, or that was asked for by hand.
+    """
+    by_deployment: defaultdict[UUID | None, list[tuple[float, int, FlowRun]]] = defaultdict(list)
+    for number, run in enumerate(runs):
+        if run.auto_scheduled and _waits(run) and run.expected_start_time and run.expected_start_time <= now:
+            late_by = (now - run.expected_start_time).total_seconds()
+            by_deployment[run.deployment_id].append((late_by, number, run))
+    found = []
+    for newest, *older in map(sorted, by_deployment.values()):
+        found += [run for late_by, _, run in older if late_by > LATE_AFTER]
+        late_by, _, run = newest
+        if 0 < _shift(run.parameters) <= late_by:
+            found.append(run)
+    return found
+
+
+def _waits(run: FlowRun) -> bool:
+    return run.state is not None and run.state.name in ("Scheduled", "Late")
+
+
+def _shift(parameters: dict[str, Any]) -> float:
+    """Seconds of the shift; 0 for what is none."""
+    seconds = parameters.get("shift_seconds")
+    return seconds if isinstance(seconds, int | float) else 0
+
+
+async def put_right(client: PrefectClient, pool: str, now: datetime, fresh: bool = False) -> list[str]:
+    """Look at the runs of the pool and put right what is amiss; a sentence for each thing done."""
+    found = amiss(await _read_runs(client, pool, now), await _read_shifts(client, pool), now, fresh)
+    never: State[Any] = Crashed(message="It was never started, or could not say that it has ended")
+    past: State[Any] = Cancelled(message="Its moment has passed: a newer run is due")
+    said = await _set(client, found.stuck, never) + await _set(client, found.passed, past)
+    for shift in found.short:
+        # The same key for all who look in the same moment, so that several workers start one run; but of one started a
+        # moment ago a worker that has just begun cannot know whether it lives.
+        key = f"missing/{shift.id}/{uuid4() if fresh else now.timestamp() // AGAIN}"
+        run = await client.create_flow_run_from_deployment(
+            shift.id, name=f"missing shift of {shift.name}", idempotency_key=key
+        )
+        said.append(f"{shift.name} lacks a run: {run.name}")
+    return said
+
+
+async def _read_runs(client: PrefectClient, pool: str, now: datetime) -> list[FlowRun]:
+    alive = FlowRunFilterStateType(any_=[StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING])
+    chosen = FlowRunFilter(
+        state=FlowRunFilterState(type=alive),
+        expected_start_time=FlowRunFilterExpectedStartTime(before_=now + timedelta(seconds=SOON)),
+    )
+    found: list[FlowRun] = []
+    while True:
+        page = await client.read_flow_runs(
+            flow_run_filter=chosen,
+            work_pool_filter=_named(pool),
+            sort=FlowRunSort.EXPECTED_START_TIME_ASC,
+            limit=PAGE,
+            offset=len(found),
+        )
+        found += page
+        if len(page) < PAGE:
+            return found
+
+
+async def _read_shifts(client: PrefectClient, pool: str) -> list[DeploymentResponse]:
+    """The deployments of the pool that are scheduled as shifts."""
+    return [
+        one
+        for one in await client.read_deployments(work_pool_filter=_named(pool), limit=PAGE)
+        if not one.paused and any(schedule.active for schedule in one.schedules) and _shift(one.parameters) > 0
+    ]
+
+
+def _named(pool: str) -> WorkPoolFilter:
+    return WorkPoolFilter(name=WorkPoolFilterName(any_=[pool]))
+
+
+async def _set(client: PrefectClient, runs: Sequence[FlowRun], state: State[Any]) -> list[str]:
+    """Propose ``state`` for each run; refused by the server for a run that has moved on. What became of each."""
+    gate = asyncio.Semaphore(4)
+
+    async def one(run: FlowRun) -> str:
+        async with gate:
+            result = await client.set_flow_run_state(run.id, state.fresh_copy())
+        accepted = result.state is not None and result.state.type == state.type
+        return f"{run.name} ({run.id}): {f'{state.name}, {state.message}' if accepted else 'has moved on'}"
+
+    return await asyncio.gather(*(one(run) for run in runs))
+
+
+async def create_work_pool(client: PrefectClient, name: str) -> str:
+    """Make sure that the pool exists and, if it is of type process, has our template; what was done, in a word."""
+    try:
+        await client.create_work_pool(WorkPoolCreate(name=name, type="process", base_job_template=TEMPLATE))
+    except ObjectAlreadyExists:
+        pool = await client.read_work_pool(name)
+        # A pool of another type (kubernetes) is the operator's choice, and so is what its template leaves open.
+        if pool.type == "process":
+            await client.update_work_pool(name, WorkPoolUpdate(base_job_template=TEMPLATE))
+        return f"exists (type {pool.type}{', paused' if pool.is_paused else ''})"
+    return "created"
+
+
+class PoolWorker(
+    ProcessWorker, abc.ABC
+):  # abc.ABC keeps it out of Prefect's registry, where "process" is Prefect's own
+    """A process worker that puts right what is amiss in its pool, before it starts anything that is due."""
+
+    def __init__(self, pool: str, limit: int) -> None:
+        super().__init__(work_pool_name=pool, limit=limit, base_job_template=TEMPLATE)
+        self._pool = pool
+        self._fresh = True
+        self._look_at = float("-inf")
+
+    async def get_and_submit_flow_runs(self) -> list[FlowRun]:
+        """One poll."""
+        if time.monotonic() >= self._look_at:
+            await self._look()
+        return await super().get_and_submit_flow_runs()
+
+    async def run(
+        self, flow_run: FlowRun, configuration: ProcessJobConfiguration, task_status: Any = None
+    ) -> ProcessWorkerResult:
+        """One run, from its start to its end."""
+        try:
+            return await super().run(flow_run, configuration, task_status)
+        finally:
+            self._look_at = float("-inf")
+
+    async def _look(self) -> None:
+        log = get_logger("pool")
+        try:
+            async with asyncio.timeout(LOOK_TIMEOUT):
+                said = await put_right(self.client, self._pool, datetime.now(UTC), self._fresh)
+        except Exception as error:
+            # Without an answer the poll will have none either; what must not happen is that the worker ends.
+            log.warning("The runs of %s cannot be looked after now: %r", self._pool, error)
+            return
+        for line in said:
+            log.info("%s", line)
+        self._fresh = False
+        self._look_at = time.monotonic() + (AGAIN if said else EVERY)
+
+
+def serve(pool: str, limit: int) -> None:
+    """Be the worker of this pool until a signal says otherwise."""
+    setup_logging()
+    with suppress(KeyboardInterrupt):
+        asyncio.run(_serve(pool, limit))
+
+
+async def _serve(pool: str, limit: int) -> None:
+    say = partial(print, flush=True)
+    setup_signal_handlers_worker(os.getpid(), "the worker", say)
+    with suppress(asyncio.CancelledError):
+        await PoolWorker(pool, limit).start(with_healthcheck=True, printer=say)

@@ -1,0 +1,112 @@
+"""What the worker finds amiss among the runs of its pool: stuck, past their moment, or missing."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from uuid import UUID, uuid4
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prefect.client.orchestration import PrefectClient
+from prefect.client.schemas.objects import FlowRun, State
+from prefect.client.schemas.responses import DeploymentResponse
+from prefect.states import Pending, Running, Scheduled
+from prefect.workers.process import ProcessJobConfiguration
+
+from deployments.pool import LATE_AFTER, TEMPLATE, amiss, passed, stuck
+
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+DEPLOYMENTS = [uuid4() for _ in range(3)]
+
+
+def in_state(state: State, age: float, deployment: UUID = DEPLOYMENTS[0], shift: float = 0) -> FlowRun:
+    """A run that has been in this state for ``age`` seconds."""
+    state = state.model_copy(update={"timestamp": NOW - timedelta(seconds=age)})
+    return FlowRun(flow_id=uuid4(), deployment_id=deployment, state=state, parameters={"shift_seconds": shift})
+
+
+def due(deployment: UUID, age: float, auto: bool = True, shift: float = 0) -> FlowRun:
+    """A run that should have begun ``age`` seconds ago."""
+    return FlowRun(
+        flow_id=uuid4(),
+        deployment_id=deployment,
+        auto_scheduled=auto,
+        expected_start_time=NOW - timedelta(seconds=age),
+        state=Scheduled(name="Late") if age > 5 else Scheduled(),
+        parameters={"shift_seconds": shift},
+    )
+
+
+def test_a_run_that_was_claimed_and_never_started_is_stuck() -> None:
+    old, young = in_state(Pending(), 61), in_state(Pending(), 59)
+    prefetched = in_state(Pending(), 61)
+    prefetched.expected_start_time = NOW - timedelta(seconds=50)
+    assert stuck([young, old, prefetched, in_state(Running(), 9999)], NOW) == [old]
+
+
+def test_a_run_that_could_not_say_that_its_shift_is_over_is_stuck() -> None:
+    over, on = in_state(Running(), 661, shift=600), in_state(Running(), 659, shift=600)
+    assert stuck([on, over], NOW) == [over]
+
+
+def test_of_a_backlog_the_newest_run_survives() -> None:
+    first, second, newest = due(DEPLOYMENTS[0], 900), due(DEPLOYMENTS[0], 600), due(DEPLOYMENTS[0], 1)
+    alone, by_hand = due(DEPLOYMENTS[1], 5000), due(DEPLOYMENTS[0], 4000, auto=False)
+    to_come = due(DEPLOYMENTS[1], -20)
+    assert {run.id for run in passed([newest, first, alone, to_come, by_hand, second], NOW)} == {first.id, second.id}
+
+
+def test_a_shift_that_would_be_over_does_not_begin() -> None:
+    over, on = due(DEPLOYMENTS[0], 600, shift=600), due(DEPLOYMENTS[1], 599, shift=600)
+    assert passed([over, on], NOW) == [over]
+
+
+@given(st.lists(st.tuples(st.sampled_from(DEPLOYMENTS), st.integers(-30, 10_000), st.booleans())))
+def test_every_deployment_keeps_what_is_newest_and_all_by_hand(backlog: list[tuple[UUID, int, bool]]) -> None:
+    runs = [due(*entry) for entry in backlog]
+    gone = {run.id for run in passed(runs, NOW)}
+    assert not any(run.id in gone for run in runs if not run.auto_scheduled)
+    for deployment in DEPLOYMENTS:
+        scheduled = [run for run in runs if run.deployment_id == deployment and run.auto_scheduled]
+        begun = [run for run in scheduled if run.expected_start_time <= NOW]
+        kept = [run for run in begun if run.id not in gone]
+        assert bool(kept) is bool(begun)
+        newest = max((run.expected_start_time for run in begun), default=NOW)
+        limit = NOW - timedelta(seconds=LATE_AFTER)
+        assert all(run.expected_start_time >= min(newest, limit) for run in kept)
+        assert all(run.expected_start_time <= newest for run in begun if run.id in gone)
+
+
+def shift_of(identity: UUID) -> DeploymentResponse:
+    return DeploymentResponse(id=identity, name="autoscale", flow_id=uuid4(), parameters={"shift_seconds": 600})
+
+
+@pytest.mark.parametrize(
+    ("runs", "fresh", "lacks"),
+    [
+        pytest.param([], False, True, id="nothing runs"),
+        pytest.param([in_state(Running(), 9)], False, True, id="a writer alone"),
+        pytest.param([in_state(Running(), 9), in_state(Pending(), 9)], False, False, id="a standby is starting"),
+        pytest.param([in_state(Running(), 9), due(DEPLOYMENTS[0], -29)], False, False, id="a standby is due"),
+        pytest.param([in_state(Running(), 9), in_state(Pending(), 99)], False, True, id="a standby that never started"),
+        pytest.param([in_state(Running(), 9), in_state(Running(), 9)], False, False, id="writer and standby"),
+        pytest.param([in_state(Running(), 9), in_state(Running(), 9)], True, True, id="before the worker was there"),
+        pytest.param([due(DEPLOYMENTS[0], 100)], True, False, id="the new worker starts a late one"),
+        pytest.param([in_state(Running(), 9, DEPLOYMENTS[1])] * 2, False, True, id="another deployment's"),
+    ],
+)
+def test_a_shift_should_have_a_writer_and_a_standby(runs: list[FlowRun], fresh: bool, lacks: bool) -> None:
+    shift = shift_of(DEPLOYMENTS[0])
+    assert amiss(runs, [shift], NOW, fresh).short == ([shift] if lacks else [])
+
+
+async def test_no_job_variable_changes_what_is_executed() -> None:
+    """Whatever got past the server's check: what the worker makes of it."""
+    said = {"command": "touch /tmp/stolen", "working_dir": "/etc", "env": {"PYTHONPATH": "/tmp"}, "env.LD_PRELOAD": "x"}
+    nowhere = PrefectClient("http://127.0.0.1:9/api")
+    made = await ProcessJobConfiguration.from_template_and_values(TEMPLATE, said, client=nowhere)
+    plain = await ProcessJobConfiguration.from_template_and_values(TEMPLATE, {}, client=nowhere)
+    assert made == plain
+    assert made.command == TEMPLATE["job_configuration"]["command"]
+    assert made.env == {}
