@@ -47,15 +47,18 @@ async def bootstrap(
     prefect_file: Path = PREFECT_FILE,
     autoscale: Mapping[str, Any] | None = None,
     schedule_timeout: float = SCHEDULE_TIMEOUT,
+    without_authentication: bool = False,
     say: Say = print,
 ) -> None:
     """Check, create the work pool, deploy, apply the automations, check again. Raises ``BootstrapFailed``.
 
-    ``autoscale`` is merged into the autoscale deployments' parameters.
+    ``autoscale`` is merged into the autoscale deployments' parameters. ``without_authentication``: a server of another
+    machine may let anybody in.
     """
     _fail_on(checks.package_problems(checks.installed()) + checks.settings_problems())
     async with get_client() as client:
         _fail_on(await checks.wait_for_server(client, SERVER_TIMEOUT))
+        _fail_on(await checks.authentication_problems(client, without_authentication))
         _fail_on(await checks.version_problems(client))
         say(f"Prefect server: {client.api_url}")
         say(f"work pool {pool}: {await create_work_pool(client, pool)}")
@@ -180,6 +183,9 @@ def main() -> int:
         metavar="JSON",
         help="parameters of the autoscale deployments, merged over the file's; or @FILE",
     )
+    options.add_argument(
+        "--without-authentication", action="store_true", help="accept a server of another machine that lets anybody in"
+    )
     given = options.parse_args()
     try:
         asyncio.run(
@@ -188,6 +194,7 @@ def main() -> int:
                 prefect_file=given.prefect_file,
                 autoscale=given.autoscale,
                 schedule_timeout=given.schedule_timeout,
+                without_authentication=given.without_authentication,
             )
         )
     except BootstrapFailed as error:

@@ -6,11 +6,13 @@ Each function returns sentences; none means all is well.
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import time
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from uuid import UUID
 
+import httpx
 import prefect
 from packaging.specifiers import SpecifierSet
 from prefect.client.orchestration import PrefectClient
@@ -32,6 +34,7 @@ CAPS: Mapping[str, tuple[str, str]] = {
     "pulp": (">=3.3,<4", "4 has a different interface"),
 }
 """Packages whose newest versions break Prefect or us, with the reason."""
+UNKNOWN = "PREFECT_API_AUTH_STRING is not what the server's PREFECT_SERVER_API_AUTH_STRING is"
 PAGE = 200
 
 
@@ -70,6 +73,38 @@ def settings_problems() -> list[str]:
             "Set PREFECT_SERVER_ALLOW_EPHEMERAL_MODE=false"
         )
     return problems
+
+
+async def authentication_problems(client: PrefectClient, open_allowed: bool = False) -> list[str]:
+    """A server that lets us not in, or one of another machine that lets anybody in, unless ``open_allowed``."""
+    asked = f"{str(client.api_url).rstrip('/')}/admin/version"
+    try:
+        await client.request("GET", "/admin/version")
+    except httpx.HTTPStatusError as error:
+        if error.response.status_code == 401:
+            return [f"{client.api_url} does not let us in: {UNKNOWN}"]
+        raise
+    if open_allowed or is_loopback(client.api_url.host):
+        return []
+    async with httpx.AsyncClient(timeout=10) as stranger:
+        try:
+            answer = await stranger.get(asked)
+        except httpx.HTTPError:
+            return []
+    if not answer.is_success:
+        return []
+    return [
+        f"{client.api_url} lets anybody in, who could then run any command where the worker runs. Start the server "
+        "with PREFECT_SERVER_API_AUTH_STRING, as `python -m deployments.server` does, or say --without-authentication"
+    ]
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach the host of this name or address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 async def version_problems(client: PrefectClient) -> list[str]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import abc
 import asyncio
 import os
+import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -20,6 +21,7 @@ from functools import partial
 from typing import Any, NamedTuple
 from uuid import UUID, uuid4
 
+import httpx
 from prefect.client.orchestration import PrefectClient
 from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
 from prefect.client.schemas.filters import (
@@ -39,6 +41,8 @@ from prefect.logging.configuration import setup_logging
 from prefect.states import Cancelled, Crashed
 from prefect.utilities.processutils import setup_signal_handlers_worker
 from prefect.workers.process import ProcessJobConfiguration, ProcessWorker, ProcessWorkerResult
+
+from deployments.checks import UNKNOWN
 
 TEMPLATE: dict[str, Any] = {
     # No placeholder, and no `env`, which Prefect would merge with a run's: whoever may create a run chooses its
@@ -252,8 +256,14 @@ class PoolWorker(
 def serve(pool: str, limit: int) -> None:
     """Be the worker of this pool until a signal says otherwise."""
     setup_logging()
-    with suppress(KeyboardInterrupt):
+    try:
         asyncio.run(_serve(pool, limit))
+    except KeyboardInterrupt:
+        pass
+    except httpx.HTTPStatusError as error:
+        if error.response.status_code == 401:
+            sys.exit(f"error: {UNKNOWN}")
+        raise
 
 
 async def _serve(pool: str, limit: int) -> None:

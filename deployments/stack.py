@@ -42,7 +42,7 @@ class PrefectStack:
         """Start the rest. Raises ``ChildFailed`` or ``StackFailed``; nothing is left running then."""
         try:
             self.server.wait()
-            self._say(f"Prefect server: {self.server.ui_url}")
+            self._say(f"Prefect server: {self.server.ui_url} (for this machine only, and everybody on it: no password)")
             self._bootstrap()
             self.worker.start()
             self._say("Prefect worker: polling")

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import httpx
 from prefect import get_client
 from prefect.settings import get_current_settings
 from pydantic import BaseModel, ValidationError
@@ -94,6 +95,10 @@ async def server_problem() -> str | None:
     try:
         async with asyncio.timeout(HEALTH_TIMEOUT), get_client() as client:
             error = await client.api_healthcheck()
+            if error is None:
+                await client.request("GET", "/admin/version")
+    except httpx.HTTPStatusError as refused:
+        return f"{url} does not let us in ({refused.response.status_code}): set PREFECT_API_AUTH_STRING"
     except Exception as raised:
         error = raised
     return None if error is None else f"nothing answers at {url} ({type(error).__name__}: {error})"

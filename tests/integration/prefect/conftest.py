@@ -1,4 +1,7 @@
-"""One Prefect server for all tests of this folder, with the product's profile; settings of this process point to it."""
+"""One Prefect server for all tests of this folder, with the product's profile and a password.
+
+Settings of this process point to it.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ import pytest
 from prefect.client.orchestration import PrefectClient, get_client
 from prefect.logging.handlers import APILogHandler
 from prefect.settings import (
+    PREFECT_API_AUTH_STRING,
     PREFECT_API_URL,
     PREFECT_FLOWS_HEARTBEAT_FREQUENCY,
     PREFECT_HOME,
@@ -22,10 +26,11 @@ from prefect.settings import (
 )
 from prefect_support import Parameters
 
-from deployments.server import PrefectServer
+from deployments.server import AUTHENTICATION, PrefectServer
 from flows.parameters import AutoscaleParameters
 
 HERE = Path(__file__).parent
+PASSWORD = "modelyard:only-for-tests"
 
 
 @pytest.fixture(scope="session")
@@ -40,6 +45,7 @@ def prefect_server(tmp_path_factory: pytest.TempPathFactory, request: pytest.Fix
         f"{services}_SCHEDULER_RECENT_DEPLOYMENTS_LOOP_SECONDS": "1",
         f"{services}_LATE_RUNS_LOOP_SECONDS": "1",
         f"{services}_LATE_RUNS_AFTER_SECONDS": "1",
+        AUTHENTICATION: PASSWORD,
     }
     server = PrefectServer(home, extra=hasty)
     with server:
@@ -57,9 +63,11 @@ async def client_settings(prefect_server: PrefectServer) -> AsyncIterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", search)
         patch.setenv("DO_NOT_TRACK", "1")
+        patch.setenv("PREFECT_API_AUTH_STRING", PASSWORD)
         with temporary_settings(
             {
                 PREFECT_API_URL: prefect_server.api_url,
+                PREFECT_API_AUTH_STRING: PASSWORD,
                 PREFECT_HOME: prefect_server.home,
                 PREFECT_SERVER_ALLOW_EPHEMERAL_MODE: False,
                 PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None,

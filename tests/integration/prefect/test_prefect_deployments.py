@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import http.server
 import os
 import signal
+import socketserver
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import httpx
 import pytest
 from prefect.client.orchestration import PrefectClient, get_client
 from prefect.client.schemas.actions import DeploymentScheduleCreate, WorkPoolUpdate
@@ -123,6 +127,66 @@ async def test_the_server_refuses_wrong_parameters_by_name(
 
 async def runs_of(client: PrefectClient, deployment: UUID) -> list[FlowRun]:
     return await client.read_flow_runs(deployment_filter=DeploymentFilter(id=DeploymentFilterId(any_=[deployment])))
+
+
+@pytest.mark.parametrize("password", [None, "modelyard:guessed"])
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("POST", "/deployments/{deployment}/create_flow_run", {"job_variables": {"command": "id"}}),
+        ("POST", "/deployments/filter", {}),
+        ("POST", "/flow_runs/", {"work_pool_name": "modelyard", "job_variables": {"command": "id"}}),
+        ("PATCH", "/work_pools/modelyard", {"base_job_template": {}}),
+        ("POST", "/work_pools/modelyard/get_scheduled_flow_runs", {}),
+        ("GET", "/admin/settings", None),
+    ],
+)
+async def test_a_stranger_gets_nowhere(
+    bootstrapped: list[str],
+    client: PrefectClient,
+    prefect_server: PrefectServer,
+    method: str,
+    path: str,
+    body: Any,
+    password: str | None,
+) -> None:
+    deployment = await client.read_deployment_by_name("autoscale/autoscale-once")
+    auth = httpx.BasicAuth(*password.split(":")) if password else None
+    async with httpx.AsyncClient(auth=auth) as stranger:
+        asked = f"{prefect_server.api_url}{path.format(deployment=deployment.id)}"
+        answer = await stranger.request(method, asked, json=body)
+        assert answer.status_code == 401
+        assert (await stranger.get(f"{prefect_server.api_url}/health")).status_code == 200, "for probes"
+
+
+async def test_who_has_no_password_is_told_so(bootstrapped: list[str], prefect_server: PrefectServer) -> None:
+    async with PrefectClient(prefect_server.api_url) as stranger:
+        (problem,) = await checks.authentication_problems(stranger)
+    assert "PREFECT_API_AUTH_STRING" in problem
+
+
+async def test_a_server_of_another_machine_that_lets_anybody_in_is_refused(tmp_path: Path) -> None:
+    """All addresses of this machine stand for another one: it is not known to be reached from here only."""
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Welcoming) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        port = server.server_address[1]
+        async with PrefectClient(f"http://0.0.0.0:{port}/api") as client:
+            (problem,) = await checks.authentication_problems(client)
+            assert "lets anybody in" in problem
+            assert await checks.authentication_problems(client, open_allowed=True) == []
+        async with PrefectClient(f"http://127.0.0.1:{port}/api") as client:
+            assert await checks.authentication_problems(client) == []
+        server.shutdown()
+
+
+class Welcoming(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b'"3.8"')
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
 
 
 @pytest.mark.parametrize(

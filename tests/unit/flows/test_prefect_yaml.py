@@ -14,7 +14,7 @@ import pytest
 from prefect.utilities.callables import parameter_schema
 from pydantic import ValidationError
 
-from deployments import automations
+from deployments import automations, server
 from deployments.bootstrap import closed, deployment_names, read, write_with_parameters
 from deployments.checks import CAPS, installed, package_problems
 from deployments.pool import TEMPLATE
@@ -183,3 +183,40 @@ def test_packages_out_of_bounds_are_named_with_the_reason() -> None:
     assert package_problems({**good, "fastapi": "0.155.0"})[0].startswith("fastapi 0.155.0")
     del good["pulp"]
     assert package_problems(good) == ["pulp is not installed; install pulp>=3.3,<4"]
+
+
+def environment_of_server(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> dict[str, str]:
+    """What `python -m deployments.server` hands to Prefect."""
+    started: list[dict[str, str]] = []
+    monkeypatch.setattr(os, "execve", lambda path, argv, env: started.append(env))
+    monkeypatch.setattr(sys, "argv", ["server", *arguments])
+    server.main()
+    return started[0]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_a_server_has_a_password_of_its_own(
+    host: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv(server.AUTHENTICATION, raising=False)
+    password = environment_of_server(monkeypatch, "--home", str(tmp_path), "--host", host)[server.AUTHENTICATION]
+    file = tmp_path / "api-auth"
+    assert file.read_text() == password
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert len(password.removeprefix("modelyard:")) >= 32
+    said = capsys.readouterr().out
+    assert password not in said
+    assert f'export PREFECT_API_AUTH_STRING="$(cat {file})"' in said
+    again = environment_of_server(monkeypatch, "--home", str(tmp_path), "--host", host)
+    assert again[server.AUTHENTICATION] == password
+    open_to_all = environment_of_server(
+        monkeypatch, "--home", str(tmp_path), "--host", host, "--without-authentication"
+    )
+    assert server.AUTHENTICATION not in open_to_all
+
+
+def test_a_servers_password_may_come_from_a_secret(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(server.AUTHENTICATION, "somebody:else")
+    assert environment_of_server(monkeypatch, "--home", str(tmp_path))[server.AUTHENTICATION] == "somebody:else"
+    assert not (tmp_path / "api-auth").exists()
+    assert server.AUTHENTICATION not in server.PrefectServer(tmp_path).child.environment, "a local one has none"
