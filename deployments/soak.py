@@ -34,7 +34,7 @@ from deployments.demo.scenario import CONTROLLER_NAMESPACE, COPIES, MODEL, NAMES
 from deployments.demo.watch import BINDINGS, ReadyPods
 from deployments.stack import PrefectStack
 from modelyard.autoscaling.kinds import VARIANTS
-from modelyard.cluster import CONFIG_MAPS, DEPLOYMENTS, LEASES, PODS, Cluster, ClusterError, NotFound
+from modelyard.cluster import CONFIG_MAPS, DEPLOYMENTS, LEASES, PODS, Cluster, ClusterError, Holder, NotFound
 from modelyard.local.settings import Component
 from modelyard.local.stack import LocalStack
 from modelyard.traffic.latency import Ending
@@ -89,7 +89,7 @@ class Audit:
     def _check(self, event: Mapping[str, Any]) -> None:
         agent = re.fullmatch(r"modelyard \((.+)\)", event.get("userAgent", ""))
         done = (event.get("responseStatus") or {}).get("code", 500) < 300
-        if agent is None or not done or agent[1].endswith(f"_{os.getpid()}"):
+        if agent is None or not done or agent[1] == str(Holder.here()):
             return
         about, body = event["objectRef"], event.get("requestObject") or {}
         spec = body.get("spec") or {}
@@ -175,9 +175,10 @@ class Soak:
 
     async def writer(self) -> psutil.Process | None:
         """The process that holds the Lease."""
-        with contextlib.suppress(ClusterError, psutil.NoSuchProcess, IndexError, ValueError):
+        with contextlib.suppress(ClusterError, psutil.NoSuchProcess):
             lease = await self.cluster.get(LEASES, LEASE, CONTROLLER_NAMESPACE)
-            return psutil.Process(int(lease["spec"]["holderIdentity"].split("_")[1]))
+            holder = Holder.read(lease["spec"].get("holderIdentity") or "")
+            return psutil.Process(holder.pid) if holder is not None else None
         return None
 
     async def writer_killed(self) -> None:
@@ -351,8 +352,9 @@ async def soak(minutes: float, seed: int, rate: float, out: Path) -> int:
         await one.suffer("a tenant attacks")
         audit.read()
         await one.conclude(scenario)
+    above = [psutil.Process(), *psutil.Process().parents()]
     for process in psutil.process_iter(["cmdline"]):
-        if str(out) in " ".join(process.info["cmdline"] or []):
+        if process not in above and str(out) in " ".join(process.info["cmdline"] or []):
             audit.violations.append(f"left behind: {process}")
     console.print(one.report())
     endings = Counter(result.ending.name for result in one.results)

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import random
 import re
-import socket
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping
 from contextlib import aclosing, asynccontextmanager
@@ -26,6 +24,7 @@ from kubernetes.aio.config.config_exception import ConfigException
 
 from modelyard.cluster.connection import ClusterSettings, load_configuration
 from modelyard.cluster.errors import ClusterError, NotConfigured, Unauthorized, Unavailable, from_answer
+from modelyard.cluster.holder import Holder
 
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
@@ -81,6 +80,7 @@ class Transport:
             keepalive_timeout=settings.idle_timeout,
         )
         configuration.client_session_kwargs["connector"] = self._connector
+        self._name = str(Holder.here())
         self._retired: list[Transport] = []
         self._warned: set[str] = set()
         self.written: dict[tuple[str, str, str], int] = {}
@@ -195,7 +195,7 @@ class Transport:
             "Accept": JSON,
             "Content-Type": request.content_type,
             # Tells the audit log which of the contenders for a Lease this is.
-            "User-Agent": f"{self.settings.field_manager} ({socket.gethostname()}_{os.getpid()})",
+            "User-Agent": f"{self.settings.field_manager} ({self._name})",
             "Accept-Encoding": "gzip" if self.settings.compression else "identity",
         }
         url = client.configuration.host + request.path
