@@ -41,7 +41,7 @@ async def test_selectors_and_the_cached_list(cluster: Cluster, place: str) -> No
     assert [item["metadata"]["name"] for item in even] == ["c000", "c002"]
     one = await cluster.list(CONFIG_MAPS, field_selector=f"metadata.name=c001,metadata.namespace={place}")
     assert [item["metadata"]["name"] for item in one] == ["c001"]
-    assert len(await cluster.list(PODS, cached=True)) == 0
+    assert len(await cluster.list(PODS, place, cached=True)) == 0
     with pytest.raises(Invalid, match=r"labelSelector=a=b=c.*400"):
         await cluster.list(CONFIG_MAPS, place, label_selector="a=b=c")
 
