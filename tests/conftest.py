@@ -135,6 +135,13 @@ async def namespace(control_plane_cluster: Cluster) -> AsyncIterator[str]:
 
 
 @pytest.fixture
+async def other_namespace(control_plane_cluster: Cluster) -> AsyncIterator[str]:
+    """Another one, somebody else's."""
+    async for name in _namespace(control_plane_cluster):
+        yield name
+
+
+@pytest.fixture
 async def local_namespace(local_cluster: Cluster) -> AsyncIterator[str]:
     """A fresh namespace in `local_stack`, deleted after the test."""
     async for name in _namespace(local_cluster):

@@ -1,4 +1,4 @@
-"""The manifests of deployments/kubernetes, and a kubeconfig that acts as one of their service accounts."""
+"""The manifests of deployments/kubernetes, and kubeconfigs that act as a service account: one of theirs, a tenant's."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from fleet_fixture import eventually
 
-from modelyard.cluster import NAMESPACES, Cluster
+from modelyard.cluster import CONFIG_MAPS, Cluster, ClusterSettings, Forbidden
 from modelyard.cluster.transport import ApiRequest
 
 FOLDER = Path(__file__).resolve().parents[2] / "deployments" / "kubernetes"
@@ -33,20 +34,30 @@ async def install_roles(cluster: Cluster) -> None:
 
 
 async def tenant(cluster: Cluster, namespace: str, admin: Path, target: Path) -> Path:
-    """A kubeconfig of somebody with every right in a new namespace, and none anywhere else."""
+    """A kubeconfig of somebody with every right in a namespace, and none anywhere else."""
     own = {"metadata": {"name": "owner", "namespace": namespace}}
     group = "rbac.authorization.k8s.io"
     everything = {"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}
     subject = {"kind": "ServiceAccount", "name": "owner", "namespace": namespace}
     role = {"apiGroup": group, "kind": "Role", "name": "owner"}
-    await cluster.create(NAMESPACES, {"metadata": {"name": namespace}})
     for body in (
         {"apiVersion": "v1", "kind": "ServiceAccount", **own},
         {"apiVersion": f"{group}/v1", "kind": "Role", **own, "rules": [everything]},
         {"apiVersion": f"{group}/v1", "kind": "RoleBinding", **own, "roleRef": role, "subjects": [subject]},
     ):
         await cluster.apply(body)
-    return await kubeconfig_of(cluster, "owner", admin, target, namespace)
+    kubeconfig = await kubeconfig_of(cluster, "owner", admin, target, namespace)
+
+    async def may(own: Cluster) -> bool:
+        try:
+            await own.list(CONFIG_MAPS, namespace)
+        except Forbidden:
+            return False
+        return True
+
+    async with Cluster.connect(ClusterSettings(kubeconfig=kubeconfig)) as connected:
+        await eventually(lambda: may(connected), "the tenant's rights are in force")
+    return kubeconfig
 
 
 async def kubeconfig_of(

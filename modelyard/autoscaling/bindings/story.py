@@ -14,6 +14,7 @@ from modelyard.autoscaling.conditions import Story
 from modelyard.autoscaling.decision import BindingDecision, Record, Step
 from modelyard.autoscaling.view import BindingView, TargetView
 from modelyard.objects import Condition
+from modelyard.reconcile.reach import NOT_PERMITTED
 
 READY = "Ready"
 TARGET_FOUND = "TargetFound"
@@ -149,7 +150,9 @@ def of_outcome(
     ready: Story = ("True", "Reconciled", message) if decided else ("False", "ReconcileFailed", message)
     found: Story | None = None
     lost = [missing(target) for target in view.targets if target.current is None]
-    if lost:
+    if view.problem is not None and view.problem_reason == NOT_PERMITTED:
+        found = ("False", NOT_PERMITTED, view.problem)
+    elif lost:
         found = ("False", "TargetInvalid", "; ".join(lost))
     elif view.targets:
         found = ("True", "TargetFound", f"found {', '.join(str(target.workload) for target in view.targets)}")
@@ -191,7 +194,9 @@ def units(decision: BindingDecision) -> list[dict[str, object]]:
 def totals(decision: BindingDecision) -> dict[str, object]:
     """What the status shows of all targets together."""
     names = ", ".join(str(record.identity.variant_id) for record in decision.records)
-    found: dict[str, object] = {"targets": names, "mode": _mode(decision)}
+    found: dict[str, object] = {"mode": _mode(decision)}
+    if names:  # old API servers take an empty text for none
+        found["targets"] = names
     current = [record.now.current for record in decision.records if record.now.current is not None]
     wanted = [record.target.replicas for record in decision.records if record.target.replicas is not None]
     if current:

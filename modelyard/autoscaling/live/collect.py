@@ -113,7 +113,7 @@ async def _collect(
         owners = group.create_task(_owners(mirror, homes, any(w.group != "apps" for w in wanted)))
         nodes = group.create_task(_nodes(mirror, settings.node_selector, homes))
         consumers = group.create_task(_consumers(mirror, sorted({*homes, *others})))
-        namespaces = group.create_task(_namespaces(mirror, sorted({*homes, *others})))
+        namespaces = group.create_task(read_namespaces(mirror, [*homes, *others]))
     found, errors = workloads.result()
     pending, broken = wakes.result()
     said = signals.result()
@@ -242,6 +242,9 @@ async def read_workloads(
         async with gate:
             try:
                 resource = await cluster.resolve(f"{target.group}/v1" if target.group else "v1", target.kind)
+                if not resource.namespaced:
+                    errors[target] = f"{resource.kind} objects are in no namespace, so that nobody's may name them"
+                    return
                 scale = await cluster.read_scale(resource, target.name, target.namespace)
                 body = await cluster.get(resource, target.name, target.namespace)
             except NotFound:
@@ -312,12 +315,13 @@ async def _consumers(mirror: Mirror, homes: list[str]) -> tuple[tuple[Consumer, 
     return tuple(consumers), "; ".join(unknown) or None
 
 
-async def _namespaces(mirror: Mirror, homes: list[str]) -> dict[str, Namespace]:
+async def read_namespaces(mirror: Mirror, homes: list[str]) -> dict[str, Namespace]:
+    """Every namespace by name, if any is of interest (``homes``); none where they may not be listed."""
     if not homes:
         return {}
     try:
         store = await mirror.read(wants.EVERY_NAMESPACE)
     except Forbidden as error:
-        log.warning("namespace exclusion is not honoured: %s", error)
+        log.warning("no namespace is excluded, and none lets in references from others: %s", error)
         return {}
     return {one.name: one for one in store.all()}

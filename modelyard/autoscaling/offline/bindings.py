@@ -83,6 +83,8 @@ def measured(views: Iterable[BindingView], entries: Sequence[PolicyEntry]) -> tu
 
 def _name(where: str, entry: PolicyEntry, view: BindingView) -> str:
     names = [target.name for target in view.targets]
+    if not names:
+        raise PlanInputError(f"{where}: nothing of {view.key} is scaled: {view.problem or 'it names no target'}")
     if entry.target is None:
         if len(names) == 1:
             return names[0]

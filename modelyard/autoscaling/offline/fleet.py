@@ -59,7 +59,9 @@ def fleet_from_files(
         for manifest in by_kind[kind]:
             one = _read(manifest, partial(_workload, group=group, kind=kind))
             workloads[one.id] = one
-    specs = [spec for spec in every(BINDINGS.kind, objects.binding) if is_ours(spec.view, settings)]
+    namespaces = {found.name: found for found in every("Namespace", parse.namespace)}
+    stored = (spec for spec in every(BINDINGS.kind, objects.binding) if is_ours(spec.view, settings))
+    specs = [objects.within_reach(spec, namespaces) for spec in stored]
     targets = {target for v in variants if (target := workload_of(v))}
     targets |= {id_ for spec in specs for target in spec.targets for id_ in target.candidates}
     for target in sorted(targets):
@@ -90,7 +92,7 @@ def fleet_from_files(
         owners=owners,
         nodes=tuple(every("Node", parse.node)),
         consumers=tuple(consumers),
-        namespaces={found.name: found for found in every("Namespace", parse.namespace)},
+        namespaces=namespaces,
         config_maps={
             manifest.key: _read(manifest, _config)
             for manifest in by_kind["ConfigMap"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from modelyard.autoscaling.decision import BindingDecision
 from modelyard.autoscaling.handling import fleet_handling, handling_of
@@ -31,7 +31,8 @@ from modelyard.metrics.expressions import Answers
 from modelyard.metrics.pages import Page, PageSample
 from modelyard.metrics.scrape import MetricsEndpoint, Scrape
 from modelyard.metrics.vocabulary import VLLM
-from modelyard.objects import Key, Pod, Workload, WorkloadId
+from modelyard.objects import Key, Pod, Workload, WorkloadId, parse
+from modelyard.objects.kinds import NAMESPACES
 from modelyard.reconcile.plan import Ref
 from modelyard.replay.fleet import SimulatedFleet
 from modelyard.replay.pods import SimulatedPod
@@ -55,7 +56,8 @@ class Bindings:
         self._settings = settings
         self._origin = origin
         self._bodies = {m.key: copy.deepcopy(m.body) for m in manifests if m.kind == BINDINGS.kind}
-        read = {key: objects.binding(body) for key, body in sorted(self._bodies.items())}
+        self._namespaces = {m.key.name: parse.namespace(m.body) for m in manifests if m.kind == NAMESPACES.kind}
+        read = {key: self._read(body) for key, body in sorted(self._bodies.items())}
         self._specs = {key: spec for key, spec in read.items() if is_ours(spec.view, settings)}
         policies = [objects.policy(m.body) for m in manifests if m.kind == POLICIES.kind]
         self._policies = {policy.key: policy for policy in policies}
@@ -98,9 +100,12 @@ class Bindings:
             if plan.annotations or plan.status is not None:
                 key = plan.subject.key
                 self._bodies[key] = carried_out(self._bodies[key], plan, now)
-                self._specs[key] = objects.binding(self._bodies[key])
+                self._specs[key] = self._read(self._bodies[key])
             if plan.status is not None:
                 self._written[plan.subject.ref] = now
+
+    def _read(self, body: Mapping[str, Any]) -> BindingSpec:
+        return objects.within_reach(objects.binding(body), self._namespaces)
 
     def _plans(
         self,

@@ -21,7 +21,7 @@ from modelyard.autoscaling.kinds import BINDINGS, POLICIES, VARIANTS
 from modelyard.autoscaling.live.controller import Controller
 from modelyard.autoscaling.memory.variants import ANNOTATION
 from modelyard.autoscaling.settings import FleetSettings
-from modelyard.cluster import CONFIG_MAPS, EVENTS, NAMESPACES, Cluster, ClusterSettings
+from modelyard.cluster import CONFIG_MAPS, EVENTS, Cluster, ClusterSettings
 from modelyard.local.stack import LocalStack
 from modelyard.objects import ResourceType
 
@@ -75,13 +75,11 @@ class Mallory:
 
 @pytest.fixture
 async def mallory(
-    control_plane: LocalStack, control_plane_cluster: Cluster, namespace: str, tmp_path: Path
+    control_plane: LocalStack, control_plane_cluster: Cluster, other_namespace: str, tmp_path: Path
 ) -> AsyncIterator[Mallory]:
-    name = f"{namespace}-mallory"
-    kubeconfig = await tenant(control_plane_cluster, name, control_plane.kubeconfig, tmp_path / "mallory")
+    kubeconfig = await tenant(control_plane_cluster, other_namespace, control_plane.kubeconfig, tmp_path / "mallory")
     async with Cluster.connect(ClusterSettings(kubeconfig=kubeconfig)) as cluster:
-        yield Mallory(cluster, name)
-    await control_plane_cluster.delete(NAMESPACES, name)
+        yield Mallory(cluster, other_namespace)
 
 
 async def test_one_tenants_objects_never_stop_another(

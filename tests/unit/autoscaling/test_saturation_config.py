@@ -227,6 +227,12 @@ class TestNamespaceLocal:
         maps = {self.LOCAL: {"o": "{model_id: m, kvCacheThreshold: 0.5}"}}
         assert configs(maps=maps).resolve("chat", "m").thresholds.kv == 0.5
 
+    def test_entries_for_another_namespace_change_nothing_there(self):
+        entries = {"o": "{model_id: m, namespace: else, kvCacheThreshold: 0.5}", "m#else": "kvCacheThreshold: 0.4"}
+        found = configs(maps={self.LOCAL: {"default": "kvCacheThreshold: 0.6", **entries}})
+        assert found.resolve("chat", "m").thresholds.kv == 0.6
+        assert found.resolve("else", "m").thresholds == Thresholds()
+
     def test_cannot_switch_limiter_or_analyzer(self):
         found = configs(maps={self.LOCAL: {"default": "{enableLimiter: true, analyzerName: saturation}"}})
         found.resolve("chat", "m")

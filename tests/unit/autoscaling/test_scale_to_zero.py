@@ -106,6 +106,12 @@ class TestSettings:
         assert ZeroConfigs(maps, REPAIRED).resolve("else", MODEL) == ZeroRule(True, 600)
         assert Key(CONTROLLER, ZERO.name) == ZERO
 
+    def test_entries_for_another_namespace_change_nothing_there(self):
+        entries = {"default": ON, "o": f"{{model_id: {MODEL}, namespace: else, {ON}}}", f"{MODEL}#else": ON}
+        found = ZeroConfigs({Key("chat", ZERO.name): entries}, FleetSettings(scale_to_zero=False))
+        assert found.resolve("chat", MODEL).enabled
+        assert not found.resolve("else", MODEL).enabled
+
     def test_windows_to_query(self):
         from builders import make_variant
 

@@ -4,6 +4,7 @@ import pytest
 
 from modelyard.autoscaling.fleet import SLOSpec
 from modelyard.autoscaling.live import observe
+from modelyard.autoscaling.live.demands import workload_of
 from modelyard.objects import OwnerRef, TargetRef, WorkloadId, parse
 
 
@@ -108,6 +109,17 @@ def test_an_hpa_made_by_keda_is_left_to_its_scaled_object() -> None:
 )
 def test_cost_falls_back_to_the_default(text: str | None, cost: float) -> None:
     assert observe.cost_of(text) == cost
+
+
+def test_whoever_names_a_workload_means_one_of_its_own_namespace() -> None:
+    """The fields of these kinds have no namespace; one that was stored all the same leads nowhere else."""
+    metadata = {"name": "grab", "namespace": "tenant"}
+    reference = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web", "namespace": "victim"}
+    body = {"metadata": metadata, "spec": {"scaleTargetRef": reference, "modelID": "m"}}
+    mine = WorkloadId("tenant", "apps", "Deployment", "web")
+    hpa = observe.hpa(body)
+    assert hpa is not None
+    assert {workload_of(observe.variant(body)), hpa.target, observe.scaled_object(body).target} == {mine}
 
 
 def test_an_object_written_but_never_decided_has_no_desired_count() -> None:

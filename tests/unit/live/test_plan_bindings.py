@@ -150,6 +150,36 @@ def test_bindings_of_another_controller_or_namespace_are_not_ours(tmp_path: Path
     assert len(ours.bindings) == 1
 
 
+def abroad() -> list[dict[str, Any]]:
+    """A binding of namespace chat whose target is in shop, and the target."""
+    grab, web = binding(), deployment()
+    grab["spec"]["scalingConfiguration"]["target"]["targetRef"]["namespace"] = "shop"
+    web["metadata"]["namespace"] = "shop"
+    return [POLICY, grab, web]
+
+
+def shop(allowed: str = "") -> dict[str, Any]:
+    annotations = {"modelyard.dev/allow-from": allowed}
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop", "annotations": annotations}}
+
+
+@pytest.mark.parametrize("beside", [[], [shop()], [shop("chats")]])
+def test_a_target_in_a_namespace_that_does_not_let_it_in_is_not_planned_for(tmp_path: Path, beside: list[Any]) -> None:
+    (decision,) = decide(fleet_of(tmp_path, [*abroad(), *beside], []), FleetSettings()).bindings
+    assert decision.records == ()
+    found = next(one for one in decision.conditions if one.type == "TargetFound")
+    assert (found.status, found.reason) == ("False", "RefNotPermitted")
+    assert "modelyard.dev/allow-from: chat on Namespace shop" in found.message
+    with pytest.raises(PlanInputError, match="does not let in references"):
+        fleet_of(tmp_path, [*abroad(), *beside], [entry(50)])
+
+
+def test_a_target_in_a_namespace_that_lets_it_in_is_planned_for(tmp_path: Path) -> None:
+    fleet = fleet_of(tmp_path, [*abroad(), shop("chat")], [entry(12, 13)])
+    (decision,) = decide(fleet, FleetSettings()).bindings
+    assert [record.target.replicas for record in decision.records] == [5]
+
+
 def test_a_variant_on_the_same_workload_is_seen_as_a_rival(tmp_path: Path) -> None:
     variant = {
         "apiVersion": "llmd.ai/v1alpha1",

@@ -6,8 +6,16 @@ from typing import Any
 
 import pytest
 
-from modelyard.autoscaling.live.bindings.objects import GRACE, SOURCES, WAKE_QUERY, BindingSpec, binding, policy
-from modelyard.objects import WorkloadId
+from modelyard.autoscaling.live.bindings.objects import (
+    GRACE,
+    SOURCES,
+    WAKE_QUERY,
+    BindingSpec,
+    binding,
+    policy,
+    within_reach,
+)
+from modelyard.objects import Namespace, WorkloadId
 
 LWS = "leaderworkerset.x-k8s.io"
 
@@ -153,3 +161,28 @@ def test_a_policy_that_cannot_be_followed_says_why() -> None:
     found = policy(manifest(metrics=[]))
     assert found.view is None
     assert "spec.metrics" in str(found.problem)
+
+
+ABROAD = {"kind": "Deployment", "namespace": "m"}
+
+
+def test_a_foreign_target_is_no_target_until_its_namespace_lets_the_binding_in() -> None:
+    spec = scaling(reference=ABROAD)
+    refused = within_reach(spec, {"m": Namespace("m")})
+    assert (refused.targets, refused.view.problem_reason) == ((), "RefNotPermitted")
+    assert "modelyard.dev/allow-from: n on Namespace m" in str(refused.view.problem)
+    assert within_reach(spec, {}).targets == ()
+    assert within_reach(spec, {"m": Namespace("m", annotations={"modelyard.dev/allow-from": "n"})}) == spec
+    at_home = scaling(reference={"kind": "Deployment", "namespace": "n"})
+    assert within_reach(at_home, {}) == at_home
+    assert (spec.crosses_namespaces, at_home.crosses_namespaces) == (True, False)
+
+
+def test_of_several_targets_the_foreign_one_is_left_out_and_the_binding_not_decided() -> None:
+    parts = [part("web"), part("grab", reference=ABROAD)]
+    spec = binding(stored({"optimizerConfiguration": {"params": parts}}, {GRACE: "soon"}))
+    refused = within_reach(spec, {})
+    assert [target.name for target in refused.targets] == ["web"]
+    problem = str(refused.view.problem)
+    assert problem.startswith("targetRef.namespace: ")
+    assert GRACE in problem, "what else is wrong with it is still told"

@@ -116,6 +116,11 @@ class TestServiceClasses:
         del maps[Key("chat", "mine")]
         assert self.resolve(MODEL, name="mine", key="a", maps=maps)[0].service.itl == 12
 
+    @pytest.mark.parametrize("name", ["mine", CLASSES.name])
+    def test_the_classes_of_another_namespace_are_never_used(self, name):
+        maps = {Key("tenant", name): {"a": premium(itl=1)}}
+        assert self.resolve(MODEL, {}, name=name, key="a", maps=maps)[0].service is None
+
     def test_a_key_missing_locally_is_looked_up_centrally(self):
         maps = {Key("chat", "mine"): {"b": premium(itl=11)}, Key(CONTROLLER, "mine"): {"a": premium(itl=12)}}
         assert self.resolve(MODEL, name="mine", key="a", maps=maps)[0].service.itl == 12

@@ -14,7 +14,7 @@ from dataclasses import replace
 from modelyard.autoscaling.handling import fleet_handling, handling_of
 from modelyard.autoscaling.live import wants
 from modelyard.autoscaling.live.bindings.objects import TargetSpec
-from modelyard.autoscaling.live.bindings.others import binding_claims, claims_beyond
+from modelyard.autoscaling.live.bindings.others import binding_claims, claims_beyond, reachable
 from modelyard.autoscaling.live.bindings.pods import TargetPods, target_pods
 from modelyard.autoscaling.live.bindings.state import PolicyState
 from modelyard.autoscaling.live.bindings.views import ListedBindings, binding_view, policy_of, scrapes, target_plans
@@ -40,12 +40,13 @@ async def list_bindings(
     selected = parse_selector(selection.label_selector)
     state.listed_policies = ()
     try:
-        listed = (await mirror.read(wants.bindings(selection.label_selector), spaces)).within(spaces)
+        stored = (await mirror.read(wants.bindings(selection.label_selector), spaces)).within(spaces)
     except UnknownKind:
         return ListedBindings()
     except Forbidden as error:
         log.warning("AutoscalingPolicyBindings are not handled: %s", error)
         return ListedBindings()
+    listed = await reachable(mirror, stored)
     # Which bindings are ours is found out here and not by the API server: the others are rivals to know of.
     bindings = tuple(spec for spec in listed if _is_ours(spec.view, settings) and selected(spec.view.labels))
     if not bindings:

@@ -13,11 +13,12 @@ from typing import Any
 from modelyard.autoscaling.bindings.defaults import DEFAULT_PORT, DEFAULT_URI, policy_view
 from modelyard.autoscaling.memory.bindings import ANNOTATION, BindingMemory
 from modelyard.autoscaling.view import BindingView, PolicyView
-from modelyard.objects import Key, TargetRef, WorkloadId
+from modelyard.objects import Key, Namespace, TargetRef, WorkloadId
 from modelyard.objects.documents import parse_document, shown
 from modelyard.objects.durations import parse_go_duration
 from modelyard.objects.parse import conditions, epoch, key_of
 from modelyard.reconcile.memory import parse_memory
+from modelyard.reconcile.reach import NOT_PERMITTED, refusal
 from modelyard.resources import AutoscalingPolicy, AutoscalingPolicyBinding, ResourceInvalid
 
 SOURCES = "modelyard.dev/metric-sources"
@@ -73,6 +74,11 @@ class BindingSpec:
     targets: tuple[TargetSpec, ...]
     sources: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     wake_query: str | None = None
+
+    @property
+    def crosses_namespaces(self) -> bool:
+        """Whether a target is in another namespace than the binding."""
+        return any(target.workload.namespace != self.view.key.namespace for target in self.targets)
 
     def queries(self, policy: PolicyView | None) -> Iterator[str]:
         """Every PromQL that a decision needs; of the metrics those that ``policy`` has a target for."""
@@ -154,6 +160,23 @@ def binding(obj: Object) -> BindingSpec:
         status=obj.get("status") or {},
     )
     return BindingSpec(view, targets, sources, annotations.get(WAKE_QUERY) or None)
+
+
+def within_reach(binding: BindingSpec, namespaces: Mapping[str, Namespace]) -> BindingSpec:
+    """The binding without targets in namespaces that do not let it in, which are its problem and nobody's rival.
+
+    ``namespaces`` are those that are known; only a binding that ``crosses_namespaces`` needs them.
+    """
+    home = binding.view.key.namespace
+    places = sorted({target.workload.namespace for target in binding.targets})
+    refused = {place: why for place in places if (why := refusal(home, place, namespaces)) is not None}
+    if not refused:
+        return binding
+    problem = "; ".join(filter(None, (f"targetRef.namespace: {'; '.join(refused.values())}", binding.view.problem)))
+    view = replace(binding.view, problem=problem, problem_reason=NOT_PERMITTED)
+    return replace(
+        binding, view=view, targets=tuple(one for one in binding.targets if one.workload.namespace not in refused)
+    )
 
 
 def _target(part: Object, namespace: str) -> TargetSpec | None:

@@ -12,7 +12,8 @@ from typing import TypeVar
 
 from modelyard.autoscaling.bindings.claims import Rival
 from modelyard.autoscaling.live import wants
-from modelyard.autoscaling.live.bindings.objects import BindingSpec
+from modelyard.autoscaling.live.bindings.objects import BindingSpec, within_reach
+from modelyard.autoscaling.live.collect import read_namespaces
 from modelyard.autoscaling.live.demands import workload_of
 from modelyard.cluster import Forbidden, UnknownKind
 from modelyard.reconcile.mirror import Mirror
@@ -21,6 +22,15 @@ from modelyard.reconcile.plan import Want
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
+
+
+async def reachable(mirror: Mirror, bindings: tuple[BindingSpec, ...]) -> tuple[BindingSpec, ...]:
+    """The bindings as far as they may reach. Namespaces are read where one names another than its own."""
+    places = [target.workload.namespace for spec in bindings if spec.crosses_namespaces for target in spec.targets]
+    if not places:
+        return bindings
+    namespaces = await read_namespaces(mirror, places)
+    return tuple(within_reach(spec, namespaces) for spec in bindings)
 
 
 def binding_claims(bindings: Iterable[BindingSpec]) -> list[Rival]:
@@ -45,7 +55,7 @@ async def claims_beyond(
     Bindings inside ``spaces`` are known to the caller, and without a selector so are the variants.
     """
     foreign = [home for home in homes if spaces and home not in spaces]
-    rivals = binding_claims(await _read(mirror, wants.RIVAL_BINDINGS, foreign))
+    rivals = binding_claims(await reachable(mirror, tuple(await _read(mirror, wants.RIVAL_BINDINGS, foreign))))
     for variant in await _read(mirror, wants.RIVAL_VARIANTS, sorted(homes) if label_selector else foreign):
         workload = workload_of(variant)
         if workload is not None and workload.name and not variant.deleting:
