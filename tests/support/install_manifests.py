@@ -29,7 +29,7 @@ def resources() -> list[str]:
 
 async def install_roles(cluster: Cluster) -> None:
     """Namespace, service accounts, roles and bindings, for real. They stay for the session."""
-    for document in documents("namespace.yaml", "rbac.yaml"):
+    for document in documents("namespace.yaml", "rbac.yaml", "rbac-everywhere.yaml"):
         await cluster.apply(document)
 
 

@@ -1,13 +1,17 @@
 """A real API server takes the manifests of deployments/kubernetes.
 
-Its release may be old (1.20 here and in CI): an HPA is then checked as autoscaling/v2beta2, which has the fields of v2;
-a ScaledObject, whose CRD is KEDA's own, is only read by our own code.
+Its release may be old (1.20 here and in CI): an HPA is then checked as autoscaling/v2beta2, which has the fields of v2,
+and a PodDisruptionBudget as policy/v1beta1; a ScaledObject, whose CRD is KEDA's own, is only read by our own code.
+Nothing here enforces NetworkPolicies.
 """
 
 from __future__ import annotations
 
 import asyncio
+import shutil
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
@@ -21,6 +25,8 @@ from modelyard.objects import parse
 from modelyard.resources import VariantAutoscaling
 
 pytestmark = pytest.mark.integration
+
+OLDER = {"policy/v1": "policy/v1beta1"}
 
 
 def named(document: dict[str, Any]) -> str:
@@ -36,24 +42,107 @@ async def roles_installed(control_plane_cluster: Cluster) -> None:
 async def test_the_server_takes_it_without_losing_a_field(
     control_plane_cluster: Cluster, roles_installed: None, document: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    stored = await control_plane_cluster.apply(document, dry_run=True)
+    kind = await control_plane_cluster.resolve(document["apiVersion"], document["kind"])
+    assert kind.api_version in (document["apiVersion"], OLDER.get(document["apiVersion"]))
+    stored = await control_plane_cluster.apply({**document, "apiVersion": kind.api_version}, dry_run=True)
     assert stored["metadata"]["name"] == document["metadata"]["name"]
     assert "dropped fields" not in caplog.text
 
 
-async def test_kubectl_applies_the_whole_folder(control_plane: LocalStack, roles_installed: None) -> None:
-    kubectl = ensure(["kubectl"], print)["kubectl"]
+async def kubectl(*arguments: str) -> str:
     process = await asyncio.create_subprocess_exec(
-        *(str(kubectl), f"--kubeconfig={control_plane.kubeconfig}", "apply", "--dry-run=server", "-k", str(FOLDER)),
+        *(str(ensure(["kubectl"], print)["kubectl"]), *arguments),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
     async with asyncio.timeout(60):
         output, _ = await process.communicate()
     assert process.returncode == 0, output.decode()
+    return output.decode()
+
+
+@pytest.mark.parametrize("rights", ["rbac-everywhere.yaml", "rbac-namespaced.yaml"])
+async def test_kubectl_applies_the_whole_folder(
+    control_plane: LocalStack,
+    control_plane_cluster: Cluster,
+    roles_installed: None,
+    namespace: str,
+    tmp_path: Path,
+    rights: str,
+) -> None:
+    folder = shutil.copytree(FOLDER, tmp_path / "kubernetes")
+    budgets = await control_plane_cluster.resolve("policy/v1", "PodDisruptionBudget")
+    # As its users do: their choice of rights, their namespaces, their image.
+    changes = {
+        "kustomization.yaml": {"- rbac-everywhere.yaml": f"- {rights}", "newTag: 0.1.0": f"digest: sha256:{'0' * 64}"},
+        "rbac-namespaced.yaml": {"namespace: chat\n": f"namespace: {namespace}\n"},
+        "pod-disruption-budget.yaml": {"apiVersion: policy/v1": f"apiVersion: {budgets.api_version}"},
+    }
+    for name, replaced in changes.items():
+        text = (folder / name).read_text(encoding="utf-8")
+        for old, new in replaced.items():
+            assert old in text
+            text = text.replace(old, new)
+        (folder / name).write_text(text, encoding="utf-8")
+    output = await kubectl(f"--kubeconfig={control_plane.kubeconfig}", "apply", "--dry-run=server", "-k", str(folder))
     # Warnings aside (objects made by another tool), one line per object.
-    done = [line for line in output.decode().splitlines() if line.endswith("(server dry run)")]
-    assert len(done) == len(documents(*resources())), output.decode()
+    done = [line for line in output.splitlines() if line.endswith("(server dry run)")]
+    assert len(done) == len(documents(*resources())), output
+    made = yaml.safe_load_all(await kubectl("kustomize", str(folder)))
+    images = {c["image"] for one in made if one["kind"] == "Deployment" for c in containers(one)}
+    assert images == {f"modelyard@sha256:{'0' * 64}"}
+
+
+def containers(deployment: dict[str, Any]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = deployment["spec"]["template"]["spec"]["containers"]
+    return found
+
+
+def test_both_choices_of_rights_bind_the_same_roles_to_the_same_accounts() -> None:
+    everywhere, narrow = (
+        [(one["roleRef"], one["subjects"]) for one in documents(f"rbac-{name}.yaml")]
+        for name in ("everywhere", "namespaced")
+    )
+    assert everywhere == narrow
+
+
+def test_every_role_is_bound_and_every_binding_has_its_role() -> None:
+    everything = documents(*resources())
+    roles = {(d["kind"], d["metadata"]["name"]) for d in everything if d["kind"].endswith("Role")}
+    bound = {(d["roleRef"]["kind"], d["roleRef"]["name"]) for d in everything if d["kind"].endswith("RoleBinding")}
+    assert roles == bound
+
+
+def test_network_policies_and_the_budget_select_the_pods_of_the_deployments() -> None:
+    everything = documents(*resources())
+    pods = {d["metadata"]["name"]: d["spec"]["template"] for d in everything if d["kind"] == "Deployment"}
+    guarded = set()
+    for one in everything:
+        if one["kind"] not in ("NetworkPolicy", "PodDisruptionBudget"):
+            continue
+        wanted = (one["spec"].get("podSelector") or one["spec"]["selector"])["matchLabels"]
+        (name,) = [n for n, template in pods.items() if wanted.items() <= template["metadata"]["labels"].items()]
+        assert one["metadata"]["name"] == name
+        if one["kind"] == "NetworkPolicy":
+            guarded.add(name)
+            ports = {port["name"] for c in pods[name]["spec"]["containers"] for port in c["ports"]}
+            assert {p["port"] for rule in one["spec"].get("ingress", ()) for p in rule["ports"]} <= ports
+    assert guarded == set(pods)
+
+
+def test_a_worker_is_given_up_only_after_its_longest_shift() -> None:
+    (container,) = containers(documents("worker.yaml")[0])
+    probe = container["livenessProbe"]
+    flows = yaml.safe_load((FOLDER.parents[1] / "prefect.yaml").read_text(encoding="utf-8"))["deployments"]
+    longest = max(flow["parameters"].get("shift_seconds", 0) for flow in flows)
+    assert probe["periodSeconds"] * probe["failureThreshold"] > longest > 0
+
+
+def test_the_image_can_be_built_on_a_digest() -> None:
+    lines = (FOLDER / "Containerfile").read_text(encoding="utf-8").splitlines()
+    assert [line for line in lines if line.startswith("FROM")] == ["FROM ${BASE}"]
+    (base,) = [line for line in lines if line.startswith("ARG BASE=")]
+    assert lines.index(base) < lines.index("FROM ${BASE}")
 
 
 async def test_the_accounts_bound_are_the_accounts_there_are() -> None:
@@ -75,6 +164,7 @@ async def test_the_probes_and_the_scrape_go_to_a_port_that_is_there() -> None:
         template = deployment["spec"]["template"]
         (container,) = template["spec"]["containers"]
         ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+        assert container["livenessProbe"]["httpGet"]["port"] in ports
         assert container["readinessProbe"]["httpGet"]["port"] in ports
         if told := (template["metadata"].get("annotations") or {}).get("prometheus.io/port"):
             assert int(told) in ports.values()
@@ -123,9 +213,9 @@ def test_the_example_scaled_object_consumes_the_example_variant() -> None:
     assert query.startswith("max(")
 
 
-def test_every_file_of_the_folder_is_installed_or_an_example() -> None:
+def test_every_file_of_the_folder_is_installed_or_a_choice_or_an_example() -> None:
     files = {path.name for path in FOLDER.glob("*.yaml")}
-    assert files == {*resources(), "kustomization.yaml"}
+    assert files == {*resources(), "kustomization.yaml", "rbac-namespaced.yaml"}
     for path in (FOLDER / "examples").glob("*.yaml"):
         assert all(document["kind"] for document in yaml.safe_load_all(path.read_text(encoding="utf-8")))
 
@@ -135,3 +225,20 @@ async def test_the_namespace_is_the_controllers_default(control_plane_cluster: C
 
     assert FleetSettings().controller_namespace == CONTROLLER_NAMESPACE
     assert (await control_plane_cluster.get(NAMESPACES, CONTROLLER_NAMESPACE))["status"]["phase"] == "Active"
+
+
+async def test_the_example_network_policy_lets_the_workers_reach_prefect(
+    control_plane_cluster: Cluster, namespace: str
+) -> None:
+    (policy,) = documents("examples/networkpolicy-prefect-server.yaml")
+    (worker,), (connections,) = documents("worker.yaml"), documents("connections.yaml")
+    first = policy["spec"]["ingress"][0]["from"][0]
+    labels = worker["spec"]["template"]["metadata"]["labels"]
+    assert first["podSelector"]["matchLabels"].items() <= labels.items()
+    assert first["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": CONTROLLER_NAMESPACE}
+    address = urlsplit(connections["data"]["PREFECT_API_URL"])
+    assert [port["port"] for port in policy["spec"]["ingress"][0]["ports"]] == [address.port]
+    assert str(address.hostname).split(".")[1] == policy["metadata"]["namespace"]
+    policy["metadata"]["namespace"] = namespace
+    stored = await control_plane_cluster.apply(policy, dry_run=True)
+    assert stored["spec"] == policy["spec"]

@@ -23,7 +23,18 @@ from prometheus_server import PrometheusServer
 from modelyard.autoscaling.kinds import BINDINGS, POLICIES, VARIANTS
 from modelyard.autoscaling.live.controller import Controller
 from modelyard.autoscaling.live.fleetwatch import Fleetwatch
-from modelyard.cluster import CONFIG_MAPS, HPAS, PODS, STATEFUL_SETS, Cluster, ClusterSettings, Forbidden
+from modelyard.cluster import (
+    CONFIG_MAPS,
+    DEPLOYMENTS,
+    HPAS,
+    NAMESPACES,
+    PODS,
+    STATEFUL_SETS,
+    Cluster,
+    ClusterSettings,
+    Forbidden,
+    NotFound,
+)
 from modelyard.cluster.transport import ApiRequest, Transport
 from modelyard.local.stack import LocalStack
 
@@ -49,7 +60,7 @@ class Notes:
     def __init__(self) -> None:
         self.account = ""
         self.needed: set[Right] = set()
-        self.forbidden: list[str] = []
+        self.forbidden: list[tuple[Right | None, str]] = []
 
     def take(self, transport: Transport, request: ApiRequest) -> None:
         if self.account and self.account in transport.source and (right := right_of(request)):
@@ -81,7 +92,7 @@ def notes(monkeypatch: pytest.MonkeyPatch) -> Notes:
         try:
             return await send(self, request)
         except Forbidden as error:
-            taken.forbidden.append(str(error))
+            taken.forbidden.append((right_of(request), str(error)))
             raise
 
     @asynccontextmanager
@@ -91,7 +102,7 @@ def notes(monkeypatch: pytest.MonkeyPatch) -> Notes:
             async with stream(self, request, silence) as lines:
                 yield lines
         except Forbidden as error:
-            taken.forbidden.append(str(error))
+            taken.forbidden.append((right_of(request), str(error)))
             raise
 
     monkeypatch.setattr(Transport, "send", noted_send)
@@ -119,6 +130,29 @@ async def accounts(control_plane: LocalStack, control_plane_cluster: Cluster, tm
     await install_roles(control_plane_cluster)
     return {
         name: await kubeconfig_of(control_plane_cluster, name, control_plane.kubeconfig, tmp_path / name)
+        for name in (AUTOSCALER, EXPORTER)
+    }
+
+
+@pytest.fixture
+async def narrow(
+    control_plane: LocalStack, control_plane_cluster: Cluster, namespace: str, tmp_path: Path
+) -> dict[str, Path]:
+    """The same for two accounts that have nothing but the rights of rbac-namespaced.yaml, in this test's namespace."""
+    await install_roles(control_plane_cluster)
+    inside = [document for document in documents("rbac.yaml") if document["kind"] == "RoleBinding"]
+    for document in (*inside, *documents("rbac-namespaced.yaml")):
+        metadata, (subject,) = document["metadata"], document["subjects"]
+        metadata["name"] += f"-{namespace}"
+        metadata["namespace"] = {"chat": namespace}.get(metadata["namespace"], metadata["namespace"])
+        subject["name"] += f"-{namespace}"
+        account = {"name": subject["name"], "namespace": subject["namespace"]}
+        await control_plane_cluster.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account})
+        await control_plane_cluster.apply(document)
+    return {
+        name: await kubeconfig_of(
+            control_plane_cluster, f"{name}-{namespace}", control_plane.kubeconfig, tmp_path / f"narrow-{name}"
+        )
         for name in (AUTOSCALER, EXPORTER)
     }
 
@@ -216,7 +250,7 @@ async def test_ticks_need_exactly_the_rights_of_the_manifests(
     async with Controller(settings.model_copy(update={"namespaces": [], "fleet": look})) as loop:
         await run_tick(loop)
     async with Controller(settings) as loop:
-        lease = loop.lease("modelyard-permissions")
+        lease = loop.lease("modelyard-autoscale")
         assert await lease.acquire(10)
         tick = await run_tick(loop)
         moved = {(ref.kind, ref.key.name): counts for (ref, _), counts in tick.outcome.scaled.items()}
@@ -267,6 +301,74 @@ async def test_the_rights_are_enforced_here(served: ServedModel, accounts: dict[
     assert len(notes.forbidden) == 2
 
 
+async def test_rights_in_one_namespace_are_enough_to_scale_it_and_reach_no_other(
+    served: ServedModel,
+    prometheus_server: PrometheusServer,
+    accounts: dict[str, Path],
+    narrow: dict[str, Path],
+    other_namespace: str,
+    notes: Notes,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    await served.deploy("llama", 2)
+    await served.vary("llama")
+    await bound_workload(served)
+    served.load("llama", kv=0.78)
+    # That the other namespace lets this one in cannot be known without the right to list namespaces.
+    consent = {"metadata": {"annotations": {"modelyard.dev/allow-from": served.namespace}}}
+    await served.cluster.merge_patch(NAMESPACES, other_namespace, consent)
+    reference = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web", "namespace": other_namespace}
+    scaling = {"target": {"targetRef": reference}, "minReplicas": 1, "maxReplicas": 4}
+    abroad = {
+        "metadata": {"name": "abroad", "namespace": served.namespace},
+        "spec": {"policyRef": {"name": "steady"}, "scalingConfiguration": scaling},
+    }
+    await served.cluster.create(BINDINGS, abroad, served.namespace)
+    await served.reported()
+
+    monkeypatch.setenv("KUBECONFIG", str(narrow[AUTOSCALER]))
+    notes.account = str(narrow[AUTOSCALER])
+    settings = quick(prometheus_server.url, served.namespace, controller_namespace=CONTROLLER_NAMESPACE)
+    async with Controller(settings) as loop:
+        lease = loop.lease("modelyard-autoscale")
+        assert await lease.acquire(10)
+        tick = await run_tick(loop)
+        await lease.release()
+    moved = {(ref.kind, ref.key.name) for ref, _ in tick.outcome.scaled}
+    assert moved == {(VARIANTS.kind, "llama"), (BINDINGS.kind, "bound")}
+    assert not tick.outcome.errors
+    (refused,) = [one for one in tick.decision.bindings if one.key.name == "abroad"]
+    assert "namespaces may not be listed" in refused.message
+    cluster_wide = {("", "nodes", "list"), ("", "namespaces", "list")}
+    assert {right for right, _ in notes.forbidden} == cluster_wide
+    assert notes.needed - cluster_wide <= granted(AUTOSCALER)
+
+    # What the rights everywhere would allow, these do not.
+    async with Cluster.connect(ClusterSettings(kubeconfig=accounts[AUTOSCALER])) as cluster:
+        with pytest.raises(NotFound):
+            await cluster.write_scale(DEPLOYMENTS, "coredns", "kube-system", 0)
+    async with Cluster.connect(ClusterSettings(kubeconfig=narrow[AUTOSCALER])) as cluster:
+        # What a standby asks about the pod of a silent writer.
+        assert not (await cluster.list(PODS, CONTROLLER_NAMESPACE, field_selector="metadata.name=gone")).items
+        for place in ("kube-system", other_namespace):
+            with pytest.raises(Forbidden):
+                await cluster.write_scale(DEPLOYMENTS, "coredns", place, 0)
+
+    async with Cluster.connect(ClusterSettings(kubeconfig=narrow[EXPORTER])) as cluster:
+        watch = Fleetwatch(cluster, watch_namespace=served.namespace)
+        running = asyncio.create_task(watch.run())
+        try:
+
+            def shown() -> bool:
+                assert not running.done(), running.exception()
+                return [variant.key.name for variant, _ in watch.published()] == ["llama"]
+
+            await eventually(shown, "the exporter shows the variant")
+        finally:
+            running.cancel()
+            await asyncio.wait([running])
+
+
 async def test_the_exporter_needs_exactly_its_rights(
     served: ServedModel, prometheus_server: PrometheusServer, accounts: dict[str, Path], notes: Notes
 ) -> None:
@@ -314,7 +416,7 @@ async def test_the_exporters_command_and_probe_work_as_its_account(
         env={**os.environ, "KUBECONFIG": str(accounts[EXPORTER])},
     )
     base = f"http://127.0.0.1:{port}"
-    health = base + container["readinessProbe"]["httpGet"]["path"]
+    health, alive = (base + container[probe]["httpGet"]["path"] for probe in ("readinessProbe", "livenessProbe"))
     try:
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as session:
 
@@ -326,6 +428,8 @@ async def test_the_exporters_command_and_probe_work_as_its_account(
                     return False
 
             await eventually(ready, "the exporter is ready")
+            async with session.get(alive) as answer:
+                assert answer.status == 200
             async with session.get(f"{base}/metrics") as answer:
                 text = await answer.text()
     finally:
