@@ -22,7 +22,7 @@ SCRAPE_SECONDS = 3.0
 """Limit of one scrape, connecting included."""
 TOTAL_SECONDS = 9.0
 """Limit of all scrapes of a tick together; pods not reached by then are missing."""
-MAX_BODY = 8 * 2**20
+MAX_BODY = 2 * 2**20
 """Bytes of a page beyond which the pod counts as missing: a vLLM page has a few hundred thousand."""
 CONCURRENCY = 128
 SUSPECTS = 64

@@ -53,6 +53,15 @@ async def endless(writer: asyncio.StreamWriter) -> None:
         await writer.drain()
 
 
+async def dripping(writer: asyncio.StreamWriter) -> None:
+    """A page of which a byte comes now and then."""
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
+    for _ in range(600):
+        writer.write(b"a")
+        await writer.drain()
+        await asyncio.sleep(0.05)
+
+
 async def not_http(writer: asyncio.StreamWriter) -> None:
     """Something else lives on this port."""
     writer.write(b"\x15\x03\x01\x00\x02\x02\x0a" * 10)

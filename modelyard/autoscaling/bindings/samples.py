@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import fsum, inf, isfinite, isnan
+from math import fsum, inf
 from typing import NamedTuple
 
 from modelyard.autoscaling.bindings.histogram import EMPTY, Buckets, quantile_of_difference
@@ -22,6 +22,8 @@ FRESH = 60.0
 """Seconds over which rates and percentiles are taken."""
 KEPT = 300.0
 """Seconds after which a look at a pod is forgotten."""
+MOST = 1e30
+"""What is larger is no number of anything, and a few of them added up are beyond what a float holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +144,7 @@ def joined(maps: Sequence[Mapping[str, float]], times: Collection[str] = ()) -> 
 
 
 def _total(lines: Sequence[PageSample]) -> float:
-    bad = next((line for line in lines if not isfinite(line.value)), None)
+    bad = next((line for line in lines if not abs(line.value) <= MOST), None)
     if bad is not None:
         raise ValueError(f"shows {bad.value}")
     below = next((line for line in lines if line.value < 0), None)
@@ -158,7 +160,7 @@ def _joined(buckets: Sequence[PageSample], counts: Sequence[PageSample]) -> Buck
     sets: dict[float, int] = {}
     for line in buckets:
         bound = _bound(line)
-        if not isfinite(line.value):
+        if not abs(line.value) <= MOST:
             raise ValueError(f"shows {line.value} in a bucket")
         sums[bound] = sums.get(bound, 0.0) + line.value
         sets[bound] = sets.get(bound, 0) + 1
@@ -174,7 +176,7 @@ def _bound(line: PageSample) -> float:
         bound = float(line.labels["le"])
     except (KeyError, ValueError):
         raise ValueError("has a bucket without a numeric 'le' label") from None
-    if isnan(bound) or bound == -inf:
+    if bound != inf and not abs(bound) <= MOST:
         raise ValueError(f"has a bucket with the bound {bound}")
     return bound
 

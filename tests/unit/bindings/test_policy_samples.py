@@ -49,7 +49,7 @@ def test_label_sets_add_up_and_shares_are_averaged() -> None:
     assert "absent" in found.problems
 
 
-@pytest.mark.parametrize("value", [nan, inf, -inf])
+@pytest.mark.parametrize("value", [nan, inf, -inf, 1.7e308])
 def test_what_is_no_number_is_missing(value: float) -> None:
     found = look([gauge("waiting", 1, model="a"), gauge("waiting", value, model="b")], EMPTY, 0, "waiting")
     assert found.values == {}
