@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -19,6 +22,9 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from urllib3.util.retry import Retry
 
 _T = TypeVar("_T")
+
+THREADS = 16
+MAX_ANSWER = 2**28
 
 
 class PrometheusSettings(BaseSettings):
@@ -42,9 +48,23 @@ class PrometheusSettings(BaseSettings):
     attempts: int = Field(3, ge=1, description="tries per query within the timeout")
     backoff: float = Field(0.5, gt=0, description="seconds before the second try; doubles")
 
+    def at(self, url: str | None) -> PrometheusSettings:
+        """The same for a server at ``url``, if one is given.
+
+        Credentials of the environment go to the server they were set for, and not to one that somebody else names.
+        """
+        if not url or bare(url) == bare(self.base_url):
+            return self
+        without = dict.fromkeys(("token_path", "client_cert_path", "client_key_path"))
+        return self.model_copy(update={"base_url": url, "bearer_token": "", **without})
+
 
 class PrometheusError(Exception):
     """A query that gave no answer. The message names the server, the query's purpose and the cause."""
+
+
+class PrometheusTimeout(PrometheusError):
+    """It took too long."""
 
 
 class Sample(NamedTuple):
@@ -65,7 +85,8 @@ class Series:
 class Prometheus:
     """One server. Use as ``async with Prometheus(settings) as prometheus``. Safe for concurrent queries."""
 
-    def __init__(self, settings: PrometheusSettings) -> None:
+    def __init__(self, settings: PrometheusSettings, *, threads: int = THREADS, max_answer: int = MAX_ANSWER) -> None:
+        """``threads``: queries at a time; ``max_answer``: bytes of an answer beyond which it is an error."""
         if not settings.base_url:
             raise PrometheusError(
                 "no Prometheus address: set PROMETHEUS_BASE_URL (or the parameter prometheus_url), "
@@ -74,9 +95,18 @@ class Prometheus:
         self.settings = settings
         self.queries = 0
         session = requests.Session()
-        address = urlsplit(settings.base_url.rstrip("/"))
-        self.url = address._replace(netloc=address.netloc.rpartition("@")[2]).geturl()
+        self.url = bare(settings.base_url)
         """Where it is, without credentials."""
+        try:
+            address = urlsplit(settings.base_url)
+        except ValueError:
+            address = urlsplit("")
+        # What stands before an @ anywhere may be of a password, and went from the address without it.
+        if address.scheme not in ("http", "https") or "@" in address._replace(netloc="").geturl():
+            raise PrometheusError(
+                f"PROMETHEUS_BASE_URL {self.url!r} is no http or https address; in a password, write a slash as %2F "
+                "and so on"
+            )
         if address.username is not None:
             session.auth = unquote(address.username), unquote(address.password or "")
         self._check(address.scheme, bool(session.auth))
@@ -84,7 +114,9 @@ class Prometheus:
         if settings.client_cert_path:
             session.cert = (str(settings.client_cert_path), str(settings.client_key_path or settings.client_cert_path))
         session.trust_env = False
-        session.hooks["response"].append(_decode_fast)
+        session.stream = True
+        session.hooks["response"].append(partial(_take, max_answer))
+        self._threads = ThreadPoolExecutor(threads, "prometheus")
         self._connect = PrometheusConnect(url=self.url, session=session, retry=Retry(total=0), headers={}, method="GET")
 
     async def __aenter__(self) -> Self:
@@ -92,12 +124,11 @@ class Prometheus:
 
     async def __aexit__(self, *_: object) -> None:
         self._connect.close()
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _check(self, scheme: str, password: bool) -> None:
         """Refuse what could never work, or would tell everybody on the way the token."""
         settings = self.settings
-        if scheme not in ("http", "https"):
-            raise PrometheusError(f"PROMETHEUS_BASE_URL {self.url!r} is no http or https address")
         secret = settings.bearer_token or settings.token_path or password
         if scheme == "http" and secret and not settings.allow_plain_token:
             raise PrometheusError(
@@ -164,7 +195,7 @@ class Prometheus:
         self._authorize()
         deadline = asyncio.get_running_loop().time() + settings.timeout
         wait = settings.backoff
-        cause = "no attempt made"
+        late = cause = f"no answer within {settings.timeout:g} s"
         for attempt in range(settings.attempts):
             left = deadline - asyncio.get_running_loop().time()
             if left <= 0:
@@ -172,13 +203,15 @@ class Prometheus:
             self.queries += 1
             try:
                 async with asyncio.timeout(left):
-                    return await asyncio.to_thread(read, left)
+                    return await asyncio.get_running_loop().run_in_executor(self._threads, read, left)
             except (TimeoutError, requests.exceptions.Timeout):
-                cause = f"no answer within {settings.timeout:g} s"
+                cause = late
             except requests.exceptions.ConnectionError as error:
                 cause = f"connection failed ({_root(error)})"
             except (OSError, PrometheusApiClientException) as error:
                 cause = str(error)[:300]
+                if cause.startswith(("HTTP Status Code 401", "HTTP Status Code 403")):
+                    cause += "; the credentials of PROMETHEUS_* are sent to PROMETHEUS_BASE_URL only"
                 if "HTTP Status Code 4" in cause:
                     break
             except (KeyError, ValueError, TypeError) as error:
@@ -188,17 +221,31 @@ class Prometheus:
             if attempt + 1 < settings.attempts and left > wait:
                 await asyncio.sleep(wait)
                 wait *= 2
-        raise PrometheusError(f"Prometheus {self.url}: query for {purpose} failed: {cause}")
+        sort = PrometheusTimeout if cause == late else PrometheusError
+        raise sort(f"Prometheus {self.url}: query for {purpose} failed: {cause}")
 
 
 class _Answer(requests.Response):
+    """What Prometheus says of thousands of pods is megabytes; the library decodes it with what the response offers."""
+
     def json(self, **_: Any) -> Any:
         return orjson.loads(self.content)
 
 
-def _decode_fast(response: requests.Response, **_: Any) -> None:
-    """What Prometheus says of thousands of pods is megabytes; the library decodes it with what the response offers."""
+def _take(most: int, response: requests.Response, **_: Any) -> None:
+    body = bytearray()
+    for chunk in response.iter_content(2**16):
+        body += chunk
+        if len(body) > most:
+            response.close()
+            raise ValueError(f"it is larger than {most} bytes; ask for less, for example with sum()")
     response.__class__ = _Answer
+    response._content = bytes(body)
+
+
+def bare(url: str) -> str:
+    """An address without user and password: what is connected to, and what messages show."""
+    return re.sub(r"^(\w+://)?.*@", r"\1", url.strip().rstrip("/"), flags=re.DOTALL)
 
 
 def _number(text: Any) -> float | None:

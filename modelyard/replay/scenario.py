@@ -18,7 +18,7 @@ from modelyard.autoscaling.offline.fleet import fleet_from_files
 from modelyard.autoscaling.offline.manifests import Manifest, read_manifests
 from modelyard.autoscaling.offline.snapshot import Snapshot
 from modelyard.autoscaling.settings import FleetSettings
-from modelyard.metrics.client import Prometheus, PrometheusSettings
+from modelyard.metrics.client import Prometheus, PrometheusSettings, bare
 from modelyard.objects import Node
 from modelyard.replay.history import read_history, trace_of
 from modelyard.replay.policies.bindings import remarks
@@ -105,7 +105,7 @@ async def read_scenario(request: ReplayRequest, beside: Sequence[Path] = ()) -> 
         source = str(request.trace)
         trace = await asyncio.to_thread(read_trace, request.trace, parse_columns(request.columns))
     else:
-        source = " ".join(filter(None, (request.prometheus_url, f"{request.namespace}/{request.model}")))
+        source = " ".join(filter(None, (bare(request.prometheus_url), f"{request.namespace}/{request.model}")))
         trace, filled = await _past_traffic(request, fleet.models)
         warnings += filled
     if request.start or request.minutes is not None:
@@ -136,10 +136,9 @@ async def _past_traffic(request: ReplayRequest, models: Sequence[str]) -> tuple[
     the name. How to authenticate is read from the environment.
     """
     # A range of the past takes longer than the small queries of a tick.
-    settings = PrometheusSettings(timeout=60)
-    url = {"base_url": request.prometheus_url} if request.prometheus_url else {}
+    settings = PrometheusSettings(timeout=60).at(request.prometheus_url)
     past = request.past(time.time())
-    async with Prometheus(settings.model_copy(update=url)) as prometheus:
+    async with Prometheus(settings) as prometheus:
         history = await read_history(prometheus, past)
     trace, remarks = trace_of(history, past, request.seed)
     if len(models) == 1 and models[0] != request.model:

@@ -75,9 +75,7 @@ class Controller:
     async def __aenter__(self) -> Self:
         self.cluster = await self._stack.enter_async_context(Cluster.connect(ClusterSettings()))
         self.mirror = await self._stack.enter_async_context(Mirror(self.cluster))
-        source = PrometheusSettings(timeout=self.settings.prometheus_timeout)
-        if self.settings.prometheus_url:
-            source = source.model_copy(update={"base_url": self.settings.prometheus_url})
+        source = PrometheusSettings(timeout=self.settings.prometheus_timeout).at(self.settings.prometheus_url)
         try:
             self.prometheus = await self._stack.enter_async_context(Prometheus(source))
         except PrometheusError as error:

@@ -16,7 +16,9 @@ class ControllerSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     prometheus_url: str | None = Field(
-        None, description="base URL of Prometheus; unset: the environment variable PROMETHEUS_BASE_URL"
+        None,
+        description="base URL of Prometheus; unset: the environment variable PROMETHEUS_BASE_URL, the only server to "
+        "which the credentials of the environment are sent",
     )
     prometheus_timeout: float = Field(10, gt=0, description="seconds one PromQL query may take")
     namespaces: list[str] = Field(default_factory=list, description="only these namespaces; empty: all")
