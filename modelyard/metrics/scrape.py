@@ -58,19 +58,11 @@ class Scrape(NamedTuple):
 class Scraper:
     """The connection pool of one loop, and who failed last time. ``async with Scraper() as scraper``.
 
-    ``seconds`` and ``total`` are the limits of one scrape and of all of a tick, ``max_body`` is in bytes;
-    ``headers`` are sent along.
+    ``seconds`` and ``total`` are the limits of one scrape and of all of a tick, ``max_body`` is in bytes.
     """
 
-    def __init__(
-        self,
-        seconds: float = SCRAPE_SECONDS,
-        total: float = TOTAL_SECONDS,
-        max_body: int = MAX_BODY,
-        headers: Mapping[str, str] | None = None,
-    ) -> None:
+    def __init__(self, seconds: float = SCRAPE_SECONDS, total: float = TOTAL_SECONDS, max_body: int = MAX_BODY) -> None:
         self.seconds, self.total, self.max_body = seconds, total, max_body
-        self._headers = headers or {}
         self._session: aiohttp.ClientSession | None = None
         self._suspects: set[str] = set()
         self._parsers: dict[bool, ThreadPoolExecutor] = {}
@@ -90,8 +82,10 @@ class Scraper:
             parser.shutdown(wait=False, cancel_futures=True)
         self._parsers = {}
 
-    async def scrape(self, wanted: Mapping[Scrape, Iterable[str]]) -> dict[Scrape, Page | str]:
-        """The wanted families of each page, or why it could not be read."""
+    async def scrape(
+        self, wanted: Mapping[Scrape, Iterable[str]], headers: Mapping[str, str] | None = None
+    ) -> dict[Scrape, Page | str]:
+        """The wanted families of each page, or why it could not be read. ``headers`` are sent to all of these."""
         results: dict[Scrape, Page | str] = {}
         # One thread each: several would only fight over the interpreter, with the loop as well.
         self._parsers = self._parsers or {suspect: ThreadPoolExecutor(1, "pages") for suspect in (True, False)}
@@ -99,7 +93,7 @@ class Scraper:
 
         async def read(queue: Iterator[tuple[Scrape, Iterable[str]]], parser: ThreadPoolExecutor) -> None:
             for scrape, names in queue:
-                results[scrape] = await self._page(scrape, names, parser, busy)
+                results[scrape] = await self._page(scrape, names, headers, parser, busy)
 
         tasks = []
         for suspect, parser in self._parsers.items():
@@ -123,7 +117,12 @@ class Scraper:
         return results
 
     async def _page(
-        self, scrape: Scrape, names: Iterable[str], parser: ThreadPoolExecutor, busy: set[str]
+        self,
+        scrape: Scrape,
+        names: Iterable[str],
+        headers: Mapping[str, str] | None,
+        parser: ThreadPoolExecutor,
+        busy: set[str],
     ) -> Page | str:
         """The page of one pod, which is in ``busy`` while others may wait for it, and after it if they did long."""
         uid = scrape.endpoint.uid
@@ -141,7 +140,7 @@ class Scraper:
         busy.add(uid)
         try:
             async with asyncio.timeout(self.seconds):
-                body = await self._get(scrape.url)
+                body = await self._get(scrape.url, headers)
             busy.discard(uid)
             return await asyncio.get_running_loop().run_in_executor(parser, read, body, time.time())
         except TimeoutError:
@@ -149,20 +148,16 @@ class Scraper:
         except Exception as error:  # one pod's page is never another's
             return f"GET {scrape.url}: {str(error) or type(error).__name__}"
 
-    async def _get(self, url: str) -> bytes:
+    async def _get(self, url: str, headers: Mapping[str, str] | None) -> bytes:
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=CONCURRENCY + SUSPECTS),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 auto_decompress=False,
                 timeout=aiohttp.ClientTimeout(),  # the limits are this class's own
-                headers={
-                    "Accept": "text/plain;version=0.0.4, */*;q=0.1",
-                    "Accept-Encoding": "identity",
-                    **self._headers,
-                },
+                headers={"Accept": "text/plain;version=0.0.4, */*;q=0.1", "Accept-Encoding": "identity"},
             )
-        async with self._session.get(URL(url), allow_redirects=False) as response:
+        async with self._session.get(URL(url), headers=headers, allow_redirects=False) as response:
             if not 200 <= response.status < 300:
                 where = response.headers.get("Location")
                 hint = f" to {where[:200]!r}; redirects are not followed" if where else ""

@@ -27,6 +27,8 @@ TIMEOUT = 5.0
 LOOK_AGAIN = 30.0
 """Seconds after which the addresses of a picker's pods are looked up again."""
 TOKEN = "EPP_METRIC_READER_BEARER_TOKEN"
+TOKEN_FOR = "EPP_METRIC_READER_BEARER_TOKEN_FOR"
+"""Services that may have the token, as ``namespace/name``, with commas between them."""
 
 
 class PickerError(Exception):
@@ -101,9 +103,11 @@ class PickerReader:
             return None
         total: dict[str, float] = {}
         failures: list[str] = []
-        for page in (await self._scraper.scrape(dict.fromkeys(self._pages, (GATEWAY_QUEUE,)))).values():
+        headers, remedy = credentials(self._pool)
+        pages = await self._scraper.scrape(dict.fromkeys(self._pages, (GATEWAY_QUEUE,)), headers)
+        for page in pages.values():
             try:
-                for model, queue in queues(page).items():
+                for model, queue in queues(page, remedy).items():
                     total[model] = total.get(model, 0.0) + queue
             except PickerError as error:
                 failures.append(str(error))
@@ -113,17 +117,26 @@ class PickerReader:
         return total
 
 
-def scraper() -> Scraper:
-    """What reads the pickers' pages."""
-    plain = os.environ.get(TOKEN, "").removeprefix("Bearer ").removeprefix("bearer ").strip()
-    return Scraper(TIMEOUT, headers={"Authorization": f"Bearer {plain}"} if plain else {})
+def credentials(of: Pool) -> tuple[dict[str, str], str]:
+    """The headers for a pool's picker, and what to do if it refuses.
+
+    Whoever may write an InferencePool chooses the Service, and with it the pods that are asked: the token goes to none
+    but those that an administrator named.
+    """
+    service = f"{of.key.namespace}/{of.picker}"
+    token = os.environ.get(TOKEN, "").removeprefix("Bearer ").removeprefix("bearer ").strip()
+    if not token:
+        return {}, f"set {TOKEN}, and {service} in {TOKEN_FOR}"
+    if service not in (name.strip() for name in os.environ.get(TOKEN_FOR, "").split(",")):
+        return {}, f"no token was sent: if this picker may have it, set {service} in {TOKEN_FOR}"
+    return {"Authorization": f"Bearer {token}"}, f"{TOKEN} is not the token it wants"
 
 
-def queues(page: Page | str) -> dict[str, float]:
-    """Queued requests by model on a metrics page. Raises ``PickerError``."""
+def queues(page: Page | str, remedy: str = f"set {TOKEN}") -> dict[str, float]:
+    """Queued requests by model on a metrics page. ``remedy``: against a refusal. Raises ``PickerError``."""
     if isinstance(page, str):
         refused = any(f"HTTP status {status}" in page for status in (401, 403))
-        raise PickerError(f"{page}; set {TOKEN}" if refused else page)
+        raise PickerError(f"{page}; {remedy}" if refused else page)
     if problem := page.problems.get(GATEWAY_QUEUE):
         raise PickerError(f"{GATEWAY_QUEUE} {problem}")
     return gateway_queue(

@@ -19,13 +19,14 @@ from typing import Any, Self
 from modelyard.autoscaling.fleet import Fleet
 from modelyard.autoscaling.live.bindings.objects import BindingSpec
 from modelyard.autoscaling.live.demands import at_zero, wake_expressions
-from modelyard.autoscaling.live.pickers import PickerError, PickerReader, Pool, list_pools, pool_of, scraper
+from modelyard.autoscaling.live.pickers import TIMEOUT, PickerError, PickerReader, Pool, list_pools, pool_of
 from modelyard.autoscaling.select import INSTANCE_LABEL
 from modelyard.autoscaling.view import BindingView
 from modelyard.cluster import Cluster, ClusterError
 from modelyard.metrics.client import Prometheus, PrometheusError
 from modelyard.metrics.expressions import LIMIT, number, read_expressions
 from modelyard.metrics.queries import GATEWAY_QUEUE, gateway_waiting
+from modelyard.metrics.scrape import Scraper
 from modelyard.metrics.signals import gateway_queue
 from modelyard.objects import Key, Workload
 
@@ -172,7 +173,7 @@ class WakeWatch:
         self._cluster = cluster
         self._prometheus = prometheus
         self._instance = instance or None
-        self._scraper = scraper()
+        self._scraper = Scraper(TIMEOUT)
         self._poller = Poller(interval)
         self._pools: tuple[Pool, ...] = ()
         self._pools_at = float("-inf")

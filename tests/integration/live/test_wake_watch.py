@@ -18,7 +18,7 @@ from prometheus_server import PrometheusServer, free_port
 from modelyard.autoscaling.fleet import Fleet
 from modelyard.autoscaling.live.collect import Selection, collect
 from modelyard.autoscaling.live.controller import Controller
-from modelyard.autoscaling.live.pickers import TOKEN
+from modelyard.autoscaling.live.pickers import TOKEN, TOKEN_FOR
 from modelyard.autoscaling.live.wake import WakeWatch, first_of
 from modelyard.cluster import CRDS, DEPLOYMENTS, PODS, SERVICES, AlreadyExists, Cluster
 from modelyard.metrics.client import Prometheus, PrometheusError, PrometheusSettings
@@ -180,6 +180,7 @@ async def test_a_picker_with_waiting_requests_ends_the_wait_and_tells_the_tick(
     served: ServedModel, pools: Cluster, picker: Picker, group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(TOKEN, "Bearer secret")
+    monkeypatch.setenv(TOKEN_FOR, f"gateways/epp, {served.namespace}/epp")
     await asleep(served)
     await make_pool(pools, served.namespace, picker.port, group, named=group == "inference.networking.k8s.io")
     key = Key(served.namespace, "llama")
@@ -237,6 +238,21 @@ async def test_pools_of_other_namespaces_and_other_pods_do_not_count(
         assert fleet.signals.wake == {}
         assert not await wakes.wait(0.3)
     assert picker.asked == 0
+
+
+async def test_a_picker_that_a_tenant_chose_does_not_get_the_token(
+    served: ServedModel, pools: Cluster, picker: Picker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(TOKEN, "secret")
+    monkeypatch.setenv(TOKEN_FOR, f"gateways/epp, {served.namespace}/another")
+    picker.status = 401
+    await asleep(served)
+    await make_pool(pools, served.namespace, picker.port, "inference.networking.k8s.io")
+    async with WakeWatch(pools, NO_PROMETHEUS, interval=QUICK) as wakes:
+        fleet = await wakes.complete(await fleet_of(served))
+    assert (picker.asked, picker.authorization) == (1, None)
+    (problem,) = [text for text in fleet.signals.partial_errors if "InferencePool" in text]
+    assert f"no token was sent: if this picker may have it, set {served.namespace}/epp in {TOKEN_FOR}" in problem
 
 
 @pytest.mark.timing_sensitive("counts what is asked within two seconds")
