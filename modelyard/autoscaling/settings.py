@@ -9,6 +9,8 @@ from enum import StrEnum
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from modelyard.metrics.values import Allowed
+
 
 class Mode(StrEnum):
     """Who moves the workload: we do (``direct``), or an HPA/KEDA reading the gauge (``signal``)."""
@@ -45,6 +47,10 @@ class FleetSettings(BaseModel):
     controller_instance: str | None = Field(
         None,
         description="handle only resources labelled wva.llmd.ai/controller-instance with this value; unset: unlabelled",
+    )
+    expressions: Allowed = Field(
+        Allowed.OWN,
+        description="what PromQL in annotations may read: 'own' (its namespace), 'any', or 'none' (it is not asked)",
     )
     watch_namespace: str | None = Field(None, description="handle one namespace only; unset: all")
     saturation_config_map: str = Field(

@@ -1,95 +1,156 @@
 """What owners of objects ask Prometheus themselves: pending demand at zero, and metrics of bindings.
 
-An expression may be any PromQL. Equal ones are asked once, and a broken one hurts only what it stands for. An empty
-answer is no knowledge, not zero.
+Such PromQL is written by tenants and runs with the controller's credentials. So it sees its own namespace only, has a
+connection of its own with few threads and a deadline, and no namespace more than its share of them: who is slow waits
+behind the others the next time. Equal expressions of a namespace are asked once, and a broken one hurts only what it
+stands for. An empty answer is no knowledge, not zero.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import NamedTuple, Self, TypeVar
 
-from modelyard.metrics.client import Prometheus, PrometheusError
+from modelyard.metrics.client import Prometheus, PrometheusError, PrometheusTimeout, Sample
+from modelyard.metrics.scope import scoped
+from modelyard.metrics.values import Allowed
 from modelyard.objects import Key
+from modelyard.objects.documents import shown
+
+_T = TypeVar("_T")
 
 ANNOTATION = "modelyard.dev/wake-query"
-LIMIT = 100
-"""Distinct wake expressions asked at a time; what is beyond is named, not asked."""
-CONCURRENCY = 8
+MOST = 20
+"""Distinct expressions of one namespace that are asked at a time; what is beyond is named, not asked."""
+AT_ONCE = 2
+"""Of one namespace."""
+THREADS = 32
 SECONDS = 3.0
-"""Limit of a binding's expression."""
+"""Limit of one expression."""
+TOTAL_SECONDS = 6.0
+"""Limit of all that are asked together."""
+MAX_ANSWER = 2**20
+"""Bytes of an answer."""
 
-Answers = Mapping[str, float | str]
+
+class Expression(NamedTuple):
+    """PromQL of somebody in a namespace."""
+
+    namespace: str
+    text: str
+
+
+Answers = Mapping[Expression, float | str]
 """A number by expression, or why there is none."""
 
 
-async def number(prometheus: Prometheus, query: str) -> float:
-    """A binding's expression, which must give one number: a scalar or one element. Raises ``PrometheusError``."""
-    try:
-        async with asyncio.timeout(SECONDS):
-            samples = await prometheus.query(query, "a metric source")
-    except TimeoutError:
-        raise PrometheusError(f"Prometheus gave no answer within {SECONDS:g} s") from None
-    if len(samples) != 1:
-        found = "nothing" if not samples else f"{len(samples)} series"
-        raise PrometheusError(
-            f"the query gives {found}; it must give one number (aggregate it, for example with sum())"
-        )
-    if (value := samples[0].value) is None:
-        raise PrometheusError("the query gives no finite number")
-    return value
+class Expressions:
+    """Where expressions of owners are asked. ``async with Expressions(prometheus, allowed) as expressions``.
 
+    ``prometheus``: the server to connect to as well, or why there is none.
+    """
 
-async def read_numbers(prometheus: Prometheus | PrometheusError, queries: Iterable[str]) -> Answers:
-    """All of these, some at a time."""
-    gate = asyncio.Semaphore(CONCURRENCY)
+    def __init__(self, prometheus: Prometheus | PrometheusError, allowed: Allowed = Allowed.OWN) -> None:
+        self.allowed = allowed
+        self._prometheus = prometheus
+        if isinstance(prometheus, Prometheus):
+            hasty = prometheus.settings.model_copy(update={"timeout": SECONDS, "attempts": 1})
+            self._prometheus = Prometheus(hasty, threads=THREADS, max_answer=MAX_ANSWER)
+        self._gates: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(AT_ONCE))
+        self._places = asyncio.Semaphore(THREADS)
+        self._slow: dict[str, None] = {}
+        """Namespaces of which an expression had no answer in time; whose turn that was last comes last."""
 
-    async def one(query: str) -> float | str:
-        if isinstance(prometheus, PrometheusError):
-            return str(prometheus)
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if isinstance(self._prometheus, Prometheus):
+            await self._prometheus.__aexit__()
+
+    async def samples(self, one: Expression) -> list[Sample]:
+        """What an expression gives. Raises ``PrometheusError``."""
+        if isinstance(self._prometheus, PrometheusError):
+            raise self._prometheus
+        if self.allowed is Allowed.NONE:
+            raise PrometheusError("expressions of owners are switched off (fleet setting expressions)")
         try:
-            async with gate:
-                return await number(prometheus, query)
-        except PrometheusError as error:
-            return str(error)
+            text = scoped(one.text, one.namespace) if self.allowed is Allowed.OWN else one.text
+        except ValueError as error:
+            raise PrometheusError(f"{shown(one.text)} {error}") from None
+        async with self._gates[one.namespace], self._places:
+            try:
+                found = await self._prometheus.query(text, f"an expression in {one.namespace}")
+            except PrometheusTimeout:
+                self._slow.pop(one.namespace, None)
+                self._slow[one.namespace] = None
+                raise
+        self._slow.pop(one.namespace, None)
+        return found
 
-    asked = sorted(set(queries))
-    return dict(zip(asked, await asyncio.gather(*map(one, asked)), strict=True))
-
-
-async def read_expressions(
-    prometheus: Prometheus, expressions: Mapping[Key, str], limit: int = LIMIT
-) -> tuple[dict[Key, float], list[str]]:
-    """The sum of what each gives, by variant, and one text per variant whose expression is broken or was not asked."""
-    owners: dict[str, list[Key]] = defaultdict(list)
-    for key, text in sorted(expressions.items()):
-        owners[text.strip()].append(key)
-    found: dict[Key, float] = {}
-    problems: dict[Key, str] = {}
-    gate = asyncio.Semaphore(CONCURRENCY)
-
-    async def one(text: str, keys: list[Key]) -> None:
-        try:
-            if not text:
-                raise PrometheusError("it is empty")
-            async with gate:
-                samples = await prometheus.query(text, f"pending demand of {keys[0]}")
-        except PrometheusError as error:
-            problems.update(
-                {key: f"{_wake(key)}: {error}; correct the expression or remove the annotation" for key in keys}
+    async def number(self, one: Expression) -> float:
+        """A binding's expression, which must give one number: a scalar or one element. Raises ``PrometheusError``."""
+        samples = await self.samples(one)
+        if len(samples) != 1:
+            found = "nothing" if not samples else f"{len(samples)} series"
+            raise PrometheusError(
+                f"the query gives {found}; it must give one number (aggregate it, for example with sum())"
             )
-            return
-        values = [sample.value for sample in samples if sample.value is not None]
-        if values:
-            found.update(dict.fromkeys(keys, sum(values)))
+        if (value := samples[0].value) is None:
+            raise PrometheusError("the query gives no finite number")
+        return value
 
-    asked = list(owners.items())
-    for _, keys in asked[limit:]:
-        problems.update({key: f"{_wake(key)}: more than {limit} different expressions; not asked" for key in keys})
-    await asyncio.gather(*(one(text, keys) for text, keys in asked[:limit]))
-    return found, [problems[key] for key in sorted(problems)]
+    async def total(self, one: Expression) -> float | None:
+        """A wake expression: the sum of what it gives; ``None`` when it gives nothing. Raises ``PrometheusError``."""
+        values = [sample.value for sample in await self.samples(one) if sample.value is not None]
+        return sum(values) if values else None
 
+    async def numbers(self, wanted: Iterable[Expression]) -> Answers:
+        """Bindings' expressions."""
+        return await self._all(wanted, self.number)
 
-def _wake(key: Key) -> str:
-    return f"VariantAutoscaling {key}: annotation {ANNOTATION}"
+    async def totals(self, wanted: Mapping[Key, str]) -> tuple[dict[Key, float], list[str]]:
+        """Wake expressions by variant: what each gives, and one text per variant whose expression gave an error."""
+        asked = {key: Expression(key.namespace, text.strip()) for key, text in sorted(wanted.items())}
+        answers = await self._all(asked.values(), self.total)
+        found: dict[Key, float] = {}
+        problems: list[str] = []
+        for key, one in asked.items():
+            answer = answers[one]
+            if isinstance(answer, str):
+                what = f"VariantAutoscaling {key}: annotation {ANNOTATION}: {answer}"
+                problems.append(f"{what}; correct the expression or remove the annotation")
+            elif answer is not None:
+                found[key] = answer
+        return found, problems
+
+    async def _all(
+        self, wanted: Iterable[Expression], ask: Callable[[Expression], Awaitable[_T]]
+    ) -> dict[Expression, _T | str]:
+        """Ask all of these, those of slow namespaces last; what went wrong is a text."""
+        spaces: defaultdict[str, list[Expression]] = defaultdict(list)
+        for one in sorted(set(wanted)):
+            spaces[one.namespace].append(one)
+        found: dict[Expression, _T | str] = {}
+
+        async def answer(one: Expression) -> None:
+            try:
+                found[one] = await ask(one)
+            except PrometheusError as error:
+                found[one] = str(error)
+
+        turns = [*(spaces.keys() - self._slow.keys()), *(space for space in self._slow if space in spaces)]
+        tasks = [asyncio.create_task(answer(one)) for space in turns for one in spaces[space][:MOST]]
+        if tasks:
+            await asyncio.wait(tasks, timeout=TOTAL_SECONDS)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        late = f"no answer within the {TOTAL_SECONDS:g} s for all expressions of a tick"
+        beyond = f"more than {MOST} different expressions in {{}}; not asked"
+        for space, ones in spaces.items():
+            found |= dict.fromkeys(ones[MOST:], beyond.format(space))
+            found |= {one: late for one in ones if one not in found}
+        return found

@@ -8,12 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from enum import Enum
+from enum import Enum, StrEnum
 from functools import cache
 from typing import Any
 
 from modelyard.metrics.vocabulary import Signal
 from modelyard.objects import Key
+
+
+class Allowed(StrEnum):
+    """What PromQL of tenants may read: series of its own namespace, any, or nothing at all."""
+
+    OWN = "own"
+    ANY = "any"
+    NONE = "none"
 
 
 class Over(Enum):

@@ -39,7 +39,7 @@ from modelyard.cluster import (
     UnknownKind,
 )
 from modelyard.metrics.client import Prometheus, PrometheusError
-from modelyard.metrics.expressions import ANNOTATION, read_expressions
+from modelyard.metrics.expressions import ANNOTATION, Expressions
 from modelyard.metrics.loads import LoadHistory
 from modelyard.metrics.signals import LastSeen, read_signals
 from modelyard.metrics.values import Signals
@@ -64,6 +64,7 @@ class Selection:
 async def collect(
     mirror: Mirror,
     prometheus: Prometheus | PrometheusError,
+    expressions: Expressions,
     settings: FleetSettings,
     selection: Selection,
     last_seen: LastSeen,
@@ -80,7 +81,7 @@ async def collect(
     gc.disable()
     try:
         loads = loads or LoadHistory(settings.trend_window, settings.tick)
-        return await _collect(mirror, prometheus, settings, selection, last_seen, loads, sorted(homes))
+        return await _collect(mirror, prometheus, expressions, settings, selection, last_seen, loads, sorted(homes))
     finally:
         if pause:
             gc.enable()
@@ -89,6 +90,7 @@ async def collect(
 async def _collect(
     mirror: Mirror,
     prometheus: Prometheus | PrometheusError,
+    expressions: Expressions,
     settings: FleetSettings,
     selection: Selection,
     last_seen: LastSeen,
@@ -108,7 +110,7 @@ async def _collect(
             _signals(prometheus, settings, spaces, variants, configured, periods, last_seen, loads)
         )
         workloads = group.create_task(read_workloads(mirror, wanted, homes))
-        wakes = group.create_task(_wakes(prometheus, variants, workloads))
+        wakes = group.create_task(_wakes(expressions, variants, workloads))
         pods = group.create_task(_pods(mirror, homes, everything))
         owners = group.create_task(_owners(mirror, homes, any(w.group != "apps" for w in wanted)))
         nodes = group.create_task(_nodes(mirror, settings.node_selector, homes))
@@ -163,15 +165,15 @@ async def _config_maps(
 
 
 async def _wakes(
-    prometheus: Prometheus | PrometheusError,
+    expressions: Expressions,
     variants: tuple[Variant, ...],
     workloads: asyncio.Task[tuple[dict[WorkloadId, Workload], dict[WorkloadId, str]]],
 ) -> tuple[dict[Key, float], list[str]]:
     """Pending demand of the variants at zero, as far as they have an expression for it."""
-    if isinstance(prometheus, PrometheusError) or not any(ANNOTATION in v.annotations for v in variants):
+    if not any(ANNOTATION in v.annotations for v in variants):
         return {}, []
     found, _ = await workloads
-    return await read_expressions(prometheus, wake_expressions(variants, at_zero(variants, found)))
+    return await expressions.totals(wake_expressions(variants, at_zero(variants, found)))
 
 
 async def _signals(

@@ -25,6 +25,7 @@ from modelyard.autoscaling.live.wake import WakeWatch, first_of
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.cluster import Cluster, ClusterSettings, Holder, Lease
 from modelyard.metrics.client import Prometheus, PrometheusError, PrometheusSettings
+from modelyard.metrics.expressions import Expressions
 from modelyard.metrics.loads import LoadHistory
 from modelyard.metrics.signals import LastSeen
 from modelyard.reconcile.carry_out import Outcome, carry_out
@@ -59,6 +60,7 @@ class Controller:
         self.cluster: Cluster
         self.mirror: Mirror
         self.prometheus: Prometheus | PrometheusError
+        self._expressions: Expressions
         self._stack = AsyncExitStack()
         self._last_seen = LastSeen()
         self._loads = LoadHistory(
@@ -81,10 +83,17 @@ class Controller:
         except PrometheusError as error:
             log.error("%s", error)
             self.prometheus = error
+        self._expressions = await self._stack.enter_async_context(
+            Expressions(self.prometheus, self.fleet_settings.expressions)
+        )
         self._policies = await self._stack.enter_async_context(PolicyState())
         often = max(0.2, 1 / self.settings.time_compression)
         wakes = WakeWatch(
-            self.cluster, self.prometheus, instance=self.fleet_settings.controller_instance, interval=often
+            self.cluster,
+            self.prometheus,
+            self._expressions,
+            instance=self.fleet_settings.controller_instance,
+            interval=often,
         )
         self._wakes = await self._stack.enter_async_context(wakes)
         return self
@@ -123,6 +132,7 @@ class Controller:
                 collect(
                     self.mirror,
                     self.prometheus,
+                    self._expressions,
                     self.fleet_settings,
                     selection,
                     self._last_seen,
@@ -131,7 +141,7 @@ class Controller:
                 )
             )
             bindings = group.create_task(
-                observe_bindings(self.mirror, self.prometheus, self.fleet_settings, listed, self._policies)
+                observe_bindings(self.mirror, self._expressions, self.fleet_settings, listed, self._policies)
             )
         complete = await self._wakes.complete(fleet.result())
         self._wakes.follow(listed.bindings, bindings.result())

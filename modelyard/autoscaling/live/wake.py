@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,7 +25,7 @@ from modelyard.autoscaling.select import INSTANCE_LABEL
 from modelyard.autoscaling.view import BindingView
 from modelyard.cluster import Cluster, ClusterError
 from modelyard.metrics.client import Prometheus, PrometheusError
-from modelyard.metrics.expressions import LIMIT, number, read_expressions
+from modelyard.metrics.expressions import MOST, Expression, Expressions
 from modelyard.metrics.queries import GATEWAY_QUEUE, gateway_waiting
 from modelyard.metrics.scrape import Scraper
 from modelyard.metrics.signals import gateway_queue
@@ -35,7 +36,6 @@ log = logging.getLogger(__name__)
 INTERVAL = 1.0
 SLOWEST = 30.0
 """Seconds between two questions to a source that keeps failing or has nothing to say."""
-CONCURRENCY = 8
 LOOK_AGAIN = 30.0
 """Seconds after which InferencePools are looked up again."""
 FRESH = 5.0
@@ -53,12 +53,10 @@ async def ask_gateway(prometheus: Prometheus) -> Answer | None:
     return gateway_queue(samples) if samples else None
 
 
-async def ask_expression(prometheus: Prometheus, text: str, owner: Key) -> Answer:
-    """A variant's wake expression: the sum of what it gives. While it gives nothing, nothing is known of anybody."""
-    found, problems = await read_expressions(prometheus, {owner: text})
-    if problems:
-        raise PrometheusError(problems[0])
-    return found.get(owner, {})
+async def ask_expression(expressions: Expressions, one: Expression) -> Answer:
+    """A variant's wake expression. While it gives nothing, nothing is known of anybody."""
+    found = await expressions.total(one)
+    return {} if found is None else found
 
 
 @dataclass
@@ -90,7 +88,6 @@ class Poller:
     def __init__(self, interval: float) -> None:
         self._interval = interval
         self._sources: dict[tuple[str, str], Source] = {}
-        self._gate = asyncio.Semaphore(CONCURRENCY)
         self._demand = asyncio.Event()
 
     def follow(self, kind: str, wanted: Mapping[str, tuple[Read, Mapping[Key, str]]]) -> dict[str, Source]:
@@ -136,14 +133,13 @@ class Poller:
         """Ask once. What fails is remembered, and told when it is new."""
         clock = asyncio.get_running_loop().time
         error = None
-        async with self._gate:
-            try:
-                source.answer = await source.read()
-            except (PickerError, PrometheusError) as failure:
-                source.answer, error = None, str(failure)
-            except asyncio.CancelledError:
-                source.next_at = clock() + self._interval  # it was slow; a tick must not wait for it all over again
-                raise
+        try:
+            source.answer = await source.read()
+        except (PickerError, PrometheusError) as failure:
+            source.answer, error = None, str(failure)
+        except asyncio.CancelledError:
+            source.next_at = clock() + self._interval  # it was slow; a tick must not wait for it all over again
+            raise
         if source.answer is None:
             source.delay = min(max(2 * source.delay, self._interval), max(SLOWEST, self._interval))
         else:
@@ -166,12 +162,14 @@ class WakeWatch:
         self,
         cluster: Cluster,
         prometheus: Prometheus | PrometheusError,
+        expressions: Expressions,
         *,
         instance: str | None = None,
         interval: float = INTERVAL,
     ) -> None:
         self._cluster = cluster
         self._prometheus = prometheus
+        self._expressions = expressions
         self._instance = instance or None
         self._scraper = Scraper(TIMEOUT)
         self._poller = Poller(interval)
@@ -204,10 +202,10 @@ class WakeWatch:
         others: dict[str, tuple[Read, Mapping[Key, str]]] = {}
         if models and isinstance(prometheus := self._prometheus, Prometheus):
             others[GATEWAY_QUEUE] = (partial(ask_gateway, prometheus), models)
-            owners = _by_text(wake_expressions(variants, models).items())
-            for text, keys in owners.items():
-                read = partial(ask_expression, prometheus, text, keys[0])
-                others[f"wake expression {text}"] = (read, {key: models[key] for key in keys})
+            texts = wake_expressions(variants, models)
+            for one, keys in _owners((key, Expression(key.namespace, text)) for key, text in texts.items()).items():
+                read = partial(ask_expression, self._expressions, one)
+                others[f"wake expression {one.text} in {one.namespace}"] = (read, {key: models[key] for key in keys})
         sources = self._poller.follow("VariantAutoscaling", {**pickers, **others})
         late = [(name, sources[name]) for name in pickers if sources[name].next_at <= now]
         await asyncio.gather(*(self._poller.ask(*one) for one in late))
@@ -220,15 +218,16 @@ class WakeWatch:
         """From now on watch those of these bindings that are at zero; what this look saw is known to its tick."""
         specs = {spec.view.key: spec for spec in bindings}
         wanted: dict[str, tuple[Read, Mapping[Key, str]]] = {}
-        if isinstance(prometheus := self._prometheus, Prometheus):
-            asked = [
-                (view.key, query)
+        if isinstance(self._prometheus, Prometheus):
+            asked = (
+                (view.key, one)
                 for view in views
                 if _asleep(view) and view.key in specs
-                for query in specs[view.key].queries(view.policy)
-            ]
-            for query, keys in _by_text(asked).items():
-                wanted[query] = (partial(number, prometheus, query), dict.fromkeys(keys, ""))
+                for one in specs[view.key].queries(view.policy)
+            )
+            for one, keys in _owners(asked).items():
+                read = partial(self._expressions.number, one)
+                wanted[f"{one.text} in {one.namespace}"] = (read, dict.fromkeys(keys, ""))
         seen = {
             view.key
             for view in views
@@ -295,12 +294,12 @@ def _merged(
     )
 
 
-def _by_text(asked: Iterable[tuple[Key, str]]) -> dict[str, list[Key]]:
-    """Who asks each of these; the texts beyond the limit are asked in ticks only."""
-    owners: dict[str, list[Key]] = {}
-    for key, text in asked:
-        owners.setdefault(text, []).append(key)
-    return dict(sorted(owners.items())[:LIMIT])
+def _owners(asked: Iterable[tuple[Key, Expression]]) -> dict[Expression, list[Key]]:
+    """Who asks each of these; those beyond a namespace's share are asked in no tick either."""
+    spaces: defaultdict[str, defaultdict[Expression, list[Key]]] = defaultdict(lambda: defaultdict(list))
+    for key, one in asked:
+        spaces[one.namespace][one].append(key)
+    return {one: owners for space in spaces.values() for one, owners in sorted(space.items())[:MOST]}
 
 
 def _asleep(view: BindingView) -> bool:

@@ -27,7 +27,7 @@ from modelyard.autoscaling.startup import learn_startup
 from modelyard.autoscaling.view import BindingView
 from modelyard.engine.core import EngineCore
 from modelyard.engine.metrics import samples
-from modelyard.metrics.expressions import Answers
+from modelyard.metrics.expressions import Answers, Expression
 from modelyard.metrics.pages import Page, PageSample
 from modelyard.metrics.scrape import MetricsEndpoint, Scrape
 from modelyard.metrics.vocabulary import VLLM
@@ -136,11 +136,11 @@ class Bindings:
     def _answers(self, fleet: SimulatedFleet, plans: Mapping[Key, Sequence[TargetPlan]]) -> Answers:
         """What waits at the router, for the expressions that ask for it."""
         models = {spec.workload: spec.model for spec in fleet.variants.values()}
-        queues: dict[str, float | str] = {}
+        queues: dict[Expression, float | str] = {}
         for key, spec in self._specs.items():
             if spec.wake_query:
                 mine = {models[p.workload.id] for p in plans[key] if p.workload is not None and p.workload.id in models}
-                queues[spec.wake_query] = float(sum(fleet.queued(model) for model in mine))
+                queues[spec.expression(spec.wake_query)] = float(sum(fleet.queued(model) for model in mine))
         return defaultdict(lambda: NO_PROMQL, queues)
 
 

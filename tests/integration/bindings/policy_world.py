@@ -29,6 +29,7 @@ from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.view import BindingView
 from modelyard.cluster import DEPLOYMENTS, PODS, STATEFUL_SETS, Cluster, NotFound
 from modelyard.metrics.client import Prometheus, PrometheusError
+from modelyard.metrics.expressions import Expressions
 from modelyard.objects import Key
 from modelyard.reconcile.carry_out import Outcome, carry_out
 from modelyard.reconcile.fence import Fence
@@ -196,7 +197,8 @@ class PolicyWorld:
         selection = Selection((self.namespace,))
         async with Mirror(self.cluster) as mirror:
             listed = await list_bindings(mirror, self.settings, selection, state)
-            return await observe_bindings(mirror, self.prometheus, self.settings, listed, state)
+            async with Expressions(self.prometheus) as expressions:
+                return await observe_bindings(mirror, expressions, self.settings, listed, state)
 
     async def tick(
         self,

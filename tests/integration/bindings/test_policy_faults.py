@@ -20,6 +20,7 @@ from modelyard.autoscaling.live.bindings.state import PolicyState
 from modelyard.autoscaling.live.collect import Selection
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.cluster import CRDS, DEPLOYMENTS, PODS, Cluster, Invalid, UnknownKind
+from modelyard.metrics.expressions import Expressions
 from modelyard.metrics.scrape import Scraper
 from modelyard.objects import Key, WorkloadId
 from modelyard.reconcile.fence import Fence, NotTheWriter
@@ -194,7 +195,7 @@ async def test_a_cluster_without_our_kinds_has_no_bindings(
     assert (await control_plane_cluster.get(CRDS, f"{BINDINGS.plural}.{BINDINGS.group}"))["kind"]
     async with Mirror(control_plane_cluster) as mirror:
         listed = await list_bindings(mirror, FleetSettings(), Selection(), state)
-        found = await observe_bindings(mirror, NO_PROMETHEUS, FleetSettings(), listed, state)
+        found = await observe_bindings(mirror, Expressions(NO_PROMETHEUS), FleetSettings(), listed, state)
     assert found == ()
 
 

@@ -7,14 +7,14 @@ import time
 
 import pytest
 from fleet_fixture import quick, run_tick
-from policy_world import PolicyWorld
+from policy_world import NO_PROMETHEUS, PolicyWorld
 from prometheus_server import PrometheusServer
 
 from modelyard.autoscaling.live.controller import Controller
 from modelyard.autoscaling.live.wake import WakeWatch
 from modelyard.cluster import Cluster
 from modelyard.local.stack import LocalStack
-from modelyard.metrics.client import PrometheusError
+from modelyard.metrics.expressions import Expressions
 
 pytestmark = pytest.mark.integration
 
@@ -81,6 +81,6 @@ async def test_an_expression_that_fails_wakes_nobody_and_the_others_are_heard(
 
 
 async def test_without_prometheus_there_is_nobody_to_ask(control_plane_cluster: Cluster) -> None:
-    async with WakeWatch(control_plane_cluster, PrometheusError("none")) as wakes:
+    async with WakeWatch(control_plane_cluster, NO_PROMETHEUS, Expressions(NO_PROMETHEUS)) as wakes:
         wakes.follow((), ())
         assert not await wakes.wait(0.01)

@@ -22,6 +22,7 @@ from modelyard.autoscaling.live.pickers import TOKEN, TOKEN_FOR
 from modelyard.autoscaling.live.wake import WakeWatch, first_of
 from modelyard.cluster import CRDS, DEPLOYMENTS, PODS, SERVICES, AlreadyExists, Cluster
 from modelyard.metrics.client import Prometheus, PrometheusError, PrometheusSettings
+from modelyard.metrics.expressions import Expressions
 from modelyard.metrics.signals import LastSeen
 from modelyard.objects import Key
 
@@ -170,9 +171,9 @@ async def fleet_of(served: ServedModel, prometheus_url: str = "") -> Fleet:
     """What a tick sees before anybody is asked who waits: a whole tick of the loop asks that itself."""
     url = prometheus_url or f"http://127.0.0.1:{free_port()}"
     settings = quick(url, served.namespace).model_copy(update={"prometheus_timeout": 2 if prometheus_url else 0.2})
-    async with Controller(settings) as loop:
+    async with Controller(settings) as loop, Expressions(loop.prometheus) as expressions:
         selection = Selection((served.namespace,))
-        return await collect(loop.mirror, loop.prometheus, loop.fleet_settings, selection, LastSeen())
+        return await collect(loop.mirror, loop.prometheus, expressions, loop.fleet_settings, selection, LastSeen())
 
 
 @pytest.mark.parametrize("group", sorted(GROUPS))
@@ -185,7 +186,7 @@ async def test_a_picker_with_waiting_requests_ends_the_wait_and_tells_the_tick(
     await make_pool(pools, served.namespace, picker.port, group, named=group == "inference.networking.k8s.io")
     key = Key(served.namespace, "llama")
     fleet = await fleet_of(served)
-    async with WakeWatch(pools, NO_PROMETHEUS, interval=QUICK) as wakes:
+    async with WakeWatch(pools, NO_PROMETHEUS, Expressions(NO_PROMETHEUS), interval=QUICK) as wakes:
         assert not await wakes.wait(0.3), "nothing is known yet"
         assert picker.asked == 0
         assert (await wakes.complete(fleet)).signals.wake == {key: 0}
@@ -221,7 +222,7 @@ async def test_a_picker_is_asked_once_for_all_the_variants_of_its_pool(
     await make_pool(pools, served.namespace, picker.port, "inference.networking.k8s.io")
     await served.vary("second", target="llama")
     picker.queue = {"llama": 2}
-    async with WakeWatch(pools, NO_PROMETHEUS, interval=60) as wakes:
+    async with WakeWatch(pools, NO_PROMETHEUS, Expressions(NO_PROMETHEUS), interval=60) as wakes:
         fleet = await wakes.complete(await fleet_of(served))
     assert fleet.signals.wake == {Key(served.namespace, name): 2 for name in ("llama", "second")}
     assert picker.asked == 1
@@ -233,7 +234,7 @@ async def test_pools_of_other_namespaces_and_other_pods_do_not_count(
     await asleep(served)
     await make_pool(pools, served.namespace, picker.port, "inference.networking.k8s.io", app="mistral")
     picker.queue = {"llama": 2}
-    async with WakeWatch(pools, NO_PROMETHEUS, interval=QUICK) as wakes:
+    async with WakeWatch(pools, NO_PROMETHEUS, Expressions(NO_PROMETHEUS), interval=QUICK) as wakes:
         fleet = await wakes.complete(await fleet_of(served))
         assert fleet.signals.wake == {}
         assert not await wakes.wait(0.3)
@@ -248,7 +249,7 @@ async def test_a_picker_that_a_tenant_chose_does_not_get_the_token(
     picker.status = 401
     await asleep(served)
     await make_pool(pools, served.namespace, picker.port, "inference.networking.k8s.io")
-    async with WakeWatch(pools, NO_PROMETHEUS, interval=QUICK) as wakes:
+    async with WakeWatch(pools, NO_PROMETHEUS, Expressions(NO_PROMETHEUS), interval=QUICK) as wakes:
         fleet = await wakes.complete(await fleet_of(served))
     assert (picker.asked, picker.authorization) == (1, None)
     (problem,) = [text for text in fleet.signals.partial_errors if "InferencePool" in text]
@@ -263,7 +264,7 @@ async def test_a_failing_picker_is_named_and_asked_less_and_less(
     await make_pool(pools, served.namespace, picker.port, "inference.networking.k8s.io")
     picker.status = 401
     fleet = await fleet_of(served)
-    async with WakeWatch(pools, NO_PROMETHEUS, interval=QUICK) as wakes:
+    async with WakeWatch(pools, NO_PROMETHEUS, Expressions(NO_PROMETHEUS), interval=QUICK) as wakes:
         first = await wakes.complete(fleet)
         (problem,) = [text for text in first.signals.partial_errors if "InferencePool" in text]
         assert f"{served.namespace}/pool" in problem
@@ -284,7 +285,8 @@ async def test_a_picker_that_hangs_delays_nobody_else(
     fleet = await fleet_of(served)
     async with (
         Prometheus(PrometheusSettings(base_url=prometheus_server.url, timeout=5)) as prometheus,
-        WakeWatch(pools, prometheus, interval=QUICK) as wakes,
+        Expressions(prometheus) as expressions,
+        WakeWatch(pools, prometheus, expressions, interval=QUICK) as wakes,
     ):
         await wakes.complete(fleet)
         picker.pause = 30
@@ -309,7 +311,7 @@ async def test_a_picker_that_is_not_set_up_is_explained(
     else:
         ports = {"spec": {"ports": [{"name": "grpc", "port": 9002}]}}
         await pools.merge_patch(SERVICES, "epp", ports, served.namespace)
-    async with WakeWatch(pools, NO_PROMETHEUS, interval=QUICK) as wakes:
+    async with WakeWatch(pools, NO_PROMETHEUS, Expressions(NO_PROMETHEUS), interval=QUICK) as wakes:
         fleet = await wakes.complete(await fleet_of(served))
     (problem,) = [text for text in fleet.signals.partial_errors if "InferencePool" in text]
     assert f"{served.namespace}/epp" in problem
@@ -319,7 +321,7 @@ async def test_a_picker_that_is_not_set_up_is_explained(
 async def test_a_cluster_without_pools_is_no_error(served: ServedModel, control_plane_cluster: Cluster) -> None:
     await asleep(served)
     before = await fleet_of(served)
-    async with WakeWatch(control_plane_cluster, NO_PROMETHEUS, interval=QUICK) as wakes:
+    async with WakeWatch(control_plane_cluster, NO_PROMETHEUS, Expressions(NO_PROMETHEUS), interval=QUICK) as wakes:
         assert await wakes.complete(before) is before
 
 
@@ -342,10 +344,11 @@ async def test_expressions_and_the_gateway_queue_are_watched_in_prometheus(
 
     async with (
         Prometheus(PrometheusSettings(base_url=prometheus_server.url, timeout=5)) as prometheus,
-        WakeWatch(control_plane_cluster, prometheus, interval=QUICK) as wakes,
+        Expressions(prometheus) as expressions,
+        WakeWatch(control_plane_cluster, prometheus, expressions, interval=QUICK) as wakes,
     ):
         await wakes.complete(fleet)
-        page.raw = [f"{query} 3"]
+        page.raw = [f'{query}{{namespace="{served.namespace}"}} 3', f'{query}{{namespace="hostile"}} 9']
         assert await wakes.wait(30)
         told = await wakes.complete(fleet)
         assert told.signals.wake == {Key(served.namespace, "by-query"): 3}
@@ -359,7 +362,8 @@ async def test_expressions_and_the_gateway_queue_are_watched_in_prometheus(
     assert fleet.signals.gateway_queue[model] == 5
     async with (
         Prometheus(PrometheusSettings(base_url=prometheus_server.url, timeout=5)) as prometheus,
-        WakeWatch(control_plane_cluster, prometheus, interval=QUICK) as wakes,
+        Expressions(prometheus) as expressions,
+        WakeWatch(control_plane_cluster, prometheus, expressions, interval=QUICK) as wakes,
     ):
         assert await wakes.complete(fleet) is fleet
         assert not await wakes.wait(1), "this tick had it from its own queries"

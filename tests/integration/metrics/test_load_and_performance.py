@@ -18,13 +18,11 @@ from made_up_engine import MADE_UP
 from prometheus_server import PrometheusServer, free_port
 
 from modelyard.metrics.client import Prometheus, PrometheusError, PrometheusSettings
-from modelyard.metrics.expressions import read_expressions
 from modelyard.metrics.loads import LoadHistory
 from modelyard.metrics.queries import offered_load
 from modelyard.metrics.signals import read_signals
 from modelyard.metrics.values import PodPerformance, Signals
 from modelyard.metrics.vocabulary import ENGINES
-from modelyard.objects import Key
 
 pytestmark = pytest.mark.integration
 
@@ -321,42 +319,6 @@ async def test_latencies_and_caches_are_asked_only_where_they_matter(prometheus:
     (vllm, _) = (await read(prometheus, performance_in=both, latency_in=(), caches_in=())).performance
     assert prometheus.queries - before == asked - 4
     assert vllm.prompt_tokens == pytest.approx(512, rel=0.01)
-
-
-async def test_wake_expressions_of_any_form(prometheus: Prometheus) -> None:
-    before = prometheus.queries
-    found, problems = await read_expressions(
-        prometheus,
-        {
-            Key("a", "scalar"): "scalar(vector(3))",
-            Key("a", "number"): "2.5",
-            Key("a", "vector"): 'vllm:num_requests_running{namespace=~"plain|saturated"}',
-            Key("a", "same"): 'vllm:num_requests_running{namespace=~"plain|saturated"} ',
-            Key("a", "empty"): "nothing_of_that_name",
-            Key("a", "nan"): "vector(NaN)",
-            Key("b", "broken"): "sum(",
-            Key("b", "void"): " ",
-        },
-    )
-    assert found == {
-        Key("a", "scalar"): 3,
-        Key("a", "number"): 2.5,
-        Key("a", "vector"): 24,
-        Key("a", "same"): 24,
-    }
-    assert len(problems) == 2
-    assert "VariantAutoscaling b/broken" in problems[0]
-    assert "modelyard.dev/wake-query" in problems[0]
-    assert "b/void" in problems[1]
-    assert prometheus.queries - before == 6, "one question for two equal expressions, one attempt for a broken one"
-
-
-async def test_too_many_expressions_are_named(prometheus: Prometheus) -> None:
-    many = {Key("a", f"v{n}"): f"{n}" for n in range(5)}
-    found, problems = await read_expressions(prometheus, many, limit=3)
-    assert len(found) == 3
-    assert all("more than 3" in text for text in problems)
-    assert len(problems) == 2
 
 
 @dataclass

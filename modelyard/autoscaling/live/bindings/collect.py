@@ -23,8 +23,7 @@ from modelyard.autoscaling.select import INSTANCE_LABEL
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.view import BindingView
 from modelyard.cluster import Forbidden, UnknownKind
-from modelyard.metrics.client import Prometheus, PrometheusError
-from modelyard.metrics.expressions import read_numbers
+from modelyard.metrics.expressions import Expressions
 from modelyard.objects import Workload, WorkloadId
 from modelyard.objects.selectors import parse_selector
 from modelyard.reconcile.mirror import Mirror
@@ -70,7 +69,7 @@ def _is_ours(view: BindingView, settings: FleetSettings) -> bool:
 
 async def observe_bindings(
     mirror: Mirror,
-    prometheus: Prometheus | PrometheusError,
+    expressions: Expressions,
     settings: FleetSettings,
     listed: ListedBindings,
     state: PolicyState,
@@ -83,7 +82,7 @@ async def observe_bindings(
     (workloads, errors), pods, answers = await asyncio.gather(
         read_workloads(mirror, wanted, homes, partial=True),
         mirror.read(wants.LIVE_PODS, homes, partial=True),
-        read_numbers(prometheus, (q for b in listed.bindings for q in b.queries(policy_of(b, listed)[0]))),
+        expressions.numbers(one for b in listed.bindings for one in b.queries(policy_of(b, listed)[0])),
     )
     for place, error in pods.errors.items():
         if place in homes:

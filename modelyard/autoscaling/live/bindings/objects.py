@@ -13,6 +13,7 @@ from typing import Any
 from modelyard.autoscaling.bindings.defaults import DEFAULT_PORT, DEFAULT_URI, policy_view
 from modelyard.autoscaling.memory.bindings import ANNOTATION, BindingMemory
 from modelyard.autoscaling.view import BindingView, PolicyView
+from modelyard.metrics.expressions import Expression
 from modelyard.objects import Key, Namespace, TargetRef, WorkloadId
 from modelyard.objects.documents import parse_document, shown
 from modelyard.objects.durations import parse_go_duration
@@ -80,13 +81,17 @@ class BindingSpec:
         """Whether a target is in another namespace than the binding."""
         return any(target.workload.namespace != self.view.key.namespace for target in self.targets)
 
-    def queries(self, policy: PolicyView | None) -> Iterator[str]:
+    def expression(self, text: str) -> Expression:
+        """PromQL of the binding's."""
+        return Expression(self.view.key.namespace, text)
+
+    def queries(self, policy: PolicyView | None) -> Iterator[Expression]:
         """Every PromQL that a decision needs; of the metrics those that ``policy`` has a target for."""
         if self.wake_query:
-            yield self.wake_query
+            yield self.expression(self.wake_query)
         targets = () if policy is None else policy.targets
         for queries in self.sources.values():
-            yield from (query for metric, query in queries.items() if metric in targets)
+            yield from (self.expression(query) for metric, query in queries.items() if metric in targets)
 
 
 @dataclass(frozen=True, slots=True)

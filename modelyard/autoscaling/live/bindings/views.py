@@ -106,7 +106,7 @@ def binding_view(
     if policy is not None:
         targets = _with_external(targets, binding, policy, answers)
     if binding.wake_query:
-        targets = _with_pending(targets, tells, answers[binding.wake_query])
+        targets = _with_pending(targets, tells, answers[binding.expression(binding.wake_query)])
     problems = [text for text in (binding.view.problem, problem) if text]
     view = replace(binding.view, targets=tuple(targets), policy=policy, problem="; ".join(problems) or None)
     return replace(view, rivals=outside(view, listed.others)) if listed.others else view
@@ -156,7 +156,7 @@ def _with_external(
         for metric, query in queries.items():
             if metric not in policy.targets:
                 continue
-            value = answers[query]
+            value = answers[binding.expression(query)]
             if isinstance(value, str):
                 errors.append(f"metric {metric}: {value}")
                 unknown.add(metric)
