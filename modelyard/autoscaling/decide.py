@@ -89,7 +89,9 @@ def _decide(fleet: Fleet, settings: FleetSettings) -> TickDecision:
                 raise RuntimeError(failed[group])
             group.config = saturation.resolve(group.namespace, group.model_id)
             group.zero = zeros.resolve(group.namespace, group.model_id)
-            _decide_group(group, courses.of(group), Moment(fleet, settings, backlogs.get(group.model_id, 0.0)))
+            _decide_group(
+                group, courses.of(group), Moment(fleet, settings, backlogs.get((group.namespace, group.model_id), 0.0))
+            )
         except Exception as error:  # one model's failure must never stop another model
             errors.append(_fail(group, error))
     for state in selection.active:
@@ -176,15 +178,20 @@ def _group(active: list[State]) -> list[Group]:
     return list(groups.values())
 
 
-def _backlogs(fleet: Fleet, groups: list[Group]) -> dict[str, float]:
-    """Gateway queue by model. It knows no namespaces: it counts only where one namespace serves the model."""
-    if not fleet.signals.gateway_queue:
+def _backlogs(fleet: Fleet, groups: list[Group]) -> dict[tuple[str, str], float]:
+    """Gateway queue by namespace and model. What waits at a gateway for all namespaces counts only where one of them
+    serves the model."""
+    queues = fleet.signals.gateway_queue
+    if not queues:
         return {}
     serving: dict[str, set[str]] = {}
     for group in groups:
         serving.setdefault(group.model_id, set()).add(group.namespace)
-    queues = fleet.signals.gateway_queue
-    return {model: queue for model, queue in queues.items() if queue > 0 and len(serving.get(model, ())) == 1}
+    found = {place: max(0.0, queue) for place, queue in queues.items()}
+    for model, (space, *others) in serving.items():
+        if not others:
+            found[space, model] = found.get((space, model), 0.0) + found.get(("", model), 0.0)
+    return found
 
 
 def _resolve_accelerators(fleet: Fleet, selection: Selected) -> None:

@@ -52,6 +52,11 @@ class FleetSettings(BaseModel):
         Allowed.OWN,
         description="what PromQL in annotations may read: 'own' (its namespace), 'any', or 'none' (it is not asked)",
     )
+    gateway_namespaces: list[str] = Field(
+        default_factory=list,
+        description="namespaces of gateways that serve all: what waits there counts for every namespace. A gateway "
+        "elsewhere counts for its own; an empty text stands for series without a namespace",
+    )
     watch_namespace: str | None = Field(None, description="handle one namespace only; unset: all")
     saturation_config_map: str = Field(
         "wva-saturation-scaling-config", min_length=1, description="thresholds ConfigMap"

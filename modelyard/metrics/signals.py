@@ -7,7 +7,7 @@ as failed; any other query's failure leaves its values unknown and is named.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from math import prod
 
 from modelyard.metrics.client import Prometheus, PrometheusError, Sample
@@ -64,6 +64,7 @@ async def read_signals(
     *,
     peak_window: float,
     namespaces: Iterable[str] = (),
+    gateways: Collection[str] = (),
     retentions: Iterable[int] = (),
     expected: Iterable[Pair] = (),
     last_seen: LastSeen | None = None,
@@ -75,6 +76,7 @@ async def read_signals(
 ) -> Signals:
     """All signals of one tick.
 
+    ``gateways`` are the namespaces whose gateways serve all of them (see ``gateway_queue``).
     ``retentions`` are the scale-to-zero retentions in force (seconds), one query each. ``expected`` are the
     (namespace, model) pairs that should report: if any is silent, one more query tells stale from never seen.
     ``loads``: measure offered load too, and keep its history there. ``performance_in``: the namespaces whose engines'
@@ -131,20 +133,26 @@ async def read_signals(
         pods=pods,
         request_counts=counts,
         last_seen=seen,
-        gateway_queue=gateway_queue(found.get(GATEWAY, ())),
+        gateway_queue=gateway_queue(found.get(GATEWAY, ()), gateways),
         loads=offered,
         performance=performance,
         partial_errors=tuple(failures.values()),
     )
 
 
-def gateway_queue(samples: Iterable[Sample]) -> dict[str, float]:
-    """Queued requests by model: the target model where there is one, else the model asked for."""
-    queue: dict[str, float] = {}
+def gateway_queue(samples: Iterable[Sample], gateways: Container[str] = ()) -> dict[Pair, float]:
+    """Queued requests by namespace and model: the target model where there is one, else the model asked for.
+
+    Any pod may show such a series, and what it shows counts for its own namespace. Only those of ``gateways``, which
+    are namespaces, count for all: that is the namespace ``""``. A series without namespace is nobody's.
+    """
+    queue: dict[Pair, float] = {}
     for sample in samples:
+        space = sample.labels.get("namespace", "")
         model = sample.labels.get("target_model_name") or sample.labels.get("model_name", "")
-        if model and sample.value is not None:
-            queue[model] = queue.get(model, 0.0) + sample.value
+        if model and sample.value is not None and (space or space in gateways):
+            place = "" if space in gateways else space, model
+            queue[place] = queue.get(place, 0.0) + sample.value
     return queue
 
 

@@ -165,16 +165,23 @@ class Signals:
 
     ``request_counts`` maps (namespace, model, retention seconds) to finished requests over that retention; a missing
     key means unknown, never zero. ``last_seen`` maps (namespace, model) to the newest sample time of any engine metric
-    and is what tells "stale" from "missing". ``gateway_queue`` maps model to requests queued at the gateway.
+    and is what tells "stale" from "missing". ``gateway_queue`` maps (namespace, model) to requests queued at
+    gateways, with the namespace "" for gateways that serve all of them.
     ``error`` says why Prometheus could not be read at all; ``partial_errors`` names single queries that failed.
     """
 
     pods: tuple[PodSignal, ...] = ()
     request_counts: Mapping[tuple[str, str, int], float] = field(default_factory=dict)
     last_seen: Mapping[tuple[str, str], float] = field(default_factory=dict)
-    gateway_queue: Mapping[str, float] = field(default_factory=dict)
+    gateway_queue: Mapping[tuple[str, str], float] = field(default_factory=dict)
     loads: Mapping[tuple[str, str], ModelLoad] = field(default_factory=dict)
     performance: tuple[PodPerformance, ...] = ()
     wake: Mapping[Key, float] = field(default_factory=dict)
     error: str | None = None
     partial_errors: tuple[str, ...] = ()
+
+    def queued(self, namespace: str, model: str) -> float | None:
+        """Requests for a model of the namespace at its own gateways and those of all; ``None``: none is known."""
+        places = (namespace, model), ("", model)
+        known = [self.gateway_queue[place] for place in places if place in self.gateway_queue]
+        return sum(known) if known else None

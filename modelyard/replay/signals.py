@@ -40,7 +40,7 @@ class SignalReader:
         peak_window: float,
         load_window: float,
         retentions: Iterable[int] = (),
-        gateway_queue: dict[str, float] | None = None,
+        gateway_queue: dict[Pair, float] | None = None,
     ) -> Signals:
         """The signals at ``now`` (seconds from the trace's start)."""
         pods: list[PodSignal] = []

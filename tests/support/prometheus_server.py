@@ -14,20 +14,24 @@ from modelyard.local.binaries.obtain import ensure
 CONFIG = """
 global: {{scrape_interval: {interval}, scrape_timeout: {interval}}}
 scrape_configs:
+"""
+HONEST = """
   - job_name: engines
     honor_labels: true
     static_configs: [{{targets: ["{target}"]}}]
 """
+"""One target that may say of which namespace and pod a series is."""
 
 
 @dataclass
 class PrometheusServer:
-    """A Prometheus that can be stopped and started."""
+    """A Prometheus that can be stopped and started. ``jobs`` are its scrape configs, with ``{target}`` in them."""
 
     folder: Path
     port: int
     target: str
     interval: str = "500ms"
+    jobs: str = HONEST
     process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -37,7 +41,7 @@ class PrometheusServer:
     def start(self) -> None:
         binary = ensure(["prometheus"], print)["prometheus"]
         config = self.folder / "prometheus.yml"
-        config.write_text(CONFIG.format(target=self.target, interval=self.interval))
+        config.write_text(CONFIG.format(interval=self.interval) + self.jobs.format(target=self.target))
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
                 [

@@ -196,6 +196,7 @@ async def _signals(
             prometheus,
             peak_window=settings.peak_window,
             namespaces=spaces,
+            gateways=settings.gateway_namespaces,
             retentions=periods,
             expected={(v.key.namespace, v.model_id) for v in variants if v.model_id},
             last_seen=last_seen,

@@ -93,6 +93,7 @@ class Controller:
             self.prometheus,
             self._expressions,
             instance=self.fleet_settings.controller_instance,
+            gateways=self.fleet_settings.gateway_namespaces,
             interval=often,
         )
         self._wakes = await self._stack.enter_async_context(wakes)

@@ -15,6 +15,7 @@ from typing import Any
 
 from modelyard.cluster import PODS, SERVICES, Cluster, ClusterError, NotFound, UnknownKind
 from modelyard.metrics.client import Sample
+from modelyard.metrics.loads import Pair
 from modelyard.metrics.pages import Page
 from modelyard.metrics.queries import GATEWAY_QUEUE
 from modelyard.metrics.scrape import MetricsEndpoint, Scrape, Scraper
@@ -90,8 +91,9 @@ class PickerReader:
         self._pages: tuple[Scrape, ...] = ()
         self._looked_at = float("-inf")
 
-    async def read(self) -> dict[str, float] | None:
-        """Queued requests by model, summed over the picker's pods that answer; ``None`` when it has no Ready pod.
+    async def read(self) -> dict[Pair, float] | None:
+        """Queued requests by model, of whichever namespace, summed over the picker's pods that answer; ``None`` when it
+        has no Ready pod.
 
         Raises ``PickerError``.
         """
@@ -101,14 +103,14 @@ class PickerReader:
             self._looked_at = now
         if not self._pages:
             return None
-        total: dict[str, float] = {}
+        total: dict[Pair, float] = {}
         failures: list[str] = []
         headers, remedy = credentials(self._pool)
         pages = await self._scraper.scrape(dict.fromkeys(self._pages, (GATEWAY_QUEUE,)), headers)
         for page in pages.values():
             try:
                 for model, queue in queues(page, remedy).items():
-                    total[model] = total.get(model, 0.0) + queue
+                    total["", model] = total.get(("", model), 0.0) + queue
             except PickerError as error:
                 failures.append(str(error))
         if len(failures) == len(self._pages):
@@ -139,9 +141,14 @@ def queues(page: Page | str, remedy: str = f"set {TOKEN}") -> dict[str, float]:
         raise PickerError(f"{page}; {remedy}" if refused else page)
     if problem := page.problems.get(GATEWAY_QUEUE):
         raise PickerError(f"{GATEWAY_QUEUE} {problem}")
-    return gateway_queue(
-        Sample(sample.labels, sample.value if math.isfinite(sample.value) else None) for sample in page.samples
+    told = gateway_queue(
+        (
+            Sample({**sample.labels, "namespace": ""}, sample.value if math.isfinite(sample.value) else None)
+            for sample in page.samples
+        ),
+        gateways=("",),
     )
+    return {model: queue for (_, model), queue in told.items()}
 
 
 async def addresses(cluster: Cluster, of: Pool) -> tuple[Scrape, ...]:

@@ -12,7 +12,7 @@ import asyncio
 import dataclasses
 import logging
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Self
@@ -26,6 +26,7 @@ from modelyard.autoscaling.view import BindingView
 from modelyard.cluster import Cluster, ClusterError
 from modelyard.metrics.client import Prometheus, PrometheusError
 from modelyard.metrics.expressions import MOST, Expression, Expressions
+from modelyard.metrics.loads import Pair
 from modelyard.metrics.queries import GATEWAY_QUEUE, gateway_waiting
 from modelyard.metrics.scrape import Scraper
 from modelyard.metrics.signals import gateway_queue
@@ -41,16 +42,16 @@ LOOK_AGAIN = 30.0
 FRESH = 5.0
 """Seconds after which a reading is not handed to a tick any more."""
 
-Answer = float | Mapping[str, float]
-"""Requests that wait: a number for all who asked, or by model."""
+Answer = float | Mapping[Pair, float]
+"""Requests that wait: a number for all who asked, or by namespace and model (``""``: of every namespace)."""
 Read = Callable[[], Awaitable[Answer | None]]
 """Ask a source; ``None`` when it knows of nothing. Raises ``PickerError`` or ``PrometheusError``."""
 
 
-async def ask_gateway(prometheus: Prometheus) -> Answer | None:
-    """The gateway queue as Prometheus knows it. It tells no namespaces apart."""
+async def ask_gateway(prometheus: Prometheus, gateways: Collection[str]) -> Answer | None:
+    """The gateway queue as Prometheus knows it."""
     samples = await prometheus.query(gateway_waiting(), GATEWAY_QUEUE)
-    return gateway_queue(samples) if samples else None
+    return gateway_queue(samples, gateways) if samples else None
 
 
 async def ask_expression(expressions: Expressions, one: Expression) -> Answer:
@@ -79,7 +80,10 @@ class Source:
         answer = self.answer
         if not isinstance(answer, Mapping):
             return {} if answer is None else dict.fromkeys(self.models, answer)
-        return {key: answer.get(model, 0.0) for key, model in self.models.items()}
+        return {
+            key: answer.get((key.namespace, model), 0.0) + answer.get(("", model), 0.0)
+            for key, model in self.models.items()
+        }
 
 
 class Poller:
@@ -155,7 +159,8 @@ class WakeWatch:
     """``async with WakeWatch(cluster, prometheus) as wakes``; then ``complete`` and ``follow`` in every tick, and
     ``wait`` between.
 
-    ``instance`` selects variants as ``FleetSettings.controller_instance`` does; ``interval`` is in seconds.
+    ``instance`` and ``gateways`` are the fleet settings ``controller_instance`` and ``gateway_namespaces``;
+    ``interval`` is in seconds.
     """
 
     def __init__(
@@ -165,12 +170,14 @@ class WakeWatch:
         expressions: Expressions,
         *,
         instance: str | None = None,
+        gateways: Collection[str] = (),
         interval: float = INTERVAL,
     ) -> None:
         self._cluster = cluster
         self._prometheus = prometheus
         self._expressions = expressions
         self._instance = instance or None
+        self._gateways = gateways
         self._scraper = Scraper(TIMEOUT)
         self._poller = Poller(interval)
         self._pools: tuple[Pool, ...] = ()
@@ -201,7 +208,7 @@ class WakeWatch:
         pickers = await self._pickers(models, sleeping)
         others: dict[str, tuple[Read, Mapping[Key, str]]] = {}
         if models and isinstance(prometheus := self._prometheus, Prometheus):
-            others[GATEWAY_QUEUE] = (partial(ask_gateway, prometheus), models)
+            others[GATEWAY_QUEUE] = (partial(ask_gateway, prometheus, self._gateways), models)
             texts = wake_expressions(variants, models)
             for one, keys in _owners((key, Expression(key.namespace, text)) for key, text in texts.items()).items():
                 read = partial(ask_expression, self._expressions, one)
@@ -278,20 +285,21 @@ def _merged(
             continue
         if name == GATEWAY_QUEUE:
             answer = source.answer if isinstance(source.answer, Mapping) else {}
-            for model in set(models.values()) & answer.keys():
-                queue[model] = max(answer[model], queue.get(model, 0.0))
+            asked = set(models.values())
+            for place, waiting in answer.items():
+                if place[1] in asked:
+                    queue[place] = max(waiting, queue.get(place, 0.0))
         else:
             for key, pending in source.said.items():
                 wake[key] = max(pending, wake.get(key, pending))
-    known = {key for key, model in models.items() if wake.get(key, 0) > 0 or queue.get(model, 0) > 0}
+    errors = (*signals.partial_errors, *problems)
+    found = dataclasses.replace(signals, wake=wake, gateway_queue=queue, partial_errors=errors)
+    known = {
+        key for key, model in models.items() if wake.get(key, 0) > 0 or (found.queued(key.namespace, model) or 0) > 0
+    }
     for source in sources.values():
         source.told |= known & source.models.keys()  # the tick has it now
-    if wake == signals.wake and queue == signals.gateway_queue and not problems:
-        return fleet
-    errors = (*signals.partial_errors, *problems)
-    return dataclasses.replace(
-        fleet, signals=dataclasses.replace(signals, wake=wake, gateway_queue=queue, partial_errors=errors)
-    )
+    return fleet if found == signals else dataclasses.replace(fleet, signals=found)
 
 
 def _owners(asked: Iterable[tuple[Key, Expression]]) -> dict[Expression, list[Key]]:

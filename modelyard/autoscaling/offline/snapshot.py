@@ -165,7 +165,8 @@ class Snapshot(_Entry):
     request_counts: list[CountEntry] = Field(default_factory=list)
     last_seen: list[SeenEntry] | None = Field(None, description="default: the models of `pods`, at `at`")
     gateway_queue: dict[str, Amount] = Field(
-        default_factory=dict, description="requests queued at the gateway, by model"
+        default_factory=dict,
+        description="requests queued at gateways, by model, or by model#namespace at those of that namespace alone",
     )
     loads: list[LoadEntry] = Field(default_factory=list)
     performance: list[PerformanceEntry] = Field(default_factory=list)
@@ -196,7 +197,7 @@ def signals_of(snapshot: Snapshot, now: float) -> Signals:
             (e.namespace, e.model, round(parse_go_duration(e.retention))): e.count for e in snapshot.request_counts
         },
         last_seen=last_seen,
-        gateway_queue=snapshot.gateway_queue,
+        gateway_queue={_place(key): queued for key, queued in snapshot.gateway_queue.items()},
         loads={
             (e.namespace, e.model): ModelLoad(
                 e.arrivals, tuple(sorted((now - point.ago, point.rate) for point in e.history))
@@ -208,6 +209,12 @@ def signals_of(snapshot: Snapshot, now: float) -> Signals:
         error=snapshot.error,
         partial_errors=tuple(snapshot.partial_errors),
     )
+
+
+def _place(key: str) -> tuple[str, str]:
+    """Namespace and model."""
+    model, mark, namespace = key.rpartition("#")
+    return (namespace, model) if mark else ("", key)
 
 
 def _read(entry: _Entry, signal: type[_T], shift: float = 0.0) -> _T:
@@ -237,7 +244,10 @@ def snapshot_of(fleet: Fleet) -> str:
             SeenEntry(namespace=namespace, model=model, at=_time(at))
             for (namespace, model), at in sorted(signals.last_seen.items())
         ],
-        gateway_queue=dict(sorted(signals.gateway_queue.items())),
+        gateway_queue={
+            f"{model}#{namespace}" if namespace or "#" in model else model: queued
+            for (namespace, model), queued in sorted(signals.gateway_queue.items())
+        },
         loads=[
             LoadEntry(
                 namespace=namespace,

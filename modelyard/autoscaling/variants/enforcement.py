@@ -51,7 +51,7 @@ def proven_idle(group: Group, states: Sequence[State], signals: Signals, now: fl
 
 
 def _in_flight(group: Group, states: Sequence[State], signals: Signals) -> str | None:
-    queued = signals.gateway_queue.get(group.model_id)
+    queued = signals.queued(group.namespace, group.model_id)
     if queued:
         return f"{queued:g} requests are queued at the gateway"
     if queued is None and any("gateway" in error for error in signals.partial_errors):

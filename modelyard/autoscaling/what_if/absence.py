@@ -77,7 +77,7 @@ def without_pods(fleet: Fleet, states: Sequence[State], gone: AbstractSet[Key]) 
             lost = fsum((s.running or 0.0) + (s.waiting or 0.0) for s in mine)
             left += lost
             if lost:
-                queue[model] = queue.get(model, 0.0) + lost
+                queue[namespace, model] = queue.get((namespace, model), 0.0) + lost
     pods = tuple(
         fresh.get((key, s.model), s) for s in fleet.signals.pods if (key := Key(s.namespace, s.pod)) not in gone
     )

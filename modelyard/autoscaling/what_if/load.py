@@ -57,7 +57,7 @@ def _signals(fleet: Fleet, models: set[str], factor: float, engines: Mapping[Key
             key: count * factor if key[1] in models else count for key, count in before.request_counts.items()
         },
         gateway_queue={
-            model: queue * factor if model in models else queue for model, queue in before.gateway_queue.items()
+            key: queue * factor if key[1] in models else queue for key, queue in before.gateway_queue.items()
         },
         loads={key: _load(load, factor) if key[1] in models else load for key, load in before.loads.items()},
         performance=tuple(

@@ -280,7 +280,7 @@ class VirtualFleet:
             moved = {key for key, _ in reporting} != known
             spread = self._spread(model)
             if moved:
-                queues.pop(model[1], None)
+                queues = {place: queue for place, queue in queues.items() if place not in (model, ("", model[1]))}
             pods += spread.on(reporting, model[1]) if moved else self._signals[model]
             performance += _performance(before.performance, reporting, model, moved)
         for key in list(wakes):
@@ -298,7 +298,7 @@ class VirtualFleet:
 
     def _spread(self, model: Model) -> Spread:
         if model not in self._spreads:
-            queue = self._start.signals.gateway_queue.get(model[1], 0.0)
+            queue = self._start.signals.queued(*model) or 0.0
             pending = [p for key, p in self._start.signals.wake.items() if self._variants[key].model_id == model[1]]
             if not self._signals[model]:
                 queue = max([queue, *pending])

@@ -127,7 +127,7 @@ class ModelyardPolicy:
             peak_window=settings.peak_window,
             load_window=settings.load_window,
             retentions=self._periods,
-            gateway_queue={model: float(fleet.queued(model)) for model in sorted(models)},
+            gateway_queue={("", model): float(fleet.queued(model)) for model in sorted(models)},
         )
 
     def _follower(self, fleet: Fleet, workload: WorkloadId | None) -> Horizontal:

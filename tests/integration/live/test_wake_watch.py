@@ -348,18 +348,25 @@ async def test_expressions_and_the_gateway_queue_are_watched_in_prometheus(
         WakeWatch(control_plane_cluster, prometheus, expressions, interval=QUICK) as wakes,
     ):
         await wakes.complete(fleet)
-        page.raw = [f'{query}{{namespace="{served.namespace}"}} 3', f'{query}{{namespace="hostile"}} 9']
+        queue = f'inference_extension_flow_control_queue_size{{target_model_name="{model}"'
+        page.raw = [f'{queue},namespace="hostile"}} 9', f'{queue},exported_namespace="{served.namespace}"}} 9']
+        await eventually(lambda: prometheus.query(f"count({queue}}}) == 2", "a test"), "the forged queues are there")
+        asked = prometheus.queries
+        assert not await wakes.wait(2), "nobody in this namespace says that anybody waits"
+        assert prometheus.queries > asked + 1
+
+        page.raw += [f'{query}{{namespace="{served.namespace}"}} 3', f'{query}{{namespace="hostile"}} 9']
         assert await wakes.wait(30)
         told = await wakes.complete(fleet)
         assert told.signals.wake == {Key(served.namespace, "by-query"): 3}
 
-        page.raw += [f'inference_extension_flow_control_queue_size{{target_model_name="{model}"}} 5']
+        page.raw += [f'{queue},namespace="{served.namespace}"}} 5']
         assert await wakes.wait(60)
-        assert (await wakes.complete(fleet)).signals.gateway_queue[model] == 5
+        assert (await wakes.complete(fleet)).signals.queued(served.namespace, model) == 5
 
     fleet = await fleet_of(served, prometheus_server.url)
     assert fleet.signals.wake == {Key(served.namespace, "by-query"): 3}
-    assert fleet.signals.gateway_queue[model] == 5
+    assert fleet.signals.queued(served.namespace, model) == 5
     async with (
         Prometheus(PrometheusSettings(base_url=prometheus_server.url, timeout=5)) as prometheus,
         Expressions(prometheus) as expressions,

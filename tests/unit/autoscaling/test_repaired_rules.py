@@ -194,12 +194,21 @@ class TestDemandSizedSteps:
     def test_gateway_backlog_counts_where_one_namespace_serves_the_model(self):
         load = [(0.2, 1), (0.2, 1)]
         quiet = one(Serving(load=load))
-        backlog = one(Serving(load=load), signals={"gateway_queue": {MODEL: 40.0}})
+        backlog = one(Serving(load=load), signals={"gateway_queue": {("", MODEL): 40.0}})
         assert quiet.target.action is Action.NONE
         assert (backlog.target.action, backlog.why.evidence.total_waiting) == (Action.UP, 42.0)
         other = Serving("other", load, namespace="elsewhere")
-        shared = run(Serving(load=load), other, signals={"gateway_queue": {MODEL: 40.0}})
+        shared = run(Serving(load=load), other, signals={"gateway_queue": {("", MODEL): 40.0}})
         assert all(r.target.action is Action.NONE for r in shared.values())
+
+    def test_a_queue_shown_in_another_namespace_neither_wakes_nor_grows_a_model(self):
+        load = [(0.2, 1), (0.2, 1)]
+        signals = {"gateway_queue": {("elsewhere", MODEL): 40.0}}
+        found = run(Serving("awake", load), Serving("other", load, namespace="elsewhere"), signals=signals)
+        assert {name: r.target.action for name, r in found.items()} == {"awake": Action.NONE, "other": Action.UP}
+        assert one(Serving(current=0, ready=0, desired=0), signals=signals).target.replicas == 0
+        mine = {"gateway_queue": {("chat", MODEL): 4.0}}
+        assert one(Serving(current=0, ready=0, desired=0), signals=mine).target.replicas == 1
 
     def test_no_room_between_threshold_and_trigger_still_steps_by_one(self):
         config = {"default": "{kvCacheThreshold: 0.5, kvSpareTrigger: 0.5}"}
@@ -462,5 +471,5 @@ class TestBacklog:
         assert one(Serving(load=((0.95, 9000.0),) * 4, desired=4)).target.replicas == 8
 
     def test_the_queue_of_the_gateway_counts_in_full(self):
-        queue = {"gateway_queue": {MODEL: 100.0}}
+        queue = {"gateway_queue": {("chat", MODEL): 100.0}}
         assert one(Serving(load=((0.3, 0.0),) * 8, desired=8), signals=queue).target.replicas == 16

@@ -161,7 +161,7 @@ class TestProofsOfIdleness:
             (Serving(load=[(0.0, 2.0)]), {}, "2 waiting requests"),
             (Serving(load=IDLE, running=None), {}, "does not say how many requests it holds"),
             (Serving(load=[(0.0, None)]), {}, "does not say how many requests it holds"),
-            (Serving(load=IDLE), {"signals": {"gateway_queue": {MODEL: 1.0}}}, "queued at the gateway"),
+            (Serving(load=IDLE), {"signals": {"gateway_queue": {("chat", MODEL): 1.0}}}, "queued at the gateway"),
             (Serving(load=IDLE), {"signals": {"partial_errors": ("gateway queue: 503",)}}, "could not be read"),
             (Serving(load=[(0.0, 0.0)] * 9, current=10, ready=10), {}, "9 of 10 ready replicas"),
             (Serving(load=IDLE, created=NOW - 30), {}, "not yet idle for 600 s"),

@@ -295,7 +295,7 @@ def test_a_snapshot_keeps_everything_prometheus_said(tmp_path: Path) -> None:
         ),
         request_counts={("chat", "llama", 600): 0.0, ("chat", "llama", 90): 3.5},
         last_seen={("chat", "llama"): NOW - 3, ("chat", "gone"): NOW - 900},
-        gateway_queue={"llama": 4.0},
+        gateway_queue={("", "llama"): 4.0, ("chat", "org/llama"): 2.0, ("", "odd#one"): 1.0},
         loads={
             ("chat", "llama"): ModelLoad(3.25, ((NOW - 60, 2.0), (NOW - 30, 0.0), (NOW, 3.25))),
             ("chat", "quiet"): ModelLoad(None),

@@ -82,7 +82,7 @@ def test_the_signals_agree_with_what_happened() -> None:
     fleet, metrics = run(Script(), rate=4.0)
     now = 600.0
     signals = SignalReader(metrics, 1000.0, history=300).read(
-        now, peak_window=60, load_window=120, retentions=[300], gateway_queue={"llama": 2.0}
+        now, peak_window=60, load_window=120, retentions=[300], gateway_queue={("chat", "llama"): 2.0}
     )
     assert [signal.pod for signal in signals.pods] == ["llama-0", "llama-1"]
     load = signals.loads["chat", "llama"].arrivals
@@ -91,7 +91,7 @@ def test_the_signals_agree_with_what_happened() -> None:
     assert signals.request_counts["chat", "llama", 300] == pytest.approx(inside, rel=0.08)
     total = sum(signal.completed_rate or 0 for signal in signals.pods)
     assert total == pytest.approx(inside / 300, rel=0.08)
-    assert signals.gateway_queue == {"llama": 2.0}
+    assert signals.gateway_queue == {("chat", "llama"): 2.0}
     assert signals.last_seen["chat", "llama"] == pytest.approx(1600, abs=15)
     for one in signals.performance:
         assert one.prompt_tokens == pytest.approx(100, rel=0.2)

@@ -119,7 +119,7 @@ def some_fleet(chance: random.Random) -> tuple[Fleet, FleetSettings, float | Non
         classes=classes,
         costs=pick([{"H100": "100", "L40S": "0"}, {"H100": '{"cost": "1e308"}'}, {"H100": "0"}, {}]),
         others=[Serving("plain", ((0.95, 9.0),) * 2, model=MODEL)] if chance.random() < 0.3 else [],
-        signals=pick([{}, {}, {"gateway_queue": {MODEL: 1e12}}, {"error": "down"}]),
+        signals=pick([{}, {}, {"gateway_queue": {("chat", MODEL): 1e12}}, {"error": "down"}]),
         config_maps={SATURATION: {"default": pick(CONFIGURATIONS)}},
         nodes=pick([(), (gpu_node("h", 3), gpu_node("l", 4, "NVIDIA-L40S"))]),
         counts=pick([{}, {("chat", MODEL, 600): 0.0}]),

@@ -137,6 +137,6 @@ def test_a_fleet_of_one_model_in_signal_mode_publishes_and_writes_nothing():
 def test_waiting_requests_wake_the_cheapest_variant(starting):
     asleep = (SLO("a", 0, load=None), SLO("b", 0, load=None, accelerator="A100"))
     other = (SLO("c", 1, load=None, completed=None, serving={"ready": 0, "pod": {"unschedulable": "no GPU"}}),)
-    found = run_slo(*asleep, *(other if starting else ()), load=0.0, signals={"gateway_queue": {MODEL: 3.0}})
+    found = run_slo(*asleep, *(other if starting else ()), load=0.0, signals={"gateway_queue": {("chat", MODEL): 3.0}})
     assert (found["b"].target.replicas, found["b"].why.reason) == (1, "WokenByDemand")
     assert found["a"].target.replicas == 0

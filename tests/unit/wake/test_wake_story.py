@@ -10,7 +10,7 @@ from stages import TOKENS, performance_of, rising
 
 from modelyard.autoscaling.decide import decide
 
-QUEUE = {"gateway_queue": {MODEL: 4.0}}
+QUEUE = {"gateway_queue": {("chat", MODEL): 4.0}}
 IDLE = {
     "zero": {"default": "{enable_scale_to_zero: true, retention_period: 10m}"},
     "counts": {("chat", MODEL, 600): 0.0},

@@ -108,7 +108,7 @@ def test_everything_that_comes_from_load_is_scaled_and_nothing_else() -> None:
     performance = PodPerformance("chat", "a-0", "meta/llama", 10.0, 512.0, 128.0, 200.0, 20.0, 4000)
     signals = {
         "loads": {("chat", "meta/llama"): ModelLoad(3.0, ((NOW - 60, 2.0), (NOW, 3.0)))},
-        "gateway_queue": {"meta/llama": 4.0, "other": 4.0},
+        "gateway_queue": {("chat", "meta/llama"): 4.0, ("", "meta/llama"): 1.0, ("", "other"): 4.0},
         "performance": (performance,),
         "wake": {Key("chat", "a"): 2.0},
     }
@@ -116,7 +116,7 @@ def test_everything_that_comes_from_load_is_scaled_and_nothing_else() -> None:
     fleet = make_fleet(Serving("a", load=[(0.1, 0.0)]), signals=signals, counts=counts)
     found = asked(fleet, load=["2x"])[0].signals
     assert found.loads == {("chat", "meta/llama"): ModelLoad(6.0, ((NOW - 60, 4.0), (NOW, 6.0)))}
-    assert found.gateway_queue == {"meta/llama": 8.0, "other": 4.0}
+    assert found.gateway_queue == {("chat", "meta/llama"): 8.0, ("", "meta/llama"): 2.0, ("", "other"): 4.0}
     assert found.request_counts == {("chat", "meta/llama", 600): 10.0, ("chat", "other", 600): 5.0}
     assert found.wake == {Key("chat", "a"): 4.0}
     # Latencies of another load teach nothing.
@@ -350,7 +350,7 @@ def test_the_load_of_an_absent_variant_goes_to_the_others(name: str) -> None:
 def test_with_nobody_running_it_waits_at_the_gateway() -> None:
     fleet = make_fleet(Serving("a", current=0, spec=0), Serving("b", load=[(0.5, 2.0)] * 2, running=10))
     fleet, chosen, said = asked(fleet, without=["b"])
-    assert fleet.signals.gateway_queue == {"meta/llama": 24}
+    assert fleet.signals.gateway_queue == {("chat", "meta/llama"): 24}
     assert decide(fleet, chosen).records[0].why.reason == "WokenByDemand"
     assert "wait at the gateway" in said
 

@@ -113,7 +113,7 @@ def test_an_idle_model_goes_to_zero_after_its_retention() -> None:
 
 
 def test_a_woken_model_takes_its_queue_in() -> None:
-    fleet = make_fleet(Serving("a", current=0, spec=0), signals={"gateway_queue": {"meta/llama": 12.0}})
+    fleet = make_fleet(Serving("a", current=0, spec=0), signals={"gateway_queue": {("chat", "meta/llama"): 12.0}})
     found = settle(fleet, REPAIRED)
     assert moves(found) == [(0, "a", 0, 1)]
     assert found.last.records[0].now.ready == 1
