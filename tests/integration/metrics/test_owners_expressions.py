@@ -50,7 +50,7 @@ class Slow:
                 result: Any = [0, "7"]
                 if "much" in query:
                     result = [{"metric": {"x": "y" * 1000, "n": str(n)}, "value": [0, "1"]} for n in range(1500)]
-                with contextlib.suppress(BrokenPipeError):
+                with contextlib.suppress(ConnectionError):
                     self.wfile.write(json.dumps({"data": {"result": result}}).encode())
 
             def log_message(self, *_: Any) -> None:
@@ -76,21 +76,24 @@ async def hasty(slow: Slow) -> AsyncIterator[Expressions]:
         yield expressions
 
 
+@pytest.mark.timing_sensitive("a healthy namespace is answered within a second beside 32 that hang")
 async def test_who_is_slow_has_his_share_and_waits_behind_the_others(
     slow: Slow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "SECONDS", 0.5)
-    monkeypatch.setattr(module, "TOTAL_SECONDS", 2.0)
+    monkeypatch.setattr(module, "SECONDS", 1.0)
+    monkeypatch.setattr(module, "TOTAL_SECONDS", 4.0)
     hostile = [Expression(f"hostile-{n:02}", f"hang_{m}") for n in range(THREADS) for m in range(MOST)]
     healthy = Expression("shop", "7")
     async with Prometheus(slow.settings) as prometheus, Expressions(prometheus) as expressions:
         await expressions.numbers([*hostile, healthy])
         for _ in range(2):
+            # The next tick comes later: what was given up has let go of its thread by then.
+            await asyncio.sleep(1.5)
             answers = await expressions.numbers([*hostile, healthy])
             assert answers.pop(healthy) == 7
             assert all("no answer within" in str(answer) for answer in answers.values())
     assert slow.hanging.keys() > {"hostile-00"}
-    assert max(slow.hanging.values()) <= 3 * AT_ONCE * 5, "2 s of half a second each, three times"
+    assert max(slow.hanging.values()) <= 3 * AT_ONCE * 5, "4 s of a second each, three times"
 
 
 async def test_an_answer_without_end_is_an_error(hasty: Expressions) -> None:

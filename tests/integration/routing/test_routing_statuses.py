@@ -226,7 +226,7 @@ async def test_the_rights_of_the_manifests_are_enough(
     account = await kubeconfig_of(routing.cluster, AUTOSCALER, control_plane.kubeconfig, tmp_path / "account")
     monkeypatch.setenv("KUBECONFIG", str(account))
     async with Reconciler(LIFECYCLES) as reconciler:
-        lease = reconciler.lease("modelyard-reconcile-rights", CONTROLLER_NAMESPACE)
+        lease = reconciler.lease("modelyard-reconcile", CONTROLLER_NAMESPACE)
         assert await lease.acquire(10)
         found = [plan for some in (await reconciler.look()).values() for plan in some]
         own = [plan for plan in found if plan.subject.key.namespace == routing.namespace]
