@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 from fleet_fixture import eventually
 
-from modelyard.cluster import CONFIG_MAPS, Cluster, ClusterSettings, Forbidden
+from modelyard.cluster import CONFIG_MAPS, DEPLOYMENTS, Cluster, ClusterSettings, Forbidden, ResourceType
 from modelyard.cluster.transport import ApiRequest
 
 FOLDER = Path(__file__).resolve().parents[2] / "deployments" / "kubernetes"
@@ -33,6 +33,26 @@ async def install_roles(cluster: Cluster) -> None:
         await cluster.apply(document)
 
 
+async def narrow_accounts(cluster: Cluster, namespace: str, admin: Path, folder: Path) -> dict[str, Path]:
+    """Kubeconfigs of two more accounts, which have the rights of rbac-namespaced.yaml in this namespace alone."""
+    await install_roles(cluster)
+    inside = [document for document in documents("rbac.yaml") if document["kind"] == "RoleBinding"]
+    for document in (*inside, *documents("rbac-namespaced.yaml")):
+        metadata, (subject,) = document["metadata"], document["subjects"]
+        metadata["name"] += f"-{namespace}"
+        metadata["namespace"] = {"chat": namespace}.get(metadata["namespace"], metadata["namespace"])
+        subject["name"] += f"-{namespace}"
+        account = {"name": subject["name"], "namespace": subject["namespace"]}
+        await cluster.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account})
+        await cluster.apply(document)
+    kubeconfigs = {
+        name: await kubeconfig_of(cluster, f"{name}-{namespace}", admin, folder / f"narrow-{name}")
+        for name in (AUTOSCALER, EXPORTER)
+    }
+    await in_force(kubeconfigs[EXPORTER], DEPLOYMENTS, namespace)  # the last to be granted
+    return kubeconfigs
+
+
 async def tenant(cluster: Cluster, namespace: str, admin: Path, target: Path) -> Path:
     """A kubeconfig of somebody with every right in a namespace, and none anywhere else."""
     own = {"metadata": {"name": "owner", "namespace": namespace}}
@@ -47,17 +67,22 @@ async def tenant(cluster: Cluster, namespace: str, admin: Path, target: Path) ->
     ):
         await cluster.apply(body)
     kubeconfig = await kubeconfig_of(cluster, "owner", admin, target, namespace)
-
-    async def may(own: Cluster) -> bool:
-        try:
-            await own.list(CONFIG_MAPS, namespace)
-        except Forbidden:
-            return False
-        return True
-
-    async with Cluster.connect(ClusterSettings(kubeconfig=kubeconfig)) as connected:
-        await eventually(lambda: may(connected), "the tenant's rights are in force")
+    await in_force(kubeconfig, CONFIG_MAPS, namespace)
     return kubeconfig
+
+
+async def in_force(kubeconfig: Path, kind: ResourceType, namespace: str) -> None:
+    """Wait until the API server knows of the right to list this."""
+    async with Cluster.connect(ClusterSettings(kubeconfig=kubeconfig)) as cluster:
+
+        async def may() -> bool:
+            try:
+                await cluster.list(kind, namespace)
+            except Forbidden:
+                return False
+            return True
+
+        await eventually(may, f"{kubeconfig.name} may list {kind.plural}")
 
 
 async def kubeconfig_of(

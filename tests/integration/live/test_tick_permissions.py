@@ -17,7 +17,15 @@ from pathlib import Path
 import aiohttp
 import pytest
 from fleet_fixture import Gauges, ServedModel, eventually, quick, ready_status, run_tick
-from install_manifests import AUTOSCALER, CONTROLLER_NAMESPACE, EXPORTER, documents, install_roles, kubeconfig_of
+from install_manifests import (
+    AUTOSCALER,
+    CONTROLLER_NAMESPACE,
+    EXPORTER,
+    documents,
+    install_roles,
+    kubeconfig_of,
+    narrow_accounts,
+)
 from prometheus_server import PrometheusServer
 
 from modelyard.autoscaling.kinds import BINDINGS, POLICIES, VARIANTS
@@ -139,22 +147,7 @@ async def narrow(
     control_plane: LocalStack, control_plane_cluster: Cluster, namespace: str, tmp_path: Path
 ) -> dict[str, Path]:
     """The same for two accounts that have nothing but the rights of rbac-namespaced.yaml, in this test's namespace."""
-    await install_roles(control_plane_cluster)
-    inside = [document for document in documents("rbac.yaml") if document["kind"] == "RoleBinding"]
-    for document in (*inside, *documents("rbac-namespaced.yaml")):
-        metadata, (subject,) = document["metadata"], document["subjects"]
-        metadata["name"] += f"-{namespace}"
-        metadata["namespace"] = {"chat": namespace}.get(metadata["namespace"], metadata["namespace"])
-        subject["name"] += f"-{namespace}"
-        account = {"name": subject["name"], "namespace": subject["namespace"]}
-        await control_plane_cluster.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account})
-        await control_plane_cluster.apply(document)
-    return {
-        name: await kubeconfig_of(
-            control_plane_cluster, f"{name}-{namespace}", control_plane.kubeconfig, tmp_path / f"narrow-{name}"
-        )
-        for name in (AUTOSCALER, EXPORTER)
-    }
+    return await narrow_accounts(control_plane_cluster, namespace, control_plane.kubeconfig, tmp_path)
 
 
 async def ordered_workload(served: ServedModel) -> None:

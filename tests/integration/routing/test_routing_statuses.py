@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from install_manifests import AUTOSCALER, CONTROLLER_NAMESPACE, install_roles, kubeconfig_of
+from install_manifests import AUTOSCALER, CONTROLLER_NAMESPACE, install_roles, kubeconfig_of, narrow_accounts
 
 from modelyard.cluster import EVENTS, PODS, Cluster, ResourceType
 from modelyard.local.binaries.obtain import ensure
@@ -217,15 +217,21 @@ async def test_get_tells_the_story_in_columns(routing: Routing, control_plane: L
     assert row[:-1] == ["llama", "vLLM", "True", "1"], "a server without a model has an empty cell"
 
 
+@pytest.mark.parametrize("rights", ["everywhere", "namespaced"])
 async def test_the_rights_of_the_manifests_are_enough(
-    routing: Routing, control_plane: LocalStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    routing: Routing, control_plane: LocalStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rights: str
 ) -> None:
     await routing.route("lost", "nowhere")
     await routing.server("llama", app="llama")
-    await install_roles(routing.cluster)
-    account = await kubeconfig_of(routing.cluster, AUTOSCALER, control_plane.kubeconfig, tmp_path / "account")
+    cluster, admin = routing.cluster, control_plane.kubeconfig
+    await install_roles(cluster)
+    if rights == "everywhere":
+        account, spaces = await kubeconfig_of(cluster, AUTOSCALER, admin, tmp_path / "account"), []
+    else:
+        spaces = [routing.namespace]
+        account = (await narrow_accounts(cluster, routing.namespace, admin, tmp_path))[AUTOSCALER]
     monkeypatch.setenv("KUBECONFIG", str(account))
-    async with Reconciler(LIFECYCLES) as reconciler:
+    async with Reconciler(LIFECYCLES, spaces) as reconciler:
         lease = reconciler.lease("modelyard-reconcile", CONTROLLER_NAMESPACE)
         assert await lease.acquire(10)
         found = [plan for some in (await reconciler.look()).values() for plan in some]
