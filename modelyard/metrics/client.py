@@ -19,7 +19,7 @@ import requests
 from prometheus_api_client import PrometheusApiClientException, PrometheusConnect
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
-from urllib3.util.retry import Retry
+from requests.adapters import HTTPAdapter
 
 _T = TypeVar("_T")
 
@@ -117,7 +117,8 @@ class Prometheus:
         session.stream = True
         session.hooks["response"].append(partial(_take, max_answer))
         self._threads = ThreadPoolExecutor(threads, "prometheus")
-        self._connect = PrometheusConnect(url=self.url, session=session, retry=Retry(total=0), headers={}, method="GET")
+        self._connect = PrometheusConnect(url=self.url, session=session, headers={}, method="GET")
+        session.mount(self.url, HTTPAdapter(pool_maxsize=threads))  # one that does not retry
 
     async def __aenter__(self) -> Self:
         return self

@@ -26,7 +26,8 @@ MOST = 20
 """Distinct expressions of one namespace that are asked at a time; what is beyond is named, not asked."""
 AT_ONCE = 2
 """Of one namespace."""
-THREADS = 32
+PLACES = 32
+"""Of all."""
 SECONDS = 3.0
 """Limit of one expression."""
 TOTAL_SECONDS = 6.0
@@ -57,9 +58,10 @@ class Expressions:
         self._prometheus = prometheus
         if isinstance(prometheus, Prometheus):
             hasty = prometheus.settings.model_copy(update={"timeout": SECONDS, "attempts": 1})
-            self._prometheus = Prometheus(hasty, threads=THREADS, max_answer=MAX_ANSWER)
+            # What is given up keeps its thread until its own time is over; meanwhile others have their places.
+            self._prometheus = Prometheus(hasty, threads=2 * PLACES, max_answer=MAX_ANSWER)
         self._gates: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(AT_ONCE))
-        self._places = asyncio.Semaphore(THREADS)
+        self._places = asyncio.Semaphore(PLACES)
         self._slow: dict[str, None] = {}
         """Namespaces of which an expression had no answer in time; whose turn that was last comes last."""
 

@@ -42,7 +42,7 @@ class Delaying:
                     body = answer.read()
                 self.send_response(200)
                 self.end_headers()
-                with contextlib.suppress(BrokenPipeError):
+                with contextlib.suppress(ConnectionError):
                     self.wfile.write(body)
 
             def log_message(self, *_: Any) -> None:
