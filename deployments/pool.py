@@ -59,8 +59,10 @@ TEMPLATE: dict[str, Any] = {
 """The base job template of the pool."""
 EVERY = 60.0
 """Seconds from one look at the runs to the next."""
-AGAIN = 30.0
-"""Seconds within which a deployment gets one run at most, however often its runs die."""
+AGAIN = 5.0
+"""Seconds until the next look after one that found something, and to the next run of a shift that still lacks one."""
+LONGEST = 300.0
+"""Seconds to which that pause grows, twice as long each time, while what is started dies."""
 STUCK_AFTER = 60.0
 """Seconds after which a run that was claimed and has not begun never will, nor end one whose shift is over."""
 LATE_AFTER = 15.0
@@ -71,6 +73,23 @@ STANDING = 2
 """Runs that each shift should have: a writer and a standby."""
 LOOK_TIMEOUT = 30.0
 PAGE = 200
+
+
+class Patience:
+    """When a shift may have its next run: not before a pause, twice as long each time that it still lacks one."""
+
+    def __init__(self) -> None:
+        self._pauses: dict[UUID, tuple[datetime, float]] = {}
+
+    def allows(self, short: Iterable[DeploymentResponse], now: datetime) -> list[DeploymentResponse]:
+        """Those of the shifts that lack a run which may have one now. All others begin with the first pause again."""
+        kept = {shift.id: self._pauses.get(shift.id, (now, AGAIN)) for shift in short}
+        allowed = [shift for shift in short if kept[shift.id][0] <= now]
+        for shift in allowed:
+            pause = kept[shift.id][1]
+            kept[shift.id] = now + timedelta(seconds=pause), min(2 * pause, LONGEST)
+        self._pauses = kept
+        return allowed
 
 
 class Amiss(NamedTuple):
@@ -136,13 +155,15 @@ def _shift(parameters: dict[str, Any]) -> float:
     return seconds if isinstance(seconds, int | float) else 0
 
 
-async def put_right(client: PrefectClient, pool: str, now: datetime, fresh: bool = False) -> list[str]:
-    """Look at the runs of the pool and put right what is amiss; a sentence for each thing done."""
+async def put_right(
+    client: PrefectClient, pool: str, now: datetime, patience: Patience, fresh: bool = False
+) -> tuple[Amiss, list[str]]:
+    """Look at the runs of the pool and put right what is amiss; what was found, and a sentence for each thing done."""
     found = amiss(await _read_runs(client, pool, now), await _read_shifts(client, pool), now, fresh)
     never: State[Any] = Crashed(message="It was never started, or could not say that it has ended")
     past: State[Any] = Cancelled(message="Its moment has passed: a newer run is due")
     said = await _set(client, found.stuck, never) + await _set(client, found.passed, past)
-    for shift in found.short:
+    for shift in patience.allows(found.short, now):
         # The same key for all who look in the same moment, so that several workers start one run; but of one started a
         # moment ago a worker that has just begun cannot know whether it lives.
         key = f"missing/{shift.id}/{uuid4() if fresh else now.timestamp() // AGAIN}"
@@ -150,7 +171,7 @@ async def put_right(client: PrefectClient, pool: str, now: datetime, fresh: bool
             shift.id, name=f"missing shift of {shift.name}", idempotency_key=key
         )
         said.append(f"{shift.name} lacks a run: {run.name}")
-    return said
+    return found, said
 
 
 async def _read_runs(client: PrefectClient, pool: str, now: datetime) -> list[FlowRun]:
@@ -221,6 +242,7 @@ class PoolWorker(
         super().__init__(work_pool_name=pool, limit=limit, base_job_template=TEMPLATE)
         self._pool = pool
         self._fresh = True
+        self._patience = Patience()
         self._look_at = float("-inf")
 
     async def get_and_submit_flow_runs(self) -> list[FlowRun]:
@@ -242,7 +264,8 @@ class PoolWorker(
         log = get_logger("pool")
         try:
             async with asyncio.timeout(LOOK_TIMEOUT):
-                said = await put_right(self.client, self._pool, datetime.now(UTC), self._fresh)
+                now = datetime.now(UTC)
+                found, said = await put_right(self.client, self._pool, now, self._patience, self._fresh)
         except Exception as error:
             # Without an answer the poll will have none either; what must not happen is that the worker ends.
             log.warning("The runs of %s cannot be looked after now: %r", self._pool, error)
@@ -250,7 +273,7 @@ class PoolWorker(
         for line in said:
             log.info("%s", line)
         self._fresh = False
-        self._look_at = time.monotonic() + (AGAIN if said else EVERY)
+        self._look_at = time.monotonic() + (AGAIN if any(found) else EVERY)
 
 
 def serve(pool: str, limit: int) -> None:

@@ -29,6 +29,7 @@ from modelyard.objects.kinds import LEASES, PODS
 
 logger = logging.getLogger(__name__)
 
+_MICRO_TIME = "%Y-%m-%dT%H:%M:%S.%fZ"
 _ATTEMPTS = 5
 """Tries against others who change the same object, before one renewal or release counts as failed."""
 
@@ -251,9 +252,14 @@ class Lease:
 
         A pod is gone when the API server has it no more: whoever deletes one by force answers for that.
         """
-        holder = Holder.read(identity) if self._silence() >= self.overdue_after else None
-        if holder is None or holder.has_ended():
-            return holder is not None
+        holder = Holder.read(identity)
+        if holder is None:
+            return False
+        if holder.has_ended():
+            # On this machine its clock is ours, so that who has just begun to look need not wait to see it silent.
+            return max(self._silence(), _age(self._observed.get("renewTime"))) >= self.overdue_after
+        if self._silence() < self.overdue_after:
+            return False
         namespace, _, name = holder.name.rpartition("/")
         if not holder.pod_uid or not namespace:
             return False
@@ -309,4 +315,11 @@ class Lease:
 
 
 def _micro_time() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return datetime.now(UTC).strftime(_MICRO_TIME)
+
+
+def _age(moment: object) -> float:
+    """Seconds from a moment of this machine's clock until now; 0 for what is none."""
+    with suppress(ValueError):
+        return (datetime.now(UTC) - datetime.strptime(str(moment), _MICRO_TIME).replace(tzinfo=UTC)).total_seconds()
+    return 0.0

@@ -269,12 +269,29 @@ async def test_a_holder_that_was_killed_is_followed_before_its_time(
             process.send_signal(signal.SIGSTOP)
             assert not await heir.acquire(timeout=1)
             process.kill()
+            await process.wait()
             assert await heir.acquire(timeout=60)
             assert heir.generation == 2
     finally:
         if process.returncode is None:
             process.kill()
         await process.wait()
+
+
+async def test_who_comes_after_the_death_of_a_holder_need_not_see_it_silent(
+    api_server: LocalStack, cluster: Cluster, place: str
+) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", HOLD, str(api_server.kubeconfig), place), stdout=asyncio.subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert await process.stdout.readline() == b"held\n"
+    process.kill()
+    await process.wait()
+    async with contender(cluster, place, "heir", 600) as heir:
+        assert not await heir.acquire(timeout=0), "what the dead one sent last may still be on its way"
+        heir.overdue_after = 0.001
+        assert await heir.acquire(timeout=0)
 
 
 async def test_a_holder_whose_pod_is_gone_is_followed_before_its_time(cluster: Cluster, place: str) -> None:

@@ -37,7 +37,7 @@ from recording_loop import FileLease, recorded
 
 from deployments import automations, checks
 from deployments.bootstrap import bootstrap, deploy, deployment_names, write_with_parameters
-from deployments.pool import AGAIN, LATE_AFTER, STUCK_AFTER, TEMPLATE, create_work_pool, put_right
+from deployments.pool import AGAIN, LATE_AFTER, STUCK_AFTER, TEMPLATE, Amiss, Patience, create_work_pool, put_right
 from deployments.profile import WORKER_PROFILE, environment
 from deployments.server import PrefectServer
 from deployments.worker import POOL, PrefectWorker
@@ -237,8 +237,8 @@ async def test_what_is_stuck_or_late_is_put_right_and_the_rest_is_left(
     # A minute from now: one has been pending for too long, the other not yet.
     now = old + (young - old) / 2 + timedelta(seconds=STUCK_AFTER)
 
-    assert await put_right(client, "nobody else", now) == []
-    said = await put_right(client, "nobody", now)
+    assert await put_right(client, "nobody else", now, Patience()) == (Amiss([], [], []), [])
+    _, said = await put_right(client, "nobody", now, Patience())
 
     names = {run.id: run.state.name for run in await runs_of(client, nobody) if run.state}
     assert (names[stuck.id], names[fresh.id]) == ("Crashed", "Pending")
@@ -260,20 +260,25 @@ async def test_a_shift_without_runs_gets_one_at_a_time_until_it_has_a_writer_and
     for run in await runs_of(client, nobody):
         await client.delete_flow_run(run.id)
     now = datetime.now(UTC)
-    assert await put_right(client, "nobody", now) == [], "nobody wants it to run"
+    patience = Patience()
+
+    async def started(now: datetime, patience: Patience) -> int:
+        _, said = await put_right(client, "nobody", now, patience)
+        assert all(line.startswith("backlog lacks a run") for line in said)
+        return len(said)
+
+    assert await started(now, patience) == 0, "nobody wants it to run"
     schedules = await client.read_deployment_schedules(nobody)
     rarely = IntervalSchedule(interval=timedelta(days=1), anchor_date=now - timedelta(hours=1))
     await client.update_deployment_schedule(nobody, schedules[0].id, schedule=rarely)
     await client.resume_deployment(nobody)
     # Two workers look at the same time.
-    for _ in range(2):
-        (said,) = await put_right(client, "nobody", now)
-        assert said.startswith("backlog lacks a run")
+    assert [await started(now, one) for one in (patience, Patience())] == [1, 1]
     assert len(await by_hand()) == 1
     later = now + timedelta(seconds=AGAIN)
-    assert len(await put_right(client, "nobody", later)) == 1
+    assert await started(later, patience) == 1
     assert len(await by_hand()) == 2
-    assert await put_right(client, "nobody", later + timedelta(seconds=AGAIN)) == []
+    assert await started(later + timedelta(seconds=AGAIN), patience) == 0
 
 
 async def test_an_older_pool_is_closed_too(client: PrefectClient) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from uuid import UUID, uuid4
 
 import pytest
@@ -14,7 +15,7 @@ from prefect.client.schemas.responses import DeploymentResponse
 from prefect.states import Pending, Running, Scheduled
 from prefect.workers.process import ProcessJobConfiguration
 
-from deployments.pool import LATE_AFTER, TEMPLATE, amiss, passed, stuck
+from deployments.pool import AGAIN, LATE_AFTER, LONGEST, TEMPLATE, Patience, amiss, passed, stuck
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 DEPLOYMENTS = [uuid4() for _ in range(3)]
@@ -99,6 +100,16 @@ def shift_of(identity: UUID) -> DeploymentResponse:
 def test_a_shift_should_have_a_writer_and_a_standby(runs: list[FlowRun], fresh: bool, lacks: bool) -> None:
     shift = shift_of(DEPLOYMENTS[0])
     assert amiss(runs, [shift], NOW, fresh).short == ([shift] if lacks else [])
+
+
+def test_runs_that_die_at_once_are_replaced_ever_more_slowly() -> None:
+    patience, shift = Patience(), shift_of(DEPLOYMENTS[0])
+    moments = [second for second in range(3600) if patience.allows([shift], NOW + timedelta(seconds=second))]
+    gaps = [later - earlier for earlier, later in pairwise(moments)]
+    assert gaps[:4] == [AGAIN, 2 * AGAIN, 4 * AGAIN, 8 * AGAIN]
+    assert gaps[-1] == LONGEST
+    assert patience.allows([], NOW + timedelta(seconds=3600)) == [], "it has its runs"
+    assert patience.allows([shift], NOW + timedelta(seconds=3601)) == [shift], "and loses one again"
 
 
 async def test_no_job_variable_changes_what_is_executed() -> None:
