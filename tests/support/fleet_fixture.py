@@ -260,7 +260,10 @@ class ServedModel:
                     scraped = await prometheus.query(f"timestamp({where})", "a test")
                     if found != wanted or any((s.value or 0) < begun for s in scraped):
                         return False
-                return True
+                # Of one sample there is no rate yet.
+                counted = f'count_over_time(vllm:request_success_total{{namespace="{self.namespace}"}}[1m])'
+                counts = {s.labels["pod"]: s.value or 0 for s in await prometheus.query(counted, "a test")}
+                return all(counts.get(pod, 0) > 1 for pod, gauges in mine.items() if gauges.finished is not None)
 
             await eventually(same, f"Prometheus reports {mine}")
 
