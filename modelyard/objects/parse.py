@@ -16,12 +16,19 @@ Object = Mapping[str, Any]
 
 GPU_RESOURCES = ("nvidia.com/gpu", "amd.com/gpu", "intel.com/gpu")
 
+MAX_TIME = 64
+"""Characters of a time. What is longer is none, and would only fill the memory of times that were read before."""
 
-@lru_cache(maxsize=65536)
+
 def epoch(text: str | None) -> float:
     """Seconds since the epoch of an RFC 3339 time; 0.0 for none, or one that Python has no calendar for."""
+    return _epoch(text) if text and len(text) <= MAX_TIME else 0.0
+
+
+@lru_cache(maxsize=65536)
+def _epoch(text: str) -> float:
     try:
-        return datetime.fromisoformat(text).timestamp() if text else 0.0
+        return datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError):
         return 0.0
 

@@ -86,6 +86,7 @@ class Serving:
                         created=NOW - self.ready_age - self.startup,
                         ready_since=since,
                         phase="Running",
+                        gpus=self.gpus,
                     ),
                     **self.pod,
                 )

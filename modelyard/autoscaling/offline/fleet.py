@@ -72,7 +72,7 @@ def fleet_from_files(
     for entry in snapshot.pods:
         key = Key(entry.namespace, entry.pod)
         if entry.workload and key not in present:
-            pods.append(_ready_pod(key, entry.workload, targets, now))
+            pods.append(_ready_pod(key, entry.workload, targets, workloads, now))
             present.add(key)
     owners = {
         (manifest.key.namespace, manifest.kind, manifest.key.name): owner
@@ -197,10 +197,13 @@ def _config(body: Mapping[str, Any]) -> dict[str, str]:
     return dict(data)
 
 
-def _ready_pod(key: Key, workload: str, targets: Iterable[WorkloadId], now: float) -> Pod:
+def _ready_pod(
+    key: Key, workload: str, targets: Iterable[WorkloadId], workloads: Mapping[WorkloadId, Workload], now: float
+) -> Pod:
     kind, name = workload.split("/")
     groups = {t.group for t in targets if (t.namespace, t.kind, t.name) == (key.namespace, kind, name)}
     group = min(groups, default=KNOWN.get(kind, ""))
+    found = workloads.get(WorkloadId(key.namespace, group, kind, name))
     return Pod(
         key=key,
         uid=f"Pod/{key}",
@@ -208,4 +211,5 @@ def _ready_pod(key: Key, workload: str, targets: Iterable[WorkloadId], now: floa
         created=now - AGE,
         ready_since=now - AGE,
         phase="Running",
+        gpus=-(-found.gpus // found.pods_per_replica) if found is not None else 0,
     )

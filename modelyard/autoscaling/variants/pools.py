@@ -43,15 +43,18 @@ class Pools:
                 free[pod.node] = max(0, free[pod.node] - pod.gpus)
 
     def reserve(self, states: Iterable[State]) -> None:
-        """Set aside GPUs for replicas that exist or are asked for already and are not on a node yet."""
+        """Set aside GPUs for pods that are not on a node yet.
+
+        Replicas that only a workload's ``spec`` names may never come (it is paused, its quota is used up): no GPU is
+        kept from others for them.
+        """
         for state in states:
-            if not state.current or not state.workload or not state.workload.gpus:
-                continue
-            size = state.workload.pods_per_replica
-            placed = sum(1 for pod in state.pods if pod.node)
-            waiting = state.current - placed // size
-            if waiting > 0:
-                self.place(state, waiting)
+            waiting = [pod.gpus for pod in state.pods if pod.gpus and not pod.node]
+            if waiting and state.workload is not None:
+                free = self.free.get(pool_of_state(state), {})
+                names = self._eligible(free, state.workload.node_selector)
+                for gpus in waiting:
+                    _take(free, names, gpus)
 
     def available(self, state: State) -> int:
         """Free GPUs of the variant's kind."""
@@ -67,12 +70,11 @@ class Pools:
         for done in range(replicas):
             chosen: list[str] = []
             for _ in range(pods):
-                node = min((n for n in names if free[n] >= each), key=lambda n: (free[n], n), default=None)
+                node = _take(free, names, each)
                 if node is None:
                     for name in chosen:
                         free[name] += each
                     return done
-                free[node] -= each
                 chosen.append(node)
         return replicas
 
@@ -81,6 +83,14 @@ class Pools:
         if not wanted:
             return list(free)
         return [n for n in free if all(self._nodes[n].labels.get(key) in values for key, values in wanted.items())]
+
+
+def _take(free: dict[str, int], names: Iterable[str], gpus: int) -> str | None:
+    """Take GPUs for one pod on the fullest node that has them, and name it."""
+    node = min((name for name in names if free[name] >= gpus), key=lambda name: (free[name], name), default=None)
+    if node is not None:
+        free[node] -= gpus
+    return node
 
 
 def pool_of_node(labels: Mapping[str, str], resource: str) -> str | None:

@@ -15,7 +15,7 @@ from modelyard.autoscaling.decide import decide
 from modelyard.autoscaling.decision import Action
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.variants.pools import LIMITED_BY, pool_of_node
-from modelyard.objects import Key, Node, Pod
+from modelyard.objects import Key, Node, OwnerRef, Pod
 from modelyard.objects.selectors import parse_selector
 
 LIMITER = {"default": "enableLimiter: true"}
@@ -251,6 +251,19 @@ class TestRepaired:
         assert (found["a"].target.replicas, found["b"].target.replicas) == (6, 6)
         fleet = replace(fleet, pods=tuple(pods), nodes=(gpu_node("n1", 11),))
         assert records(decide(fleet, REPAIRED))["b"].target.replicas == 5
+
+    @pytest.mark.parametrize("pods", [(), [{"gpus": 0}] * 8, [{"gpus": 1, "phase": "Succeeded"}] * 8])
+    def test_replicas_that_never_come_keep_no_gpu_from_others(self, pods):
+        """A Deployment with any spec.replicas that is paused, or whose pods ask for less than its template says now."""
+        endless = {"spec_replicas": 2**31 - 1, "status_replicas": len(pods)}
+        phantom = Serving("phantom", current=0, namespace="theirs", model="theirs", gpus=4, workload=endless)
+        owner = OwnerRef("apps/v1", "Deployment", "phantom", "")
+        there = [
+            replace(Pod(Key("theirs", f"p-{i}"), f"p-{i}", owner, NOW, None, "Pending"), **fields)
+            for i, fields in enumerate(pods)
+        ]
+        found = limited(placed(Serving(load=FULL)), phantom, nodes=[gpu_node("n1", 8)], extra_pods=there)
+        assert (found["v1"].target.replicas, found["v1"].why.limited_by) == (6, None)
 
     def test_groups_of_pods_fit_as_a_whole(self):
         s = Serving(

@@ -1,5 +1,7 @@
 """Kubernetes objects into the fleet's plain values."""
 
+import sys
+
 import pytest
 
 from modelyard.autoscaling.fleet import SLOSpec
@@ -63,6 +65,14 @@ def test_a_ready_pod_says_since_when_and_a_deleted_one_is_not_ready() -> None:
 def test_an_unschedulable_pod_says_why() -> None:
     scheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/5 nodes"}
     assert parse.pod(pod_body(conditions=[scheduled])).unschedulable == "0/5 nodes"
+
+
+def test_a_time_without_end_is_none_and_not_remembered() -> None:
+    text = "2026-11-21T00:00:00Z" + "0" * 2**20
+    held = sys.getrefcount(text)
+    assert parse.epoch(text) == 0.0
+    assert sys.getrefcount(text) == held
+    assert parse.epoch("2026-11-21T00:00:00.000000+00:00") == parse.epoch("2026-11-21T00:00:00Z") > 0
 
 
 def test_a_group_workload_counts_gpus_per_group() -> None:

@@ -65,6 +65,13 @@ def test_what_the_cheap_accelerator_lacks_the_other_gives():
     assert found["gold-l"].target.replicas <= 1
 
 
+def test_replicas_that_never_come_are_no_part_of_what_is_shared():
+    endless = {"spec_replicas": 2**31 - 1, "status_replicas": 0}
+    phantom = Serving("phantom", current=0, namespace="theirs", model="theirs", workload=endless)
+    found = run_limited(*both("gold", 1), *both("silver", 1), others=[phantom], gpus=(3, 0), load=80.0)
+    assert (found["gold-h"].target.replicas, found["silver-h"].target.replicas) == (2, 1)
+
+
 def test_capacity_below_what_already_runs_is_no_error():
     found = run_limited(*both("gold", 4), gpus=(2, 0), load=100.0)
     assert found["gold-h"].target.decided

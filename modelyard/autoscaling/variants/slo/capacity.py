@@ -42,7 +42,8 @@ def share_capacity(fleet: Fleet, groups: Sequence[Group], active: Sequence[State
         for state in group.states:
             if work_of(state).problem or not work_of(state).known:
                 pool = pool_of_state(state)
-                capacity[pool] = max(0, capacity[pool] - (state.target or 0) * state.gpus)
+                claimed = min((state.target or 0) * state.gpus, sum(pod.gpus for pod in state.pods))
+                capacity[pool] = max(0, capacity[pool] - claimed)
     # Where no node of an accelerator is known nothing can be given, so nothing is taken either.
     affected = scarce(mine, capacity, frozenset(pools.total))
     if not affected:
