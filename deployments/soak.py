@@ -344,9 +344,9 @@ async def soak(minutes: float, seed: int, rate: float, out: Path) -> int:
         deadline = time.monotonic() + minutes * 60
         bag: list[str] = []
         # What the loop has to be quickest at comes most often.
-        faults = [*FAULTS, "the writer is killed", "the writer is killed"]
+        order = [*FAULTS, "the writer is killed", "the writer is killed"]
         while time.monotonic() < deadline:
-            bag = bag or chance.sample(faults, len(faults))
+            bag = bag or chance.sample(order, len(order))
             await one.suffer(bag.pop())
             await asyncio.sleep(chance.uniform(0, 4))
         over.set()
