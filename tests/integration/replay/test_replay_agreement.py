@@ -1,7 +1,7 @@
 """The simulator against the live engine process: the same short trace through real HTTP, in compressed time.
 
 What the live side adds is wall time on the way (connections, scheduling), which compression multiplies: it is allowed
-for in TTFT, and hardly shows in ITL.
+for once in TTFT, and spread over the tokens of an answer in ITL.
 """
 
 from __future__ import annotations
@@ -72,7 +72,9 @@ async def test_percentiles_agree(start_live_engine: Callable[..., str], replicas
     itl = np.array([result.itl for result in results], dtype=np.float64)
     for share in (50, 90, 95):
         simulated = float(np.percentile(run.results.itl, share))
-        assert float(np.percentile(itl, share)) == pytest.approx(simulated, rel=0.05 if replicas == 1 else 0.1)
+        late = WALL * COMPRESSION / (float(np.mean(trace.output)) - 1)
+        tolerance = late + (0.05 if replicas == 1 else 0.1) * simulated
+        assert float(np.percentile(itl, share)) == pytest.approx(simulated, abs=tolerance)
         simulated = float(np.percentile(run.results.ttft, share))
         difference = float(np.percentile(ttft, share)) - simulated
         # Where requests queue, small delays add up.
