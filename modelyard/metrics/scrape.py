@@ -1,14 +1,15 @@
 """Read the metrics endpoints of pods, all at once and each on its own.
 
 A pod that hangs, answers garbage, closes the connection or sends without end is *missing*, with the reason; it can
-neither hold up nor spoil another. What failed in the last tick, or was slow to parse, waits in a queue of its own, so
-that a thousand hanging pods cannot use up the time of the healthy ones.
+neither hold up nor spoil another. What failed in the last tick, or was slow, waits in a queue of its own, and every
+namespace has its share of the places, so that a thousand hanging pods cannot use up the time of the healthy ones.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, Self
@@ -27,9 +28,15 @@ MAX_BODY = 2 * 2**20
 CONCURRENCY = 128
 SUSPECTS = 64
 """How many of those that failed last time are scraped at once, beside ``CONCURRENCY`` others."""
+SHARE = 16
+"""Places that a namespace may have of those, however many namespaces there are."""
+MOST_PAGES = 4
+"""Different pages of one pod; who asks for more than its metrics need is not served."""
 CHUNK = 2**16
 SLOW = 0.05
 """CPU seconds for a page from which on its pod is a suspect: an ordinary one takes a thousandth."""
+SLUGGISH = 1.0
+"""Seconds until the answer is complete from which on its pod is a suspect."""
 
 
 class MetricsEndpoint(NamedTuple):
@@ -39,6 +46,7 @@ class MetricsEndpoint(NamedTuple):
     start: str
     name: str
     ip: str
+    namespace: str = ""
 
 
 class Scrape(NamedTuple):
@@ -56,7 +64,7 @@ class Scrape(NamedTuple):
 
 
 class Scraper:
-    """The connection pool of one loop, and who failed last time. ``async with Scraper() as scraper``.
+    """The connection pool of one loop, and who failed or was slow last time. ``async with Scraper() as scraper``.
 
     ``seconds`` and ``total`` are the limits of one scrape and of all of a tick, ``max_body`` is in bytes.
     """
@@ -89,17 +97,32 @@ class Scraper:
         results: dict[Scrape, Page | str] = {}
         # One thread each: several would only fight over the interpreter, with the loop as well.
         self._parsers = self._parsers or {suspect: ThreadPoolExecutor(1, "pages") for suspect in (True, False)}
-        busy: set[str] = set()
+        lanes: defaultdict[tuple[bool, str], list[tuple[Scrape, Iterable[str]]]] = defaultdict(list)
+        pages: Counter[str] = Counter()
+        beyond: dict[Scrape, Page | str] = {}
+        for scrape, names in wanted.items():
+            uid = scrape.endpoint.uid
+            pages[uid] += 1
+            if pages[uid] > MOST_PAGES:
+                beyond[scrape] = f"not read: more than {MOST_PAGES} different pages of this pod are asked for"
+            else:
+                lanes[uid in self._suspects, scrape.endpoint.namespace].append((scrape, names))
+        places = {True: SUSPECTS, False: CONCURRENCY}
+        gates = {suspect: asyncio.Semaphore(limit) for suspect, limit in places.items()}
+        spaces = Counter(suspect for suspect, _ in lanes)
+        busy: set[Scrape] = set()
 
-        async def read(queue: Iterator[tuple[Scrape, Iterable[str]]], parser: ThreadPoolExecutor) -> None:
-            for scrape, names in queue:
-                results[scrape] = await self._page(scrape, names, headers, parser, busy)
+        async def read(lane: Iterator[tuple[Scrape, Iterable[str]]], suspect: bool) -> None:
+            for scrape, names in lane:
+                async with gates[suspect]:
+                    results[scrape] = await self._page(scrape, names, headers, self._parsers[suspect], busy)
 
-        tasks = []
-        for suspect, parser in self._parsers.items():
-            mine = [item for item in wanted.items() if (item[0].endpoint.uid in self._suspects) is suspect]
-            queue, limit = iter(mine), SUSPECTS if suspect else CONCURRENCY
-            tasks += [asyncio.create_task(read(queue, parser)) for _ in mine[:limit]]
+        turns: list[tuple[int, bool, Iterator[tuple[Scrape, Iterable[str]]]]] = []
+        for (suspect, _), mine in lanes.items():
+            share, lane = max(SHARE, places[suspect] // spaces[suspect]), iter(mine)
+            turns += [(turn, suspect, lane) for turn in range(min(share, len(mine)))]
+        turns.sort(key=lambda one: one[0])  # every namespace's first before any one's second
+        tasks = [asyncio.create_task(read(lane, suspect)) for _, suspect, lane in turns]
         if not tasks:
             return results
         try:
@@ -110,11 +133,11 @@ class Scraper:
             await asyncio.gather(*tasks, return_exceptions=True)
         late = f"not reached within the {self.total:g} s for all pods of a tick"
         failed = {scrape.endpoint.uid for scrape, page in results.items() if isinstance(page, str)}
-        for scrape in wanted.keys() - results.keys():
+        for scrape in wanted.keys() - results.keys() - beyond.keys():
             results[scrape] = late
             failed |= self._suspects & {scrape.endpoint.uid}
-        self._suspects = failed | busy
-        return results
+        self._suspects = failed | {scrape.endpoint.uid for scrape in busy.copy()}  # a parser may be at it still
+        return results | beyond
 
     async def _page(
         self,
@@ -122,27 +145,29 @@ class Scraper:
         names: Iterable[str],
         headers: Mapping[str, str] | None,
         parser: ThreadPoolExecutor,
-        busy: set[str],
+        busy: set[Scrape],
     ) -> Page | str:
-        """The page of one pod, which is in ``busy`` while others may wait for it, and after it if they did long."""
-        uid = scrape.endpoint.uid
+        """One page, which is in ``busy`` while others may wait for it, and after it if they did long."""
         if not scrape.endpoint.ip:
             return "the pod has no address"
 
         def read(body: bytes, at: float) -> Page:
-            busy.add(uid)
+            busy.add(scrape)
             begun = time.thread_time()
             page = parse(body, names, at)
-            if time.thread_time() - begun < SLOW:
-                busy.discard(uid)
+            if prompt and time.thread_time() - begun < SLOW:
+                busy.discard(scrape)
             return page
 
-        busy.add(uid)
+        loop = asyncio.get_running_loop()
+        busy.add(scrape)
+        asked = loop.time()
         try:
             async with asyncio.timeout(self.seconds):
                 body = await self._get(scrape.url, headers)
-            busy.discard(uid)
-            return await asyncio.get_running_loop().run_in_executor(parser, read, body, time.time())
+            if prompt := loop.time() - asked < SLUGGISH:
+                busy.discard(scrape)
+            return await loop.run_in_executor(parser, read, body, time.time())
         except TimeoutError:
             return f"GET {scrape.url}: no complete answer within {self.seconds:g} s"
         except Exception as error:  # one pod's page is never another's

@@ -7,6 +7,7 @@ length, and nothing but ``DocumentError`` comes out.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import yaml
@@ -90,6 +91,11 @@ def shown(value: object) -> str:
 def cut(text: str, most: int) -> str:
     """The text in at most that many characters."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def few(texts: Sequence[str], most: int = 10) -> list[str]:
+    """The first of these texts, and how many more there are."""
+    return [*texts[:most], *([f"and {len(texts) - most} more"] if len(texts) > most else [])]
 
 
 def printable(text: str) -> str:

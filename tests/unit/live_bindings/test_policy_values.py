@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from modelyard.autoscaling.live.bindings.pods import Instance
+from modelyard.autoscaling.live.bindings.objects import BindingSpec, TargetSpec
+from modelyard.autoscaling.live.bindings.pods import Instance, TargetPods
 from modelyard.autoscaling.live.bindings.values import Histories, Measured, Reading, demand_metrics
+from modelyard.autoscaling.live.bindings.views import TargetPlan, give_way, scrapes
+from modelyard.autoscaling.view import BindingView
 from modelyard.metrics.pages import Page, parse
 from modelyard.metrics.scrape import MetricsEndpoint, Scrape
+from modelyard.objects import Key, Workload, WorkloadId
 
 WANTED = ("queue", "served_total", *demand_metrics())
 
@@ -119,3 +123,19 @@ def test_what_is_there_and_cannot_be_read_is_told_from_what_is_not_there() -> No
     assert read({one: shown(counter)}, "served_total", "other").unknown == {"served_total"}
     assert read({one: shown("queue oops\n")}, "queue").unknown == {"queue"}
     assert read({one: "hangs", two: shown("queue 3\n")}, "queue", "other").unknown == {"queue", "other"}
+
+
+def test_bindings_that_conflict_have_no_pages_read() -> None:
+    """Four hundred bindings of one workload that differ in their path: the oldest alone is decided on."""
+    web = WorkloadId("n", "apps", "Deployment", "web")
+    workload = Workload(web, "u", 1, 1, 1, 0.0)
+    pods = TargetPods((Instance("a", (endpoint("a"),)),))
+    specs, plans = [], {}
+    for number in range(400):
+        view = BindingView(Key("n", f"b{number}"), "u", 1, "1", "p", False, (), None, created=1000.0 - number)
+        target = TargetSpec("web", web, "", {}, f"/{number}", 8100, 1, 5, 0.0)
+        specs.append(BindingSpec(view, (target,)))
+        plans[view.key] = [TargetPlan(target, workload, None, pods, ("queue",), active=True)]
+    assert len(scrapes(plans.values())) == 400
+    give_way(specs, plans)
+    assert scrapes(plans.values()) == {Scrape(endpoint("a"), 8100, "/399"): {"queue"}}

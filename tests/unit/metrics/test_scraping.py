@@ -9,8 +9,9 @@ from collections.abc import AsyncIterator
 import pytest
 from metric_endpoints import Endpoints, Handler, cut, dripping, endless, hang, not_http, page
 
+from modelyard.metrics import scrape
 from modelyard.metrics.pages import Page
-from modelyard.metrics.scrape import MetricsEndpoint, Scrape, Scraper
+from modelyard.metrics.scrape import CONCURRENCY, MOST_PAGES, MetricsEndpoint, Scrape, Scraper
 
 
 @pytest.fixture
@@ -130,6 +131,51 @@ async def test_many_hanging_pods_do_not_keep_the_others_waiting(endpoints: Endpo
         pages = await scraper.scrape(wanted)
     assert load(pages[of(good, endpoints.port)]) == [1.0]
     assert all("not reached within the 0.5 s" in str(pages[of(ip, endpoints.port)]) for ip in hanging)
+
+
+def many(ip: str, port: int, namespace: str = "") -> list[Scrape]:
+    """More pods than there are places, all behind one address."""
+    pods = (MetricsEndpoint(f"uid-{n}-{ip}", "", f"pod-{n}", ip, namespace) for n in range(2 * CONCURRENCY))
+    return [Scrape(pod, port, "/metrics") for pod in pods]
+
+
+async def test_a_namespace_of_hanging_pods_has_its_share_of_the_places(endpoints: Endpoints) -> None:
+    bad, good = await endpoints.add(hang), await endpoints.add(page("load 1\n"))
+    healthy = many(good, endpoints.port, "shop")[:20]
+    wanted = dict.fromkeys([*many(bad, endpoints.port, "hostile"), *healthy], ("load",))
+    async with Scraper(seconds=60, total=2.0) as scraper:
+        pages = await scraper.scrape(wanted)
+    assert {load(pages[one])[0] for one in healthy} == {1.0}
+
+
+async def test_pods_that_answer_in_the_last_moment_wait_in_a_queue_of_their_own(
+    endpoints: Endpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scrape, "SLUGGISH", 0.05)
+
+    async def late(writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(0.1)
+        await page("load 1\n")(writer)
+
+    bad, good = await endpoints.add(late), of(await endpoints.add(page("load 1\n")), endpoints.port)
+    wanted = dict.fromkeys([*many(bad, endpoints.port), good], ("load",))
+    async with Scraper(seconds=60, total=60) as scraper:
+        pages = await scraper.scrape(wanted)
+        assert {load(found)[0] for found in pages.values()} == {1.0}
+        endpoints[bad] = hang
+        scraper.total = 2.0
+        pages = await scraper.scrape(wanted)
+    assert load(pages[good]) == [1.0]
+    assert all("not reached" in str(found) for one, found in pages.items() if one != good)
+
+
+async def test_of_one_pod_only_a_few_pages_are_read(endpoints: Endpoints) -> None:
+    ip = await endpoints.add(page("load 1\n"))
+    async with Scraper() as scraper:
+        pages = await scraper.scrape({of(ip, endpoints.port, f"/metrics?{n}"): {"load"} for n in range(400)})
+    told = [found for found in pages.values() if isinstance(found, str)]
+    assert (len(pages) - len(told), len(endpoints.asked)) == (MOST_PAGES, MOST_PAGES)
+    assert all(f"more than {MOST_PAGES} different pages of this pod" in text for text in told)
 
 
 def test_ipv6_stands_in_brackets() -> None:

@@ -17,7 +17,14 @@ from modelyard.autoscaling.live.bindings.objects import TargetSpec
 from modelyard.autoscaling.live.bindings.others import binding_claims, claims_beyond, reachable
 from modelyard.autoscaling.live.bindings.pods import TargetPods, target_pods
 from modelyard.autoscaling.live.bindings.state import PolicyState
-from modelyard.autoscaling.live.bindings.views import ListedBindings, binding_view, policy_of, scrapes, target_plans
+from modelyard.autoscaling.live.bindings.views import (
+    ListedBindings,
+    binding_view,
+    give_way,
+    policy_of,
+    scrapes,
+    target_plans,
+)
 from modelyard.autoscaling.live.collect import Selection, read_workloads
 from modelyard.autoscaling.select import INSTANCE_LABEL
 from modelyard.autoscaling.settings import FleetSettings
@@ -95,6 +102,7 @@ async def observe_bindings(
         return workload, None, target_pods(pods, workload, spec.match_labels, state.startup.get(workload.id))
 
     plans = {binding.view.key: target_plans(binding, listed, find) for binding in listed.bindings}
+    give_way(listed.bindings, plans)
     wanted_pages = scrapes(plans.values())
     pages = await state.scraper.scrape(wanted_pages)
     default = fleet_handling(settings)

@@ -102,7 +102,9 @@ def _count(
         serving = [member for member in members if member.ready and member.phase == "Running"]
         if len(serving) >= size:
             entries = [pod for pod in _entries(serving) if match_labels.items() <= pod.labels.items()]
-            pages = tuple(MetricsEndpoint(pod.uid, pod.started, pod.key.name, pod.ip) for pod in entries)
+            pages = tuple(
+                MetricsEndpoint(pod.uid, pod.started, pod.key.name, pod.ip, pod.key.namespace) for pod in entries
+            )
             instances.append(Instance(name, pages))
         else:
             not_ready += 1

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from modelyard.autoscaling.bindings.claims import Rival, outside
+from modelyard.autoscaling.bindings.problems import conflicts
 from modelyard.autoscaling.live.bindings.objects import WAKE_QUERY, BindingSpec, PolicySpec, TargetSpec
 from modelyard.autoscaling.live.bindings.pods import TargetPods
 from modelyard.autoscaling.live.bindings.values import Measured, demand_metrics
@@ -13,9 +14,7 @@ from modelyard.autoscaling.view import BindingView, PolicyView, TargetView
 from modelyard.metrics.expressions import Answers
 from modelyard.metrics.scrape import Scrape
 from modelyard.objects import Key, Workload
-
-ERRORS_SHOWN = 10
-"""Unreadable instances named one by one in a target's view."""
+from modelyard.objects.documents import few
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +81,17 @@ def target_plans(
     return plans
 
 
+def give_way(bindings: Iterable[BindingSpec], plans: Mapping[Key, Sequence[TargetPlan]]) -> None:
+    """Ask nothing of the pods of bindings that are not decided on, since an older one scales a target of theirs."""
+    claims = []
+    for one in bindings:
+        ids = (plan.spec.workload if plan.workload is None else plan.workload.id for plan in plans[one.view.key])
+        claims.append(replace(one.view, targets=tuple(TargetView(id_.name, id_, 0, 0) for id_ in ids)))
+    for key in conflicts(claims):
+        for plan in plans[key]:
+            plan.active = False
+
+
 def scrapes(plans: Iterable[Sequence[TargetPlan]]) -> dict[Scrape, set[str]]:
     """Every page once, with the families that any target wants of it."""
     found: dict[Scrape, set[str]] = {}
@@ -119,8 +129,6 @@ def _target(plan: TargetPlan, measured: Measured) -> tuple[TargetView, bool]:
         return TargetView(spec.name, spec.workload, spec.minimum, spec.maximum, spec.cost, problem=plan.problem), False
     reading = measured.read(pods.instances, spec.port, spec.uri, plan.metrics)
     errors = [*([pods.problem] if pods.problem else []), *reading.errors]
-    if len(errors) > ERRORS_SHOWN:
-        errors = [*errors[:ERRORS_SHOWN], f"and {len(errors) - ERRORS_SHOWN} more"]
     view = TargetView(
         name=spec.name,
         workload=workload.id,
@@ -132,7 +140,7 @@ def _target(plan: TargetPlan, measured: Measured) -> tuple[TargetView, bool]:
         unready=pods.unready,
         instances=reading.instances,
         demand=reading.demand,
-        scrape_errors=tuple(errors),
+        scrape_errors=tuple(few(errors)),
         unknown=reading.unknown,
         startup_seconds=pods.startup_seconds,
         gpus=workload.gpus or 1,
