@@ -14,6 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from modelyard.reconcile.memory import Count, Seconds
 
 ANNOTATION = "modelyard.dev/autoscaling-state"
+MOST_SCALINGS = 64
+"""Directions and reasons that are counted: there are fewer, and each is a series of its own."""
 
 
 class SLOMemory(BaseModel):
@@ -71,8 +73,10 @@ class VariantMemory(BaseModel):
         description="token analyzer: tokens in use when a queue formed, newest last, by length of output",
     )
     hidden: bool = Field(default=False, description="no gauge may be served for this variant")
-    scalings: dict[str, Count] = Field(
-        default_factory=dict, description='scaling decisions so far, by "direction/reason" (wva_replica_scaling_total)'
+    scalings: dict[Annotated[str, Field(pattern=r"^(up|down)/[A-Za-z]{1,48}$")], Count] = Field(
+        default_factory=dict,
+        max_length=MOST_SCALINGS,
+        description='scaling decisions so far, by "direction/reason" (wva_replica_scaling_total)',
     )
 
     def not_after(self, now: float) -> VariantMemory:

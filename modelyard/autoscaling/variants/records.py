@@ -18,7 +18,7 @@ from modelyard.autoscaling.decision import (
     Writes,
 )
 from modelyard.autoscaling.kinds import VARIANTS
-from modelyard.autoscaling.memory.variants import SLOMemory, VariantMemory
+from modelyard.autoscaling.memory.variants import MOST_SCALINGS, SLOMemory, VariantMemory
 from modelyard.autoscaling.settings import Mode
 from modelyard.autoscaling.startup import learn_startup
 from modelyard.autoscaling.variants import health, regret, wake
@@ -193,5 +193,6 @@ def _memory(state: State, changed: bool, now: float) -> VariantMemory:
             fresh |= regret.after(old, before or 0, state.target or 0, state.shrink_delay, now)
         direction = "up" if (state.target or 0) > (before or 0) else "down"
         key = f"{direction}/{state.reason}"
-        fresh["scalings"] = {**old.scalings, key: old.scalings.get(key, 0) + 1}
+        if key in old.scalings or len(old.scalings) < MOST_SCALINGS:
+            fresh["scalings"] = {**old.scalings, key: old.scalings.get(key, 0) + 1}
     return old.model_copy(update=fresh) if fresh else old

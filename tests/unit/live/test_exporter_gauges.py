@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,7 +22,7 @@ from modelyard.autoscaling.live.prediction import ANNOTATION as PREDICTION
 from modelyard.autoscaling.live.prediction import prediction_text, read_prediction
 from modelyard.autoscaling.memory.variants import ANNOTATION, VariantMemory
 from modelyard.objects import Key
-from modelyard.reconcile.memory import render_memory
+from modelyard.reconcile.memory import parse_memory, render_memory
 from modelyard.reconcile.plan import Subject
 
 
@@ -222,6 +224,24 @@ def test_what_is_not_predicted_any_more_goes() -> None:
     kept = {PREDICTION: '{"ttft": 100, "itl": 10}'}
     assert prediction_text(prediction(None, float("nan")), kept) is None
     assert prediction_text(prediction(100, 10, form="saturation"), kept) is None
+
+
+@pytest.mark.parametrize(
+    "scalings",
+    [
+        {f"up/{'a' * (n // 20 + 1)}{chr(97 + n % 20)}": 1 for n in range(900)},
+        {f"aaaa{n}": 1 for n in range(8_000)},
+        {"sideways/LoadAboveCapacity": 1},
+        {'up/x{y="1"}': 1},
+    ],
+)
+def test_series_that_a_tenant_made_up_are_not_shown(scalings: dict[str, int]) -> None:
+    hostile = decided(1, name="hostile")
+    text = json.dumps({"scalings": scalings})
+    memory, damage = parse_memory(VariantMemory, ANNOTATION, text)
+    found = exposed(Fleet([(dataclasses.replace(hostile, memory=memory), 1), (decided(3, up_KvCacheSpareLow=4), 1)]))
+    assert "unreadable" in str(damage)
+    assert [labels["variant_name"] for labels, _ in found["wva_replica_scaling_total"]] == ["llama"]
 
 
 def test_numbers_that_nobody_can_reckon_with_cost_no_other_its_gauges() -> None:

@@ -33,6 +33,11 @@ def test_what_was_not_decided_has_no_series(status: dict[str, Any]) -> None:
     assert list(gauges_of(KEY, status)) == []
 
 
+def test_series_are_at_most_as_many_as_targets_can_be() -> None:
+    status = {"conditions": [READY], "units": [{"name": f"u{n}", "desiredReplicas": 1} for n in range(9000)]}
+    assert len(list(gauges_of(KEY, status))) == 32
+
+
 class Shown:
     """Bindings as ``Fleetwatch`` gives them."""
 

@@ -16,6 +16,8 @@ from modelyard.objects import Key
 
 LABELS = ["binding_name", "namespace", "target"]
 READY = "Ready"
+MOST_UNITS = 32
+"""As many targets as a binding may have."""
 
 
 class Gauges(NamedTuple):
@@ -42,7 +44,7 @@ def gauges_of(key: Key, status: Mapping[str, Any]) -> Iterator[Gauges]:
     conditions = status.get("conditions") or ()
     if not any(one.get("type") == READY and one.get("status") == "True" for one in conditions):
         return
-    for unit in status.get("units") or ():
+    for unit in (status.get("units") or ())[:MOST_UNITS]:
         desired, current = unit.get("desiredReplicas"), unit.get("currentReplicas")
         if isinstance(desired, int):
             known = current if isinstance(current, int) else None
