@@ -21,10 +21,14 @@ from modelyard.metrics.queries import GATEWAY_QUEUE
 from modelyard.metrics.scrape import MetricsEndpoint, Scrape, Scraper
 from modelyard.metrics.signals import gateway_queue
 from modelyard.objects import Key, parse
+from modelyard.reconcile.mirror import Store
+from modelyard.reconcile.plan import Want
 
 POOL_VERSIONS = ("inference.networking.k8s.io/v1", "inference.networking.x-k8s.io/v1alpha2")
 """Best first: a pool of one name in both groups is one pool."""
 TIMEOUT = 5.0
+MOST_POOLS = 50
+"""Pools of one namespace that are looked at, the first by name."""
 LOOK_AGAIN = 30.0
 """Seconds after which the addresses of a picker's pods are looked up again."""
 TOKEN = "EPP_METRIC_READER_BEARER_TOKEN"
@@ -46,7 +50,7 @@ class Pool:
 
 
 async def list_pools(cluster: Cluster, namespaces: Iterable[str]) -> tuple[Pool, ...]:
-    """All pools of these namespaces, of whichever API versions the cluster has; none where it has none of them.
+    """The pools of these namespaces, of whichever API versions the cluster has; none where it has none of them.
 
     Raises ``ClusterError`` when they may not be listed.
     """
@@ -56,10 +60,11 @@ async def list_pools(cluster: Cluster, namespaces: Iterable[str]) -> tuple[Pool,
             kind = await cluster.resolve(version, "InferencePool")
         except UnknownKind:
             continue
+        readable = Store(Want(kind, pool))
         for namespace in sorted(set(namespaces)):
-            for item in (await cluster.list(kind, namespace, cached=True)).items:
-                if (one := pool(item)) is not None:
-                    found.setdefault(one.key, one)
+            for item in (await cluster.list(kind, namespace, cached=True)).items[:MOST_POOLS]:
+                readable.put(item)
+        found = {one.key: one for one in readable.all()} | found
     return tuple(found[key] for key in sorted(found))
 
 
@@ -67,7 +72,9 @@ def pool(obj: Mapping[str, Any]) -> Pool | None:
     """A pool of either version; ``None`` for one without selector or without a Service as endpoint picker."""
     spec = obj.get("spec") or {}
     selector = spec.get("selector") or {}
-    labels = selector.get("matchLabels", selector)
+    labels = selector.get("matchLabels")
+    if not isinstance(labels, Mapping):  # the older version has the labels themselves here, and one may be called so
+        labels = selector
     reference = spec.get("endpointPickerRef") or spec.get("extensionRef") or {}
     if not labels or not reference.get("name") or reference.get("kind", "Service") != "Service":
         return None
@@ -174,7 +181,7 @@ async def addresses(cluster: Cluster, of: Pool) -> tuple[Scrape, ...]:
         pod, ip = parse.pod(body), (body.get("status") or {}).get("podIP")
         number = _port_number(port, body)
         if ip and number and pod.ready:
-            pages.append(Scrape(MetricsEndpoint(pod.uid, "", pod.key.name, ip), number, "/metrics"))
+            pages.append(Scrape(MetricsEndpoint(pod.uid, "", pod.key.name, ip, pod.key.namespace), number, "/metrics"))
     return tuple(sorted(pages))
 
 

@@ -32,6 +32,11 @@ def test_a_pool_of_either_version(spec: dict[str, Any], found: str | None) -> No
     assert pool(body(**spec)) == expected
 
 
+def test_a_label_called_match_labels_is_a_label() -> None:
+    found = pool(body(selector={"matchLabels": "foo"}, extensionRef={"name": "old"}))
+    assert found == Pool(Key("chat", "pool"), {"matchLabels": "foo"}, "old")
+
+
 @pytest.mark.parametrize(
     ("namespace", "labels", "name"),
     [
