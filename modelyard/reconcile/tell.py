@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 from modelyard.cluster import Cluster
@@ -20,23 +21,40 @@ log = logging.getLogger(__name__)
 REPEAT_AFTER = 600.0
 """Seconds after which an unchanged notice is sent again (Kubernetes then counts it up)."""
 CONCURRENCY = 8
-SAID_LIMIT = 50_000
+MOST_AT_ONCE = 100
+"""Standing notices of one namespace that are told at a time; the others have their turn the next time."""
+MOST_SAID = 5000
+"""Of one namespace that are remembered."""
 
 
 class Said:
     """What was told recently, so that a standing problem is not an API call per look. Losing it costs nothing."""
 
     def __init__(self) -> None:
-        self._at: dict[tuple[Ref, str, str], float] = {}
+        self._at: defaultdict[str, dict[tuple[Ref, str, str], float]] = defaultdict(dict)
+        """When, by namespace; the newest last."""
+        self._now: Counter[str] = Counter()
+
+    def begin(self, now: float) -> None:
+        """A look begins; what may be said again is forgotten."""
+        self._now.clear()
+        for space, said in list(self._at.items()):
+            while said and now - said[first := next(iter(said))] >= REPEAT_AFTER:
+                del said[first]
+            if not said:
+                del self._at[space]
 
     def is_new(self, about: Ref, notice: Notice, now: float) -> bool:
-        """Whether this was not said within ``REPEAT_AFTER``; remembers that it is being said."""
-        key = (about, notice.reason, notice.message)
-        if now - self._at.get(key, float("-inf")) < REPEAT_AFTER:
+        """Whether this was not said within ``REPEAT_AFTER``, and may be now; remembers that it is being said."""
+        space, key = about.key.namespace, (about, notice.reason, notice.message)
+        said = self._at[space]
+        if now - said.get(key, float("-inf")) < REPEAT_AFTER or self._now[space] >= MOST_AT_ONCE:
             return False
-        if len(self._at) >= SAID_LIMIT:
-            self._at = {k: at for k, at in self._at.items() if now - at < REPEAT_AFTER}
-        self._at[key] = now
+        self._now[space] += 1
+        said.pop(key, None)
+        said[key] = now
+        if len(said) > MOST_SAID:
+            del said[next(iter(said))]
         return True
 
 
@@ -85,6 +103,7 @@ def rows(plans: Iterable[Plan], outcome: Outcome) -> list[Row]:
 
 async def tell(cluster: Cluster, plans: Sequence[Plan], outcome: Outcome, said: Said, now: float) -> None:
     """Send the Events. Never raises for one that could not be stored."""
+    said.begin(now)
     events: list[tuple[Subject, Notice]] = []
     for plan in plans:
         happened, standing = notices(plan, outcome)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from modelyard.objects import Key, Notice, ResourceType, WorkloadId
 from modelyard.reconcile.carry_out import Outcome
 from modelyard.reconcile.plan import Plan, Ref, Scale, Subject
-from modelyard.reconcile.tell import REPEAT_AFTER, Said, notices, rows
+from modelyard.reconcile.tell import MOST_AT_ONCE, MOST_SAID, REPEAT_AFTER, Said, notices, rows
 
 KIND = ResourceType("example.com", "v1", "Widget", "widgets", True)
 WEB = WorkloadId("n", "apps", "Deployment", "web")
@@ -48,3 +48,21 @@ def test_a_standing_notice_is_repeated_rarely_and_for_each_object() -> None:
     assert said.is_new(REF, NEWS, 1)
     assert said.is_new(Ref("Widget", Key("n", "x")), STANDING, 1)
     assert said.is_new(REF, STANDING, REPEAT_AFTER)
+
+
+def test_one_namespace_tells_its_share_at_a_time_and_takes_nobody_elses_place() -> None:
+    said = Said()
+    many = [Notice("Odd", f"mistake {number}", "Warning") for number in range(MOST_SAID + MOST_AT_ONCE)]
+    hostile = Ref("ConfigMap", Key("hostile", "c"))
+    said.begin(0)
+    told = [notice for notice in many if said.is_new(hostile, notice, 0)]
+    assert told == many[:MOST_AT_ONCE]
+    assert said.is_new(REF, STANDING, 0)
+    while len(told) < len(many):
+        said.begin(1)
+        told += [notice for notice in many[len(told) :] if said.is_new(hostile, notice, 1)]
+    assert told == many
+    said.begin(2)
+    assert said.is_new(hostile, many[0], 2), "it remembers no more than its share either"
+    assert not said.is_new(hostile, many[-1], 2)
+    assert not said.is_new(REF, STANDING, 2)
