@@ -6,20 +6,55 @@ hardest kind of mistake to see.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Container, Iterable, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.objects import Key, Notice
-from modelyard.objects.documents import DocumentError, parse_document
+from modelyard.objects.documents import MAX_TEXT, DocumentError, few, parse_document, shown
 
 DEFAULT_ENTRY = "default"
 OLDER_SATURATION_NAMES = ("wva-saturation-scaling-config", "saturation-scaling-config", "capacity-scaling-config")
 _TELLING = ("saturation", "scale-to-zero", "scaletozero", "capacity-scaling")
+MOST_REMARKS = 20
+"""Remarks about one ConfigMap; of the others it is only said how many there are."""
+MOST_KEYS = 200
+"""Keys that are read of a tenant's ConfigMap, in all of which ``MAX_TEXT`` characters."""
 
 ObjectNotice = tuple[str, Notice]
 """(``namespace/name`` of the ConfigMap, what to say about it)."""
+
+
+class Remarks(list[ObjectNotice]):
+    """What there is to say about ConfigMaps, of each no more than anybody reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._made: Counter[str] = Counter()
+        self._last: dict[str, int] = {}
+
+    def say(self, about: str, notice: Notice) -> None:
+        """Another one; beyond ``MOST_REMARKS`` it is counted in the last."""
+        self._made[about] += 1
+        more = self._made[about] - MOST_REMARKS
+        if more > 0:
+            notice = Notice("InvalidConfiguration", f"ConfigMap {about}: and {more} more remarks like these", "Warning")
+        if more > 1:
+            self[self._last[about]] = about, notice
+        else:
+            self._last[about] = len(self)
+            self.append((about, notice))
+
+    def warn(self, document: Document, message: str) -> None:
+        """That something in it is wrong."""
+        self.say(document.name, Notice("InvalidConfiguration", message, "Warning"))
+
+    def unknown(self, document: Document, where: str, fields: Iterable[object], known: Container[str]) -> None:
+        """That fields have other names than anybody looks for."""
+        if odd := [shown(field) for field in fields if field not in known]:
+            self.warn(document, f"{where}: unknown field{'s' * (len(odd) > 1)} {', '.join(few(odd))}; ignored")
 
 
 class Entry(NamedTuple):
@@ -57,12 +92,22 @@ def _load(text: str) -> tuple[Mapping[str, object], str | None]:
     return {str(key): item for key, item in value.items()}, None
 
 
-def read_document(key: Key, data: Mapping[str, str]) -> Document:
-    """Parse every data key, in sorted order."""
+def read_document(key: Key, data: Mapping[str, str], settings: FleetSettings) -> Document:
+    """Parse every data key, in sorted order; outside of the controller's namespace up to a limit."""
     entries: list[Entry] = []
     broken: dict[str, str] = {}
-    for name in sorted(data):
+    limited = key.namespace != settings.controller_namespace
+    left = MAX_TEXT
+    for number, name in enumerate(sorted(data)):
         where = f"ConfigMap {key} key {name!r}"
+        most = "what a ConfigMap outside of the controller's namespace may have"
+        if limited and number == MOST_KEYS:
+            broken[name] = f"{where}: neither it nor any key after it is read: {MOST_KEYS} keys are {most}"
+            break
+        if limited and len(data[name]) > left:
+            broken[name] = f"{where}: is not read: {MAX_TEXT} characters in all are {most}"
+            continue
+        left -= len(data[name])
         fields, error = _load(data[name])
         if error is None:
             entries.append(Entry(name, where, fields))
@@ -77,7 +122,10 @@ def saturation_names(settings: FleetSettings) -> tuple[str, ...]:
 
 
 def find(
-    config_maps: Mapping[Key, Mapping[str, str]], namespace: str, names: Iterable[str]
+    config_maps: Mapping[Key, Mapping[str, str]],
+    settings: FleetSettings,
+    namespace: str,
+    names: Iterable[str],
 ) -> tuple[Document | None, list[ObjectNotice]]:
     """The first present and non-empty ConfigMap of ``names``; says so when a second one is shadowed by it."""
     found: Document | None = None
@@ -88,7 +136,7 @@ def find(
         if not data:
             continue
         if found is None:
-            found = read_document(key, data)
+            found = read_document(key, data, settings)
         else:
             message = f"ConfigMap {key} is not used: {found.name} takes precedence"
             notices.append((str(key), Notice("ConfigurationIgnored", message, "Warning")))

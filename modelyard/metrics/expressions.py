@@ -113,17 +113,17 @@ class Expressions:
         """Bindings' expressions."""
         return await self._all(wanted, self.number)
 
-    async def totals(self, wanted: Mapping[Key, str]) -> tuple[dict[Key, float], list[str]]:
-        """Wake expressions by variant: what each gives, and one text per variant whose expression gave an error."""
+    async def totals(self, wanted: Mapping[Key, str]) -> tuple[dict[Key, float], dict[Key, str]]:
+        """Wake expressions by variant: what each gives, or why it gave an error."""
         asked = {key: Expression(key.namespace, text.strip()) for key, text in sorted(wanted.items())}
         answers = await self._all(asked.values(), self.total)
         found: dict[Key, float] = {}
-        problems: list[str] = []
+        problems: dict[Key, str] = {}
         for key, one in asked.items():
             answer = answers[one]
             if isinstance(answer, str):
                 what = f"VariantAutoscaling {key}: annotation {ANNOTATION}: {answer}"
-                problems.append(f"{what}; correct the expression or remove the annotation")
+                problems[key] = f"{what}; correct the expression or remove the annotation"
             elif answer is not None:
                 found[key] = answer
         return found, problems

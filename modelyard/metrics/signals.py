@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Container, Iterable, Mapping
 from math import prod
+from types import MappingProxyType
 
 from modelyard.metrics.client import Prometheus, PrometheusError, Sample
 from modelyard.metrics.loads import LoadHistory, Pair, model_of
@@ -21,7 +22,7 @@ from modelyard.metrics.queries import (
     performance_queries,
     seen_over,
 )
-from modelyard.metrics.values import ModelLoad, Over, PodMeasures, PodPerformance, PodSignal, Signals
+from modelyard.metrics.values import ModelLoad, Over, PodMeasures, PodPerformance, PodSignal, Signals, with_errors
 from modelyard.metrics.vocabulary import ENGINES, Signal
 
 PodKey = tuple[str, str, str]
@@ -65,7 +66,7 @@ async def read_signals(
     peak_window: float,
     namespaces: Iterable[str] = (),
     gateways: Collection[str] = (),
-    retentions: Iterable[int] = (),
+    retentions: Mapping[int, Collection[str]] = MappingProxyType({}),
     expected: Iterable[Pair] = (),
     last_seen: LastSeen | None = None,
     loads: LoadHistory | None = None,
@@ -77,17 +78,18 @@ async def read_signals(
     """All signals of one tick.
 
     ``gateways`` are the namespaces whose gateways serve all of them (see ``gateway_queue``).
-    ``retentions`` are the scale-to-zero retentions in force (seconds), one query each. ``expected`` are the
-    (namespace, model) pairs that should report: if any is silent, one more query tells stale from never seen.
+    ``retentions`` are the scale-to-zero retentions in force (seconds), one query each, with the namespaces to count in
+    (none: all of ``namespaces``). ``expected`` are the (namespace, model) pairs that should report: if any is silent,
+    one more query tells stale from never seen.
     ``loads``: measure offered load too, and keep its history there. ``performance_in``: the namespaces whose engines'
     performance is needed; none costs nothing. Both are taken over ``load_window`` seconds. ``latency_in`` and
     ``caches_in`` are those of them whose TTFT and ITL, or whose caches, matter (``None``: all).
     """
     namespaces = list(namespaces)
-    periods = {f"finished requests over {period} s": period for period in sorted(set(retentions))}
+    periods = {f"finished requests over {period} s": period for period in sorted(retentions)}
     measured = sorted(set(performance_in))
     asked = fleet_queries(peak_window, namespaces)
-    asked |= {purpose: finished_over(period, namespaces) for purpose, period in periods.items()}
+    asked |= {purpose: finished_over(period, retentions[period] or namespaces) for purpose, period in periods.items()}
     if loads is not None:
         asked[LOAD] = offered_load(load_window, namespaces)
     if measured:
@@ -127,6 +129,8 @@ async def read_signals(
         offered, problem = await loads.update(prometheus, found.get(LOAD), load_window, namespaces)
         if problem:
             failures["load history"] = problem
+    # A window that few asked for is the affair of those few.
+    own = {purpose: retentions[period] for purpose, period in periods.items() if retentions[period]}
     known = ((pod.namespace, pod.pod, pod.model) for pod in pods if pod.namespace in measured)
     performance = read_performance(found, known) if measured else ()
     return Signals(
@@ -136,7 +140,11 @@ async def read_signals(
         gateway_queue=gateway_queue(found.get(GATEWAY, ()), gateways),
         loads=offered,
         performance=performance,
-        partial_errors=tuple(failures.values()),
+        partial_errors=tuple(text for purpose, text in failures.items() if purpose not in own),
+        errors_in=with_errors(
+            {}, ((space, text) for purpose, text in failures.items() for space in sorted(own.get(purpose, ())))
+        ),
+        gateway_unknown=GATEWAY in failures,
     )
 
 

@@ -6,7 +6,7 @@ snapshot files, replays and what-if all go by it: one more value is one more fie
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import Enum, StrEnum
 from functools import cache
@@ -14,6 +14,7 @@ from typing import Any
 
 from modelyard.metrics.vocabulary import Signal
 from modelyard.objects import Key
+from modelyard.objects.documents import few
 
 
 class Allowed(StrEnum):
@@ -167,7 +168,9 @@ class Signals:
     key means unknown, never zero. ``last_seen`` maps (namespace, model) to the newest sample time of any engine metric
     and is what tells "stale" from "missing". ``gateway_queue`` maps (namespace, model) to requests queued at
     gateways, with the namespace "" for gateways that serve all of them.
-    ``error`` says why Prometheus could not be read at all; ``partial_errors`` names single queries that failed.
+    ``error`` says why Prometheus could not be read at all; ``partial_errors`` names single queries for all that failed,
+    ``errors_in`` what was asked for one namespace alone and failed. ``gateway_unknown``: the query for gateways' queues
+    was among them.
     """
 
     pods: tuple[PodSignal, ...] = ()
@@ -179,9 +182,25 @@ class Signals:
     wake: Mapping[Key, float] = field(default_factory=dict)
     error: str | None = None
     partial_errors: tuple[str, ...] = ()
+    errors_in: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    gateway_unknown: bool = False
+
+    def problems(self, namespace: str) -> list[str]:
+        """What failed and matters to a namespace, no more of it than anybody reads."""
+        return few((*self.partial_errors, *self.errors_in.get(namespace, ())))
 
     def queued(self, namespace: str, model: str) -> float | None:
         """Requests for a model of the namespace at its own gateways and those of all; ``None``: none is known."""
         places = (namespace, model), ("", model)
         known = [self.gateway_queue[place] for place in places if place in self.gateway_queue]
         return sum(known) if known else None
+
+
+def with_errors(
+    errors_in: Mapping[str, tuple[str, ...]], more: Iterable[tuple[str, str]]
+) -> Mapping[str, tuple[str, ...]]:
+    """The errors by namespace, with more of them, each given with its namespace."""
+    found = {space: list(texts) for space, texts in errors_in.items()}
+    for space, text in more:
+        found.setdefault(space, []).append(text)
+    return {space: tuple(texts) for space, texts in found.items()}

@@ -246,7 +246,8 @@ class _Part:
             self.fail(None)
             for event in events:
                 self._take(event)
-        if self._mirror.following and self._mirror.spare:
+        refused = self.error is not None and not isinstance(self.error, Unavailable)
+        if self._mirror.following and self._mirror.spare and not refused:
             self.start()
 
     def start(self) -> None:

@@ -13,13 +13,14 @@ import logging
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from modelyard.autoscaling.config_maps import saturation_names
 from modelyard.autoscaling.fleet import Consumer, Fleet, Variant
 from modelyard.autoscaling.live import wants
 from modelyard.autoscaling.live.demands import (
     at_zero,
-    class_references,
+    count_windows,
     needs_loads,
     slo_namespaces,
     token_namespaces,
@@ -28,7 +29,7 @@ from modelyard.autoscaling.live.demands import (
 )
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.variants.saturation_config import SaturationConfigs
-from modelyard.autoscaling.variants.zero_config import retentions
+from modelyard.autoscaling.variants.slo.classes import class_references
 from modelyard.cluster import (
     DEPLOYMENTS,
     REPLICA_SETS,
@@ -36,13 +37,14 @@ from modelyard.cluster import (
     ClusterError,
     Forbidden,
     NotFound,
+    Unavailable,
     UnknownKind,
 )
 from modelyard.metrics.client import Prometheus, PrometheusError
 from modelyard.metrics.expressions import ANNOTATION, Expressions
 from modelyard.metrics.loads import LoadHistory
 from modelyard.metrics.signals import LastSeen, read_signals
-from modelyard.metrics.values import Signals
+from modelyard.metrics.values import Signals, with_errors
 from modelyard.objects import Key, Namespace, Node, OwnerRef, Pod, Workload, WorkloadId, parse
 from modelyard.reconcile.mirror import CONCURRENCY, Mirror
 
@@ -103,29 +105,28 @@ async def _collect(
 
     wanted = {target for v in variants if (target := workload_of(v))}
     homes = sorted({v.key.namespace for v in variants})
-    everything = SaturationConfigs(configured, settings).limiter
-    periods = set(retentions(variants, configured, settings).values())
+    # Tenants wrote what is read here: the loop, and with it the Lease, does not wait for it.
+    asked = await asyncio.to_thread(_asked, variants, configured, settings)
     async with asyncio.TaskGroup() as group:
-        signals = group.create_task(
-            _signals(prometheus, settings, spaces, variants, configured, periods, last_seen, loads)
-        )
+        signals = group.create_task(_signals(prometheus, settings, spaces, variants, asked, last_seen, loads))
         workloads = group.create_task(read_workloads(mirror, wanted, homes))
         wakes = group.create_task(_wakes(expressions, variants, workloads))
-        pods = group.create_task(_pods(mirror, homes, everything))
+        pods = group.create_task(_pods(mirror, homes, asked.limiter))
         owners = group.create_task(_owners(mirror, homes, any(w.group != "apps" for w in wanted)))
         nodes = group.create_task(_nodes(mirror, settings.node_selector, homes))
         consumers = group.create_task(_consumers(mirror, sorted({*homes, *others})))
         namespaces = group.create_task(read_namespaces(mirror, [*homes, *others]))
-    found, errors = workloads.result()
+    found, unread = workloads.result()
     pending, broken = wakes.result()
     said = signals.result()
+    errors = with_errors(said.errors_in, ((key.namespace, text) for key, text in broken.items()))
     listed, nodes_error = nodes.result()
     scalers, scalers_error = consumers.result()
     return Fleet(
         now=time.time(),
         variants=variants,
         workloads=found,
-        workload_errors=errors,
+        workload_errors=unread,
         pods=pods.result(),
         owners=owners.result(),
         nodes=listed,
@@ -134,7 +135,25 @@ async def _collect(
         consumers_error=scalers_error,
         namespaces=namespaces.result(),
         config_maps=configured,
-        signals=dataclasses.replace(said, wake=pending, partial_errors=(*said.partial_errors, *broken)),
+        signals=dataclasses.replace(said, wake=pending, errors_in=errors),
+    )
+
+
+class _Asked(NamedTuple):
+    """What the ConfigMaps ask for: the GPU limiter, windows to count requests over, namespaces whose caches matter."""
+
+    limiter: bool
+    windows: Mapping[int, set[str]]
+    tokens: set[str]
+
+
+def _asked(
+    variants: tuple[Variant, ...], configured: Mapping[Key, Mapping[str, str]], settings: FleetSettings
+) -> _Asked:
+    return _Asked(
+        SaturationConfigs(configured, settings).limiter,
+        count_windows(variants, configured, settings),
+        token_namespaces(variants, configured, settings),
     )
 
 
@@ -151,7 +170,13 @@ async def _config_maps(
         # Users choose these names: one that may not be read is missing for its users only.
         if not (places := classes[name] - {own}):
             return ()
-        store = await mirror.read(wants.config_maps(name), places, partial=True)
+        try:
+            store = await mirror.read(wants.config_maps(name), places, partial=True)
+        except Unavailable:
+            raise
+        except ClusterError as error:
+            log.warning("SLO classes in ConfigMap %s are not read: %s", name, error)
+            return ()
         for place in sorted(places & store.errors.keys()):
             why = store.errors[place]
             log.warning("SLO classes in ConfigMap %s are not read (grant list on it): %s", name, why)
@@ -168,10 +193,10 @@ async def _wakes(
     expressions: Expressions,
     variants: tuple[Variant, ...],
     workloads: asyncio.Task[tuple[dict[WorkloadId, Workload], dict[WorkloadId, str]]],
-) -> tuple[dict[Key, float], list[str]]:
+) -> tuple[dict[Key, float], dict[Key, str]]:
     """Pending demand of the variants at zero, as far as they have an expression for it."""
     if not any(ANNOTATION in v.annotations for v in variants):
-        return {}, []
+        return {}, {}
     found, _ = await workloads
     return await expressions.totals(wake_expressions(variants, at_zero(variants, found)))
 
@@ -181,8 +206,7 @@ async def _signals(
     settings: FleetSettings,
     spaces: tuple[str, ...],
     variants: tuple[Variant, ...],
-    configured: Mapping[Key, Mapping[str, str]],
-    periods: Iterable[int],
+    asked: _Asked,
     last_seen: LastSeen,
     loads: LoadHistory,
 ) -> Signals:
@@ -190,21 +214,21 @@ async def _signals(
         return Signals(error=str(prometheus))
     if not variants:
         return Signals()
-    sized, tokens = slo_namespaces(variants), token_namespaces(variants, configured, settings)
+    sized = slo_namespaces(variants)
     try:
         return await read_signals(
             prometheus,
             peak_window=settings.peak_window,
             namespaces=spaces,
             gateways=settings.gateway_namespaces,
-            retentions=periods,
+            retentions=asked.windows,
             expected={(v.key.namespace, v.model_id) for v in variants if v.model_id},
             last_seen=last_seen,
             loads=loads if needs_loads(variants, settings) else None,
             load_window=settings.load_window,
-            performance_in=sized | tokens,
+            performance_in=sized | asked.tokens,
             latency_in=sized,
-            caches_in=tokens,
+            caches_in=asked.tokens,
         )
     except PrometheusError as error:
         return Signals(error=str(error))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from modelyard.autoscaling.config_maps import find, saturation_names
 from modelyard.autoscaling.fleet import Variant
 from modelyard.autoscaling.handling import fleet_handling
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.variants.saturation_config import TOKEN_ANALYZER
+from modelyard.autoscaling.variants.zero_config import retentions
 from modelyard.metrics.expressions import ANNOTATION
 from modelyard.objects import Key, Workload, WorkloadId
 
@@ -40,19 +41,21 @@ def token_namespaces(
 
 
 def _chooses_tokens(config_maps: Mapping[Key, Mapping[str, str]], namespace: str, settings: FleetSettings) -> bool:
-    document, _ = find(config_maps, namespace, saturation_names(settings))
+    document, _ = find(config_maps, settings, namespace, saturation_names(settings))
     return document is not None and any(
         entry.fields.get("analyzerName") == TOKEN_ANALYZER for entry in document.entries
     )
 
 
-def class_references(variants: Iterable[Variant]) -> dict[str, set[str]]:
-    """Namespaces by name of the ConfigMaps that ``sloClassRef`` names; each is looked up in the variant's own."""
-    found: dict[str, set[str]] = {}
-    for variant in variants:
-        if variant.slo is not None and variant.slo.class_name:
-            found.setdefault(variant.slo.class_name, set()).add(variant.key.namespace)
-    return found
+def count_windows(
+    variants: Sequence[Variant], config_maps: Mapping[Key, Mapping[str, str]], settings: FleetSettings
+) -> dict[int, set[str]]:
+    """Windows (seconds) to count requests over, each with the namespaces that need it; none: most of them do."""
+    found: dict[int, set[str]] = {}
+    for (namespace, _), window in retentions(variants, config_maps, settings).items():
+        found.setdefault(window, set()).add(namespace)
+    homes = {variant.key.namespace for variant in variants}
+    return {window: set() if 2 * len(spaces) > len(homes) else spaces for window, spaces in found.items()}
 
 
 def workload_of(variant: Variant) -> WorkloadId | None:

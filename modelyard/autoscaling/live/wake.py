@@ -30,6 +30,7 @@ from modelyard.metrics.loads import Pair
 from modelyard.metrics.queries import GATEWAY_QUEUE, gateway_waiting
 from modelyard.metrics.scrape import Scraper
 from modelyard.metrics.signals import gateway_queue
+from modelyard.metrics.values import with_errors
 from modelyard.objects import Key, Workload
 
 log = logging.getLogger(__name__)
@@ -141,6 +142,8 @@ class Poller:
             source.answer = await source.read()
         except (PickerError, PrometheusError) as failure:
             source.answer, error = None, str(failure)
+        except Exception as failure:  # whoever chose the source meant this; no tick fails for it
+            source.answer, error = None, repr(failure)
         except asyncio.CancelledError:
             source.next_at = clock() + self._interval  # it was slow; a tick must not wait for it all over again
             raise
@@ -199,7 +202,7 @@ class WakeWatch:
         """The fleet with what the sources said since the last tick in its signals; from now on watch what it shows.
 
         Endpoint pickers that nobody asked meanwhile (the first tick, a run of one tick) are asked now. Costs nothing
-        while no variant is at zero. Never raises for a source's sake: it is named in ``partial_errors``.
+        while no variant is at zero. Never raises for a source's sake: what failed is in the signals.
         """
         sleeping = at_zero(fleet.variants, fleet.workloads)
         variants = [v for v in fleet.variants if v.key in sleeping and v.labels.get(INSTANCE_LABEL) == self._instance]
@@ -216,10 +219,13 @@ class WakeWatch:
         sources = self._poller.follow("VariantAutoscaling", {**pickers, **others})
         late = [(name, sources[name]) for name in pickers if sources[name].next_at <= now]
         await asyncio.gather(*(self._poller.ask(*one) for one in late))
-        problems = [f"{name}: {sources[name].error}" for name in pickers if sources[name].error]
-        if models and self._pools_error is not None:
-            problems.insert(0, f"{self._pools_error}; demand is seen in Prometheus only")
-        return _merged(fleet, models, sources, problems, now)
+        problems = [
+            (next(iter(mine)).namespace, f"{name}: {sources[name].error}")
+            for name, (_, mine) in pickers.items()
+            if sources[name].error
+        ]
+        unread = f"{self._pools_error}; demand is seen in Prometheus only" if self._pools_error and models else None
+        return _merged(fleet, models, sources, problems, unread, now)
 
     def follow(self, bindings: Iterable[BindingSpec], views: Sequence[BindingView]) -> None:
         """From now on watch those of these bindings that are at zero; what this look saw is known to its tick."""
@@ -275,7 +281,12 @@ class WakeWatch:
 
 
 def _merged(
-    fleet: Fleet, models: Mapping[Key, str], sources: Mapping[str, Source], problems: Sequence[str], now: float
+    fleet: Fleet,
+    models: Mapping[Key, str],
+    sources: Mapping[str, Source],
+    problems: Iterable[tuple[str, str]],
+    unread: str | None,
+    now: float,
 ) -> Fleet:
     """Readings that were fresh at ``now`` into the signals: the larger of what Prometheus and the source say."""
     signals = fleet.signals
@@ -292,8 +303,13 @@ def _merged(
         else:
             for key, pending in source.said.items():
                 wake[key] = max(pending, wake.get(key, pending))
-    errors = (*signals.partial_errors, *problems)
-    found = dataclasses.replace(signals, wake=wake, gateway_queue=queue, partial_errors=errors)
+    found = dataclasses.replace(
+        signals,
+        wake=wake,
+        gateway_queue=queue,
+        partial_errors=(*signals.partial_errors, *([unread] if unread else [])),
+        errors_in=with_errors(signals.errors_in, problems),
+    )
     known = {
         key for key, model in models.items() if wake.get(key, 0) > 0 or (found.queued(key.namespace, model) or 0) > 0
     }

@@ -17,13 +17,14 @@ from modelyard.autoscaling.fleet import Consumer, Fleet
 from modelyard.autoscaling.kinds import BINDINGS, POLICIES, VARIANTS
 from modelyard.autoscaling.live import observe
 from modelyard.autoscaling.live.bindings import objects
-from modelyard.autoscaling.live.demands import class_references, workload_of
+from modelyard.autoscaling.live.demands import workload_of
 from modelyard.autoscaling.offline.bindings import is_ours, measured, views_of
 from modelyard.autoscaling.offline.bindings import remarks as binding_remarks
 from modelyard.autoscaling.offline.files import PlanInputError
 from modelyard.autoscaling.offline.manifests import DUMP, Manifest
 from modelyard.autoscaling.offline.snapshot import Snapshot, signals_of
 from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.variants.slo.classes import class_references
 from modelyard.objects import Key, OwnerRef, Pod, Workload, WorkloadId, parse
 
 _T = TypeVar("_T")

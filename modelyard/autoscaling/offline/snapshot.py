@@ -174,6 +174,10 @@ class Snapshot(_Entry):
     policies: list[PolicyEntry] = Field(default_factory=list)
     error: str | None = Field(None, description="Prometheus could not be read, for this reason")
     partial_errors: list[str] = Field(default_factory=list, description="single queries that failed")
+    errors_in: dict[str, list[str]] = Field(
+        default_factory=dict, description="what was asked for one namespace alone and failed, by namespace"
+    )
+    gateway_unknown: bool = Field(False, description="the queue of the gateways could not be read")
 
 
 def read_snapshot(path: Path) -> Snapshot:
@@ -208,6 +212,8 @@ def signals_of(snapshot: Snapshot, now: float) -> Signals:
         wake={Key(e.namespace, e.name): e.pending for e in snapshot.wake},
         error=snapshot.error,
         partial_errors=tuple(snapshot.partial_errors),
+        errors_in={space: tuple(texts) for space, texts in snapshot.errors_in.items()},
+        gateway_unknown=snapshot.gateway_unknown,
     )
 
 
@@ -280,6 +286,8 @@ def snapshot_of(fleet: Fleet) -> str:
         ],
         error=signals.error,
         partial_errors=list(signals.partial_errors),
+        errors_in={space: list(texts) for space, texts in signals.errors_in.items()},
+        gateway_unknown=signals.gateway_unknown,
     )
     plain = json.loads(document.model_dump_json(by_alias=True, exclude_none=True))
     said = {key: value for key, value in plain.items() if value or key == "lastSeen"}

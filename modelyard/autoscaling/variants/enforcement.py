@@ -54,7 +54,7 @@ def _in_flight(group: Group, states: Sequence[State], signals: Signals) -> str |
     queued = signals.queued(group.namespace, group.model_id)
     if queued:
         return f"{queued:g} requests are queued at the gateway"
-    if queued is None and any("gateway" in error for error in signals.partial_errors):
+    if queued is None and signals.gateway_unknown:
         return "the gateway's queue could not be read"
     for state in states:
         if len(state.units) < (state.ready or 0):

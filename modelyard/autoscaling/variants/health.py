@@ -31,8 +31,8 @@ def metrics_problem(
     if seen is not None and now - seen > stale_after:
         text = f"newest metrics of {group.name} are {now - seen:.0f} s old, older than {stale_after:.0f} s"
         return ("False", "MetricsStale", text)
-    if signals.partial_errors:
-        text = f"no metrics for {group.name}: {'; '.join(signals.partial_errors)}"
+    if problems := signals.problems(group.namespace):
+        text = f"no metrics for {group.name}: {'; '.join(problems)}"
         return ("False", "PrometheusError", text)
     if not ready:
         return ("False", "MetricsUnavailable", f"no replica of {group.name} is ready yet (0 of {wanted})")

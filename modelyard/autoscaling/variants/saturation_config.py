@@ -15,7 +15,7 @@ from modelyard.autoscaling.config_maps import (
     DEFAULT_ENTRY,
     Document,
     Entry,
-    ObjectNotice,
+    Remarks,
     entry_subject,
     find,
     saturation_names,
@@ -23,7 +23,7 @@ from modelyard.autoscaling.config_maps import (
 from modelyard.autoscaling.decision import Step
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.objects import Key, Notice
-from modelyard.objects.documents import shown
+from modelyard.objects.documents import SHOWN, cut, shown
 
 
 class Thresholds(NamedTuple):
@@ -106,15 +106,15 @@ class SaturationConfigs:
     def __init__(self, config_maps: Mapping[Key, Mapping[str, str]], settings: FleetSettings) -> None:
         self._config_maps = config_maps
         self._settings = settings
-        self.notices: list[ObjectNotice] = []
+        self.notices = Remarks()
         self._global_namespace = settings.controller_namespace
         self._maps: dict[str, _Map | None] = {}
-        document, notices = find(config_maps, self._global_namespace, saturation_names(settings))
+        document, notices = find(config_maps, settings, self._global_namespace, saturation_names(settings))
         self.notices += notices
         if document is None:
             name = f"{self._global_namespace}/{settings.saturation_config_map}"
             message = f"ConfigMap {name} does not exist or is empty: built-in thresholds apply ({_summary(BUILT_IN)})"
-            self.notices.append((name, Notice("DefaultConfiguration", message)))
+            self.notices.say(name, Notice("DefaultConfiguration", message))
             self._global = _Map("built-in defaults")
         else:
             self._global = self._read(document, local=None)
@@ -141,18 +141,15 @@ class SaturationConfigs:
         if not namespace or namespace == self._global_namespace:
             return self._global
         if namespace not in self._maps:
-            document, notices = find(self._config_maps, namespace, saturation_names(self._settings))
+            document, notices = find(self._config_maps, self._settings, namespace, saturation_names(self._settings))
             self.notices += notices
             self._maps[namespace] = None if document is None else self._read(document, local=namespace)
         return self._maps[namespace] or self._global
 
-    def _warn(self, document: Document, message: str) -> None:
-        self.notices.append((document.name, Notice("InvalidConfiguration", message, "Warning")))
-
     def _read(self, document: Document, local: str | None) -> _Map:
         result = _Map(f"ConfigMap {document.name}")
         for key, problem in document.broken.items():
-            self._warn(document, f"{problem}; the entry is skipped")
+            self.notices.warn(document, f"{problem}; the entry is skipped")
             if key == DEFAULT_ENTRY:
                 # Guessing thresholds because of a typo would move every model: keep replicas until it is mended.
                 result.default = _Layer(f"ConfigMap {document.name} key 'default'", {}, {"": problem})
@@ -161,10 +158,10 @@ class SaturationConfigs:
             layer = self._layer(document, entry)
             if "enableLimiter" in layer.values and not (is_default and local is None):
                 text = "enableLimiter is read from the global 'default' entry only; ignored here"
-                self._warn(document, f"{entry.where}: {text}")
+                self.notices.warn(document, f"{entry.where}: {text}")
             if "analyzerName" in layer.values and local is not None:
                 text = "analyzerName is read from the global ConfigMap only; ignored here"
-                self._warn(document, f"{entry.where}: {text}")
+                self.notices.warn(document, f"{entry.where}: {text}")
             elif layer.values.get("analyzerName") not in (None, "", TOKEN_ANALYZER):
                 self._unknown_analyzer(document, layer)
             if is_default:
@@ -172,13 +169,13 @@ class SaturationConfigs:
                 continue
             subject = entry_subject(entry, local)
             if subject is None:
-                self._warn(document, f"{entry.where}: override without model_id; the entry is skipped")
+                self.notices.warn(document, f"{entry.where}: override without model_id; the entry is skipped")
             elif subject in result.overrides:
                 first = result.overrides[subject].where
-                self._warn(
+                self.notices.warn(
                     document,
-                    f"{entry.where}: second override for model {subject[0]!r} in namespace {subject[1] or '(any)'}; "
-                    f"{first} is used",
+                    f"{entry.where}: second override for model {shown(subject[0])} in namespace "
+                    f"{cut(subject[1] or '(any)', SHOWN)}; {first} is used",
                 )
             else:
                 result.overrides[subject] = layer
@@ -191,24 +188,23 @@ class SaturationConfigs:
             effective = self._merge(result, override, analyzer)
             result.resolved[subject, analyzer] = effective
             for message in (*effective.errors, *effective.unsafe, *_unwise(effective, self._settings)):
-                self._warn(document, message)
+                self.notices.warn(document, message)
         return result
 
     def _unknown_analyzer(self, document: Document, layer: _Layer) -> None:
         name = layer.values["analyzerName"]
         text = f"unknown analyzer; known is {TOKEN_ANALYZER!r} or none; the percentage analysis decides"
         message = f"{layer.where}: analyzerName = {shown(name)}: {text}"
-        self.notices.append((document.name, Notice("AnalyzerNotAvailable", message, "Warning")))
+        self.notices.say(document.name, Notice("AnalyzerNotAvailable", message, "Warning"))
 
     def _layer(self, document: Document, entry: Entry) -> _Layer:
         values: dict[str, object] = {}
         errors: dict[str, str] = {}
+        self.notices.unknown(document, entry.where, entry.fields, (*BUILT_IN, *_SUBJECT))
         for field, value in entry.fields.items():
-            if field in _SUBJECT or value is None:
+            if field not in BUILT_IN or value is None:
                 continue
-            if field not in BUILT_IN:
-                self._warn(document, f"{entry.where}: unknown field {field!r}; ignored")
-            elif problem := _wrong_type(field, value):
+            if problem := _wrong_type(field, value):
                 errors[field] = f"{entry.where}: {field} = {shown(value)}: {problem}"
             else:
                 values[field] = float(value) if field in _NUMBERS else value  # type: ignore[arg-type]

@@ -8,15 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from modelyard.autoscaling.config_maps import DEFAULT_ENTRY, Document, Entry, ObjectNotice, entry_subject, find
+from modelyard.autoscaling.config_maps import DEFAULT_ENTRY, Document, Entry, Remarks, entry_subject, find
 from modelyard.autoscaling.fleet import Variant
 from modelyard.autoscaling.settings import FleetSettings
-from modelyard.objects import Key, Notice
+from modelyard.objects import Key
 from modelyard.objects.documents import shown
 from modelyard.objects.durations import parse_go_duration
 
 DEFAULT_RETENTION = 600.0
-_LONG = 24 * 3600.0
+LONGEST = 24 * 3600.0
+"""Seconds. Over how long requests are counted is over how long Prometheus has to look, in every tick."""
+MOST_RETENTIONS = 3
+"""Different retentions that the ConfigMap of a namespace may ask for: each is a query of its own."""
 _FIELDS = ("model_id", "namespace", "enable_scale_to_zero", "retention_period")
 
 
@@ -49,7 +52,7 @@ class ZeroConfigs:
     def __init__(self, config_maps: Mapping[Key, Mapping[str, str]], settings: FleetSettings) -> None:
         self._config_maps = config_maps
         self._settings = settings
-        self.notices: list[ObjectNotice] = []
+        self.notices = Remarks()
         self._maps: dict[str, _Map | None] = {}
         self._global = self._map(settings.controller_namespace)
 
@@ -69,20 +72,18 @@ class ZeroConfigs:
 
     def _map(self, namespace: str) -> _Map | None:
         if namespace not in self._maps:
-            document, notices = find(self._config_maps, namespace, (self._settings.scale_to_zero_config_map,))
+            names = (self._settings.scale_to_zero_config_map,)
+            document, notices = find(self._config_maps, self._settings, namespace, names)
             self.notices += notices
             self._maps[namespace] = None if document is None else self._read(document, namespace)
         return self._maps[namespace]
-
-    def _warn(self, document: Document, message: str) -> None:
-        self.notices.append((document.name, Notice("InvalidConfiguration", message, "Warning")))
 
     def _read(self, document: Document, namespace: str) -> _Map:
         local = None if namespace == self._settings.controller_namespace else namespace
         default = _Layer("")
         models: dict[tuple[str, str | None], _Layer] = {}
         for problem in document.broken.values():
-            self._warn(document, f"{problem}; the entry is skipped")
+            self.notices.warn(document, f"{problem}; the entry is skipped")
         for entry in document.entries:
             layer = self._layer(document, entry)
             if entry.key == DEFAULT_ENTRY:
@@ -90,19 +91,32 @@ class ZeroConfigs:
                 continue
             subject = entry_subject(entry, local)
             if subject is None:
-                self._warn(document, f"{entry.where}: entry without model_id; it is skipped")
+                self.notices.warn(document, f"{entry.where}: entry without model_id; it is skipped")
             elif subject in models:
-                self._warn(
-                    document, f"{entry.where}: second entry for model {subject[0]!r}; {models[subject].where} is used"
-                )
+                text = f"second entry for model {shown(subject[0])}; {models[subject].where} is used"
+                self.notices.warn(document, f"{entry.where}: {text}")
             else:
                 models[subject] = layer
-        return _Map(default, models)
+        return _Map(default, models) if local is None else self._few(document, default, models)
+
+    def _few(self, document: Document, default: _Layer, models: Mapping[tuple[str, str | None], _Layer]) -> _Map:
+        """The map of a namespace, with the longest retention for all where there are too many different ones."""
+        mine = {subject: layer for subject, layer in models.items() if subject[1] == document.id.namespace}
+        usual = default.retention or DEFAULT_RETENTION
+        found = {usual, *(layer.retention or usual for layer in mine.values())}
+        if len(found) <= MOST_RETENTIONS:
+            return _Map(default, mine)
+        longest = max(found)
+        without = f"{DEFAULT_RETENTION:g} s where none is given"
+        text = f"{len(found)} different retentions ({without}), at most {MOST_RETENTIONS} can be had"
+        self.notices.warn(document, f"ConfigMap {document.name}: {text}: the longest, {longest:g} s, is used for all")
+        same = {subject: layer._replace(retention=longest) for subject, layer in mine.items()}
+        return _Map(default._replace(retention=longest), same)
 
     def _layer(self, document: Document, entry: Entry) -> _Layer:
         enabled = entry.fields.get("enable_scale_to_zero")
         if enabled is not None and not isinstance(enabled, bool):
-            self._warn(
+            self.notices.warn(
                 document, f"{entry.where}: enable_scale_to_zero = {shown(enabled)}: must be true or false; inherited"
             )
             enabled = None
@@ -112,16 +126,18 @@ class ZeroConfigs:
             try:
                 retention = parse_go_duration(str(text))
             except ValueError as error:
-                self._warn(document, f"{entry.where}: retention_period: {error}; inherited")
+                self.notices.warn(document, f"{entry.where}: retention_period: {error}; inherited")
             else:
                 if retention <= 0:
-                    self._warn(document, f"{entry.where}: retention_period = {shown(text)}: must be above 0; inherited")
+                    self.notices.warn(
+                        document, f"{entry.where}: retention_period = {shown(text)}: must be above 0; inherited"
+                    )
                     retention = None
-                elif retention > _LONG:
-                    self._warn(document, f"{entry.where}: retention_period = {shown(text)} is longer than a day")
-        for field in entry.fields:
-            if field not in _FIELDS:
-                self._warn(document, f"{entry.where}: unknown field {shown(field)}; ignored")
+                elif retention > LONGEST:
+                    said = f"retention_period = {shown(text)} is longer than a day; a day is used"
+                    self.notices.warn(document, f"{entry.where}: {said}")
+                    retention = LONGEST
+        self.notices.unknown(document, entry.where, entry.fields, _FIELDS)
         return _Layer(entry.where, enabled, retention)
 
 

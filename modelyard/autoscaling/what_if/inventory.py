@@ -163,10 +163,10 @@ def _node(accelerator: str, count: int, resource: str) -> Node:
 
 def _limited(fleet: Fleet, settings: FleetSettings) -> dict[Key, Mapping[str, str]]:
     """The ConfigMaps with the limiter switched on, everything else as it is written."""
-    document, _ = find(fleet.config_maps, settings.controller_namespace, saturation_names(settings))
+    document, _ = find(fleet.config_maps, settings, settings.controller_namespace, saturation_names(settings))
     key = document.id if document is not None else Key(settings.controller_namespace, settings.saturation_config_map)
     data = dict(fleet.config_maps.get(key) or {})
-    written = read_document(key, data)
+    written = read_document(key, data, settings)
     if DEFAULT_ENTRY in written.broken:
         raise WhatIfError(f"--capacity: the limiter cannot be switched on: {written.broken[DEFAULT_ENTRY]}")
     fields = next((dict(entry.fields) for entry in written.entries if entry.key == DEFAULT_ENTRY), {})

@@ -39,7 +39,7 @@ def with_targets(
     hits = 0
     for key in _maps(fleet, settings):
         data = dict(fleet.config_maps[key])
-        for entry in read_document(key, data).entries:
+        for entry in read_document(key, data, settings).entries:
             names = {entry.key, str(entry.fields.get("name") or entry.key)}
             if not isinstance(entry.fields.get("data"), list):
                 continue

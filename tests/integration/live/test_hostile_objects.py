@@ -21,6 +21,7 @@ from modelyard.autoscaling.kinds import BINDINGS, POLICIES, VARIANTS
 from modelyard.autoscaling.live.controller import Controller
 from modelyard.autoscaling.memory.variants import ANNOTATION
 from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.variants.slo.classes import MOST_CLASS_MAPS
 from modelyard.cluster import CONFIG_MAPS, EVENTS, Cluster, ClusterSettings
 from modelyard.local.stack import LocalStack
 from modelyard.objects import ResourceType
@@ -41,7 +42,18 @@ TEXTS = {
     "surrogate": 'kvCacheThreshold: "\\ud800"',
     "lines": 'kvCacheThreshold: "\\e[2Jx\\n2026-01-01 ERROR all is lost"',
     "long": f"kvCacheThreshold: {'x' * 200_000}",
+    "mistakes": "".join(f"f{number}: 1\n" for number in range(2400)),
 }
+SLO = {
+    "variantID": "theirs-H100-1",
+    "accelerator": "H100",
+    "acceleratorCount": 1,
+    "variantProfile": {
+        "maxBatchSize": 64,
+        "perfParms": {"decodeParms": {"alpha": "20", "beta": "0.4"}, "prefillParms": {"gamma": "5", "delta": "0.1"}},
+    },
+}
+CLASSES = ("service-classes-config,foo=bar", *(f"classes-{number}" for number in range(2 * MOST_CLASS_MAPS)))
 
 
 @dataclass(frozen=True)
@@ -100,6 +112,8 @@ async def test_one_tenants_objects_never_stop_another(
         await mallory.vary(name, asked)
     await mallory.vary("cost", variantCost="9" * 400)
     await mallory.vary("year-zero")
+    for number, name in enumerate(CLASSES):
+        await mallory.vary(f"class-{number}", **SLO, sloClassRef={"name": name, "key": "a"})
     decided = {"lastRunTime": "0000-01-01T00:00:00Z", "numReplicas": 1, "accelerator": "H100"}
     status = {"status": {"desiredOptimizedAlloc": decided}}
     await mallory.cluster.merge_patch(VARIANTS, "year-zero", status, mallory.namespace, subresource="status")
@@ -114,6 +128,8 @@ async def test_one_tenants_objects_never_stop_another(
     theirs = ServedModel(served.cluster, served.source, mallory.namespace, prometheus_server.url)
     await theirs.deploy("theirs", 1, model="theirs")
     await theirs.vary("theirs", model="theirs")
+    await theirs.deploy("gateway", 0, model="asleep")
+    await theirs.vary("gateway", model="asleep", annotations={"modelyard.dev/wake-query": "sum("})
     await served.deploy("llama", 2)
     await served.vary("llama")
     served.load("llama", kv=0.76, waiting=1)
@@ -128,8 +144,20 @@ async def test_one_tenants_objects_never_stop_another(
         variant["metadata"]["name"]: {c["type"]: c for c in (variant.get("status") or {}).get("conditions") or ()}
         for variant in (await mallory.cluster.list(VARIANTS, mallory.namespace)).items
     }
-    assert found.keys() == {*hostile, "cost", "year-zero", "theirs"}
-    assert all((said["TargetResolved"]["status"] == "True") == (name == "theirs") for name, said in found.items())
+    classes = {f"class-{number}": name for number, name in enumerate(CLASSES)}
+    assert found.keys() == {*hostile, *classes, "cost", "year-zero", "theirs", "gateway"}
+    resolved = {name for name, said in found.items() if said["TargetResolved"]["status"] == "True"}
+    assert resolved == {"theirs", "gateway"}
+    unread = {name for name in classes if "it was not looked up" in found[name]["SLOFeasible"]["message"]}
+    assert "class-0" in unread
+    assert len(unread) == len(classes) - MOST_CLASS_MAPS
+    signals = tick.fleet.signals
+    assert (signals.partial_errors, signals.gateway_unknown, list(signals.errors_in)) == (
+        (),
+        False,
+        [mallory.namespace],
+    )
+    assert "gateway" in signals.errors_in[mallory.namespace][0]
     for binding in (await mallory.cluster.list(BINDINGS, mallory.namespace)).items:
         says = {c["type"]: c for c in binding["status"]["conditions"]}
         name, ready = binding["metadata"]["name"], says["Ready"]
@@ -138,6 +166,7 @@ async def test_one_tenants_objects_never_stop_another(
         assert len(ready["message"]) < 1000
     events = (await mallory.cluster.list(EVENTS, mallory.namespace)).items
     told = " ".join(event["message"] for event in events)
+    assert len(events) < 100, "2,400 mistakes in each of two ConfigMaps are a few messages"
     for name in TEXTS:
         assert f"key '{name}'" in told, name
     assert all("\n" not in event["message"] and len(event["message"]) <= 1024 for event in events)

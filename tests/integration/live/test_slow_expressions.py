@@ -109,9 +109,8 @@ async def test_expressions_that_never_end_hold_up_no_tick_of_another_tenant(
                     d.key.name: d.records[0] for d in tick.decision.decisions if d.key.namespace == served.namespace
                 }
                 assert {(name, record.target.replicas) for name, record in mine.items()} == wanted
-                problems = [text for text in signals.partial_errors if hostile.namespace in text]
-                assert len(problems) == 40
-                assert len(signals.partial_errors) == 40
+                assert len(signals.errors_in[hostile.namespace]) == 40
+                assert (signals.partial_errors, len(signals.errors_in)) == ((), 1)
                 (binding,) = tick.fleet.bindings
                 assert len(binding.targets[0].scrape_errors) >= 6
                 assert 0 < delaying.slow - before <= 3 * expressions.AT_ONCE, "its share, of which others have the rest"

@@ -110,6 +110,12 @@ async def pools(control_plane_cluster: Cluster) -> AsyncIterator[Cluster]:
         await control_plane_cluster.delete(CRDS, f"inferencepools.{group}")
 
 
+async def write_pool(cluster: Cluster, namespace: str, group: str, spec: dict[str, Any], name: str = "pool") -> None:
+    kind = await cluster.resolve(f"{group}/{GROUPS[group]}", "InferencePool")
+    body = {"apiVersion": f"{group}/{GROUPS[group]}", "kind": "InferencePool", "metadata": {"name": name}, "spec": spec}
+    await cluster.create(kind, body, namespace)
+
+
 async def make_pool(
     cluster: Cluster, namespace: str, port: int, group: str, app: str = "llama", named: bool = False
 ) -> None:
@@ -121,17 +127,7 @@ async def make_pool(
             "selector": {"matchLabels": {"app": app}},
             "endpointPickerRef": {"name": "epp", "port": {"number": 9002}},
         }
-    kind = await cluster.resolve(f"{group}/{GROUPS[group]}", "InferencePool")
-    await cluster.create(
-        kind,
-        {
-            "apiVersion": f"{group}/{GROUPS[group]}",
-            "kind": "InferencePool",
-            "metadata": {"name": "pool", "namespace": namespace},
-            "spec": spec,
-        },
-        namespace,
-    )
+    await write_pool(cluster, namespace, group, spec)
     ports = [
         {"name": "grpc", "port": 9002, "targetPort": 9002},
         {"name": "http-metrics", "port": 9090, "targetPort": "metrics" if named else port},
@@ -241,6 +237,26 @@ async def test_pools_of_other_namespaces_and_other_pods_do_not_count(
     assert picker.asked == 0
 
 
+async def test_pools_in_a_form_that_nobody_expects_stop_no_other(
+    served: ServedModel, pools: Cluster, picker: Picker
+) -> None:
+    await asleep(served)
+    await make_pool(pools, served.namespace, picker.port, "inference.networking.k8s.io")
+    hostile: list[dict[str, Any]] = [
+        {"selector": {"matchLabels": "foo"}},
+        {"selector": "text"},
+        {"selector": {"a": [{}]}},
+    ]
+    for number, spec in enumerate(hostile):
+        named = {**spec, "extensionRef": {"name": "epp"}}
+        await write_pool(pools, served.namespace, "inference.networking.x-k8s.io", named, f"a-{number}")
+    picker.queue = {"llama": 2}
+    async with WakeWatch(pools, NO_PROMETHEUS, Expressions(NO_PROMETHEUS), interval=60) as wakes:
+        fleet = await wakes.complete(await fleet_of(served))
+    assert fleet.signals.wake == {Key(served.namespace, "llama"): 2}
+    assert not fleet.signals.errors_in
+
+
 async def test_a_picker_that_a_tenant_chose_does_not_get_the_token(
     served: ServedModel, pools: Cluster, picker: Picker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -252,7 +268,7 @@ async def test_a_picker_that_a_tenant_chose_does_not_get_the_token(
     async with WakeWatch(pools, NO_PROMETHEUS, Expressions(NO_PROMETHEUS), interval=QUICK) as wakes:
         fleet = await wakes.complete(await fleet_of(served))
     assert (picker.asked, picker.authorization) == (1, None)
-    (problem,) = [text for text in fleet.signals.partial_errors if "InferencePool" in text]
+    (problem,) = fleet.signals.errors_in[served.namespace]
     assert f"no token was sent: if this picker may have it, set {served.namespace}/epp in {TOKEN_FOR}" in problem
 
 
@@ -266,7 +282,7 @@ async def test_a_failing_picker_is_named_and_asked_less_and_less(
     fleet = await fleet_of(served)
     async with WakeWatch(pools, NO_PROMETHEUS, Expressions(NO_PROMETHEUS), interval=QUICK) as wakes:
         first = await wakes.complete(fleet)
-        (problem,) = [text for text in first.signals.partial_errors if "InferencePool" in text]
+        (problem,) = first.signals.errors_in[served.namespace]
         assert f"{served.namespace}/pool" in problem
         assert "HTTP status 401" in problem
         assert "EPP_METRIC_READER_BEARER_TOKEN" in problem
@@ -313,7 +329,7 @@ async def test_a_picker_that_is_not_set_up_is_explained(
         await pools.merge_patch(SERVICES, "epp", ports, served.namespace)
     async with WakeWatch(pools, NO_PROMETHEUS, Expressions(NO_PROMETHEUS), interval=QUICK) as wakes:
         fleet = await wakes.complete(await fleet_of(served))
-    (problem,) = [text for text in fleet.signals.partial_errors if "InferencePool" in text]
+    (problem,) = fleet.signals.errors_in[served.namespace]
     assert f"{served.namespace}/epp" in problem
     assert said in problem
 
@@ -339,7 +355,7 @@ async def test_expressions_and_the_gateway_queue_are_watched_in_prometheus(
 
     fleet = await fleet_of(served, prometheus_server.url)
     assert fleet.signals.wake == {}
-    (problem,) = fleet.signals.partial_errors
+    (problem,) = fleet.signals.errors_in[served.namespace]
     assert f"VariantAutoscaling {served.namespace}/broken" in problem
 
     async with (

@@ -378,6 +378,19 @@ async def test_a_failing_query_leaves_its_values_unknown(broken: Broken) -> None
     assert [text for text in signals.partial_errors if "prompt tokens" in text]
 
 
+@pytest.mark.parametrize("broken", ["%5B1d%5D"], indirect=True)
+async def test_a_window_is_asked_for_and_fails_where_it_is_used(broken: Broken) -> None:
+    url = f"http://127.0.0.1:{broken.server.server_port}"
+    async with Prometheus(PrometheusSettings(base_url=url, timeout=5)) as prometheus:
+        signals = await read(prometheus, retentions={600: (), 86400: {"hostile"}})
+    (long,) = [path for path in broken.paths if "%5B1d%5D" in path]
+    assert "hostile" in long
+    assert not [path for path in broken.paths if "hostile" in path and path != long]
+    assert (signals.error, signals.partial_errors) == (None, ())
+    assert ["86400 s" in text for text in signals.errors_in.pop("hostile")] == [True]
+    assert not signals.errors_in
+
+
 async def test_an_unreachable_server_says_so_for_ranges_too() -> None:
     settings = PrometheusSettings(base_url=f"http://127.0.0.1:{free_port()}", timeout=1, attempts=1)
     async with Prometheus(settings) as prometheus:

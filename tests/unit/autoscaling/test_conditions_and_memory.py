@@ -85,6 +85,15 @@ class TestMetricHealth:
         record = one(Serving(current=1, ready=1), signals={"partial_errors": ("kv: bad gateway",)})
         assert condition(record, "MetricsAvailable") == ("False", "PrometheusError")
 
+    def test_what_failed_for_another_namespace_alone_is_not_told_here(self):
+        errors = {"hostile": tuple(f"broken expression {n}" for n in range(400))}
+        record = one(Serving(current=1, ready=1), signals={"errors_in": errors})
+        assert condition(record, "MetricsAvailable") == ("False", "MetricsUnavailable")
+        own = one(Serving(current=1, ready=1, namespace="hostile"), signals={"errors_in": errors})
+        assert condition(own, "MetricsAvailable") == ("False", "PrometheusError")
+        assert own.why.message.count("broken expression") == 10
+        assert "and 390 more" in own.why.message
+
     def test_published_variant_without_reporting_pods(self):
         found = run(Serving("a", CALM), Serving("b", current=1, ready=0, desired=1), settings=PUBLISHED)
         assert (found["b"].target.decided, found["b"].target.replicas) == (False, 1)

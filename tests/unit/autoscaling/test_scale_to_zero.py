@@ -10,7 +10,7 @@ from decisions import Told
 
 from modelyard.autoscaling.memory.variants import VariantMemory
 from modelyard.autoscaling.settings import FleetSettings
-from modelyard.autoscaling.variants.zero_config import ZeroConfigs, ZeroRule, retentions
+from modelyard.autoscaling.variants.zero_config import LONGEST, ZeroConfigs, ZeroRule, retentions
 from modelyard.objects import Key
 from modelyard.objects.durations import parse_go_duration
 
@@ -112,6 +112,20 @@ class TestSettings:
         assert found.resolve("chat", MODEL).enabled
         assert not found.resolve("else", MODEL).enabled
 
+    def test_a_namespace_has_few_windows_and_none_longer_than_a_day(self):
+        entries = {f"m{n}": f"{{model_id: m{n}, {ON}, retention_period: {n + 1}h}}" for n in range(40)}
+        maps = {ZERO: ENABLED, Key("chat", ZERO.name): {**entries, "default": ON}}
+        found = ZeroConfigs(maps, REPAIRED)
+        assert {found.resolve("chat", f"m{n}").window for n in range(41)} == {LONGEST}
+        assert "the longest, 86400 s, is used for all" in found.notices[-1][1].message
+        assert found.resolve("else", "m1").window == 600
+        few = {name: entries[name] for name in ("m0", "m1")}
+        elsewhere = {"x": f"{{model_id: x, namespace: else, {ON}, retention_period: 9h}}"}
+        own = ZeroConfigs({Key("chat", ZERO.name): {**few, **elsewhere}}, REPAIRED)
+        assert [own.resolve("chat", name).window for name in ("m0", "m1", "other")] == [3600, 7200, 600]
+        assert not own.notices
+        assert ZeroConfigs({ZERO: entries}, REPAIRED).resolve("chat", "m1").window == 7200, "an operator may"
+
     def test_windows_to_query(self):
         from builders import make_variant
 
@@ -162,7 +176,7 @@ class TestProofsOfIdleness:
             (Serving(load=IDLE, running=None), {}, "does not say how many requests it holds"),
             (Serving(load=[(0.0, None)]), {}, "does not say how many requests it holds"),
             (Serving(load=IDLE), {"signals": {"gateway_queue": {("chat", MODEL): 1.0}}}, "queued at the gateway"),
-            (Serving(load=IDLE), {"signals": {"partial_errors": ("gateway queue: 503",)}}, "could not be read"),
+            (Serving(load=IDLE), {"signals": {"gateway_unknown": True}}, "could not be read"),
             (Serving(load=[(0.0, 0.0)] * 9, current=10, ready=10), {}, "9 of 10 ready replicas"),
             (Serving(load=IDLE, created=NOW - 30), {}, "not yet idle for 600 s"),
             (Serving(load=IDLE, ready_age=20, startup=700), {}, "580 s to go"),
@@ -175,6 +189,10 @@ class TestProofsOfIdleness:
         assert record.target.replicas > 0
         assert any(step.stage == "enforcement" and why in step.detail for step in record.why.steps)
         assert self.zero(serving, settings=PUBLISHED, **fields).target.replicas == 0 or "9 of 10" in why
+
+    def test_a_broken_wake_query_of_a_variant_called_gateway_keeps_no_other_tenant_from_zero(self):
+        text = "VariantAutoscaling hostile/gateway: annotation modelyard.dev/wake-query: gateway queue; correct it"
+        assert self.zero(self.idle(), signals={"errors_in": {"hostile": (text,)}}).target.replicas == 0
 
     def test_after_the_grace(self):
         assert self.zero(self.idle(memory=VariantMemory(woken_at=NOW - 600))).target.replicas == 0

@@ -9,13 +9,14 @@ import pytest
 from modelyard.autoscaling.fleet import SLOSpec, Variant
 from modelyard.autoscaling.live.demands import (
     at_zero,
-    class_references,
+    count_windows,
     needs_loads,
     slo_namespaces,
     token_namespaces,
     wake_expressions,
 )
 from modelyard.autoscaling.settings import Compatibility, FleetSettings
+from modelyard.autoscaling.variants.slo.classes import MOST_CLASS_MAPS, class_references
 from modelyard.objects import Key, TargetRef, Workload, WorkloadId
 
 SLO = SLOSpec("m-H100-1", "H100", 1, "classes", "premium", {}, {}, 64)
@@ -86,6 +87,34 @@ def test_slo_classes_are_looked_up_in_the_variants_own_namespaces() -> None:
     other = dataclasses.replace(SLO, class_name="others")
     variants = [variant(), variant("a", "n1", SLO), variant("b", "n2", SLO), variant("c", "n1", other)]
     assert class_references(variants) == {"classes": {"n1", "n2"}, "others": {"n1"}}
+
+
+@pytest.mark.parametrize(
+    "name", ["service-classes-config,foo=bar", "a=b", "A", "a b", "a/b", "-a", "a" * 254, "a\n", ""]
+)
+def test_a_class_reference_that_is_no_name_asks_for_nothing(name: str) -> None:
+    assert class_references([variant(slo=dataclasses.replace(SLO, class_name=name))]) == {}
+
+
+def test_a_namespace_names_few_config_maps_with_classes() -> None:
+    names = [f"classes-{number}" for number in range(200)]
+    variants = [variant(name, "hostile", dataclasses.replace(SLO, class_name=name)) for name in names]
+    found = class_references([*variants, variant(slo=SLO)])
+    assert found.pop("classes") == {"chat"}
+    assert len(found) == MOST_CLASS_MAPS
+
+
+def test_requests_are_counted_only_where_a_window_is_used() -> None:
+    on = "enable_scale_to_zero: true"
+    zero = SETTINGS.scale_to_zero_config_map
+    maps = {
+        Key(SETTINGS.controller_namespace, zero): {"default": on},
+        **{Key(f"tenant-{n}", zero): {"default": f"{on}\nretention_period: {n + 1}h"} for n in range(9)},
+    }
+    variants = [variant(namespace=f"tenant-{n}") for n in range(20)]
+    found = count_windows(variants, maps, SETTINGS)
+    assert found.pop(600) == set(), "most namespaces: one query for all"
+    assert found == {3600 * (n + 1): {f"tenant-{n}"} for n in range(9)}
 
 
 def workload(name: str, replicas: int | None, deleting: bool = False) -> Workload:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -11,6 +12,7 @@ from builders import Serving, make_fleet
 from hypothesis import given
 from hypothesis import strategies as st
 
+from modelyard.autoscaling.config_maps import MOST_KEYS, MOST_REMARKS, read_document
 from modelyard.autoscaling.decide import decide
 from modelyard.autoscaling.live import wants
 from modelyard.autoscaling.memory.bindings import ANNOTATION as BINDING_MEMORY
@@ -18,6 +20,7 @@ from modelyard.autoscaling.memory.variants import ANNOTATION
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.cluster import DEPLOYMENTS
 from modelyard.objects import Key
+from modelyard.objects.documents import MAX_TEXT
 from modelyard.reconcile.mirror import Store
 
 SETTINGS = FleetSettings()
@@ -168,3 +171,32 @@ def test_whatever_one_namespace_holds_its_neighbour_is_decided_as_without_it(
     (expected,) = alone.decisions
     assert expected in beside.decisions
     assert all("theirs" in error for error in beside.errors)
+
+
+MISTAKES = "".join(f"f{number}: 1\n" for number in range(2400))
+
+
+def test_thousands_of_mistakes_in_a_config_map_are_a_few_remarks() -> None:
+    own = {f"key{number:02}": MISTAKES for number in range(60)}
+    maps = {Key("theirs", name): own for name in MAPS} | {Key("wva-system", name): own for name in MAPS}
+    fleet = make_fleet(Serving(), Serving("hostile", namespace="theirs"), config_maps=maps)
+    notices = decide(fleet, FleetSettings(controller_namespace="wva-system")).notices
+    told = Counter(about for about, _ in notices)
+    assert set(told) == {str(key) for key in maps}
+    assert set(told.values()) == {MOST_REMARKS + 1}
+    messages = {notice.message for _, notice in notices}
+    assert any("unknown fields 'f0', 'f1', " in text and "and 2390 more; ignored" in text for text in messages)
+    more = f"and {2 * 60 - MOST_REMARKS} more remarks like these"
+    assert {f"ConfigMap wva-system/{name}: {more}" for name in MAPS} <= messages
+
+
+def test_a_config_map_of_a_tenant_is_read_up_to_a_limit_and_the_controllers_own_as_a_whole() -> None:
+    small = {f"key{number:05}": f"a: {number}" for number in range(20_000)}
+    large = {"big": f"a: {'x' * (MAX_TEXT - 99)}", "more": f"a: {'x' * 99}", "small": "a: 1"}
+    theirs = Key("theirs", "classes")
+    found = read_document(theirs, small, SETTINGS)
+    assert (len(found.entries), list(found.broken)) == (MOST_KEYS, [f"key{MOST_KEYS:05}"])
+    found = read_document(theirs, large, SETTINGS)
+    assert ([entry.key for entry in found.entries], list(found.broken)) == (["big", "small"], ["more"])
+    central = Key(SETTINGS.controller_namespace, "classes")
+    assert len(read_document(central, {**small, **large}, SETTINGS).entries) == len(small) + len(large)

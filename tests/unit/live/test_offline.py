@@ -308,6 +308,8 @@ def test_a_snapshot_keeps_everything_prometheus_said(tmp_path: Path) -> None:
         wake={Key("chat", "asleep"): 4.0, Key("chat", "none"): 0.0},
         error="no answer",
         partial_errors=("running requests: timeout",),
+        errors_in={"chat": ("VariantAutoscaling chat/asleep: no PromQL", "a picker hangs")},
+        gateway_unknown=True,
     )
     file = tmp_path / "metrics.yaml"
     file.write_text(snapshot_of(Fleet(now=NOW, signals=signals)))

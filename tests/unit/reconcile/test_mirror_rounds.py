@@ -230,6 +230,17 @@ async def test_watches_leave_connections_for_everything_else(tmp_path: Path) -> 
         await eventually(lambda: api.asked("watch") == ["space-7"], "who is not asked for any more makes room")
 
 
+async def test_what_may_not_be_listed_takes_no_connection_from_the_others(tmp_path: Path) -> None:
+    async with scripted_api(tmp_path, max_connections=4) as (api, cluster), Mirror(cluster) as mirror:
+        await api.put("z", "one", x="z1")
+        refused = [f"refused-{number}" for number in range(8)]
+        api.forbidden |= {("list", space) for space in refused}
+        mirror.follow()
+        for _ in range(2):
+            assert await round_of(mirror, *refused, "z", partial=True) == ("z1",)
+        await eventually(lambda: api.asked("watch") == ["z"], "the watch of what can be read")
+
+
 async def test_an_object_that_cannot_be_read_takes_no_other_with_it(served: tuple[ScriptedApi, Cluster]) -> None:
     api, cluster = served
 

@@ -167,6 +167,15 @@ class TestServiceClasses:
         assert found is None
         assert "'a'" in note
 
+    @pytest.mark.parametrize("name", ["service-classes-config,foo=bar", "too-many"])
+    def test_a_reference_that_is_not_looked_up_says_why(self, name):
+        classes = ServiceClasses({CLASSES: {"a": premium()}}, SETTINGS, {"mine": {"chat"}})
+        spec = replace(SLO().spec, class_name=name, class_key="a")
+        found, note = classes.resolve("chat", spec, MODEL)
+        assert found.name == "Premium"
+        assert "it was not looked up" in note
+        assert "not looked up" not in classes.resolve("chat", replace(spec, class_name="mine"), MODEL).note
+
     def test_look_alikes_are_named_unless_somebody_refers_to_them(self):
         maps = {
             Key(CONTROLLER, name): {"a": "b"} for name in ("serviceclass", "accelerator-unitcost", "my-service-class")

@@ -8,12 +8,13 @@ the well-known ConfigMap is scanned in the order of its keys. Source: WVA SLO re
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from modelyard.autoscaling.config_maps import Document, Entry, ObjectNotice, read_document
-from modelyard.autoscaling.fleet import SLOSpec
+from modelyard.autoscaling.config_maps import Document, Entry, ObjectNotice, Remarks, read_document
+from modelyard.autoscaling.fleet import SLOSpec, Variant
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.variants.slo.costs import number
 from modelyard.objects import Key, Notice
@@ -21,8 +22,11 @@ from modelyard.objects.documents import shown
 
 DEFAULT_MODEL = "default/default"
 LOWEST_PRIORITY = 100
+MOST_CLASS_MAPS = 5
+"""ConfigMaps that the variants of a namespace may name with ``sloClassRef``: each is looked up on its own."""
 _CLASS_FIELDS = ("name", "priority", "data")
 _ENTRY_FIELDS = ("model", "slo-tpot", "slo-itl", "slo-ttft")
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,27 @@ class ServiceClass:
     ttft: float
     itl: float
     where: str
+
+
+def class_references(variants: Iterable[Variant]) -> dict[str, set[str]]:
+    """Namespaces by name of the ConfigMaps that ``sloClassRef`` names; each is looked up in the variant's own.
+
+    Of a namespace the first ``MOST_CLASS_MAPS`` names, and none that no object could have.
+    """
+    named: dict[str, set[str]] = {}
+    for variant in variants:
+        if variant.slo is not None and _is_name(variant.slo.class_name):
+            named.setdefault(variant.key.namespace, set()).add(variant.slo.class_name)
+    found: dict[str, set[str]] = {}
+    for namespace, names in named.items():
+        for name in sorted(names)[:MOST_CLASS_MAPS]:
+            found.setdefault(name, set()).add(namespace)
+    return found
+
+
+def _is_name(text: str) -> bool:
+    """Whether an object may be called so (a DNS subdomain)."""
+    return len(text) <= 253 and _NAME.fullmatch(text) is not None
 
 
 class Found(NamedTuple):
@@ -57,12 +82,19 @@ class _Map(NamedTuple):
 class ServiceClasses:
     """All service classes of one tick. A document or entry that is broken hurts only itself, and is named."""
 
-    def __init__(self, config_maps: Mapping[Key, Mapping[str, str]], settings: FleetSettings) -> None:
+    def __init__(
+        self,
+        config_maps: Mapping[Key, Mapping[str, str]],
+        settings: FleetSettings,
+        references: Mapping[str, Collection[str]] | None = None,
+    ) -> None:
+        """``references`` are those that are looked up, see ``class_references``; ``None``: all."""
         self._config_maps = config_maps
         self._settings = settings
+        self._references = references
         self._maps: dict[Key, _Map | None] = {}
         self._resolved: dict[tuple[str, str, str, str, bool], Found] = {}
-        self.notices: list[ObjectNotice] = []
+        self.notices = Remarks()
         self.used: set[Key] = set()
         """ConfigMaps a variant refers to, whether they exist or not."""
 
@@ -95,6 +127,11 @@ class ServiceClasses:
                 if places
                 else f"sloClassRef {name}/{key}: no ConfigMap {' or '.join(str(id_) for id_ in tried)}"
             )
+            if self._references is not None and namespace not in self._references.get(name, ()):
+                note += (
+                    f" (in {namespace} it was not looked up: no object can be called so, or {MOST_CLASS_MAPS} others"
+                    " are named there)"
+                )
         scanned = [
             Key(where, self._settings.service_class_config_map)
             for where in dict.fromkeys((namespace, central) if by_reference else (central,))
@@ -114,7 +151,7 @@ class ServiceClasses:
     def _read(self, id_: Key) -> _Map | None:
         if id_ not in self._maps:
             data = self._config_maps.get(id_)
-            self._maps[id_] = self._parse(read_document(id_, data)) if data else None
+            self._maps[id_] = self._parse(read_document(id_, data, self._settings)) if data else None
         return self._maps[id_]
 
     def _parse(self, document: Document) -> _Map:
@@ -126,7 +163,7 @@ class ServiceClasses:
             except ValueError as error:
                 broken[entry.key] = str(error)
         for problem in broken.values():
-            self._warn(document, f"{problem}; the class is skipped")
+            self.notices.warn(document, f"{problem}; the class is skipped")
         return _Map(classes, broken)
 
     def _class(self, document: Document, entry: Entry) -> _Class:
@@ -136,20 +173,21 @@ class ServiceClasses:
             raise ValueError(f"{entry.where}: data must be a list of entries with model, slo-tpot and slo-ttft")
         name = str(fields.get("name") or entry.key)
         priority = self._priority(document, entry)
-        self._unknown(document, entry.where, fields, _CLASS_FIELDS)
+        self.notices.unknown(document, entry.where, fields, _CLASS_FIELDS)
         models: dict[str, ServiceClass] = {}
         for index, item in enumerate(data):
             where = f"{entry.where} data[{index}]"
             if not isinstance(item, dict) or not item.get("model"):
-                self._warn(document, f"{where}: must be a mapping with a model; the entry is skipped")
+                self.notices.warn(document, f"{where}: must be a mapping with a model; the entry is skipped")
                 continue
             model = str(item["model"])
-            self._unknown(document, where, item, _ENTRY_FIELDS)
+            self.notices.unknown(document, where, item, _ENTRY_FIELDS)
             targets = self._targets(document, where, item)
             if targets is None:
                 continue
             if model in models:
-                self._warn(document, f"{where}: model {shown(model)} is there twice; {models[model].where} is used")
+                text = f"model {shown(model)} is there twice; {models[model].where} is used"
+                self.notices.warn(document, f"{where}: {text}")
                 continue
             models[model] = ServiceClass(name, priority, *targets, where)
         return _Class(name, models)
@@ -163,11 +201,11 @@ class ServiceClasses:
             parsed = number(value)
             if parsed is None:
                 text = f"{where}: {field} = {shown(value)} must be a finite number of at least 0, in milliseconds"
-                self._warn(document, f"{text}; the entry is skipped")
+                self.notices.warn(document, f"{text}; the entry is skipped")
                 return None
             found[field] = parsed
         if len({found[field] for field in ("slo-tpot", "slo-itl") if field in found}) > 1:
-            self._warn(document, f"{where}: slo-tpot and slo-itl mean the same and differ; slo-tpot is used")
+            self.notices.warn(document, f"{where}: slo-tpot and slo-itl mean the same and differ; slo-tpot is used")
         return found.get("slo-ttft", 0.0), found.get("slo-tpot", found.get("slo-itl", 0.0))
 
     def _priority(self, document: Document, entry: Entry) -> int:
@@ -177,16 +215,8 @@ class ServiceClasses:
         if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= LOWEST_PRIORITY:
             return value
         text = f"priority = {shown(value)} must be a whole number from 1 (most important) to 100; 100 is used"
-        self._warn(document, f"{entry.where}: {text}")
+        self.notices.warn(document, f"{entry.where}: {text}")
         return LOWEST_PRIORITY
-
-    def _unknown(self, document: Document, where: str, fields: Iterable[object], known: tuple[str, ...]) -> None:
-        for field in fields:
-            if field not in known:
-                self._warn(document, f"{where}: unknown field {shown(field)}; ignored")
-
-    def _warn(self, document: Document, message: str) -> None:
-        self.notices.append((document.name, Notice("InvalidConfiguration", message, "Warning")))
 
 
 def _referred(source: _Map, key: str, model: str) -> ServiceClass | None:

@@ -10,9 +10,9 @@ import math
 from collections.abc import Mapping
 
 from modelyard.autoscaling.accelerators import short_name
-from modelyard.autoscaling.config_maps import Document, ObjectNotice, read_document
+from modelyard.autoscaling.config_maps import Document, Remarks, read_document
 from modelyard.autoscaling.settings import FleetSettings
-from modelyard.objects import Key, Notice
+from modelyard.objects import Key
 from modelyard.objects.documents import shown
 
 _HIGHEST = 1e12
@@ -26,7 +26,7 @@ class UnitCosts:
         self._config_maps = config_maps
         self._settings = settings
         self._maps: dict[str, Mapping[str, float]] = {}
-        self.notices: list[ObjectNotice] = []
+        self.notices = Remarks()
 
     def price(self, namespace: str, accelerator: str) -> float | None:
         """Cost of one accelerator for an hour, ``None`` when no entry (or only a broken one) names it.
@@ -56,11 +56,11 @@ class UnitCosts:
     def _parse(self, key: Key, data: Mapping[str, str]) -> Mapping[str, float]:
         prices: dict[str, float] = {}
         plain = {name: text for name, text in data.items() if number(text) is not None}
-        document = read_document(key, {name: text for name, text in data.items() if name not in plain})
+        document = read_document(key, {name: text for name, text in data.items() if name not in plain}, self._settings)
         for name in sorted(plain):
             self._take(document, prices, name, plain[name], f"ConfigMap {key} key {name!r}")
         for problem in document.broken.values():
-            self._warn(document, f"{problem}; the accelerator has no price")
+            self.notices.warn(document, f"{problem}; the accelerator has no price")
         for entry in document.entries:
             self._take(document, prices, entry.key, entry.fields.get("cost"), f"{entry.where}: cost")
         return prices
@@ -71,12 +71,9 @@ class UnitCosts:
             cost = None
         if cost is None:
             text = "is missing" if value is None else f"= {shown(value)} must be a finite number of at least 0"
-            self._warn(document, f"{where} {text}; the accelerator has no price")
+            self.notices.warn(document, f"{where} {text}; the accelerator has no price")
         else:
             prices[name] = cost
-
-    def _warn(self, document: Document, message: str) -> None:
-        self.notices.append((document.name, Notice("InvalidConfiguration", message, "Warning")))
 
 
 def number(value: object) -> float | None:

@@ -17,7 +17,7 @@ from modelyard.autoscaling.memory.variants import SLOMemory
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.variants.attribution import Performances, by_pod
 from modelyard.autoscaling.variants.slo import feedback, online
-from modelyard.autoscaling.variants.slo.classes import ServiceClasses, slo_look_alikes
+from modelyard.autoscaling.variants.slo.classes import ServiceClasses, class_references, slo_look_alikes
 from modelyard.autoscaling.variants.slo.costs import UnitCosts
 from modelyard.autoscaling.variants.slo.load import attach, measure_load
 from modelyard.autoscaling.variants.slo.outlook import look_ahead
@@ -33,7 +33,8 @@ def read_variants(fleet: Fleet, states: Sequence[State], settings: FleetSettings
     found = [state for state in states if state.variant.slo is not None]
     if not found:
         return []
-    costs, classes = UnitCosts(fleet.config_maps, settings), ServiceClasses(fleet.config_maps, settings)
+    costs = UnitCosts(fleet.config_maps, settings)
+    classes = ServiceClasses(fleet.config_maps, settings, class_references(fleet.variants))
     for state in found:
         spec = state.variant.slo
         assert spec is not None

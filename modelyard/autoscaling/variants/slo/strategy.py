@@ -151,8 +151,8 @@ def missing_load(group: Group, signals: Signals, now: float, settings: FleetSett
     if seen is not None and now - seen > settings.stale_after:
         text = f"newest metrics of {group.name} are {now - seen:.0f} s old, older than {settings.stale_after:.0f} s"
         return ("False", "MetricsStale", text)
-    if signals.partial_errors:
-        return ("False", "PrometheusError", f"no load of {group.name}: {'; '.join(signals.partial_errors)}")
+    if problems := signals.problems(group.namespace):
+        return ("False", "PrometheusError", f"no load of {group.name}: {'; '.join(problems)}")
     if group.slo is not None and group.slo.load is None:
         return ("False", "MetricsMissing", f"{group.slo.load_problem}: {HINT}")
     return None
