@@ -22,6 +22,7 @@ from modelyard.replay.compare import Batch, BatchResult, batches
 from modelyard.replay.output import check_folder
 from modelyard.replay.report import Summary
 from modelyard.replay.scenario import read_scenario
+from tasks.journal import cells, unformatted
 from tasks.replay import Hearing, replay_batch, write_reports
 
 CALL_TIMEOUT = 10.0
@@ -169,7 +170,9 @@ async def _table(
         f"{parameters.attainment:.4g} of the requests"
     )
     artifact = TableArtifact(
-        key=parameters.artifact_key, description="; ".join([text, *remarks]), table=[row(one.summary) for one in done]
+        key=parameters.artifact_key,
+        description=unformatted("; ".join([text, *remarks])),
+        table=[cells(row(one.summary)) for one in done],
     )
     async with asyncio.timeout(CALL_TIMEOUT):
         await artifact.acreate()

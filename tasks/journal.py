@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 from collections.abc import Sequence
 from uuid import UUID
 
@@ -16,14 +17,39 @@ from prefect.artifacts import TableArtifact
 from prefect.client.orchestration import get_client
 from prefect.events import emit_event
 
+from modelyard.objects.documents import cut, printable
 from modelyard.reconcile.report import Row, TickReport
 
 CALL_TIMEOUT = 10.0
 """Seconds one call to the Prefect API may take. Generous: a busy server that is cut off does the work all the same."""
 SCALED = "modelyard.variant.scaled"
 """Name of the event sent for every actual change of a workload."""
+MOST_SHOWN = 500
+"""Characters of one text in an artifact or event. What is cut is whole in the object's status."""
+_MARKUP = re.compile(
+    r"[\\`*\[\]<>|~@&]|(?<![^\W_])_|_(?![^\W_])|^[-+#]|^\d{1,9}[.)]|www\.|:(?=//)",
+    re.IGNORECASE,
+)
+"""What ends in a character that Markdown would take for more than itself."""
 
 Log = logging.Logger | logging.LoggerAdapter[logging.Logger]
+
+
+def plain(value: object) -> object:
+    """A value as an event may carry it: a text on one line, cut."""
+    return cut(printable(value), MOST_SHOWN) if isinstance(value, str) else value
+
+
+def unformatted(text: str) -> str:
+    """Markdown that shows the text as it is: artifacts are rendered, and anybody may name an object like a link."""
+    return _MARKUP.sub(lambda found: f"{found[0][:-1]}\\{found[0][-1]}", text.strip())
+
+
+def cells(row: Row) -> dict[str, object]:
+    """The row as an artifact's table may hold it."""
+    return {
+        name: unformatted(shown) if isinstance(shown := plain(value), str) else shown for name, value in row.items()
+    }
 
 
 class Journal:
@@ -52,7 +78,8 @@ class Journal:
                 "prefect.resource.id": f"modelyard.variant.{change.about}",
                 "prefect.resource.name": change.about,
             }
-            emit_event(event=SCALED, resource=resource, payload=dict(change.payload))
+            payload = {name: plain(value) for name, value in change.payload.items()}
+            emit_event(event=SCALED, resource=resource, payload=payload)
         self._due = self._due or bool(report.changes) or number - self._last_number >= self._every
         self._scaled += len(report.changes)
         if not report.rows:
@@ -73,7 +100,7 @@ class Journal:
     async def _write(self, number: int, rows: Sequence[Row]) -> None:
         scaled = self._scaled
         description = f"Decisions of tick {number}" + (f": {scaled} scaled" if scaled else "")
-        table = [dict(row) for row in rows]
+        table = [cells(row) for row in rows]
         try:
             async with asyncio.timeout(CALL_TIMEOUT), get_client() as client:
                 if self._artifact is None:

@@ -9,15 +9,14 @@ that is no longer named stops writing (``fence.RunFence``).
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from modelyard.reconcile.plan import Plan, Ref, Subject
+from modelyard.reconcile.turns import in_turn
 
 MOST_IN_A_BATCH = 50
 MOST_STARTS = 20
@@ -103,7 +102,7 @@ def dispatch(
     """
     due = [(plan.subject, found) for plan in plans if plan.acts and (found := _next(plan, runs, now)) is not None]
     starts = []
-    ordered = _in_turn(due)
+    ordered, _ = in_turn(sorted(due, key=lambda one: one[0].key), lambda one: one[0].key.namespace)
     for begin in range(0, len(ordered), acting.batch)[:most]:
         members = ordered[begin : begin + acting.batch]
         key = _key(members)
@@ -134,19 +133,7 @@ def _pause(attempt: int, died: bool) -> float:
     return 0.0 if doublings < 0 else min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(doublings, 30))
 
 
-Due = tuple[Subject, Claim]
-
-
-def _in_turn(due: Iterable[Due]) -> list[Due]:
-    """The first of every namespace, then the second of every namespace, and so on."""
-    spaces: defaultdict[str, list[Due]] = defaultdict(list)
-    for one in sorted(due, key=lambda one: one[0].key):
-        spaces[one[0].key.namespace].append(one)
-    turns = itertools.zip_longest(*(spaces[name] for name in sorted(spaces)))
-    return [one for turn in turns for one in turn if one is not None]
-
-
-def _key(members: Sequence[Due]) -> str:
+def _key(members: Sequence[tuple[Subject, Claim]]) -> str:
     """The idempotency key of a run: the object and the work, or a batch's content."""
     keys = [_own_key(subject.ref, claim) for subject, claim in members]
     if len(keys) == 1:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import Self
@@ -19,8 +19,9 @@ from modelyard.reconcile.dispatch import Acting, Start
 from modelyard.reconcile.fence import Fence
 from modelyard.reconcile.mirror import Mirror
 from modelyard.reconcile.plan import CLAIM, Lifecycle, Plan
+from modelyard.reconcile.report import Row, table
 from modelyard.reconcile.survey import Survey
-from modelyard.reconcile.tell import Said, rows, tell
+from modelyard.reconcile.tell import Said, row, tell
 
 log = logging.getLogger(__name__)
 
@@ -75,12 +76,12 @@ class Reconciler:
         """By lifecycle, every plan with something to write or to wait for; free while nothing moves."""
         return {one.name: plans for one, plans in (await self._survey.look(time.time())).items()}
 
-    async def tell(self, plans: Sequence[Plan]) -> list[Mapping[str, object]]:
-        """Write what the plans say, act on nothing; a row for each. Raises ``NotTheWriter`` without the Lease."""
+    async def tell(self, plans: Sequence[Plan]) -> list[Row]:
+        """Write what the plans say, act on nothing; the table of it. Raises ``NotTheWriter`` without the Lease."""
         said = [only_told(plan) for plan in plans]
         outcome = await carry_out(self.cluster, said, self._fence)
         await tell(self.cluster, said, outcome, self._said, time.time())
-        return [dict(row) for row in rows(said, outcome)]
+        return table(said, lambda plan: plan.subject.key.namespace, lambda plan: row(plan, outcome))
 
     async def claim(self, start: Start) -> Start:
         """Make the run's objects name it; the run with those that could be claimed. Raises ``NotTheWriter``."""

@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
+from modelyard.reconcile.turns import in_turn
+
+T = TypeVar("T")
+
+MOST_ROWS = 500
 Row = Mapping[str, Any]
 """A row of a table; plain JSON values."""
+
+
+def table(things: Sequence[T], space: Callable[[T], str], row: Callable[[T], Row]) -> list[Row]:
+    """A row for each thing, in their order; ``space`` tells its namespace.
+
+    Of more than ``MOST_ROWS`` those whose turn comes first by namespace, and in a last row how many more there are.
+    """
+    order, _ = in_turn(range(len(things)), lambda at: space(things[at]))
+    rows = [row(things[at]) for at in sorted(order[:MOST_ROWS])]
+    if len(things) > MOST_ROWS:
+        rows.append({next(iter(rows[0])): f"and {len(things) - MOST_ROWS} more"})
+    return rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,19 +86,16 @@ def changes(plans: Iterable[Plan], outcome: Outcome) -> list[Change]:
     ]
 
 
-def rows(plans: Iterable[Plan], outcome: Outcome) -> list[Row]:
-    """One row per plan, for lifecycles that have no table of their own: what it is about, why, and how far it got."""
-    return [
-        {
-            "object": str(ref),
-            "reason": plan.reason,
-            "message": plan.message,
-            "awaits": ", ".join(plan.awaits),
-            "trouble": "; ".join(filter(None, (outcome.skipped.get(ref), outcome.errors.get(ref)))),
-        }
-        for plan in plans
-        for ref in (plan.subject.ref,)
-    ]
+def row(plan: Plan, outcome: Outcome) -> Row:
+    """A plan in a table of lifecycles that have none of their own: what it is about, why, and how far it got."""
+    ref = plan.subject.ref
+    return {
+        "object": str(ref),
+        "reason": plan.reason,
+        "message": plan.message,
+        "awaits": ", ".join(plan.awaits),
+        "trouble": "; ".join(filter(None, (outcome.skipped.get(ref), outcome.errors.get(ref)))),
+    }
 
 
 async def tell(cluster: Cluster, plans: Sequence[Plan], outcome: Outcome, said: Said, now: float) -> None:

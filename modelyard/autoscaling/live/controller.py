@@ -32,7 +32,7 @@ from modelyard.reconcile.carry_out import Outcome, carry_out
 from modelyard.reconcile.fence import Fence
 from modelyard.reconcile.mirror import Mirror
 from modelyard.reconcile.plan import Plan, Ref
-from modelyard.reconcile.report import TickReport
+from modelyard.reconcile.report import TickReport, table
 from modelyard.reconcile.tell import Said, changes, tell
 
 log = logging.getLogger(__name__)
@@ -171,4 +171,5 @@ class Controller:
     async def report(self, decision: TickDecision, done: Actuated) -> TickReport:
         """Send Events of what changed (a dry run sends none); the tick's table and changes."""
         await tell(self.cluster, done.plans, done.outcome, self._said, decision.now)
-        return TickReport([row(record) for record in decision.records], changes(done.plans, done.outcome))
+        rows = table(decision.records, lambda record: record.identity.key.namespace, row)
+        return TickReport(rows, changes(done.plans, done.outcome))

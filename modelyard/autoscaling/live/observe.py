@@ -11,11 +11,14 @@ import math
 from modelyard.autoscaling.fleet import Consumer, SLOSpec, Variant
 from modelyard.autoscaling.memory.variants import ANNOTATION, VariantMemory
 from modelyard.objects import TargetRef
+from modelyard.objects.documents import cut
 from modelyard.objects.parse import Object, conditions, controller_of, epoch, key_of, target_id
 from modelyard.reconcile.memory import parse_memory
 from modelyard.resources import ResourceInvalid, VariantAutoscaling
 
 DEFAULT_COST = 10.0
+MAX_NAME = 256
+"""Characters of the name of a model or an accelerator. An engine's own name for its model is a label of metrics."""
 
 
 def hpa(obj: Object) -> Consumer | None:
@@ -66,8 +69,8 @@ def slo_spec(spec: Object) -> SLOSpec | None:
     try:
         parameters = profile.get("perfParms") or {}
         return SLOSpec(
-            variant_id=str(spec["variantID"]),
-            accelerator=str(spec["accelerator"]),
+            variant_id=cut(str(spec["variantID"]), MAX_NAME),
+            accelerator=cut(str(spec["accelerator"]), MAX_NAME),
             accelerator_count=int(spec["acceleratorCount"]),
             class_name=str(reference.get("name") or ""),
             class_key=str(reference.get("key") or ""),
@@ -87,6 +90,9 @@ def variant(obj: Object) -> Variant:
         VariantAutoscaling.parse(obj)
     except ResourceInvalid as error:
         problem = str(error)
+    for field in ("modelID", "accelerator", "variantID"):
+        if len(spec.get(field) or "") > MAX_NAME:
+            problem = f"spec.{field} has more than {MAX_NAME} characters"
     annotations = metadata.get("annotations") or {}
     memory, damage = parse_memory(VariantMemory, ANNOTATION, annotations.get(ANNOTATION))
     reference = spec.get("scaleTargetRef") or {}
@@ -104,7 +110,7 @@ def variant(obj: Object) -> Variant:
         generation=int(metadata.get("generation") or 0),
         resource_version=metadata.get("resourceVersion", ""),
         created=epoch(metadata.get("creationTimestamp")),
-        model_id=spec.get("modelID") or "",
+        model_id=cut(spec.get("modelID") or "", MAX_NAME),
         target=target,
         cost=cost_of(spec.get("variantCost")),
         labels=metadata.get("labels") or {},
@@ -112,7 +118,7 @@ def variant(obj: Object) -> Variant:
         deleting=bool(metadata.get("deletionTimestamp")),
         form=form,
         status_replicas=int(allocation.get("numReplicas") or 0) if decided else None,
-        status_accelerator=allocation.get("accelerator") or None,
+        status_accelerator=cut(allocation.get("accelerator") or "", MAX_NAME) or None,
         last_run=epoch(decided) if decided else None,
         conditions=conditions(status.get("conditions")),
         memory=memory,

@@ -145,6 +145,16 @@ def test_an_object_written_but_never_decided_has_no_desired_count() -> None:
     assert observe.variant(body).status_replicas == 0
 
 
+@pytest.mark.parametrize("field", ["modelID", "accelerator", "variantID"])
+def test_a_name_without_end_is_a_problem_and_not_carried_on(field: str) -> None:
+    variant = observe.variant(slo_body(**{field: "org/llama-" + "h" * 2**20 + "-1"}))
+    assert variant.problem is not None
+    assert f"spec.{field}" in variant.problem
+    assert len(variant.problem) < 1000
+    assert variant.slo is not None
+    assert max(map(len, (variant.model_id, variant.slo.accelerator, variant.slo.variant_id))) <= observe.MAX_NAME
+
+
 def test_damaged_memory_is_reported_and_never_fatal() -> None:
     body = {
         "metadata": {

@@ -5,7 +5,8 @@ from __future__ import annotations
 from modelyard.objects import Key, Notice, ResourceType, WorkloadId
 from modelyard.reconcile.carry_out import Outcome
 from modelyard.reconcile.plan import Plan, Ref, Scale, Subject
-from modelyard.reconcile.tell import MOST_AT_ONCE, MOST_SAID, REPEAT_AFTER, Said, notices, rows
+from modelyard.reconcile.report import MOST_ROWS, table
+from modelyard.reconcile.tell import MOST_AT_ONCE, MOST_SAID, REPEAT_AFTER, Said, notices, row
 
 KIND = ResourceType("example.com", "v1", "Widget", "widgets", True)
 WEB = WorkloadId("n", "apps", "Deployment", "web")
@@ -37,8 +38,17 @@ def test_what_could_not_be_done_is_told_as_well() -> None:
         ("ActuationDelayed", "moved"),
         ("ActuationDelayed", "forbidden"),
     ]
-    (row,) = rows([PLAN], outcome)
-    assert (row["object"], row["reason"], row["trouble"]) == ("Widget n/w", "Busy", "moved; forbidden")
+    told = row(PLAN, outcome)
+    assert (told["object"], told["reason"], told["trouble"]) == ("Widget n/w", "Busy", "moved; forbidden")
+
+
+def test_a_long_table_has_rows_of_every_namespace_and_says_what_it_lacks() -> None:
+    things = [*(f"many/{number}" for number in range(3 * MOST_ROWS)), "one/a", "two/b", "two/c"]
+    rows = table(things, lambda thing: thing.partition("/")[0], lambda thing: {"object": thing, "why": "so"})
+    assert len(rows) == MOST_ROWS + 1
+    assert [one["object"] for one in rows[-4:]] == ["one/a", "two/b", "two/c", f"and {2 * MOST_ROWS + 3} more"]
+    assert [one["object"] for one in rows[:2]] == things[:2]
+    assert table(things[-3:], str, lambda thing: {"object": thing}) == [{"object": thing} for thing in things[-3:]]
 
 
 def test_a_standing_notice_is_repeated_rarely_and_for_each_object() -> None:
