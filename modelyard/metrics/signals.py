@@ -32,6 +32,8 @@ LOOK_BACK = 3600.0
 """Seconds to look back for a model that reports nothing now."""
 LOOK_AGAIN = 300.0
 """Seconds after which the look back is repeated for models already asked about; it is the dearest query there is."""
+LOOK_FOR_NEW = 60.0
+"""Seconds after which it is repeated for models that were not asked about: anybody may name new ones in every tick."""
 
 
 class LastSeen:
@@ -48,7 +50,7 @@ class LastSeen:
     async def of(self, prometheus: Prometheus, silent: set[Pair]) -> dict[Pair, float]:
         """Last sample times of these models, as far as known."""
         now = asyncio.get_running_loop().time()
-        if not silent <= self._asked or now - self._at >= LOOK_AGAIN:
+        if now - self._at >= (LOOK_AGAIN if silent <= self._asked else LOOK_FOR_NEW):
             self._asked, self._at = set(silent), now
             try:
                 samples = await prometheus.query(

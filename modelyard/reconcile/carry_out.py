@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,10 +20,13 @@ from modelyard.objects import Key, WorkloadId
 from modelyard.reconcile import status as statuses
 from modelyard.reconcile.fence import Fence, NotTheWriter
 from modelyard.reconcile.plan import Child, Plan, Ref, Scale, Subject
+from modelyard.reconcile.turns import in_turn
 
 log = logging.getLogger(__name__)
 
 CONCURRENCY = 16
+MOST_PLANS = 500
+"""Plans of one namespace that are carried out at a time. What is left is still to be written at the next look."""
 ATTEMPTS = 5
 """How often a write that others keep getting in the way of is tried."""
 FINALIZER = "modelyard.dev/cleanup"
@@ -42,16 +46,23 @@ class Outcome:
 
 
 async def carry_out(cluster: Cluster, plans: Iterable[Plan], fence: Fence) -> Outcome:
-    """Write what the plans ask for. Raises ``NotTheWriter`` as soon as the fence says so, and nothing else."""
+    """Write what the plans ask for, each namespace in its turn, what scales first.
+
+    Raises ``NotTheWriter`` as soon as the fence says so, and nothing else.
+    """
     outcome = Outcome()
     gate = asyncio.Semaphore(CONCURRENCY)
+    urgent = sorted((plan for plan in plans if plan.writes), key=lambda plan: not plan.scales)
+    due, beyond = in_turn(urgent, lambda plan: plan.subject.key.namespace, MOST_PLANS)
+    for namespace, count in Counter(plan.subject.key.namespace for plan in beyond).items():
+        log.warning("%s: %d writes are beyond its share of %d; they wait", namespace, count, MOST_PLANS)
 
     async def one(plan: Plan) -> None:
         async with gate:
             fence.check()
             await _CarryOut(cluster, plan, fence, outcome).run()
 
-    tasks = [asyncio.create_task(one(plan)) for plan in plans if plan.writes]
+    tasks = [asyncio.create_task(one(plan)) for plan in due]
     try:
         await asyncio.gather(*tasks)
     finally:

@@ -15,6 +15,7 @@ from modelyard.objects import Notice
 from modelyard.reconcile.carry_out import Outcome
 from modelyard.reconcile.plan import Plan, Ref, Scale, Subject
 from modelyard.reconcile.report import Change, Row
+from modelyard.reconcile.turns import in_turn
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +26,8 @@ MOST_AT_ONCE = 100
 """Standing notices of one namespace that are told at a time; the others have their turn the next time."""
 MOST_SAID = 5000
 """Of one namespace that are remembered."""
+MOST_EVENTS = 200
+"""Of one namespace that are sent at a time, with what just happened; what is beyond is lost."""
 
 
 class Said:
@@ -99,7 +102,7 @@ def row(plan: Plan, outcome: Outcome) -> Row:
 
 
 async def tell(cluster: Cluster, plans: Sequence[Plan], outcome: Outcome, said: Said, now: float) -> None:
-    """Send the Events. Never raises for one that could not be stored."""
+    """Send the Events, each namespace in its turn; what is beyond its share is lost. Never raises for one that is."""
     said.begin(now)
     events: list[tuple[Subject, Notice]] = []
     for plan in plans:
@@ -115,4 +118,5 @@ async def tell(cluster: Cluster, plans: Sequence[Plan], outcome: Outcome, said: 
         async with gate:
             await cluster.record_event(dict(subject.reference), notice.reason, notice.message, kind=notice.kind)
 
-    await asyncio.gather(*(send(*event) for event in events))
+    due, _ = in_turn(events, lambda event: event[0].key.namespace, MOST_EVENTS)
+    await asyncio.gather(*(send(*event) for event in due))

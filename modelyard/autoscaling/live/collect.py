@@ -13,6 +13,7 @@ import logging
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import NamedTuple
 
 from modelyard.autoscaling.config_maps import saturation_names
@@ -47,8 +48,12 @@ from modelyard.metrics.signals import LastSeen, read_signals
 from modelyard.metrics.values import Signals, with_errors
 from modelyard.objects import Key, Namespace, Node, OwnerRef, Pod, Workload, WorkloadId, parse
 from modelyard.reconcile.mirror import CONCURRENCY, Mirror
+from modelyard.reconcile.turns import in_turn
 
 log = logging.getLogger(__name__)
+
+MOST_READ_ALONE = 100
+"""Workloads of a namespace that are read one by one in a tick, because their kind is not one of ``wants.LISTED``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +244,7 @@ async def read_workloads(
 ) -> tuple[dict[WorkloadId, Workload], dict[WorkloadId, str]]:
     """Those of the wanted workloads that exist, and why others could not be read.
 
+    Kinds that are not listed take two calls for each workload: each namespace has its turn and its share of them.
     ``partial``: a namespace that may not be read is the problem of the workloads in it alone.
     """
     cluster = mirror.cluster
@@ -263,6 +269,9 @@ async def read_workloads(
             elif (workload := store.get(Key(one.namespace, one.name))) is not None:
                 found[one] = workload
 
+    others = (target for target in sorted(wanted) if (target.group, target.kind) not in wants.LISTED)
+    alone, beyond = in_turn(others, attrgetter("namespace"), MOST_READ_ALONE)
+    errors |= dict.fromkeys(beyond, f"beyond the {MOST_READ_ALONE} of other kinds that are read in one namespace")
     gate = asyncio.Semaphore(CONCURRENCY)
 
     async def scaled(target: WorkloadId) -> None:
@@ -293,7 +302,7 @@ async def read_workloads(
 
     await asyncio.gather(
         *(listed(group, kind) for group, kind in sorted(kinds & wants.LISTED)),
-        *(scaled(target) for target in sorted(wanted) if (target.group, target.kind) not in wants.LISTED),
+        *map(scaled, alone),
     )
     return found, errors
 

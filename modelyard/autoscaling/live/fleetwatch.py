@@ -18,13 +18,16 @@ from modelyard.autoscaling.live import observe
 from modelyard.autoscaling.live.bindings.gauges import Gauges, gauges_of
 from modelyard.autoscaling.live.wants import LISTED
 from modelyard.autoscaling.select import EXCLUDE_ANNOTATION, INSTANCE_LABEL
-from modelyard.cluster import NAMESPACES, Cluster, ClusterError, ResourceType, Unavailable, UnknownKind
+from modelyard.cluster import NAMESPACES, Cluster, ClusterError, NotFound, ResourceType, Unavailable, UnknownKind
 from modelyard.objects import Key, WorkloadId, parse
 from modelyard.reconcile.mirror import Mirror, Store
 from modelyard.reconcile.plan import Want
+from modelyard.reconcile.turns import in_turn
 
 log = logging.getLogger(__name__)
 
+MOST_ASKED = 100
+"""Workloads of a namespace whose scale is read at one look."""
 Object = Mapping[str, Any]
 Count = tuple[str, int | None]
 """Resource version and replicas of a workload; ``None``: where the count is, its scale subresource alone knows."""
@@ -62,7 +65,7 @@ class Fleetwatch:
 
             self._excluded = self._mirror.store(Want(NAMESPACES, excluded))
         self._workloads: dict[tuple[str, str], tuple[ResourceType, Store[Count]]] = {}
-        self._scales: dict[tuple[str, str, Key], tuple[str, int]] = {}
+        self._scales: dict[tuple[str, str, Key], Count] = {}
 
     async def run(self) -> None:
         """Watch until cancelled. Raises ``ClusterError`` when VariantAutoscalings may not be watched."""
@@ -118,28 +121,33 @@ class Fleetwatch:
             store = self._mirror.store(Want(resource, _count(listed=(group, kind) in LISTED)), self._spaces)
             self._workloads[group, kind] = resource, store
             complete = False
-        for group, kind, key in targets:
-            if (group, kind) in self._workloads:
-                await self._ask(group, kind, key)
+        wanted = (target for target in targets if self._must_ask(*target))
+        for target in in_turn(wanted, lambda target: target[2].namespace, MOST_ASKED)[0]:
+            await self._ask(*target)
         if complete and not self.synced.is_set():
             self.synced.set()
             log.info("all resources are listed: %d VariantAutoscalings", len(self._variants.all()))
 
+    def _must_ask(self, group: str, kind: str, key: Key) -> bool:
+        """Whether it is a workload that changed and does not show its count itself."""
+        found = self._workloads[group, kind][1].get(key) if (group, kind) in self._workloads else None
+        known = self._scales.get((group, kind, key))
+        return found is not None and found[1] is None and (known is None or known[0] != found[0])
+
     async def _ask(self, group: str, kind: str, key: Key) -> None:
-        """Read the scale of a workload that changed and does not show its count itself."""
+        """Read the scale of a workload; one that has none is asked again when it changes."""
         resource, store = self._workloads[group, kind]
         found = store.get(key)
-        if found is None or found[1] is not None:
+        if found is None:
             return
-        known = self._scales.get((group, kind, key))
-        if known is not None and known[0] == found[0]:
-            return
+        count = self._scales[group, kind, key][1] if (group, kind, key) in self._scales else None
         try:
-            scale = await self.cluster.read_scale(resource, key.name, key.namespace)
+            count = (await self.cluster.read_scale(resource, key.name, key.namespace)).status_replicas
         except ClusterError as error:
             log.debug("replicas of %s %s: %s", kind, key, error)
-        else:
-            self._scales[group, kind, key] = found[0], scale.status_replicas
+            if not isinstance(error, NotFound):
+                return
+        self._scales[group, kind, key] = found[0], count
 
     def _gauges(self, obj: Object) -> tuple[Gauges, ...]:
         metadata = obj["metadata"]

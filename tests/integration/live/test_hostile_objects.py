@@ -18,13 +18,15 @@ from install_manifests import tenant
 from prometheus_server import PrometheusServer
 
 from modelyard.autoscaling.kinds import BINDINGS, POLICIES, VARIANTS
+from modelyard.autoscaling.live.collect import MOST_READ_ALONE, read_workloads
 from modelyard.autoscaling.live.controller import Controller
 from modelyard.autoscaling.memory.variants import ANNOTATION
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.variants.slo.classes import MOST_CLASS_MAPS
-from modelyard.cluster import CONFIG_MAPS, EVENTS, Cluster, ClusterSettings
+from modelyard.cluster import CONFIG_MAPS, EVENTS, REPLICA_SETS, Cluster, ClusterSettings
 from modelyard.local.stack import LocalStack
-from modelyard.objects import ResourceType
+from modelyard.objects import ResourceType, WorkloadId
+from modelyard.reconcile.mirror import Mirror
 
 pytestmark = pytest.mark.integration
 
@@ -171,3 +173,19 @@ async def test_one_tenants_objects_never_stop_another(
         assert f"key '{name}'" in told, name
     assert all("\n" not in event["message"] and len(event["message"]) <= 1024 for event in events)
     assert not [record for record in caplog.records if "\n" in record.getMessage()]
+
+
+async def test_workloads_of_odd_kinds_are_read_within_a_share(
+    control_plane_cluster: Cluster, namespace: str, other_namespace: str
+) -> None:
+    pods = {WorkloadId(other_namespace, "", "Pod", f"x{number:03}") for number in range(MOST_READ_ALONE + 2)}
+    labels = {"app": "mine"}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "example.invalid/x"}]}}
+    spec = {"replicas": 2, "selector": {"matchLabels": labels}, "template": template}
+    await control_plane_cluster.create(REPLICA_SETS, {"metadata": {"name": "mine"}, "spec": spec}, namespace)
+    mine = WorkloadId(namespace, "apps", "ReplicaSet", "mine")
+    async with Mirror(control_plane_cluster) as mirror:
+        found, errors = await read_workloads(mirror, {*pods, mine}, [namespace, other_namespace])
+    assert {id_: workload.spec_replicas for id_, workload in found.items()} == {mine: 2}
+    assert {id_.name for id_ in errors} == {f"x{number:03}" for number in (MOST_READ_ALONE, MOST_READ_ALONE + 1)}
+    assert all("beyond" in why for why in errors.values())

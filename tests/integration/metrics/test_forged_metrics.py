@@ -10,7 +10,7 @@ from prometheus_server import PrometheusServer, free_port
 
 from modelyard.metrics.client import Prometheus, PrometheusSettings
 from modelyard.metrics.queries import GATEWAY_QUEUE
-from modelyard.metrics.signals import read_signals
+from modelyard.metrics.signals import LastSeen, read_signals
 
 pytestmark = pytest.mark.integration
 
@@ -76,3 +76,12 @@ async def test_gateways_for_all_are_those_that_an_administrator_named(shared: Pr
     without = await read_signals(shared, peak_window=2, gateways=[""])
     assert without.gateway_queue == {("victim", "m"): 3, ("hostile", "m"): 2000, ("", "m"): 5}
     assert without.queued("victim", "m") == 8
+
+
+async def test_new_names_for_models_do_not_have_the_dearest_query_asked_every_time(shared: Prometheus) -> None:
+    seen = LastSeen()
+    assert (await seen.of(shared, {("victim", "m")})).keys() == {("victim", "m")}
+    asked = shared.queries
+    for number in range(3):
+        assert await seen.of(shared, {("hostile", f"m-{number}")}) == {}
+    assert shared.queries == asked

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from modelyard.cluster import CONFIG_MAPS, DEPLOYMENTS, Cluster, NotFound, Object
+from modelyard.cluster import CONFIG_MAPS, DEPLOYMENTS, EVENTS, Cluster, NotFound, Object
 from modelyard.objects import Condition, Key, Notice, ResourceType, WorkloadId
 from modelyard.reconcile.carry_out import FINALIZER, Outcome, carry_out
 from modelyard.reconcile.fence import Fence, NotTheWriter
@@ -313,3 +313,48 @@ async def test_our_finalizer_is_set_first_and_taken_off_last(objects: Objects) -
     assert await objects.find() is None
     assert (await objects.stored())["metadata"]["finalizers"] == ["example.com/theirs"]
     await objects.cluster.merge_patch(POLICIES, "one", {"metadata": {"finalizers": []}}, objects.namespace)
+
+
+async def test_who_has_much_to_write_keeps_nobody_waiting(
+    objects: Objects, other_namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("modelyard.reconcile.carry_out.CONCURRENCY", 1)
+    monkeypatch.setattr("modelyard.reconcile.carry_out.MOST_PLANS", 3)
+    neighbour, names = Objects(objects.cluster, other_namespace), [f"n{number}" for number in range(5)]
+    plans = [Plan(await objects.subject(name), annotations=MEMORY) for name in names]
+    plans.append(Plan(await neighbour.subject("only"), annotations=MEMORY))
+
+    async def written() -> list[str]:
+        return [name for name in names if annotations(await objects.stored(name)) == MEMORY]
+
+    with pytest.raises(NotTheWriter):  # killed after two of them
+        await objects.carry_out(*plans, fence=expiring(4))
+    assert annotations(await neighbour.stored("only")) == MEMORY
+    assert await written() == ["n0"]
+    await objects.carry_out(*plans)
+    assert await written() == ["n0", "n1", "n2"]
+    await objects.carry_out(*plans[3:])
+    assert await written() == names
+
+
+async def test_what_scales_is_written_before_what_only_tells(objects: Objects, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("modelyard.reconcile.carry_out.MOST_PLANS", 1)
+    web = await objects.deploy("web")
+    scale = Plan(await objects.subject("last"), scales=(Scale(web, 1, 2, "Busy", "much to do"),))
+    await objects.carry_out(Plan(await objects.subject("first"), annotations=MEMORY), scale)
+    assert (annotations(await objects.stored("first")), await objects.replicas("web")) == ({}, 2)
+
+
+async def test_who_has_much_to_tell_keeps_nobody_waiting(
+    objects: Objects, other_namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("modelyard.reconcile.tell.MOST_EVENTS", 2)
+    neighbour = Objects(objects.cluster, other_namespace)
+    news = tuple(Notice(f"News{number}", "something") for number in range(4))
+    plans = [Plan(await one.subject("one"), news=news[:count]) for one, count in ((objects, 4), (neighbour, 1))]
+    await tell(objects.cluster, plans, Outcome(), Said(), 0.0)
+    told = {
+        one.namespace: sorted(event["reason"] for event in await objects.cluster.list(EVENTS, one.namespace))
+        for one in (objects, neighbour)
+    }
+    assert told == {objects.namespace: ["News0", "News1"], other_namespace: ["News0"]}
