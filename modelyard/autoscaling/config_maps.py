@@ -78,9 +78,16 @@ class Document(NamedTuple):
         return str(self.id)
 
 
-@lru_cache(maxsize=2048)
+MAX_SHORT = 2048
+"""Characters of a text of which many are remembered."""
+
+
 def _load(text: str) -> tuple[Mapping[str, object], str | None]:
     """One data value's mapping, or why it is none. Cached: configuration rarely changes between ticks."""
+    return _short(text) if len(text) <= MAX_SHORT else _long(text)
+
+
+def _parse(text: str) -> tuple[Mapping[str, object], str | None]:
     try:
         value = parse_document(text)
     except DocumentError as error:
@@ -90,6 +97,9 @@ def _load(text: str) -> tuple[Mapping[str, object], str | None]:
     if not isinstance(value, dict):
         return {}, f"must be a YAML mapping of fields, not {type(value).__name__}"
     return {str(key): item for key, item in value.items()}, None
+
+
+_short, _long = lru_cache(maxsize=2048)(_parse), lru_cache(maxsize=64)(_parse)
 
 
 def read_document(key: Key, data: Mapping[str, str], settings: FleetSettings) -> Document:

@@ -66,6 +66,10 @@ class TooOld(ClusterError):
     """The resource version or list continuation is no longer in the server's history (410)."""
 
 
+class TooLarge(ClusterError):
+    """The answer has more bytes than the request allows."""
+
+
 class Invalid(ClusterError):
     """The server, or an admission webhook, rejects the request's content. ``causes`` names the fields."""
 

@@ -46,6 +46,17 @@ class WatchEvent(NamedTuple):
     object: Object
 
 
+SIZE = "modelyard.dev/size"
+"""Of an object that is too large to be carried on: its bytes, in place of everything but its identity."""
+
+
+def outline(obj: Object) -> Object:
+    """The object's identity: kind, namespace, name, uid and resource version."""
+    meta = metadata(obj)
+    kept = {name: meta[name] for name in ("namespace", "name", "uid", "resourceVersion") if name in meta}
+    return {"apiVersion": obj.get("apiVersion"), "kind": obj.get("kind"), "metadata": kept}
+
+
 def metadata(obj: Object) -> Object:
     """The object's metadata, empty when it has none."""
     found: Object = obj.get("metadata") or {}

@@ -23,7 +23,7 @@ from kubernetes.aio.client.api_client import ApiClient
 from kubernetes.aio.config.config_exception import ConfigException
 
 from modelyard.cluster.connection import ClusterSettings, load_configuration
-from modelyard.cluster.errors import ClusterError, NotConfigured, Unauthorized, Unavailable, from_answer
+from modelyard.cluster.errors import ClusterError, NotConfigured, TooLarge, Unauthorized, Unavailable, from_answer
 from modelyard.cluster.holder import Holder
 
 JSON = "application/json"
@@ -44,7 +44,7 @@ class ApiRequest:
     """One request. ``verb`` and ``object`` are for messages. ``idempotent`` requests are repeated when unanswered.
 
     ``timeout`` bounds the call with all repetitions, ``try_timeout`` each single try. Both are seconds, ``None`` means
-    as in the settings.
+    as in the settings. An answer of more than ``most`` bytes is a ``TooLarge`` (``None``: no limit).
     """
 
     method: str
@@ -57,6 +57,7 @@ class ApiRequest:
     idempotent: bool = True
     timeout: float | None = None
     try_timeout: float | None = None
+    most: int | None = None
 
     def unavailable(self, detail: str, *, untouched: bool = False, permanent: bool = False) -> Unavailable:
         """The error for a request that got no answer."""
@@ -153,7 +154,7 @@ class Transport:
         timeout = aiohttp.ClientTimeout(total=limit, sock_connect=min(self.settings.connect_timeout, limit))
         response = await self._begin(client, request, timeout)
         try:
-            body: bytes = await _answer(request, response.read())
+            body = await _answer(request, _body(request, response))
         finally:
             response.release()
         if response.status >= 300:
@@ -256,6 +257,18 @@ async def _answer(request: ApiRequest, waiting: Awaitable[_T]) -> _T:
 
 def _refusal(request: ApiRequest, response: aiohttp.ClientResponse, body: bytes) -> ClusterError:
     return from_answer(request.verb, request.object, response.status, body, response.headers.get("Retry-After"))
+
+
+async def _body(request: ApiRequest, response: aiohttp.ClientResponse) -> bytes:
+    if request.most is None:
+        return await response.read()
+    body = bytearray()
+    while chunk := await response.content.readany():
+        body += chunk
+        if len(body) > request.most:
+            response.close()
+            raise TooLarge(f"more than {request.most} bytes", verb=request.verb, object=request.object)
+    return bytes(body)
 
 
 async def _lines(request: ApiRequest, response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:

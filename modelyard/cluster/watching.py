@@ -21,14 +21,29 @@ from typing import Any, TypeVar
 import orjson
 
 from modelyard.cluster.connection import ClusterSettings
-from modelyard.cluster.errors import ClusterError, Forbidden, NotFound, TooOld, Unauthorized, Unavailable, UnknownKind
-from modelyard.cluster.objects import Object, ObjectList, WatchEvent, metadata, resource_version
+from modelyard.cluster.errors import (
+    ClusterError,
+    Forbidden,
+    NotFound,
+    TooLarge,
+    TooOld,
+    Unauthorized,
+    Unavailable,
+    UnknownKind,
+)
+from modelyard.cluster.objects import SIZE, Object, ObjectList, WatchEvent, metadata, outline, resource_version
 from modelyard.cluster.transport import ApiRequest, Transport, is_transient
 from modelyard.objects.kinds import ResourceType
 
 _T = TypeVar("_T")
 
 logger = logging.getLogger(__name__)
+
+MOST_IN_A_PAGE = 32 * 2**20
+"""Bytes of a page of a list; where a page would have more, smaller ones are asked for."""
+
+MOST_CACHED = 256 * 2**20
+"""Bytes of a list out of the server's cache, which is in one piece; what has more is read in pages."""
 
 _SHORT_LIFE = 1.0
 """Seconds below which a connection that the server ended counts as a failure, so that we do not reconnect in a spin."""
@@ -52,15 +67,19 @@ async def list_objects(
     *,
     cached: bool = False,
     timeout: float | None = None,
+    largest: int | None = None,
 ) -> ObjectList:
-    """All objects of a served type; see ``Cluster.list``. ``timeout`` bounds all pages together."""
+    """All objects of a served type; see ``Cluster.list``. ``timeout`` bounds all pages together.
+
+    Of an object of more than ``largest`` bytes there is only its ``outline`` and its ``SIZE``.
+    """
     settings = transport.settings
     deadline = time.monotonic() + (settings.list_timeout if timeout is None else timeout)
     selectors = selector_query(label_selector, field_selector)
     shown = type.describe(namespace) + "".join(f", {key}={value}" for key, value in selectors.items())
 
-    async def page(query: dict[str, str]) -> dict[str, Any]:
-        return await transport.json(
+    async def page(query: dict[str, str], most: int | None = None) -> dict[str, Any]:
+        found = await transport.json(
             ApiRequest(
                 "GET",
                 type.path(namespace),
@@ -69,21 +88,41 @@ async def list_objects(
                 {**selectors, **query},
                 timeout=max(0.001, deadline - time.monotonic()),
                 try_timeout=settings.page_timeout,
+                most=most,
             )
         )
+        if largest is not None:
+            found["items"] = [_carried(item, len(orjson.dumps(item)), largest) for item in found.get("items") or ()]
+        return found
 
     if cached:
-        return _join(type, [await page({"resourceVersion": "0"})])
-    size = {"limit": str(settings.page_size)} if settings.page_size else {}
-    pages = [await page(size)]
-    while token := (pages[-1].get("metadata") or {}).get("continue"):
         try:
-            pages.append(await page({**size, "continue": token}))
+            return _join(type, [await page({"resourceVersion": "0"}, MOST_CACHED)])
+        except TooLarge as error:  # the server's cache knows no pages
+            logger.info("%s; reading it in pages", error)
+    pages: list[dict[str, Any]] = []
+    size, token = settings.page_size, ""
+    while not pages or token:
+        query = ({"limit": str(size)} if size else {}) | ({"continue": token} if token else {})
+        try:
+            pages.append(await page(query, MOST_IN_A_PAGE if size > 1 else None))
+        except TooLarge:
+            size = max(1, size // 10)
+            continue
         except TooOld:
+            if not token:
+                raise
             # The history was compacted between two pages: pages of two moments must not be mixed.
             logger.info("list %s: the server dropped its history between pages; reading all in one page", shown)
             pages = [await page({})]
+        token = (pages[-1].get("metadata") or {}).get("continue") or ""
+        size = min(settings.page_size, 2 * size)
     return _join(type, pages)
+
+
+def _carried(obj: Object, size: int, largest: int | None) -> Object:
+    """The object, or of one that is too large its outline."""
+    return obj if largest is None or size <= largest else {**outline(obj), SIZE: size}
 
 
 def selector_query(label_selector: str, field_selector: str) -> dict[str, str]:
@@ -139,7 +178,8 @@ class Watch:
 
     ``heard_at`` is when the server last said something (monotonic seconds), ``streaming`` whether a connection is open
     now, ``broken`` whether one ended otherwise than in time since the last list. ``position`` is the resource version
-    up to which everything has been told; without one, following begins with a list.
+    up to which everything has been told; without one, following begins with a list. ``largest`` is as for
+    ``list_objects``.
     """
 
     def __init__(
@@ -152,6 +192,7 @@ class Watch:
         resource_version: str | None = None,
         *,
         cached: bool = False,
+        largest: int | None = None,
     ) -> None:
         self._transport = transport
         self._type = type
@@ -163,6 +204,7 @@ class Watch:
         self.broken = False
         self.streaming = False
         self._cached = cached
+        self._largest = largest
         self._known: dict[tuple[str, str], Object] = {}
         self._shown = type.describe(namespace)
         self._pause = _Pause(transport.settings, self._shown)
@@ -204,7 +246,13 @@ class Watch:
         All of it has to be taken: it is not told again.
         """
         listed = await list_objects(
-            self._transport, self._type, self._namespace, self._label_selector, self._field_selector, cached=cached
+            self._transport,
+            self._type,
+            self._namespace,
+            self._label_selector,
+            self._field_selector,
+            cached=cached,
+            largest=self._largest,
         )
         self._listed_at = self.heard_at = time.monotonic()
         self._established = True
@@ -243,7 +291,7 @@ class Watch:
                 yield WatchEvent("DELETED", self._known.pop(key))
                 before = None
             if before is None or resource_version(before) != resource_version(item):
-                self._known[key] = _identity(item)
+                self._known[key] = outline(item)
                 yield WatchEvent("ADDED" if before is None else "MODIFIED", item)
 
     async def _follow(self) -> AsyncGenerator[WatchEvent, None]:
@@ -278,8 +326,8 @@ class Watch:
                 if event["type"] == "DELETED":
                     self._known.pop(_key(obj), None)
                 else:
-                    self._known[_key(obj)] = _identity(obj)
-                yield WatchEvent(event["type"], obj)
+                    self._known[_key(obj)] = outline(obj)
+                yield WatchEvent(event["type"], _carried(obj, len(line), self._largest))
 
 
 async def patiently(action: Callable[[], Awaitable[_T]], settings: ClusterSettings) -> _T:
@@ -297,13 +345,6 @@ async def patiently(action: Callable[[], Awaitable[_T]], settings: ClusterSettin
 def _key(obj: Object) -> tuple[str, str]:
     meta = metadata(obj)
     return str(meta.get("namespace") or ""), str(meta.get("name") or "")
-
-
-def _identity(obj: Object) -> Object:
-    """What is kept of an object to notice its change or its end: ten thousand pods are not kept whole."""
-    meta = metadata(obj)
-    kept = {name: meta[name] for name in ("namespace", "name", "uid", "resourceVersion") if name in meta}
-    return {"apiVersion": obj.get("apiVersion"), "kind": obj.get("kind"), "metadata": kept}
 
 
 def _parse(request: ApiRequest, line: bytes) -> dict[str, Any]:

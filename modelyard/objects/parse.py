@@ -16,6 +16,8 @@ Object = Mapping[str, Any]
 
 GPU_RESOURCES = ("nvidia.com/gpu", "amd.com/gpu", "intel.com/gpu")
 
+MAX_ARGUMENTS = 16 * 1024
+"""Characters of an engine's command line; of a longer one nothing is known."""
 MAX_TIME = 64
 """Characters of a time. What is longer is none, and would only fill the memory of times that were read before."""
 
@@ -166,6 +168,7 @@ def workload(obj: Object, group: str, kind: str) -> Workload:
     else:
         engine = template = spec.get("template") or {}
         gpus, resource = template_gpus(template.get("spec") or {})
+    words = engine_args(engine.get("spec") or {})
     return Workload(
         id=WorkloadId(metadata.get("namespace", ""), group, kind, metadata["name"]),
         uid=metadata.get("uid", ""),
@@ -180,7 +183,7 @@ def workload(obj: Object, group: str, kind: str) -> Workload:
         selector=label_selector((spec.get("selector") or {}).get("matchLabels") or {}),
         template_labels=(template.get("metadata") or {}).get("labels") or {},
         node_selector=wanted_nodes(template.get("spec") or {}),
-        engine_args=engine_args(engine.get("spec") or {}),
+        engine_args=words if sum(map(len, words)) <= MAX_ARGUMENTS else (),
     )
 
 

@@ -26,7 +26,7 @@ from contextlib import aclosing
 from typing import Any, Generic, Self, TypeVar
 
 from modelyard.cluster import Cluster, ClusterError, Forbidden, Unavailable, UnknownKind
-from modelyard.cluster.objects import Object, WatchEvent
+from modelyard.cluster.objects import SIZE, Object, WatchEvent
 from modelyard.cluster.watching import Watch
 from modelyard.objects import Key, ResourceType
 from modelyard.objects.parse import key_of
@@ -93,6 +93,8 @@ class Store(Generic[T]):
         places: tuple[tuple[str, object], ...] = ()
         wish: object = None
         try:
+            if SIZE in obj:
+                raise ValueError(f"it has {obj[SIZE]} bytes, of {self._want.largest} at most")
             wish = self._want.wish(obj) if self._want.wish is not None else None
             value, problem = self._want.parse(obj), None
             if value is not None:
@@ -335,7 +337,9 @@ class _Holding(Generic[T]):
         """The part of one namespace, or the whole."""
         if namespace not in self.parts:
             want, transport = self._want, self._mirror.cluster.transport
-            watch = Watch(transport, want.kind, namespace, want.label_selector, want.field_selector)
+            watch = Watch(
+                transport, want.kind, namespace, want.label_selector, want.field_selector, largest=want.largest
+            )
             self.parts[namespace] = _Part(self._mirror, self.store, watch, namespace, want.cached)
         return self.parts[namespace]
 

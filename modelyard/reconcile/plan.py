@@ -17,6 +17,8 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 
+LARGEST = 256 * 1024
+"""Bytes of an object as it is sent. Kubernetes allows six times as much, and a tenant as many as it likes."""
 CLAIM = "modelyard.dev/run"
 """Annotation that names the run which may work on an object."""
 
@@ -175,7 +177,8 @@ class Want(NamedTuple, Generic[T]):
 
     ``kind`` must name its version. ``cached``: the first list may be the API server's watch cache. An object for which
     ``parse`` gives ``None`` is not kept. ``wish`` says what of an object a person controls (``None``: nothing): where
-    that changes, ``Mirror.wait`` returns. ``use`` keeps apart what would otherwise be one store.
+    that changes, ``Mirror.wait`` returns. ``use`` keeps apart what would otherwise be one store. An object of more than
+    ``largest`` bytes is not parsed: that is its problem (``None``: any size).
     """
 
     kind: ResourceType
@@ -186,6 +189,7 @@ class Want(NamedTuple, Generic[T]):
     indexes: Mapping[str, Index[T]] = MappingProxyType({})
     wish: Callable[[Mapping[str, Any]], object] | None = None
     use: str = ""
+    largest: int | None = LARGEST
 
 
 class Store(Protocol[T_co]):

@@ -13,11 +13,14 @@ from typing import NamedTuple
 
 from modelyard.autoscaling.mixing.covering import cover
 from modelyard.autoscaling.mixing.model import Demand, Option
+from modelyard.objects.documents import SHOWN, cut, shown
 
 CAPACITY = "modelyard.dev/capacity"
 """Annotation on a binding: what an instance of each target carries, relative to one another ("A100=1,H100=2.5")."""
 OPTIMIZER = "modelyard.dev/optimizer"
 """Annotation on a binding: ``greedy`` (default, as documented) or ``exact``."""
+MOST_PARTS = 100
+"""Capacities that an annotation may give; a binding has far fewer targets."""
 
 
 class Candidate(NamedTuple):
@@ -95,18 +98,19 @@ def parse_choice(annotations: Mapping[str, str], targets: Sequence[str]) -> Choi
     problems: list[str] = []
     method = annotations.get(OPTIMIZER, "greedy").strip()
     if method not in ("exact", "greedy"):
-        problems.append(f"annotation {OPTIMIZER}: {method!r} must be 'exact' or 'greedy'; greedy is used")
+        problems.append(f"annotation {OPTIMIZER}: {shown(method)} must be 'exact' or 'greedy'; greedy is used")
     capacities: dict[str, float] = {}
-    for part in filter(None, (piece.strip() for piece in annotations.get(CAPACITY, "").split(","))):
+    for part in filter(None, (piece.strip() for piece in annotations.get(CAPACITY, "").split(",", MOST_PARTS))):
         name, _, text = (piece.strip() for piece in part.partition("="))
         try:
             value = float(text)
         except ValueError:
             value = 0.0
         if not (isfinite(value) and value > 0):
-            problems.append(f"annotation {CAPACITY}: {part!r} must be a target's name, '=' and a number above 0")
+            problems.append(f"annotation {CAPACITY}: {shown(part)} must be a target's name, '=' and a number above 0")
         elif name not in targets:
-            problems.append(f"annotation {CAPACITY}: {name!r} is no target of the binding ({', '.join(targets)})")
+            known = cut(", ".join(targets), 10 * SHOWN)
+            problems.append(f"annotation {CAPACITY}: {shown(name)} is no target of the binding ({known})")
         else:
             capacities[name] = value
     return Choice(method == "exact", capacities, tuple(problems))

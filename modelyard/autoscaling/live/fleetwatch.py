@@ -145,7 +145,7 @@ class Fleetwatch:
             count = (await self.cluster.read_scale(resource, key.name, key.namespace)).status_replicas
         except ClusterError as error:
             log.debug("replicas of %s %s: %s", kind, key, error)
-            if not isinstance(error, NotFound):
+            if not isinstance(error, (NotFound, UnknownKind)):
                 return
         self._scales[group, kind, key] = found[0], count
 

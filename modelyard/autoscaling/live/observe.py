@@ -9,13 +9,20 @@ from __future__ import annotations
 import math
 
 from modelyard.autoscaling.fleet import Consumer, SLOSpec, Variant
+from modelyard.autoscaling.handling import ACTUATION, COMPATIBILITY, MAX_REPLICAS, MIN_REPLICAS
+from modelyard.autoscaling.live.prediction import ANNOTATION as PREDICTION
 from modelyard.autoscaling.memory.variants import ANNOTATION, VariantMemory
+from modelyard.metrics.expressions import ANNOTATION as WAKE_QUERY
 from modelyard.objects import TargetRef
 from modelyard.objects.documents import cut
 from modelyard.objects.parse import Object, conditions, controller_of, epoch, key_of, target_id
 from modelyard.reconcile.memory import parse_memory
 from modelyard.resources import ResourceInvalid, VariantAutoscaling
 
+READ = (MIN_REPLICAS, MAX_REPLICAS, ACTUATION, COMPATIBILITY, WAKE_QUERY, PREDICTION)
+"""The annotations that are kept of a variant, besides its memory."""
+MAX_ANNOTATION = 4096
+"""Characters that are kept of each; what is longer is refused by whoever reads it."""
 DEFAULT_COST = 10.0
 MAX_NAME = 256
 """Characters of the name of a model or an accelerator. An engine's own name for its model is a label of metrics."""
@@ -74,12 +81,16 @@ def slo_spec(spec: Object) -> SLOSpec | None:
             accelerator_count=int(spec["acceleratorCount"]),
             class_name=str(reference.get("name") or ""),
             class_key=str(reference.get("key") or ""),
-            decode={str(key): str(value) for key, value in (parameters.get("decodeParms") or {}).items()},
-            prefill={str(key): str(value) for key, value in (parameters.get("prefillParms") or {}).items()},
+            decode=_numbers(parameters.get("decodeParms") or {}, "alpha", "beta"),
+            prefill=_numbers(parameters.get("prefillParms") or {}, "gamma", "delta"),
             max_batch=int(profile["maxBatchSize"]),
         )
     except (KeyError, TypeError, ValueError, AttributeError):
         return None  # the object's ``problem`` says what is wrong with it
+
+
+def _numbers(given: Object, *names: str) -> dict[str, str]:
+    return {name: cut(str(given[name]), MAX_NAME) for name in names if name in given}
 
 
 def variant(obj: Object) -> Variant:
@@ -114,7 +125,7 @@ def variant(obj: Object) -> Variant:
         target=target,
         cost=cost_of(spec.get("variantCost")),
         labels=metadata.get("labels") or {},
-        annotations=annotations,
+        annotations={name: cut(annotations[name], MAX_ANNOTATION) for name in READ if name in annotations},
         deleting=bool(metadata.get("deletionTimestamp")),
         form=form,
         status_replicas=int(allocation.get("numReplicas") or 0) if decided else None,

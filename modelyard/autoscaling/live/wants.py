@@ -30,11 +30,14 @@ Owned = tuple[tuple[str, str, str], OwnerRef]
 
 
 def wish_of(obj: Object) -> object:
-    """What of an object a person controls: its spec, labels and annotations, but not the state we keep with it."""
+    """What of an object a person controls: its spec, labels and annotations, but not the state we keep with it.
+
+    Only good for telling whether it changed: whatever a tenant writes, no more than a number is kept of it.
+    """
     metadata = obj["metadata"]
-    annotations = {k: v for k, v in (metadata.get("annotations") or {}).items() if k not in OURS}
+    annotations = ((k, v) for k, v in (metadata.get("annotations") or {}).items() if k not in OURS)
     labels = metadata.get("labels") or {}
-    return metadata.get("generation"), tuple(sorted(annotations.items())), tuple(sorted(labels.items()))
+    return hash((metadata.get("generation"), frozenset(annotations), frozenset(labels.items())))
 
 
 def variants(label_selector: str = "") -> Want[Variant]:
@@ -100,4 +103,5 @@ def config_maps(name: str = "") -> Want[Data]:
     def data(obj: Object) -> Data:
         return parse.key_of(obj), obj.get("data") or {}
 
-    return Want(CONFIG_MAPS, data, field_selector=f"metadata.name={name}" if name else "", cached=True)
+    selector = f"metadata.name={name}" if name else ""
+    return Want(CONFIG_MAPS, data, field_selector=selector, cached=True, largest=None)

@@ -25,6 +25,17 @@ async def fill(cluster: Cluster, place: str, count: int) -> set[str]:
     return names
 
 
+class CountedPages(Transport):
+    """The real transport, which notes how large its largest answer was."""
+
+    largest = 0
+
+    async def send(self, request: ApiRequest) -> bytes:
+        body = await super().send(request)
+        self.largest = max(self.largest, len(body))
+        return body
+
+
 @pytest.mark.parametrize("page_size", [0, 1, 4, 11, 500])
 async def test_pages_join_to_the_whole(api_server: LocalStack, cluster: Cluster, place: str, page_size: int) -> None:
     names = await fill(cluster, place, 11)
@@ -33,6 +44,22 @@ async def test_pages_join_to_the_whole(api_server: LocalStack, cluster: Cluster,
     assert [item["metadata"]["name"] for item in listed] == sorted(names)
     assert all((item["apiVersion"], item["kind"]) == ("v1", "ConfigMap") for item in listed)
     assert int(listed.resource_version) >= max(int(item["metadata"]["resourceVersion"]) for item in listed)
+
+
+@pytest.mark.parametrize("cached", [False, True])
+async def test_large_objects_come_in_small_pages(
+    cluster: Cluster, place: str, cached: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = await fill(cluster, place, 11)
+    monkeypatch.setattr("modelyard.cluster.watching.MOST_CACHED", 2000)
+    monkeypatch.setattr("modelyard.cluster.watching.MOST_IN_A_PAGE", 2000)
+    transport = await CountedPages.open(cluster.settings)
+    try:
+        listed = await list_objects(transport, CONFIG_MAPS, place, cached=cached)
+    finally:
+        await transport.close()
+    assert [item["metadata"]["name"] for item in listed] == sorted(names)
+    assert 0 < transport.largest <= 2000
 
 
 async def test_selectors_and_the_cached_list(cluster: Cluster, place: str) -> None:

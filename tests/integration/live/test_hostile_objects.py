@@ -187,5 +187,5 @@ async def test_workloads_of_odd_kinds_are_read_within_a_share(
     async with Mirror(control_plane_cluster) as mirror:
         found, errors = await read_workloads(mirror, {*pods, mine}, [namespace, other_namespace])
     assert {id_: workload.spec_replicas for id_, workload in found.items()} == {mine: 2}
-    assert {id_.name for id_ in errors} == {f"x{number:03}" for number in (MOST_READ_ALONE, MOST_READ_ALONE + 1)}
-    assert all("beyond" in why for why in errors.values())
+    beyond = {id_.name for id_, why in errors.items() if "beyond" in why}
+    assert beyond == {f"x{number:03}" for number in (MOST_READ_ALONE, MOST_READ_ALONE + 1)}

@@ -16,7 +16,7 @@ from modelyard.local.stack import LocalStack
 from modelyard.objects import Key
 from modelyard.reconcile import mirror as mirrors
 from modelyard.reconcile.mirror import Mirror, Store
-from modelyard.reconcile.plan import Want
+from modelyard.reconcile.plan import LARGEST, Want
 
 pytestmark = pytest.mark.integration
 
@@ -223,6 +223,27 @@ async def test_one_bad_object_stops_no_other(cluster: Cluster, place: str, caplo
         await put(cluster, place, "bad", "2")
         assert await read(mirror, place) == ["2", "1"]
         assert not store.problems
+
+
+async def test_an_object_that_is_too_large_is_not_parsed_however_it_comes(cluster: Cluster, place: str) -> None:
+    parsed: list[int] = []
+    want = Want(CONFIG_MAPS, lambda obj: parsed.append(len(obj["data"]["x"])) or obj["data"]["x"])
+    await put(cluster, place, "good", "1")
+    await put(cluster, place, "large", "x" * LARGEST)
+    async with Mirror(cluster) as mirror:
+        await mirror.begin()
+        store = await mirror.read(want, [place])
+        assert (store.all(), list(store.problems)) == (("1",), [Key(place, "large")])
+        mirror.follow()
+        await put(cluster, place, "good", "2")
+        await put(cluster, place, "large", "y" * LARGEST)
+        await put(cluster, place, "late", "3")
+        await shows(store, ["2", "3"])
+        assert str(LARGEST) in store.problems[Key(place, "large")]
+        await put(cluster, place, "large", "4")
+        await shows(store, ["2", "4", "3"])
+        assert not store.problems
+    assert max(parsed) == 1
 
 
 async def test_only_what_a_person_wishes_wakes(cluster: Cluster, place: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import ClassVar
 
 import pytest
@@ -339,3 +340,18 @@ def test_models_with_quotes_and_backslashes():
     found = run(Serving(load=[(0.35, 0)] * 2, model=model), Serving("b", [(0.35, 0)] * 2), config=config)
     assert found["v1"].target.action is Action.UP
     assert found["b"].target.action is Action.NONE
+
+
+def test_of_long_texts_few_are_remembered():
+    """Sixty-four documents of 64 KiB, where there were two thousand."""
+
+    def read(number):
+        text = f"kvCacheThreshold: 0.5 # {number} {'x' * 60_000}"
+        assert configs({"default": text}).resolve("chat", MODEL).thresholds.kv == 0.5
+        return text
+
+    first = read(0)
+    held = sys.getrefcount(first)
+    for number in range(1, 70):
+        read(number)
+    assert sys.getrefcount(first) < held

@@ -155,6 +155,20 @@ def test_a_name_without_end_is_a_problem_and_not_carried_on(field: str) -> None:
     assert max(map(len, (variant.model_id, variant.slo.accelerator, variant.slo.variant_id))) <= observe.MAX_NAME
 
 
+def test_of_annotations_and_parameters_what_is_read_is_kept() -> None:
+    parameters = {"decodeParms": {"alpha": "1", "x": "y" * 2**20}, "prefillParms": {"gamma": "9" * 2**20}}
+    body = slo_body(variantProfile={"maxBatchSize": 64, "perfParms": parameters})
+    read = {"modelyard.dev/actuation": "signal", "modelyard.dev/wake-query": "x" * 2**20}
+    body["metadata"]["annotations"] = {**read, "example.com/notes": "x" * 2**20}  # type: ignore[index]
+    variant = observe.variant(body)
+    assert variant.slo is not None
+    assert variant.annotations.keys() == read.keys()
+    assert variant.annotations["modelyard.dev/actuation"] == "signal"
+    assert (variant.slo.decode.keys(), variant.slo.prefill.keys()) == ({"alpha"}, {"gamma"})
+    texts = [*variant.annotations.values(), *variant.slo.prefill.values()]
+    assert max(map(len, texts)) <= observe.MAX_ANNOTATION
+
+
 def test_damaged_memory_is_reported_and_never_fatal() -> None:
     body = {
         "metadata": {
@@ -247,6 +261,12 @@ def test_the_saturation_form_has_no_slo_part() -> None:
     body["spec"] = {"scaleTargetRef": {"kind": "Deployment", "name": "w"}, "modelID": "m"}
     variant = observe.variant(body)
     assert (variant.form, variant.slo) == ("saturation", None)
+
+
+def test_a_command_line_without_end_is_not_carried_on() -> None:
+    template = {"spec": {"containers": [{"args": ["--max-num-seqs", "64", "--chat-template", "x" * 2**20]}]}}
+    body = {"metadata": {"name": "w", "namespace": "n"}, "spec": {"template": template}}
+    assert parse.workload(body, "apps", "Deployment").engine_args == ()
 
 
 ENGINE = {"command": ["vllm", "serve"], "args": ["--max-num-seqs", "64"]}

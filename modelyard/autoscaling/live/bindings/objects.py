@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from modelyard.autoscaling.bindings.defaults import DEFAULT_PORT, DEFAULT_URI, policy_view
+from modelyard.autoscaling.bindings.shares import CAPACITY, OPTIMIZER
+from modelyard.autoscaling.handling import ACTUATION, COMPATIBILITY
 from modelyard.autoscaling.memory.bindings import ANNOTATION, BindingMemory
 from modelyard.autoscaling.view import BindingView, PolicyView
 from modelyard.metrics.expressions import Expression
@@ -30,6 +32,8 @@ WAKE_QUERY = "modelyard.dev/wake-query"
 GRACE = "modelyard.dev/scale-to-zero-grace"
 """How long everything must have been idle before the last instance goes, a Go duration. Default: 30s."""
 
+READ = (ACTUATION, COMPATIBILITY, OPTIMIZER, CAPACITY)
+"""Annotations that are kept of a binding, besides its memory and what is made of those above."""
 ANY_KIND = "ModelInfer"
 ALIASES = frozenset({ANY_KIND, "ModelServing"})
 """Kinds that stand for whatever serves under that name; an absent kind does as well."""
@@ -155,7 +159,7 @@ def binding(obj: Object) -> BindingSpec:
         expansion_percent=200 if expansion is None else int(expansion),
         grace=grace,
         labels=metadata.get("labels") or {},
-        annotations=annotations,
+        annotations={name: annotations[name] for name in READ if name in annotations},
         conditions=conditions((obj.get("status") or {}).get("conditions")),
         memory=memory,
         memory_problem=damage,
