@@ -39,8 +39,8 @@ class Variant:
 
     ``status_replicas`` is ``None`` when the object was never decided (``lastRunTime`` null), which is not the same as
     decided zero. ``cost`` is already parsed (10.0 when absent or unparsable).
-    ``problem`` carries what is wrong with the object itself (it does not parse, for example); ``memory_problem`` that
-    its remembered state was unreadable and starts afresh.
+    ``problem`` carries what is wrong with the object itself (it does not parse, for example), ``ignored`` its fields
+    that have no effect; ``memory_problem`` that its remembered state was unreadable and starts afresh.
     """
 
     key: Key
@@ -61,6 +61,7 @@ class Variant:
     conditions: tuple[Condition, ...] = ()
     memory: VariantMemory = field(default_factory=VariantMemory)
     problem: str | None = None
+    ignored: str = ""
     memory_problem: str | None = None
     slo: SLOSpec | None = None
     status: Mapping[str, Any] = field(default_factory=dict)

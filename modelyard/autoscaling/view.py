@@ -109,6 +109,8 @@ class BindingView:
     annotations: Mapping[str, str] = field(default_factory=dict)
     conditions: tuple[Condition, ...] = ()
     memory: BindingMemory = field(default_factory=BindingMemory)
+    ignored: str = ""
+    """Fields of the object that have no effect, and are told."""
     memory_problem: str | None = None
     problem: str | None = None
     problem_reason: str = "InvalidConfiguration"

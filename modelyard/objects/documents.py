@@ -7,7 +7,7 @@ length, and nothing but ``DocumentError`` comes out.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import yaml
@@ -101,3 +101,8 @@ def few(texts: Sequence[str], most: int = 10) -> list[str]:
 def printable(text: str) -> str:
     """The text on one line: what would move a terminal's cursor, or cannot be encoded, is written as an escape."""
     return _UNPRINTABLE.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+def listed(names: Iterable[str]) -> str:
+    """The names as a message shows them, cut."""
+    return cut(", ".join(names), 1000)

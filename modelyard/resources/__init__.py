@@ -8,7 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from modelyard.resources.base import Resource as Resource, ResourceInvalid as ResourceInvalid
+from modelyard.resources.base import (
+    RENAMED_GROUPS as RENAMED_GROUPS,
+    Resource as Resource,
+    ResourceInvalid as ResourceInvalid,
+)
 from modelyard.resources.duration import Duration as Duration
 from modelyard.resources.llmd import VariantAutoscaling as VariantAutoscaling
 from modelyard.resources.networking import ModelRoute as ModelRoute, ModelServer as ModelServer
@@ -59,7 +63,8 @@ def parse(obj: Mapping[str, Any]) -> Resource:
     kind = str(obj.get("kind", ""))
     cls = KINDS.get((group, kind))
     if cls is None:
-        known = ", ".join(f"{k} ({g})" for g, k in sorted(KINDS))
-        problem = ("kind", f"{kind or 'no kind'} of group {group or 'none'} is not known - use one of {known}")
+        known = "use one of " + ", ".join(f"{k} ({g})" for g, k in sorted(KINDS))
+        remedy = "'modelyard convert -f' rewrites this newer group" if group in RENAMED_GROUPS else known
+        problem = ("kind", f"{kind or 'no kind'} of group {group or 'none'} is not known - {remedy}")
         raise ResourceInvalid(kind or "object", obj.get("metadata"), [problem])
     return cls.parse(obj)

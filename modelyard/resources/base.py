@@ -7,7 +7,7 @@ class attributes into manifests; the loop and the flows call ``parse`` and ``to_
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
 
@@ -24,7 +24,7 @@ from pydantic import (
 from pydantic.alias_generators import to_camel, to_snake
 from pydantic_core import CoreSchema
 
-from modelyard.resources.fields import Int64
+from modelyard.resources.fields import WITHOUT_EFFECT, Int64
 from modelyard.resources.rules import ResourceInvalid, Rule, RulesBroken, explain, repeated
 
 __all__ = ["Column", "ObjectMeta", "Part", "Resource", "ResourceInvalid", "StatusPart"]
@@ -40,6 +40,12 @@ class Column:
     priority: int = 0
 
 
+RENAMED_GROUPS = {
+    "workload.serving.volcano.sh": "registry.volcano.sh",
+    "networking.serving.volcano.sh": "networking.volcano.sh",
+}
+"""What newer peers call a group, and what its published name is."""
+
 AGE = Column("Age", ".metadata.creationTimestamp", "date")
 
 
@@ -53,6 +59,8 @@ class Part(BaseModel):
     invariants: ClassVar[tuple[Rule, ...]] = ()
     schema_extras: ClassVar[Mapping[str, Any]] = {}
     """Further keywords of the CRD schema of this object (``oneOf``, ``maxProperties`` ...)."""
+    newer: ClassVar[Mapping[str, str]] = {}
+    """Names that newer peers give to fields, and what to write in their place."""
     _distinct: ClassVar[tuple[tuple[str, str, tuple[str, ...]], ...]] = ()
 
     @classmethod
@@ -84,7 +92,7 @@ class Part(BaseModel):
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         produced = handler(schema)
         target = handler.resolve_ref_schema(produced)
-        rules = [{"rule": rule.cel, "message": rule.text} for rule in cls.invariants if rule.cel is not None]
+        rules = [rule.validation for rule in cls.invariants if rule.cel is not None]
         if rules:
             target["x-kubernetes-validations"] = rules
         target.update(cls.schema_extras)
@@ -145,25 +153,31 @@ class Resource(BaseModel):
         return self.metadata.namespace
 
     @classmethod
-    def parse(cls, obj: Mapping[str, Any], *, unknown: Literal["forbid", "ignore"] = "forbid") -> Self:
+    def parse(cls, obj: Mapping[str, Any], *, unknown: Literal["forbid", "accept"] = "forbid") -> Self:
         """Read a manifest or an object from the API server.
 
         A missing ``apiVersion`` or ``kind`` is accepted (lists leave them out), a different one is not. What cannot be
-        read in ``status`` counts as not reported. ``unknown`` fields of a spec may be ignored: a newer peer may have
-        stored them. Raises ``ResourceInvalid``: naming every wrong field of metadata and spec.
+        read in ``status`` counts as not reported. ``unknown`` fields of an object from a cluster are accepted and
+        told by ``ignored``: a newer peer may have stored them. Raises ``ResourceInvalid``: naming every wrong field of
+        metadata and spec.
         """
         problems = []
         for field, expected in (("apiVersion", cls.api_version), ("kind", cls.kind)):
             found = obj.get(field)
             if found not in (None, expected):
-                problems.append((field, f"is {found!r}, not {expected!r} - pass the object to the matching kind"))
+                problems.append((field, f"is {found!r}, not {expected!r} - {_other_kind(field, found)}"))
         if problems:
             raise ResourceInvalid(cls.kind, obj.get("metadata"), problems)
         try:
             body = {key: value for key, value in obj.items() if key not in ("apiVersion", "kind")}
-            return cls.model_validate(body, extra=None if unknown == "forbid" else "ignore")
+            return cls.model_validate(body, extra=None if unknown == "forbid" else "allow")
         except ValidationError as error:
             raise ResourceInvalid(cls.kind, obj.get("metadata"), explain(cls, error)) from None
+
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        """Paths of the fields that are not acted on: those not known here, and those without effect here."""
+        return tuple(_ignored(self, ""))
 
     def to_manifest(self) -> dict[str, Any]:
         """The object as the API server takes it: aliases, no nulls, metadata without empty fields."""
@@ -193,3 +207,29 @@ class Resource(BaseModel):
         if breaches:
             raise RulesBroken(breaches)
         return self
+
+
+def _other_kind(field: str, found: object) -> str:
+    if field == "apiVersion" and str(found).partition("/")[0] in RENAMED_GROUPS:
+        return "a newer peer's name of the group: 'modelyard convert -f' rewrites such manifests"
+    return "pass the object to the matching kind"
+
+
+def _ignored(part: BaseModel, prefix: str) -> Iterator[str]:
+    if isinstance(part, StatusPart):
+        return
+    if part.model_config["extra"] == "forbid":
+        yield from (f"{prefix}{name}" for name in part.model_extra or ())
+    for name, info in type(part).model_fields.items():
+        value, path = getattr(part, name), f"{prefix}{info.alias or name}"
+        if value is not None and WITHOUT_EFFECT in info.metadata:
+            yield path
+            continue
+        inside = [(path, value)]
+        if isinstance(value, list):
+            inside = [(f"{path}[{index}]", item) for index, item in enumerate(value)]
+        elif isinstance(value, dict):
+            inside = [(f"{path}.{key}", item) for key, item in value.items()]
+        for place, item in inside:
+            if isinstance(item, BaseModel):
+                yield from _ignored(item, f"{place}.")

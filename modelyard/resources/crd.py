@@ -84,7 +84,7 @@ def _root_schema(kind: type[Resource]) -> dict[str, Any]:
         "metadata": metadata,
         **{name: child for name, child in schema["properties"].items() if name != "metadata"},
     }
-    rules = [{"rule": rule.cel, "message": rule.text} for rule in kind.invariants if rule.cel is not None]
+    rules = [rule.validation for rule in kind.invariants if rule.cel is not None]
     if rules:
         schema["x-kubernetes-validations"] = rules
     return schema
@@ -106,10 +106,8 @@ def _rewrite(node: Mapping[str, Any], definitions: Mapping[str, Any], where: str
         schema["description"] = " ".join(schema["description"].split())
     if node.get("x-kubernetes-int-or-string"):
         schema["anyOf"] = node["anyOf"]
-    elif any(option.get("type") or option.get("$ref") for option in node.get("anyOf", ())):
-        raise ValueError(f"{where}: alternatives of type cannot be said in a structural schema")
     elif "anyOf" in node:
-        schema["anyOf"] = node["anyOf"]
+        raise ValueError(f"{where}: alternatives of type cannot be said in a structural schema")
     if "const" in node:
         schema["enum"] = [node["const"]]
     if node.get("default") is not None:

@@ -17,7 +17,7 @@ from pydantic import AfterValidator, Field
 from modelyard.resources.base import AGE, Column, Part, Resource, StatusPart
 from modelyard.resources.fields import Bool, Int32, StringMap, Time, optional
 from modelyard.resources.references import CONDITIONS, Condition, CrossVersionObjectReference
-from modelyard.resources.rules import Rule
+from modelyard.resources.rules import Rule, unless
 
 SLO_FIELDS = ("variantProfile", "variantID", "accelerator", "acceleratorCount", "sloClassRef")
 
@@ -65,12 +65,18 @@ class VariantProfile(Part):
 class VariantAutoscalingSpec(Part):
     """What to scale, for which model, at which cost."""
 
-    schema_extras: ClassVar = {
-        "anyOf": [
-            {"required": list(SLO_FIELDS)},
-            {"required": ["scaleTargetRef"], "not": {"required": ["variantProfile"]}},
-        ]
+    newer: ClassVar = {
+        "minReplicas": "the annotation modelyard.dev/min-replicas",
+        "maxReplicas": "the annotation modelyard.dev/max-replicas",
     }
+    schema_extras: ClassVar = unless(
+        {
+            "anyOf": [
+                {"required": list(SLO_FIELDS)},
+                {"required": ["scaleTargetRef"], "not": {"required": ["variantProfile"]}},
+            ]
+        }
+    )
     invariants: ClassVar = (
         Rule(
             "neither form is complete",
@@ -168,7 +174,8 @@ class VariantAutoscaling(Resource):
         Column("Target", ".spec.scaleTargetRef.name"),
         Column("Model", ".spec.modelID"),
         Column("VariantID", ".spec.variantID"),
-        Column("Accelerator", ".status.currentAlloc.accelerator"),
+        # The first of them that there is, status before spec: a path has no other way to say "or".
+        Column("Accelerator", "..['status','spec']..accelerator"),
         Column("CurrentReplicas", ".status.currentAlloc.numReplicas", "integer"),
         Column("Optimized", ".status.desiredOptimizedAlloc.numReplicas", "integer"),
         Column("MetricsReady", '.status.conditions[?(@.type=="MetricsAvailable")].status'),

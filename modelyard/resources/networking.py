@@ -9,13 +9,14 @@ import re
 from collections.abc import Callable
 from typing import Annotated, Any, ClassVar, Literal
 
+import re2
 from pydantic import Field
 
 from modelyard.resources.base import AGE, Column, Part, Resource
 from modelyard.resources.duration import Duration
-from modelyard.resources.fields import Int32, NonNegativeDuration, optional, unique
+from modelyard.resources.fields import WITHOUT_EFFECT, Int32, NonNegativeDuration, optional, unique
 from modelyard.resources.references import ConditionedStatus
-from modelyard.resources.rules import Rule
+from modelyard.resources.rules import Rule, one_of, unless
 
 LABEL_VALUE = r"^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$"
 _LABEL_KEY = re.compile(
@@ -37,23 +38,20 @@ def _legal_keys(labels: Callable[[Any], dict[str, str]], field: str = "") -> Rul
 
 
 _LONGEST_REGEX = 1024
-_MOST_GROUPS = 100
-"""Python compiles groups within groups by recursion: whether more of them fit must not depend on who calls."""
-_ESCAPED_OR_CLASS = re.compile(r"\\[^1-9]|\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
-_BEYOND_RE2 = re.compile(r"\\[1-9]|\(\?(?:[=!>(#]|<[=!]|P=)|[*+?}]\+")
+_RE2 = re2.Options()
+_RE2.log_errors = False
+_RE2.max_mem = 1 << 20  # the last 128 are kept, and tenants write them
 
 
 def _compiles(text: str | None) -> bool:
-    """Whether this is a regular expression that can be matched in linear time: RE2 has no looking around or back."""
+    """Whether RE2, which matches in linear time, takes this regular expression."""
     if text is None:
         return True
-    if len(text) > _LONGEST_REGEX or text.count("(") > _MOST_GROUPS:
-        return False
-    if _BEYOND_RE2.search(_ESCAPED_OR_CLASS.sub("x", text)):
+    if len(text) > _LONGEST_REGEX:
         return False
     try:
-        re.compile(text)
-    except (re.error, OverflowError, RecursionError):
+        re2.compile(text, _RE2)
+    except (re2.error, UnicodeEncodeError):
         return False
     return True
 
@@ -102,8 +100,16 @@ class ModelMatch(Part):
 class TargetModel(Part):
     """Where a rule sends requests to."""
 
-    model_server_name: str = Field(
-        min_length=1, description="Name of the ModelServer to send to, in the namespace of the route."
+    schema_extras: ClassVar = unless(
+        {"oneOf": [{"required": ["modelServerName"]}, {"required": ["externalModelProviderName"]}]}
+    )
+    invariants: ClassVar = (one_of("modelServerName", "externalModelProviderName", "name the ModelServer to send to"),)
+
+    model_server_name: str | None = optional(
+        "Name of the ModelServer to send to, in the namespace of the route.", min_length=1
+    )
+    external_model_provider_name: Annotated[str | None, WITHOUT_EFFECT] = optional(
+        "Name of an ExternalModelProvider to send to. Kept, without effect.", min_length=1
     )
     weight: Int32 = Field(
         100,
@@ -136,7 +142,10 @@ class RouteRule(Part):
 class RedisConfig(Part):
     """The Redis server that shared rate limits are counted in."""
 
-    address: str = Field(pattern=r"^[^\s:]+:[0-9]{1,5}$", description="Address of the server as host:port.")
+    address: str = Field(
+        pattern=r"^(\[[^\[\]\s]+\]|[^\[\]\s:]+):[0-9]{1,5}$",
+        description="Address of the server as host:port; an IPv6 address in brackets.",
+    )
 
 
 class GlobalRateLimit(Part):
@@ -158,15 +167,30 @@ class RateLimit(Part):
     )
 
 
+class ParentReference(Part):
+    """A Gateway, as in the Gateway API. Newer than the published reference."""
+
+    group: str = Field(
+        "gateway.networking.k8s.io", description="API group of the parent. Default: gateway.networking.k8s.io."
+    )
+    kind: str = Field("Gateway", description="Kind of the parent. Default: Gateway.")
+    namespace: str | None = optional("Namespace of the parent. Default: that of the route.")
+    name: str = Field(min_length=1, description="Name of the parent.")
+    section_name: str | None = optional("One of the parent's listeners. Default: all.")
+    port: Int32 | None = optional("One of the parent's ports. Default: all.", ge=1, le=65535)
+
+
 class ModelRouteSpec(Part):
     """Which model names are served, and by which ModelServers."""
 
-    schema_extras: ClassVar = {
-        "anyOf": [
-            {"required": ["modelName"], "properties": {"modelName": {"minLength": 1}}},
-            {"required": ["loraAdapters"], "properties": {"loraAdapters": {"minItems": 1}}},
-        ]
-    }
+    schema_extras: ClassVar = unless(
+        {
+            "anyOf": [
+                {"required": ["modelName"], "properties": {"modelName": {"minLength": 1}}},
+                {"required": ["loraAdapters"], "properties": {"loraAdapters": {"minItems": 1}}},
+            ]
+        }
+    )
     invariants: ClassVar = (
         Rule(
             "modelName and loraAdapters are both empty",
@@ -199,6 +223,9 @@ class ModelRouteSpec(Part):
         "Names of LoRA adapters that clients may send as the model name and this route serves too.",
         max_length=10,
         json_schema_extra=unique(),
+    )
+    parent_refs: Annotated[list[ParentReference] | None, WITHOUT_EFFECT] = optional(
+        "The Gateways that requests must have come through. Kept, without effect."
     )
     rules: list[RouteRule] = Field(
         max_length=16,
@@ -266,7 +293,7 @@ class WorkloadPort(Part):
 class Retry(Part):
     """What to do when an engine does not answer."""
 
-    attempts: Int32 = Field(ge=0, description="How often a failed request is tried again.")
+    attempts: Int32 | None = optional("How often a failed request is tried again. Default: 0.", ge=0)
     retry_interval: NonNegativeDuration = Field(
         Duration("100ms"), description="How long to wait before each retry. Default: 100ms."
     )

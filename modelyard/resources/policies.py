@@ -59,6 +59,8 @@ def at_most_30m(attribute: str, field: str) -> Rule:
 class AutoscalingPolicyMetric(Part):
     """A metric to hold at a value."""
 
+    newer: ClassVar = {"name": "metricName"}
+
     metric_name: str = Field(min_length=1, description="Name of the metric, as the pods or Prometheus give it.")
     target_value: PositiveQuantity = Field(description="The value per replica to hold the metric at; above 0.")
 
@@ -127,6 +129,11 @@ class AutoscalingPolicyBehavior(Part):
 
 class AutoscalingPolicySpec(Part):
     """Which metrics to hold at which values, and how fast to react."""
+
+    newer: ClassVar = {
+        "homogeneousTarget": "scalingConfiguration of an AutoscalingPolicyBinding",
+        "heterogeneousTarget": "optimizerConfiguration of an AutoscalingPolicyBinding",
+    }
 
     tolerance_percent: Int32 = Field(
         10,

@@ -105,6 +105,8 @@ def _validate(value: Any) -> Quantity:
         return value
     if isinstance(value, str | int) and not isinstance(value, bool):
         return Quantity(value)
+    if isinstance(value, float):
+        raise ValueError(f"{value} is a number with a fraction, which a quantity has as text; put quotes around it")
     raise ValueError(f"a quantity is a string or an integer, not {type(value).__name__}")
 
 

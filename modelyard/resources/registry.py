@@ -24,7 +24,7 @@ from modelyard.resources.references import (
     LocalObjectReference,
     ObjectReference,
 )
-from modelyard.resources.rules import Rule, one_of
+from modelyard.resources.rules import Rule, one_of, unless
 
 REGISTRY = "registry.volcano.sh/v1alpha1"
 MILLION = 1_000_000
@@ -160,6 +160,7 @@ def _fixed_or_scaled(spec: ModelSpec) -> bool:
 class ModelSpec(Part):
     """What to serve, with which engines, scaled how."""
 
+    newer: ClassVar = {"backend": "backends"}
     invariants: ClassVar = (
         Rule(
             "both the model and a backend have an autoscaling policy",
@@ -294,6 +295,7 @@ class Model(Resource):
 class AutoscalingPolicyStatus(ConditionedStatus):
     """Whether the policy can be followed, and what it means with every default filled in."""
 
+    metrics: str | None = optional("Names and target values of the metrics, for people. Written by Modelyard.")
     effective_behavior: AutoscalingPolicyBehavior | None = optional(
         "spec.behavior as it is followed, nothing left out. Written by Modelyard."
     )
@@ -305,7 +307,7 @@ class AutoscalingPolicy(Resource):
     api_version: ClassVar = REGISTRY
     plural: ClassVar = "autoscalingpolicies"
     columns: ClassVar = (
-        Column("Metrics", ".spec.metrics[*].metricName"),
+        Column("Metrics", ".status.metrics"),
         Column("Tolerance", ".spec.tolerancePercent", "integer"),
         Column("Ready", '.status.conditions[?(@.type=="Ready")].status'),
         Column("Behavior", '.status.conditions[?(@.type=="Ready")].message', priority=1),
@@ -318,6 +320,8 @@ class AutoscalingPolicy(Resource):
 
 class MetricEndpoint(Part):
     """Where pods show their metrics."""
+
+    newer: ClassVar = {"labelSelector": "additionalMatchLabels beside metricEndpoint"}
 
     uri: str = Field("/metrics", description="Path. Default: /metrics.")
     port: Int32 = Field(8100, ge=1, le=65535, description="Port, 1 to 65535. Default: 8100.")
@@ -333,6 +337,8 @@ class TargetReference(ObjectReference):
 
 class Target(Part):
     """A workload to measure and scale."""
+
+    newer: ClassVar = {"metricSources": "metricEndpoint, or PromQL in the annotation modelyard.dev/metric-sources"}
 
     target_ref: TargetReference = Field(
         description="The workload: anything with a scale subresource, in the namespace of the binding by default."
@@ -391,7 +397,6 @@ class OptimizerConfiguration(Part):
     cost_expansion_rate_percent: Int32 = Field(
         200,
         ge=0,
-        le=1000,
         description="Size of a workload's next batch of replicas relative to the last one, in percent; the batches of"
         " all workloads are taken in order of cost. Default: 200.",
     )
@@ -400,9 +405,10 @@ class OptimizerConfiguration(Part):
 class AutoscalingPolicyBindingSpec(Part):
     """Which policy holds for which workloads."""
 
-    schema_extras: ClassVar = {
-        "oneOf": [{"required": ["optimizerConfiguration"]}, {"required": ["scalingConfiguration"]}]
-    }
+    newer: ClassVar = {"homogeneousTarget": "scalingConfiguration", "heterogeneousTarget": "optimizerConfiguration"}
+    schema_extras: ClassVar = unless(
+        {"oneOf": [{"required": ["optimizerConfiguration"]}, {"required": ["scalingConfiguration"]}]}
+    )
     invariants: ClassVar = (
         one_of(
             "optimizerConfiguration",

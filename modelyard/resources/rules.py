@@ -1,7 +1,7 @@
 """Rules between fields, stated once and enforced twice: by the models here and by the API server through the CRD.
 
 A rule carries a Python predicate and the same thing in CEL. API servers before Kubernetes 1.25 ignore CEL, which is
-why the predicate exists; where it matters before that, the CRD adds ``oneOf``/``anyOf`` of required fields.
+why the predicate exists; where it matters before that, the CRD adds the same of required fields (``unless``).
 
 Pydantic's errors become lines a person can act on: which object, which field, what is wrong, what to do.
 """
@@ -38,6 +38,13 @@ class Rule:
         """Message and remedy in one line."""
         return f"{self.message} - {self.remedy}"
 
+    @property
+    def validation(self) -> dict[str, str]:
+        """The rule as an entry of ``x-kubernetes-validations``; servers before 1.28 leave the path out."""
+        assert self.cel is not None
+        where = {"fieldPath": f".{self.field}"} if self.field else {}
+        return {"rule": self.cel, "message": self.text, **where}
+
 
 def one_of(first: str, second: str, remedy: str) -> Rule:
     """Exactly one of two fields (by their names in a manifest) is given."""
@@ -48,6 +55,15 @@ def one_of(first: str, second: str, remedy: str) -> Rule:
         lambda part: sum(getattr(part, name) is None for name in ours) == 1,
         f"has(self.{first}) != has(self.{second})",
     )
+
+
+def unless(condition: dict[str, Any]) -> dict[str, Any]:
+    """Schema extras that refuse what does not meet ``condition``, said so that a rule in CEL can say it better.
+
+    A server that finds a required field missing does not evaluate CEL, and of ``anyOf`` it tells the fields that the
+    nearest alternative lacks, which need not be those that are meant. Of ``not`` it tells nothing, and goes on.
+    """
+    return {"not": {"not": condition}}
 
 
 class RulesBroken(ValueError):
@@ -125,7 +141,9 @@ def field_path(location: tuple[int | str, ...]) -> str:
 def _sentence(model: type[BaseModel], detail: ErrorDetails) -> str:
     kind, context = detail["type"], detail.get("ctx", {})
     if kind == "missing":
-        return "is required - add it"
+        newer = [name for name, ours in _newer_at(model, detail["loc"]).items() if ours == detail["loc"][-1]]
+        given = [name for name in newer if name in detail["input"]]
+        return f"is required - rename {given[0]}, as a newer peer calls it" if given else "is required - add it"
     if kind == "extra_forbidden":
         return f"unknown field - {_suggestion(model, detail['loc'])}"
     if kind == "literal_error":
@@ -142,13 +160,22 @@ def _short(value: Any) -> str:
 
 
 def _suggestion(model: type[BaseModel], location: tuple[int | str, ...]) -> str:
-    names = _fields_at(model, location[:-1])
-    close = difflib.get_close_matches(str(location[-1]), names, n=1)
+    name = str(location[-1])
+    if ours := _newer_at(model, location).get(name):
+        return f"a newer peer's: write {ours} ('modelyard convert -f' rewrites such manifests)"
+    found = _model_at(model, location[:-1])
+    names = [info.alias or field for field, info in found.model_fields.items()] if found else []
+    close = difflib.get_close_matches(name, names, n=1)
     return f"write {close[0]!r}, or remove it" if close else "remove it, or correct its name"
 
 
-def _fields_at(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
-    """The field names of the model that ``location`` leads to; empty where it leads to something else."""
+def _newer_at(model: type[BaseModel], location: tuple[int | str, ...]) -> Mapping[str, str]:
+    found: Mapping[str, str] = getattr(_model_at(model, location[:-1]), "newer", {})
+    return found
+
+
+def _model_at(model: type[BaseModel], location: tuple[int | str, ...]) -> type[BaseModel] | None:
+    """The model that ``location`` leads to; ``None`` where it leads to something else."""
     current: type[BaseModel] | None = model
     annotation: Any = model
     for part in location:
@@ -156,7 +183,7 @@ def _fields_at(model: type[BaseModel], location: tuple[int | str, ...]) -> list[
             found = [info.annotation for name, info in current.model_fields.items() if part in (name, info.alias)]
             annotation = found[0] if found else None
         current = _model_in(annotation)
-    return [info.alias or name for name, info in current.model_fields.items()] if current else []
+    return current
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:

@@ -35,7 +35,7 @@ def of_route(route: Route, missing: Sequence[str], ahead: Mapping[str, Route]) -
     """
     if route.problem is not None:
         return (Finding(ACCEPTED, False, *route.problem),)
-    accepted = f"unknown fields are ignored: {route.ignored}" if route.ignored else "every rule can be followed"
+    accepted = f"without effect: {route.ignored}" if route.ignored else "every rule can be followed"
     return (
         Finding(ACCEPTED, True, "Accepted", accepted),
         Finding(RESOLVED_REFS, False, "ModelServerNotFound", f"not in this namespace: {_some(missing)}")
@@ -92,6 +92,8 @@ def of_server(server: Server, found: Counts) -> tuple[Finding, ...]:
     text = f"{found.ready} pods are ready" if found.ready > 1 else "1 pod is ready"
     if found.complete is not None:
         text += f", complete groups: {found.complete}"
+    if server.ignored:
+        text += f"; without effect: {server.ignored}"
     return (Finding(READY, True, "EndpointsReady", text),)
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
 from modelyard.objects import Key, Pod, ResourceType
+from modelyard.objects.documents import cut, listed
 from modelyard.objects.parse import epoch
 from modelyard.reconcile.plan import Subject
 from modelyard.resources import ModelRoute, ModelServer, Resource, ResourceInvalid
@@ -42,7 +43,7 @@ class Stored:
     created: float
     problem: Fault | None
     ignored: str
-    """Fields that are not known here, which a newer peer may have stored."""
+    """Fields that have no effect here, which a newer peer may have stored."""
     status: Mapping[str, Any]
 
     @property
@@ -90,7 +91,7 @@ def route(obj: Object) -> Route:
     if found is None:
         return Route(**_stored(ROUTES, obj, problem, ignored))
     spec = found.spec
-    servers = {target.model_server_name for rule in spec.rules for target in rule.target_models}
+    servers = {t.model_server_name for rule in spec.rules for t in rule.target_models if t.model_server_name}
     if not spec.rules:
         problem = Fault(NO_TARGETS, "spec.rules is empty, so no request could be sent anywhere - add a rule")
     return Route(
@@ -119,16 +120,13 @@ def _read(kind: type[_R], obj: Object) -> tuple[_R | None, Fault | None, str]:
     """The object, why it cannot be used, and the fields of it that are ignored."""
     body = {"metadata": {"name": obj["metadata"]["name"]}, "spec": obj.get("spec")}
     try:
-        try:
-            return kind.parse(body), None, ""
-        except ResourceInvalid as strict:
-            unknown = [path for path, text in strict.problems if text.startswith("unknown field")]
-            return kind.parse(body, unknown="ignore"), None, _short(", ".join(unknown))
+        found = kind.parse(body, unknown="accept")
+        return found, None, listed(found.ignored)
     except ResourceInvalid as error:
-        text = _short("; ".join(f"{path}: {text}" for path, text in error.problems))
+        text = cut("; ".join(f"{path}: {text}" for path, text in error.problems), _MOST_TOLD)
         return None, Fault(_reason([path for path, _ in error.problems]), text), ""
     except Exception as error:  # whatever a tenant has thought of
-        return None, Fault(INVALID_SPEC, _short(f"cannot be read: {type(error).__name__}: {error}")), ""
+        return None, Fault(INVALID_SPEC, cut(f"cannot be read: {type(error).__name__}: {error}", _MOST_TOLD)), ""
 
 
 def _reason(paths: Iterable[str]) -> str:
@@ -136,10 +134,6 @@ def _reason(paths: Iterable[str]) -> str:
     if all(path.endswith(".regex") for path in paths):
         return INVALID_REGEX
     return NO_TARGETS if all(_TARGETS.fullmatch(path) for path in paths) else INVALID_SPEC
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _MOST_TOLD else text[: _MOST_TOLD - 3] + "..."
 
 
 def _stored(kind: ResourceType, obj: Object, problem: Fault | None, ignored: str) -> dict[str, Any]:

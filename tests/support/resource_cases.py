@@ -272,6 +272,10 @@ BAD = [
         "spec.rules[0].modelMatch.uri.regex",
         "none",
     ),
+    *(
+        Case("ModelRoute", "modelroute", {"spec.rules[0].targetModels[0]": wrong}, "spec.rules[0].targetModels[0]")
+        for wrong in ({}, {"modelServerName": "a", "externalModelProviderName": "b"})
+    ),
     Case("ModelRoute", "modelroute", {"spec.rateLimit.unit": "week"}, "spec.rateLimit.unit"),
     Case("ModelRoute", "modelroute", {"spec.rateLimit.inputTokensPerUnit": 0}, "spec.rateLimit.inputTokensPerUnit"),
     Case("ModelRoute", "modelroute", {"spec.rateLimit.global": {}}, "spec.rateLimit.global.redis"),

@@ -72,6 +72,8 @@ def decide_binding(view: BindingView, settings: FleetSettings, now: float) -> Bi
     notices = list(how.notices)
     if view.memory_problem is not None:
         notices.append(Notice("StateUnreadable", view.memory_problem, "Warning"))
+    if view.ignored:
+        notices.append(Notice("FieldsIgnored", f"without effect: {view.ignored}", "Warning"))
     memory = _about(view, view.memory.not_after(now))
     problem = problem_of(view)
     if problem is None and not view.deleting:

@@ -86,13 +86,16 @@ def policy_plans(policies: Iterable[PolicySpec], now: float) -> list[Plan]:
 def policy_plan(policy: PolicySpec, now: float) -> Plan:
     """What a policy means, or why it cannot be followed, in its status. Nothing depends on it but people."""
     if policy.view is None:
-        story, effective = ("False", "InvalidConfiguration", policy.problem or ""), None
+        story, effective, metrics = ("False", "InvalidConfiguration", policy.problem or ""), None, None
     else:
         behaviour = policy.view.behaviour
-        story, effective = ("True", "Accepted", describe(behaviour)), manifest(behaviour)
+        told = f"{describe(behaviour)}; without effect: {policy.ignored}" if policy.ignored else describe(behaviour)
+        story, effective = ("True", "Accepted", told), manifest(behaviour)
+        metrics = ", ".join(f"{name}={value:g}" for name, value in policy.view.targets.items())
     before = stored_conditions(policy.status.get("conditions"))
     ready = conditions.build(before, (("Ready", story),), policy.generation, now)
-    status = Status({"observedGeneration": policy.generation, "effectiveBehavior": effective}, ready)
+    fields = {"observedGeneration": policy.generation, "metrics": metrics, "effectiveBehavior": effective}
+    status = Status(fields, ready)
     return Plan(
         Subject(POLICIES, policy.key, policy.uid, policy.generation),
         reason=story[1],

@@ -14,7 +14,7 @@ from modelyard.autoscaling.live.prediction import ANNOTATION as PREDICTION
 from modelyard.autoscaling.memory.variants import ANNOTATION, VariantMemory
 from modelyard.metrics.expressions import ANNOTATION as WAKE_QUERY
 from modelyard.objects import TargetRef
-from modelyard.objects.documents import cut
+from modelyard.objects.documents import cut, listed
 from modelyard.objects.parse import Object, conditions, controller_of, epoch, key_of, target_id
 from modelyard.reconcile.memory import parse_memory
 from modelyard.resources import ResourceInvalid, VariantAutoscaling
@@ -93,12 +93,15 @@ def _numbers(given: Object, *names: str) -> dict[str, str]:
     return {name: cut(str(given[name]), MAX_NAME) for name in names if name in given}
 
 
-def variant(obj: Object) -> Variant:
-    """A VariantAutoscaling. One that breaks its own rules is kept, with what is wrong in ``problem``."""
+def variant(obj: Object, *, strict: bool = False) -> Variant:
+    """A VariantAutoscaling. One that breaks its own rules is kept, with what is wrong in ``problem``.
+
+    Unknown fields, which a newer peer may have stored, are ignored and told; ``strict`` (of a file): wrong.
+    """
     metadata, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
-    problem = None
+    problem, ignored = None, ""
     try:
-        VariantAutoscaling.parse(obj)
+        ignored = listed(VariantAutoscaling.parse(obj, unknown="forbid" if strict else "accept").ignored)
     except ResourceInvalid as error:
         problem = str(error)
     for field in ("modelID", "accelerator", "variantID"):
@@ -134,6 +137,7 @@ def variant(obj: Object) -> Variant:
         conditions=conditions(status.get("conditions")),
         memory=memory,
         problem=problem,
+        ignored=ignored,
         memory_problem=damage,
         slo=slo_spec(spec) if form == "slo" else None,
         status=status,

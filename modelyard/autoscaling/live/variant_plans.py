@@ -36,7 +36,9 @@ def variant_plan(
 ) -> Plan:
     """What to write and tell about one variant decided on at ``now``; a status may be ``refresh`` seconds old."""
     memory, status, record = to_remember(decision), status_of(decision, now), decision.record
-    damage = variant.memory_problem
+    told = [Notice("StateUnreadable", variant.memory_problem, "Warning")] if variant.memory_problem else []
+    if variant.ignored:
+        told.append(Notice("FieldsIgnored", f"without effect: {variant.ignored}", "Warning"))
     return Plan(
         decision.subject,
         reason=record.why.reason,
@@ -48,7 +50,7 @@ def variant_plan(
         status_first=variant.memory.workload_uid not in ("", memory.workload_uid),
         scales=_scales(record, workloads),
         news=_news(record),
-        notices=(*decision.notices, *([Notice("StateUnreadable", damage, "Warning")] if damage else [])),
+        notices=(*decision.notices, *told),
     )
 
 

@@ -54,14 +54,16 @@ def fleet_from_files(
     def every(kind: str, read: Callable[[Mapping[str, Any]], _T]) -> list[_T]:
         return [_read(manifest, read) for manifest in by_kind[kind]]
 
-    variants = every(VARIANTS.kind, observe.variant)
+    variants = every(VARIANTS.kind, partial(observe.variant, strict=True))
     workloads: dict[WorkloadId, Workload] = {}
     for kind, group in KNOWN.items():
         for manifest in by_kind[kind]:
             one = _read(manifest, partial(_workload, group=group, kind=kind))
             workloads[one.id] = one
     namespaces = {found.name: found for found in every("Namespace", parse.namespace)}
-    stored = (spec for spec in every(BINDINGS.kind, objects.binding) if is_ours(spec.view, settings))
+    stored = (
+        spec for spec in every(BINDINGS.kind, partial(objects.binding, strict=True)) if is_ours(spec.view, settings)
+    )
     specs = [objects.within_reach(spec, namespaces) for spec in stored]
     targets = {target for v in variants if (target := workload_of(v))}
     targets |= {id_ for spec in specs for target in spec.targets for id_ in target.candidates}
@@ -102,7 +104,9 @@ def fleet_from_files(
             or manifest.key.namespace in classes.get(manifest.key.name, ())
         },
         signals=signals_of(snapshot, now),
-        bindings=measured(views_of(specs, every(POLICIES.kind, objects.policy), workloads), snapshot.policies),
+        bindings=measured(
+            views_of(specs, every(POLICIES.kind, partial(objects.policy, strict=True)), workloads), snapshot.policies
+        ),
     )
 
 

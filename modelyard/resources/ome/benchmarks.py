@@ -13,7 +13,7 @@ from modelyard.resources.ome import OME
 from modelyard.resources.ome.models import StorageSpec
 from modelyard.resources.ome.pods import RawList
 from modelyard.resources.references import ConditionedStatus
-from modelyard.resources.rules import Rule, one_of
+from modelyard.resources.rules import Rule, one_of, unless
 
 Scenario = Annotated[
     str,
@@ -56,7 +56,7 @@ class Endpoint(Part):
 class EndpointSpec(Part):
     """What to test: a service in the cluster or any URL."""
 
-    schema_extras: ClassVar = {"oneOf": [{"required": ["inferenceService"]}, {"required": ["endpoint"]}]}
+    schema_extras: ClassVar = unless({"oneOf": [{"required": ["inferenceService"]}, {"required": ["endpoint"]}]})
     invariants: ClassVar = (one_of("inferenceService", "endpoint", "name a service of the cluster, or give a URL"),)
 
     inference_service: InferenceServiceReference | None = optional("A service in the cluster.")

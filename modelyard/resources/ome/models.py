@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from modelyard.resources.base import AGE, Column, Part, Resource
-from modelyard.resources.fields import Bool, Int32, RawObject, StringMap, optional
+from modelyard.resources.fields import Bool, Int32, Int64, Kept, RawObject, StringMap, optional
 from modelyard.resources.ome import OME
 from modelyard.resources.references import ConditionedStatus
 
@@ -33,16 +33,28 @@ class StorageSpec(Part):
     )
     node_selector: StringMap | None = optional("Labels a node must carry to receive the files.")
     node_affinity: RawObject | None = optional("Which nodes receive the files; only the required part counts.")
+    download_policy: Literal["AlwaysDownload", "ReuseIfExists"] | None = optional(
+        "ReuseIfExists: take files that another model of the same content has on the node. Default: AlwaysDownload."
+    )
 
 
-class ModelFormat(Part):
+class VersionMatch(Part):
+    """How the versions of a model and a runtime are compared. Newer than the published reference."""
+
+    operator: Literal["Equal", "GreaterThan", "GreaterThanOrEqual"] | None = optional(
+        "In a runtime: how its version must compare to the model's. Default: Equal."
+    )
+    weight: Int64 | None = optional("In a runtime: how much this counts where several runtimes fit. Default: 1.")
+
+
+class ModelFormat(VersionMatch):
     """The file format of a model."""
 
     name: str = Field(min_length=1, description="Name of the format, such as safetensors or ONNX.")
     version: str | None = optional("Version of the format: major, major.minor or major.minor.patch.")
 
 
-class ModelFrameworkSpec(Part):
+class ModelFrameworkSpec(VersionMatch):
     """The library a model was written for."""
 
     name: str = Field(min_length=1, description="Name of the library, such as transformers or TensorRTLLM.")
@@ -81,10 +93,12 @@ class BaseModelSpec(ModelExtension):
     model_capabilities: list[str] | None = optional(
         "What the model can do, such as TEXT_GENERATION or TEXT_EMBEDDINGS."
     )
+    api_capabilities: list[str] | None = optional("The APIs the model can serve, such as OPENAI_V1_CHAT_COMPLETIONS.")
     model_configuration: RawObject | None = optional("Facts about the model, as free JSON.")
     storage: StorageSpec = Field(description="Where the files come from and go to.")
     serving_mode: list[str] | None = optional("On-demand, Dedicated or both; for people.")
     max_tokens: Int32 | None = optional("Context length in tokens. Default: found in the files.", ge=0)
+    diffusion_pipeline: Kept = optional("The parts of a diffusion pipeline. Kept, without effect.")
     additional_metadata: StringMap | None = optional("Further facts, as text.")
 
 
@@ -158,7 +172,9 @@ class FineTunedWeight(Resource):
         Column("BaseModel", ".spec.baseModelRef.name"),
         Column("Type", ".spec.modelType"),
         Column("Disabled", ".spec.disabled", "boolean"),
+        Column("Version", ".spec.version"),
         Column("Vendor", ".spec.vendor", priority=1),
+        Column("CompartmentID", ".spec.compartmentID", priority=1),
         Column("Ready", ".status.state"),
         AGE,
     )

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from pydantic import ConfigDict
+from pydantic import ConfigDict, Field
 
 from modelyard.resources.base import Part
-from modelyard.resources.fields import Bool, Int32, Int64, RawObject, StringMap, optional
+from modelyard.resources.fields import Bool, Int32, Int64, IntOrString, Kept, RawObject, StringMap, optional
 from modelyard.resources.rules import Rule
 
 RawList = list[RawObject]
@@ -109,6 +109,15 @@ class WorkerSpec(PodFields):
     runner: Container | None = optional("The container that runs the engine on the workers.")
 
 
+class ScalerAuthenticationRef(Part):
+    """Where KEDA finds its credentials. Newer than the published reference."""
+
+    name: str = Field(min_length=1, description="Name of the object with the credentials.")
+    kind: Literal["TriggerAuthentication", "ClusterTriggerAuthentication"] = Field(
+        "TriggerAuthentication", description="Kind of that object. Default: TriggerAuthentication."
+    )
+
+
 class KedaConfig(Part):
     """Scaling by KEDA. What is absent comes from the next wider setting: service, then cluster."""
 
@@ -119,6 +128,8 @@ class KedaConfig(Part):
     scaling_operator: str | None = optional(
         "How to compare: GreaterThan, GreaterThanOrEqual, LessThan or LessThanOrEqual."
     )
+    authentication_ref: ScalerAuthenticationRef | None = optional("Credentials for that Prometheus. Default: none.")
+    auth_modes: str | None = optional("How to authenticate there: basic, tls, bearer, custom; several by commas.")
 
 
 class ScalingFields(Part):
@@ -148,6 +159,10 @@ class ScalingFields(Part):
     )
     labels: StringMap | None = optional("Labels to put on the component's pods.")
     annotations: StringMap | None = optional("Annotations to put on the component's pods.")
+    min_available: IntOrString | None = optional("Fewest pods that an eviction must leave, as number or percentage.")
+    max_unavailable: IntOrString | None = optional(
+        "Most pods that may be evicted at a time, as number or percentage. Default: 1, without minAvailable."
+    )
     deployment_strategy: RawObject | None = optional("How a Deployment replaces its pods. Single-node components only.")
     keda_config: KedaConfig | None = optional("Scaling by KEDA. Default: the service's setting.")
 
@@ -158,6 +173,7 @@ class EngineSpec(PodFields, ScalingFields):
     runner: Container | None = optional("The container that runs the engine.")
     leader: LeaderSpec | None = optional("The leading pod of each group. Multi-node only.")
     worker: WorkerSpec | None = optional("The other pods of each group. Multi-node only.")
+    accelerator_override: Kept = optional("Which accelerators this component runs on. Kept, without effect.")
 
 
 class DecoderSpec(EngineSpec):

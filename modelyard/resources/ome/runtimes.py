@@ -7,7 +7,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from modelyard.resources.base import AGE, Column, Part, Resource
-from modelyard.resources.fields import Bool, Int32, optional
+from modelyard.resources.fields import Bool, Int32, Kept, optional
 from modelyard.resources.ome import OME
 from modelyard.resources.ome.models import ModelFormat, ModelFrameworkSpec
 from modelyard.resources.ome.pods import DecoderSpec, EngineSpec, RouterSpec, RuntimePodFields
@@ -37,6 +37,8 @@ class SupportedModelFormat(Part):
     priority: Int32 | None = optional(
         "Which runtime is chosen when several fit: the higher one. Counts with autoSelect only.", ge=1
     )
+    accelerator_config: Kept = optional("Arguments and resources by accelerator class. Kept, without effect.")
+    diffusion_pipeline: Kept = optional("The diffusion pipeline it can serve. Kept, without effect.")
 
 
 class WorkerPodSpec(RuntimePodFields):
@@ -62,6 +64,7 @@ class ServingRuntimeSpec(RuntimePodFields):
         "The protocols its endpoints speak: openAI, cohere, openInference-v1 or openInference-v2."
     )
     workers: WorkerPodSpec | None = optional("The worker pods, in the older form.")
+    accelerator_requirements: Kept = optional("Accelerator classes it can use. Kept, without effect.")
 
 
 class ServingRuntimeStatus(ConditionedStatus):
@@ -76,9 +79,12 @@ class ServingRuntime(Resource):
     columns: ClassVar = (
         Column("Disabled", ".spec.disabled", "boolean"),
         Column("ModelFormat", ".spec.supportedModelFormats[*].modelFormat.name"),
+        Column("ModelFramework", ".spec.supportedModelFormats[*].modelFramework.name", priority=1),
+        Column("ModelFrameworkVersion", ".spec.supportedModelFormats[*].modelFramework.version", priority=1),
         Column("Architecture", ".spec.supportedModelFormats[*].modelArchitecture"),
         Column("MinSize", ".spec.modelSizeRange.min"),
         Column("MaxSize", ".spec.modelSizeRange.max"),
+        Column("Images", ".spec.engineConfig.runner.image", priority=1),
         AGE,
     )
 

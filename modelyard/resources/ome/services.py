@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from modelyard.resources.base import AGE, Column, Part, Resource, StatusPart
-from modelyard.resources.fields import Int32, Int64, RawObject, StringMap, Time, optional, unique
+from modelyard.resources.fields import Int32, Int64, Kept, RawObject, StringMap, Time, optional, unique
 from modelyard.resources.ome import OME
 from modelyard.resources.ome.pods import (
     Container,
@@ -19,7 +19,7 @@ from modelyard.resources.ome.pods import (
     ScalingFields,
     WorkerSpec,
 )
-from modelyard.resources.rules import Rule
+from modelyard.resources.rules import Rule, unless
 
 
 class ModelRef(Part):
@@ -71,7 +71,7 @@ class InferenceServiceSpec(Part):
             "decoder",
         ),
     )
-    schema_extras: ClassVar = {"anyOf": [{"required": ["engine"]}, {"not": {"required": ["decoder"]}}]}
+    schema_extras: ClassVar = unless({"anyOf": [{"required": ["engine"]}, {"not": {"required": ["decoder"]}}]})
 
     predictor: PredictorSpec | None = optional("Deprecated; use engine, model and runtime.")
     engine: EngineSpec | None = optional("The engine. What is absent comes from the runtime.")
@@ -84,6 +84,7 @@ class InferenceServiceSpec(Part):
     )
     router: RouterSpec | None = optional("The router. Default: none, or the runtime's.")
     keda_config: KedaConfig | None = optional("Scaling by KEDA, for all components. Default: none.")
+    accelerator_selector: Kept = optional("Which accelerators to run on. Kept, without effect.")
 
 
 class KnativeCondition(StatusPart):
@@ -202,6 +203,8 @@ class InferenceService(Resource):
         Column("Runtime", ".spec.runtime.name"),
         Column("URL", ".status.url"),
         Column("Ready", '.status.conditions[?(@.type=="Ready")].status'),
+        Column("Prev", '.status.components.engine.traffic[?(@.tag=="prev")].percent', "integer", priority=1),
+        Column("Latest", ".status.components.engine.traffic[?(@.latestRevision==true)].percent", "integer", priority=1),
         Column("Reason", '.status.conditions[?(@.type=="Ready")].reason', priority=1),
         AGE,
     )

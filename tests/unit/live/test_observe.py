@@ -269,6 +269,15 @@ def test_a_command_line_without_end_is_not_carried_on() -> None:
     assert parse.workload(body, "apps", "Deployment").engine_args == ()
 
 
+def test_a_field_that_a_newer_peer_stored_is_ignored_and_in_a_file_wrong() -> None:
+    body = slo_body(priority=3)
+    assert (observe.variant(body).problem, observe.variant(body).ignored) == (None, "spec.priority")
+    in_a_file = observe.variant(body, strict=True)
+    assert in_a_file.problem is not None
+    assert "spec.priority: unknown field" in in_a_file.problem
+    assert observe.variant(slo_body(), strict=True).problem is None
+
+
 ENGINE = {"command": ["vllm", "serve"], "args": ["--max-num-seqs", "64"]}
 ON_GPU = {**ENGINE, "resources": {"limits": {"nvidia.com/gpu": "1"}}}
 

@@ -107,6 +107,13 @@ def test_five_replicas_three_of_them_drowning(tmp_path: Path) -> None:
     assert (published.target.replicas, published.target.action) == (4, Action.DOWN)
 
 
+def test_an_unknown_field_in_a_file_is_wrong(tmp_path: Path) -> None:
+    misspelt = {**VARIANT, "spec": {**VARIANT["spec"], "variantcost": "5"}}
+    (record,) = plan(tmp_path, [misspelt, DEPLOYMENT], [pod("a")]).records
+    assert record.why.reason == "InvalidConfiguration"
+    assert "spec.variantcost: unknown field - write 'variantCost'" in record.why.message
+
+
 def test_objects_as_kubectl_dumps_them(tmp_path: Path) -> None:
     """One List, pods owned by a ReplicaSet, a status: nothing needs naming in the snapshot."""
 

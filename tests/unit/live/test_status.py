@@ -191,3 +191,9 @@ def test_conditions_of_the_slo_form_go_when_there_is_nothing_to_say(kind: str) -
     assert needs_write(record(), variant(conditions=(READY, stored)), NOW, 300)
     existing = [{"type": kind, "status": "False", "reason": "X", "message": ""}]
     assert [c["type"] for c in status_patch(record(), existing, NOW)["conditions"]] == ["OptimizationReady"]
+
+
+def test_fields_without_effect_are_told_on_the_object() -> None:
+    (told,) = variant_plan(record(), dataclasses.replace(variant(), ignored="spec.priority"), {}, NOW, 300).notices
+    assert (told.reason, told.message, told.kind) == ("FieldsIgnored", "without effect: spec.priority", "Warning")
+    assert variant_plan(record(), variant(), {}, NOW, 300).notices == ()

@@ -163,8 +163,18 @@ def test_a_policy_says_what_it_means_and_says_it_once() -> None:
     assert written["observedGeneration"] == 4
     assert written["effectiveBehavior"]["scaleUp"]["stablePolicy"]["instances"] == 4
     assert (written["conditions"][0]["type"], written["conditions"][0]["status"]) == ("Ready", "True")
+    assert written["metrics"] == "m=1"
     assert policy_status(policy(manifest(spec, written)), NOW + 100) is None
     broken = policy_status(policy(manifest({"metrics": []}, written)), NOW + 100)
     assert broken is not None
     assert broken["effectiveBehavior"] is None
+    assert broken["metrics"] is None
     assert broken["conditions"][0]["reason"] == "InvalidConfiguration"
+
+
+def test_a_policy_names_every_metric_and_what_of_it_has_no_effect() -> None:
+    metrics = [{"metricName": "a", "targetValue": "0.75"}, {"metricName": "b", "targetValue": 5, "later": 1}]
+    written = policy_status(policy(manifest({"metrics": metrics})), NOW)
+    assert written is not None
+    assert written["metrics"] == "a=0.75, b=5"
+    assert written["conditions"][0]["message"].endswith("; without effect: spec.metrics[1].later")

@@ -67,6 +67,7 @@ DEVIATIONS: dict[tuple[str, str], tuple[Any, str]] = {
 _EXPLAINS = "the reference leaves this status empty; conditions explain what became of the object"
 _DECIDED = "the reference leaves this status empty; it tells what is in effect and what was decided"
 _CONTAINER = "one of the fields of the embedded container, spelt out because Modelyard reads it"
+_NEWER = "a newer CRD of the described system has it, and stores it in every object or in some"
 
 ADDED_FIELDS: dict[str, str] = {
     **{
@@ -83,6 +84,7 @@ ADDED_FIELDS: dict[str, str] = {
         for name in ("conditions", "observedGeneration")
     },
     "AutoscalingPolicyStatus.effectiveBehavior": _DECIDED,
+    "AutoscalingPolicyStatus.metrics": "a printer column shows the first item of a list only; this one names them all",
     **{
         f"AutoscalingPolicyBindingStatus.{name}": _DECIDED
         for name in ("targets", "currentReplicas", "desiredReplicas", "mode", "units")
@@ -96,6 +98,30 @@ ADDED_FIELDS: dict[str, str] = {
         for owner in ("ModelSpec", "RunnerSpec")
         for name in ("name", "image", "command", "args", "env", "resources")
     },
+    **{f"{owner}.{name}": _NEWER for owner in ("ModelFormat", "ModelFrameworkSpec") for name in ("operator", "weight")},
+    **{
+        f"{owner}.{name}": _NEWER
+        for owner in ("DecoderSpec", "EngineSpec", "PredictorSpec", "RouterSpec")
+        for name in ("minAvailable", "maxUnavailable")
+    },
+    **dict.fromkeys(
+        (
+            "BaseModelSpec.apiCapabilities",
+            "BaseModelSpec.diffusionPipeline",
+            "DecoderSpec.acceleratorOverride",
+            "EngineSpec.acceleratorOverride",
+            "InferenceServiceSpec.acceleratorSelector",
+            "KedaConfig.authModes",
+            "KedaConfig.authenticationRef",
+            "ModelRouteSpec.parentRefs",
+            "ServingRuntimeSpec.acceleratorRequirements",
+            "StorageSpec.downloadPolicy",
+            "SupportedModelFormat.acceleratorConfig",
+            "SupportedModelFormat.diffusionPipeline",
+            "TargetModel.externalModelProviderName",
+        ),
+        _NEWER,
+    ),
 }
 """type.field to the reason for a field that no reference has."""
 
@@ -147,13 +173,11 @@ _STRICTER: tuple[tuple[str, str, tuple[str, ...]], ...] = (
             "PDGroup.prefillLabels",
             "PerfParms.decodeParms",
             "PerfParms.prefillParms",
-            "Retry.attempts",
             "Rule.targetModels",
             "ScalingConfiguration.maxReplicas",
             "ScalingConfiguration.minReplicas",
             "ScalingConfiguration.target",
             "Target.targetRef",
-            "TargetModel.modelServerName",
             "WorkloadSelector.matchLabels",
         ),
     ),
@@ -168,11 +192,6 @@ _STRICTER: tuple[tuple[str, str, tuple[str, ...]], ...] = (
             "ModelServer.spec",
             "VariantAutoscaling.spec",
         ),
-    ),
-    (
-        "the same bounds as for a Model's costExpansionRatePercent",
-        "maximum",
-        ("OptimizerConfiguration.costExpansionRatePercent",),
     ),
     ("other numbers are no ports", "minimum", ("MetricEndpoint.port",)),
     ("other numbers are no ports", "maximum", ("MetricEndpoint.port",)),

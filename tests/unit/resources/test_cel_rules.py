@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 import yaml
 from cel_rules import rules, violated
 from celpy import CELEvalError
+from jsonschema import Draft7Validator
 from resource_cases import BAD, SAMPLES, Case, patched, sample
 
 FOLDER = Path(__file__).parents[3] / "config" / "crd"
@@ -18,6 +20,8 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     crd["spec"]["names"]["kind"]: crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"] for crd in CRDS
 }
 BY_RULE = [case for case in BAD if case.server == "cel"]
+WHERE = ("spec", "spec.decoder", "spec.endpoint", "spec.rules[0].targetModels[0]")
+UNIONS = [case for case in BAD if case.server == "schema" and case.field in WHERE]
 RENAMED = patched("modelroute", {"spec.modelName": "another"})
 
 
@@ -51,3 +55,43 @@ def test_every_rule_is_broken_by_some_case() -> None:
     broken = {(case.kind, rule) for case in BAD for rule in broken_by(case)}
     broken |= {("ModelRoute", rule) for rule in violated(SCHEMAS["ModelRoute"], RENAMED, sample("modelroute"))}
     assert {(kind, rule) for kind, schema in SCHEMAS.items() for rule in rules(schema)} == broken
+
+
+@pytest.mark.parametrize("case", UNIONS, ids=lambda case: case.name)
+def test_a_rule_is_not_hidden_by_the_schema_that_says_the_same(case: Case) -> None:
+    """An API server evaluates no rule on an object that lacks a required field; of ``not`` it goes on."""
+    refusals = {error.validator for error in Draft7Validator(SCHEMAS[case.kind]).iter_errors(case.manifest())}
+    assert refusals == {"not"}
+    assert broken_by(case)
+
+
+def test_a_variant_without_a_target_is_told_so_first() -> None:
+    (told,) = {
+        validation["message"]
+        for validation in SCHEMAS["VariantAutoscaling"]["properties"]["spec"]["x-kubernetes-validations"]
+        if validation["rule"] in violated(SCHEMAS["VariantAutoscaling"], {"spec": {"modelID": "m"}})
+    }
+    assert told.startswith("neither form is complete - give scaleTargetRef")
+
+
+def paths(schema: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
+    """The path of every rule that has one, with the schema that the rule is in."""
+    yield from ((schema, one["fieldPath"]) for one in schema.get("x-kubernetes-validations", ()) if "fieldPath" in one)
+    more = (schema[key] for key in ("items", "additionalProperties") if isinstance(schema.get(key), dict))
+    for child in (*schema.get("properties", {}).values(), *more):
+        yield from paths(child)
+
+
+@pytest.mark.parametrize("kind", SCHEMAS)
+def test_rules_point_at_fields_that_there_are(kind: str) -> None:
+    for schema, path in paths(SCHEMAS[kind]):
+        inside = schema
+        for name in path.removeprefix(".").split("."):
+            inside = inside.get("properties", {}).get(name) or inside["additionalProperties"]
+        assert inside
+
+
+def test_every_rule_about_one_field_points_at_it() -> None:
+    pointed = sorted({path for schema in SCHEMAS.values() for _, path in paths(schema)})
+    assert {".minReplicas", ".period", ".spec.backends", ".additionalRequestParams.temperature"} <= set(pointed)
+    assert all(path.startswith(".") for path in pointed)

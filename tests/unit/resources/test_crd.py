@@ -140,3 +140,16 @@ def test_an_exclusive_bound_cannot_be_written() -> None:
 
     with pytest.raises(ValueError, match=r"Open\.value: use ge and le"):
         structural_schema(Open)
+
+
+PUBLISHED_COLUMNS = {
+    "FineTunedWeight": {"Version", "CompartmentID"},
+    "InferenceService": {"Prev", "Latest"},
+    "ServingRuntime": {"ModelFramework", "ModelFrameworkVersion", "Images"},
+    "ClusterServingRuntime": {"ModelFramework", "ModelFrameworkVersion", "Images"},
+}
+
+
+@ALL
+def test_columns_of_the_published_definitions_are_there(kind: type[Resource]) -> None:
+    assert {column.name for column in kind.columns} >= PUBLISHED_COLUMNS.get(kind.kind, set())

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -198,3 +199,21 @@ def test_every_entry_gives_a_reason(table: dict[Any, Any]) -> None:
     for key, entry in table.items():
         reason = entry[1] if isinstance(entry, tuple) else entry
         assert len(reason) > 15, key
+
+
+PAGE = (Path(__file__).parents[3] / "docs" / "configuration.md").read_text(encoding="utf-8")
+LIMIT = re.compile(r"^\| (\w+) \| `spec\.([\w.\[\]]+)`[^|]* \| (\d+) (items|characters) \|$", re.MULTILINE)
+
+
+def test_the_documentation_has_every_limit_on_sizes_of_ours() -> None:
+    kinds = {kind.kind: kind for kind in KINDS.values()}
+    documented = set()
+    for name, path, size, unit in LIMIT.findall(PAGE):
+        node = crd(kinds[name])["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+        for step in re.findall(r"\w+|\[\]", path):
+            node = node["items"] if step == "[]" else node["properties"][step]
+        keyword = "maxItems" if unit == "items" else "maxLength"
+        assert node[keyword] == int(size), path
+        documented.add((re.findall(r"\w+", path)[-1], keyword))
+    ours = {(field.rpartition(".")[2], keyword) for field, keyword in STRICTER}
+    assert {one for one in ours if one[1] == "maxItems"} <= documented <= ours

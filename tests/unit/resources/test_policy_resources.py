@@ -31,7 +31,7 @@ def test_every_error_is_told_at_once() -> None:
             "policyRef": {"name": ""},
             "optimizerConfiguration": {
                 "params": [param("", 5, 4), {**param("b"), "cost": -1}],
-                "costExpansionRatePercent": 1001,
+                "costExpansionRatePercent": -1,
             },
         }
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from pathlib import Path
 from typing import Any
 
@@ -147,3 +148,162 @@ def test_parsing_leaves_the_input_alone() -> None:
         before = copy.deepcopy(manifest)
         parse(manifest)
         assert manifest == before
+
+
+def stored_by_a_newer_ome(name: str) -> dict[str, Any]:
+    """A sample as an API server with a newer CRD stores it: its defaults filled in, its further fields used."""
+
+    def filled(value: Any) -> Any:
+        if isinstance(value, list):
+            return [filled(item) for item in value]
+        if not isinstance(value, dict):
+            return value
+        compared = {"operator": "Equal", "weight": 1}
+        found = {key: filled(item) for key, item in value.items()}
+        return {k: {**v, **compared} if k in ("modelFormat", "modelFramework") else v for k, v in found.items()}
+
+    manifest: dict[str, Any] = filled(sample(name))
+    spec = manifest["spec"]
+    spec.get("storage", {})["downloadPolicy"] = "ReuseIfExists"
+    if "Model" in manifest["kind"]:
+        spec["apiCapabilities"] = ["OPENAI_V1_CHAT_COMPLETIONS", "OPENAI_V1_LATER"]
+    for component in (spec.get("engine"), spec.get("engineConfig")):
+        if component is not None:
+            component |= {"minAvailable": 1, "maxUnavailable": "25%"}
+            component["kedaConfig"] = {"authenticationRef": {"name": "grafana"}, "authModes": "tls,basic"}
+    return manifest
+
+
+OME_SAMPLES = [p.stem for p in SAMPLES if "ome.io/v1beta1" in p.read_text(encoding="utf-8")]
+
+
+@pytest.mark.parametrize("name", OME_SAMPLES)
+def test_objects_stored_under_a_newer_crd_are_read_whole(name: str) -> None:
+    manifest = stored_by_a_newer_ome(name)
+    read = parse(manifest)
+    assert read.ignored == ()
+    assert parse(read.to_manifest()) == read
+    changed = {key: value for key, value in manifest["spec"].items() if value != sample(name)["spec"].get(key)}
+    shown = read.to_manifest()["spec"]
+    assert {key: without_defaults(shown[key], value) for key, value in changed.items()} == changed
+
+
+def without_defaults(shown: Any, given: Any) -> Any:
+    """What is shown, without what was not given."""
+    if isinstance(given, dict):
+        return {key: without_defaults(shown[key], value) for key, value in given.items()}
+    if isinstance(given, list):
+        return [without_defaults(*pair) for pair in zip(shown, given, strict=True)]
+    return shown
+
+
+_ENTRY = "spec.supportedModelFormats[0]"
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "value"),
+    [
+        ("inferenceservice", "spec.acceleratorSelector", {"acceleratorClass": "nvidia-h100"}),
+        ("inferenceservice", "spec.engine.acceleratorOverride", {"policy": "Cheapest"}),
+        ("servingruntime", "spec.acceleratorRequirements", {"acceleratorClasses": ["nvidia-h100"]}),
+        ("servingruntime", f"{_ENTRY}.acceleratorConfig", {"nvidia-h100": {"runner": {"args": ["--tp=2"]}}}),
+        ("servingruntime", f"{_ENTRY}.diffusionPipeline", {"className": "QwenImagePipeline"}),
+        ("basemodel", "spec.diffusionPipeline", {"className": "QwenImagePipeline"}),
+        ("modelroute", "spec.parentRefs", [{"name": "gateway", "sectionName": "http", "port": 80}]),
+    ],
+)
+def test_fields_without_effect_are_kept_and_told(name: str, path: str, value: Any) -> None:
+    read = parse(patched(name, {path: value}))
+    assert read.ignored == (path,)
+    kept = read.to_manifest()
+    for key in re.findall(r"[^.\[\]]+", path):
+        kept = kept[int(key)] if key.isdigit() else kept[key]
+    assert without_defaults(kept, value) == value
+
+
+def test_a_target_beside_the_model_servers_is_kept_and_told() -> None:
+    elsewhere = {"externalModelProviderName": "somebody", "weight": 5}
+    route = ModelRoute.parse(patched("modelroute", {"spec.rules[0].targetModels": [elsewhere]}))
+    assert route.ignored == ("spec.rules[0].targetModels[0].externalModelProviderName",)
+    assert route.to_manifest()["spec"]["rules"][0]["targetModels"] == [elsewhere]
+    for wrong in ({}, {"modelServerName": "a", **elsewhere}):
+        with pytest.raises(ResourceInvalid, match=r"targetModels\[0\]: exactly one of modelServerName and"):
+            ModelRoute.parse(patched("modelroute", {"spec.rules[0].targetModels": [wrong]}))
+
+
+def test_unknown_fields_are_wrong_in_a_file_and_told_of_an_object_from_a_cluster() -> None:
+    manifest = patched("modelroute", {"spec.later": 1, "spec.rules[1].targetModels[0].zone": "b", "later": {}})
+    with pytest.raises(ResourceInvalid) as caught:
+        ModelRoute.parse(manifest)
+    paths = {path for path, _ in caught.value.problems}
+    read = ModelRoute.parse(manifest, unknown="accept")
+    assert set(read.ignored) == paths == {"later", "spec.later", "spec.rules[1].targetModels[0].zone"}
+    assert read.to_manifest() == ModelRoute.parse(sample("modelroute")).to_manifest()
+
+
+def test_fragments_of_pods_and_statuses_are_not_told_as_unknown() -> None:
+    manifest = patched("inferenceservice", {"spec.engine.runner.later": 1, "status": {"later": {"x": 1}}})
+    assert InferenceService.parse(manifest, unknown="accept").ignored == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "path", "advice"),
+    [
+        (
+            "autoscalingpolicy",
+            {"spec.metrics[0]": {"name": "m", "targetValue": 1}},
+            "spec.metrics[0].name",
+            "write metricName",
+        ),
+        (
+            "autoscalingpolicy",
+            {"spec.metrics[0]": {"name": "m", "targetValue": 1}},
+            "spec.metrics[0].metricName",
+            "rename name",
+        ),
+        (
+            "autoscalingpolicy",
+            {"spec.homogeneousTarget": {}},
+            "spec.homogeneousTarget",
+            "write scalingConfiguration of an AutoscalingPolicyBinding",
+        ),
+        (
+            "autoscalingpolicybinding",
+            {"spec.optimizerConfiguration.params[0].target.metricSources": {}},
+            "spec.optimizerConfiguration.params[0].target.metricSources",
+            "write metricEndpoint",
+        ),
+        (
+            "variantautoscaling-saturation",
+            {"spec.minReplicas": 1},
+            "spec.minReplicas",
+            "write the annotation modelyard.dev/min-replicas",
+        ),
+        ("model", {"apiVersion": "workload.serving.volcano.sh/v1alpha1"}, "kind", "modelyard convert"),
+    ],
+)
+def test_the_shapes_of_newer_peers_are_refused_with_what_to_write(
+    name: str, changes: dict[str, Any], path: str, advice: str
+) -> None:
+    with pytest.raises(ResourceInvalid) as caught:
+        parse(patched(name, changes))
+    told = dict(caught.value.problems)
+    assert advice in told[path]
+
+
+def test_a_number_with_a_fraction_is_met_with_quotes() -> None:
+    with pytest.raises(ResourceInvalid, match=r"metrics\[0\]\.targetValue: 0\.8 .* - put quotes around it"):
+        parse(patched("autoscalingpolicy", {"spec.metrics[0].targetValue": 0.8}))
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("autoscalingpolicybinding", {"spec.optimizerConfiguration.costExpansionRatePercent": 5000}),
+        ("modelserver", {"spec.trafficPolicy.retry": {}}),
+        ("modelroute", {"spec.rateLimit.global": {"redis": {"address": "[2001:db8::1]:6379"}}}),
+        ("modelroute", {"spec.rateLimit.global": {"redis": {"address": "redis.cache:6379"}}}),
+    ],
+)
+def test_what_the_reference_allows_is_accepted(name: str, changes: dict[str, Any]) -> None:
+    parse(patched(name, changes))

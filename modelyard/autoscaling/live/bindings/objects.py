@@ -17,7 +17,7 @@ from modelyard.autoscaling.memory.bindings import ANNOTATION, BindingMemory
 from modelyard.autoscaling.view import BindingView, PolicyView
 from modelyard.metrics.expressions import Expression
 from modelyard.objects import Key, Namespace, TargetRef, WorkloadId
-from modelyard.objects.documents import parse_document, shown
+from modelyard.objects.documents import listed, parse_document, shown
 from modelyard.objects.durations import parse_go_duration
 from modelyard.objects.parse import conditions, epoch, key_of
 from modelyard.reconcile.memory import parse_memory
@@ -100,7 +100,7 @@ class BindingSpec:
 
 @dataclass(frozen=True, slots=True)
 class PolicySpec:
-    """A policy, or why it cannot be followed. ``status`` is its status as it stands."""
+    """A policy, or why it cannot be followed; ``ignored`` are fields without effect, ``status`` is as it stands."""
 
     key: Key
     uid: str
@@ -108,28 +108,32 @@ class PolicySpec:
     view: PolicyView | None
     problem: str | None
     status: Mapping[str, Any] = field(default_factory=dict)
+    ignored: str = ""
 
 
-def policy(obj: Object) -> PolicySpec:
-    """An AutoscalingPolicy with the behaviour in effect."""
+def policy(obj: Object, *, strict: bool = False) -> PolicySpec:
+    """An AutoscalingPolicy with the behaviour in effect. ``strict``: see ``observe.variant``."""
     metadata = obj["metadata"]
-    view, problem = None, None
+    view, problem, ignored = None, None, ""
     try:
-        view = policy_view(AutoscalingPolicy.parse(dict(obj)))
+        found = AutoscalingPolicy.parse(dict(obj), unknown="forbid" if strict else "accept")
+        view, ignored = policy_view(found), listed(found.ignored)
     except ResourceInvalid as error:
         problem = str(error)
     generation = int(metadata.get("generation") or 0)
-    return PolicySpec(key_of(obj), metadata.get("uid", ""), generation, view, problem, obj.get("status") or {})
+    status = obj.get("status") or {}
+    return PolicySpec(key_of(obj), metadata.get("uid", ""), generation, view, problem, status, ignored)
 
 
-def binding(obj: Object) -> BindingSpec:
-    """An AutoscalingPolicyBinding without what has to be looked up elsewhere."""
+def binding(obj: Object, *, strict: bool = False) -> BindingSpec:
+    """An AutoscalingPolicyBinding without what has to be looked up elsewhere. ``strict``: see ``observe.variant``."""
     metadata, spec = obj["metadata"], obj.get("spec") or {}
     key = key_of(obj)
     annotations: Mapping[str, str] = metadata.get("annotations") or {}
     problems: list[str] = []
+    ignored = ""
     try:
-        AutoscalingPolicyBinding.parse(dict(obj))
+        ignored = listed(AutoscalingPolicyBinding.parse(dict(obj), unknown="forbid" if strict else "accept").ignored)
     except ResourceInvalid as error:
         problems.append(str(error))
     optimizer = spec.get("optimizerConfiguration")
@@ -163,6 +167,7 @@ def binding(obj: Object) -> BindingSpec:
         conditions=conditions((obj.get("status") or {}).get("conditions")),
         memory=memory,
         memory_problem=damage,
+        ignored=ignored,
         problem="; ".join(problems) or None,
         created=epoch(metadata.get("creationTimestamp")),
         deleting=bool(metadata.get("deletionTimestamp")),
