@@ -101,8 +101,12 @@ def exporter(
 @app.command()
 def crds(
     install: Annotated[bool, typer.Option(help="Apply them to the cluster of the current kubeconfig.")] = False,
+    force: Annotated[bool, typer.Option(help="Install them although stored values would be lost.")] = False,
+    diff: Annotated[
+        bool, typer.Option(help="Show how those of the cluster differ: - would be lost, + new, ~ changed.")
+    ] = False,
 ) -> None:
-    """Print the CustomResourceDefinitions as YAML, or install them."""
+    """Print the CustomResourceDefinitions as YAML, install them, or compare them with those of a cluster."""
     import yaml
 
     from modelyard.resources import KINDS
@@ -112,13 +116,17 @@ def crds(
 
     async def apply() -> None:
         from modelyard.cluster import Cluster, ClusterSettings
-        from modelyard.cluster.crd_install import install_crds
+        from modelyard.cluster.crd_install import crd_differences, install_crds
 
         async with Cluster.connect(ClusterSettings()) as cluster:
-            for name in await install_crds(cluster, manifests):
-                typer.echo(f"customresourcedefinition/{name} installed")
+            if diff:
+                for name, found in (await crd_differences(cluster, manifests)).items():
+                    typer.echo("\n".join((name, *(f"  {one}" for one in (*found,) or ("the same",)))))
+            if install:
+                for name in await install_crds(cluster, manifests, force=force):
+                    typer.echo(f"customresourcedefinition/{name} installed")
 
-    if install:
+    if install or diff:
         asyncio.run(apply())
     else:
         typer.echo(yaml.safe_dump_all(manifests, sort_keys=False), nl=False)

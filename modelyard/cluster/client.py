@@ -128,13 +128,16 @@ class Cluster:
         namespace: str | None = None,
         dry_run: bool = False,
         *,
+        strict: bool = True,
         timeout: float | None = None,
     ) -> Object:
         """Create an object; ``namespace`` defaults to the body's. Raises ``AlreadyExists``.
 
         Not repeated if the server may have acted on it: an ``Unavailable`` then leaves open whether it exists.
+        Without ``strict`` the server may drop fields that it does not know, which is logged.
         """
-        query = {"fieldManager": self.settings.field_manager, "fieldValidation": "Strict"}
+        validation = "Strict" if strict else "Warn"
+        query = {"fieldManager": self.settings.field_manager, "fieldValidation": validation}
         if dry_run:
             query["dryRun"] = "All"
         namespace = namespace or metadata(body).get("namespace")

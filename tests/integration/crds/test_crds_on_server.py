@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
+from typing import Any
 
 import pytest
-from resource_cases import BAD, SAMPLES, Case, patched, sample
+from command_line import modelyard_beside
+from crds import CRD_FOLDER
+from resource_cases import BAD, DELETE, SAMPLES, Case, patched, sample
 
+from modelyard.autoscaling.live.binding_plans import policy_plan
+from modelyard.autoscaling.live.bindings import objects as policies
 from modelyard.cluster import Cluster, Invalid
+from modelyard.cluster.crd_install import WouldLose, crd_differences, install_crds
+from modelyard.local.binaries.obtain import ensure
+from modelyard.local.stack import LocalStack
 from modelyard.objects.kinds import CRDS, ResourceType
 from modelyard.resources import KINDS, Resource, parse
 from modelyard.resources.crd import crd
@@ -126,3 +135,139 @@ async def test_two_writers_share_the_conditions_of_a_variant(control_plane_clust
         await control_plane_cluster.apply(body, field_manager=manager, subresource="status")
     stored = await control_plane_cluster.get(kind, name, namespace)
     assert {c["type"] for c in stored["status"]["conditions"]} == {"MetricsAvailable", "OptimizationReady"}
+
+
+NEWER = {
+    "clusterbasemodel": {
+        "spec.modelFormat": {"name": "safetensors", "operator": "Equal", "weight": 1},
+        "spec.storage.downloadPolicy": "ReuseIfExists",
+        "spec.apiCapabilities": ["OPENAI_V1_CHAT_COMPLETIONS"],
+        "spec.diffusionPipeline": {"className": "QwenImagePipeline", "vae": {"library": "diffusers"}},
+    },
+    "servingruntime": {
+        "spec.supportedModelFormats[0].modelFramework": {
+            "name": "transformers",
+            "operator": "GreaterThan",
+            "weight": 2,
+        },
+        "spec.supportedModelFormats[0].acceleratorConfig": {"nvidia-h100": {"runner": {"args": ["--tp=2"]}}},
+        "spec.acceleratorRequirements": {"acceleratorClasses": ["nvidia-h100"]},
+    },
+    "inferenceservice": {
+        "spec.acceleratorSelector": {"acceleratorClass": "nvidia-h100"},
+        "spec.engine.acceleratorOverride": {"policy": "Cheapest"},
+        "spec.engine.minAvailable": 1,
+        "spec.engine.maxUnavailable": "25%",
+        "spec.kedaConfig": {"authenticationRef": {"name": "a", "kind": "TriggerAuthentication"}, "authModes": "tls"},
+    },
+    "modelroute": {
+        "spec.parentRefs": [{"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "g", "port": 80}],
+        "spec.rules[0].targetModels": [{"externalModelProviderName": "somebody", "weight": 1}],
+    },
+}
+
+
+@pytest.mark.parametrize("name", NEWER)
+async def test_fields_of_newer_peers_are_stored(control_plane_cluster: Cluster, name: str) -> None:
+    manifest = patched(name, NEWER[name])
+    stored = await control_plane_cluster.create(TYPES[manifest["kind"]], manifest, dry_run=True)
+    given = {path.split("[")[0].split(".")[1] for path in NEWER[name]}
+    without = {key: stored["spec"][key] for key in given}
+    assert without_notation(without) == without_notation(
+        {key: parse(manifest).to_manifest()["spec"][key] for key in given}
+    )
+
+
+async def test_a_variant_without_a_target_is_not_asked_for_the_fields_of_the_other_form(
+    control_plane_cluster: Cluster, evaluates_cel: bool
+) -> None:
+    kind, manifest = (
+        TYPES["VariantAutoscaling"],
+        patched("variantautoscaling-saturation", {"spec.scaleTargetRef": DELETE}),
+    )
+    with pytest.raises(Invalid) as refused:
+        await control_plane_cluster.create(kind, manifest, dry_run=True)
+    assert "Required value" not in str(refused.value)
+    assert not evaluates_cel or "give scaleTargetRef" in str(refused.value)
+
+
+def another_kind(**changes: Any) -> dict[str, Any]:
+    """A definition like one of ours, for a kind that no other test uses."""
+    found = crd(KINDS["networking.volcano.sh", "ModelServer"])
+    group = "crds.test.modelyard.dev"
+    found["metadata"]["name"] = f"modelservers.{group}"
+    found["spec"] = {**found["spec"], "group": group, "names": {**found["spec"]["names"], "categories": []}, **changes}
+    return found
+
+
+async def test_a_definition_that_knows_more_is_replaced_by_force_only(
+    control_plane_cluster: Cluster, namespace: str
+) -> None:
+    cluster, ours, theirs = control_plane_cluster, another_kind(), another_kind()
+    spec = theirs["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    spec["properties"]["later"] = {"type": "string"}
+    name = theirs["metadata"]["name"]
+    try:
+        await install_crds(cluster, [theirs])
+        kind = ResourceType(theirs["spec"]["group"], "v1alpha1", "ModelServer", "modelservers", True)
+        body = {"metadata": {"name": "one"}, "spec": {**sample("modelserver")["spec"], "later": "kept"}}
+        await cluster.create(kind, body, namespace)
+
+        with pytest.raises(WouldLose, match=rf"{name}: v1alpha1\.spec\.later\n.*--force"):
+            await install_crds(cluster, [ours])
+        assert (await cluster.get(kind, "one", namespace))["spec"]["later"] == "kept"
+        assert [str(one) for one in (await crd_differences(cluster, [ours]))[name]] == ["- v1alpha1.spec.later"]
+
+        await install_crds(cluster, [ours], force=True)
+        assert (await crd_differences(cluster, [ours]))[name] == []
+        assert await install_crds(cluster, [ours]) == [name], "and again, for nothing is lost any more"
+    finally:
+        await cluster.delete(CRDS, name)
+
+
+async def test_the_command_tells_that_ours_are_there(
+    control_plane: LocalStack, control_plane_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(control_plane.kubeconfig))
+    done = await modelyard_beside("crds", "--diff")
+    assert done.code == 0, done.err
+    assert done.out.split() == [
+        word for kind in KINDS.values() for word in (f"{kind.plural}.{kind.group}", "the", "same")
+    ]
+
+
+async def test_kubectl_installs_and_lists(
+    control_plane: LocalStack, control_plane_cluster: Cluster, namespace: str
+) -> None:
+    """What the documentation says of servers before CEL, and columns that show more than the first item of a list."""
+    policy, variant, fresh = map(sample, ("autoscalingpolicy", "variantautoscaling-slo", "variantautoscaling-slo"))
+    fresh["metadata"]["name"], fresh["spec"]["accelerator"] = "not-decided-yet", "L40S-of-the-spec"
+    for one in (policy, variant, fresh):
+        one["metadata"]["namespace"] = namespace
+        await control_plane_cluster.create(TYPES[one["kind"]], one, namespace)
+    plan = policy_plan(policies.policy({**policy, "metadata": {"generation": 1, **policy["metadata"]}}), 0.0)
+    assert plan.status is not None
+    for kind, name, status in (
+        ("AutoscalingPolicy", policy["metadata"]["name"], {"metrics": plan.status.fields["metrics"]}),
+        (
+            "VariantAutoscaling",
+            variant["metadata"]["name"],
+            {"desiredOptimizedAlloc": {"accelerator": "H100-shown", "numReplicas": 1}},
+        ),
+    ):
+        await control_plane_cluster.merge_patch(TYPES[kind], name, {"status": status}, namespace, "status")
+    shown = await kubectl(control_plane, "get", "autoscalingpolicies,variantautoscalings", "-n", namespace)
+    assert "vllm:gpu_cache_usage_perc=0.75, vllm:num_requests_waiting=5" in shown
+    assert "H100-shown" in shown
+    assert "L40S-of-the-spec" in shown
+    applied = await kubectl(control_plane, "apply", "--dry-run=server", "--validate=false", "-f", str(CRD_FOLDER))
+    assert applied.count("(server dry run)") == len(KINDS)
+
+
+async def kubectl(stack: LocalStack, *arguments: str) -> str:
+    command = (str(ensure(["kubectl"], print)["kubectl"]), f"--kubeconfig={stack.kubeconfig}", *arguments)
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    async with asyncio.timeout(60):
+        output, _ = await process.communicate()
+    assert process.returncode == 0
+    return output.decode()

@@ -12,6 +12,9 @@ import yaml
 from aiohttp import web
 
 from modelyard.cluster import CONFIG_MAPS, PODS, Cluster, ClusterError, ClusterSettings, Unavailable
+from modelyard.cluster.crd_install import install_crds
+from modelyard.resources import ModelServer
+from modelyard.resources.crd import crd
 
 POD = {"metadata": {"name": "p", "namespace": "ns"}}
 Answer = tuple[int, dict[str, Any], dict[str, str]]
@@ -165,3 +168,15 @@ async def test_a_proxy_for_the_world_is_not_used_for_this_machine(
     monkeypatch.delenv("no_proxy", raising=False)
     async with serving(Script(OK)) as cluster:
         assert await cluster.get(PODS, "p", "ns") == POD
+
+
+async def test_a_definition_is_not_refused_by_a_server_that_does_not_know_all_of_it(
+    serving: Callable[..., Any],
+) -> None:
+    """Servers from 1.25 to 1.27 refuse the path of a rule where they are asked to be strict."""
+    made = {**crd(ModelServer), "status": {"conditions": [{"type": "Established", "status": "True"}]}}
+    script = Script(status(404), status(404), (201, made, {}), (200, made, {}))
+    async with serving(script) as cluster:
+        assert await install_crds(cluster, [crd(ModelServer)]) == [made["metadata"]["name"]]
+    (written,) = [request for request in script.requests if request.method == "POST"]
+    assert written.query["fieldValidation"] == "Warn"
