@@ -19,7 +19,7 @@ import typer
 from typer.core import TyperCommand
 
 from modelyard import __version__
-from modelyard.cli import plan
+from modelyard.cli import convert, plan
 
 app = typer.Typer(
     name="modelyard",
@@ -58,6 +58,7 @@ def _passed_on(name: str, module: tuple[str, ...], text: str) -> None:
 
 _late("local", "A small but real cluster on this machine, without containers and without root.")
 app.command("plan")(plan.plan)
+app.command("convert")(convert.convert)
 _late("replay", "Replay recorded traffic against a simulated fleet, policy by policy. No cluster is contacted.")
 _passed_on(
     "autoscale",

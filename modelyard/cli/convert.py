@@ -1,0 +1,254 @@
+"""``modelyard convert``: manifests of newer peers in the published form, as far as that can say the same."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import typer
+
+Object = dict[str, Any]
+
+_OF_A_SERVER = ("creationTimestamp", "generation", "managedFields", "resourceVersion", "selfLink", "uid")
+"""What an API server adds to metadata, and a manifest does not have."""
+
+
+class Inconvertible(ValueError):
+    """A manifest that the published form cannot express. The message names the field and what to do."""
+
+
+class Converted(NamedTuple):
+    """The published form of one manifest, which may be several, and the fields that had to be left out, with why."""
+
+    manifests: list[Object]
+    remarks: list[str]
+
+
+def converted(manifest: Mapping[str, Any]) -> Converted:
+    """One manifest in the published form; what is no kind of ours stays as it is. Pure.
+
+    Raises ``Inconvertible``, and ``ResourceInvalid`` where the result would break a rule.
+    """
+    from modelyard.resources import KINDS, RENAMED_GROUPS
+
+    group = str(manifest.get("apiVersion", "")).partition("/")[0]
+    kind = str(manifest.get("kind", ""))
+    kind = "Model" if kind == "ModelBooster" else kind
+    cls = KINDS.get((RENAMED_GROUPS.get(group, group), kind))
+    if cls is None:
+        return Converted([dict(manifest)], [])
+    remarks: list[str] = []
+    try:
+        body = copy.deepcopy({"apiVersion": cls.api_version, "kind": kind, **_stated(manifest)})
+        done = list(_REWRITE.get(kind, _as_it_is)(body, remarks))
+    except (AttributeError, KeyError, TypeError) as error:
+        raise Inconvertible(f"not in the form of {kind}: {error}") from error
+    for one in done:
+        remarks += _left_out(one)
+    return Converted(done, remarks)
+
+
+def _stated(manifest: Mapping[str, Any]) -> Object:
+    """What a manifest states: no status, and nothing that a server added."""
+    metadata = {key: value for key, value in (manifest.get("metadata") or {}).items() if key not in _OF_A_SERVER}
+    annotations = metadata.get("annotations") or {}
+    annotations = {k: v for k, v in annotations.items() if k != "kubectl.kubernetes.io/last-applied-configuration"}
+    metadata = {**metadata, "annotations": annotations} if annotations else _without(metadata, "annotations")
+    return {"metadata": metadata, "spec": manifest.get("spec") or {}}
+
+
+def _without(values: Mapping[str, Any], *names: str) -> Object:
+    return {key: value for key, value in values.items() if key not in names}
+
+
+def _left_out(body: Object) -> Iterator[str]:
+    """Take out the fields that the published form does not have, and say so. Raises ``ResourceInvalid``."""
+    from pydantic import ValidationError
+
+    from modelyard.resources import KINDS, parse
+    from modelyard.resources.rules import field_path
+
+    cls = KINDS[body["apiVersion"].partition("/")[0], body["kind"]]
+    try:
+        cls.model_validate(_without(body, "apiVersion", "kind"))
+    except ValidationError as error:
+        for detail in error.errors(include_url=False):
+            if detail["type"] == "extra_forbidden":
+                *path, last = detail["loc"]
+                inside: Any = body
+                for step in path:
+                    inside = inside[step]
+                del inside[last]
+                yield f"{field_path(detail['loc'])} is left out: the published form has no such field"
+    yield from (f"{path} has no effect in Modelyard" for path in parse(body).ignored)
+
+
+def _as_it_is(body: Object, remarks: list[str]) -> Iterator[Object]:
+    yield body
+
+
+def _model(body: Object, remarks: list[str]) -> Iterator[Object]:
+    spec = body["spec"]
+    if "backend" in spec:
+        backend = spec.pop("backend")
+        spec["backends"] = [backend]
+        if "autoscalingPolicy" in spec:
+            # The policy of a Model shares replicas out between backends by their cost; of one backend it is its own.
+            backend["autoscalingPolicy"] = spec.pop("autoscalingPolicy")
+    for backend in spec.get("backends") or ():
+        if "replicas" in backend:
+            backend["minReplicas"] = backend["maxReplicas"] = backend.pop("replicas")
+    for scaled in (spec, *(spec.get("backends") or ())):
+        _name_metrics(scaled.get("autoscalingPolicy") or {}, {})
+    yield body
+
+
+def _name_metrics(policy: Object, exposed: Mapping[str, str]) -> None:
+    for metric in policy.get("metrics") or ():
+        if "name" in metric:
+            metric["metricName"] = metric.pop("name")
+        if metric.get("metricName") in exposed:
+            metric["metricName"] = exposed[metric["metricName"]]
+
+
+_TARGETS = {"homogeneousTarget": "scalingConfiguration", "heterogeneousTarget": "optimizerConfiguration"}
+_ROLES = "the published form scales whole workloads; give each role a workload, a policy and a binding of its own"
+
+
+def _policy(body: Object, remarks: list[str]) -> Iterator[Object]:
+    spec = body["spec"]
+    if "disaggregatedTarget" in spec:
+        raise Inconvertible(f"spec.disaggregatedTarget: {_ROLES}")
+    target = {name: spec.pop(name) for name in _TARGETS if name in spec}
+    exposed: dict[str, str] = {}
+    bindings: list[Object] = []
+    if target:
+        binding = {"kind": "AutoscalingPolicyBinding", "metadata": copy.deepcopy(body["metadata"])}
+        binding = {"apiVersion": body["apiVersion"], **binding, "spec": {"policyRef": {"name": _name(body)}, **target}}
+        bindings += _binding(binding, remarks, exposed)
+    _name_metrics(spec, exposed)
+    yield body
+    yield from bindings
+
+
+def _binding(body: Object, remarks: list[str], exposed: dict[str, str] | None = None) -> Iterator[Object]:
+    """``exposed`` is filled with the names that pods show metrics under, where these are not the policy's."""
+    from modelyard.autoscaling.live.bindings.objects import SOURCES
+
+    spec = body["spec"]
+    for newer, ours in _TARGETS.items():
+        if newer in spec:
+            spec[ours] = spec.pop(newer)
+    exposed = {} if exposed is None else exposed
+    several = (spec.get("optimizerConfiguration") or {}).get("params")
+    queries: dict[str, Any] = {}
+    for part in several or [spec.get("scalingConfiguration") or {}]:
+        target = part.get("target") or {}
+        if asked := _target(target, exposed, remarks):
+            queries |= {target["targetRef"]["name"]: asked} if several else asked
+    if queries:
+        import yaml
+
+        annotations = body["metadata"].setdefault("annotations", {})
+        annotations[SOURCES] = yaml.safe_dump(queries, sort_keys=False, width=1000)
+    yield body
+
+
+def _target(target: Object, exposed: dict[str, str], remarks: list[str]) -> dict[str, str]:
+    """Rewrite a target in place; the PromQL of the metrics that it takes from Prometheus."""
+    reference = target.get("targetRef") or {}
+    if "subTargets" in target or reference.get("kind") == "ModelServing/Role":
+        raise Inconvertible(f"target {reference.get('name')}: {_ROLES}")
+    sources = target.pop("metricSources", None) or {}
+    pods = {name: source["pod"] or {} for name, source in sources.items() if "pod" in source}
+    places = [_without(pod, "name") for pod in pods.values()]
+    if any(place != places[0] for place in places):
+        where = f"target {reference.get('name')}: metricSources of {', '.join(pods)}"
+        raise Inconvertible(f"{where} are at different places; a target has one port, path and set of labels")
+    if places:
+        target["metricEndpoint"] = places[0]
+    for name, pod in pods.items():
+        shown = pod.get("name") or name
+        if exposed.setdefault(name, shown) != shown:
+            raise Inconvertible(f"metric {name}: pods of two targets show it under different names; make them equal")
+    selector = (target.get("metricEndpoint") or {}).pop("labelSelector", None) or {}
+    if selector.get("matchExpressions"):
+        raise Inconvertible(f"target {reference.get('name')}: labelSelector.matchExpressions: write matchLabels")
+    if selector.get("matchLabels"):
+        target["additionalMatchLabels"] = selector["matchLabels"]
+    asked = {name: source["prometheus"] for name, source in sources.items() if "prometheus" in source}
+    if clash := exposed.keys() & asked.keys():
+        raise Inconvertible(f"metric {min(clash)}: comes from pods and from Prometheus; give these two names")
+    remarks += (
+        f"serverURL {one['serverURL']} is left out: Modelyard asks its own Prometheus" for one in asked.values()
+    )
+    return {name: one["query"] for name, one in asked.items()}
+
+
+def _variant(body: Object, remarks: list[str]) -> Iterator[Object]:
+    from modelyard.autoscaling.handling import MAX_REPLICAS, MIN_REPLICAS
+
+    spec, metadata = body["spec"], body["metadata"]
+    bounds = {
+        annotation: str(spec.pop(field))
+        for field, annotation in (("minReplicas", MIN_REPLICAS), ("maxReplicas", MAX_REPLICAS))
+        if spec.get(field) is not None
+    }
+    if bounds:
+        metadata["annotations"] = {**(metadata.get("annotations") or {}), **bounds}
+    yield body
+
+
+def _service(body: Object, remarks: list[str]) -> Iterator[Object]:
+    if body["spec"].get("deploymentMode") == "RawDeployment":
+        body["metadata"].setdefault("annotations", {})["ome.io/deploymentMode"] = body["spec"].pop("deploymentMode")
+    yield body
+
+
+_REWRITE: Mapping[str, Callable[[Object, list[str]], Iterable[Object]]] = {
+    "Model": _model,
+    "AutoscalingPolicy": _policy,
+    "AutoscalingPolicyBinding": _binding,
+    "VariantAutoscaling": _variant,
+    "InferenceService": _service,
+}
+
+
+def _name(body: Mapping[str, Any]) -> str:
+    return str((body.get("metadata") or {}).get("name") or "<no name>")
+
+
+def convert(
+    files: Annotated[
+        list[Path], typer.Option("-f", "--filename", help="Manifest file, '-' for standard input; repeat.")
+    ],
+) -> None:
+    """Rewrite manifests of newer peers into the published form that Modelyard reads. Prints them; changes no file."""
+    import yaml
+
+    from modelyard.autoscaling.offline.files import documents
+    from modelyard.resources import ResourceInvalid
+
+    done: list[Object] = []
+    failed = False
+    for path in files:
+        for document in documents(path, "give a manifest with -f"):
+            listing = isinstance(document, dict) and "items" in document
+            for manifest in (document["items"] if listing else [document]) or ():
+                if not isinstance(manifest, dict):
+                    continue
+                what = f"{path}: {manifest.get('kind')} {_name(manifest)}"
+                try:
+                    manifests, remarks = converted(manifest)
+                except (Inconvertible, ResourceInvalid) as error:
+                    typer.secho(f"error: {what} is not converted: {error}", fg=typer.colors.RED, err=True)
+                    failed = True
+                    continue
+                done += manifests
+                for remark in dict.fromkeys(remarks):
+                    typer.secho(f"warning: {what}: {remark}", fg=typer.colors.YELLOW, err=True)
+    typer.echo(yaml.safe_dump_all(done, sort_keys=False, allow_unicode=True), nl=False)
+    if failed:
+        raise typer.Exit(1)

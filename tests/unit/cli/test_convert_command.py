@@ -1,0 +1,174 @@
+"""``modelyard convert``: manifests of newer peers, and what comes of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from command_line import Done, modelyard
+
+from modelyard.autoscaling.live.bindings.objects import binding, policy
+from modelyard.autoscaling.live.observe import variant
+from modelyard.resources import parse
+
+KTHENA = "workload.serving.volcano.sh/v1alpha1"
+
+
+def convert(folder: Path, *documents: Any) -> tuple[list[dict[str, Any]], Done]:
+    path = folder / "newer.yaml"
+    path.write_text(yaml.safe_dump_all(documents), encoding="utf-8")
+    done = modelyard("convert", "-f", path)
+    found = list(yaml.safe_load_all(done.out))
+    for one in found:
+        if one["apiVersion"].partition("/")[0].endswith(("volcano.sh", "llmd.ai", "ome.io")):
+            parse(one)
+    return found, done
+
+
+def manifest(kind: str, spec: Any, api_version: str = KTHENA, **metadata: Any) -> dict[str, Any]:
+    return {"apiVersion": api_version, "kind": kind, "metadata": {"name": "llama", **metadata}, "spec": spec}
+
+
+def target(name: str, **sources: Any) -> dict[str, Any]:
+    return {"targetRef": {"kind": "ModelServing", "name": name}, "metricSources": sources}
+
+
+POD = {"pod": {"name": "vllm:num_requests_waiting", "port": 8000, "labelSelector": {"matchLabels": {"role": "decode"}}}}
+PROMETHEUS = {"prometheus": {"serverURL": "http://prometheus:9090", "query": "sum(waiting)"}}
+METRICS = {"metrics": [{"name": "waiting", "targetValue": "10"}]}
+
+
+def test_a_policy_with_its_target_becomes_a_policy_and_a_binding(tmp_path: Path) -> None:
+    spec = {
+        **METRICS,
+        "homogeneousTarget": {"target": target("llama", waiting=POD), "minReplicas": 1, "maxReplicas": 4},
+    }
+    (first, second), done = convert(tmp_path, manifest("AutoscalingPolicy", spec, namespace="chat"))
+    assert (done.code, done.err) == (0, "")
+    read = policy(first)
+    assert read.view is not None
+    assert read.view.targets == {"vllm:num_requests_waiting": 10.0}, "the name that pods show it under"
+    bound = binding(second)
+    assert (bound.view.problem, bound.view.key, bound.view.policy_name) == (None, ("chat", "llama"), "llama")
+    (one,) = bound.targets
+    assert (one.name, one.port, one.uri, one.minimum, one.maximum) == ("llama", 8000, "/metrics", 1, 4)
+    assert one.match_labels == {"role": "decode"}
+
+
+def test_metrics_from_prometheus_become_the_annotation(tmp_path: Path) -> None:
+    params = [
+        {"target": target("h100", waiting=PROMETHEUS), "cost": 70, "minReplicas": 0, "maxReplicas": 4},
+        {"target": target("l40s"), "cost": 20, "minReplicas": 1, "maxReplicas": 6},
+    ]
+    spec = {**METRICS, "heterogeneousTarget": {"params": params, "costExpansionRatePercent": 150}}
+    (_, second), done = convert(tmp_path, manifest("AutoscalingPolicy", spec))
+    assert done.code == 0
+    assert "http://prometheus:9090 is left out" in done.err
+    bound = binding({**second, "metadata": {**second["metadata"], "namespace": "chat"}})
+    assert bound.view.problem is None
+    assert bound.sources == {"h100": {"waiting": "sum(waiting)"}}
+    assert bound.view.expansion_percent == 150
+    assert [one.cost for one in bound.targets] == [70, 20]
+
+
+def test_a_binding_of_the_years_between_is_rewritten(tmp_path: Path) -> None:
+    endpoint = {"port": 9000, "labelSelector": {"matchLabels": {"a": "b"}}}
+    part = {"target": {"targetRef": {"name": "llama"}, "metricEndpoint": endpoint}, "minReplicas": 1, "maxReplicas": 2}
+    spec = {"policyRef": {"name": "p"}, "homogeneousTarget": part}
+    (found,), done = convert(tmp_path, manifest("AutoscalingPolicyBinding", spec))
+    assert (done.code, done.err) == (0, "")
+    scaled = found["spec"]["scalingConfiguration"]["target"]
+    assert scaled["metricEndpoint"] == {"port": 9000}
+    assert scaled["additionalMatchLabels"] == {"a": "b"}
+
+
+WORKER = {"type": "server", "image": "vllm/vllm-openai:v0.9.2", "tolerations": [{"operator": "Exists"}]}
+BACKEND = {"name": "vllm", "type": "vLLM", "modelURI": "hf://meta/llama", "workers": [WORKER]}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "policies", "expected"),
+    [
+        ({"replicas": 2}, {}, (2, 2)),
+        ({"minReplicas": 1, "maxReplicas": 4}, {"autoscalingPolicy": METRICS}, (1, 4)),
+    ],
+)
+def test_a_model_booster_becomes_a_model(
+    tmp_path: Path, sizes: dict[str, Any], policies: dict[str, Any], expected: tuple[int, int]
+) -> None:
+    (found,), done = convert(tmp_path, manifest("ModelBooster", {"backend": {**BACKEND, **sizes}, **policies}))
+    assert done.code == 0
+    assert "spec.backends[0].workers[0].tolerations is left out" in done.err
+    assert found["kind"] == "Model"
+    (backend,) = found["spec"]["backends"]
+    assert (backend["minReplicas"], backend["maxReplicas"]) == expected
+    named = [metric["metricName"] for metric in backend.get("autoscalingPolicy", {}).get("metrics", ())]
+    assert named == ["waiting"] * len(policies)
+
+
+def test_bounds_of_a_variant_become_annotations(tmp_path: Path) -> None:
+    spec = {"scaleTargetRef": {"kind": "Deployment", "name": "d"}, "modelID": "m", "minReplicas": 0, "maxReplicas": 7}
+    body = manifest("VariantAutoscaling", {**spec, "priority": 3}, "llmd.ai/v1alpha1", namespace="chat", uid="u")
+    (found,), done = convert(tmp_path, {**body, "status": {"desiredOptimizedAlloc": {"numReplicas": 1}}})
+    assert done.code == 0
+    assert "spec.priority is left out" in done.err
+    assert set(found) == {"apiVersion", "kind", "metadata", "spec"}
+    read = variant({**found, "metadata": {**found["metadata"], "resourceVersion": "1"}}, strict=True)
+    assert read.problem is None
+    assert read.annotations == {"modelyard.dev/min-replicas": "0", "modelyard.dev/max-replicas": "7"}
+
+
+def test_an_inference_service_keeps_its_mode_and_tells_what_it_loses(tmp_path: Path) -> None:
+    spec = {"model": {"name": "m"}, "engine": {"topologyKey": "zone"}, "deploymentMode": "RawDeployment", "rollout": {}}
+    spec["acceleratorSelector"] = {"acceleratorClass": "h100"}
+    (found,), done = convert(tmp_path, manifest("InferenceService", spec, "ome.io/v1beta1"))
+    assert done.code == 0
+    assert found["metadata"]["annotations"] == {"ome.io/deploymentMode": "RawDeployment"}
+    assert found["spec"] == {"model": {"name": "m"}, "engine": {}, "acceleratorSelector": {"acceleratorClass": "h100"}}
+    for told in ("spec.rollout is left out", "spec.engine.topologyKey is left out", "spec.acceleratorSelector has no"):
+        assert told in done.err
+
+
+def test_routes_change_their_group_and_what_is_published_stays_as_it_is(tmp_path: Path) -> None:
+    route = manifest("ModelRoute", {"modelName": "m", "rules": []}, "networking.serving.volcano.sh/v1alpha1")
+    other = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"}, "spec": {"replicas": 1}}
+    published = {**route, "apiVersion": "networking.volcano.sh/v1alpha1"}
+    found, done = convert(tmp_path, {"kind": "List", "apiVersion": "v1", "items": [route, other]}, published)
+    assert (done.code, done.err) == (0, "")
+    assert found == [published, other, published]
+
+
+ROLES = {"targetRef": {"name": "llama"}, "roles": {"decode": {"minReplicas": 1, "maxReplicas": 2}}}
+ELSEWHERE = {"pod": {"port": 9000}}
+TWO = {"metrics": [{"name": "waiting", "targetValue": "10"}, {"name": "cache", "targetValue": "1"}]}
+
+
+@pytest.mark.parametrize(
+    ("spec", "named"),
+    [
+        ({**METRICS, "disaggregatedTarget": ROLES}, "spec.disaggregatedTarget"),
+        (
+            {
+                **TWO,
+                "homogeneousTarget": {
+                    "target": target("llama", waiting=POD, cache=ELSEWHERE),
+                    "minReplicas": 1,
+                    "maxReplicas": 2,
+                },
+            },
+            "metricSources of cache, waiting are at different places",
+        ),
+        ({"metrics": [{"name": "waiting", "targetValue": 0.8}]}, "put quotes around it"),
+        ({"metrics": "none"}, "not in the form of AutoscalingPolicy"),
+    ],
+)
+def test_what_cannot_be_said_is_refused_by_its_name_and_the_rest_converted(
+    tmp_path: Path, spec: dict[str, Any], named: str
+) -> None:
+    good = manifest("AutoscalingPolicy", METRICS)
+    found, done = convert(tmp_path, manifest("AutoscalingPolicy", spec), good)
+    assert done.code == 1
+    assert named in done.err
+    assert [one["spec"]["metrics"][0]["metricName"] for one in found] == ["waiting"]
