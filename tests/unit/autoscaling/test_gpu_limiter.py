@@ -20,6 +20,7 @@ from modelyard.objects.selectors import parse_selector
 
 LIMITER = {"default": "enableLimiter: true"}
 FULL = [(0.95, 0)] * 4  # needs six
+FIVE = {"annotations": {"modelyard.dev/min-replicas": "5"}}
 DOCUMENTED = [
     ("NVIDIA-A100-PCIE-80GB", "A100"),
     ("NVIDIA-H100-SXM5-80GB", "H100"),
@@ -193,6 +194,22 @@ class TestBoth:
         found = limited(served("b", 0.75, 1), served("a", 0.75, 9), served("c", 0.5, 1), nodes=nodes, settings=settings)
         assert (found["a"].target.replicas, found["b"].target.replicas) == (2, 3)
 
+    @pytest.mark.parametrize("load", [FULL[:2], [(0.0, 0)] * 2])
+    def test_a_minimum_lifts_nothing_over_the_limiter(self, settings, load):
+        """Whether the model needs more or was about to go to zero: three GPUs are three replicas, not five."""
+        s = placed(Serving(load=load, variant=FIVE))
+        zero = {"default": "enable_scale_to_zero: true"}
+        idle = {("chat", MODEL, 600): 0.0}
+        record = limited(s, nodes=[gpu_node("n1", 3)], zero=zero, counts=idle, settings=settings)["v1"]
+        assert (record.target.replicas, record.why.limited_by) == (3, LIMITED_BY)
+        assert [step.stage for step in record.why.steps][-2:] == ["bounds", "limiter"]
+
+    def test_a_minimum_of_what_is_woken_lifts_nothing_over_the_limiter(self, settings):
+        s = Serving(current=0, ready=0, desired=0, variant=FIVE)
+        waiting = {"gateway_queue": {("chat", MODEL): 3.0}}
+        record = limited(s, nodes=[gpu_node("n1", 3)], signals=waiting, settings=settings)["v1"]
+        assert (record.target.replicas, record.writes.scale, record.why.limited_by) == (3, 3, LIMITED_BY)
+
 
 class TestPublishedFaults:
     def test_full_product_in_the_label_means_nothing_is_available(self):
@@ -307,15 +324,6 @@ class TestRepaired:
         s = placed(Serving(load=FULL, variant={"annotations": {"modelyard.dev/min-replicas": "9"}}))
         record = limited(s, nodes=[gpu_node("n1", 5)])["v1"]
         assert (record.target.replicas, record.why.limited_by) == (5, LIMITED_BY)
-
-    @pytest.mark.parametrize("load", [FULL[:2], [(0.0, 0)] * 2])
-    def test_a_minimum_lifts_nothing_over_the_limiter(self, load):
-        """Whether the model needs more or was about to go to zero: three GPUs are three replicas, not five."""
-        s = placed(Serving(load=load, variant={"annotations": {"modelyard.dev/min-replicas": "5"}}))
-        zero = {"default": "enable_scale_to_zero: true"}
-        record = limited(s, nodes=[gpu_node("n1", 3)], zero=zero, counts={("chat", MODEL, 600): 0.0})["v1"]
-        assert (record.target.replicas, record.why.limited_by) == (3, LIMITED_BY)
-        assert [step.stage for step in record.why.steps][-2:] == ["bounds", "limiter"]
 
     def test_limited_shows_in_the_condition(self):
         record = limited(placed(Serving(load=FULL)), nodes=[gpu_node("n1", 4)])["v1"]
