@@ -9,8 +9,8 @@ Called per model group by ``decide``. The order of the rules:
 3. Short of capacity: size the need from the whole load and give what is missing, after counting what is coming, to the
    cheapest variants. This also works in a transition: a load that outgrows what is coming gets more.
 4. Not short yet, but the load is rising and would be too much by the time a new replica is ready: the same, ahead.
-5. In transition: hold. 6. Safe to shrink, with margin, also for the load expected, without a break for the delay: most
-   expensive variant first.
+5. In transition: hold. 6. Safe to shrink, with margin, also for the load expected, without a break for the delay: what
+   never became ready first, then the most expensive variant.
 
 What load and capacity are measured in is the analysis' affair (``assessment``).
 """
@@ -27,7 +27,14 @@ from modelyard.autoscaling.variants.headroom import NONE, Headroom, plan_ahead
 from modelyard.autoscaling.variants.offered import replicas_offered
 from modelyard.autoscaling.variants.regret import Shrink, shrink_delay
 from modelyard.autoscaling.variants.state import Group, State
-from modelyard.autoscaling.variants.transition import describe_transition, give_up, observe_transition, partial_hold
+from modelyard.autoscaling.variants.transition import (
+    describe_transition,
+    first_to_go,
+    give_up,
+    lost,
+    observe_transition,
+    partial_hold,
+)
 from modelyard.metrics.values import ModelLoad
 
 
@@ -67,6 +74,8 @@ def set_targets(
         able = [s for s in states if not s.overdue and _room_up(s, 1, group, settings)]
         ahead = plan_ahead(load, able, settings, now)
     numbers = analysis.numbers()
+    if not analysis.scale_up and any(map(first_to_go, states)):
+        analysis.scale_down_safe = analysis.scale_down_safe or analysis.fits({})
     if partial is not None and partial >= 0:
         text = f"{_reporting(states, analysis)}: holding still, {partial:.0f} s to go"
         _say(states, "PartialMetrics", f"{text}; {numbers}")
@@ -94,7 +103,7 @@ def _reporting(states: Sequence[State], analysis: Assessment) -> str:
 
 def _provided(states: Sequence[State], analysis: Assessment) -> float:
     """What there will be once everything under way is complete; replicas that never came up do not count."""
-    return sum((s.base - (s.pending if s.overdue else 0)) * analysis.worth(s) for s in states) - analysis.lost
+    return sum((s.base - lost(s)) * analysis.worth(s) for s in states) - analysis.lost
 
 
 def _scale_up(
@@ -231,13 +240,18 @@ def _scale_down(
     if not able:
         _say(states, "AtMinimum", f"could shrink, but every variant is at its minimum; {numbers}")
         return
+    # What never came up carries nothing: it goes first, and by itself.
+    useless = {s.name: gone for s in able if (gone := first_to_go(s))}
+    able = [s for s in able if s.name in useless] or able
     total = sum(s.base for s in states)
+    serving = total - sum(map(lost, states))
 
     def fits(removed: Mapping[str, int]) -> bool:
+        missed = {name: n for name, count in removed.items() if (n := count - useless.get(name, 0)) > 0}
         # A fuller replica is slower, so that what it holds rises faster than its load.
-        left = total - sum(removed.values())
+        left = serving - sum(missed.values())
         return left > 0 and analysis.fits(
-            removed, ahead.factor * (total / left) ** (settings.scale_down_elasticity - 1)
+            missed, ahead.factor * (serving / left) ** (settings.scale_down_elasticity - 1)
         )
 
     if not any(fits({s.name: 1}) for s in able):
@@ -251,7 +265,7 @@ def _scale_down(
     for state in states:
         state.updates["relax_since"] = since
     waited = now - since
-    budget = down_limit(total, settings)
+    budget = sum(useless.values()) or down_limit(total, settings)
     delay = settings.scale_down_delay
     if not _idle(states):  # a load that is gone is at no edge between two sizes, whatever was regretted before
         delay = shrink_delay((Shrink(s.memory, s.base, s.base - budget) for s in able), delay, now)
@@ -270,7 +284,7 @@ def _scale_down(
     taken: list[State] = []
     for state in sorted(able, key=lambda s: (s.variant.cost, s.name), reverse=True):
         room = min(state.base - _floor(state, group), total - 1)
-        step = min(budget, room)
+        step = min(useless.get(state.name, budget), room)
         while step > 0 and not safe(state, step):
             step -= 1
         if state.mode is Mode.SIGNAL and 0 < step < hpa_step(state.base):

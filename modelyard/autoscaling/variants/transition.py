@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from modelyard.autoscaling.settings import FleetSettings, Mode
+from modelyard.autoscaling.variants.attribution import GROUP_INDEX_LABEL
 from modelyard.autoscaling.variants.replicas import unseen
 from modelyard.autoscaling.variants.state import State
 
@@ -56,6 +57,28 @@ def observe_transition(state: State, settings: FleetSettings, now: float) -> Non
         state.coming = max(0, heading - current) + state.pending
     state.updates["transition_since"] = since
     state.updates["transition_target"] = heading if heading != current or state.timed_out_from is not None else None
+
+
+def lost(state: State) -> int:
+    """Replicas that should have been ready long ago: they are there, and nobody may count on them."""
+    return min(state.pending, state.base) if state.overdue else 0
+
+
+def first_to_go(state: State) -> int:
+    """Lost replicas that a scale-down takes before any that serves.
+
+    A ReplicaSet deletes first what is not ready; in a rolling update there are two, and both shrink. Whatever numbers
+    its replicas deletes the highest number first.
+    """
+    late = lost(state)
+    if not late or state.surge or state.workload_id is None:
+        return 0
+    if state.workload_id.kind == "Deployment":
+        return late if len({pod.owner for pod in state.pods}) <= 1 else 0
+    ready = [pod.labels.get(GROUP_INDEX_LABEL, pod.key.name.rpartition("-")[2]) for pod in state.pods if pod.ready]
+    if not all(number.isdecimal() for number in ready):
+        return 0
+    return min(late, max(0, (state.current or 0) - 1 - max(map(int, ready), default=-1)))
 
 
 def describe_transition(state: State) -> str:

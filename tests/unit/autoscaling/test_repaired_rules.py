@@ -26,7 +26,7 @@ from modelyard.autoscaling.decision import Action
 from modelyard.autoscaling.memory.variants import VariantMemory
 from modelyard.autoscaling.settings import FleetSettings, Mode
 from modelyard.autoscaling.variants.targets import grow_limit, hpa_step
-from modelyard.objects import Key, Pod
+from modelyard.objects import Key, OwnerRef, Pod
 
 SHORT = [(0.75, 0)] * 2
 IDLE = [(0.10, 0)] * 4
@@ -216,6 +216,14 @@ class TestDemandSizedSteps:
 
 
 class TestTransitions:
+    ONE_OF_SIX = Serving(
+        load=[(0.0, 0.0)],
+        current=6,
+        ready=1,
+        desired=6,
+        memory=VariantMemory(transition_since=NOW - 7200, relax_since=NOW - 7200),
+    )
+
     def test_pending_variant_without_reporting_pods_is_counted(self):
         """The documented rule does not see the cheap variant that is still loading and scales the dear one."""
         loading = Serving("cheap", current=1, ready=0, cost=1)
@@ -301,6 +309,37 @@ class TestTransitions:
         assert (
             one(Serving(load=IDLE, current=5, ready=4, desired=5, memory=memory), settings=EAGER).target.replicas == 4
         )
+
+    @pytest.mark.parametrize("kv", [0.0, 0.5])
+    def test_replicas_that_never_became_ready_are_given_back(self, kv):
+        """Six replicas, one ready, two hours long: the five carry nothing, whatever the one does carry."""
+        record = one(replace(self.ONE_OF_SIX, load=[(kv, 0.0)]))
+        assert (record.target.replicas, record.writes.scale, record.why.reason) == (1, 1, "CapacitySpare")
+        held = one(replace(self.ONE_OF_SIX, variant={"annotations": {"modelyard.dev/min-replicas": "4"}}))
+        assert held.target.replicas == 4
+
+    def test_not_while_they_are_needed_nor_before_the_delay(self):
+        assert one(replace(self.ONE_OF_SIX, load=[(0.75, 0.0)])).target.replicas >= 6
+        fresh = replace(self.ONE_OF_SIX, memory=VariantMemory(transition_since=NOW - 7200))
+        assert one(fresh).why.reason == "ScaleDownDelayed"
+
+    def test_in_a_rolling_update_that_got_stuck_nobody_knows_who_would_go(self):
+        fleet = make_fleet(self.ONE_OF_SIX)
+        new = OwnerRef("apps/v1", "ReplicaSet", "v1-new", "rs-new")
+        owners = {**fleet.owners, ("chat", "ReplicaSet", "v1-new"): fleet.owners["chat", "ReplicaSet", "v1-rs"]}
+        pods = [pod if pod.ready else replace(pod, owner=new) for pod in fleet.pods]
+        (record,) = told(decide(replace(fleet, pods=tuple(pods), owners=owners), REPAIRED))
+        assert (record.target.replicas, record.why.reason) == (6, "SteadyState")
+
+    @pytest.mark.parametrize(("ready", "target"), [(0, 1), (3, 4), (5, 6)])
+    def test_numbered_replicas_go_from_the_end(self, ready, target):
+        """A StatefulSet deletes its highest ordinal, ready or not: the one that serves must not be it."""
+        fleet = make_fleet(replace(self.ONE_OF_SIX, kind="StatefulSet"))
+        names = {"v1-0": f"v1-{ready}", f"v1-{ready}": "v1-0"}
+        pods = [replace(p, key=Key("chat", names.get(p.key.name, p.key.name))) for p in fleet.pods]
+        signals = replace(fleet.signals, pods=(replace(fleet.signals.pods[0], pod=f"v1-{ready}"),))
+        (record,) = told(decide(replace(fleet, pods=tuple(pods), signals=signals), REPAIRED))
+        assert record.target.replicas == target
 
     def test_unschedulable_pods_move_growth_elsewhere(self):
         full = Serving("full", [(0.95, 0)] * 4, current=5, ready=4, desired=5, cost=1)

@@ -120,6 +120,14 @@ class TestSizing:
 
 
 class TestDamping:
+    def test_what_never_became_ready_goes_first(self):
+        memory = VariantMemory(transition_since=NOW - 7200, relax_since=NOW - 7200)
+        never = {"current": 6, "ready": 1, "desired": 6, "memory": memory}
+        record = one_slo(SLO(serving=never), load=5.0, settings=STILL)
+        assert (record.target.replicas, record.why.reason) == (1, "CapacitySpare")
+        busy = one_slo(SLO(serving=never), load=40.0, settings=STILL)
+        assert busy.target.replicas >= 6
+
     def follow(self, loads, settings, replicas=1, step=15.0):
         """Targets tick by tick, each applied at once; the pods of a new replica are as old as the others."""
         chosen, memory = [], VariantMemory()

@@ -221,6 +221,11 @@ class TestScaleDown:
         relaxed = replace(idle, memory=VariantMemory(relax_since=NOW - 500))
         assert tokens(relaxed)["v1"].target == 5
 
+    def test_what_never_became_ready_goes_first(self):
+        memory = VariantMemory(transition_since=NOW - 7200, relax_since=NOW - 7200)
+        state = tokens(Serving(load=[(0.5, 0)], current=6, ready=1, desired=6, memory=memory))["v1"]
+        assert (state.target, state.reason) == (1, "CapacitySpare")
+
     def test_an_hpa_gets_a_step_it_does_not_ignore(self):
         signal = FleetSettings(actuation=Mode.SIGNAL, scale_down_delay=0)
         assert tokens(Serving(load=[(0.01, 0)] * 20), settings=signal)["v1"].target == 17

@@ -16,8 +16,9 @@ from modelyard.autoscaling.fleet import Fleet
 from modelyard.autoscaling.mixing import Demand, Option, Share, allocate
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.variants.pools import LIMITED_BY, Pools, pool_of_state
-from modelyard.autoscaling.variants.slo.targets import lost, option_of, up_to
+from modelyard.autoscaling.variants.slo.targets import option_of, up_to
 from modelyard.autoscaling.variants.state import Group, State, work_of
+from modelyard.autoscaling.variants.transition import lost
 from modelyard.objects.selectors import parse_selector
 
 

@@ -24,7 +24,7 @@ from modelyard.autoscaling.variants.slo.load import QUIET
 from modelyard.autoscaling.variants.slo.work import GroupWork
 from modelyard.autoscaling.variants.state import Group, State, work_of
 from modelyard.autoscaling.variants.targets import because, down_limit, hpa_step
-from modelyard.autoscaling.variants.transition import describe_transition
+from modelyard.autoscaling.variants.transition import describe_transition, first_to_go, lost
 
 
 class GroupProposal(NamedTuple):
@@ -40,11 +40,6 @@ def sized(group: Group) -> list[State]:
     assert group.slo is not None
     needless = group.slo.sizes is None and group.slo.idle
     return [s for s in group.states if not work_of(s).problem and (needless or work_of(s).known)]
-
-
-def lost(state: State) -> int:
-    """Replicas that should have been ready long ago: they are there, and nobody may count on them."""
-    return min(state.pending, state.base) if state.overdue else 0
 
 
 def option_of(state: State, retry: bool = False) -> Option:
@@ -117,6 +112,10 @@ def propose(group: Group, settings: FleetSettings, now: float, safe: bool | None
         return _grow(group, states, work, base, supply, settings)
     roomy = work.planned / (1 - min(settings.scale_down_margin, 0.99))
     work.wanted = covering(group, states, roomy, penalty)
+    useless = {s.name: max(s.bounds.lower, s.base - gone) for s in states if (gone := first_to_go(s))}
+    if useless and any(s.base > lost(s) for s in states):
+        # What never came up carries nothing: it goes first, and by itself.
+        work.wanted = base | useless
     return _relax(group, states, work, base, settings, now, safe)
 
 
@@ -211,7 +210,7 @@ def _relax(
     ignored = ""
     for state in sorted(down, key=lambda s: (work_of(s).cost, s.name), reverse=True):
         room = state.base - work.wanted[state.name]
-        step = min(budget, room)
+        step = min(max(budget, first_to_go(state)), room)
         if state.mode is Mode.SIGNAL and 0 < step < hpa_step(state.base):
             step = hpa_step(state.base)
             if step > room:
