@@ -36,6 +36,7 @@ from modelyard.objects import Condition, Notice
 from modelyard.reconcile.plan import Subject
 
 CONFLICT = "TargetConflict"
+UNMEASURED = "MetricsUnavailable"
 
 
 def decide_bindings(
@@ -119,15 +120,19 @@ def _decided(
         records.append(record)
         if record.target.decided and record.target.replicas is not None:
             asked[str(target.workload)] = record.target.replicas
-    if metrics is not None and metrics[0] == "False" and metrics[1] == "MetricsUnavailable":
-        notices.append(Notice("MetricsUnavailable", metrics[2], "Warning"))
+    unmeasured = metrics is not None and metrics[1] == UNMEASURED
+    if metrics is not None and unmeasured:
+        notices.append(Notice(UNMEASURED, metrics[2], "Warning"))
     for target in view.targets:
         if target.current is None:
             notices.append(Notice("TargetInvalid", story.missing(target), "Warning"))
     until = total.memory.panic_until
     panic = total.correction.panic if total.correction is not None else until is not None and now <= until
     message = story.overall(view, total, records)
-    told = story.of_outcome(view, bool(known), message, metrics, now)
+    # Rates and percentiles take a second look, which a process that has just started has not had yet.
+    before = any(c.type == story.METRICS_AVAILABLE and c.reason == UNMEASURED for c in view.conditions)
+    failing = unmeasured and before and total.replicas is None
+    told = story.of_outcome(view, bool(known) and not failing, message, metrics, now)
     memory = _followed(view, total.memory, asked, now)
     return _decision(view, tuple(records), told, notices, memory, message, panic)
 

@@ -21,7 +21,7 @@ PERCENTILE = 95
 FRESH = 60.0
 """Seconds over which rates and percentiles are taken."""
 KEPT = 300.0
-"""Seconds after which a look at a pod is forgotten."""
+"""Seconds for which a look at a pod can be compared with."""
 MOST = 1e30
 """What is larger is no number of anything, and a few of them added up are beyond what a float holds."""
 
@@ -104,8 +104,9 @@ def pod_values(
                 problems[name] = f"is a {lines[0].type}; use a gauge, a counter or a histogram"
         except ValueError as error:
             problems[name] = str(error)
-    # A clock set back leaves looks from what is now the future: they would be the newest for as long as that.
-    looks = tuple(look for look in previous.looks if look.time < now) if previous.start == start else ()
+    # What happened since a look of long ago did not happen in the last minute. And a clock set back leaves looks from
+    # what is now the future: they would be the newest for as long as that.
+    looks = tuple(look for look in previous.looks if now - KEPT <= look.time < now) if previous.start == start else ()
     looks = () if _restarted(looks, counters, histograms) else looks
     past = _past(looks, now, from_start)
     for name, total in counters.items():
@@ -125,7 +126,7 @@ def pod_values(
         except ValueError as error:
             problems[name] = str(error)
     if counters or histograms:
-        looks = _kept((*looks, Look(now, counters, histograms)), now)
+        looks = _needed((*looks, Look(now, counters, histograms)), now)
     return PodValues(values, problems, PodHistory(start, looks), frozenset(absent), frozenset(times))
 
 
@@ -200,10 +201,8 @@ def _past(looks: Sequence[Look], now: float, from_start: bool) -> Look | None:
     return looks[0] if looks and not from_start else None
 
 
-def _kept(looks: tuple[Look, ...], now: float) -> tuple[Look, ...]:
+def _needed(looks: tuple[Look, ...], now: float) -> tuple[Look, ...]:
     first = 0
-    while first < len(looks) and now - looks[first].time > KEPT:
-        first += 1
     while first + 1 < len(looks) and now - looks[first + 1].time > FRESH:
         first += 1
     return looks[first:]

@@ -12,11 +12,14 @@ from modelyard.autoscaling.bindings.decide import decide_binding, decide_binding
 from modelyard.autoscaling.bindings.problems import conflicts
 from modelyard.autoscaling.bindings.story import totals, units
 from modelyard.autoscaling.decision import Action, BindingDecision
+from modelyard.autoscaling.live.binding_plans import status_of
+from modelyard.autoscaling.live.bindings.gauges import gauges_of
 from modelyard.autoscaling.memory.bindings import ANNOTATION, BindingMemory
 from modelyard.autoscaling.settings import Compatibility, FleetSettings, Mode
 from modelyard.autoscaling.view import BindingView, DirectionLimits, Panic
 from modelyard.objects import Key
 from modelyard.reconcile.memory import parse_memory, render_memory
+from modelyard.reconcile.status import patch
 
 PUBLISHED = FleetSettings(compatibility=Compatibility.PUBLISHED)
 
@@ -86,9 +89,26 @@ def test_no_metrics_no_change() -> None:
     )
     assert "pod a: timed out" in record.why.message
     assert condition(decision, "MetricsAvailable")[:2] == ("False", "MetricsUnavailable")
-    assert condition(decision, "Ready")[0] == "True"
+    assert condition(decision, "Ready")[0] == "True", "it may only take a second look"
     assert reasons(decision) == ["MetricsUnavailable"]
     assert decision.memory.recommended.newest is None
+
+
+def test_a_binding_that_none_of_its_metrics_decide_is_not_ready_and_has_no_gauges() -> None:
+    view = binding(target(current=3, instances=({}, {}), scrape_errors=("pod a: refused",)))
+    first = decide(view)
+    assert list(gauges_of(view.key, patch(status_of(first), {}, 1000.0))) != []
+    second = decide(replace(view, conditions=first.conditions), 1015.0)
+    status, why, message = condition(second, "Ready")
+    assert (status, why) == ("False", "ReconcileFailed")
+    assert "pod a: refused" in message
+    assert list(gauges_of(view.key, patch(status_of(second), {}, 1015.0))) == []
+    seen = replace(view, conditions=second.conditions, targets=(target(current=3, instances=each(3, 10)),))
+    assert condition(decide(seen, 1030.0), "Ready")[0] == "True"
+    raised = replace(view, conditions=second.conditions, targets=(replace(view.targets[0], minimum=5),))
+    assert condition(decide(raised, 1030.0), "Ready")[0] == "True", "a bound decides without metrics"
+    starting = replace(view, conditions=second.conditions, targets=(target(current=3, unready=3),))
+    assert condition(decide(starting, 1030.0), "Ready")[0] == "True"
 
 
 def test_starting_up_is_no_alarm() -> None:

@@ -91,6 +91,18 @@ def test_percentile_of_the_last_minute_over_all_label_sets() -> None:
     assert found.values["ttft"] == pytest.approx(3.667, abs=5e-4)
 
 
+def test_what_was_seen_long_ago_says_nothing_of_the_last_minute() -> None:
+    """Two hours of refused pages: neither a percentile nor a rate of those two hours."""
+    shown = [*histogram(60, 100, 105, 105), counter(100)]
+    first = look(shown, EMPTY, 0, "ttft", "tokens_total")
+    later = look([*histogram(60, 100, 999, 999), counter(9000)], first.history, 7200, "ttft", "tokens_total")
+    assert later.values == {}
+    assert all("seen for the first time" in problem for problem in later.problems.values())
+    documented = pod_values(["ttft"], histogram(0, 0, 999, 999), first.history, "1", 7200, from_start=True)
+    assert documented.values["ttft"] == pytest.approx(3.9, abs=0.1), "everything the histogram ever took in"
+    assert look([*shown, counter(130)], first.history, 300, "tokens_total").values != {}, "within its limit it counts"
+
+
 def test_the_lifetime_counts_at_first_as_documented() -> None:
     found = pod_values(["ttft"], histogram(0, 100, 100, 100), EMPTY, "1", 0, from_start=True)
     assert found.values["ttft"] == pytest.approx(1.95)

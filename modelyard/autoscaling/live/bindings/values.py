@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from modelyard.autoscaling.bindings.samples import KEPT, PodHistory, joined, pod_values
+from modelyard.autoscaling.bindings.samples import PodHistory, joined, pod_values
 from modelyard.autoscaling.live.bindings.pods import Instance
 from modelyard.metrics.pages import Page
 from modelyard.metrics.scrape import Scrape
@@ -101,7 +101,7 @@ class Histories:
     """Earlier looks at each pod. A process that starts anew has none: rates and percentiles need a second look."""
 
     def __init__(self) -> None:
-        self._of: dict[tuple[str, int, str], tuple[float, PodHistory]] = {}
+        self._of: dict[tuple[str, int, str], PodHistory] = {}
 
     def measure(
         self, wanted: Mapping[Scrape, Iterable[str]], pages: Mapping[Scrape, Page | str], from_start: Collection[Scrape]
@@ -111,15 +111,12 @@ class Histories:
         ``from_start``: pages of which a histogram's whole life counts while there is no earlier look.
         """
         results: dict[Scrape, _Values | str] = {}
-        fresh: dict[tuple[str, int, str], tuple[float, PodHistory]] = {}
-        latest = max((page.at for page in pages.values() if isinstance(page, Page)), default=0.0)
+        fresh: dict[tuple[str, int, str], PodHistory] = {}
         for scrape, page in pages.items():
             key = scrape.endpoint.uid, scrape.port, scrape.uri
-            at, history = self._of.get(key, (0.0, PodHistory()))
+            history = fresh[key] = self._of.get(key, PodHistory())
             if isinstance(page, str):
                 results[scrape] = page
-                if latest - at <= KEPT and history.looks:
-                    fresh[key] = at, history
                 continue
             values = pod_values(
                 wanted[scrape], page.samples, history, scrape.endpoint.start, page.at, from_start=scrape in from_start
@@ -128,6 +125,6 @@ class Histories:
             problems = {**values.problems, **page.problems}
             absent = values.absent - page.problems.keys()
             results[scrape] = _Values(values.values, problems, shown, absent, values.times)
-            fresh[key] = page.at, values.history
+            fresh[key] = values.history
         self._of = fresh
         return Measured(results)
