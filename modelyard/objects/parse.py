@@ -187,13 +187,25 @@ def workload(obj: Object, group: str, kind: str) -> Workload:
     )
 
 
+ENGINE_VARIABLES = ("VLLM_USE_V1",)
+"""Environment variables that say what an engine can hold. No others are carried: they may be secrets."""
+
+
 def engine_args(pod_spec: Object) -> tuple[str, ...]:
-    """Command and arguments of the first container that asks for GPUs, else of the only or first one."""
+    """Command and arguments of the first container that asks for GPUs, else of the only or first one.
+
+    In front of them, as a shell takes them, the ``ENGINE_VARIABLES`` that it sets.
+    """
     containers: list[Object] = pod_spec.get("containers") or []
     if not containers:
         return ()
     engine = next((container for container in containers if container_gpus(container)), containers[0])
-    return tuple(str(word) for word in (*(engine.get("command") or ()), *(engine.get("args") or ())))
+    set_here = (f"{one['name']}={one.get('value', '')}" for one in engine.get("env") or () if _is_engine_variable(one))
+    return tuple(str(word) for word in (*set_here, *(engine.get("command") or ()), *(engine.get("args") or ())))
+
+
+def _is_engine_variable(entry: Object) -> bool:
+    return entry.get("name") in ENGINE_VARIABLES and "valueFrom" not in entry
 
 
 def label_selector(labels: Mapping[str, str]) -> str:

@@ -86,7 +86,7 @@ class Workload:
     template_labels: Mapping[str, str] = field(default_factory=dict)
     node_selector: Mapping[str, str] = field(default_factory=dict)
     engine_args: tuple[str, ...] = ()
-    """Command and arguments of the container that runs the engine."""
+    """Command and arguments of the container that runs the engine, after ``NAME=value`` of what it sets for it."""
 
 
 class OwnerRef(NamedTuple):

@@ -72,6 +72,9 @@ class VariantMemory(BaseModel):
         default_factory=dict,
         description="token analyzer: tokens in use when a queue formed, newest last, by length of output",
     )
+    token_capacity: Count | None = Field(
+        default=None, description="token analyzer, published mode: tokens a replica could hold when one last reported"
+    )
     hidden: bool = Field(default=False, description="no gauge may be served for this variant")
     scalings: dict[Annotated[str, Field(pattern=r"^(up|down)/[A-Za-z]{1,48}$")], Count] = Field(
         default_factory=dict,

@@ -24,12 +24,13 @@ from modelyard.autoscaling.variants.tokens.capacity import (
     tokens_in_use,
 )
 from modelyard.autoscaling.variants.tokens.engine_arguments import EngineArguments
-from modelyard.autoscaling.variants.tokens.knowledge import arguments_of
+from modelyard.autoscaling.variants.tokens.knowledge import arguments_of, memory_limit
 from modelyard.autoscaling.variants.tokens.strategy import WithPerformance
 
 
 class VariantInput(NamedTuple):
-    """What the documented analysis knows of a variant. ``replicas`` are those that report.
+    """What the documented analysis knows of a variant. ``replicas`` are those that report, ``learnt`` is the tokens
+    each could hold when some last did.
 
     A variant of which none reports has no cost there, and no accelerator: it is always the cheapest.
     """
@@ -42,6 +43,7 @@ class VariantInput(NamedTuple):
     arguments: EngineArguments = EngineArguments()
     hardware: str = ""
     history: Mapping[str, Sequence[float]] = {}
+    learnt: int | None = None
 
     @property
     def ready(self) -> int:
@@ -80,26 +82,33 @@ class TokenTargets(NamedTuple):
 def analyse_tokens_published(
     variants: Sequence[VariantInput], limits: Thresholds, thresholds: TokenThresholds
 ) -> ModelTokens:
-    """The documented analysis. A threshold of 0 disables its side."""
+    """The documented analysis. A threshold of 0 disables its side.
+
+    All replicas of a variant are judged by the limits learnt before this tick, in whichever order they come.
+    """
     reporting = [r for v in variants for r in v.replicas if r.prompt > 0 or r.output > 0]
     prompt = fsum(r.prompt for r in reporting) / len(reporting) if reporting else 0.0
     output = fsum(r.output for r in reporting) / len(reporting) if reporting else 0.0
     analysed: list[VariantCapacity] = []
     for v in variants:
+        known = [replica for replica in v.replicas if replica.total > 0]
+        replicas = [replica_capacity(replica, limits, v.history, v.arguments) for replica in known]
         history: Mapping[str, Sequence[float]] = v.history
-        replicas: list[ReplicaCapacity] = []
-        for replica in v.replicas:
-            if replica.total <= 0:
-                continue
-            capacity = replica_capacity(replica, limits, history, v.arguments)
-            if capacity.observed is not None:
-                history = remember(history, output_bucket(replica.output), capacity.observed)
-            replicas.append(capacity)
+        for bucket, observed in sorted(
+            (output_bucket(replica.output), capacity.observed)
+            for replica, capacity in zip(known, replicas, strict=True)
+            if capacity.observed is not None
+        ):
+            history = remember(history, bucket, observed)
         kept = {bucket: list(values) for bucket, values in history.items()}
-        analysed.append(VariantCapacity(v, middle([c.effective for c in replicas]), tuple(replicas), kept))
-    live = [a for a in analysed if a.replicas]
+        capacity = middle([c.effective for c in replicas]) if v.replicas else v.learnt or 0
+        analysed.append(VariantCapacity(v, capacity, tuple(replicas), kept))
+    live = [a for a in analysed if a.capacity > 0]
     analysed = [
-        a if a.variant.replicas else a._replace(capacity=_stored(a.variant, live, prompt, output)) for a in analysed
+        a
+        if a.variant.replicas or a.capacity > 0
+        else a._replace(capacity=_stored(a.variant, live, prompt, output, limits))
+        for a in analysed
     ]
     demand = fsum(c.demand for a in analysed for c in a.replicas)
     supply = fsum(a.variant.ready * a.capacity for a in analysed)
@@ -109,20 +118,18 @@ def analyse_tokens_published(
     return ModelTokens(tuple(analysed), demand, supply, anticipated, required, spare)
 
 
-def _stored(variant: VariantInput, live: Sequence[VariantCapacity], prompt: float, output: float) -> int:
-    """Capacity of a variant of which no replica reports: a compatible live one's, else as its arguments say."""
+def _stored(
+    variant: VariantInput, live: Sequence[VariantCapacity], prompt: float, output: float, limits: Thresholds
+) -> int:
+    """Capacity of a variant of which no replica ever reported: as its arguments say, capped by its own memory limit
+    and by what compatible ones hold."""
     arguments = variant.arguments
-    like = [
-        a.capacity
-        for a in live
-        if a.variant.hardware == variant.hardware and a.variant.arguments.compatible(arguments) and a.capacity > 0
-    ]
-    if like:
-        return like[0]
     derived = derived_limit(arguments, prompt, output)
     if derived is None:
         return arguments.effective_batched_tokens
-    return derived if arguments.kv_tokens is None else min(derived, arguments.kv_tokens)
+    like = (a for a in live if a.variant.hardware == variant.hardware and a.variant.arguments.compatible(arguments))
+    caps = [memory_limit(arguments, limits), *(a.capacity for a in like)]
+    return min([derived, *(cap for cap in caps if cap is not None)])
 
 
 def optimize_published(model: ModelTokens) -> TokenTargets:
@@ -180,6 +187,8 @@ class PublishedTokens(WithPerformance):
             state.propose(target, reason, text)
             if analysed.history != state.memory.compute_limits:
                 state.updates["compute_limits"] = analysed.history
+            if analysed.capacity > 0:
+                state.updates["token_capacity"] = analysed.capacity
             decided.append(state)
         evidence = _evidence(running, model)
         return Verdict(decided, scale_down_safe=evidence.scale_down_safe, evidence=evidence)
@@ -207,6 +216,7 @@ class PublishedTokens(WithPerformance):
             arguments_of(state),
             f"{state.accelerator}/{state.gpus}",
             state.memory.compute_limits,
+            state.memory.token_capacity,
         )
 
 

@@ -180,7 +180,7 @@ def _memory(state: State, changed: bool, now: float) -> VariantMemory:
         fresh["slo"] = state.slo.memory
     elif state.variant.form != "slo" and old.slo is not None:
         fresh["slo"] = None
-    for name in ("woken_at", "compute_limits"):
+    for name in ("woken_at", "compute_limits", "token_capacity"):
         if name in updates:
             fresh[name] = updates[name]
     if state.pods:

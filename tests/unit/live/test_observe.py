@@ -289,6 +289,11 @@ ON_GPU = {**ENGINE, "resources": {"limits": {"nvidia.com/gpu": "1"}}}
         ([{"command": ["sidecar"]}, ON_GPU], ("vllm", "serve", "--max-num-seqs", "64")),
         ([{"args": ["--first"]}, {"args": ["--second"]}], ("--first",)),
         ([{"args": [8000]}], ("8000",)),
+        (
+            [{**ON_GPU, "env": [{"name": "HF_TOKEN", "value": "s"}, {"name": "VLLM_USE_V1", "value": "0"}]}],
+            ("VLLM_USE_V1=0", "vllm", "serve", "--max-num-seqs", "64"),
+        ),
+        ([{**ENGINE, "env": [{"name": "VLLM_USE_V1", "valueFrom": {}}]}], ("vllm", "serve", "--max-num-seqs", "64")),
         ([{}], ()),
         ([], ()),
     ],

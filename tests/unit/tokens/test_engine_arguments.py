@@ -27,6 +27,8 @@ from modelyard.autoscaling.variants.tokens.engine_arguments import EngineArgumen
             EngineArguments(0.9, 8, "auto", 1, 32),
         ),
         (("sh", "-c", "VLLM_USE_V1=0 vllm serve --max-model-len 4096"), EngineArguments(max_model_len=4096, v1=False)),
+        (("VLLM_USE_V1=0", "vllm", "serve", "m"), EngineArguments(v1=False)),
+        (("VLLM_USE_V1=0", "sh", "-c", "VLLM_USE_V1=1 vllm serve m"), EngineArguments()),
         (("sh", "-c", "vllm serve --max-num-seqs 16 --name 'unbalanced"), EngineArguments(max_sequences=16)),
         (("--max-num-seqs", "many", "--gpu-memory-utilization", "7", "--block-size", "-3"), EngineArguments()),
         (("--max-num-seqs", "--block-size", "8"), EngineArguments(block_size=8)),

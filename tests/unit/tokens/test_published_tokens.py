@@ -100,17 +100,42 @@ def test_optimizer(variants, expected):
 @pytest.mark.parametrize(
     ("arguments", "others", "capacity"),
     [
-        (EngineArguments(), pods(1, 0), 12_800),
+        (EngineArguments(), pods(1, 0, 0, 500, 100), 12_800),
         (EngineArguments(block_size=32), (), 8_192),
+        (EngineArguments(), pods(1, 0), 8_192),
+        (EngineArguments(v1=False), pods(1, 0), 2_048),
         (EngineArguments(batched_tokens=2048), pods(1, 0, 0, 500, 100), 140_800),
-        (EngineArguments(batched_tokens=2048, blocks=1_000), pods(1, 0, 0, 500, 100), 16_000),
+        (EngineArguments(batched_tokens=2048, blocks=1_000), pods(1, 0, 0, 500, 100), 12_800),
     ],
-    ids=["compatible live", "stored", "derived", "derived and capped"],
+    ids=[
+        "as much as a compatible one",
+        "stored",
+        "nothing to derive it from",
+        "of the older engine",
+        "derived",
+        "as much as its own cache may hold",
+    ],
 )
 def test_capacity_of_a_variant_that_does_not_report(arguments, others, capacity):
     live = VariantInput("live", 5, 1, 0, others)
     model, _ = decided(live, VariantInput("silent", 5, 1, 1, (), arguments))
     assert model.variants[1].capacity == capacity
+
+
+def test_what_was_learnt_of_a_variant_outlives_its_last_report():
+    silent = VariantInput("silent", 5, 1, 1, (), EngineArguments(batched_tokens=2048, blocks=1_000), learnt=11_000)
+    model, _ = decided(VariantInput("live", 5, 1, 0, pods(1, 0, 0, 500, 100)), silent)
+    assert model.variants[1].capacity == 11_000
+
+
+def test_the_order_of_pods_does_not_matter():
+    """What one of them teaches in a tick counts from the next tick on, for all of them."""
+    queues, calm, other = pods(1, 5_000, 9)[0], pods(1, 2_000)[0], pods(1, 7_000, 9)[0]
+    orders = [(queues, calm, other), (calm, other, queues), (other, queues, calm)]
+    models = [decided(VariantInput("v", 5, 3, 0, order))[0] for order in orders]
+    assert {model.variants[0].capacity for model in models} == {7_000}
+    assert {model.required for model in models} == {0.0}
+    assert all(model.variants[0].history == {"short": [5_000, 7_000]} for model in models)
 
 
 def test_replicas_without_a_known_cache_are_skipped():
@@ -176,6 +201,14 @@ class TestStrategy:
         assert (states["a"].target, states["a"].decided) == (1, False)
         assert states["silent"].reason == "MetricsUnavailable"
         assert "instead of" in states["silent"].message
+
+    def test_a_variant_that_falls_silent_keeps_its_capacity(self):
+        states, _ = self.propose(Serving("a", [(0.3, 0)]), Serving("b", [(0.3, 0)], accelerator="L40S"))
+        assert states["b"].updates["token_capacity"] == 12_800
+        memory = VariantMemory(token_capacity=2_000)
+        silent = Serving("b", current=1, ready=0, accelerator="L40S", memory=memory)
+        states, _ = self.propose(Serving("a", [(0.9, 0)]), silent)
+        assert "instead of 3" in states["b"].message, "2 141 tokens more than 12 800 and the 2 000 that are coming"
 
     def test_no_cache_size_no_decision(self):
         states, verdict = self.propose(Serving(load=[(0.9, 9)]), total=None)

@@ -249,6 +249,13 @@ class TestGrowth:
         assert found.demand == 8_000 + 50 * 200
         assert found.scale_up
 
+    def test_what_prefix_caches_have_of_the_queue_at_the_gateway_does_not_count(self):
+        def hit(p):
+            return replace(p, prefix_hit_rate=0.8 if p.pod == "v1-0" else 0.4)
+
+        found = analysed(Serving(load=[(0.5, 0)] * 2), backlog=50, change=hit)
+        assert found.demand == pytest.approx(16_000 + 50 * (100 * 0.4 + 100))
+
     def test_too_few_reports_hold_still(self):
         state = tokens(Serving(load=[(0.9, 9)], current=4, ready=4))["v1"]
         assert (state.target, state.reason) == (4, "PartialMetrics")

@@ -147,7 +147,9 @@ def analyse_tokens(
     stuck, result.stuck_pods = stuck_pods(states, settings, now)
     warm_before = now - settings.warm_up
     pods = [(signal.namespace, signal.pod, signal.model) for state in states for signal, _ in state.units]
-    prompt, output = mean_tokens([performance[key] for key in pods if key in performance])
+    said = [performance[key] for key in pods if key in performance]
+    prompt, output = mean_tokens(said)
+    hits = [one.prefix_hit_rate for one in said if one.prefix_hit_rate is not None]
     known = Known(states, prompt, output, limits)
     for state in states:
         for signal, _ in state.units:
@@ -216,8 +218,9 @@ def analyse_tokens(
         variant = result.variants[state.name]
         variant.worth = variant.worth or known.capacity(state)
     _fill_in(result, unknown)
-    # Nothing of the queue at the gateway is in a cache yet; what a prefix cache will spare is not known before.
-    result.backlog = backlog * (prompt + output)
+    # Nothing of the queue at the gateway is in a cache yet but what prefix caches have, of its prompts as of others.
+    missed = 1 - fsum(hits) / len(hits) if hits else 1.0
+    result.backlog = backlog * (prompt * missed + output)
     result.demand = fsum(v.demand for v in result.variants.values()) + result.backlog
     result.spare_kv = fsum(spare_kv) / len(spare_kv) if spare_kv else None
     result.spare_queue = fsum(spare_queue) / len(spare_queue) - backlog / len(spare_queue) if spare_queue else None

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-_V0 = re.compile(r"^VLLM_USE_V1=0$")
+_V1 = re.compile(r"^VLLM_USE_V1=(.*)$")
 _SUFFIXES = {"k": 1_000, "m": 1_000_000, "g": 1_000_000_000, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _ALIASES = {"tp": "tensor-parallel-size"}
 
@@ -69,14 +69,14 @@ class EngineArguments:
 def parse_engine_arguments(arguments: tuple[str, ...]) -> EngineArguments:
     """Read command and arguments of a container, also inside ``sh -c`` strings; what cannot be read keeps its default.
 
-    The engine is of the V1 generation unless ``VLLM_USE_V1=0`` stands before the command.
+    The engine is of the V1 generation unless ``VLLM_USE_V1=0`` stands before the command; the last one counts.
     """
     words, v1 = list(_words(arguments)), True
     given: dict[str, str] = {}
     switched: set[str] = set()
     for i, word in enumerate(words):
-        if _V0.match(word):
-            v1 = False
+        if generation := _V1.match(word):
+            v1 = generation[1] != "0"
         if not word.startswith("-") or word.strip("-") == "":
             continue
         name, equals, value = word.lstrip("-").partition("=")

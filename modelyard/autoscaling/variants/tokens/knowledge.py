@@ -32,6 +32,11 @@ def mean_tokens(found: Sequence[PodPerformance]) -> tuple[float, float]:
     )
 
 
+def memory_limit(arguments: EngineArguments, limits: Thresholds) -> int | None:
+    """Tokens that the cache the arguments fix may hold; ``None`` where they fix none."""
+    return floor(arguments.kv_tokens * limits.kv) if arguments.kv_tokens else None
+
+
 class Known:
     """Cache sizes and capacities per replica of a model, by variant name, as far as replicas report them."""
 
@@ -64,8 +69,7 @@ class Known:
         like = [self.live[s.name] for s in self._like(state) if s.name in self.live]
         if like:
             return middle(like)
-        fixed = arguments.kv_tokens
-        memory = floor(fixed * self._limits.kv) if fixed else None
+        memory = memory_limit(arguments, self._limits)
         derived = None
         if state.workload is not None and state.workload.engine_args:
             derived = derived_limit(arguments, self._prompt, self._output)
