@@ -17,6 +17,8 @@ from modelyard.objects.documents import MAX_TEXT, DocumentError, few, parse_docu
 
 DEFAULT_ENTRY = "default"
 OLDER_SATURATION_NAMES = ("wva-saturation-scaling-config", "saturation-scaling-config", "capacity-scaling-config")
+PUBLISHED_ZERO_NAME = "model-scale-to-zero-config"
+"""Of the SLO form's reference, which reads it in the controller's namespace."""
 _TELLING = ("saturation", "scale-to-zero", "scaletozero", "capacity-scaling")
 MOST_REMARKS = 20
 """Remarks about one ConfigMap; of the others it is only said how many there are."""
@@ -131,6 +133,12 @@ def saturation_names(settings: FleetSettings) -> tuple[str, ...]:
     return tuple(dict.fromkeys((settings.saturation_config_map, *OLDER_SATURATION_NAMES)))
 
 
+def zero_names(settings: FleetSettings, namespace: str) -> tuple[str, ...]:
+    """Names under which scale-to-zero entries are accepted in a namespace, best first."""
+    further = (PUBLISHED_ZERO_NAME,) if namespace == settings.controller_namespace else ()
+    return tuple(dict.fromkeys((settings.scale_to_zero_config_map, *further)))
+
+
 def find(
     config_maps: Mapping[Key, Mapping[str, str]],
     settings: FleetSettings,
@@ -157,11 +165,11 @@ def look_alikes(
     config_maps: Mapping[Key, Mapping[str, str]], settings: FleetSettings, namespaces: Iterable[str]
 ) -> list[ObjectNotice]:
     """Warnings for ConfigMaps whose names suggest that somebody expects them to be read."""
-    known = {*saturation_names(settings), settings.scale_to_zero_config_map}
     relevant = {settings.controller_namespace, *namespaces}
     notices: list[ObjectNotice] = []
     for key in sorted(config_maps):
         name = key.name.lower()
+        known = (*saturation_names(settings), *zero_names(settings, key.namespace))
         if key.namespace not in relevant or key.name in known or not any(word in name for word in _TELLING):
             continue
         zero = "zero" in name

@@ -116,8 +116,11 @@ class State:
         self.reason = step.reason or self.reason
 
     def keep(self, reason: str, message: str, optimization: str | None = None) -> None:
-        """The safety net: publish what was desired, else what is there, and change nothing."""
+        """The safety net: publish what was desired, else what is there, never above the maximum, and change nothing."""
         self.target = self.desired or self.current
+        if self.target is not None and self.bounds.upper is not None and self.target > self.bounds.upper:
+            message = f"{message}; of {self.target} no more than {self.bounds.upper} ({self.bounds.upper_from})"
+            self.target = self.bounds.upper
         self.decided = False
         self.reason = reason
         self.message = message

@@ -8,7 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from modelyard.autoscaling.config_maps import DEFAULT_ENTRY, Document, Entry, Remarks, entry_subject, find
+from modelyard.autoscaling.config_maps import (
+    DEFAULT_ENTRY,
+    Document,
+    Entry,
+    Remarks,
+    entry_subject,
+    find,
+    zero_names,
+)
 from modelyard.autoscaling.fleet import Variant
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.objects import Key
@@ -21,6 +29,13 @@ LONGEST = 24 * 3600.0
 MOST_RETENTIONS = 3
 """Different retentions that the ConfigMap of a namespace may ask for: each is a query of its own."""
 _FIELDS = ("model_id", "namespace", "enable_scale_to_zero", "retention_period")
+_ALIASES = {
+    "modelID": "model_id",
+    "enableScaleToZero": "enable_scale_to_zero",
+    "retentionPeriod": "retention_period",
+}
+"""Fields as the SLO form's reference calls them."""
+_DEFAULTS = (DEFAULT_ENTRY, "__defaults__")
 
 
 class ZeroRule(NamedTuple):
@@ -72,7 +87,7 @@ class ZeroConfigs:
 
     def _map(self, namespace: str) -> _Map | None:
         if namespace not in self._maps:
-            names = (self._settings.scale_to_zero_config_map,)
+            names = zero_names(self._settings, namespace)
             document, notices = find(self._config_maps, self._settings, namespace, names)
             self.notices += notices
             self._maps[namespace] = None if document is None else self._read(document, namespace)
@@ -85,9 +100,14 @@ class ZeroConfigs:
         for problem in document.broken.values():
             self.notices.warn(document, f"{problem}; the entry is skipped")
         for entry in document.entries:
-            layer = self._layer(document, entry)
-            if entry.key == DEFAULT_ENTRY:
-                default = layer
+            written = {_ALIASES.get(name, name): name for name in entry.fields}
+            entry = entry._replace(fields={known: entry.fields[name] for known, name in written.items()})
+            layer = self._layer(document, entry, written)
+            if entry.key in _DEFAULTS:
+                if default.where:
+                    self.notices.warn(document, f"{entry.where}: second default entry; {default.where} is used")
+                else:
+                    default = layer
                 continue
             subject = entry_subject(entry, local)
             if subject is None:
@@ -113,29 +133,27 @@ class ZeroConfigs:
         same = {subject: layer._replace(retention=longest) for subject, layer in mine.items()}
         return _Map(default._replace(retention=longest), same)
 
-    def _layer(self, document: Document, entry: Entry) -> _Layer:
+    def _layer(self, document: Document, entry: Entry, written: Mapping[str, str]) -> _Layer:
+        """``written`` is what the entry calls its fields."""
         enabled = entry.fields.get("enable_scale_to_zero")
         if enabled is not None and not isinstance(enabled, bool):
-            self.notices.warn(
-                document, f"{entry.where}: enable_scale_to_zero = {shown(enabled)}: must be true or false; inherited"
-            )
+            field = f"{entry.where}: {written['enable_scale_to_zero']} = {shown(enabled)}"
+            self.notices.warn(document, f"{field}: must be true or false; inherited")
             enabled = None
         retention: float | None = None
         text = entry.fields.get("retention_period")
         if text is not None:
+            field = f"{entry.where}: {written['retention_period']}"
             try:
                 retention = parse_go_duration(str(text))
             except ValueError as error:
-                self.notices.warn(document, f"{entry.where}: retention_period: {error}; inherited")
+                self.notices.warn(document, f"{field}: {error}; inherited")
             else:
                 if retention <= 0:
-                    self.notices.warn(
-                        document, f"{entry.where}: retention_period = {shown(text)}: must be above 0; inherited"
-                    )
+                    self.notices.warn(document, f"{field} = {shown(text)}: must be above 0; inherited")
                     retention = None
                 elif retention > LONGEST:
-                    said = f"retention_period = {shown(text)} is longer than a day; a day is used"
-                    self.notices.warn(document, f"{entry.where}: {said}")
+                    self.notices.warn(document, f"{field} = {shown(text)} is longer than a day; a day is used")
                     retention = LONGEST
         self.notices.unknown(document, entry.where, entry.fields, _FIELDS)
         return _Layer(entry.where, enabled, retention)

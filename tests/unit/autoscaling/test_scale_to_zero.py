@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import ClassVar
 
 import pytest
 from builders import CONTROLLER, EAGER, MODEL, NOW, PUBLISHED, REPAIRED, ZERO, Serving, condition, hpa, one, run
 from decisions import Told
 
+from modelyard.autoscaling.config_maps import look_alikes
 from modelyard.autoscaling.memory.variants import VariantMemory
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.variants.zero_config import LONGEST, ZeroConfigs, ZeroRule, retentions
@@ -99,6 +101,32 @@ class TestSettings:
     def test_problems_are_told(self, data, says):
         found = ZeroConfigs({ZERO: data}, REPAIRED)
         assert any(says in notice.message for _, notice in found.notices)
+
+    PUBLISHED_SHAPE: ClassVar = {
+        "__defaults__": "{enableScaleToZero: true, retentionPeriod: 5m}",
+        "model.chat": f"{{modelID: {MODEL}, retentionPeriod: 15m}}",
+        "model.other": "{modelID: other, enableScaleToZero: false}",
+    }
+
+    def test_the_shape_of_the_other_reference(self):
+        maps = {Key(CONTROLLER, "model-scale-to-zero-config"): self.PUBLISHED_SHAPE}
+        found = ZeroConfigs(maps, REPAIRED)
+        rules = [found.resolve("chat", model) for model in (MODEL, "other", "third")]
+        assert rules == [ZeroRule(True, 900), ZeroRule(False, 300), ZeroRule(True, 300)]
+        assert found.notices == []
+        assert look_alikes(maps, REPAIRED, ["chat"]) == []
+
+    def test_its_problems_are_told_in_its_words_and_one_map_goes_first(self):
+        wrong = {**self.PUBLISHED_SHAPE, "model.chat": f"{{modelID: {MODEL}, retentionPeriod: soon}}", "default": OFF}
+        maps = {ZERO: {}, Key(CONTROLLER, "model-scale-to-zero-config"): wrong}
+        found = ZeroConfigs(maps, REPAIRED)
+        assert found.resolve("chat", MODEL) == ZeroRule(True, 300)
+        told = " ".join(notice.message for _, notice in found.notices)
+        assert "retentionPeriod: 'soon' is not a Go duration" in told
+        assert "second default entry" in told
+        both = ZeroConfigs({**maps, ZERO: {"default": OFF}}, REPAIRED)
+        assert both.resolve("chat", MODEL) == ZeroRule(False, 600)
+        assert any("takes precedence" in notice.message for _, notice in both.notices)
 
     def test_local_map_replaces(self):
         maps = {ZERO: ENABLED, Key("chat", ZERO.name): {"default": "retention_period: 1m"}}

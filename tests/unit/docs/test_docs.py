@@ -194,7 +194,7 @@ def test_the_threshold_table_has_the_fields_and_defaults_of_the_code() -> None:
 
 def test_the_scale_to_zero_table_has_the_fields_of_the_code() -> None:
     rows = threshold_rows("Scale to zero")
-    assert set(rows) == set(zero_config._FIELDS)
+    assert set(rows) == {*zero_config._FIELDS, *zero_config._ALIASES}
     assert parse_go_duration(rows["retention_period"][2].strip("`")) == zero_config.DEFAULT_RETENTION
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from builders import MODEL, NOW, condition, hpa, records
+from builders import MODEL, NOW, Serving, condition, hpa, one, records
 from slo_builders import (
     H100,
     INSTANT,
@@ -117,6 +117,17 @@ class TestSizing:
         message = one_slo(SLO(), load=40.0).why.message
         for part in ("40 requests/s of 512 + 256 tokens", "18.75/s", "ITL binds at 51% utilisation", "v1 1 → 3"):
             assert part in message
+
+
+@pytest.mark.parametrize("settings", [STILL, FleetSettings(compatibility="published")])
+def test_without_prometheus_no_more_than_the_maximum_is_published(settings):
+    capped = {"annotations": {"modelyard.dev/max-replicas": "4"}}
+    down = {"error": "connection refused"}
+    slo = one_slo(SLO(replicas=6, variant=capped), load=None, signals=down, settings=settings)
+    saturation = one(Serving(current=6, desired=6, variant=capped), signals=down, settings=settings)
+    for record in (slo, saturation):
+        assert (record.target.replicas, record.target.decided, record.writes.scale) == (4, False, None)
+        assert "of 6 no more than 4 (annotation modelyard.dev/max-replicas)" in record.why.message
 
 
 class TestDamping:
