@@ -25,7 +25,15 @@ from pydantic.alias_generators import to_camel, to_snake
 from pydantic_core import CoreSchema
 
 from modelyard.resources.fields import WITHOUT_EFFECT, Int64
-from modelyard.resources.rules import ResourceInvalid, Rule, RulesBroken, explain, repeated
+from modelyard.resources.rules import (
+    ResourceInvalid,
+    Rule,
+    RulesBroken,
+    distinct_lists,
+    explain,
+    repeats,
+    repeats_within,
+)
 
 __all__ = ["Column", "ObjectMeta", "Part", "Resource", "ResourceInvalid", "StatusPart"]
 
@@ -66,24 +74,17 @@ class Part(BaseModel):
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
         """Note which lists the schema declares as sets or maps, so that the same holds here."""
-        found = []
-        for name, info in cls.model_fields.items():
-            extras = info.json_schema_extra
-            if isinstance(extras, dict) and extras.get("x-kubernetes-list-type") in ("set", "map"):
-                keys = extras.get("x-kubernetes-list-map-keys") or []
-                names = tuple(to_snake(str(key)) for key in keys) if isinstance(keys, list) else ()
-                found.append((name, info.alias or name, names))
-        cls._distinct = tuple(found)
+        cls._distinct = tuple(
+            (name, cls.model_fields[name].alias or name, tuple(map(to_snake, keys)))
+            for name, keys in distinct_lists(cls).items()
+        )
 
     @model_validator(mode="after")
     def _rules_hold(self) -> Self:
         breaches = [(r.field, r.text) for r in self.invariants if r.holds is not None and not r.holds(self)]
         for name, alias, keys in self._distinct:
-            items = getattr(self, name) or []
-            seen = [tuple(getattr(item, key) for key in keys) if keys else item for item in items]
-            for index, item in repeated(seen):
-                what = ", ".join(map(str, item)) if keys else item
-                breaches.append((f"{alias}[{index}]", f"{what!r} occurs twice - keep one of them"))
+            items = getattr(self, name) or ()
+            breaches += repeats(alias, (tuple(getattr(one, key) for key in keys) if keys else one for one in items))
         if breaches:
             raise RulesBroken(breaches)
         return self
@@ -159,7 +160,8 @@ class Resource(BaseModel):
         A missing ``apiVersion`` or ``kind`` is accepted (lists leave them out), a different one is not. What cannot be
         read in ``status`` counts as not reported. ``unknown`` fields of an object from a cluster are accepted and
         told by ``ignored``: a newer peer may have stored them. Raises ``ResourceInvalid``: naming every wrong field of
-        metadata and spec.
+        metadata and spec. Rules between fields are those of objects whose fields are right; what occurs twice in a list
+        is named in any case.
         """
         problems = []
         for field, expected in (("apiVersion", cls.api_version), ("kind", cls.kind)):
@@ -172,7 +174,10 @@ class Resource(BaseModel):
             body = {key: value for key, value in obj.items() if key not in ("apiVersion", "kind")}
             return cls.model_validate(body, extra=None if unknown == "forbid" else "allow")
         except ValidationError as error:
-            raise ResourceInvalid(cls.kind, obj.get("metadata"), explain(cls, error)) from None
+            problems = explain(cls, error)
+            twice = repeats_within(cls.model_fields["spec"].annotation, obj.get("spec"), "spec")
+            problems += [problem for problem in twice if problem not in problems]
+            raise ResourceInvalid(cls.kind, obj.get("metadata"), problems) from None
 
     @property
     def ignored(self) -> tuple[str, ...]:

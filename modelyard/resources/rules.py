@@ -74,15 +74,53 @@ class RulesBroken(ValueError):
         self.breaches = breaches
 
 
-def repeated(items: list[Any]) -> list[tuple[int, Any]]:
-    """Positions and values of the items that have occurred before."""
+def repeats(field: str, items: Iterable[Any]) -> list[tuple[str, str]]:
+    """(field path, what to say) for each item of a list that occurred before; an object is the tuple of its keys.
+
+    What is no text and no whole number repeats nothing.
+    """
     seen: set[Any] = set()
     found = []
     for index, item in enumerate(items):
+        if not all(isinstance(part, str | int) for part in (item if isinstance(item, tuple) else (item,))):
+            continue
         if item in seen:
-            found.append((index, item))
+            what = ", ".join(map(str, item)) if isinstance(item, tuple) else item
+            found.append((f"{field}[{index}]", f"{what!r} occurs twice - keep one of them"))
         seen.add(item)
     return found
+
+
+def distinct_lists(model: type[BaseModel]) -> dict[str, tuple[str, ...]]:
+    """The lists that the schema declares as sets or maps, by field: the keys by which their items differ."""
+    found = {}
+    for name, info in model.model_fields.items():
+        extras = info.json_schema_extra
+        if isinstance(extras, dict) and extras.get("x-kubernetes-list-type") in ("set", "map"):
+            keys = extras.get("x-kubernetes-list-map-keys") or []
+            found[name] = tuple(map(str, keys)) if isinstance(keys, list) else ()
+    return found
+
+
+def repeats_within(annotation: Any, raw: Any, path: str) -> list[tuple[str, str]]:
+    """``repeats`` of every list of a raw object that should become ``annotation``, whatever else is wrong with it."""
+    if isinstance(raw, list):
+        return [one for i, item in enumerate(raw) for one in repeats_within(annotation, item, f"{path}[{i}]")]
+    model = _model_in(annotation)
+    if model is None or not isinstance(raw, Mapping):
+        return []
+    found: list[tuple[str, str]] = []
+    distinct = distinct_lists(model)
+    for name, info in model.model_fields.items():
+        value, where = raw.get(info.alias or name), f"{path}.{info.alias or name}"
+        if name in distinct and isinstance(value, list):
+            found += repeats(where, [_told_apart(item, distinct[name]) for item in value])
+        found += repeats_within(info.annotation, value, where)
+    return found
+
+
+def _told_apart(item: Any, keys: tuple[str, ...]) -> Any:
+    return tuple(item.get(key) for key in keys) if keys and isinstance(item, Mapping) else item
 
 
 _REMEDIES = {

@@ -8,7 +8,7 @@ import pytest
 
 from modelyard.resources import ResourceInvalid
 from modelyard.resources.crd import crd
-from modelyard.resources.registry import AutoscalingPolicy, AutoscalingPolicyBinding
+from modelyard.resources.registry import AutoscalingPolicy, AutoscalingPolicyBinding, Model
 
 
 def param(name: str, low: int = 1, high: int = 4, **reference: Any) -> dict[str, Any]:
@@ -41,6 +41,30 @@ def test_every_error_is_told_at_once() -> None:
         "spec.optimizerConfiguration.params[1].cost",
         "spec.optimizerConfiguration.costExpansionRatePercent",
     }
+
+
+def test_what_occurs_twice_is_told_beside_errors_of_every_other_kind() -> None:
+    metrics = [
+        {"metricName": "a", "targetValue": "-1"},
+        {"metricName": "b", "targetValue": 1},
+        {"metricName": "a", "targetValue": 2},
+        {"metricName": ["b"], "targetValue": 2},
+    ]
+    with pytest.raises(ResourceInvalid) as error:
+        AutoscalingPolicy.parse({"spec": {"metrics": metrics, "tolerancePercent": "ten"}})
+    assert dict(error.value.problems).keys() == {
+        "spec.tolerancePercent",
+        "spec.metrics[0].targetValue",
+        "spec.metrics[2]",
+        "spec.metrics[3].metricName",
+    }
+    assert len(error.value.problems) == 4
+    backends = [{"name": "x", "type": 3}, {"name": "x"}]
+    with pytest.raises(ResourceInvalid) as error:
+        Model.parse({"spec": {"backends": backends, "autoscalingPolicy": {"metrics": metrics}}})
+    found = dict(error.value.problems)
+    assert "'x' occurs twice" in found["spec.backends[1]"]
+    assert "'a' occurs twice" in found["spec.autoscalingPolicy.metrics[2]"]
 
 
 @pytest.mark.parametrize(
