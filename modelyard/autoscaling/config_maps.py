@@ -19,6 +19,8 @@ DEFAULT_ENTRY = "default"
 OLDER_SATURATION_NAMES = ("wva-saturation-scaling-config", "saturation-scaling-config", "capacity-scaling-config")
 PUBLISHED_ZERO_NAME = "model-scale-to-zero-config"
 """Of the SLO form's reference, which reads it in the controller's namespace."""
+_PROCESS_SETTINGS = "variantautoscaling-config"
+"""The end of the names under which the references keep what is a parameter or an environment variable here."""
 _TELLING = ("saturation", "scale-to-zero", "scaletozero", "capacity-scaling")
 MOST_REMARKS = 20
 """Remarks about one ConfigMap; of the others it is only said how many there are."""
@@ -169,6 +171,13 @@ def look_alikes(
     notices: list[ObjectNotice] = []
     for key in sorted(config_maps):
         name = key.name.lower()
+        if key.namespace == settings.controller_namespace and name.endswith(_PROCESS_SETTINGS):
+            message = (
+                f"ConfigMap {key} is not read: what it sets ({', '.join(sorted(config_maps[key])) or 'nothing'}) are "
+                "parameters of the flow autoscale and environment variables of its worker; move it there and delete it"
+            )
+            notices.append((str(key), Notice("ConfigurationIgnored", message, "Warning")))
+            continue
         known = (*saturation_names(settings), *zero_names(settings, key.namespace))
         if key.namespace not in relevant or key.name in known or not any(word in name for word in _TELLING):
             continue

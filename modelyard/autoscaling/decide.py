@@ -18,10 +18,10 @@ from modelyard.autoscaling.bindings.decide import decide_bindings
 from modelyard.autoscaling.config_maps import ObjectNotice, look_alikes
 from modelyard.autoscaling.decision import Step, TickDecision, VariantDecision
 from modelyard.autoscaling.fleet import Fleet
-from modelyard.autoscaling.limiter import grant_by_node, limit
+from modelyard.autoscaling.limiter import ByNode, Counting, limit
 from modelyard.autoscaling.published import slo as published_slo
 from modelyard.autoscaling.published import zero
-from modelyard.autoscaling.published.limiter import grant_by_total
+from modelyard.autoscaling.published.limiter import ByTotal
 from modelyard.autoscaling.published.percentages import PublishedPercentages
 from modelyard.autoscaling.published.tokens import PublishedTokens
 from modelyard.autoscaling.rules import DOCUMENTED, RULES
@@ -102,11 +102,12 @@ def _decide(fleet: Fleet, settings: FleetSettings) -> TickDecision:
             share_capacity(fleet, groups, selection.active, settings)
         except Exception as error:  # the limiter below still keeps what is promised within what there is
             errors.append(f"allocation of scarce accelerators failed: {type(error).__name__}: {error}")
-    if saturation.limiter:
+    if saturation.limiter or saturation.quotas:
         try:
-            documented = settings.compatibility is Compatibility.PUBLISHED
-            grant = grant_by_total if documented else grant_by_node
-            problem = limit(fleet, selection.active, settings, grant)
+            count: Counting | None = None
+            if saturation.limiter:
+                count = ByTotal if settings.compatibility is Compatibility.PUBLISHED else ByNode
+            problem = limit(fleet, selection.active, settings, count, saturation.quotas)
             if problem is not None:
                 errors.append(problem)
         except Exception as error:  # without the limiter decisions pass unlimited, as with a failed node list
@@ -118,7 +119,8 @@ def _decide(fleet: Fleet, settings: FleetSettings) -> TickDecision:
         errors.append(f"predictions failed: {type(error).__name__}: {error}")
     notices: list[ObjectNotice] = [*saturation.notices, *zeros.notices, *slo_notices]
     notices += look_alikes(fleet.config_maps, settings, {state.variant.key.namespace for state in selection.states})
-    variants = _decisions(selection, groups, fleet.now, saturation.limiter, errors)
+    limiting = saturation.limiter or bool(saturation.quotas)
+    variants = _decisions(selection, groups, fleet.now, limiting, errors)
     bindings, binding_errors = decide_bindings(settled(fleet.bindings, fleet, settings), settings, fleet.now)
     return TickDecision(
         now=fleet.now,

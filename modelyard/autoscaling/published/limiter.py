@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from modelyard.autoscaling.accelerators import published_short_name
 from modelyard.autoscaling.fleet import Fleet
-from modelyard.autoscaling.limiter import settle
 from modelyard.autoscaling.published.percentages import variant_means
 from modelyard.autoscaling.variants.pools import VENDORS
 from modelyard.autoscaling.variants.state import State
@@ -15,31 +14,33 @@ from modelyard.objects import Key
 from modelyard.objects.selectors import Matcher
 
 
-def grant_by_total(fleet: Fleet, states: Sequence[State], candidates: Sequence[State], matches: Matcher) -> None:
+class ByTotal:
     """Whatever is left of the type's total, first to the model with least room."""
-    remaining: dict[str, int] = defaultdict(int)
-    for node in fleet.nodes:
-        for vendor in VENDORS:
-            product = node.labels.get(f"{vendor}/gpu.product")
-            if product is not None and matches(node.labels):
-                remaining[published_short_name(product)] += node.gpus.get(f"{vendor}/gpu", 0)
-    for state in states:
-        if state.accelerator:
-            remaining[state.accelerator] -= (state.current or 0) * state.gpus
-    for accelerator in remaining:
-        remaining[accelerator] = max(0, remaining[accelerator])
 
-    def order(state: State) -> tuple[float, float, Key]:
+    def __init__(self, fleet: Fleet, states: Sequence[State], matches: Matcher) -> None:
+        self._remaining: dict[str, int] = defaultdict(int)
+        for node in fleet.nodes:
+            for vendor in VENDORS:
+                product = node.labels.get(f"{vendor}/gpu.product")
+                if product is not None and matches(node.labels):
+                    self._remaining[published_short_name(product)] += node.gpus.get(f"{vendor}/gpu", 0)
+        for state in states:
+            if state.accelerator:
+                self._remaining[state.accelerator] -= (state.current or 0) * state.gpus
+        for accelerator, left in self._remaining.items():
+            self._remaining[accelerator] = max(0, left)
+
+    def order(self, state: State) -> tuple[float, float, Key]:
+        """By spare, cost and name."""
         return variant_means(state.units, state.limits).spare_kv, state.variant.cost, state.variant.key
 
-    for state in sorted(candidates, key=order):
-        asked = (state.target or 0) - (state.current or 0)
+    def take(self, state: State, replicas: int) -> tuple[int, str]:
+        """What is left, of which a part that makes no replica is lost."""
+        asked = replicas * state.gpus
         accelerator = "" if state.accelerator_missing else state.accelerator or ""
-        got = min(asked * state.gpus, remaining[accelerator]) if accelerator else 0
-        remaining[accelerator] -= got
+        got = min(asked, self._remaining[accelerator]) if accelerator else 0
+        self._remaining[accelerator] -= got
         granted = got // state.gpus
-        if granted == asked:
-            detail = f"allocated {got} GPUs for +{granted}"
-        else:
-            detail = f"asked {asked * state.gpus} GPUs for +{asked}, got {got}: +{granted}"
-        settle(state, asked, granted, detail)
+        if granted == replicas:
+            return granted, f"allocated {got} GPUs for +{granted}"
+        return granted, f"asked {asked} GPUs for +{replicas}, got {got}: +{granted}"

@@ -9,8 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, Literal, NamedTuple, Self
 
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic.alias_generators import to_camel
+
+from modelyard.autoscaling.accelerators import short_name
 from modelyard.autoscaling.config_maps import (
     DEFAULT_ENTRY,
     Document,
@@ -24,6 +28,7 @@ from modelyard.autoscaling.decision import Step
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.objects import Key, Notice
 from modelyard.objects.documents import SHOWN, cut, shown
+from modelyard.resources.rules import explain
 
 
 class Thresholds(NamedTuple):
@@ -42,12 +47,84 @@ class TokenThresholds(NamedTuple):
     down: float = 0.70
 
 
+Gpus = Annotated[int, Field(strict=True, ge=-1)]
+"""A number of GPUs; -1 is no limit."""
+_ANY_NAMESPACE = "default"
+
+
+class Limiter(BaseModel):
+    """An entry of ``limiters``: GPUs that the nodes have (``gpu-inventory``), or a quota of them."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel)
+
+    type: Literal["gpu-inventory", "inventory", "quota"]
+    name: str = Field("quota", min_length=1, max_length=63)
+    scope: Literal["cluster", "namespace"] | None = None
+    quotas: dict[str, Gpus] | None = None
+    namespace_quotas: dict[str, dict[str, Gpus]] | None = None
+    exclude: list[str] = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _says_what_it_is(self) -> Self:
+        given = {"quotas": self.quotas is not None, "namespaceQuotas": self.namespace_quotas is not None}
+        wanted = {"cluster": ("quotas",), "namespace": ("namespaceQuotas",)}.get(self.scope or "", tuple(given))
+        if self.type != "quota" and (any(given.values()) or self.scope or self.exclude):
+            raise ValueError(f"{self.type} takes no quotas; write them under an entry of type: quota")
+        if self.type == "quota" and not any(given[name] for name in wanted):
+            raise ValueError(f"has no {' and no '.join(wanted)}; give the GPUs allowed by accelerator")
+        if self.type == "quota" and any(given[name] for name in given if name not in wanted):
+            raise ValueError(f"scope {self.scope} takes {wanted[0]} only; leave scope out to give both")
+        return self
+
+
+class _Limiters(BaseModel):
+    limiters: list[Limiter]
+
+
+class Quota(NamedTuple):
+    """Most GPUs that the variants of the fleet may hold, by accelerator, all together or by namespace.
+
+    ``None``: no such quota. In one that is there an accelerator, or a namespace, that is not named may hold nothing.
+    """
+
+    name: str
+    together: Mapping[str, int] | None
+    by_namespace: Mapping[str, Mapping[str, int]] | None
+    exclude: frozenset[str]
+
+    @classmethod
+    def of(cls, entry: Limiter) -> Quota:
+        """The quota of an entry, accelerators by their short names."""
+        spaces = {space: _short(caps) for space, caps in (entry.namespace_quotas or {}).items()}
+        return cls(
+            entry.name,
+            None if entry.quotas is None else _short(entry.quotas),
+            None if entry.namespace_quotas is None else spaces,
+            frozenset(entry.exclude),
+        )
+
+    def cap(self, namespace: str, accelerator: str) -> int | None:
+        """GPUs allowed in a namespace (``""``: in all together), ``None`` for no limit."""
+        if namespace:
+            spaces = None if namespace in self.exclude else self.by_namespace
+            caps = None if spaces is None else spaces.get(namespace, spaces.get(_ANY_NAMESPACE, {}))
+        else:
+            caps = self.together
+        found = -1 if caps is None else caps.get(accelerator, 0)
+        return None if found < 0 else found
+
+
+def _short(caps: Mapping[str, int]) -> dict[str, int]:
+    return {short_name(name): gpus for name, gpus in caps.items()}
+
+
 BUILT_IN: Mapping[str, object] = {
     "kvCacheThreshold": 0.80,
     "queueLengthThreshold": 5.0,
     "kvSpareTrigger": 0.10,
     "queueSpareTrigger": 3.0,
     "enableLimiter": False,
+    "limiters": [],
     "analyzerName": "",
     "scaleUpThreshold": 0.85,
     "scaleDownBoundary": 0.70,
@@ -118,8 +195,12 @@ class SaturationConfigs:
             self._global = _Map("built-in defaults")
         else:
             self._global = self._read(document, local=None)
-        self.limiter = self._global.default.values.get("enableLimiter") is True
+        values = self._global.default.values
+        entries: Iterable[Limiter] = values.get("limiters", ())  # type: ignore[assignment]
+        self.limiter = values.get("enableLimiter") is True or any(entry.type != "quota" for entry in entries)
         """Whether the global default entry switches the GPU limiter on."""
+        self.quotas = tuple(Quota.of(entry) for entry in entries if entry.type == "quota")
+        """Its quotas."""
 
     def resolve(self, namespace: str, model_id: str) -> Effective:
         """The effective configuration of a model in a namespace. Never raises: problems are in ``errors``."""
@@ -156,9 +237,10 @@ class SaturationConfigs:
         for entry in document.entries:
             is_default = entry.key == DEFAULT_ENTRY
             layer = self._layer(document, entry)
-            if "enableLimiter" in layer.values and not (is_default and local is None):
-                text = "enableLimiter is read from the global 'default' entry only; ignored here"
-                self.notices.warn(document, f"{entry.where}: {text}")
+            for field in ("enableLimiter", "limiters"):
+                if field in layer.values and not (is_default and local is None):
+                    text = f"{field} is read from the global 'default' entry only; ignored here"
+                    self.notices.warn(document, f"{entry.where}: {text}")
             if "analyzerName" in layer.values and local is not None:
                 text = "analyzerName is read from the global ConfigMap only; ignored here"
                 self.notices.warn(document, f"{entry.where}: {text}")
@@ -204,7 +286,13 @@ class SaturationConfigs:
         for field, value in entry.fields.items():
             if field not in BUILT_IN or value is None:
                 continue
-            if problem := _wrong_type(field, value):
+            if field == "limiters":
+                try:
+                    values[field] = tuple(_Limiters.model_validate({field: value}).limiters)
+                except ValidationError as error:
+                    told = "; ".join(f"{path}: {text}" for path, text in explain(_Limiters, error))
+                    errors[field] = f"{entry.where}: {told}"
+            elif problem := _wrong_type(field, value):
                 errors[field] = f"{entry.where}: {field} = {shown(value)}: {problem}"
             else:
                 values[field] = float(value) if field in _NUMBERS else value  # type: ignore[arg-type]

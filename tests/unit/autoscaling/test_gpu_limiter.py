@@ -211,6 +211,69 @@ class TestBoth:
         assert (record.target.replicas, record.writes.scale, record.why.limited_by) == (3, 3, LIMITED_BY)
 
 
+QUOTA = "{{type: quota, name: inference, quotas: {{{}}}}}"
+
+
+def with_quotas(*entries) -> dict[str, str]:
+    return {"default": f"limiters: [{', '.join(entries)}]"}
+
+
+@pytest.mark.parametrize("settings", [PUBLISHED, REPAIRED])
+class TestQuotas:
+    """Repaired, four full replicas want six, published five."""
+
+    def decided(self, settings, *entries, namespace="chat", **fields) -> Told:
+        serving = placed(Serving(load=FULL, namespace=namespace))
+        return run(serving, config=with_quotas(*entries), settings=settings, **fields)["v1"]
+
+    def test_no_more_than_allowed_whatever_there_is(self, settings):
+        record = self.decided(settings, QUOTA.format("H100: 4"), nodes_error="403 forbidden")
+        assert (record.target.replicas, record.why.limited_by) == (4, "quota inference")
+        assert "limited to 4 by quota inference (4 H100 allowed, 4 held)" in record.message
+        assert record.notices == (), "quotas need no nodes"
+
+    @pytest.mark.parametrize(
+        ("caps", "grows"),
+        [("H100: -1", True), ("NVIDIA-H100-SXM5-80GB: 9", True), ("L40S: 9", False), ("H100: 2", False), ("", False)],
+        ids=["no limit", "the product's name", "not named", "held already", "nothing named"],
+    )
+    def test_caps(self, settings, caps, grows):
+        record = self.decided(settings, QUOTA.format(caps))
+        assert (record.target.action is Action.UP, record.why.limited_by is None) == (grows, grows)
+        assert record.target.replicas >= 4, "a quota takes nothing away"
+
+    @pytest.mark.parametrize(
+        ("gpus", "allowed", "limited_by"), [(4, 9, LIMITED_BY), (9, 4, "quota inference"), (4, 4, "quota inference")]
+    )
+    def test_the_least_of_several_counts(self, settings, gpus, allowed, limited_by):
+        entries = (QUOTA.format(f"H100: {allowed}"), "{type: gpu-inventory}", QUOTA.format("H100: 99"))
+        record = self.decided(settings, *entries, nodes=[gpu_node("n1", gpus)])
+        assert (record.target.replicas, record.why.limited_by) == (4, limited_by)
+
+    def test_quotas_hold_without_nodes_too(self, settings):
+        entries = (QUOTA.format("H100: 4"), "{type: gpu-inventory}")
+        record = self.decided(settings, *entries, nodes_error="403 forbidden")
+        assert (record.target.replicas, record.why.limited_by) == (4, "quota inference")
+        assert [notice.reason for notice in record.notices] == ["LimiterUnavailable"]
+
+    @pytest.mark.parametrize(
+        ("namespace", "grows"), [("chat", False), ("search", True), ("else", False), ("platform", True)]
+    )
+    def test_by_namespace(self, settings, namespace, grows):
+        caps = "{chat: {H100: 4}, search: {H100: 9}, default: {H100: 4}}"
+        entry = f"{{type: quota, name: teams, scope: namespace, namespaceQuotas: {caps}, exclude: [platform]}}"
+        record = self.decided(settings, entry, namespace=namespace)
+        assert (record.target.action is Action.UP, record.why.limited_by is None) == (grows, grows)
+
+    def test_all_namespaces_together_and_whole_replicas(self, settings):
+        quota = with_quotas(QUOTA.format("H100: 17"))
+        two = [Serving(name, FULL[:2], namespace=name, gpus=4) for name in ("a", "b")]
+        found = run(*two, config=quota, settings=settings)
+        assert [record.target.replicas for record in found.values()] == [2, 2]
+        found = run(*two, config=with_quotas(QUOTA.format("H100: 23")), settings=settings)
+        assert sorted(record.target.replicas for record in found.values()) == [2, 3]
+
+
 class TestPublishedFaults:
     def test_full_product_in_the_label_means_nothing_is_available(self):
         s = placed(Serving(load=FULL, accelerator="NVIDIA-H100-SXM5-80GB"))

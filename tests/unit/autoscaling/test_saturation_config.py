@@ -12,7 +12,7 @@ from modelyard.autoscaling.config_maps import look_alikes
 from modelyard.autoscaling.decide import decide
 from modelyard.autoscaling.decision import Action
 from modelyard.autoscaling.settings import FleetSettings
-from modelyard.autoscaling.variants.saturation_config import SaturationConfigs, Thresholds, TokenThresholds
+from modelyard.autoscaling.variants.saturation_config import Quota, SaturationConfigs, Thresholds, TokenThresholds
 from modelyard.objects import Key
 
 SETTINGS = FleetSettings()
@@ -240,6 +240,10 @@ class TestNamespaceLocal:
         assert not found.limiter
         assert found.resolve("chat", "m").tokens is None
         assert any("enableLimiter is read from the global 'default' entry only" in m for m in messages(found))
+        wide = configs(maps={self.LOCAL: {"default": "limiters: [{type: quota, quotas: {H100: -1}}]"}})
+        wide.resolve("chat", "m")
+        assert wide.quotas == ()
+        assert any("limiters is read from the global 'default' entry only" in m for m in messages(wide))
         assert any("analyzerName is read from the global ConfigMap only" in m for m in messages(found))
 
 
@@ -326,6 +330,45 @@ class TestAnalyzerAndNames:
             Key("foreign", "wva-saturation-config"): {},
         }
         assert look_alikes(maps, SETTINGS, ["chat"]) == []
+
+    @pytest.mark.parametrize(
+        "name", ["wva-variantautoscaling-config", "workload-variant-autoscaler-variantautoscaling-config"]
+    )
+    def test_leftover_process_settings_are_noticed(self, name):
+        maps = {Key(CONTROLLER, name): {"WVA_SCALE_TO_ZERO": "true", "GLOBAL_OPT_INTERVAL": "60s"}}
+        decision = decide(make_fleet(Serving(load=[(0.5, 0)]), config_maps=maps), SETTINGS)
+        ((about, notice),) = [one for one in decision.notices if one[1].reason == "ConfigurationIgnored"]
+        assert (about, notice.kind) == (f"{CONTROLLER}/{name}", "Warning")
+        assert "GLOBAL_OPT_INTERVAL, WVA_SCALE_TO_ZERO" in notice.message
+        assert look_alikes({Key("chat", name): {}}, SETTINGS, ["chat"]) == []
+
+
+class TestLimiters:
+    def test_read(self):
+        quota = "{type: quota, name: q, quotas: {NVIDIA-A100-PCIE-80GB: 3}, namespaceQuotas: {}, exclude: [x]}"
+        found = configs({"default": f"limiters: [{{type: inventory}}, {quota}]"})
+        assert found.limiter
+        assert found.quotas == (Quota("q", {"A100": 3}, {}, frozenset({"x"})),)
+        assert configs({"default": "limiters: []"}).quotas == ()
+
+    @pytest.mark.parametrize(
+        ("entry", "says"),
+        [
+            ("{type: quota}", "has no quotas and no namespaceQuotas"),
+            ("{type: quota, scope: cluster, namespaceQuotas: {a: {H100: 1}}}", "has no quotas"),
+            ("{type: quota, scope: cluster, quotas: {}, namespaceQuotas: {}}", "scope cluster takes quotas only"),
+            ("{type: quota, quotas: {H100: -2}}", "limiters[0].quotas.H100"),
+            ("{type: quota, quotas: {H100: many}}", "limiters[0].quotas.H100"),
+            ("{type: quota, quotas: {H100: 1}, kueue: {}}", "limiters[0].kueue: unknown field"),
+            ("{type: gpu-inventory, quotas: {H100: 1}}", "gpu-inventory takes no quotas"),
+            ("{type: budget}", "limiters[0].type"),
+            ("4", "limiters[0]"),
+        ],
+    )
+    def test_what_cannot_be_read_limits_nobody_and_moves_nobody(self, entry, says):
+        found = configs({"default": f"limiters: [{entry}]"})
+        assert any(says in message for message in messages(found))
+        assert any(says in error for error in found.resolve("chat", MODEL).errors)
 
 
 def test_limiter_switch():

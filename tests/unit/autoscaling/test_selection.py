@@ -116,11 +116,12 @@ class TestTargets:
         assert condition(found["slo"], "OptimizationReady")[0] == "False"
         assert found["sat"].target.action is Action.UP
 
+    @pytest.mark.parametrize("settings", [REPAIRED, PUBLISHED])
     @pytest.mark.parametrize(("ages", "younger"), [((5, 9), "a"), ((9, 5), "b"), ((5, 5), "b")])
-    def test_two_variants_on_one_workload(self, ages, younger):
+    def test_two_variants_on_one_workload(self, ages, younger, settings):
         a = Serving("a", BUSY, created=NOW - ages[0] * 3600)
         b = Serving("b", created=NOW - ages[1] * 3600, variant={"target": TargetRef("", "Deployment", "a")})
-        found = run(a, b)
+        found = run(a, b, settings=settings)
         elder = "a" if younger == "b" else "b"
         assert condition(found[younger], "OptimizationReady") == ("False", "InvalidConfiguration")
         assert f"chat/{elder}" in found[younger].why.message
