@@ -279,7 +279,9 @@ async def test_ticks_need_exactly_the_rights_of_the_manifests(
         async with Cluster.connect(ClusterSettings(event_window=1e9)) as cluster:
             await cluster.record_event(about, "Repeated", "the same, told by another process")
 
-    assert notes.forbidden == []
+    # Other tests' variants name ConfigMaps of their own, which no manifest has to allow.
+    theirs = ("", "configmaps", "get")
+    assert [text for right, text in notes.forbidden if right != theirs or served.namespace in text] == []
     assert notes.needed == granted(AUTOSCALER)
 
 
