@@ -53,8 +53,8 @@ async def test_get_shows_the_state_and_describe_the_reasons(
     header, *rows = table(await kubectl(control_plane, "get", "va", "-n", served.namespace))
     both_forms = ["TARGET", "MODEL", "VARIANTID", "ACCELERATOR", "CURRENTREPLICAS", "OPTIMIZED", "METRICSREADY"]
     assert header == ["NAME", *both_forms, "AGE"]
-    assert rows[0][:5] == ["llama", "llama", "org/llama", "3", "True"]
-    assert re.fullmatch(r"\d+[smh].*", rows[0][5])
+    assert rows[0][:6] == ["llama", "llama", "org/llama", "H100", "3", "True"]
+    assert re.fullmatch(r"\d+[smh].*", rows[0][6])
     full_name = await kubectl(control_plane, "get", "variantautoscalings.llmd.ai", "-n", served.namespace, "-o", "name")
     assert full_name.split() == ["variantautoscaling.llmd.ai/llama", "variantautoscaling.llmd.ai/lost"]
     lost = await kubectl(control_plane, "get", "va", "lost", "-n", served.namespace, "--no-headers")
