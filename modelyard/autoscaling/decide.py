@@ -9,16 +9,19 @@ what each of them does is in its own module: ``select``, ``saturation_config`` a
 from __future__ import annotations
 
 import gc
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from modelyard.autoscaling.accelerators import ACCELERATOR_LABEL, UNRESOLVED, product_of, short_name
 from modelyard.autoscaling.bindings.claims import settled
 from modelyard.autoscaling.bindings.decide import decide_bindings
+from modelyard.autoscaling.budget import SEARCHES
 from modelyard.autoscaling.config_maps import ObjectNotice, look_alikes
 from modelyard.autoscaling.decision import Step, TickDecision, VariantDecision
 from modelyard.autoscaling.fleet import Fleet
 from modelyard.autoscaling.limiter import ByNode, Counting, limit
+from modelyard.autoscaling.mixing import Effort
 from modelyard.autoscaling.published import slo as published_slo
 from modelyard.autoscaling.published import zero
 from modelyard.autoscaling.published.limiter import ByTotal
@@ -153,6 +156,7 @@ def _group(active: list[State]) -> list[Group]:
     """Variants of one model that are decided together. Those in SLO form by service class; one whose profile or class
     cannot be used is left to saturation, with the variants in saturation form."""
     groups: dict[tuple[str, str, str], Group] = {}
+    efforts: defaultdict[str, Effort] = defaultdict(lambda: Effort(SEARCHES))
     for state in active:
         namespace, model = state.variant.key.namespace, state.variant.model_id
         work, documented = state.slo, state.rules is DOCUMENTED
@@ -164,7 +168,7 @@ def _group(active: list[State]) -> list[Group]:
         if group is None:
             group = groups[namespace, model, service.name if service is not None else ""] = Group(namespace, model)
             if service is not None:
-                group.slo = GroupWork(service)
+                group.slo, group.effort = GroupWork(service), efforts[namespace]
         group.states.append(state)
     for group in groups.values():
         documented_ones = [state for state in group.states if state.rules is DOCUMENTED]

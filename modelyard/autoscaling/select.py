@@ -8,20 +8,29 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
+from math import inf
 from operator import attrgetter
 from typing import NamedTuple
 
 from modelyard.autoscaling.bounds import variant_bounds
+from modelyard.autoscaling.budget import BEYOND, Ask, waiting_since, within_share
+from modelyard.autoscaling.conditions import OPTIMIZATION_READY
 from modelyard.autoscaling.fleet import Consumer, Fleet, Variant
 from modelyard.autoscaling.handling import Handling, fleet_handling, handling_of
 from modelyard.autoscaling.memory.variants import VariantMemory
 from modelyard.autoscaling.settings import FleetSettings, Mode
+from modelyard.autoscaling.variants.slo.profile import MOST_BATCH
 from modelyard.autoscaling.variants.state import State
 from modelyard.objects import Notice, Workload, WorkloadId
 from modelyard.objects.documents import shown
 
 INSTANCE_LABEL = "wva.llmd.ai/controller-instance"
 EXCLUDE_ANNOTATION = "wva.llmd.ai/exclude"
+MOST_TOGETHER = 100
+"""Variants of one model in a namespace beyond which none of them is decided on."""
+UNITS_OF_A_VARIANT = 1_000
+PASSES = 6
+"""How often the states of a replica's queueing chain are looked at, one with the other."""
 
 
 class Selected(NamedTuple):
@@ -63,7 +72,34 @@ def select(fleet: Fleet, settings: FleetSettings) -> Selected:
             active.append(claimants[0])
     if len(active) > 1:
         active.sort(key=attrgetter("variant.key"))
-    return Selected(states, active)
+    return Selected(states, _within_share(active))
+
+
+def _within_share(active: list[State]) -> list[State]:
+    """Those that are decided on: a model's variants in a namespace, which share its load, all of them or none."""
+    models: dict[tuple[str, str], list[State]] = {}
+    for state in active:
+        models.setdefault((state.variant.key.namespace, state.variant.model_id), []).append(state)
+    asks = [Ask(namespace, _units(states), min(map(_since, states))) for (namespace, _), states in models.items()]
+    left_out: set[int] = set()
+    for ask, states, granted in zip(asks, models.values(), within_share(asks), strict=True):
+        if not granted:
+            for state in states:
+                state.keep(BEYOND, f"{ask.refusal}; replicas are kept")
+            left_out |= set(map(id, states))
+    return [state for state in active if id(state) not in left_out] if left_out else active
+
+
+def _units(states: list[State]) -> float:
+    """The work of deciding on the variants of a model."""
+    if len(states) > MOST_TOGETHER:
+        return inf
+    chains = sum(min(state.variant.slo.max_batch, MOST_BATCH) for state in states if state.variant.slo is not None)
+    return UNITS_OF_A_VARIANT * len(states) + PASSES * chains
+
+
+def _since(state: State) -> float:
+    return waiting_since(state.variant.conditions, OPTIMIZATION_READY)
 
 
 def _take(

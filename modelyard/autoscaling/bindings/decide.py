@@ -6,13 +6,15 @@ to look for any, ``story`` the words; here the stages are put in order.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from modelyard.autoscaling.bindings import story
 from modelyard.autoscaling.bindings.problems import INVALID, Problem, conflicts, problem_of
-from modelyard.autoscaling.bindings.shares import Choice, parse_choice
+from modelyard.autoscaling.bindings.shares import Choice, most_blocks, parse_choice
 from modelyard.autoscaling.bindings.total import TotalDecision, decide_total
+from modelyard.autoscaling.budget import BEYOND, SEARCHES, Ask, waiting_since, within_share
 from modelyard.autoscaling.conditions import Story
 from modelyard.autoscaling.decision import (
     Action,
@@ -30,6 +32,7 @@ from modelyard.autoscaling.decision import (
 from modelyard.autoscaling.handling import ACTUATION, COMPATIBILITY, Handling, fleet_handling, handling_of
 from modelyard.autoscaling.kinds import BINDINGS
 from modelyard.autoscaling.memory.bindings import BindingMemory
+from modelyard.autoscaling.mixing import Effort
 from modelyard.autoscaling.settings import FleetSettings, Mode
 from modelyard.autoscaling.view import BindingView, TargetView
 from modelyard.objects import Condition, Notice
@@ -37,6 +40,8 @@ from modelyard.reconcile.plan import Subject
 
 CONFLICT = "TargetConflict"
 UNMEASURED = "MetricsUnavailable"
+UNITS_OF_A_TARGET, UNITS_OF_A_BLOCK, UNITS_OF_A_PAIR = 2_000, 10, 40
+"""Work of a target as such, of a block of instances, and of two targets that are compared with one another."""
 
 
 def decide_bindings(
@@ -44,17 +49,22 @@ def decide_bindings(
 ) -> tuple[tuple[BindingDecision, ...], tuple[str, ...]]:
     """Decisions in the order of ``views``, and what failed. Two bindings on one target: only the older one scales.
 
-    A failure concerns its binding only: that one gets no decision, so nothing of it is written.
+    A failure concerns its binding only: that one gets no decision, so nothing of it is written. A namespace has its
+    share of the work; a binding beyond it keeps its replicas and comes first the next time.
     """
     views = tuple(views)
     lost = conflicts(views)
+    asks = [Ask(view.key.namespace, _units(view), waiting_since(view.conditions, story.READY)) for view in views]
+    efforts: defaultdict[str, Effort] = defaultdict(lambda: Effort(SEARCHES))
     decisions: list[BindingDecision] = []
     errors: list[str] = []
-    for view in views:
+    for view, ask, granted in zip(views, asks, within_share(asks), strict=True):
         if view.key in lost and view.problem is None:
             view = replace(view, problem=lost[view.key], problem_reason=CONFLICT)
+        elif not granted and view.problem is None:
+            view = replace(view, problem=ask.refusal, problem_reason=BEYOND)
         try:
-            decisions.append(decide_binding(view, settings, now))
+            decisions.append(decide_binding(view, settings, now, efforts[view.key.namespace]))
         except Exception as error:  # one binding's failure must never stop another
             errors.append(
                 f"AutoscalingPolicyBinding {view.key}: deciding failed: {type(error).__name__}: {error}; "
@@ -63,10 +73,24 @@ def decide_bindings(
     return tuple(decisions), tuple(errors)
 
 
-def decide_binding(view: BindingView, settings: FleetSettings, now: float) -> BindingDecision:
+def _units(view: BindingView) -> float:
+    """The work of deciding on a binding."""
+    units = UNITS_OF_A_TARGET * len(view.targets)
+    if view.optimizer:
+        # Once for each instance that turns out to have to stay.
+        rounds = 1 + sum(target.minimum == 0 for target in view.targets)
+        ordered = sum(most_blocks(max(0, t.maximum - t.minimum), view.expansion_percent) for t in view.targets)
+        units += rounds * (UNITS_OF_A_BLOCK * ordered + UNITS_OF_A_PAIR * len(view.targets) ** 2)
+    return units
+
+
+def decide_binding(
+    view: BindingView, settings: FleetSettings, now: float, effort: Effort | None = None
+) -> BindingDecision:
     """What every target of the binding should have now, why, and what to remember.
 
     ``now`` is epoch seconds; ``settings.tick`` the seconds between two decisions, which the windows count in.
+    ``effort`` bounds the search for exact shares.
     """
     chosen = {key: view.annotations[key] for key in (ACTUATION, COMPATIBILITY) if key in view.annotations}
     how = handling_of(chosen, fleet_handling(settings))
@@ -80,7 +104,7 @@ def decide_binding(view: BindingView, settings: FleetSettings, now: float) -> Bi
     if problem is None and not view.deleting:
         choice = parse_choice(view.annotations, [target.name for target in view.targets])
         notices += [Notice(INVALID, text, "Warning") for text in choice.problems]
-        return _decided(view, choice, memory, how, notices, settings, now)
+        return _decided(view, choice, memory, how, notices, settings, now, effort)
     if view.deleting:
         problem = Problem("Deleting", "the binding is being deleted: replicas are kept")
     elif problem is not None:
@@ -104,12 +128,13 @@ def _decided(
     notices: list[Notice],
     settings: FleetSettings,
     now: float,
+    effort: Effort | None,
 ) -> BindingDecision:
     policy = view.policy
     assert policy is not None
     known = [target for target in view.targets if target.current is not None]
     if known:
-        total = decide_total(view, policy, choice, memory, settings, now, how.rules)
+        total = decide_total(view, policy, choice, memory, settings, now, how.rules, effort)
     else:
         total = TotalDecision(story.NOTHING_KNOWN, memory)
     metrics = story.metrics_story(view, policy.targets)

@@ -8,11 +8,11 @@ under declared capacities. Source: Kthena autoscaler reference, "Optimizer (hete
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import isfinite
+from math import ceil, isfinite, log, log1p
 from typing import NamedTuple
 
 from modelyard.autoscaling.mixing.covering import cover
-from modelyard.autoscaling.mixing.model import Demand, Option
+from modelyard.autoscaling.mixing.model import Demand, Effort, Option
 from modelyard.objects.documents import SHOWN, cut, shown
 
 CAPACITY = "modelyard.dev/capacity"
@@ -58,6 +58,14 @@ def blocks(candidates: Sequence[Candidate], expansion_percent: int) -> list[Bloc
     return sorted(found, key=lambda block: (block.cost, block.candidate))
 
 
+def most_blocks(instances: int, expansion_percent: int) -> int:
+    """More blocks than ``blocks`` makes of so many instances."""
+    growth = expansion_percent / 100
+    if growth <= 1:
+        return 1
+    return min(instances, 2 * ceil(log1p(instances * (growth - 1)) / log(growth))) + 1
+
+
 def greedy_shares(total: int, candidates: Sequence[Candidate], expansion_percent: int = 200) -> list[int]:
     """Instances of each candidate, in their order; depends on the total only, not on what runs."""
     shares = [candidate.minimum for candidate in candidates]
@@ -71,17 +79,19 @@ def greedy_shares(total: int, candidates: Sequence[Candidate], expansion_percent
     return shares
 
 
-def exact_shares(demand: float, candidates: Sequence[Candidate], penalty: float = 0.1) -> list[int]:
+def exact_shares(
+    demand: float, candidates: Sequence[Candidate], penalty: float = 0.1, effort: Effort | None = None
+) -> list[int]:
     """The cheapest instances of each candidate, in their order, whose capacity is at least ``demand``.
 
     ``demand`` is in the unit of the capacities, ``penalty`` the share of an instance's cost that moving it counts for.
-    Everything at its maximum when that is not enough.
+    Everything at its maximum when that is not enough; where ``effort`` is used up, the cheapest that were found.
     """
     options = tuple(
         Option(str(index), c.capacity, c.cost, str(index), minimum=c.minimum, maximum=c.maximum, current=c.current)
         for index, c in enumerate(candidates)
     )
-    replicas = cover(Demand("optimizer", 1, max(0.0, demand), options), penalty=penalty).replicas
+    replicas = cover(Demand("optimizer", 1, max(0.0, demand), options, effort), penalty=penalty).replicas
     return [replicas.get(str(index), candidate.minimum) for index, candidate in enumerate(candidates)]
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from modelyard.autoscaling import conditions
 from modelyard.autoscaling.bindings.recommend import Recommendation
 from modelyard.autoscaling.bindings.total import TotalDecision
+from modelyard.autoscaling.budget import BEYOND
 from modelyard.autoscaling.conditions import Story
 from modelyard.autoscaling.decision import BindingDecision, Record, Step
 from modelyard.autoscaling.view import BindingView, TargetView
@@ -147,7 +148,8 @@ def of_outcome(
     view: BindingView, decided: bool, message: str, metrics: Story | None, now: float
 ) -> tuple[Condition, ...]:
     """The conditions of a binding: whether it could be decided on, and what of it was found."""
-    ready: Story = ("True", "Reconciled", message) if decided else ("False", "ReconcileFailed", message)
+    failed = BEYOND if view.problem_reason == BEYOND else "ReconcileFailed"
+    ready: Story = ("True", "Reconciled", message) if decided else ("False", failed, message)
     found: Story | None = None
     lost = [missing(target) for target in view.targets if target.current is None]
     if view.problem is not None and view.problem_reason == NOT_PERMITTED:

@@ -16,6 +16,7 @@ from modelyard.autoscaling.bindings.recommend import Recommendation, recommend
 from modelyard.autoscaling.bindings.shares import Candidate, Choice, exact_shares, greedy_shares
 from modelyard.autoscaling.decision import Step
 from modelyard.autoscaling.memory.bindings import BindingMemory
+from modelyard.autoscaling.mixing import Effort
 from modelyard.autoscaling.rules import RULES, Rules
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.view import BindingView, PolicyView, TargetView
@@ -48,8 +49,12 @@ def decide_total(
     settings: FleetSettings,
     now: float,
     rules: Rules = RULES,
+    effort: Effort | None = None,
 ) -> TotalDecision:
-    """Decide on the targets that could be read. A target that could not keeps what it had when it last could."""
+    """Decide on the targets that could be read. A target that could not keeps what it had when it last could.
+
+    ``effort`` bounds the search for the exact shares.
+    """
     known = [target for target in view.targets if target.current is not None]
     lost = [target for target in view.targets if target.current is None]
     weight = {target.name: choice.capacities.get(target.name, 1.0) if choice.exact else 1.0 for target in view.targets}
@@ -83,7 +88,7 @@ def decide_total(
     last = [t for t in known if t.minimum == 0] if rules.guards_zero else []
     held: dict[str, str] = {}
     while True:
-        replicas = _shared(view, known, weight, choice, total, carried, current, settings, held)
+        replicas = _shared(view, known, weight, choice, total, carried, current, settings, held, effort)
         if lost:
             replicas = {
                 key: max(share, min(target.current or 0, target.maximum))
@@ -210,6 +215,7 @@ def _shared(
     current: int,
     settings: FleetSettings,
     held: Collection[str],
+    effort: Effort | None,
 ) -> dict[str, int]:
     """Replicas by target; the ``held`` ones keep at least one instance of the total."""
     if not view.optimizer:
@@ -228,7 +234,7 @@ def _shared(
     if choice.exact:
         # Capacities need not add up to whole numbers: an unchanged total means exactly what there is.
         demand = carried if total == current else float(total)
-        shares = exact_shares(demand, candidates, settings.transition_penalty)
+        shares = exact_shares(demand, candidates, settings.transition_penalty, effort)
     else:
         shares = greedy_shares(total, candidates, view.expansion_percent)
     return {str(target.workload): share for target, share in zip(known, shares, strict=True)}

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil, gcd, inf, lcm
 
-from modelyard.autoscaling.mixing.model import Demand, Option, Share
+from modelyard.autoscaling.mixing.model import Demand, Effort, Option, Share
 
 _TIE = 1e-9
 """What a changed replica counts for beside the cheapest item's cost: it decides between equal costs only."""
@@ -71,7 +71,7 @@ def cheapest(demand: Demand, penalty: float, limits: Mapping[str, int] | None = 
     if sum(o.rate * n for o, n in zip(demand.options, uppers, strict=True)) < demand.need:
         return _named(demand.options, uppers)
     slopes = [(o.cost * (1 - penalty), o.cost * (1 + penalty)) for o in demand.options]
-    return _named(demand.options, mix(demand, lowers, uppers, slopes))
+    return _named(demand.options, mix(demand, lowers, uppers, slopes, effort=demand.effort))
 
 
 def mix(
@@ -80,6 +80,7 @@ def mix(
     uppers: Sequence[int],
     slopes: Sequence[tuple[float, float]],
     unserved: float = inf,
+    effort: Effort | None = None,
 ) -> list[int]:
     """Replicas by option that carry the load at the least price, within bounds (which must be able to).
 
@@ -91,7 +92,7 @@ def mix(
     if demand.load <= 0 or need <= 0:
         return counts
     items = _items(demand.options, counts, uppers, need, slopes)
-    for item, n in zip(items, _search(items, need, unserved / demand.load), strict=True):
+    for item, n in zip(items, _search(items, need, unserved / demand.load, effort), strict=True):
         counts[item.option] += n
     return counts
 
@@ -144,12 +145,13 @@ def _grid(items: Sequence[_Item]) -> tuple[float, float]:
     return (step, noise) if noise < step / 4 else (0.0, 0.0)
 
 
-def _search(items: Sequence[_Item], need: float, spare: float = inf) -> list[int]:
+def _search(items: Sequence[_Item], need: float, spare: float = inf, effort: Effort | None = None) -> list[int]:
     """Counts by item with the least cost that carry ``need``; what is not carried costs ``spare`` per request/s."""
     given = len(items)
     while items and items[-1].key / items[-1].rate >= spare:
         items = items[:-1]
     size = len(items)
+    most = _NODES if effort is None else min(_NODES, effort.left // max(1, size))
     rates, keys, tops = [i.rate for i in items], [i.key for i in items], [i.count for i in items]
     slopes = [i.slope for i in items]
     grid, noise = -1.0, 0.0
@@ -202,11 +204,13 @@ def _search(items: Sequence[_Item], need: float, spare: float = inf) -> list[int
                     continue
                 # From here on a replica fewer only moves load to items that are dearer.
                 break
-            if nodes > _NODES and best_cost < inf:
+            if nodes > most and best_cost < inf:
                 break
             taken[k] = n
             descend(k + 1, left, spent, real + n * slopes[k])
         taken[k] = 0
 
     descend(0, need, 0.0, 0.0)
+    if effort is not None:
+        effort.left = max(0, effort.left - nodes * size)
     return best + [0] * (given - size)

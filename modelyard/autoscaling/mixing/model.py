@@ -7,7 +7,7 @@ package works on these types.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil, fsum, isfinite
 
 SLACK = 1e-9
@@ -52,17 +52,26 @@ class Option:
         return self.cost * (replicas + penalty * abs(replicas - self.current))
 
 
+@dataclass(slots=True)
+class Effort:
+    """What searches may still look at: an item of a node counts as one. None of them goes without an answer."""
+
+    left: int
+
+
 @dataclass(frozen=True, slots=True)
 class Demand:
     """The load of one model in one service class, and what could serve it.
 
-    ``priority`` is the class's, 1 (most important) to 100; ``load`` is in requests per second.
+    ``priority`` is the class's, 1 (most important) to 100; ``load`` is in requests per second. ``effort`` bounds the
+    search for the cheapest replicas: where it comes to its end, the answer is the best one found.
     """
 
     name: str
     priority: int
     load: float
     options: tuple[Option, ...]
+    effort: Effort | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         where = f"demand {self.name!r}"

@@ -13,6 +13,7 @@ from modelyard.autoscaling.decision import UNBOUNDED, Bounds, Evidence, Step
 from modelyard.autoscaling.fleet import Consumer, Variant
 from modelyard.autoscaling.handling import Handling
 from modelyard.autoscaling.memory.variants import VariantMemory
+from modelyard.autoscaling.mixing import Effort
 from modelyard.autoscaling.rules import RULES, Rules
 from modelyard.autoscaling.settings import Mode
 from modelyard.autoscaling.variants.saturation_config import Effective, Thresholds
@@ -136,6 +137,8 @@ class Group:
     """Those of all its variants."""
     slo: GroupWork | None = None
     """What is known of a group in SLO form."""
+    effort: Effort | None = None
+    """What all groups of its namespace may spend on searches for the cheapest mix; no limit where it is not set."""
 
     def __init__(self, namespace: str, model_id: str) -> None:
         self.namespace = namespace

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelyard.autoscaling.mixing import Demand, Option, cover
+from modelyard.autoscaling.mixing import Demand, Effort, Option, cover
 from modelyard.autoscaling.mixing.covering import mix
 
 H100 = Option("H100", 28.323, 100, "H100")
@@ -172,3 +173,23 @@ def test_many_near_equal_mixes_stay_exact_on_a_grid() -> None:
     tied = tuple(Option(f"v{i}", r, r, "A") for i, r in enumerate(rates))
     share = cover(demand(4000.005, *tied))
     assert share.cost == pytest.approx(4000.01)
+
+
+@given(demands(), st.sampled_from((0, 1, 7, 40)))
+def test_a_search_without_effort_carries_the_load_all_the_same(given_: Demand, left: int) -> None:
+    effort = Effort(left)
+    share = cover(replace(given_, effort=effort))
+    assert 0 <= effort.left <= left
+    assert share.served == cover(given_).served
+    assert all(o.minimum <= share.replicas[o.name] <= max(o.minimum, given_.most(o)) for o in given_.options)
+
+
+def test_a_search_takes_no_more_effort_than_there_is() -> None:
+    """Costs next to proportional to rates, on no grid: nothing can be told to be hopeless before it was looked at."""
+    near = tuple(Option(f"v{i}", (p := 1 + i * 0.0371), p * 10 * (1 + i * 1.7e-6), "A", maximum=9) for i in range(20))
+    effort = Effort(400_000)
+    first = cover(replace(demand(61.23, *near), effort=effort))
+    assert effort.left == 0
+    second = cover(replace(demand(61.23, *near), effort=effort))
+    assert first.served == second.served == 61.23
+    assert first.cost <= second.cost

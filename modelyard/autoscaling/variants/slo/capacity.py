@@ -121,7 +121,7 @@ def demand_of(group: Group, name: str, pools: Pools) -> Demand:
         # A model that is used, or may not go to zero, keeps its last replica: others only get what is beyond it.
         last = min(running, key=lambda i: (options[i].cost, options[i].name))
         options[last] = replace(options[last], minimum=1)
-    return Demand(name, work.service.priority, load, tuple(options))
+    return Demand(name, work.service.priority, load, tuple(options), group.effort)
 
 
 def _kept(option: Option, replicas: int) -> Option:

@@ -16,6 +16,9 @@ from modelyard.autoscaling.variants.slo.sizing import IDLE_RATE, NOTHING, Expect
 from modelyard.autoscaling.variants.slo.work import GroupWork
 from modelyard.autoscaling.variants.state import Group, State, work_of
 
+MOST_ALONE = 10
+"""Variants, the cheapest, of which it is told what each of them alone would give."""
+
 
 class Mix(NamedTuple):
     """One way to size a group; ``rows`` are (variant, its replicas, index into the predictions)."""
@@ -58,7 +61,8 @@ def _mixes(states: Sequence[State], work: GroupWork) -> Iterator[tuple[dict[str,
     if dearest is not None and sum(chosen.values()) > 1:
         yield {**chosen, dearest.name: chosen[dearest.name] - 1}, "", False
     if len(states) > 1:
-        for state in states:
+        cheapest = by_cost[:MOST_ALONE]
+        for state in (state for state in states if state in cheapest):
             alone = max(1, ceil(work.planned * (1 - 1e-9) / work_of(state).rate))
             mix = {**dict.fromkeys(chosen, 0), state.name: alone}
             if mix != chosen:

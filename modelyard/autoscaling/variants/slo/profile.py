@@ -13,7 +13,7 @@ from modelyard.autoscaling.fleet import SLOSpec
 _HIGHEST = 1e7
 """Milliseconds nobody means: almost three hours for a token."""
 
-_MOST_BATCH = 65_536
+MOST_BATCH = 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +58,9 @@ def parse_profile(spec: SLOSpec) -> Profile:
             problems.append(f"{where} = {text!r} must be a finite number of {must}, in milliseconds")
             continue
         values[name] = value
-    if not 1 <= spec.max_batch <= _MOST_BATCH:
+    if not 1 <= spec.max_batch <= MOST_BATCH:
         where = "spec.variantProfile.maxBatchSize"
-        problems.append(f"{where} = {spec.max_batch} must be between 1 and {_MOST_BATCH} (the engine's --max-num-seqs)")
+        problems.append(f"{where} = {spec.max_batch} must be between 1 and {MOST_BATCH} (the engine's --max-num-seqs)")
     if problems:
         raise ProfileInvalid("; ".join(problems))
     return Profile(values["alpha"], values["beta"], values["gamma"], values["delta"], spec.max_batch)

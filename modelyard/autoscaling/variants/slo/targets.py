@@ -77,7 +77,7 @@ def covering(group: Group, states: Sequence[State], load: float, penalty: float)
     replicas: dict[str, int] = {}
     for retry in (False, True):
         options = tuple(option_of(s, retry) for s in states)
-        demand = Demand(group.name, group.slo.service.priority, load, options)
+        demand = Demand(group.name, group.slo.service.priority, load, options, group.effort)
         replicas = dict(cover(demand, penalty=penalty).replicas)
         if demand.carried(replicas) >= demand.need or not any(s.overdue for s in states):
             break
