@@ -7,6 +7,9 @@ it where the holder is known to be dead. Two rules make that safe without compar
 * A contender counts from when it *saw* the record change last, by its own monotonic clock.
 
 So the holder always stops before anybody else can begin, as long as the clocks run equally fast to within the margin.
+Where the object is deleted under it, its holder does not know until it renews, and creates it again then. Who saw it
+held waits as if it were there; who never saw it cannot know.
+
 A request already under way when the lease ends may still arrive: bound its timeout by ``remaining``, write with a
 resource version, or check ``generation``.
 """
@@ -126,7 +129,7 @@ class Lease:
             await asyncio.sleep(pause)
 
     async def renew(self) -> bool:
-        """Renew once, now. ``False``: the lease went to somebody else or was deleted. Raises ``Unavailable``.
+        """Renew once, now. ``False``: the lease went to somebody else. Raises ``Unavailable``.
 
         The background task does this by itself.
         """
@@ -137,18 +140,18 @@ class Lease:
             while True:
                 attempt += 1
                 lease = await self._read()
-                if lease is None or self._observed.get("holderIdentity") != self.identity:
+                if self._observed.get("holderIdentity") != self.identity:
                     self._give_up()
                     return False
                 sent_at = time.monotonic()
                 try:
-                    await self._write(lease, {"renewTime": _micro_time(), "leaseDurationSeconds": self.duration})
-                except Conflict:  # somebody else touched the object, perhaps only a label
+                    if lease is None:
+                        await self._create(self._generation)
+                    else:
+                        await self._write(lease, {"renewTime": _micro_time(), "leaseDurationSeconds": self.duration})
+                except (Conflict, NotFound, AlreadyExists):  # somebody else touched the object, perhaps only a label
                     if attempt == _ATTEMPTS:
                         raise
-                except NotFound:
-                    self._give_up()
-                    return False
                 else:
                     self._renewed_at = sent_at
                     return True
@@ -202,16 +205,7 @@ class Lease:
                 )
 
     async def _try_take(self) -> bool:
-        sent_at = time.monotonic()
         lease = await self._read()
-        if lease is None:
-            self._reached_out = True
-            try:
-                await self._create()
-            except AlreadyExists:
-                return False
-            self._renewed_at, self._generation = sent_at, 1
-            return True
         spec = self._observed
         holder = spec.get("holderIdentity") or ""
         if holder and holder != self.identity and not self._expired() and not await self._is_dead(holder):
@@ -227,8 +221,11 @@ class Lease:
         self._reached_out = True
         sent_at = time.monotonic()
         try:
-            await self._write(lease, wanted)
-        except (Conflict, NotFound):
+            if lease is None:
+                await self._create(generation)
+            else:
+                await self._write(lease, wanted)
+        except (Conflict, NotFound, AlreadyExists):
             return False
         if holder and holder != self.identity:
             logger.info("Lease %s/%s taken over from %s, which went silent or died", self.namespace, self.name, holder)
@@ -285,11 +282,10 @@ class Lease:
         }
 
     async def _read(self) -> Object | None:
-        """The Lease object, and note whether its record changed."""
+        """The Lease object, if there is one, and note whether its record changed."""
         try:
             lease = await self._cluster.get(LEASES, self.name, self.namespace, timeout=self._limit())
         except NotFound:
-            self._observed, self._observed_at = {}, time.monotonic()
             return None
         spec = lease.setdefault("spec", {})
         if spec != self._observed:
@@ -302,10 +298,10 @@ class Lease:
         # The resource version in the metadata makes the server refuse if anybody else wrote since it was read.
         await self._cluster.replace(LEASES, {**lease, "spec": {**lease["spec"], **spec}}, timeout=self._limit())
 
-    async def _create(self) -> None:
+    async def _create(self, generation: int) -> None:
         body = {
             "metadata": {"name": self.name, "namespace": self.namespace},
-            "spec": {**self._record(), "leaseTransitions": 1},
+            "spec": {**self._record(), "leaseTransitions": generation},
         }
         await self._cluster.create(LEASES, body, self.namespace, timeout=self._limit())
 

@@ -177,15 +177,31 @@ async def test_a_holder_cut_off_stops_before_anybody_can_follow(
         assert heir.held
 
 
-async def test_a_deleted_lease_is_lost(cluster: Cluster, place: str) -> None:
-    async with contender(cluster, place, "a", 1) as a:
+async def test_deleting_a_lease_brings_no_second_writer(cluster: Cluster, place: str) -> None:
+    async with contender(cluster, place, "a", 60) as a, contender(cluster, place, "b", 60) as b:
         assert await a.acquire(timeout=0)
+        assert not await b.acquire(timeout=0)
+        assert await a.renew()
         await cluster.delete(LEASES, "writer", place)
-        async with asyncio.timeout(20):
-            while a.held:
-                await asyncio.sleep(0.01)
-        assert not await a.renew()
-        assert await a.acquire(timeout=0), "and can be had again"
+        assert a.held, "it does not know yet"
+        assert not await b.acquire(timeout=0.3)
+        assert await a.renew()
+        assert not await b.acquire(timeout=0)
+        assert (b.observed_holder, a.generation) == (a.identity, 1)
+        await cluster.delete(LEASES, "writer", place)
+        await a.release()
+        assert not a.held
+
+
+async def test_a_lease_that_was_deleted_under_a_holder_who_died_can_be_had(cluster: Cluster, place: str) -> None:
+    async with contender(cluster, place, "a", 2) as a, contender(cluster, place, "b", 2) as b:
+        assert await a.acquire(timeout=0)
+        assert not await b.acquire(timeout=0)
+        await vanish(a)
+        await cluster.delete(LEASES, "writer", place)
+        assert await b.acquire(timeout=20)
+        assert not a.held
+        assert b.generation == a.generation + 1
 
 
 async def test_an_acquire_that_was_cancelled_leaves_nothing_behind(
