@@ -1,0 +1,284 @@
+"""Which runtime serves a model: a ranked list with a verdict, and every reason, for every runtime. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import NamedTuple
+
+from modelyard.objects.documents import cut, few, shown
+from modelyard.runtimes.accelerators import AcceleratorClass, place
+from modelyard.runtimes.matching import differences, label, matches
+from modelyard.runtimes.values import ModelKind, ModelView, Runtime, SupportedFormat, Wishes
+
+NAME_IN_MESSAGE = 20
+"""Runtimes that a message names at most; a ranking has them all."""
+_MOST_SAID = 1000
+_ENTRIES_SAID = 10
+_NARROW, _ANY = 0, 1
+_NOWHERE = Decimal(0)
+
+
+class Reason(NamedTuple):
+    """Why a runtime, or a model, cannot be used: one CamelCase word for programs, and a sentence.
+
+    ``formats`` are the entries of which none is for ``kind``: what differs is only worked out where somebody reads it.
+    """
+
+    code: str
+    text: str
+    formats: tuple[SupportedFormat, ...] = ()
+    kind: ModelKind | None = None
+
+    @property
+    def message(self) -> str:
+        """The whole sentence."""
+        if self.kind is None:
+            return self.text
+        each = [", ".join(differences(entry, self.kind)) for entry in self.formats[:_ENTRIES_SAID]]
+        more = len(self.formats) - _ENTRIES_SAID
+        said = "; ".join((*each, *([f"and {more} more"] if more > 0 else [])))
+        return cut(f"model format {shown(label(self.kind))} {self.text}: {said}", _MOST_SAID)
+
+
+class RuntimeVerdict(NamedTuple):
+    """What is to be said of one runtime. Without reasons it can serve the model.
+
+    ``priority`` and ``weight`` are those of the entries that match; ``notes`` are no obstacles.
+    """
+
+    runtime: Runtime
+    reasons: tuple[Reason, ...]
+    notes: tuple[str, ...] = ()
+    entry: SupportedFormat | None = None
+    priority: int = 1
+    weight: int = 0
+    accelerator: str = ""
+
+    @property
+    def accepted(self) -> bool:
+        """Whether nothing is against it."""
+        return not self.reasons
+
+    @property
+    def why(self) -> str:
+        """Every reason in one line."""
+        return "; ".join(reason.message for reason in self.reasons)
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """All runtimes for one model: those that can serve it, best first, then the others by scope and name.
+
+    ``chosen`` is the one to use. ``better`` is what would be chosen for a new service, where a live one stays with
+    what it has. ``problem`` says why none is chosen, in words that are the same for the same input.
+    """
+
+    model: ModelView
+    verdicts: tuple[RuntimeVerdict, ...]
+    chosen: RuntimeVerdict | None = None
+    better: RuntimeVerdict | None = None
+    problem: Reason | None = None
+
+    @property
+    def accepted(self) -> tuple[RuntimeVerdict, ...]:
+        """Those that can serve the model, best first."""
+        return tuple(verdict for verdict in self.verdicts if verdict.accepted)
+
+
+def select(
+    model: ModelView,
+    runtimes: Iterable[Runtime],
+    *,
+    namespace: str = "",
+    wishes: Wishes | None = None,
+    named: str = "",
+    current: tuple[str, str] | None = None,
+    classes: Mapping[str, AcceleratorClass] | None = None,
+) -> Ranking:
+    """The ranking of the runtimes for the model in a namespace; those of other namespaces are left out.
+
+    ``named`` is the runtime that a service names: it need not be selectable without being named. ``current`` is the
+    (namespace, name) that a live service runs on: it stays while it is compatible. ``classes`` are the
+    AcceleratorClasses of the cluster by name, ``None`` where it serves no such kind: then memory is not checked.
+    """
+    here = namespace or model.namespace
+    seen = [runtime for runtime in runtimes if runtime.namespace in ("", here)]
+    wishes = wishes or Wishes()
+    kept = _kept(seen, named, current, here)
+    verdicts = [_judge(model, one, wishes, classes, asked=one.key == kept) for one in seen]
+    verdicts.sort(key=lambda verdict: _order(verdict, model.size))
+    by_key = {verdict.runtime.key: verdict for verdict in verdicts}
+    if problem := _unusable(model):
+        return Ranking(model, tuple(verdicts), problem=problem)
+    if named:
+        return _by_name(model, verdicts, by_key.get(kept) if kept else None, named, here)
+    # The one that a service runs on may stay although it may no longer be chosen without being named.
+    best = next((v for v in verdicts if v.accepted and _automatic(v)), None)
+    live = by_key.get(kept) if kept else None
+    if live is not None and live.accepted:
+        better = best if best is not None and best.runtime.key != live.runtime.key else None
+        if better is not None and verdicts.index(better) > verdicts.index(live):
+            better = None
+        return Ranking(model, tuple(verdicts), live, better)
+    return Ranking(model, tuple(verdicts), best, problem=None if best else _none(model, verdicts, here))
+
+
+def _kept(
+    seen: Sequence[Runtime], named: str, current: tuple[str, str] | None, namespace: str
+) -> tuple[str, str] | None:
+    if not named:
+        return current
+    there = {runtime.key for runtime in seen}
+    return next((key for key in ((namespace, named), ("", named)) if key in there), None)
+
+
+def _unusable(model: ModelView) -> Reason | None:
+    if model.disabled:
+        return Reason("ModelDisabled", f"specified base model {model.name} is disabled")
+    if model.problem and model.kind.format is None:
+        return Reason("ModelInvalid", f"model {model.name} cannot be read: {model.problem}")
+    if model.kind.format is None:
+        text = f"model {model.name} has no modelFormat yet - wait until its files were read, or write spec.modelFormat"
+        return Reason("MetadataPending", text)
+    return None
+
+
+def _by_name(
+    model: ModelView, verdicts: Sequence[RuntimeVerdict], found: RuntimeVerdict | None, named: str, namespace: str
+) -> Ranking:
+    if found is None:
+        text = f"runtime {named} not found in namespace {namespace or 'default'} or at cluster scope"
+        problem = Reason("RuntimeNotFound", text)
+    elif found.accepted:
+        return Ranking(model, tuple(verdicts), found)
+    elif found.runtime.disabled:
+        problem = Reason("RuntimeDisabled", f"{found.runtime.scope} runtime {named} is disabled")
+    else:
+        text = cut(f"runtime {named} does not support model {model.name}: {found.why}", _MOST_SAID)
+        problem = Reason("RuntimeNotSupported", text)
+    return Ranking(model, tuple(verdicts), problem=problem)
+
+
+def _none(model: ModelView, verdicts: Sequence[RuntimeVerdict], namespace: str) -> Reason:
+    inside = sum(bool(verdict.runtime.namespace) for verdict in verdicts)
+    why = [f"{verdict.runtime.name} ({cut(verdict.why, _MOST_SAID // 4)})" for verdict in verdicts]
+    fmt = model.kind.format.name if model.kind.format else "unknown"
+    where = f" in namespace {namespace}" if namespace else ""
+    text = f"no runtime found to support model {model.name} with format {fmt}{where}. "
+    text += f"Checked {len(verdicts)} runtimes ({inside} namespace-scoped, {len(verdicts) - inside} cluster-scoped)"
+    if why:
+        text += ". Excluded runtimes: " + "; ".join(few(why, NAME_IN_MESSAGE))
+    return Reason("NoSupportingRuntime", text)
+
+
+def _automatic(verdict: RuntimeVerdict) -> bool:
+    return verdict.entry is not None and verdict.entry.auto_select
+
+
+def _order(verdict: RuntimeVerdict, size: Decimal | None) -> tuple[object, ...]:
+    """Total: two runtimes of one scope have different names. Each part is only reached where those before are equal."""
+    runtime = verdict.runtime
+    scope = 0 if runtime.namespace else 1
+    if not verdict.accepted:
+        return (1, scope, runtime.name)
+    fitting: tuple[int, Decimal] = (_ANY, _NOWHERE)
+    if size is not None and runtime.ranged:
+        # A range that is open at one end is wider than any other.
+        ends = runtime.smallest, runtime.largest
+        width = ends[1] - ends[0] if ends[0] is not None and ends[1] is not None else Decimal("Infinity")
+        fitting = (_NARROW, width)
+    return (0, scope, -verdict.priority, *fitting, -verdict.weight, runtime.name)
+
+
+def _judge(
+    model: ModelView,
+    runtime: Runtime,
+    wishes: Wishes,
+    classes: Mapping[str, AcceleratorClass] | None,
+    asked: bool,
+) -> RuntimeVerdict:
+    """Every check, whatever those before it have found, in one order."""
+    reasons: list[Reason] = []
+    notes = list(runtime.remarks)
+    if runtime.disabled:
+        reasons.append(Reason("RuntimeDisabled", "runtime is disabled"))
+    if runtime.problem:
+        reasons.append(Reason("RuntimeInvalid", f"runtime cannot be read: {runtime.problem}"))
+    if missing := [one for one in wishes.classes if one not in runtime.classes]:
+        text = f"does not support the required accelerator class {', '.join(missing)}"
+        text += f" (it lists {', '.join(few(runtime.classes))})" if runtime.classes else " (it lists none)"
+        reasons.append(Reason("AcceleratorClassNotSupported", text))
+    matching = [entry for entry in runtime.formats if matches(entry, model.kind)]
+    if not matching and not runtime.problem:
+        reasons.append(_no_format(model, runtime))
+    reasons += _size(model, runtime, notes)
+    chosen = [entry for entry in matching if entry.auto_select] or (matching if asked else [])
+    if matching and not chosen:
+        text = "runtime does not have auto-select enabled for the formats that match; name it to use it"
+        reasons.append(Reason("NotAutoSelectable", text))
+    if wishes.mode and wishes.mode != runtime.mode:
+        text = f"deployment mode {runtime.mode} is not the requested {wishes.mode}"
+        reasons.append(Reason("DeploymentModeNotSupported", text))
+    accelerator = ""
+    if classes is not None:
+        accelerator, reason = _accelerator(model, runtime, wishes, classes, notes)
+        reasons += reason
+    if matching and model.kind.method and not any(entry.quantization for entry in matching):
+        notes.append(f"the weights are quantized by {model.kind.method}, which the runtime does not mention")
+    best = max(chosen, key=lambda entry: (entry.priority or 1, _weight(entry)), default=None)
+    if best is None:
+        return RuntimeVerdict(runtime, tuple(reasons), tuple(notes))
+    return RuntimeVerdict(runtime, tuple(reasons), tuple(notes), best, best.priority or 1, _weight(best), accelerator)
+
+
+def _weight(entry: SupportedFormat) -> int:
+    """What an entry weighs; 0 stands for the published defaults."""
+    return (entry.format.weight or 10) + ((entry.framework.weight or 5) if entry.framework else 0)
+
+
+def _no_format(model: ModelView, runtime: Runtime) -> Reason:
+    if not runtime.formats:
+        return Reason("NoSupportedFormats", "no supported formats defined")
+    return Reason("FormatNotSupported", "not in supported formats", runtime.formats, model.kind)
+
+
+def _size(model: ModelView, runtime: Runtime, notes: list[str]) -> list[Reason]:
+    if not runtime.ranged:
+        return []
+    if model.size is None:
+        known = f"its size cannot be read ({model.problem})" if model.problem else "its size is not known"
+        notes.append(f"the size of the model was not checked: {known}")
+        return []
+    low, high = runtime.smallest, runtime.largest
+    if (low is None or low <= model.size) and (high is None or model.size <= high):
+        return []
+    first, last = (text[:40] or "any" for text in runtime.size_texts)
+    text = f"model size {model.size_text} is outside supported range [{first}, {last}]"
+    return [Reason("SizeOutOfRange", text)]
+
+
+def _accelerator(
+    model: ModelView,
+    runtime: Runtime,
+    wishes: Wishes,
+    classes: Mapping[str, AcceleratorClass],
+    notes: list[str],
+) -> tuple[str, list[Reason]]:
+    """The class to run on, out of those that the service and the runtime agree on."""
+    agreed = [name for name in runtime.classes if not wishes.classes or name in wishes.classes]
+    if unknown := [name for name in runtime.classes if name not in classes]:
+        notes.append(f"unknown accelerator classes: {', '.join(few(unknown))}")
+    there = [classes[name] for name in agreed if name in classes]
+    if not there:
+        if wishes.constraints is not None and not runtime.classes:
+            text = "lists no accelerator classes, so that none is known to keep the service's constraints"
+            return "", [Reason("AcceleratorConstraints", text)]
+        return "", []
+    found = place(model.facts, runtime.devices, there, wishes.constraints, wishes.policy, wishes.tokens)
+    if found.chosen is None:
+        return "", [Reason("NoFittingAccelerator", cut("; ".join(few(found.reasons)), _MOST_SAID))]
+    if found.fit is not None:
+        notes.append(f"on {found.chosen.name}: {found.fit.reason}")
+    return found.chosen.name, []

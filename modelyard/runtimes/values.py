@@ -1,0 +1,383 @@
+"""Models, runtimes and wishes as plain values. Nothing here raises for what an object says: what is wrong with it is
+kept, so that it can be told of that object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any, Literal, NamedTuple
+
+from modelyard.models.detection import CAPABILITIES, Facts, fill, parse_size
+from modelyard.objects.documents import cut, printable
+from modelyard.objects.parse import container_gpus
+from modelyard.resources import (
+    BaseModel,
+    ClusterBaseModel,
+    ClusterServingRuntime,
+    InferenceService,
+    ResourceInvalid,
+    ServingRuntime,
+)
+from modelyard.resources.ome.models import BaseModelSpec, ModelFormat, ModelFrameworkSpec
+from modelyard.resources.ome.runtimes import ServingRuntimeSpec, SupportedModelFormat
+from modelyard.resources.ome.services import InferenceServiceSpec
+from modelyard.runtimes.accelerators import Constraints
+
+RELEASES = "modelyard.dev/version-comparison"
+"""Annotation of a runtime: ``release`` compares major, minor and patch alone where an operator orders versions."""
+ACCELERATOR_CLASS = "ome.io/accelerator-class"
+DEPLOYMENT_MODE = "ome.io/deploymentMode"
+SINGLE, MULTI_NODE, SPLIT = "RawDeployment", "MultiNode", "PDDisaggregated"
+MODES = (SINGLE, MULTI_NODE, SPLIT)
+
+Unknown = Literal["forbid", "accept"]
+
+_MAX_ENTRIES = 500
+_MOST_TOLD = 500
+
+
+class Library(NamedTuple):
+    """A format or a framework, with its version; in a runtime also how versions compare, and what it weighs."""
+
+    name: str
+    version: str = ""
+    operator: str = "Equal"
+    weight: int = 1
+
+
+class Diffusion(NamedTuple):
+    """A diffusion pipeline. ``parts`` and ``others``: (name, library, class) of the usual components and of others."""
+
+    class_name: str = ""
+    parts: tuple[tuple[str, str, str], ...] = ()
+    others: tuple[tuple[str, str, str], ...] = ()
+
+
+class ModelKind(NamedTuple):
+    """What a model is, as far as entries of runtimes are compared with it; empty where it is not known."""
+
+    format: Library | None = None
+    framework: Library | None = None
+    architecture: str = ""
+    quantization: str = ""
+    method: str = ""
+    """How the files call the quantization, where the published words have none for it."""
+    diffusion: Diffusion | None = None
+
+
+class SupportedFormat(NamedTuple):
+    """One kind of model that a runtime serves."""
+
+    format: Library
+    framework: Library | None = None
+    architecture: str = ""
+    quantization: str = ""
+    diffusion: Diffusion | None = None
+    auto_select: bool = False
+    priority: int | None = None
+    release_only: bool = False
+    legacy: tuple[str, str] = ("", "")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelView:
+    """A model as selection sees it. ``size`` is ``None`` where nobody knows it."""
+
+    name: str
+    namespace: str = ""
+    kind: ModelKind = field(default_factory=ModelKind)
+    size: Decimal | None = None
+    size_text: str = ""
+    disabled: bool = False
+    facts: Facts = field(default_factory=Facts)
+    """What is known of its memory."""
+    problem: str = ""
+    """What is wrong with the object."""
+    capabilities: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+    """What is odd about it, and keeps nothing from serving it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """A ServingRuntime, or without a namespace a ClusterServingRuntime. Both ends of its sizes are included."""
+
+    name: str
+    namespace: str = ""
+    formats: tuple[SupportedFormat, ...] = ()
+    smallest: Decimal | None = None
+    largest: Decimal | None = None
+    size_texts: tuple[str, str] = ("", "")
+    ranged: bool = False
+    disabled: bool = False
+    classes: tuple[str, ...] = ()
+    """Accelerator classes it can use; none means that it says nothing of them."""
+    devices: int = 0
+    """Accelerators of one replica of its smallest component that holds the model."""
+    mode: str = SINGLE
+    protocols: tuple[str, ...] = ()
+    problem: str = ""
+    remarks: tuple[str, ...] = ()
+    """What is odd about its configuration, and does not keep it from being used."""
+
+    @property
+    def scope(self) -> str:
+        """Where it is looked up."""
+        return "namespace" if self.namespace else "cluster"
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Namespace, empty for the whole cluster, and name."""
+        return self.namespace, self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What a service wants beside its model."""
+
+    classes: tuple[str, ...] = ()
+    """Accelerator classes, all of which the runtime must be able to use."""
+    constraints: Constraints | None = None
+    policy: str = ""
+    mode: str = ""
+    tokens: int = 1
+    """Tokens that the KV cache must have room for."""
+
+
+def model_view(spec: BaseModelSpec, name: str, namespace: str = "", facts: Facts | None = None) -> ModelView:
+    """The model of this spec; what the spec leaves empty comes from the facts that were found in the files."""
+    facts = facts or Facts()
+    seen = fill(spec, facts)
+    size, problem = None, ""
+    try:
+        size = parse_size(seen.model_parameter_size) if seen.model_parameter_size else None
+    except ValueError as error:
+        problem = f"spec.modelParameterSize: {error}"
+    kind = ModelKind(
+        _library(seen.model_format),
+        _library(seen.model_framework),
+        seen.model_architecture or "",
+        seen.quantization or "",
+        "" if seen.quantization else facts.quantization_method or "",
+        _diffusion(seen.diffusion_pipeline),
+    )
+    capable = tuple(cut(printable(one), 40) for one in (seen.model_capabilities or ())[:20])
+    unknown = [one for one in capable if one not in CAPABILITIES]
+    return ModelView(
+        name,
+        namespace,
+        kind,
+        size,
+        cut(printable(seen.model_parameter_size or ""), 40),
+        bool(seen.disabled),
+        _memory(facts, size, kind),
+        problem,
+        capable,
+        (f"spec.modelCapabilities: {', '.join(unknown)}: not among the known ones",) if unknown else (),
+    )
+
+
+_BYTES = {"int4": 0.5, "fp8": 1.0, "fbgemm_fp8": 1.0}
+
+
+def _memory(facts: Facts, size: Decimal | None, kind: ModelKind) -> Facts:
+    """The facts, with the size of the weights worked out from the parameters where nobody has seen them."""
+    if facts.weight_bytes or size is None:
+        return facts
+    return facts.model_copy(update={"weight_bytes": int(float(size) * _BYTES.get(kind.quantization, 2.0))})
+
+
+def parse_model(obj: Mapping[str, Any], facts: Facts | None = None, unknown: Unknown = "accept") -> ModelView:
+    """A BaseModel or ClusterBaseModel as the API (or with unknown fields forbidden a file) has it.
+
+    Without ``facts`` those of its status count.
+    """
+    kind = ClusterBaseModel if obj.get("kind") == "ClusterBaseModel" else BaseModel
+    name, namespace = _identity(obj, kind.namespaced)
+    try:
+        read = kind.parse(obj, unknown=unknown)
+        return model_view(read.spec, name, namespace, facts or _stored(read))
+    except Exception as error:  # whatever a tenant has thought of
+        return ModelView(name, namespace, problem=_wrong(error))
+
+
+def _stored(model: BaseModel) -> Facts:
+    """What was found in the files before; nothing where somebody else has written something else there."""
+    try:
+        return Facts.model_validate((model.status and model.status.detected) or {})
+    except ValueError:
+        return Facts()
+
+
+def parse_runtime(obj: Mapping[str, Any], unknown: Unknown = "accept") -> Runtime:
+    """A ServingRuntime or ClusterServingRuntime as the API (or with unknown fields forbidden a file) has it."""
+    kind = ClusterServingRuntime if obj.get("kind") == "ClusterServingRuntime" else ServingRuntime
+    name, namespace = _identity(obj, kind.namespaced)
+    try:
+        return _runtime(kind.parse(obj, unknown=unknown).spec, name, namespace, _annotations(obj))
+    except Exception as error:  # whatever a tenant has thought of
+        return Runtime(name, namespace, problem=_wrong(error))
+
+
+def _runtime(spec: ServingRuntimeSpec, name: str, namespace: str, annotations: Mapping[str, Any]) -> Runtime:
+    release_only = annotations.get(RELEASES) == "release"
+    found = spec.supported_model_formats or []
+    problem = f"more than {_MAX_ENTRIES} supportedModelFormats" if len(found) > _MAX_ENTRIES else ""
+    bounds: list[Decimal | None] = []
+    sizes = spec.model_size_range
+    texts = (sizes.min or "", sizes.max or "") if sizes else ("", "")
+    for end, text in zip(("min", "max"), texts, strict=True):
+        try:
+            bounds.append(parse_size(text) if text else None)
+        except ValueError as error:
+            bounds.append(None)
+            problem = f"spec.modelSizeRange.{end}: {error}"
+    return Runtime(
+        name,
+        namespace,
+        tuple(_format(entry, release_only) for entry in found[:_MAX_ENTRIES]),
+        smallest=bounds[0],
+        largest=bounds[1],
+        size_texts=texts,
+        ranged=any(texts),
+        disabled=bool(spec.disabled),
+        classes=_classes(spec.accelerator_requirements),
+        devices=_devices(spec),
+        mode=_mode(spec),
+        protocols=tuple(spec.protocol_versions or ()),
+        problem=problem,
+        remarks=tuple(_remarks(spec)),
+    )
+
+
+def parse_wishes(obj: Mapping[str, Any]) -> Wishes:
+    """What an InferenceService asks for; nothing where it cannot be read, which is told on the service itself."""
+    try:
+        return _wishes(InferenceService.parse(obj, unknown="accept").spec, _annotations(obj))
+    except Exception:  # whatever a tenant has thought of
+        return Wishes()
+
+
+def _wishes(spec: InferenceServiceSpec, annotations: Mapping[str, Any]) -> Wishes:
+    selector = _mapping(spec.accelerator_selector)
+    named = [annotations.get(ACCELERATOR_CLASS), selector.get("acceleratorClass")]
+    named += [
+        _mapping(part.accelerator_override).get("acceleratorClass") for part in (spec.engine, spec.decoder) if part
+    ]
+    mode = annotations.get(DEPLOYMENT_MODE)
+    return Wishes(
+        classes=tuple(dict.fromkeys(one for one in named if isinstance(one, str) and one)),
+        constraints=Constraints.of(_mapping(selector.get("constraints"))),
+        policy=_text(selector.get("policy")),
+        mode=mode if mode in MODES else "",
+    )
+
+
+def _identity(obj: Mapping[str, Any], namespaced: bool) -> tuple[str, str]:
+    metadata = _mapping(obj.get("metadata"))
+    return _text(metadata.get("name")), (_text(metadata.get("namespace")) or "default") if namespaced else ""
+
+
+def _annotations(obj: Mapping[str, Any]) -> Mapping[str, Any]:
+    return _mapping(_mapping(obj.get("metadata")).get("annotations"))
+
+
+def _wrong(error: Exception) -> str:
+    if isinstance(error, ResourceInvalid):
+        return cut(printable("; ".join(f"{path}: {text}" for path, text in error.problems)), _MOST_TOLD)
+    return cut(printable(f"{type(error).__name__}: {error}"), _MOST_TOLD)
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _library(found: ModelFormat | ModelFrameworkSpec | None) -> Library | None:
+    if found is None:
+        return None
+    return Library(
+        found.name, found.version or "", found.operator or "Equal", 1 if found.weight is None else found.weight
+    )
+
+
+def _format(entry: SupportedModelFormat, release_only: bool) -> SupportedFormat:
+    framework, kind = _library(entry.model_framework), _library(entry.model_format)
+    assert kind is not None
+    return SupportedFormat(
+        kind,
+        framework,
+        entry.model_architecture or "",
+        entry.quantization or "",
+        _diffusion(entry.diffusion_pipeline),
+        bool(entry.auto_select),
+        entry.priority,
+        release_only,
+        ((entry.name or "").lower(), entry.version or ""),
+    )
+
+
+_PARTS = ("scheduler", "textEncoder", "tokenizer", "transformer", "vae")
+
+
+def _diffusion(found: Mapping[str, Any] | None) -> Diffusion | None:
+    if found is None:
+        return None
+    others = _mapping(found.get("additionalComponents"))
+    return Diffusion(
+        _text(found.get("className")),
+        tuple(_component(name, found[name]) for name in _PARTS if found.get(name)),
+        tuple(_component(name, others[name]) for name in sorted(others)[:64]),
+    )
+
+
+def _component(name: str, value: object) -> tuple[str, str, str]:
+    found = _mapping(value)
+    return name, _text(found.get("library")), _text(found.get("type"))
+
+
+def _classes(requirements: Mapping[str, Any] | None) -> tuple[str, ...]:
+    listed = _mapping(requirements).get("acceleratorClasses")
+    return tuple(one for one in listed[:100] if isinstance(one, str)) if isinstance(listed, list) else ()
+
+
+def _devices(spec: ServingRuntimeSpec) -> int:
+    found = []
+    for part in (spec.engine_config, spec.decoder_config):
+        if part is None:
+            continue
+        count = 0
+        for pod, times in ((part, 1), (part.leader, 1), (part.worker, part.worker.size if part.worker else 0)):
+            runner = pod.runner if pod is not None else None
+            resources = _mapping(runner.model_dump().get("resources")) if runner is not None else {}
+            count += sum(container_gpus({"resources": resources}).values()) * (times or 0)
+        found.append(count)
+    return min((count for count in found if count), default=0)
+
+
+def _mode(spec: ServingRuntimeSpec) -> str:
+    engine, decoder = spec.engine_config, spec.decoder_config
+    if engine is not None and decoder is not None:
+        return SPLIT
+    return MULTI_NODE if spec.workers or (engine is not None and (engine.leader or engine.worker)) else SINGLE
+
+
+def _remarks(spec: ServingRuntimeSpec) -> list[str]:
+    """Configurations that the published admission refuses, as remarks."""
+    engine = spec.engine_config
+    if engine is None or spec.decoder_config is not None:
+        return []
+    runners = [part.runner for part in (engine, engine.leader, engine.worker) if part is not None and part.runner]
+    variables = [v for runner in runners for v in (runner.model_dump().get("env") or ())[:100] if isinstance(v, dict)]
+    mode = next((_text(one.get("value")) for one in variables if one.get("name") == "DEPLOYMENT_MODE"), "")
+    size = engine.worker.size or 0 if engine.worker else spec.workers.size or 0 if spec.workers else 0
+    if mode == MULTI_NODE and size <= 0:
+        return ["a multi-node runtime needs a leader and workers, with a size above 0"]
+    if mode == SINGLE and size > 0:
+        return ["a RawDeployment runtime has no leader and no workers"]
+    return []
