@@ -1,0 +1,84 @@
+"""``modelyard node adapters``: beside an engine, keeps its LoRA adapters as a list has them.
+
+The list is a mounted file (a ConfigMap), so that a pod that starts anew needs nobody to tell it. Adapters are fetched,
+loaded and unloaded over the engine's own API, which is asked for what it has: nothing is remembered here.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from modelyard.workloads.kthena.files import Adapter
+
+TIMEOUT = 300.0
+"""Seconds that one request to the engine may take: it reads the adapter meanwhile."""
+
+
+def adapters(
+    listed: Annotated[Path, typer.Option("--list", help="File with the adapters: name, source and path of each.")],
+    root: Annotated[Path, typer.Option(help="The folder below which adapters are fetched.")],
+    engine: Annotated[str, typer.Option(help="URL of the engine.")],
+    every: Annotated[float, typer.Option(min=1, help="Seconds between two looks.")] = 5.0,
+    once: Annotated[bool, typer.Option(help="One look; exit code 1 if something failed.")] = False,
+) -> None:
+    """Keep the LoRA adapters of the engine beside as a list has them, until ended."""
+    said: list[str] = []
+    while True:
+        failures = converge(listed, root, engine.rstrip("/"))
+        if failures != said:
+            for one in failures:
+                typer.echo(one, err=True)
+        said = failures
+        if once:
+            raise typer.Exit(1 if failures else 0)
+        time.sleep(every)
+
+
+def converge(listed: Path, root: Path, engine: str) -> list[str]:
+    """One look: what is missing is fetched and loaded, what is too much unloaded. What failed; it is tried again."""
+    import urllib3
+
+    from modelyard.workloads.kthena import adapters as decided
+
+    http, failures = urllib3.PoolManager(retries=False, timeout=urllib3.Timeout(connect=5, read=TIMEOUT)), []
+    try:
+        wanted = decided.wanted(listed.read_text("utf-8") if listed.exists() else "[]", str(root))
+        answer = http.request("GET", f"{engine}{decided.LIST}", timeout=10)
+        there = decided.loaded(answer.json()) if answer.status == 200 else None
+    except (OSError, ValueError, urllib3.exceptions.HTTPError) as error:
+        return [f"cannot look: {type(error).__name__}: {str(error)[:500]}"]
+    if there is None:
+        return [f"the engine's list of models is not there: status {answer.status}"]
+    for call in decided.calls(wanted, there):
+        name = call.body["lora_name"]
+        try:
+            if call.fetch is not None:
+                _fetch(call.fetch, root)
+            answer = http.request("POST", f"{engine}{call.path}", json=dict(call.body))
+        except (OSError, RuntimeError, urllib3.exceptions.HTTPError) as error:
+            failures.append(f"adapter {name}: {str(error)[:500] or type(error).__name__}")
+            continue
+        if answer.status >= 300:
+            failures.append(f"adapter {name}: the engine answers {answer.status}: {answer.data[:200]!r}")
+        else:
+            typer.echo(f"adapter {name}: {posixpath.basename(call.path)}")
+    return failures
+
+
+def _fetch(adapter: Adapter, root: Path) -> None:
+    """Raises RuntimeError with what is wrong."""
+    from modelyard.models import node
+    from modelyard.models.errors import FetchError
+
+    key = f"model.{posixpath.basename(adapter.path)}"
+    request = node.FetchRequest(adapter.source, root, adapter.path, key, reuse=True)
+    try:
+        node.fetch(request, node.Report(), node.Progress(lambda line: None))
+    except FetchError as error:
+        raise RuntimeError(str(error)) from error

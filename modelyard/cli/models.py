@@ -1,0 +1,185 @@
+"""``modelyard models``: which there are and how far their files are, new ones by URI, and why one is as it is."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Iterable
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from modelyard.cli import options
+from modelyard.cli.options import Context, UsageError
+
+app = typer.Typer(help="Models: their files on the nodes, and why they are where they are.", no_args_is_help=False)
+
+Namespace = Annotated[str, typer.Option("-n", "--namespace", help="Of BaseModels; without it, cluster-scoped models.")]
+Controller = Annotated[str, typer.Option(help="Namespace of the controller, where Jobs and reports are.")]
+HOME = "workload-variant-autoscaler-system"
+COLOURS = {"Ready": "green", "Failed": "red"}
+
+
+class ModelNotReady(RuntimeError):
+    """A model that is waited for has failed; the message says why."""
+
+
+@app.callback(invoke_without_command=True)
+def models(typed: typer.Context, namespace: Namespace = "", context: Context = None) -> None:
+    """All models, one a line: state, nodes, size, and how far a transfer is."""
+    if typed.invoked_subcommand is None:
+        asyncio.run(_list(namespace))
+
+
+@app.command()
+def add(
+    uri: Annotated[str, typer.Argument(help="Where the files are, such as hf://OWNER/NAME or s3://BUCKET/PREFIX.")],
+    name: Annotated[str, typer.Option(help="Name of the model; else the last part of the URI.")] = "",
+    namespace: Namespace = "",
+    node_selector: Annotated[
+        list[str] | None, typer.Option(help="KEY=VALUE: a label that a node must carry to receive it; repeat.")
+    ] = None,
+    wait: Annotated[bool, typer.Option(help="Wait until it is ready, and tell how far it is.")] = False,
+    context: Context = None,
+) -> None:
+    """Make a model of this URI; its files then come onto the nodes."""
+    from modelyard.models.uri import parse
+
+    parsed = parse(uri)
+    labels = dict(_label(text) for text in node_selector or ())
+    asyncio.run(_add(uri, name or name_of(str(parsed)), namespace, labels, wait))
+
+
+@app.command()
+def why(
+    name: Annotated[str, typer.Argument(help="Name of the model.")],
+    namespace: Namespace = "",
+    controller_namespace: Controller = HOME,
+    context: Context = None,
+) -> None:
+    """Why the model is as it is: its conditions, every node, and what happens next. Writes nothing."""
+    asyncio.run(_why(name, namespace, controller_namespace))
+
+
+def name_of(uri: str) -> str:
+    """A name for a model of this URI: its last part, as Kubernetes takes it."""
+    last = uri.split("://", 1)[-1].rpartition("@")[0] or uri.split("://", 1)[-1]
+    found = re.sub(r"[^a-z0-9]+", "-", last.rstrip("/").rpartition("/")[2].lower()).strip("-")
+    if not found:
+        raise UsageError(f"{uri!r} gives no name: say --name")
+    return found[:63].strip("-")
+
+
+def _label(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        raise UsageError(f"--node-selector {text!r} is not KEY=VALUE")
+    return key, value
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
+def _state(text: str) -> Text:
+    return Text(text, COLOURS.get(text, ""))
+
+
+async def _list(namespace: str) -> None:
+    from modelyard.cluster import Cluster, ClusterSettings
+    from modelyard.models.names import KINDS
+
+    table = _table("KIND", "NAME", "STATE", "NODES", "SIZE", "PROGRESS", "WHY")
+    async with Cluster.connect(ClusterSettings()) as cluster:
+        for kind in KINDS:
+            if namespace and not kind.namespaced:
+                continue
+            for obj in await cluster.list(kind, namespace or None):
+                metadata, status = obj["metadata"], obj.get("status") or {}
+                place = metadata.get("namespace")
+                name = f"{place}/{metadata['name']}" if place else metadata["name"]
+                table.add_row(kind.kind, name, *_told(status))
+    console = options.console()
+    console.print(table if table.row_count else "There are no models. Add one: modelyard models add URI")
+
+
+def _told(status: dict[str, Any]) -> Iterable[Text | str]:
+    from modelyard.models.legs import amount
+
+    delivery = status.get("delivery") or {}
+    ready: dict[str, Any] = next((c for c in status.get("conditions") or () if c.get("type") == "Ready"), {})
+    selected = delivery.get("selected")
+    percents = [one["percent"] for one in delivery.get("nodes") or () if one.get("percent") is not None]
+    size = delivery.get("bytes")
+    yield _state(status.get("state") or "Creating")
+    yield f"{delivery.get('ready', 0)}/{selected}" if selected is not None else ""
+    yield amount(size) if size else ""
+    yield f"{min(percents)} %" if percents else ""
+    yield "" if ready.get("status") == "True" else f"{ready.get('reason', '')}: {ready.get('message', '')}".strip(": ")
+
+
+async def _add(uri: str, name: str, namespace: str, labels: dict[str, str], wait: bool) -> None:
+    from modelyard.cluster import Cluster, ClusterSettings
+    from modelyard.models.following import Following
+    from modelyard.models.names import BASE_MODELS, CLUSTER_BASE_MODELS
+    from modelyard.objects import Key
+
+    kind, key = BASE_MODELS if namespace else CLUSTER_BASE_MODELS, Key(namespace, name)
+    async with Cluster.connect(ClusterSettings()) as cluster:
+        following = Following(cluster, kind, HOME)
+        await following.order(key, uri, labels)
+        typer.echo(f"{kind.kind} {name}: {uri}")
+        said = ""
+        while wait:
+            ended = await following.ended(key)
+            text = f"{ended.state}: {ended.message or ended.reason}"
+            if text != said:
+                said = text
+                typer.echo(f"  {text}")
+            if ended.state == "Ready":
+                return
+            if ended.state in ("Failed", "Gone"):
+                raise ModelNotReady(f"{kind.kind} {name} is not ready: {ended.reason}: {ended.message}")
+            await asyncio.sleep(1)
+
+
+async def _why(name: str, namespace: str, home: str) -> None:
+    from modelyard.cluster import Cluster, ClusterSettings
+    from modelyard.models.lifecycle import ModelDelivery
+    from modelyard.models.names import BASE_MODELS, CLUSTER_BASE_MODELS, FINE_TUNED_WEIGHTS
+    from modelyard.objects import Key
+    from modelyard.objects.kinds import NODES
+    from modelyard.reconcile.mirror import Mirror
+
+    console, key = options.console(), Key(namespace, name)
+    async with Cluster.connect(ClusterSettings()) as cluster, Mirror(cluster) as mirror:
+        await mirror.begin()
+        for kind in (BASE_MODELS,) if namespace else (CLUSTER_BASE_MODELS, FINE_TUNED_WEIGHTS):
+            delivery = ModelDelivery(kind, home)
+            world = {want.called or want.kind: await mirror.read(want, want.spaces(())) for want in delivery.wants}
+            if (model := world[kind].get(key)) is not None:
+                break
+        else:
+            raise UsageError(f"there is no model {name}" + (f" in namespace {namespace}" if namespace else ""))
+        plan = delivery.plan(key, world, time.time())
+        console.print(f"{kind.kind} {name}: {model.status.get('state', 'Creating')}")
+        for one in model.status["conditions"]:
+            console.print(f"  {one.get('type')} {one.get('status')}: {one.get('reason')}: {one.get('message')}")
+        parts = {leg.node: leg for leg in delivery.seen.get(key, ())}
+        table = _table("NODE", "STATE", "REASON", "WHY")
+        for node in world[NODES].all():
+            leg = parts.get(node.name)
+            if leg is None:
+                table.add_row(node.name, "", "NotChosen", delivery.not_chosen(model, node, world))
+            else:
+                table.add_row(node.name, _state(str(leg.stage)), leg.reason, leg.message)
+        console.print(table)
+        console.print(f"pods that wait for it: {plan.urgency if plan is not None else 0}")
+        if plan is not None and plan.due is not None:
+            console.print(f"tried again in {max(0.0, plan.due - time.time()):.0f} s")

@@ -1,0 +1,225 @@
+"""``modelyard node``: what runs on a node, as a Job, to bring a model's files there, look after them, take them away.
+
+The contract with whoever makes the Job (it does not change without both sides):
+
+- **Mounts.** The models root is mounted from the host, writable, *at the same path* (``--root``): links and the
+  paths that others see are those of the host. The store of the root is ``ROOT/.modelyard``; models are links into
+  it.
+- **fetch** ``--uri URI --root DIR --path PATH --model KEY``. KEY names the object, as in node reports:
+  ``clusterbasemodel.NAME`` or ``NAMESPACE.basemodel.NAME``. PATH, absolute, becomes a link to the files; it must lie
+  below ``--below DIR`` (default: the root), which is how a namespace is kept to ``ROOT/NAMESPACE``. It can be run
+  again at any time and carries on from what is on disk; where everything is there it ends within a second.
+  ``pvc://`` and ``local://``: nothing is fetched; PATH (the mounted claim's folder) must exist. ``vendor://``:
+  nothing.
+- **Options of fetch.** ``--endpoint URL``, ``--region R`` (sources); ``--include GLOB``, ``--exclude GLOB`` (repeat;
+  matched against the name within the model), ``--accelerator NAME`` (TensorRT-LLM engines: only files with
+  ``/NAME/`` in their path), ``--all-formats`` (also other weight formats where there are safetensors); ``--policy
+  AlwaysDownload | ReuseIfExists`` (the latter: a complete copy of this model is enough, the source is not asked);
+  ``--parallel N``, ``--part-size BYTES``, ``--bandwidth BYTES/s``, ``--patience SECONDS`` (transient errors are
+  retried here, with growing pauses and as the source asks, until nothing has moved for so long).
+- **Credentials** are never arguments. They come from the environment (``HF_TOKEN``, ``AWS_ACCESS_KEY_ID``,
+  ``AWS_SECRET_ACCESS_KEY``, ``AWS_SESSION_TOKEN``, ``GOOGLE_SERVICE_ACCOUNT_KEY``, ``GITHUB_TOKEN``), or from files
+  of the same names in ``--credentials DIR`` (a mounted Secret), which win. ``--token-key NAME``: the file of the
+  hub's token there (default ``token``). For s3 the usual chain (roles, instance identity) follows, then anonymous
+  access.
+- **In use.** ``--in-use PATH`` or ``--in-use PATH@RFC3339`` (repeat) for every path below the root that a running
+  pod of this node mounts, with the earliest start of those pods. Files that such a pod may see are never removed:
+  ``fetch`` links a new revision and keeps the old one until no pod older than the change is named; ``remove``
+  refuses (``InUse``).
+- **check** ``--root DIR --model KEY``: every file against the manifest (``--quick``: names and sizes only). What is
+  damaged is noted in the store, and the next ``fetch`` fetches just that.
+- **remove** ``--root DIR --model KEY``: the model's link (unless another model has the same path), then store
+  entries that no model refers to. A model that is not there is no error.
+- **adapters** ``--list FILE --root DIR --engine URL``: beside an engine, until it is ended: the LoRA adapters that FILE
+  lists are fetched below the root and loaded, others unloaded (``modelyard.cli.adapters``).
+- **stdout**: one JSON object a line, at most every 5 seconds: ``{"phase": "Listing | Waiting | Downloading |
+  Finalizing", "files", "filesTotal", "bytes", "bytesTotal", "bytesPerSecond"}``. Messages for people go to stderr.
+- **Report**, at the end, to ``--report FILE`` (``/dev/termination-log``; at most 4096 bytes) and as the last line of
+  stdout: ``{"outcome": "Fetched | Verified | Removed | Failed", "reason", "message", "retryable": bool,
+  "retryAfter": seconds or null, "revision", "bytes", "files", "seconds", "fetchedBytes", "fromStore": bool,
+  "manifestSha256", "facts": {}}``; what is not known is null. ``facts`` are what detection finds in the files;
+  ``factsError`` says why there are none.
+- **Exit status**: 0 done; 1 failed and needs a change; 75 failed, trying again may help (for a Job's
+  podFailurePolicy); 2 options that cannot be read. SIGTERM ends with 75 and the reason ``Interrupted``.
+- **Reasons of Failed**: InvalidURI, UnsupportedSource, PathRefused, PathOccupied, LocalPathNotFound, HostileName,
+  NothingToFetch, Unauthorized, Forbidden, NotFound, SourceRefused (1); RateLimited, SourceUnavailable,
+  SourceChanged, Corrupt, DiskPressure, InUse, Damaged, Interrupted, StorageError (75).
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+import sys
+import time
+from collections.abc import Callable
+from datetime import datetime
+from enum import StrEnum
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from modelyard.cli.adapters import adapters
+
+if TYPE_CHECKING:
+    from modelyard.models.node import Report
+
+app = typer.Typer(no_args_is_help=True, help="A model's files on this node: fetch, check, remove. For Jobs.")
+app.command()(adapters)
+
+RETRY = 75
+_KEY = r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?"
+
+
+class DownloadPolicy(StrEnum):
+    """Whether the source is asked where a complete copy is there."""
+
+    ALWAYS = "AlwaysDownload"
+    REUSE = "ReuseIfExists"
+
+
+class _Ended(BaseException):
+    """SIGTERM."""
+
+
+Root = Annotated[Path, typer.Option(help="The models root, mounted at the path that it has on the host.")]
+Model = Annotated[str, typer.Option(help="The object: clusterbasemodel.NAME or NAMESPACE.basemodel.NAME.")]
+ReportFile = Annotated[Path | None, typer.Option("--report", help="Where the report goes, besides stdout.")]
+Used = Annotated[list[str] | None, typer.Option("--in-use", help="PATH or PATH@RFC3339 that running pods mount.")]
+
+
+@app.command()
+def fetch(
+    uri: Annotated[str, typer.Option(help="Where the files are (spec.storage.storageUri).")],
+    root: Root,
+    path: Annotated[str, typer.Option(help="What becomes a link to the files; absolute, below the root.")],
+    model: Model,
+    below: Annotated[
+        str | None, typer.Option(help="The folder that --path must be in; the root, if not given.")
+    ] = None,
+    report: ReportFile = None,
+    endpoint: Annotated[str | None, typer.Option(help="Another address of the source.")] = None,
+    region: Annotated[str | None, typer.Option(help="Of a bucket.")] = None,
+    credentials: Annotated[Path | None, typer.Option(help="Folder with a file for each credential.")] = None,
+    token_key: Annotated[str, typer.Option(help="The hub's token in that folder.")] = "token",
+    include: Annotated[list[str] | None, typer.Option(help="Only names that match; repeat.")] = None,
+    exclude: Annotated[list[str] | None, typer.Option(help="No names that match; repeat.")] = None,
+    accelerator: Annotated[str | None, typer.Option(help="Only files with /NAME/ in their path.")] = None,
+    all_formats: Annotated[bool, typer.Option(help="Also other formats where there are safetensors.")] = False,
+    policy: Annotated[DownloadPolicy, typer.Option(help="Whether the source is asked again.")] = DownloadPolicy.ALWAYS,
+    in_use: Used = None,
+    parallel: Annotated[int, typer.Option(min=1, max=64, help="Requests at a time.")] = 8,
+    part_size: Annotated[int, typer.Option(min=65536, help="Bytes of a part; what a kill may cost.")] = 8 << 20,
+    bandwidth: Annotated[float | None, typer.Option(min=1, help="Bytes per second, at most.")] = None,
+    patience: Annotated[float, typer.Option(min=0, help="Seconds without a byte before giving up.")] = 300.0,
+) -> None:
+    """Bring a model's files here, verified, and link PATH to them. Carries on from what is there."""
+    from modelyard.models import node
+    from modelyard.models.filters import FileRules
+    from modelyard.models.pace import Limits
+
+    request = node.FetchRequest(
+        uri,
+        root,
+        path,
+        _key(model),
+        below,
+        endpoint,
+        region,
+        credentials,
+        token_key,
+        FileRules(tuple(include or ()), tuple(exclude or ()), all_formats, accelerator),
+        policy is DownloadPolicy.REUSE,
+        _in_use(in_use),
+        Limits(parallel, part_size, bandwidth, patience),
+    )
+    progress = node.Progress(_say)
+
+    def work(told: node.Report) -> None:
+        with progress.running():
+            node.fetch(request, told, progress)
+
+    _run(work, report)
+
+
+@app.command()
+def check(
+    root: Root,
+    model: Model,
+    quick: Annotated[bool, typer.Option(help="Names and sizes only.")] = False,
+    report: ReportFile = None,
+) -> None:
+    """Compare a model's files with its manifest; the next fetch repairs what is damaged."""
+    from modelyard.models import node
+
+    _run(lambda told: node.check(root, _key(model), told, quick=quick), report)
+
+
+@app.command()
+def remove(root: Root, model: Model, in_use: Used = None, report: ReportFile = None) -> None:
+    """Take a model's link away, and the files that no other model refers to."""
+    from modelyard.models import node
+
+    _run(lambda told: node.remove(root, _key(model), _in_use(in_use), told), report)
+
+
+def _run(work: Callable[[Report], None], file: Path | None) -> None:
+    from modelyard.models import node
+    from modelyard.models.errors import FetchError
+
+    told, begin = node.Report(), time.monotonic()
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        raise _Ended
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        work(told)
+    except FetchError as error:
+        told.fail(error)
+    except (_Ended, KeyboardInterrupt):
+        told.fail(FetchError("Interrupted", "ended by a signal; the next run carries on", retryable=True))
+    except OSError as error:
+        from modelyard.models.store import storage_error
+
+        told.fail(storage_error(error, "the models root"))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    told.seconds = round(time.monotonic() - begin, 3)
+    body = told.dump()
+    if file is not None:
+        file.write_text(body, encoding="ascii")
+    _say(body)
+    if told.outcome == "Failed":
+        typer.echo(f"{told.reason}: {told.message}", err=True)
+        raise typer.Exit(RETRY if told.retryable else 1)
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def _key(model: str) -> str:
+    if not re.fullmatch(_KEY, model):
+        raise typer.BadParameter(
+            f"{model[:100]!r} is no key of a model; write clusterbasemodel.NAME", param_hint="--model"
+        )
+    return model
+
+
+def _in_use(given: list[str] | None) -> dict[str, float | None]:
+    """Paths with the earliest start; a path may be named with and without one, and then nothing is known of it."""
+    found: dict[str, float | None] = {}
+    for text in given or ():
+        path, at, moment = text.rpartition("@")
+        try:
+            start = datetime.fromisoformat(moment).timestamp() if at else None
+        except ValueError:
+            path, start = text, None
+        path = path if at and start is not None else text
+        known = found.get(path, start)
+        found[path] = None if known is None or start is None else min(known, start)
+    return found

@@ -1,0 +1,421 @@
+"""Brings the files of one listing to the disk: ranges in parallel, in place, resumed, verified, visible as a whole.
+
+Files are written under ``partial/<digest>`` and become visible by one rename, with their manifest. A journal there
+says which parts are on the disk: it is written after the bytes, so it never says too much while the machine runs, and
+after a restart of the machine (another boot id) what it says is checked against the disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hashlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from modelyard.models.errors import FetchError
+from modelyard.models.journal import PartsJournal
+from modelyard.models.pace import MIB, Pace, Stopped
+from modelyard.models.sources import Chunk, Listing, ModelSource, RangesIgnored, SourceFile
+from modelyard.models.store import FileManifest, Kept, NodeStore, storage_error
+
+SPARE = 0.10
+"""Of all bytes, what must be free beyond what is still to come."""
+TRIES = 3
+"""How often a file that arrives with another checksum is fetched."""
+
+
+@dataclass(slots=True)
+class _Work:
+    """One file under way."""
+
+    index: int
+    file: SourceFile
+    done: set[int] = field(default_factory=set)
+    fd: int = -1
+    hashed: int = 0
+    hashing: bool = False
+    left: int = 0
+    tries: int = 1
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    whole: threading.Lock = field(default_factory=threading.Lock)
+    sums: list[Any] = field(default_factory=list)
+
+    def restart(self) -> None:
+        """Checksums from the first byte on."""
+        self.hashed = 0
+        self.sums = [hashlib.sha256()]
+        if self.file.git_sha1:
+            self.sums.append(hashlib.sha1(b"blob %d\0" % self.file.size, usedforsecurity=False))
+
+
+class Download:
+    """Fetches ``wanted`` of the files of an entry and publishes it. The caller has the entry's lock."""
+
+    def __init__(
+        self,
+        store: NodeStore,
+        source: ModelSource,
+        digest: str,
+        listing: Listing,
+        files: Sequence[SourceFile],
+        pace: Pace,
+        wanted: set[str] | None = None,
+    ) -> None:
+        self.store, self.source, self.digest, self.listing, self.pace = store, source, digest, listing, pace
+        self.files = files
+        self.wanted = wanted
+        self._folder = f"partial/{digest}"
+        self._failed: BaseException | None = None
+
+    def run(self, phase: Callable[[str], None]) -> FileManifest:
+        """To the end. FetchError; OSError is told as DiskPressure or StorageError."""
+        try:
+            return self._run(phase)
+        except OSError as error:
+            raise storage_error(error, str(self.store.root)) from error
+
+    def _run(self, phase: Callable[[str], None]) -> FileManifest:
+        self.journal = PartsJournal(self.store, self._folder, self.pace.limits.part_size)
+        self._size = self.journal.part_size
+        self._adopt()
+        if self.wanted is None:
+            self._borrow()
+        work = [
+            _Work(index, file, self.journal.parts.get(index, set()))
+            for index, file in enumerate(self.files)
+            if index not in self.journal.files and (self.wanted is None or file.name in self.wanted)
+        ]
+        self._count(work)
+        self._check_space(work)
+        self.journal.begin()
+        phase("Downloading")
+        try:
+            self._pull(work)
+        finally:
+            self.journal.close()
+        phase("Finalizing")
+        return self._publish()
+
+    def _adopt(self) -> None:
+        """What the journal says and the disk has. After another boot, the disk is read to know."""
+        journal = self.journal
+        for index in list(journal.files):
+            name = self._name(self.files[index]) if index < len(self.files) else ""
+            there = bool(name) and self.store.home.is_file(name, self.files[index].size)
+            if not there or (not journal.same_boot and self.store.hash_of(name) != journal.files[index]):
+                del journal.files[index]
+                journal.parts.pop(index, None)
+        for index in list(journal.parts):
+            known = index < len(self.files) and index not in journal.files and journal.same_boot
+            if not known or not self.store.home.is_file(self._name(self.files[index]), self.files[index].size):
+                del journal.parts[index]
+
+    def _borrow(self) -> None:
+        """Files that another revision of this source has here: linked, where they still are what they were.
+
+        Only of the same source: that it lists a checksum proves no right to files of another one.
+        """
+        known: dict[tuple[object, ...], tuple[str, str]] = {}
+        for digest in self.store.home.names("entries"):
+            manifest = self.store.manifest(digest)
+            if manifest is not None and manifest.source == self.listing.source:
+                for kept in manifest.files:
+                    found = f"entries/{digest}/files/{kept.name}", kept.sha256
+                    known[kept.sha256, kept.size] = known[kept.name, kept.size, kept.etag] = found
+        for index, file in enumerate(self.files):
+            if index in self.journal.files or index in self.journal.parts or not (file.sha256 or file.etag):
+                continue
+            there = known.get((file.sha256, file.size) if file.sha256 else (file.name, file.size, file.etag))
+            if there is not None and self.store.hash_of(there[0]) == there[1]:
+                with contextlib.suppress(OSError):
+                    self.store.home.hard_link(there[0], self._name(file))
+                    self.journal.files[index] = there[1]
+
+    def _count(self, work: Sequence[_Work]) -> None:
+        total, files = sum(file.size for file in self.files), len(self.files)
+        there = total - sum(one.file.size for one in work)
+        there += sum(self._length(one.file, part) for one in work for part in one.done)
+        self.pace.count(files=files - len(work), size=there)
+
+    def _check_space(self, work: Sequence[_Work]) -> None:
+        to_come = sum(one.file.size - sum(self._length(one.file, part) for part in one.done) for one in work)
+        need = to_come + int(SPARE * sum(one.file.size for one in work))
+        found = os.statvfs(self.store.root)
+        free = found.f_bavail * found.f_frsize
+        if need > free:
+            raise FetchError(
+                "DiskPressure",
+                f"{self.store.root}: {_human(need)} are needed ({_human(to_come)} to come and a tenth of all), "
+                f"{_human(free)} are free; free space on the node or add some",
+                retryable=True,
+            )
+
+    def _pull(self, work: Sequence[_Work]) -> None:
+        queue = self._parts(work)
+        lock = threading.Lock()
+
+        def pull() -> None:
+            buffer = bytearray(MIB)
+            try:
+                while True:
+                    with lock:
+                        item = next(queue, None)
+                    if item is None:
+                        return
+                    self._part(*item, buffer)
+            except Stopped:
+                return
+            except BaseException as error:
+                with lock:
+                    self._failed = self._failed or error
+                self.pace.stop.set()
+
+        parallel = max(1, min(self.pace.limits.parallel, sum(max(1, self._parts_of(one.file)) for one in work)))
+        threads = [threading.Thread(target=pull, daemon=True) for _ in range(parallel)]
+        for thread in threads:
+            thread.start()
+        try:
+            for thread in threads:
+                thread.join()
+        finally:
+            self.pace.stop.set()
+            deadline = time.monotonic() + 5
+            for thread in threads:
+                thread.join(max(0.0, deadline - time.monotonic()))
+            # A thread that still waits for the network keeps its descriptors: their numbers must not become others'.
+            if not any(thread.is_alive() for thread in threads):
+                for one in work:
+                    if one.fd >= 0:
+                        os.close(one.fd)
+        if self._failed is not None:
+            raise self._failed
+
+    def _parts(self, work: Sequence[_Work]) -> Iterator[tuple[_Work, int]]:
+        """Parts to fetch, file by file; -1: nothing to fetch of a file, only to finish it. Files are opened here."""
+        for one in work:
+            missing = [part for part in range(self._parts_of(one.file)) if part not in one.done]
+            one.fd = self.store.home.open(self._name(one.file), os.O_RDWR | os.O_CREAT)
+            if os.fstat(one.fd).st_size != one.file.size:
+                os.ftruncate(one.fd, one.file.size)
+            one.restart()
+            one.left = max(1, len(missing))
+            for part in missing or [-1]:
+                yield one, part
+
+    def _part(self, work: _Work, part: int, buffer: bytearray) -> None:
+        if part >= 0 and part not in work.done:
+            start, length = part * self._size, self._length(work.file, part)
+            try:
+                self._read(work, start, length)
+                with work.lock:
+                    work.done.add(part)
+                if self._parts_of(work.file) > 1:
+                    self.journal.note("p", work.index, part)
+            except RangesIgnored:
+                self._read_whole(work)
+        self._hash(work, buffer)
+        with work.lock:
+            work.left -= 1
+            last = work.left == 0
+        if last:
+            self._finish(work, buffer)
+
+    def _read(self, work: _Work, start: int, length: int) -> None:
+        """These bytes onto the disk, through whatever interruptions; hashed on the way where it is their turn."""
+        got, attempt = 0, 0
+        with work.lock:
+            mine = not work.hashing and work.hashed == start
+            work.hashing = work.hashing or mine
+        try:
+            while got < length:
+                before = got
+                try:
+                    self.pace.begin()
+                    for chunk in self.source.read(work.file, start + got, length - got):
+                        size = len(chunk)
+                        if size > length - got:
+                            raise _more(work.file)
+                        _write(work.fd, chunk, start + got)
+                        if mine:
+                            for one in work.sums:
+                                one.update(chunk)
+                            work.hashed += size
+                        got += size
+                        self.pace.took(size)
+                        if got < length:
+                            self.pace.throttle()
+                    if got < length:
+                        raise FetchError("SourceUnavailable", f"{work.file.name}: ended early", retryable=True)
+                except RangesIgnored:
+                    self.pace.count(size=-got)
+                    raise
+                except FetchError as error:
+                    attempt = 0 if got > before else attempt + 1
+                    self.pace.retry(error, attempt)
+        finally:
+            if mine:
+                with work.lock:
+                    work.hashing = False
+
+    def _read_whole(self, work: _Work) -> None:
+        """From a server that knows no ranges: by one thread, and from the first byte after each interruption."""
+        parts = set(range(self._parts_of(work.file)))
+        with work.whole:
+            if parts <= work.done:
+                return
+            while True:  # Whoever hashes a part is let finish.
+                with work.lock:
+                    if not work.hashing:
+                        work.hashing = True
+                        break
+                self.pace.pause(0.01)
+            self.pace.count(size=-sum(self._length(work.file, part) for part in work.done))
+            work.done.clear()
+            work.restart()
+            attempt = 0
+            while not parts <= work.done:
+                got = 0
+                try:
+                    self.pace.begin()
+                    for chunk in self.source.read(work.file, 0, work.file.size):
+                        if len(chunk) > work.file.size - got:
+                            raise _more(work.file)
+                        _write(work.fd, chunk, got)
+                        got += len(chunk)
+                        self.pace.took(len(chunk))
+                        self.pace.throttle()
+                    if got < work.file.size:
+                        raise FetchError("SourceUnavailable", f"{work.file.name}: ended early", retryable=True)
+                    with work.lock:
+                        work.done |= parts
+                        work.hashing = False
+                except FetchError as error:
+                    self.pace.count(size=-got)
+                    attempt += 1
+                    self.pace.retry(error, attempt)
+
+    def _hash(self, work: _Work, buffer: bytearray) -> None:
+        """Carries the checksums on over what is on the disk in one piece, unless another thread is at it."""
+        view = memoryview(buffer)
+        while True:
+            with work.lock:
+                part = work.hashed // self._size
+                if work.hashing or work.hashed >= work.file.size or part not in work.done:
+                    return
+                work.hashing = True
+            try:
+                end = min(work.file.size, (part + 1) * self._size)
+                while work.hashed < end:
+                    size = os.preadv(work.fd, [view[: min(len(view), end - work.hashed)]], work.hashed)
+                    if size <= 0:
+                        raise FetchError("StorageError", f"{work.file.name}: cut short on the disk", retryable=True)
+                    for one in work.sums:
+                        one.update(view[:size])
+                    work.hashed += size
+            finally:
+                with work.lock:
+                    work.hashing = False
+
+    def _finish(self, work: _Work, buffer: bytearray) -> None:
+        """All parts are there: size and checksums as listed, or once more."""
+        file = work.file
+        self._hash(work, buffer)
+        sums = [one.hexdigest() for one in work.sums]
+        expected = [file.sha256 or sums[0], *([file.git_sha1] if file.git_sha1 else [])]
+        if work.hashed != file.size or sums != expected:
+            self.journal.note("x", work.index)
+            if work.tries >= TRIES:
+                raise FetchError(
+                    "Corrupt",
+                    f"{file.name}: {file.size} bytes with SHA-256 {sums[0]} arrived {TRIES} times, the source lists "
+                    f"{file.sha256 or file.git_sha1}; the copy at the source, or a proxy on the way, is damaged",
+                    retryable=True,
+                )
+            work.tries += 1
+            self.pace.count(size=-file.size)
+            work.done.clear()
+            work.restart()
+            work.left = max(1, self._parts_of(file))
+            for part in range(work.left):
+                self._part(work, part if file.size else -1, buffer)
+            return
+        os.close(work.fd)
+        work.fd = -1
+        self.journal.files[work.index] = sums[0]
+        self.journal.note("f", work.index, sums[0])
+        self.pace.count(files=1)
+
+    def _publish(self) -> FileManifest:
+        """On the disk, then visible: a whole entry by one rename, repaired files by one each."""
+        home, entry = self.store.home, f"entries/{self.digest}"
+        sums = self.journal.files
+        old = self.store.manifest(self.digest)
+        known = {file.name: file for file in old.files} if old else {}
+        files = tuple(
+            Kept(file.name, file.size, sums[index], file.etag) if index in sums else known[file.name]
+            for index, file in enumerate(self.files)
+        )
+        manifest = FileManifest(self.listing.source, self.listing.revision, files)
+        body = manifest.dump()
+        if old is not None:
+            _sync(self.store.root)
+            for index in sums:
+                home.rename(self._name(self.files[index]), f"{entry}/files/{self.files[index].name}")
+            home.write(f"{entry}/manifest.json", body)
+            self.store.note_damaged(self.digest, set())
+            home.remove_tree(self._folder)
+        else:
+            home.write(f"{self._folder}/manifest.json", body)
+            _sync(self.store.root)
+            if home.lstat(entry) is not None:  # Without a manifest: what somebody has made of it is no entry.
+                home.rename(entry, f"trash/{self.digest}.{time.time_ns()}")
+            home.rename(self._folder, entry)
+            home.unlink(f"{entry}/journal")
+        found = self.store.manifest(self.digest)
+        assert found is not None
+        return found
+
+    def _name(self, file: SourceFile) -> str:
+        return f"{self._folder}/files/{file.name}"
+
+    def _parts_of(self, file: SourceFile) -> int:
+        return -(-file.size // self._size)
+
+    def _length(self, file: SourceFile, part: int) -> int:
+        return min(self._size, file.size - part * self._size)
+
+
+def _write(fd: int, chunk: Chunk, offset: int) -> None:
+    view = memoryview(chunk)
+    while view:
+        written = os.pwrite(fd, view, offset)
+        view, offset = view[written:], offset + written
+
+
+def _more(file: SourceFile) -> FetchError:
+    return FetchError("SourceChanged", f"{file.name}: more bytes than the {file.size} listed", retryable=True)
+
+
+def _sync(folder: Path) -> None:
+    """All that was written to this file system is on its disk. One call, however many files; errors are told."""
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        if ctypes.CDLL(None, use_errno=True).syncfs(opened) != 0:
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code))
+    finally:
+        os.close(opened)
+
+
+def _human(count: float) -> str:
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"

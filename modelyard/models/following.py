@@ -1,0 +1,215 @@
+"""A delivery as somebody follows it: what asks for one, what transfers say of themselves, and how it ended."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from modelyard.cluster import Cluster, Invalid, NotFound
+from modelyard.models import names
+from modelyard.models.legs import Leg, NodeStage
+from modelyard.models.lifecycle import ModelDelivery
+from modelyard.models.world import NUDGE, VERIFY, TransferProgress
+from modelyard.objects import Key, ResourceType
+from modelyard.reconcile.dispatch import Claim
+from modelyard.reconcile.plan import CLAIM
+from modelyard.reconcile.status import timestamp
+
+_NOTHING = "0" * 12
+_MOST_LINES = 5
+
+
+class _Seen(dict[Key, Sequence[Leg]]):
+    """The last plan of each model, and whether there is a newer one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.moved = asyncio.Event()
+
+    def __setitem__(self, key: Key, parts: Sequence[Leg]) -> None:
+        super().__setitem__(key, parts)
+        self.moved.set()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeOutcome:
+    """What became of one node: bytes fetched over the network and whether the rest was in its store already."""
+
+    model: str
+    node: str
+    bytes: int
+    seconds: float
+    from_store: bool
+    reason: str = ""
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """Of the table."""
+        speed = round(self.bytes / self.seconds / 1e6, 1) if self.seconds else None
+        return {
+            "model": self.model,
+            "node": self.node,
+            "bytes": self.bytes,
+            "seconds": round(self.seconds, 1),
+            "MB/s": None if self.from_store else speed,
+            "from": "store" if self.from_store else "source",
+        }
+
+
+class NodeFailed(Exception):
+    """A node did not get the files; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a model stands: its published state, reason and message; ``Gone`` when there is no such object."""
+
+    state: str
+    reason: str = ""
+    message: str = ""
+
+
+class Following:
+    """Deliveries of one kind of model, over one connection. ``home`` is the controller's namespace."""
+
+    def __init__(self, cluster: Cluster, kind: ResourceType, home: str) -> None:
+        self.cluster = cluster
+        self.kind = kind
+        self._progress: dict[tuple[Key, str], TransferProgress] = {}
+        self._seen = _Seen()
+        self.lifecycle = ModelDelivery(kind, home, self._progress, self._seen)
+
+    # Asking
+
+    async def order(self, key: Key, uri: str, node_selector: Mapping[str, str]) -> None:
+        """Make a model of this name and URI, or give the one there is this URI."""
+        storage: dict[str, Any] = {"storageUri": uri}
+        if node_selector:
+            storage["nodeSelector"] = dict(node_selector)
+        body = {
+            "apiVersion": self.kind.api_version,
+            "kind": self.kind.kind,
+            "metadata": {"name": key.name, **({"namespace": key.namespace} if key.namespace else {})},
+            "spec": {"storage": storage},
+        }
+        await self.cluster.apply(body)
+
+    async def take(self, key: Key, run: str) -> None:
+        """Let a run of this name work on a model from now on, and try at once what waits to be tried again."""
+        current = await self.cluster.get(self.kind, key.name, key.namespace or None)
+        claim = Claim(run, _NOTHING, 1, time.time())
+        annotations: dict[str, str] = {CLAIM: str(claim)}
+        status = current.get("status") or {}
+        if status.get("state") == "Failed" or status.get("nodesFailed"):
+            annotations[NUDGE] = run.rpartition("/")[2]
+        patch = {"metadata": {"uid": current["metadata"]["uid"], "annotations": annotations}}
+        await self.cluster.merge_patch(self.kind, key.name, patch, key.namespace or None)
+
+    async def verify(self, namespaces: Iterable[str] = (), chosen: Iterable[str] = ()) -> list[Key]:
+        """Have the files of all models (of these namespaces, of these names) checked; whose."""
+        spaces, wanted = set(namespaces), set(chosen)
+        asked = []
+        for obj in await self.cluster.list(self.kind):
+            metadata = obj["metadata"]
+            key = Key(metadata.get("namespace", ""), metadata["name"])
+            if (spaces and key.namespace not in spaces) or (wanted and key.name not in wanted):
+                continue
+            body = {"metadata": {"uid": metadata["uid"], "annotations": {VERIFY: timestamp(time.time())}}}
+            try:
+                await self.cluster.merge_patch(self.kind, key.name, body, key.namespace or None)
+            except NotFound:
+                continue
+            asked.append(key)
+        return asked
+
+    # Following
+
+    async def moved(self, seconds: float) -> None:
+        """Wait until there is a newer plan, so many seconds at most."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._seen.moved.wait()
+        except TimeoutError:
+            pass
+        self._seen.moved.clear()
+
+    def parts(self) -> list[tuple[Key, Leg]]:
+        """Every node that is busy with a model, or has a Job for it."""
+        return [(key, leg) for key, parts in self._seen.items() for leg in parts if leg.job is not None]
+
+    def part(self, key: Key, node: str) -> Leg | None:
+        """One node's part as it was planned last."""
+        return next((leg for leg in self._seen.get(key, ()) if leg.node == node), None)
+
+    def waits(self, key: Key) -> bool:
+        """Whether nodes of the model wait for their turn, or to become ready."""
+        return any(leg.stage is NodeStage.WAITING for leg in self._seen.get(key, ()))
+
+    async def look(self, key: Key, leg: Leg) -> float | None:
+        """What a transfer says of itself, for whoever writes reports; its share (0 to 1), ``None`` while not known."""
+        if leg.pod is None or leg.pod.phase != "Running":
+            return None
+        try:
+            text = await self.cluster.log(leg.pod.key.name, leg.pod.key.namespace, _MOST_LINES)
+        except (NotFound, Invalid):
+            return None
+        found = progress_of(text, time.time())
+        if found is None:
+            return None
+        self._progress[key, leg.node] = found
+        return found.completed_bytes / found.total_bytes if found.total_bytes > 0 else 0.0
+
+    async def ended(self, key: Key) -> Ended:
+        """How the model stands now."""
+        try:
+            obj = await self.cluster.get(self.kind, key.name, key.namespace or None)
+        except NotFound:
+            return Ended("Gone")
+        status = obj.get("status") or {}
+        ready: Mapping[str, str] = next((c for c in status.get("conditions") or () if c.get("type") == "Ready"), {})
+        return Ended(status.get("state", "Creating"), ready.get("reason", ""), ready.get("message", ""))
+
+
+def progress_of(text: str, now: float) -> TransferProgress | None:
+    """The last line of a fetching process's output that says how far it is."""
+    for line in reversed(text.splitlines()):
+        try:
+            said = json.loads(line)
+            if not isinstance(said, dict) or "phase" not in said:
+                continue
+            return TransferProgress(
+                phase=said["phase"],
+                total_bytes=said.get("bytesTotal") or 0,
+                completed_bytes=said.get("bytes") or 0,
+                total_files=said.get("filesTotal") or 0,
+                completed_files=said.get("files") or 0,
+                speed_bytes_per_sec=said.get("bytesPerSecond") or 0.0,
+                last_updated=timestamp(now),
+            )
+        except ValueError:  # not a line of ours
+            continue
+    return None
+
+
+def outcome(key: Key, leg: Leg) -> NodeOutcome:
+    """What became of a node. Raises ``NodeFailed``."""
+    if leg.stage is not NodeStage.READY or leg.entry is None:
+        raise NodeFailed(f"{leg.node}: {leg.reason}: {leg.message}")
+    done = leg.entry.delivered
+    fetched = done.fetched_bytes if done.fetched_bytes is not None else done.bytes
+    return NodeOutcome(
+        str(key) if key.namespace else key.name,
+        leg.node,
+        (done.bytes if done.from_store else fetched) or 0,
+        done.seconds or 0.0,
+        bool(done.from_store),
+    )
+
+
+def kind_named(name: str) -> ResourceType:
+    """The kind of this name."""
+    return next(kind for kind in names.KINDS if kind.kind == name)

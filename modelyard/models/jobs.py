@@ -1,0 +1,280 @@
+"""What is made for a model: where its files may go and come from, and the Job that brings, checks or removes them.
+
+A Job has the least rights: no service account token, no capability, one folder of the host, and of a Secret a copy that
+it owns. What runs in it is ``modelyard node``. Pure.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import posixpath
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from modelyard.models import names
+from modelyard.models.settings import CONFIG_MAP, DeliverySettings
+from modelyard.models.uri import ClaimFolder, HubModel, LocalFolder, VendorModel
+from modelyard.models.world import MODEL, SOURCE, WORK, ModelNode, StoredModel, Task, has_files
+from modelyard.objects import Key
+from modelyard.objects.documents import shown
+from modelyard.objects.kinds import JOBS
+from modelyard.reconcile.plan import HandOver
+from modelyard.resources.ome.models import BaseModelSpec
+
+FETCH, CHECK, REMOVE = "fetch", "check", "remove"
+REPORT = "/dev/termination-log"
+CREDENTIALS = "/var/run/modelyard/credentials"
+CLAIM_FOLDER = "/mnt/claim"
+PATIENCE = 120
+"""Seconds for which a Job itself keeps trying while nothing moves; after that it is tried again later."""
+_MOST_PATTERNS = 32
+_WORD = re.compile(r"[A-Za-z0-9]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """Where a model's files go. ``claim`` is set where they are in one; ``root`` and ``below`` then are inside it.
+
+    ``fingerprint`` is of all that says which content is to be where; where it changes, files are delivered anew.
+    """
+
+    root: str
+    below: str
+    path: str
+    fingerprint: str
+    claim: Key | None = None
+    fetches: bool = True
+    """Whether anything runs on a node for it."""
+
+
+class NotAllowed(Exception):
+    """A model asks for what it may not have; ``reason`` is the condition's, the message names the remedy."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+def target(model: StoredModel, settings: DeliverySettings) -> Goal:
+    """Where the files of a model that can be read go. Raises ``NotAllowed``."""
+    assert model.spec is not None
+    storage, uri, namespace = model.spec.storage, model.uri, model.key.namespace
+    parameters = storage.parameters or {}
+    content = [storage.storage_uri, storage.path or "", storage.key or "", parameters, storage.download_policy or ""]
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+    if "endpoint" in parameters and (why := settings.refusal(parameters["endpoint"])) is not None:
+        raise NotAllowed("EndpointNotAllowed", why)
+    if isinstance(uri, ClaimFolder):
+        home = uri.namespace or namespace
+        if not home:
+            raise NotAllowed(
+                "InvalidURI",
+                "storageUri: a cluster-scoped model names the claim's namespace: pvc://NAMESPACE:CLAIM/PATH",
+            )
+        if namespace and home != namespace:
+            raise NotAllowed(
+                "RefNotPermitted",
+                f"the claim is in namespace {home}, the model in {namespace}: a claim is mounted in its own namespace"
+                " only, so put the model there, or make a ClusterBaseModel",
+            )
+        folder = f"{CLAIM_FOLDER}/{uri.path.strip('/')}"
+        return Goal(CLAIM_FOLDER, CLAIM_FOLDER, folder, digest, Key(home, uri.claim))
+    given = storage.path or (uri.path if isinstance(uri, LocalFolder) else "")
+    path = given.rstrip("/") or default_path(model, settings)
+    place = settings.place(namespace, path)
+    if place is None:
+        where = ", ".join(below for _, below in settings.allowed(namespace))
+        raise NotAllowed(
+            "PathNotAllowed",
+            f"path {shown(path)} is not a plain path below {where}: leave spec.storage.path out, choose one there, or"
+            f" have an administrator list a folder in ConfigMap {CONFIG_MAP}",
+        )
+    return Goal(*place, path, digest, fetches=not isinstance(uri, VendorModel))
+
+
+def default_path(model: StoredModel, settings: DeliverySettings) -> str:
+    """Where a model goes that names no path; no namespace begins with an underscore."""
+    if model.key.namespace:
+        return f"{settings.models_root}/{model.key.namespace}/{model.key.name}"
+    folder = "_weights" if model.subject.kind == names.FINE_TUNED_WEIGHTS else "_cluster"
+    return f"{settings.models_root}/{folder}/{model.key.name}"
+
+
+def accelerator(node: ModelNode) -> str:
+    """The short name of a node's accelerator, such as H100; ``""`` for none that is known."""
+    words = _WORD.findall(node.labels.get("nvidia.com/gpu.product", ""))
+    return next((word for word in words if word.upper() not in ("NVIDIA", "TESLA", "GEFORCE", "RTX")), "")
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A Job's manifest, and the Secret that it is handed."""
+
+    manifest: Mapping[str, Any]
+    hand_over: tuple[HandOver, ...] = ()
+
+
+def make(
+    model: StoredModel,
+    goal: Goal,
+    task: Task,
+    settings: DeliverySettings,
+    home: str,
+    node: ModelNode | None,
+    in_use: tuple[str, ...] = (),
+) -> Made:
+    """The Job for a task; in namespace ``home``, but where files are in a claim, beside that.
+
+    ``in_use`` holds what pods of the node have mounted, as ``modelyard node`` takes it.
+    """
+    namespace = goal.claim.namespace if goal.claim is not None else home
+    place = hashlib.sha256(
+        f"{task.node} {task.uid} {task.fingerprint} {task.attempt} {task.nudge} {task.verify}".encode()
+    )
+    stem = re.sub(r"[^a-z0-9]+", "-", model.key.name.lower())[:20].strip("-")
+    name = f"{task.purpose}-{stem}-{model.identifier[:6]}-{place.hexdigest()[:10]}"
+    given = credentials(model, task, Key(namespace, name), home)
+    secret = given[0].name if given else ""
+    labels = {MODEL: model.identifier, SOURCE: hashlib.sha256(task.source.encode()).hexdigest()[:16]}
+    labels |= {"app.kubernetes.io/managed-by": "modelyard", "app.kubernetes.io/component": "model-delivery"}
+    annotations = {
+        WORK: json.dumps(task.model_dump(by_alias=True, exclude_defaults=True), sort_keys=True),
+        "modelyard.dev/object": str(model.subject.ref),
+    }
+    volumes, mounts = _volumes(goal, task, secret)
+    container = {
+        "name": task.purpose,
+        "image": settings.image,
+        "command": ["modelyard", "node", task.purpose],
+        "args": _arguments(model, goal, task, settings, node, bool(secret), in_use),
+        "env": _environment(model, settings),
+        "volumeMounts": mounts,
+        "terminationMessagePath": REPORT,
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "resources": {
+            "requests": {"cpu": settings.cpu, "memory": settings.memory},
+            "limits": {"memory": settings.memory},
+        },
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "runAsUser": settings.run_as_user,
+            "capabilities": {"drop": ["ALL"]},
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+    }
+    pod: dict[str, Any] = {
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "tolerations": [dict(one) for one in settings.tolerations],
+        "containers": [container],
+        "volumes": volumes,
+    }
+    if node is not None and node.name:
+        field = {"key": "metadata.name", "operator": "In", "values": [node.name]}
+        terms = {"nodeSelectorTerms": [{"matchFields": [field]}]}
+        pod["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+    manifest = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name, "namespace": namespace, "labels": labels, "annotations": annotations},
+        "spec": {
+            "backoffLimit": 0,
+            "template": {"metadata": {"labels": labels, "annotations": annotations}, "spec": pod},
+        },
+    }
+    return Made(manifest, given)
+
+
+def credentials(model: StoredModel, task: Task, job: Key, home: str) -> tuple[HandOver, ...]:
+    """The Secret that a Job is handed, under its own name; none where it needs none."""
+    if model.spec is None or task.purpose != FETCH or not (model.uri is not None and has_files(model.uri)):
+        return ()
+    storage = model.spec.storage
+    parameters = storage.parameters or {}
+    token = parameters.get("token", "") if not storage.key else ""
+    if not (storage.key or token):
+        return ()
+    source = Key(model.key.namespace or home, storage.key) if storage.key else None
+    extra = {posixpath.basename(parameters.get("secretKey") or "token"): token} if token else {}
+    return (HandOver(JOBS, job, job.name, source, extra),)
+
+
+def _volumes(goal: Goal, task: Task, secret: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    if goal.claim is not None:
+        claimed = {"claimName": goal.claim.name, "readOnly": True}
+        volumes: list[dict[str, Any]] = [{"name": "models", "persistentVolumeClaim": claimed}]
+        mounts: list[dict[str, Any]] = [{"name": "models", "mountPath": CLAIM_FOLDER, "readOnly": True}]
+    else:
+        root = task.root or goal.root
+        volumes = [{"name": "models", "hostPath": {"path": root, "type": "DirectoryOrCreate"}}]
+        mounts = [{"name": "models", "mountPath": root}]
+    volumes.append({"name": "scratch", "emptyDir": {}})
+    mounts.append({"name": "scratch", "mountPath": "/tmp"})
+    if secret:
+        volumes.append({"name": "credentials", "secret": {"secretName": secret, "defaultMode": 0o400}})
+        mounts.append({"name": "credentials", "mountPath": CREDENTIALS, "readOnly": True})
+    return volumes, mounts
+
+
+def _arguments(
+    model: StoredModel,
+    goal: Goal,
+    task: Task,
+    settings: DeliverySettings,
+    node: ModelNode | None,
+    credentials: bool,
+    in_use: tuple[str, ...],
+) -> list[str]:
+    common = ["--root", task.root or goal.root, "--model", model.entry, "--report", REPORT]
+    used = [part for path in in_use for part in ("--in-use", path)]
+    if task.purpose == CHECK:
+        return common
+    if task.purpose == REMOVE:
+        return common + used
+    assert model.spec is not None
+    storage = model.spec.storage
+    parameters = storage.parameters or {}
+    given = ["--uri", storage.storage_uri, "--path", goal.path, "--below", goal.below, *common, *used]
+    given += ["--patience", str(PATIENCE)]
+    endpoint = parameters.get("endpoint") or (settings.hub_endpoint if isinstance(model.uri, HubModel) else None)
+    if endpoint:
+        given.append(f"--endpoint={endpoint}")
+    if region := parameters.get("region"):
+        given.append(f"--region={region}")
+    for option in ("include", "exclude"):
+        patterns = [p for p in map(str.strip, parameters.get(option, "").split(",")) if p]
+        given += [f"--{option}={pattern}" for pattern in patterns[:_MOST_PATTERNS]]
+    if parameters.get("allFormats", "").lower() == "true":
+        given.append("--all-formats")
+    if storage.download_policy == "ReuseIfExists":
+        given += ["--policy", "ReuseIfExists"]
+    if settings.bandwidth:
+        given += ["--bandwidth", str(settings.bandwidth)]
+    if credentials:
+        given += ["--credentials", CREDENTIALS]
+        if name := parameters.get("secretKey"):
+            given.append(f"--token-key={posixpath.basename(name)}")
+    if node is not None and _by_accelerator(model) and (short := accelerator(node)):
+        given += ["--accelerator", short]
+    return given
+
+
+def _by_accelerator(model: StoredModel) -> bool:
+    """Whether there are files for each accelerator, of which a node takes its own (TensorRT-LLM engines)."""
+    spec = model.spec
+    if not isinstance(spec, BaseModelSpec) or spec.model_format is None or spec.model_format.name != "TensorRTLLM":
+        return False
+    return (spec.additional_metadata or {}).get("type", "Serving") == "Serving"
+
+
+def _environment(model: StoredModel, settings: DeliverySettings) -> list[dict[str, str]]:
+    env = {"HOME": "/tmp", "DO_NOT_TRACK": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+    if model.key.namespace and not settings.node_identity:
+        # What the node may read in the cloud is not for whoever may write a BaseModel.
+        env |= {"AWS_EC2_METADATA_DISABLED": "true", "GCE_METADATA_HOST": "metadata.invalid"}
+    return [{"name": name, "value": value} for name, value in env.items()]

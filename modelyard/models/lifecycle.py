@@ -1,0 +1,385 @@
+"""The life of a model: its files on the nodes that are to have them, and the truth about that in its status. Pure.
+
+Nodes are chosen as the scheduler would choose them; each is brought the files by a Job (``legs``), a few at a time per
+source, those first that pods wait for. Reports of nodes and their labels are kept as published. When the model goes,
+its files go, unless they are to be kept; a node that is gone holds up nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from modelyard.models import jobs, legs, names, settings, story, world
+from modelyard.models.legs import Leg, NodeStage, Site, Wish
+from modelyard.models.placement import selects
+from modelyard.models.settings import DeliverySettings
+from modelyard.models.world import (
+    CHECKED,
+    MODEL,
+    ModelClaim,
+    ModelJob,
+    ModelNode,
+    ModelPod,
+    NodeReport,
+    ReportEntry,
+    StoredModel,
+    TransferProgress,
+)
+from modelyard.objects import Key, ResourceType
+from modelyard.objects.kinds import CONFIG_MAPS, JOBS, NODES, PERSISTENT_VOLUME_CLAIMS, PODS
+from modelyard.objects.parse import epoch
+from modelyard.reconcile.plan import Mark, Plan, Want, World
+
+REPORTS, SETTINGS = "model-reports", "model-settings"
+MOST_AT_ONCE = 50
+"""Nodes that one plan marks, starts or clears; the others come with the next."""
+FLUSH = 30.0
+"""Seconds between two notes of a transfer's progress in a node's report."""
+_LARGEST_REPORT = 2 * 1024 * 1024
+
+
+def _wish(obj: Mapping[str, Any]) -> object:
+    metadata = obj["metadata"]
+    annotations = metadata.get("annotations") or {}
+    asked = tuple(annotations.get(name) for name in (world.NUDGE, world.VERIFY))
+    return metadata.get("generation"), metadata.get("deletionTimestamp"), asked
+
+
+def _models(kind: ResourceType) -> Want[StoredModel]:
+    indexes = {"source": world.source_of}
+    return Want(kind, lambda obj: world.model(kind, obj), indexes=indexes, wish=_wish, namespace="", use="models")
+
+
+@dataclass(eq=False)
+class ModelDelivery:
+    """Models of one kind. ``home`` is the controller's namespace, where Jobs and reports are.
+
+    ``progress`` is what somebody who follows transfers last saw, by model and node; ``seen`` is where the last plan of
+    each model is left for them.
+    """
+
+    about: ResourceType
+    home: str
+    progress: Mapping[tuple[Key, str], TransferProgress] = field(default_factory=dict)
+    seen: MutableMapping[Key, Sequence[Leg]] = field(default_factory=dict)
+
+    name: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        """The name follows from the kind."""
+        self.name = f"deliver-{self.about.plural}"
+
+    @property
+    def wants(self) -> tuple[Want[Any], ...]:
+        """All models (they share sources), nodes, what is made for models, and the pods that wait for one."""
+        return (
+            *map(_models, names.KINDS),
+            Want(NODES, world.node, cached=True, use="models"),
+            Want(
+                CONFIG_MAPS,
+                world.report,
+                label_selector=f"{names.REPORT_LABEL}=true",
+                indexes={"model": world.entries_of},
+                largest=_LARGEST_REPORT,
+                namespace=self.home,
+                called=REPORTS,
+            ),
+            Want(
+                CONFIG_MAPS,
+                settings.read,
+                field_selector=f"metadata.name={settings.CONFIG_MAP}",
+                namespace=self.home,
+                called=SETTINGS,
+            ),
+            Want(
+                JOBS,
+                world.job,
+                label_selector=MODEL,
+                indexes={"model": world.model_of, "source": world.busy_at},
+                namespace="",
+            ),
+            Want(
+                PODS,
+                world.pod,
+                cached=True,
+                indexes={"waits": world.waits_of, "job": world.job_of, "node": world.mounted_on},
+                use="models",
+                namespace="",
+            ),
+            Want(PERSISTENT_VOLUME_CLAIMS, world.claim, cached=True, namespace=""),
+        )
+
+    def plan(self, key: Key, world: World, now: float) -> Plan | None:
+        """What is to be made, marked and told for the model of this name."""
+        model: StoredModel | None = world[self.about].get(key)
+        if model is None:
+            self.seen.pop(key, None)
+            return None
+        found, wrong = DeliverySettings.read(next(iter(world[SETTINGS].all()), ""))
+        if model.subject.deleting:
+            return self._end(model, found, world, now)
+        problem = ("SettingsInvalid", wrong) if wrong else model.problem
+        goal: jobs.Goal | None = None
+        if problem is None:
+            try:
+                goal = jobs.target(model, found)
+                problem = self._base_model(model, world)
+            except jobs.NotAllowed as error:
+                problem = error.reason, str(error)
+        if problem is not None or goal is None:
+            return self._refuse(model, problem or ("InvalidSpec", ""), world, now)
+        wish = Wish(model, goal, found, self.home)
+        if goal.claim is not None:
+            return self._of_claim(wish, world, now)
+        parts = self._parts(wish, world, now)
+        self.seen[key] = parts
+        plan = story.told(wish, parts, _parent_facts(parts), now)
+        return self._with(plan, model, parts, world)
+
+    # Nodes
+
+    def _parts(self, wish: Wish, world: World, now: float) -> list[Leg]:
+        model = wish.model
+        assert model.spec is not None
+        sites = self._sites(model, world)
+        parts: list[Leg] = []
+        for node in world[NODES].all():
+            if not _why_not(model, node, wish.settings):
+                site = sites.pop(node.name) if node.name in sites else self._site(model, node, world)
+                parts.append(legs.deliver(wish, site, now))
+        parts += [legs.remove(wish, site, now) for site in sites.values()]
+        return self._in_turn(wish, parts, world, self._sites(model, world) if any(p.starts for p in parts) else {})
+
+    def not_chosen(self, model: StoredModel, node: ModelNode, world: World) -> str:
+        """Why a node is not given the model; ``""``: it is."""
+        found, _ = DeliverySettings.read(next(iter(world[SETTINGS].all()), ""))
+        return _why_not(model, node, found)
+
+    def _in_turn(self, wish: Wish, parts: list[Leg], world: World, sites: Mapping[str, Site]) -> list[Leg]:
+        """Of the parts that would begin, as many as have their turn at the source; the others stand aside."""
+        model = wish.model
+        free = wish.settings.nodes_per_source - len(tuple(world[JOBS].by("source", model.source)))
+        for kind in names.KINDS:
+            for other in world[kind].by("source", model.source):
+                if other.subject.ref != model.subject.ref and _first(other, world) < _first(model, world):
+                    free -= other.waiting
+        done = []
+        for leg in sorted(parts, key=lambda leg: leg.node):
+            if leg.starts and free <= 0:
+                site = sites.get(leg.node) or Site(leg.node, None, None, None)
+                done.append(legs.stand_aside(leg, site))
+                continue
+            free -= leg.starts
+            done.append(leg)
+        return done
+
+    def _sites(self, model: StoredModel, world: World) -> dict[str, Site]:
+        """The nodes that say something of the model, or have a Job for it; those that are gone among them."""
+        jobs_of = tuple(one for one in world[JOBS].by("model", model.identifier) if one.key.namespace == self.home)
+        known = {one.task.node for one in jobs_of} | {one.key.name for one in world[REPORTS].by("model", model.entry)}
+        known |= {node.name for node in world[NODES].all() if model.label in node.labels}
+        return {name: self._site(model, world[NODES].get(Key("", name)), world, name) for name in sorted(known)}
+
+    def _site(self, model: StoredModel, node: ModelNode | None, world: World, name: str = "") -> Site:
+        name = node.name if node is not None else name
+        ours = tuple(
+            one
+            for one in world[JOBS].by("model", model.identifier)
+            if one.task.node == name and one.key.namespace == self.home
+        )
+        entry = self._entry(model, name, world)
+        return Site(
+            name,
+            node,
+            node.labels.get(model.label) if node is not None else None,
+            entry,
+            ours,
+            _pods(ours, world),
+            tuple(world[PODS].by("node", name)),
+            self._progress(model, name, entry),
+        )
+
+    def _entry(self, model: StoredModel, node: str, world: World) -> ReportEntry | None:
+        found: NodeReport | None = world[REPORTS].get(Key(self.home, node))
+        return found.entry(model.entry) if found is not None else None
+
+    def _progress(self, model: StoredModel, node: str, entry: ReportEntry | None) -> TransferProgress | None:
+        newest = self.progress.get((model.key, node))
+        if newest is None or entry is None:
+            return None
+        before = epoch(entry.progress.last_updated) if entry.progress is not None else 0.0
+        return newest if epoch(newest.last_updated) - before >= FLUSH else None
+
+    # What follows
+
+    def _with(self, plan: Plan, model: StoredModel, parts: Iterable[Leg], world: World) -> Plan:
+        """The plan with what its parts make, mark and await."""
+        acting = []
+        for leg in parts:
+            marks = self._marks(model, leg, world)
+            if marks or leg.apply or leg.hand_over or leg.delete:
+                acting.append((leg, marks))
+        left = len(acting) > MOST_AT_ONCE
+        acting = acting[:MOST_AT_ONCE]
+        dues = [leg.due for leg in parts if leg.due is not None]
+        awaits = {what for leg in parts for what in leg.awaits} | ({"the other nodes"} if left else set())
+        finalizer = names.finalizer(self.about)
+        return replace(
+            plan,
+            marks=tuple(mark for _, marks in acting for mark in marks),
+            apply=tuple(made for leg, _ in acting for made in leg.apply),
+            hand_over=tuple(given for leg, _ in acting for given in leg.hand_over),
+            delete=tuple(child for leg, _ in acting for child in leg.delete),
+            homes=frozenset({self.home}),
+            awaits=tuple(sorted(awaits))[:10],
+            due=min(dues, default=None),
+            urgency=len(tuple(world[PODS].by("waits", model.label))),
+            finalizer_name=finalizer,
+            finalizer=None if model.subject.deleting or finalizer in model.finalizers else True,
+        )
+
+    def _marks(self, model: StoredModel, leg: Leg, world: World) -> tuple[Mark, ...]:
+        """What the node says otherwise than it should."""
+        marks = []
+        node: ModelNode | None = world[NODES].get(Key("", leg.node))
+        if node is not None and node.labels.get(model.label) != leg.label:
+            marks.append(Mark(NODES, node.key, node.uid, labels={model.label: leg.label}))
+        found: NodeReport | None = world[REPORTS].get(Key(self.home, leg.node))
+        stored = found.entries.get(model.entry) if found is not None else None
+        if found is not None and leg.entry is not None and leg.entry is found.entry(model.entry):
+            return tuple(marks)
+        wanted = leg.entry.text() if leg.entry is not None else None
+        if stored == wanted or (found is None and node is None):
+            return tuple(marks)
+        create: dict[str, Any] = {}
+        if found is None and node is not None:
+            owner = {"apiVersion": "v1", "kind": "Node", "name": node.name, "uid": node.uid}
+            create = {
+                "metadata": {
+                    "name": node.name,
+                    "namespace": self.home,
+                    "labels": {names.REPORT_LABEL: "true", "node": names.shortened(node.name, 63)},
+                    "annotations": {
+                        "models.ome.io/node-name": node.name,
+                        "models.ome.io/managed-by": "model-agent",
+                    },
+                    "ownerReferences": [owner],
+                }
+            }
+        uid = found.uid if found is not None else ""
+        marks.append(Mark(CONFIG_MAPS, Key(self.home, leg.node), uid, data={model.entry: wanted}, create=create))
+        return tuple(marks)
+
+    def _end(self, model: StoredModel, found: DeliverySettings, world: World, now: float) -> Plan | None:
+        """A model that is being deleted: its files go first, then our finalizer."""
+        if names.finalizer(self.about) not in model.finalizers:
+            return None
+        goal = jobs.Goal(found.models_root, found.models_root, "", "")
+        wish = Wish(model, goal, found, self.home)
+        parts = [legs.remove(wish, site, now) for site in self._sites(model, world).values()]
+        self.seen[model.key] = parts
+        plan = self._with(Plan(model.subject, "Removing", story.removing(parts)), model, parts, world)
+        claimed = [one for one in world[JOBS].by("model", model.identifier) if one.key.namespace != self.home]
+        if model.key.namespace:
+            claimed = [one for one in claimed if one.key.namespace == model.key.namespace]
+        gone = tuple(legs.gone(one) for one in claimed if not one.deleting)
+        plan = replace(plan, delete=(*plan.delete, *gone))
+        if all(leg.stage is NodeStage.GONE for leg in parts) and len(parts) <= MOST_AT_ONCE:
+            return replace(plan, finalizer=False, awaits=())
+        return story.while_removing(plan, model, parts, now)
+
+    def _refuse(self, model: StoredModel, problem: tuple[str, str], world: World, now: float) -> Plan:
+        """A model that cannot be delivered as it is: no node says that it is ready."""
+        parts = []
+        for site in self._sites(model, world).values():
+            if site.node is None:
+                continue
+            entry = site.entry.model_copy(update={"status": legs.FAILED}) if site.entry is not None else None
+            stale = tuple(legs.gone(one) for one in site.jobs if not one.deleting)
+            label = legs.FAILED if site.label else None
+            parts.append(Leg(site.name, NodeStage.FAILED, problem[0], problem[1], label, entry, delete=stale))
+        self.seen[model.key] = parts
+        return self._with(story.refused(model, problem, now), model, parts, world)
+
+    # Files in a claim
+
+    def _of_claim(self, wish: Wish, world: World, now: float) -> Plan:
+        """A model whose files are in a claim: once that is bound, a short Job reads what they are."""
+        model, goal = wish.model, wish.goal
+        assert goal.claim is not None
+        place: ModelClaim | None = world[PERSISTENT_VOLUME_CLAIMS].get(goal.claim)
+        ours: tuple[ModelJob, ...] = tuple(
+            one for one in world[JOBS].by("model", model.identifier) if one.key.namespace == goal.claim.namespace
+        )
+        node = ModelNode("", "", {}, place is not None and place.bound, 0.0, True)
+        entry = ReportEntry.read(model.checked) if model.checked else None
+        site = Site("", node, None, entry, ours, _pods(ours, world))
+        leg = legs.deliver(wish, site, now)
+        if place is None or not place.bound:
+            reason = "ClaimNotFound" if place is None else "ClaimNotBound"
+            what = "does not exist: create it" if place is None else "is not bound to a volume yet"
+            leg = replace(leg, reason=reason, message=f"PersistentVolumeClaim {goal.claim} {what}")
+        elsewhere = [legs.remove(wish, site, now) for site in self._sites(model, world).values()]
+        self.seen[model.key] = [leg, *elsewhere]
+        plan = self._with(story.told(wish, [leg], _parent_facts([leg]), now), model, elsewhere, world)
+        wanted = leg.entry.text() if leg.entry is not None else None
+        # A pod mounts claims of its own namespace only, so that is where the Job is.
+        return replace(
+            plan,
+            annotations={**plan.annotations, **({CHECKED: wanted} if wanted != (model.checked or None) else {})},
+            apply=(*plan.apply, *leg.apply),
+            delete=(*plan.delete, *leg.delete),
+            homes=plan.homes | {goal.claim.namespace},
+            awaits=(*plan.awaits, *leg.awaits),
+            due=min((due for due in (plan.due, leg.due) if due is not None), default=None),
+        )
+
+    def _base_model(self, model: StoredModel, world: World) -> tuple[str, str] | None:
+        """What is wrong with the base model of fine-tuned weights."""
+        if self.about != names.FINE_TUNED_WEIGHTS or model.spec is None:
+            return None
+        reference = model.spec.base_model_ref  # type: ignore[union-attr]
+        kind = names.BASE_MODELS if reference.namespace else names.CLUSTER_BASE_MODELS
+        if world[kind].get(Key(reference.namespace or "", reference.name)) is None:
+            return "BaseModelNotFound", f"spec.baseModelRef: there is no {kind.kind} {reference.name}: create it first"
+        return None
+
+
+def _why_not(model: StoredModel, node: ModelNode, found: DeliverySettings) -> str:
+    if model.spec is None:
+        return "the model cannot be read"
+    storage = model.spec.storage
+    if not node.serves:
+        return "it is a node of the control plane"
+    if not selects(found.node_selector, None, node.name, node.labels):
+        return f"it has not the labels of nodeSelector in ConfigMap {settings.CONFIG_MAP}"
+    if not selects(storage.node_selector, None, node.name, node.labels):
+        missing = [f"{k}={v}" for k, v in (storage.node_selector or {}).items() if node.labels.get(k) != v]
+        return f"it has not the label {', '.join(missing)} of spec.storage.nodeSelector"
+    if not selects(None, storage.node_affinity, node.name, node.labels):
+        return "no required term of spec.storage.nodeAffinity holds for it"
+    return ""
+
+
+def _first(model: StoredModel, world: World) -> tuple[int, float, str, Key]:
+    """Whose turn it is: whom most pods wait for, then who waits longest."""
+    pending = len(tuple(world[PODS].by("waits", model.label)))
+    return -pending, model.created, model.subject.kind.kind, model.key
+
+
+def _pods(ours: Iterable[ModelJob], world: World) -> dict[str, ModelPod]:
+    """The pod of each Job: the one that has said something, or the newest."""
+    found = {}
+    for one in ours:
+        pods = sorted(world[PODS].by("job", one.uid), key=lambda pod: (bool(pod.report), pod.created))
+        if pods:
+            found[one.uid] = pods[-1]
+    return found
+
+
+def _parent_facts(parts: Iterable[Leg]) -> ReportEntry | None:
+    """The entry that the model's facts are taken from: of the nodes that are ready, the newest."""
+    ready = [leg.entry for leg in parts if leg.stage is NodeStage.READY and leg.entry is not None]
+    return max(ready, key=lambda entry: entry.delivered.finished, default=None)

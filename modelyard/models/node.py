@@ -1,0 +1,331 @@
+"""What a Job does with a model on its node: fetch, check, remove; progress while it goes on, a report at the end.
+
+The contract, as its caller sees it, is in ``modelyard.cli.node``.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from modelyard import __version__
+from modelyard.models.errors import FetchError
+from modelyard.models.fetch import Download
+from modelyard.models.filters import FileRules, choose
+from modelyard.models.pace import Limits, Pace
+from modelyard.models.sources import Credentials, Listing, ModelSource, RangesIgnored, SourceFile, open_source
+from modelyard.models.store import HOME, FileManifest, InUse, ModelRecord, NodeStore, digest_of
+from modelyard.models.uri import ClaimFolder, LocalFolder, StorageURI, VendorModel, parse
+
+REPORT_LIMIT = 4096
+"""Bytes that a container's termination message may have."""
+EVERY = 5.0
+"""Seconds between two lines of progress."""
+RELISTED = 3
+"""How often a source that changes while it is read is listed anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchRequest:
+    """One model to be brought to this node."""
+
+    uri: str
+    root: Path
+    path: str
+    model: str
+    below: str | None = None
+    endpoint: str | None = None
+    region: str | None = None
+    credentials: Path | None = None
+    token_key: str = "token"
+    rules: FileRules = field(default_factory=FileRules)
+    reuse: bool = False
+    in_use: InUse = field(default_factory=dict)
+    limits: Limits = field(default_factory=Limits)
+
+
+@dataclass(slots=True)
+class Report:
+    """How it ended. None: not known."""
+
+    outcome: str = "Failed"
+    reason: str | None = None
+    message: str = ""
+    retryable: bool = False
+    retryAfter: float | None = None
+    revision: str | None = None
+    bytes: int | None = None
+    files: int | None = None
+    seconds: float = 0.0
+    fetchedBytes: int = 0
+    fromStore: bool = False
+    manifestSha256: str | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+    factsError: str | None = None
+
+    def fail(self, error: FetchError) -> None:
+        """What went wrong."""
+        self.outcome, self.reason, self.message = "Failed", error.reason, str(error)
+        self.retryable, self.retryAfter = error.retryable, error.retry_after
+
+    def dump(self) -> str:
+        """One line of JSON (ASCII), cut to what a termination message holds: facts go first, then the message."""
+        body = asdict(self)
+        if len(json.dumps(body)) > REPORT_LIMIT:
+            body |= {"facts": {}, "factsError": "too large for a report"}
+        while len(text := json.dumps(body)) > REPORT_LIMIT:
+            body["message"] = body["message"][: len(body["message"]) // 2] + "…"
+        return text
+
+
+class Progress:
+    """Says every few seconds how far it is, from a thread of its own."""
+
+    def __init__(self, say: Callable[[str], None], every: float = EVERY) -> None:
+        self._say, self._every = say, every
+        self._phase, self._pace = "Listing", Pace(Limits())
+        self._files = self._bytes = 0
+        self._end = threading.Event()
+
+    def phase(self, name: str) -> None:
+        """What is being done."""
+        self._phase = name
+
+    def over(self, pace: Pace, files: int, size: int) -> None:
+        """What is counted from now on, and how much it will be."""
+        self._pace, self._files, self._bytes = pace, files, size
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Saying it."""
+        thread = threading.Thread(target=self._run, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._end.set()
+            thread.join()
+
+    def _run(self) -> None:
+        last, at = 0, time.monotonic()
+        while not self._end.wait(self._every):
+            pace, now = self._pace, time.monotonic()
+            fetched = pace.fetched
+            line = {
+                "phase": self._phase,
+                "files": pace.files,
+                "filesTotal": self._files,
+                "bytes": pace.bytes,
+                "bytesTotal": self._bytes,
+                "bytesPerSecond": round(max(0, fetched - last) / (now - at)),
+            }
+            last, at = fetched, now
+            self._say(json.dumps(line))
+
+
+def fetch(request: FetchRequest, report: Report, progress: Progress) -> None:
+    """Fills in the report. FetchError where it cannot be done."""
+    uri = parse(request.uri)
+    if isinstance(uri, VendorModel):
+        report.outcome, report.message = "Fetched", f"{uri} is brought by its vendor"
+        return
+    if isinstance(uri, (LocalFolder, ClaimFolder)):
+        _look(uri, request, report)
+        return
+    with NodeStore(request.root) as store:
+        _fetch(store, uri, request, report, progress)
+
+
+def _fetch(store: NodeStore, uri: StorageURI, request: FetchRequest, report: Report, progress: Progress) -> None:
+    path = store.relative(request.path, request.below)
+    record = ModelRecord(request.model, path, request.uri)
+    before = store.record(request.model)
+    if request.reuse and before and before.entry and (before.uri, before.path) == (record.uri, path):
+        manifest = store.manifest(before.entry)
+        if manifest is not None and not store.missing(before.entry, manifest):
+            _done(report, manifest, store, before.entry, "a complete copy is there, and may be used again")
+            return
+    source = open_source(
+        uri,
+        Credentials(request.credentials),
+        endpoint=request.endpoint,
+        region=request.region,
+        token_key=request.token_key,
+        parallel=request.limits.parallel,
+    )
+    bring_settled(store, source, record, request, report, progress)
+
+
+def bring_settled(
+    store: NodeStore,
+    source: ModelSource,
+    record: ModelRecord,
+    request: FetchRequest,
+    report: Report,
+    progress: Progress,
+) -> None:
+    """``bring``, again where the source changes meanwhile; SourceChanged where it does not settle."""
+    for attempt in range(RELISTED):
+        try:
+            bring(store, source, record, request, report, progress)
+        except FetchError as error:
+            if error.reason != "SourceChanged" or attempt == RELISTED - 1:
+                raise
+        else:
+            return
+
+
+def bring(
+    store: NodeStore,
+    source: ModelSource,
+    record: ModelRecord,
+    request: FetchRequest,
+    report: Report,
+    progress: Progress,
+) -> None:
+    """One listing of a source onto the disk, and the model's link to it."""
+    progress.phase("Listing")
+    pace = Pace(request.limits)
+    listing = _patiently(pace, source.list)
+    chosen = choose(listing.files, request.rules)
+    digest = digest_of(listing, chosen)
+    report.revision = listing.revision
+    progress.over(pace, len(chosen), sum(file.size for file in chosen))
+    with store.locked():
+        before = store.record(record.model)
+        store.check_path(record)
+        wanting = before or record
+        store.write(ModelRecord(wanting.model, wanting.path, wanting.uri, wanting.entry, digest, wanting.held))
+
+    def waiting() -> None:
+        progress.phase("Waiting")
+        time.sleep(0.2)
+
+    with store.entry_locked(digest, waiting):
+        manifest = store.manifest(digest)
+        missing = store.missing(digest, manifest) if manifest else None
+        try:
+            if manifest is None or missing:
+                manifest = Download(store, source, digest, listing, chosen, pace, missing).run(progress.phase)
+            elif before is None or before.entry != digest:
+                _prove_access(pace, source, chosen)
+        finally:
+            report.fetchedBytes += pace.fetched
+        progress.phase("Finalizing")
+        with store.locked():
+            store.link(ModelRecord(record.model, record.path, record.uri, None, digest), request.in_use, time.time())
+    store.collect()
+    _done(report, manifest, store, digest, "")
+    report.fromStore = report.fetchedBytes == 0
+
+
+def check(root: Path, model: str, report: Report, *, quick: bool) -> None:
+    """Every file of a model against its manifest; what is damaged is noted for the next fetch."""
+    with NodeStore(root) as store:
+        _check(store, model, report, quick)
+
+
+def _check(store: NodeStore, model: str, report: Report, quick: bool) -> None:
+    root, record = store.root, store.record(model)
+    manifest = store.manifest(record.entry) if record and record.entry else None
+    if record is None or record.entry is None or manifest is None:
+        raise FetchError("Damaged", f"{model} has no complete files below {root}; fetch it", retryable=True)
+    with store.locked():
+        at = store.disk.lstat(record.path)
+    names = store.missing(record.entry, manifest)
+    gone = len(names)
+    if not quick:
+        for file in manifest.files:
+            if file.name not in names and store.hash_of(f"entries/{record.entry}/files/{file.name}") != file.sha256:
+                names.add(file.name)
+    store.note_damaged(record.entry, names)
+    _fill(report, manifest)
+    if names or at is None:
+        some = ", ".join(sorted(names)[:5]) + (", …" if len(names) > 5 else "")
+        what = f"{gone} of {len(manifest.files)} files are gone, {len(names) - gone} are changed: {some}"
+        if not names:
+            what = f"the link {root / record.path} is gone"
+        raise FetchError("Damaged", f"{model}: {what[:1000]}; fetch it again", retryable=True)
+    report.outcome, report.message = "Verified", f"{len(manifest.files)} files are as they were fetched"
+
+
+def remove(root: Path, model: str, in_use: InUse, report: Report) -> None:
+    """The model's link and what nothing else refers to."""
+    with NodeStore(root) as store:
+        with store.locked():
+            there = store.remove(model, in_use)
+        store.collect()
+    report.outcome = "Removed"
+    report.message = f"{model} is removed" if there else f"{model} is not on this node"
+
+
+def _look(uri: LocalFolder | ClaimFolder, request: FetchRequest, report: Report) -> None:
+    """A folder that is there already: inside its limits, even through links."""
+    limit = Path(request.below or request.root).resolve()
+    folder = Path(request.path).resolve()
+    if not folder.is_relative_to(limit):
+        raise FetchError("PathRefused", f"path {request.path[:200]!r} leads out of {limit}; write a path below it")
+    if not folder.is_dir():
+        raise FetchError("LocalPathNotFound", f"{uri}: there is no folder {request.path[:200]!r} on this node")
+    report.outcome, report.fromStore, report.message = "Fetched", True, "the files are there already"
+    _detect(report, folder)
+
+
+def _done(report: Report, manifest: FileManifest, store: NodeStore, digest: str, message: str) -> None:
+    _fill(report, manifest)
+    report.outcome, report.fromStore = "Fetched", True
+    report.message = message or f"{len(manifest.files)} files, {manifest.size} bytes"
+    name = f"entries/{digest}/facts-{__version__}.json"
+    if known := store.home.read(name):
+        report.facts = json.loads(known)
+        return
+    _detect(report, store.root / HOME / "entries" / digest / "files")
+    if not report.factsError:
+        store.home.write(name, json.dumps(report.facts).encode())
+
+
+def _fill(report: Report, manifest: FileManifest) -> None:
+    report.revision, report.manifestSha256 = manifest.revision, manifest.sha256
+    report.bytes, report.files = manifest.size, len(manifest.files)
+
+
+def _patiently(pace: Pace, call: Callable[[], Listing]) -> Listing:
+    attempt = 0
+    while True:
+        try:
+            return call()
+        except FetchError as error:
+            attempt += 1
+            pace.retry(error, attempt)
+
+
+def _prove_access(pace: Pace, source: ModelSource, files: tuple[SourceFile, ...]) -> None:
+    """Another model has brought these files; that this one may read them is for the source to say."""
+    largest = max(files, key=lambda file: file.size)
+    attempt = 0
+    while largest.size:
+        try:
+            next(iter(source.read(largest, 0, 1)), None)
+        except RangesIgnored:
+            return
+        except FetchError as error:
+            attempt += 1
+            pace.retry(error, attempt)
+        else:
+            return
+
+
+def _detect(report: Report, folder: Path) -> None:
+    """What the files say of the model. They are a stranger's: whatever is wrong with them is no failure of fetching."""
+    from modelyard.models.detection import detect  # A third of a second, where nothing is new.
+
+    try:
+        report.facts = json.loads(detect(folder).to_json())
+    except Exception as error:
+        report.factsError = f"{type(error).__name__}: {error}"[:500]

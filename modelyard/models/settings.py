@@ -1,0 +1,126 @@
+"""What an administrator says about the delivery of models: the ConfigMap ``modelyard-models``, key ``settings``. Pure.
+
+It is read in the controller's namespace, where tenants do not write. Where there is none, the defaults hold.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import ipaddress
+import posixpath
+from collections.abc import Mapping
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.alias_generators import to_camel
+
+from modelyard.objects.documents import DocumentError, parse_document
+
+CONFIG_MAP = "modelyard-models"
+KEY = "settings"
+LOCAL_IMAGE = "modelyard.dev/modelyard:local"
+
+Folder = Annotated[str, Field(pattern=r"^(/[A-Za-z0-9_][A-Za-z0-9._-]*)+$", max_length=512)]
+
+
+class DeliverySettings(BaseModel):
+    """Where files go, what they may be fetched from, and what a fetching Job takes."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=to_camel, populate_by_name=True)
+
+    image: str = Field(LOCAL_IMAGE, description="image of the Jobs on the nodes: the one the worker runs")
+    models_root: Folder = Field("/mnt/models", description="folder of the models on every node")
+    roots: list[Folder] = Field(default_factory=list, description="further folders that cluster-scoped models may use")
+    namespace_roots: dict[str, list[Folder]] = Field(
+        default_factory=dict, description="by namespace, folders that its models may use beside MODELS_ROOT/NAMESPACE"
+    )
+    endpoints: list[str] = Field(
+        default_factory=list,
+        description="hosts (HOST, HOST:PORT, or with * for a part) that the parameter endpoint may name; exactly named,"
+        " they may be internal",
+    )
+    hub_endpoint: str | None = Field(None, description="URL of the hub that hf:// means; unset: huggingface.co")
+    node_identity: bool = Field(
+        False, description="whether models of a namespace may use the cloud identity of the node they are fetched on"
+    )
+    nodes_per_source: int = Field(4, ge=1, le=1000, description="nodes that fetch from one source at a time")
+    bandwidth: int | None = Field(None, ge=1, description="bytes per second that one Job may fetch; unset: no limit")
+    cpu: str = Field("2", description="CPU that a Job asks for")
+    memory: str = Field("1Gi", description="memory that a Job asks for, and its limit")
+    run_as_user: int = Field(0, ge=0, description="user of the Jobs: it must be able to write below the roots")
+    node_selector: dict[str, str] = Field(
+        default_factory=dict, description="labels that a node must carry to be given any model"
+    )
+    tolerations: list[dict[str, Any]] = Field(
+        default_factory=lambda: [{"operator": "Exists", "effect": "NoSchedule"}],
+        description="tolerations of the Jobs, which go to the nodes that models are for whatever else may not",
+    )
+
+    @classmethod
+    def read(cls, text: str | None) -> tuple[DeliverySettings, str | None]:
+        """The settings, and what is wrong with them: of a document that cannot be used, nothing is."""
+        if not text or not text.strip():
+            return cls(), None
+        try:
+            document = parse_document(text)
+            return (cls.model_validate(document) if document is not None else cls()), None
+        except DocumentError as error:
+            return cls(), f"ConfigMap {CONFIG_MAP}, key {KEY}: {error}"
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+            where = ".".join(map(str, first["loc"])) or "document"
+            return cls(), f"ConfigMap {CONFIG_MAP}, key {KEY}: {where}: {first['msg']}"
+
+    def allowed(self, namespace: str) -> list[tuple[str, str]]:
+        """Where models of a namespace (``""``: cluster-scoped ones) may be: (root of a store, folder below it)."""
+        if not namespace:
+            return [(root, root) for root in (self.models_root, *self.roots)]
+        own = [(root, root) for root in self.namespace_roots.get(namespace, ())]
+        return [(self.models_root, f"{self.models_root}/{namespace}"), *own]
+
+    def place(self, namespace: str, path: str) -> tuple[str, str] | None:
+        """The root and folder that a model of the namespace may have this path in; ``None``: in none."""
+        if not path.startswith("/") or posixpath.normpath(path) != path.rstrip("/") or "\0" in path:
+            return None
+        for root, below in self.allowed(namespace):
+            inside = path.startswith(f"{below}/") and not path.startswith(f"{root}/.modelyard")
+            if inside:
+                return root, below
+        return None
+
+    def refusal(self, endpoint: str) -> str | None:
+        """Why nothing is fetched from this endpoint, with the remedy; ``None``: it may be."""
+        try:
+            parts = urlsplit(endpoint)
+            host, port = (parts.hostname or "").rstrip("."), parts.port
+        except ValueError:
+            return f"endpoint {endpoint[:200]!r} is no URL"
+        if parts.scheme not in ("http", "https") or not host or parts.username or parts.query or parts.fragment:
+            return f"endpoint {endpoint[:200]!r} is no plain URL: write https://HOST[:PORT]"
+        for pattern in self.endpoints:
+            wanted, _, number = pattern.partition(":") if pattern.count(":") == 1 else (pattern, "", "")
+            if number not in ("", str(port)):
+                continue
+            if wanted == host or ("*" in wanted and not internal(host) and fnmatch.fnmatchcase(host, wanted)):
+                return None
+        return (
+            f"endpoint {endpoint[:200]!r} is not among those that may be fetched from: whoever administers the cluster"
+            f" allows it by adding {host} to endpoints in ConfigMap {CONFIG_MAP}"
+        )
+
+
+def internal(host: str) -> bool:
+    """Whether this is an address, or a name that only means something inside a cluster or a machine."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return "." not in host or host.endswith((".svc", ".local", ".internal", ".localhost"))
+    return True
+
+
+def read(obj: Mapping[str, Any]) -> str:
+    """The text in the ConfigMap."""
+    data = obj.get("data")
+    text = data.get(KEY, "") if isinstance(data, Mapping) else ""
+    return text if isinstance(text, str) else ""

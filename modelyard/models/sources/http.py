@@ -1,0 +1,166 @@
+"""Ranges of files over plain HTTP: redirects, statuses and what servers say about waiting, as ``FetchError``."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from email.utils import parsedate_to_datetime
+from urllib.parse import urljoin, urlsplit
+
+import urllib3
+
+from modelyard.models.errors import FetchError
+from modelyard.models.sources import RangesIgnored, check_host
+
+CHUNK = 1 << 20
+PAGE_LIMIT = 64 << 20
+"""Bytes of an answer that is read as a whole."""
+_CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)\Z")
+ERROR_CODE = re.compile(r"<Code>(\w{1,64})</Code>")
+"""What has gone wrong, as object stores say it."""
+_REFUSED_KEYS = ("ExpiredToken", "InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "RequestTimeTooSkewed")
+_RESET = re.compile(r"[;,]\s*t\s*=\s*(\d+)")
+
+
+class Http:
+    """Requests to one service. ``secret`` are headers that only its own host is sent."""
+
+    def __init__(self, base: str, secret: Mapping[str, str], parallel: int) -> None:
+        self.base = base.rstrip("/")
+        self.host = urlsplit(self.base).netloc
+        self._secret = dict(secret)
+        self._pool = urllib3.PoolManager(
+            maxsize=parallel + 1, timeout=urllib3.Timeout(connect=10, read=60), retries=False
+        )
+        self._moved: dict[str, str] = {}
+        self._lock = threading.Lock()
+
+    def page(self, path: str) -> bytes:
+        """An answer as a whole, of bounded size."""
+        response = self._follow(f"{self.base}{path}", {"Accept": "application/json"}, remember=False)
+        try:
+            body = b"".join(response.stream(CHUNK)) if _length(response) <= PAGE_LIMIT else None
+        except urllib3.exceptions.HTTPError as error:
+            raise self._broken(error) from error
+        if body is None or len(body) > PAGE_LIMIT:
+            raise FetchError("SourceUnavailable", f"{self.host}{path}: the answer is larger than {PAGE_LIMIT} bytes")
+        return body
+
+    def read(self, url: str, size: int, start: int, length: int, headers: Mapping[str, str] = {}) -> Iterator[bytes]:
+        """These bytes of the file of ``size`` bytes at ``url``; a file of another size has changed."""
+        whole = start == 0 and length == size
+        wanted = {**headers, "Accept-Encoding": "identity"}
+        if not whole:
+            wanted["Range"] = f"bytes={start}-{start + length - 1}"
+        response = self._follow(url, wanted, remember=not whole)
+        try:
+            if response.status == 200 and not whole:
+                raise RangesIgnored(self.host)
+            found = _CONTENT_RANGE.match(response.headers.get("Content-Range", "")) if response.status == 206 else None
+            told = int(found[3]) if found and found[3] != "*" else _length(response, size) if whole else size
+            if told != size or (found and (int(found[1]), int(found[2])) != (start, start + length - 1)):
+                raise FetchError(
+                    "SourceChanged",
+                    f"{url.partition('?')[0]}: has {told} bytes, not the {size} it was listed with",
+                    retryable=True,
+                )
+            yield from response.stream(CHUNK, decode_content=False)
+        except urllib3.exceptions.HTTPError as error:
+            raise self._broken(error) from error
+        finally:
+            # What was not read to the end cannot serve another request.
+            if response.closed or not _length(response):
+                response.release_conn()
+            else:
+                response.close()
+
+    def _follow(self, url: str, headers: Mapping[str, str], *, remember: bool) -> urllib3.BaseHTTPResponse:
+        """The answer behind up to five redirects. Where a file was found is asked first for its next part."""
+        with self._lock:
+            here = self._moved.get(url, url)
+        for _ in range(6):
+            own = urlsplit(here).netloc == self.host
+            sent = {"User-Agent": "modelyard", **headers, **(self._secret if own else {})}
+            try:
+                response = self._pool.request("GET", here, headers=sent, redirect=False, preload_content=False)
+            except urllib3.exceptions.HTTPError as error:
+                raise self._broken(error) from error
+            if response.status in (301, 302, 303, 307, 308) and (target := response.headers.get("Location")):
+                response.drain_conn()
+                response.release_conn()
+                here = urljoin(here, target)
+                check_host(here)
+                continue
+            if response.status in (200, 206):
+                if remember and here != url:
+                    with self._lock:
+                        self._moved[url] = here
+                return response
+            with self._lock:
+                was_moved = self._moved.pop(url, None) is not None
+            refused = self._refused(response, url)
+            if was_moved and response.status in (400, 401, 403, 404, 410):
+                here = url  # A signed address that has run out.
+                continue
+            raise refused
+        raise FetchError("SourceUnavailable", f"{self.host}: more than five redirects", retryable=True)
+
+    def _refused(self, response: urllib3.BaseHTTPResponse, url: str) -> FetchError:
+        status, wait = response.status, retry_after(response.headers)
+        code = response.headers.get("X-Error-Code") or response.headers.get("X-Error-Message") or ""
+        with contextlib.suppress(urllib3.exceptions.HTTPError):
+            if found := ERROR_CODE.search(response.read(4096, decode_content=True).decode("utf-8", "replace")):
+                code = found[1]
+        response.close()
+        return of_status(status, url.partition("?")[0], code[:200], wait)
+
+    def _broken(self, error: Exception) -> FetchError:
+        return FetchError("SourceUnavailable", f"{self.host}: {_first_line(error)}", retryable=True)
+
+
+def of_status(status: int, what: str, code: str = "", wait: float | None = None) -> FetchError:
+    """What an HTTP status means to whoever fetches ``what``."""
+    said = f"{what}: HTTP {status}" + (f" ({code})" if code else "")
+    status = 401 if code in _REFUSED_KEYS else 429 if code == "SlowDown" else status
+    match status:
+        case 401:
+            remedy = "give a valid token or key in the Secret that spec.storage.key names, and check the name"
+            return FetchError("Unauthorized", f"{said}; {remedy}")
+        case 403:
+            remedy = "the token or key may not read this; ask its owner for access, or name another Secret"
+            return FetchError("Forbidden", f"{said}; {remedy}")
+        case 404 | 410:
+            return FetchError("NotFound", f"{said}; check name, revision and access in storageUri")
+        case 412 | 416:
+            return FetchError("SourceChanged", f"{said}; the file has changed since it was listed", retryable=True)
+        case 429:
+            return FetchError("RateLimited", f"{said}; the source asks to wait", retryable=True, retry_after=wait)
+    if status in (408, 409, 425) or status >= 500:
+        return FetchError("SourceUnavailable", f"{said}; the source is in trouble", retryable=True, retry_after=wait)
+    return FetchError("SourceRefused", f"{said}; the source does not understand; check storageUri and endpoint")
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds to wait, of Retry-After (seconds or a date) or of a rate limit that is used up (``t=``)."""
+    text = headers.get("Retry-After", "").strip()
+    if text.isascii() and text.isdigit() and len(text) < 10:
+        return float(text)
+    if text:
+        try:
+            return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
+        except (ValueError, OverflowError, OSError):
+            return None
+    found = _RESET.search(headers.get("RateLimit", ""))
+    return float(found[1][:9]) if found else None
+
+
+def _length(response: urllib3.BaseHTTPResponse, unknown: int = 0) -> int:
+    text = response.headers.get("Content-Length", "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else unknown
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:300]

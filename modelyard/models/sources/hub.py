@@ -1,0 +1,68 @@
+"""A repository of a model hub that speaks Hugging Face's API.
+
+``huggingface_hub`` finds the commit and lists its files. The bytes are read by range over HTTP, which every hub serves,
+chunked storage (xet) included: a part that was interrupted is carried on with, which a snapshot download is not.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+import httpx2
+from huggingface_hub import HfApi, hf_hub_url
+from huggingface_hub.errors import HfHubHTTPError
+from huggingface_hub.hf_api import RepoFile
+
+from modelyard.models.errors import FetchError
+from modelyard.models.sources import Listing, SourceFile
+from modelyard.models.sources.http import Http, of_status, retry_after
+from modelyard.models.uri import HubModel
+
+ENDPOINT = "https://huggingface.co"
+
+
+class Hub:
+    """One repository at one revision."""
+
+    def __init__(self, uri: HubModel, endpoint: str | None, token: str | None, parallel: int) -> None:
+        self.uri, self.endpoint = uri, (endpoint or ENDPOINT).rstrip("/")
+        logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+        # Without a token nothing is sent: one that somebody has left in a cache on this machine is not ours to use.
+        self._api = HfApi(endpoint=self.endpoint, token=token or False, library_name="modelyard")
+        self._http = Http(self.endpoint, {"Authorization": f"Bearer {token}"} if token else {}, parallel)
+        self._revision = ""
+
+    def list(self) -> Listing:
+        """The files of the commit that the revision names now."""
+        what = f"hf://{self.uri.repository}@{self.uri.revision}"
+        try:
+            self._revision = self._api.model_info(self.uri.repository, revision=self.uri.revision, timeout=30).sha or ""
+            if not self._revision:
+                raise FetchError("SourceUnavailable", f"{what}: the hub does not tell the commit", retryable=True)
+            tree = self._api.list_repo_tree(self.uri.repository, recursive=True, revision=self._revision)
+            files = tuple(self._file(entry) for entry in tree if isinstance(entry, RepoFile))
+        except HfHubHTTPError as error:
+            code = error.response.headers.get("X-Error-Code", "")
+            raise of_status(
+                error.response.status_code, what, code[:200], retry_after(error.response.headers)
+            ) from error
+        except httpx2.HTTPError as error:
+            message = f"{urlsplit(self.endpoint).netloc}: {str(error)[:300] or type(error).__name__}"
+            raise FetchError("SourceUnavailable", message, retryable=True) from error
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise FetchError(
+                "SourceUnavailable", f"{what}: the hub's answer cannot be read: {str(error)[:200]}", retryable=True
+            ) from error
+        return Listing(f"hf {self.endpoint} {self.uri.repository}", self._revision, files)
+
+    def read(self, file: SourceFile, start: int, length: int) -> Iterator[bytes]:
+        """By range, of the file as it is in the commit."""
+        url = hf_hub_url(self.uri.repository, file.key, revision=self._revision, endpoint=self.endpoint)
+        return self._http.read(url, file.size, start, length)
+
+    def _file(self, entry: RepoFile) -> SourceFile:
+        if entry.lfs is not None:
+            return SourceFile(entry.path, int(entry.lfs.size), entry.path, sha256=entry.lfs.sha256)
+        return SourceFile(entry.path, int(entry.size), entry.path, git_sha1=entry.blob_id)

@@ -1,0 +1,228 @@
+"""What is told of a model: state, conditions, nodes and facts, in bounded size however many nodes there are. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from modelyard.models import legs
+from modelyard.models.detection import Facts, fill
+from modelyard.models.legs import Leg, NodeStage, Wish
+from modelyard.models.world import FILLED, ReportEntry, StoredModel
+from modelyard.objects import Condition, Notice
+from modelyard.objects.documents import cut, few
+from modelyard.reconcile.plan import Plan, Status
+from modelyard.reconcile.status import is_due
+from modelyard.resources.ome.models import BaseModelSpec
+
+RESOLVED, DOWNLOADED, DETECTED = "Resolved", "Downloaded", "MetadataDetected"
+READY, ALL_READY, DISABLED = "Ready", "AllNodesReady", "Disabled"
+OURS = frozenset({RESOLVED, DOWNLOADED, DETECTED, READY, ALL_READY, DISABLED})
+
+MOST_NODES = 20
+"""Nodes of which a status tells more than the name."""
+MOST_NAMES = 2000
+"""Names of nodes in one list of a status; more than this, and the counts tell."""
+_SHOWN = 3
+_MOST_WORDS = 300
+
+CREATING, IN_TRANSIT, FAILED = "Creating", "In_Transit", "Failed"
+
+
+def told(wish: Wish, parts: Sequence[Leg], facts: ReportEntry | None, now: float) -> Plan:
+    """The plan of a model that can be delivered, with the status it should have."""
+    model, goal = wish.model, wish.goal
+    assert model.spec is not None
+    chosen = [leg for leg in parts if leg.stage not in (NodeStage.REMOVING, NodeStage.GONE)]
+    ready, failed = _of(chosen, NodeStage.READY), _of(chosen, NodeStage.FAILED)
+    unfinished = [leg for leg in chosen if leg.stage is not NodeStage.READY]
+    state, reason, message = _state(chosen, ready, failed)
+    count = f"{len(ready)} of {len(chosen)} nodes" if goal.claim is None else str(goal.claim)
+    done = facts.delivered if facts is not None else None
+    found = done.facts if done is not None and model.told else {}
+    detected = bool(found)
+    where = (
+        model.spec.storage.storage_uri if goal.claim is not None else f"{model.spec.storage.storage_uri} → {goal.path}"
+    )
+    facts_words = (done.facts_error if done is not None else None) or "no facts were found in the files"
+    everywhere = bool(chosen) and not unfinished
+    conditions = [
+        _condition(RESOLVED, True, "Resolved", where if not model.ignored else f"{where}; ignored: {model.ignored}"),
+        _condition(DOWNLOADED, bool(ready), "Downloaded" if ready else reason, count if ready else message),
+        _condition(DETECTED, detected, "Detected", "what the model is was found in its files")
+        if detected
+        else Condition(
+            DETECTED,
+            "False" if ready else "Unknown",
+            "NotDetected" if ready else reason,
+            facts_words if ready else message,
+        ),
+        _condition(READY, state == "Ready", "Ready" if state == "Ready" else reason, count if ready else message),
+        _condition(
+            ALL_READY,
+            everywhere,
+            "AllNodesReady" if everywhere else (_most(unfinished) if chosen else reason),
+            count if everywhere else f"{count}; {_words(unfinished)}" if chosen else message,
+        ),
+    ]
+    if model.spec.disabled:
+        conditions.append(_condition(DISABLED, True, "Disabled", "spec.disabled: no service may use it"))
+    delivery = {
+        "path": goal.path,
+        "revision": done.revision if done is not None else None,
+        "bytes": done.bytes if done is not None else None,
+        "selected": len(chosen),
+        "ready": len(ready),
+        "failed": len(failed),
+        "active": legs.sum_of(chosen, NodeStage.ACTIVE),
+        "waiting": sum(leg.stage is NodeStage.WAITING and leg.starts for leg in chosen),
+        "nodes": [_node(leg) for leg in _interesting(parts)] or None,
+    }
+    names = [leg.node for leg in ready if leg.node], [leg.node for leg in failed if leg.node]
+    plan = _tell(model, state, conditions, names, delivery, found, now)
+    return _filled(plan, model, found) if found else plan
+
+
+def refused(model: StoredModel, problem: tuple[str, str], now: float) -> Plan:
+    """The plan of a model that cannot be delivered as it is."""
+    reason, message = problem
+    conditions = [
+        _condition(RESOLVED, False, reason, message),
+        *(_condition(name, False, reason, message) for name in (DOWNLOADED, READY, ALL_READY)),
+    ]
+    if model.spec is not None and model.spec.disabled:
+        conditions.append(_condition(DISABLED, True, "Disabled", "spec.disabled: no service may use it"))
+    return _tell(model, FAILED, conditions, ([], []), None, {}, now)
+
+
+def while_removing(plan: Plan, model: StoredModel, parts: Sequence[Leg], now: float) -> Plan:
+    """A model that is being deleted says what it still waits for."""
+    message = removing(parts)
+    status = {
+        "delivery": {"nodes": [_node(leg) for leg in _interesting(parts)] or None},
+        "observedGeneration": model.subject.generation,
+    }
+    wanted = Status(
+        status, (replace(_condition(READY, False, "Removing", message), observed_generation=model.subject.generation),)
+    )
+    due = is_due(wanted, model.status, now, 0.0)
+    return replace(plan, status=wanted if due else None, message=message)
+
+
+def removing(parts: Iterable[Leg]) -> str:
+    """Why a model is not gone yet."""
+    left = [leg for leg in parts if leg.stage is not NodeStage.GONE]
+    return f"files are being removed from {len(left)} nodes; {_words(left)}" if left else "nothing of it is left"
+
+
+def _state(chosen: Sequence[Leg], ready: Sequence[Leg], failed: Sequence[Leg]) -> tuple[str, str, str]:
+    """The published state, with reason and message where it is not Ready."""
+    if not chosen:
+        message = "no node has the labels that spec.storage.nodeSelector and nodeAffinity ask for"
+        return IN_TRANSIT, "NoMatchingNodes", message
+    if ready:
+        return "Ready", "Ready", ""
+    if len(failed) == len(chosen):
+        return FAILED, _most(failed), _words(failed)
+    active = _of(chosen, NodeStage.ACTIVE)
+    left = active or [leg for leg in chosen if leg.stage is not NodeStage.FAILED]
+    return IN_TRANSIT if active or failed else CREATING, _most(left), _words(left)
+
+
+def _tell(
+    model: StoredModel,
+    state: str,
+    conditions: Iterable[Condition],
+    nodes: tuple[Sequence[str], Sequence[str]],
+    delivery: Mapping[str, Any] | None,
+    found: Mapping[str, Any],
+    now: float,
+) -> Plan:
+    subject, (ready, failed) = model.subject, nodes
+    wanted = tuple(replace(one, observed_generation=subject.generation) for one in conditions)
+    fields: dict[str, Any] = {
+        "state": state,
+        "observedGeneration": subject.generation,
+        "nodesReady": sorted(ready)[:MOST_NAMES] or None,
+        "nodesFailed": sorted(failed)[:MOST_NAMES] or None,
+        "delivery": delivery,
+    }
+    before = model.status.get("detected")
+    known = before if isinstance(before, Mapping) else {}
+    if found or known:
+        fields["detected"] = {**dict.fromkeys(known), **found} if found else None
+    status = Status(fields, wanted, transient=OURS)
+    main = next(one for one in wanted if one.type == READY)
+    plan = Plan(subject, reason=main.reason, message=main.message)
+    if not is_due(status, model.status, now, 0.0, subject.uid):
+        return plan
+    stored = {one.get("type"): (one.get("status"), one.get("reason")) for one in model.status["conditions"]}
+    news = []
+    for one in wanted:
+        bad = one.status == "False" and (state == FAILED or one.reason == "NoMatchingNodes")
+        if one.type == READY and stored.get(READY) != (one.status, one.reason):
+            news.append(Notice(one.reason, one.message, "Warning" if bad else "Normal"))
+    return replace(plan, status=status, notices=tuple(news))
+
+
+def _filled(plan: Plan, model: StoredModel, found: Mapping[str, Any]) -> Plan:
+    """The plan that also fills what is empty in the spec, or was filled by us before, with what was found."""
+    spec = model.spec
+    if not isinstance(spec, BaseModelSpec):
+        return plan
+    try:
+        facts = Facts.model_validate(found)
+        ours = json.loads(model.filled) if model.filled else {}
+    except ValueError:
+        return plan
+    has = spec.model_dump(mode="json", by_alias=True, exclude_none=True)
+    mine = {name for name, value in ours.items() if has.get(name) == value} if isinstance(ours, dict) else set()
+    empty = {field: None for field, info in type(spec).model_fields.items() if (info.alias or field) in mine}
+    full = fill(spec.model_copy(update=empty), facts).model_dump(mode="json", by_alias=True, exclude_none=True)
+    change = {name: full.get(name) for name in full.keys() | mine if full.get(name) != has.get(name)}
+    if not change:
+        return plan
+    keeps = {name: full[name] for name in mine | change.keys() if name in full}
+    note = {FILLED: json.dumps(keeps, sort_keys=True)}
+    return replace(plan, fill={"spec": change}, annotations={**plan.annotations, **note})
+
+
+def _of(parts: Iterable[Leg], stage: NodeStage) -> list[Leg]:
+    return [leg for leg in parts if leg.stage is stage]
+
+
+def _most(parts: Iterable[Leg]) -> str:
+    """The most frequent reason; of equally frequent ones the first by name."""
+    counts = Counter(leg.reason for leg in parts)
+    return min(counts, key=lambda reason: (-counts[reason], reason), default="Unknown")
+
+
+def _words(parts: Sequence[Leg]) -> str:
+    shown = [
+        f"{leg.node}: {leg.reason}" + (f", {cut(leg.message, _MOST_WORDS)}" if leg.message else "") for leg in parts
+    ]
+    return "; ".join(text.removeprefix(": ") for text in few(shown, _SHOWN))
+
+
+def _interesting(parts: Iterable[Leg]) -> list[Leg]:
+    """The nodes that a status tells of: what has failed first, then what is under way."""
+    order = {NodeStage.FAILED: 0, NodeStage.ACTIVE: 1, NodeStage.REMOVING: 2, NodeStage.WAITING: 3}
+    return sorted((leg for leg in parts if leg.stage in order), key=lambda leg: (order[leg.stage], leg.node))[
+        :MOST_NODES
+    ]
+
+
+def _node(leg: Leg) -> dict[str, Any]:
+    told: dict[str, Any] = {"node": leg.node} if leg.node else {}
+    told |= {"state": leg.stage.value, "reason": leg.reason, "message": cut(leg.message, _MOST_WORDS)}
+    progress = leg.entry.progress if leg.entry is not None else None
+    if leg.stage is NodeStage.ACTIVE and progress is not None and progress.total_bytes > 0:
+        told |= {"percent": min(100, progress.completed_bytes * 100 // progress.total_bytes)}
+    return told
+
+
+def _condition(kind: str, holds: bool, reason: str, message: str) -> Condition:
+    return Condition(kind, str(holds), reason, message)

@@ -1,0 +1,516 @@
+"""What the delivery of models looks at, as plain values: models, nodes, reports, Jobs, pods, claims. Pure.
+
+Nothing here raises: a model that cannot be read is kept with what is wrong with it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.alias_generators import to_camel
+
+from modelyard.models import names
+from modelyard.models.detection import SKIP_ANNOTATIONS
+from modelyard.models.errors import FetchError
+from modelyard.models.uri import ClaimFolder, LocalFolder, StorageURI, VendorModel, parse
+from modelyard.objects import Key, ResourceType
+from modelyard.objects.documents import cut, listed, printable
+from modelyard.objects.parse import epoch, key_of
+from modelyard.reconcile.plan import MISSING, Subject
+from modelyard.resources import ClusterBaseModel, FineTunedWeight, ResourceInvalid
+from modelyard.resources.ome.models import BaseModel as BaseModelResource
+from modelyard.resources.ome.models import BaseModelSpec, FineTunedWeightSpec
+
+Object = Mapping[str, Any]
+
+NUDGE = "modelyard.dev/deliver"
+"""Annotation: another value delivers anew, and at once what waits to be tried again."""
+VERIFY = "modelyard.dev/verify"
+"""Annotation: a time (RFC 3339); files that were not checked since then are checked against their manifest."""
+RETENTION = "modelyard.dev/retention"
+"""Annotation: Delete (the default) or Retain the files when the model, or a node's part in it, goes."""
+FILLED = "modelyard.dev/filled"
+"""Annotation: the fields of the spec that were filled with what was found in the files, and the values."""
+CHECKED = "modelyard.dev/claim-report"
+"""Annotation: what was found in the claim of a model whose files are in one."""
+
+MODEL, SOURCE = "modelyard.dev/model", "modelyard.dev/source"
+"""Labels of what is made for a model."""
+WORK = "modelyard.dev/work"
+"""Annotation of such a Job: what it is to do, as JSON."""
+
+_MOST_TOLD = 1000
+_MOST_REPORT = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class StoredModel:
+    """A BaseModel, ClusterBaseModel or FineTunedWeight; ``problem`` says why there is no ``spec`` or no ``uri``."""
+
+    subject: Subject
+    created: float
+    spec: BaseModelSpec | FineTunedWeightSpec | None
+    uri: StorageURI | None
+    problem: tuple[str, str] | None
+    ignored: str
+    status: Mapping[str, Any]
+    finalizers: tuple[str, ...]
+    nudge: str
+    verify: float
+    retain: bool
+    checked: str
+    filled: str
+    told: bool
+    """Whether anybody wants to know what is in its files."""
+
+    @property
+    def key(self) -> Key:
+        """Namespace and name."""
+        return self.subject.key
+
+    @property
+    def entry(self) -> str:
+        """Its entry in node reports."""
+        return names.entry_key(self.subject.kind, self.key)
+
+    @property
+    def label(self) -> str:
+        """Its label on nodes."""
+        return names.label_key(self.subject.kind, self.key)
+
+    @property
+    def identifier(self) -> str:
+        """Its name in labels of what is made for it."""
+        return names.identifier(self.subject.kind, self.key)
+
+    @property
+    def source(self) -> str:
+        """What is shared with others that fetch from there."""
+        parameters = self.spec.storage.parameters if self.spec is not None else None
+        endpoint = (parameters or {}).get("endpoint", "")
+        return f"{self.uri.kind if self.uri is not None else ''} {endpoint}"[:256].strip()
+
+    @property
+    def waiting(self) -> int:
+        """Nodes that it said were waiting for their turn at the source."""
+        delivery = self.status.get("delivery")
+        count = delivery.get("waiting") if isinstance(delivery, Mapping) else 0
+        return count if isinstance(count, int) and 0 < count < 2**31 and not self.subject.deleting else 0
+
+
+_RESOURCES: Mapping[ResourceType, type[BaseModelResource] | type[FineTunedWeight]] = {
+    names.BASE_MODELS: BaseModelResource,
+    names.CLUSTER_BASE_MODELS: ClusterBaseModel,
+    names.FINE_TUNED_WEIGHTS: FineTunedWeight,
+}
+
+
+def model(kind: ResourceType, obj: Object) -> StoredModel:
+    """A model as the API sends it."""
+    metadata = obj["metadata"]
+    annotations = _texts(metadata.get("annotations"))
+    labels = _texts(metadata.get("labels"))
+    spec, uri, problem, ignored = _spec(kind, obj)
+    status = obj.get("status")
+    status = dict(status) if isinstance(status, Mapping) else {}
+    conditions = status.get("conditions")
+    status["conditions"] = [c for c in conditions if isinstance(c, Mapping)] if isinstance(conditions, list) else []
+    return StoredModel(
+        Subject.of(kind, obj),
+        epoch(metadata.get("creationTimestamp")),
+        spec,
+        uri,
+        problem,
+        ignored,
+        status,
+        tuple(metadata.get("finalizers") or ()),
+        annotations.get(NUDGE, "")[:100],
+        epoch(annotations.get(VERIFY)),
+        annotations.get(RETENTION) == "Retain" or labels.get(names.KEEP_LABEL, "").lower() == "true",
+        annotations.get(CHECKED, ""),
+        annotations.get(FILLED, ""),
+        not any(annotations.get(name, "").lower() == "true" for name in SKIP_ANNOTATIONS),
+    )
+
+
+def _spec(
+    kind: ResourceType, obj: Object
+) -> tuple[BaseModelSpec | FineTunedWeightSpec | None, StorageURI | None, tuple[str, str] | None, str]:
+    body = {"metadata": {"name": obj["metadata"]["name"]}, "spec": obj.get("spec")}
+    try:
+        found = _RESOURCES[kind].parse(body, unknown="accept")
+    except ResourceInvalid as error:
+        text = "; ".join(f"{path}: {text}" for path, text in error.problems)
+        reason = "InvalidURI" if all(path.endswith("storageUri") for path, _ in error.problems) else "InvalidSpec"
+        return None, None, (reason, cut(text, _MOST_TOLD)), ""
+    except Exception as error:  # whatever a tenant has thought of
+        return None, None, ("InvalidSpec", cut(f"cannot be read: {type(error).__name__}: {error}", _MOST_TOLD)), ""
+    spec: BaseModelSpec | FineTunedWeightSpec = found.spec
+    try:
+        return spec, parse(spec.storage.storage_uri), None, listed(found.ignored)
+    except FetchError as error:
+        return spec, None, (error.reason, cut(str(error), _MOST_TOLD)), ""
+
+
+def source_of(one: StoredModel) -> tuple[str, ...]:
+    """Index of models: the source that they wait for."""
+    return (one.source,) if one.waiting else ()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelNode:
+    """A node that models may go to. ``ready_since`` is when it became (or ceased to be) ready."""
+
+    name: str
+    uid: str
+    labels: Mapping[str, str]
+    ready: bool
+    since: float
+    serves: bool
+    """Whether pods are meant to run on it: no node of the control plane."""
+
+    @property
+    def key(self) -> Key:
+        """As stores know it."""
+        return Key("", self.name)
+
+
+_CONTROL_PLANE = ("node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master")
+
+
+def node(obj: Object) -> ModelNode:
+    """A node as the API sends it."""
+    metadata, status = obj["metadata"], obj.get("status") or {}
+    taints = {taint.get("key") for taint in (obj.get("spec") or {}).get("taints") or ()}
+    ready: Object = next((c for c in status.get("conditions") or () if c.get("type") == "Ready"), {})
+    return ModelNode(
+        metadata["name"],
+        metadata["uid"],
+        metadata.get("labels") or {},
+        ready.get("status") == "True" and not metadata.get("deletionTimestamp"),
+        epoch(ready.get("lastTransitionTime")),
+        taints.isdisjoint(_CONTROL_PLANE),
+    )
+
+
+Text = Annotated[str, Field(max_length=1024)]
+
+
+class _Document(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True, alias_generator=to_camel, populate_by_name=True)
+
+
+class JobOutcome(_Document):
+    """What a Job says at its end: the contract of ``modelyard node``."""
+
+    outcome: Text
+    reason: Text | None = None
+    message: Text | None = None
+    retryable: bool = False
+    retry_after: float | None = Field(None, ge=0, le=86_400, allow_inf_nan=False)
+    revision: Text | None = None
+    bytes: int | None = Field(None, ge=0)
+    files: int | None = Field(None, ge=0)
+    seconds: float | None = Field(None, ge=0, allow_inf_nan=False)
+    fetched_bytes: int | None = Field(None, ge=0)
+    from_store: bool | None = None
+    manifest_sha256: Text | None = None
+    facts: dict[str, Any] = Field(default_factory=dict)
+    facts_error: Text | None = None
+
+    @classmethod
+    def read(cls, text: str) -> JobOutcome | None:
+        """The value of a termination message; ``None`` where it is none of ours."""
+        if len(text) > _MOST_REPORT:
+            return None
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError:
+            return None
+
+
+class Delivered(_Document):
+    """How far a model's files are in one place, and which: the part of a node's report that only Modelyard has.
+
+    ``failures`` counts in a row, of which ``failed`` were told as such, since ``failing`` (epoch seconds); ``next`` is
+    when to try again.
+    """
+
+    uid: Text = ""
+    fingerprint: Text = ""
+    uri: Annotated[str, Field(max_length=2048)] = ""
+    root: Text = ""
+    path: Text = ""
+    revision: Text | None = None
+    manifest_sha256: Text | None = None
+    bytes: int | None = None
+    files: int | None = None
+    seconds: float | None = None
+    fetched_bytes: int | None = None
+    from_store: bool | None = None
+    finished: float = Field(0, allow_inf_nan=False)
+    verified: float = Field(0, allow_inf_nan=False)
+    nudge: Annotated[str, Field(max_length=100)] = ""
+    reason: Text = ""
+    message: Text = ""
+    failures: int = Field(0, ge=0, le=2**31)
+    failed: int = Field(0, ge=0, le=2**31)
+    failing: float = Field(0, allow_inf_nan=False)
+    next: float = Field(0, allow_inf_nan=False)
+    facts: dict[str, Any] = Field(default_factory=dict)
+    facts_error: Text | None = None
+
+
+class TransferProgress(_Document):
+    """How far a transfer is, as published for node reports."""
+
+    phase: Text = ""
+    total_bytes: int = 0
+    completed_bytes: int = 0
+    total_files: int = 0
+    completed_files: int = 0
+    speed_bytes_per_sec: float = Field(0, allow_inf_nan=False)
+    last_updated: Text = ""
+
+
+class ReportEntry(_Document):
+    """A model's entry in the report of a node: published keys, and ours in ``delivered``."""
+
+    name: Annotated[str, Field(max_length=253)] = ""
+    status: Text = ""
+    config: dict[str, Any] | None = None
+    progress: TransferProgress | None = None
+    delivered: Delivered = Delivered()
+
+    @classmethod
+    def read(cls, text: str) -> ReportEntry | None:
+        """The value of an entry; ``None`` where it is none of ours."""
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError:
+            return None
+
+    def text(self) -> str:
+        """As it is stored: the same for the same entry."""
+        return json.dumps(self.model_dump(mode="json", by_alias=True, exclude_defaults=True), sort_keys=True)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReport:
+    """The report of one node: entries of models by key, as text."""
+
+    key: Key
+    uid: str
+    entries: Mapping[str, str]
+    parsed: dict[str, ReportEntry | None] = field(default_factory=dict, compare=False)
+    """Entries that were asked for: a fleet's are many, and change rarely."""
+
+    def entry(self, model: str) -> ReportEntry | None:
+        """A model's entry; ``None`` where there is none that can be read."""
+        if model not in self.parsed:
+            text = self.entries.get(model)
+            self.parsed[model] = ReportEntry.read(text) if text is not None else None
+        return self.parsed[model]
+
+
+def report(obj: Object) -> NodeReport:
+    """A node's report as the API sends it."""
+    return NodeReport(key_of(obj), obj["metadata"]["uid"], _texts(obj.get("data")))
+
+
+def entries_of(one: NodeReport) -> Iterable[str]:
+    """Index of reports: the models with an entry."""
+    return one.entries
+
+
+class Task(_Document):
+    """What a Job does, as an annotation of it says: ``purpose`` is fetch, check or remove."""
+
+    purpose: Text
+    node: Text
+    uid: Text
+    fingerprint: Text = ""
+    attempt: int = 0
+    source: Text = ""
+    root: Text = ""
+    path: Text = ""
+    verify: float = 0
+    nudge: Text = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelJob:
+    """A Job for a model. ``state`` is Active, Complete or Failed; ``ended`` when (epoch seconds)."""
+
+    key: Key
+    uid: str
+    model: str
+    task: Task
+    state: str
+    reason: str
+    message: str
+    created: float
+    ended: float
+    deleting: bool
+    missing: str
+    """The Secret that it was to be handed and that was not there."""
+
+
+def job(obj: Object) -> ModelJob | None:
+    """A Job as the API sends it; ``None`` for one that is not for a model."""
+    metadata, status = obj["metadata"], obj.get("status") or {}
+    try:
+        task = Task.model_validate_json(_texts(metadata.get("annotations")).get(WORK, ""))
+    except ValidationError:
+        return None
+    ended: Object = next(
+        (c for c in status.get("conditions") or () if c["type"] in ("Complete", "Failed") and c["status"] == "True"), {}
+    )
+    return ModelJob(
+        key_of(obj),
+        metadata["uid"],
+        _texts(metadata.get("labels")).get(MODEL, ""),
+        task,
+        ended.get("type", "Active"),
+        ended.get("reason") or "",
+        cut(printable(ended.get("message") or ""), _MOST_TOLD),
+        epoch(metadata.get("creationTimestamp")),
+        epoch(ended.get("lastTransitionTime")),
+        bool(metadata.get("deletionTimestamp")),
+        cut(_texts(metadata.get("annotations")).get(MISSING, ""), _MOST_TOLD),
+    )
+
+
+def model_of(one: ModelJob) -> tuple[str, ...]:
+    """Index of Jobs: the model they are for."""
+    return (one.model,)
+
+
+def busy_at(one: ModelJob) -> tuple[str, ...]:
+    """Index of Jobs: the source that they are busy with."""
+    return (one.task.source,) if one.state == "Active" and one.task.source else ()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelPod:
+    """A pod, as far as models are concerned: that of a Job of ours, one that waits for a model, one that uses files.
+
+    ``waiting`` and ``message`` say why its container does not run, or how it ended without a word of its own.
+    """
+
+    key: Key
+    uid: str
+    node: str
+    job: str
+    phase: str
+    report: str
+    waiting: str
+    message: str
+    labels: tuple[str, ...]
+    mounts: tuple[str, ...]
+    started: str
+    created: float
+
+
+def pod(obj: Object) -> ModelPod | None:
+    """A pod as the API sends it; ``None`` for one that has nothing to do with models."""
+    metadata, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
+    phase = status.get("phase") or "Pending"
+    ours = MODEL in _texts(metadata.get("labels"))
+    owners = [owner["uid"] for owner in metadata.get("ownerReferences") or () if owner.get("kind") == "Job"] or [""]
+    waits = () if ours or phase != "Pending" or spec.get("nodeName") else tuple(sorted(_model_labels(spec)))
+    live = not ours and phase in ("Pending", "Running") and spec.get("nodeName")
+    paths = tuple(sorted(_host_paths(spec))) if live else ()
+    if not (ours or waits or paths):
+        return None
+    said, waiting, message = _container(status) if ours else ("", "", "")
+    return ModelPod(
+        key_of(obj),
+        metadata.get("uid", ""),
+        spec.get("nodeName") or "",
+        owners[0] if ours else "",
+        phase,
+        said,
+        waiting,
+        message,
+        waits,
+        paths,
+        str(status.get("startTime") or metadata.get("creationTimestamp") or ""),
+        epoch(metadata.get("creationTimestamp")),
+    )
+
+
+def _container(status: Object) -> tuple[str, str, str]:
+    """What the only container said at its end, or else why it waits or how it ended."""
+    for one in status.get("containerStatuses") or ():
+        state = one.get("state") or {}
+        if ended := state.get("terminated"):
+            words = str(ended.get("message") or "")
+            how = f"exit code {ended.get('exitCode')}: {words}" if words else f"exit code {ended.get('exitCode')}"
+            return words, str(ended.get("reason") or "Error"), cut(printable(how), _MOST_TOLD)
+        if waiting := state.get("waiting"):
+            return "", str(waiting.get("reason") or ""), cut(printable(str(waiting.get("message") or "")), _MOST_TOLD)
+    for one in status.get("conditions") or ():
+        if one.get("type") == "PodScheduled" and one.get("status") == "False":
+            return "", str(one.get("reason") or "Unschedulable"), cut(printable(one.get("message") or ""), _MOST_TOLD)
+    if status.get("phase") == "Failed":
+        return "", str(status.get("reason") or "PodFailed"), cut(printable(status.get("message") or ""), _MOST_TOLD)
+    return "", "", ""
+
+
+def _model_labels(spec: Object) -> set[str]:
+    """Labels of models that a pod insists on."""
+    wanted = {key for key in _texts(spec.get("nodeSelector")) if key.startswith(names.PREFIX)}
+    affinity = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(
+        "requiredDuringSchedulingIgnoredDuringExecution"
+    ) or {}
+    for term in affinity.get("nodeSelectorTerms") or ():
+        wanted |= {
+            one["key"] for one in term.get("matchExpressions") or () if str(one.get("key")).startswith(names.PREFIX)
+        }
+    return wanted
+
+
+def _host_paths(spec: Object) -> set[str]:
+    return {str(volume["hostPath"].get("path")) for volume in spec.get("volumes") or () if volume.get("hostPath")}
+
+
+def waits_of(one: ModelPod) -> tuple[str, ...]:
+    """Index of pods: the labels of models that they wait for."""
+    return one.labels
+
+
+def job_of(one: ModelPod) -> tuple[str, ...]:
+    """Index of pods: the Job they belong to."""
+    return (one.job,) if one.job else ()
+
+
+def mounted_on(one: ModelPod) -> tuple[str, ...]:
+    """Index of pods that have files of a node: the node."""
+    return (one.node,) if one.mounts else ()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelClaim:
+    """A PersistentVolumeClaim."""
+
+    key: Key
+    bound: bool
+
+
+def claim(obj: Object) -> ModelClaim:
+    """A claim as the API sends it."""
+    return ModelClaim(key_of(obj), (obj.get("status") or {}).get("phase") == "Bound")
+
+
+def has_files(uri: StorageURI) -> bool:
+    """Whether files are brought to nodes for it, which somebody has to take away again."""
+    return not isinstance(uri, ClaimFolder | LocalFolder | VendorModel)
+
+
+def _texts(value: Any) -> dict[str, str]:
+    return {k: v for k, v in value.items() if isinstance(v, str)} if isinstance(value, Mapping) else {}

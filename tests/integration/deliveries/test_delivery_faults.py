@@ -1,0 +1,145 @@
+"""What goes wrong during a delivery, and what a tenant may not have: on real nodes of the local cluster."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from conftest import L40S, Models, ready
+from model_hub import Hub
+
+from modelyard.cluster import JOBS, NODES, SECRETS
+from modelyard.local.settings import Component
+from modelyard.models.names import BASE_MODELS, CLUSTER_BASE_MODELS
+from modelyard.models.world import NUDGE
+
+pytestmark = pytest.mark.integration
+
+A100 = {"kubernetes.io/hostname": "a100-0"}
+
+
+@pytest.fixture
+def slow(hub: Hub) -> Iterator[Hub]:
+    """The hub, which gives a file of 2 MB in some seconds."""
+    hub.add("big/model", {"config.json": b"{}", "model.safetensors": b"x" * 2_000_000})
+    hub.hear = lambda _: time.sleep(0.05)
+    yield hub
+    hub.hear = lambda _: None
+
+
+def downloading(status: dict) -> bool:  # type: ignore[type-arg]
+    return bool((status.get("delivery") or {}).get("active"))
+
+
+async def test_a_model_that_is_edited_meanwhile_is_what_was_asked_for_last(models: Models, slow: Hub) -> None:
+    slow.add("small/model", {"config.json": b'{"model_type": "qwen2"}'})
+    await models.make("edited", "hf://big/model", nodeSelector=A100)
+    await models.until(downloading, "edited")
+    patch = {"spec": {"storage": {"storageUri": "hf://small/model"}}}
+    await models.cluster.merge_patch(CLUSTER_BASE_MODELS, "edited", patch)
+    obj = await models.filled("edited")
+    assert obj["spec"]["modelType"] == "qwen2"
+    assert [one.name for one in (models.disk("a100-0") / "_cluster" / "edited").iterdir()] == ["config.json"]
+
+
+async def test_a_model_that_is_deleted_meanwhile_leaves_nothing(models: Models, slow: Hub) -> None:
+    await models.make("brief", "hf://big/model", nodeSelector=A100)
+    await models.until(downloading, "brief")
+    await models.cluster.delete(CLUSTER_BASE_MODELS, "brief")
+    await models.gone("brief")
+    assert not (await models.cluster.list(JOBS, models.home)).items
+    assert not (models.disk("a100-0") / "_cluster" / "brief").exists()
+    store = models.disk("a100-0") / ".modelyard"
+    assert not [one for kind in ("entries", "partial") for one in (store / kind).glob("*")]
+
+
+async def test_a_job_that_is_deleted_by_hand_and_runs_that_die_hold_nothing_up(models: Models, slow: Hub) -> None:
+    await models.make("tough", "hf://big/model", nodeSelector=L40S)
+    await models.until(downloading, "tough")
+    for job in await models.cluster.list(JOBS, models.home):
+        await models.cluster.delete(JOBS, job["metadata"]["name"], models.home, propagation="Background")
+    models.shift.kill()
+    await models.until(ready, "tough", timeout=120)
+    assert len(models.shift.runs) > 1
+
+
+async def test_an_api_server_that_comes_back_finds_everything_going_on(models: Models, slow: Hub) -> None:
+    await models.make("steady", "hf://big/model", nodeSelector=A100)
+    await models.until(downloading, "steady")
+    state = models.stack.state
+    assert state is not None
+    process = state.components[Component.APISERVER].process
+    assert process is not None
+    process.send(9)
+    await models.until(ready, "steady", timeout=120)
+
+
+async def test_a_node_that_goes_and_one_that_loses_its_label(models: Models, hub: Hub) -> None:
+    hub.add("tiny/model", {"config.json": b"{}"})
+    condition = {
+        "type": "Ready",
+        "status": "True",
+        "reason": "Here",
+        "message": "",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }
+    await models.cluster.create(NODES, {"metadata": {"name": "passing", "labels": {"models": "here"}}})
+    capacity = {"cpu": "8", "memory": "8Gi", "pods": "10"}
+    status = {"conditions": [condition], "capacity": capacity, "allocatable": capacity}
+    await models.cluster.merge_patch(NODES, "passing", {"status": status}, subresource="status")
+    await models.cluster.merge_patch(NODES, "a100-0", {"metadata": {"labels": {"models": "here"}}})
+    await models.cluster.merge_patch(NODES, "l40s-0", {"metadata": {"labels": {"models": "here"}}})
+    await models.make("placed", "hf://tiny/model", nodeSelector={"models": "here"})
+
+    def two(status: dict) -> bool:  # type: ignore[type-arg]
+        return status.get("nodesReady") == ["a100-0", "l40s-0"] and status["delivery"]["selected"] == 3
+
+    await models.until(two, "placed")
+    await models.cluster.delete(NODES, "passing")
+    await models.until(ready, "placed")
+    await models.cluster.merge_patch(NODES, "a100-0", {"metadata": {"labels": {"models": None}}})
+    await models.until(lambda status: status.get("nodesReady") == ["l40s-0"] and ready(status), "placed")
+    await models.cluster.merge_patch(NODES, "l40s-0", {"metadata": {"labels": {"models": None}}})
+    await models.until(lambda status: not status.get("nodesReady"), "placed")
+    assert await models.labels("models.ome.io/clusterbasemodel.placed") == {}
+    left = [models.disk(node) / "_cluster" / "placed" for node in ("a100-0", "l40s-0")]
+    await models.until(lambda _: not any(link.is_symlink() for link in left), "placed")
+
+
+async def test_what_a_tenant_may_not_have(models: Models, local_namespace: str) -> None:
+    body = {"metadata": {"name": "token", "namespace": models.home}, "stringData": {"token": "another's"}}
+    await models.cluster.create(SECRETS, body)
+    metadata_service = {"parameters": {"endpoint": "http://169.254.169.254/latest"}}
+    service = {"parameters": {"endpoint": "http://minio.chat.svc:9000"}}
+    for name, reason, storage in (
+        ("etc", "PathNotAllowed", {"path": "/etc"}),
+        ("neighbour", "PathNotAllowed", {"path": "/mnt/models/other/llama"}),
+        ("up", "PathNotAllowed", {"path": f"/mnt/models/{local_namespace}/../other"}),
+        ("metadata", "EndpointNotAllowed", metadata_service),
+        ("service", "EndpointNotAllowed", service),
+        ("claim", "RefNotPermitted", {"storageUri": "pvc://other:weights/llama"}),
+        ("root", "PathNotAllowed", {"storageUri": "local:///etc"}),
+    ):
+        await models.make(name, storage.pop("storageUri", "hf://meta/llama"), BASE_MODELS, local_namespace, **storage)
+        obj = await models.until(lambda status: status.get("state") == "Failed", name, BASE_MODELS, local_namespace)
+        resolved = next(c for c in obj["status"]["conditions"] if c["type"] == "Resolved")
+        assert (resolved["status"], resolved["reason"]) == ("False", reason), name
+    await models.make("secret", "hf://meta/llama", BASE_MODELS, local_namespace, key="token", nodeSelector=A100)
+
+    def lacks_it(status: dict) -> bool:  # type: ignore[type-arg]
+        return any(one["reason"] == "SecretNotFound" for one in status.get("delivery", {}).get("nodes", ()))
+
+    await models.until(lacks_it, "secret", BASE_MODELS, local_namespace)
+    assert not [job for job in await models.cluster.list(JOBS) if job["metadata"]["namespace"] == local_namespace]
+
+
+async def test_a_wrong_name_fails_with_the_reason_and_is_tried_again_by_hand(models: Models, hub: Hub) -> None:
+    await models.make("late", "hf://nobody/nothing", nodeSelector=A100)
+    obj = await models.until(lambda status: status.get("state") == "Failed", "late")
+    assert obj["status"]["nodesFailed"] == ["a100-0"]
+    assert next(c for c in obj["status"]["conditions"] if c["type"] == "Ready")["reason"] == "NotFound"
+    assert await models.labels("models.ome.io/clusterbasemodel.late") == {"a100-0": "Failed"}
+    hub.add("nobody/nothing", {"config.json": b"{}"})
+    await models.cluster.merge_patch(CLUSTER_BASE_MODELS, "late", {"metadata": {"annotations": {NUDGE: "again"}}})
+    await models.until(ready, "late")

@@ -1,0 +1,268 @@
+"""The rules of a delivery: names, placement, reach, Jobs; and that nothing a tenant writes breaks them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from model_world import HOME, Cluster, model
+
+from modelyard.models import names
+from modelyard.models.names import BASE_MODELS, CLUSTER_BASE_MODELS, FINE_TUNED_WEIGHTS, entry_key, label_key, shortened
+from modelyard.models.placement import selects
+from modelyard.models.settings import DeliverySettings
+from modelyard.objects import Key
+
+LONG = "llama-4-maverick-17b-128e-instruct"
+
+
+@pytest.mark.parametrize(
+    ("key", "label"),
+    [
+        (Key("", LONG), "models.ome.io/clusterbasemodel.cecd0844-erick-17b-128e-instruct"),
+        (Key("", f"{LONG}-fp8"), "models.ome.io/clusterbasemodel.321a5921-k-17b-128e-instruct-fp8"),
+        (
+            Key("ml-platform-team", "llama-3-3-70b-instruct"),
+            "models.ome.io/ml-platform-team.basemodel.llama-3-3-70b-instruct",
+        ),
+        (
+            Key("ml-platform-team", "llama-3-3-70b-instruct-x"),
+            "models.ome.io/3c5cab78.basemodel.llama-3-3-70b-instruct-x",
+        ),
+    ],
+)
+def test_labels_are_the_published_ones(key: Key, label: str) -> None:
+    assert label_key(BASE_MODELS if key.namespace else CLUSTER_BASE_MODELS, key) == label
+
+
+@given(
+    st.from_regex(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", fullmatch=True),
+    st.from_regex(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", fullmatch=True),
+)
+def test_every_name_gives_a_label_and_an_entry_that_kubernetes_takes(namespace: str, name: str) -> None:
+    for kind, key in (
+        (BASE_MODELS, Key(namespace, name)),
+        (CLUSTER_BASE_MODELS, Key("", name)),
+        (FINE_TUNED_WEIGHTS, Key("", name)),
+    ):
+        assert len(label_key(kind, key).removeprefix(names.PREFIX)) <= 63
+        assert len(entry_key(kind, key)) <= 253
+    assert shortened(name, len(name)) == name
+    assert len(shortened(name, 9)) <= 9
+
+
+def term(*expressions: dict[str, Any], fields: list[dict[str, Any]] | None = None) -> dict[str, Any]:
+    return {"matchExpressions": list(expressions), **({"matchFields": fields} if fields else {})}
+
+
+def affinity(*terms: dict[str, Any]) -> dict[str, Any]:
+    return {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": list(terms)}}
+
+
+def e(key: str, operator: str, *values: str) -> dict[str, Any]:
+    return {"key": key, "operator": operator, **({"values": list(values)} if values else {})}
+
+
+@pytest.mark.parametrize(
+    ("terms", "chosen"),
+    [
+        ([term(e("gpu", "In", "h100", "l40s"))], True),
+        ([term(e("gpu", "In", "a100"))], False),
+        ([term(e("gpu", "NotIn", "a100"))], True),
+        ([term(e("missing", "NotIn", "x"))], True),  # as in the scheduler
+        ([term(e("missing", "In", "x"))], False),
+        ([term(e("gpu", "Exists"))], True),
+        ([term(e("missing", "Exists"))], False),
+        ([term(e("missing", "DoesNotExist"))], True),
+        ([term(e("disk", "Gt", "400"))], True),
+        ([term(e("disk", "Gt", "500"))], False),
+        ([term(e("disk", "Lt", "501"))], True),
+        ([term(e("size", "Gt", "1"))], False),  # 500Gi is no whole number
+        ([term(e("missing", "Lt", "1"))], False),
+        ([term(e("gpu", "In", "h100"), e("disk", "Lt", "1"))], False),
+        ([term(e("gpu", "In", "a100")), term(e("disk", "Exists"))], True),
+        ([{}], False),  # an empty term matches nothing, as in the scheduler
+        ([], False),
+        ([term(fields=[e("metadata.name", "In", "n")])], True),
+        ([term(fields=[e("metadata.name", "In", "m")])], False),
+        ([term(fields=[e("metadata.uid", "In", "n")])], False),
+        ([term(e("gpu", "Like", "h"))], False),
+    ],
+)
+def test_nodes_are_chosen_by_the_schedulers_rules(terms: list[dict[str, Any]], chosen: bool) -> None:
+    labels = {"gpu": "h100", "disk": "500", "size": "500Gi"}
+    assert selects(None, affinity(*terms), "n", labels) is chosen
+    assert selects({"gpu": "h100"}, None, "n", labels)
+    assert not selects({"gpu": "a100"}, affinity(*terms), "n", labels)
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=20),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(
+            st.sampled_from(
+                [
+                    "nodeSelectorTerms",
+                    "matchExpressions",
+                    "matchFields",
+                    "key",
+                    "operator",
+                    "values",
+                    "requiredDuringSchedulingIgnoredDuringExecution",
+                    "x",
+                ]
+            ),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=20,
+)
+
+
+@given(anything)
+def test_no_affinity_raises(what: Any) -> None:
+    selects({}, what, "n", {"a": "b"})
+
+
+@given(
+    st.text(max_size=60) | st.from_regex(r"(/(\.\.|\.|chat|mnt|models|\.modelyard|[a-z]{1,5})){1,7}/?", fullmatch=True)
+)
+def test_a_tenants_path_never_leads_out_of_its_folder(path: str) -> None:
+    settings = DeliverySettings(namespaceRoots={"chat": ["/data/chat"]})
+    if (place := settings.place("chat", path)) is not None:
+        parts = path.rstrip("/").split("/")
+        assert ".." not in parts
+        assert "." not in parts
+        assert path.startswith(f"{place[1]}/")
+        assert place[1] in ("/mnt/models/chat", "/data/chat")
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "allowed"),
+    [
+        ("https://s3.eu-west-1.amazonaws.com", True),
+        ("http://10.0.0.7:9000", True),
+        ("http://10.0.0.7:9001", False),
+        ("http://169.254.169.254/latest/meta-data", False),
+        ("http://minio.chat.svc:9000", False),
+        ("http://localhost:80", False),
+        ("file:///etc/passwd", False),
+        ("https://user:password@s3.eu-west-1.amazonaws.com", False),
+        ("https://s3.eu-west-1.amazonaws.com.example.com", False),
+        ("https://[::1]", False),
+        ("not a url", False),
+    ],
+)
+def test_endpoints_are_those_that_an_administrator_lists(endpoint: str, allowed: bool) -> None:
+    settings = DeliverySettings(endpoints=["*.amazonaws.com", "10.0.0.7:9000", "*"][:2])
+    assert (settings.refusal(endpoint) is None) is allowed
+    if endpoint.startswith("http://169"):
+        assert DeliverySettings(endpoints=["*"]).refusal(endpoint) is not None, "a star is no internal address"
+
+
+def test_a_job_has_the_least_rights_and_no_secret_in_its_arguments() -> None:
+    cluster = Cluster("a")
+    obj = cluster.put("BaseModel", model("m", "chat", "hf://meta/llama", parameters={"token": "hf_very_secret"}))
+    plan = cluster.step(obj)
+    assert plan is not None
+    (job,) = plan.apply
+    assert job["metadata"]["namespace"] == HOME
+    spec = job["spec"]["template"]["spec"]
+    assert spec["automountServiceAccountToken"] is False
+    assert "hf_very_secret" not in str(job)
+    assert "hf_very_secret" not in str(obj.get("status"))
+    (handed,) = plan.hand_over
+    assert handed.secret is None
+    assert handed.extra == {"token": "hf_very_secret"}
+    (container,) = spec["containers"]
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    arguments = container["args"]
+    assert arguments[arguments.index("--below") + 1] == "/mnt/models/chat"
+    assert {"name": "AWS_EC2_METADATA_DISABLED", "value": "true"} in container["env"]
+
+
+values = st.none() | st.booleans() | st.integers(-3, 2**40) | st.text(max_size=30)
+documents = st.recursive(
+    values,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=10), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(
+    storage=st.dictionaries(
+        st.sampled_from(
+            ["storageUri", "path", "key", "parameters", "nodeSelector", "nodeAffinity", "downloadPolicy", "x"]
+        ),
+        documents,
+        max_size=5,
+    ),
+    status=documents,
+    annotations=st.dictionaries(
+        st.sampled_from(
+            [
+                "modelyard.dev/deliver",
+                "modelyard.dev/verify",
+                "modelyard.dev/filled",
+                "modelyard.dev/claim-report",
+                "modelyard.dev/run",
+            ]
+        ),
+        st.text(max_size=40),
+        max_size=4,
+    ),
+    entry=st.text(max_size=60)
+    | st.sampled_from(
+        ['{"delivered": {"next": 1e400}}', '{"delivered": 3}', '{"status": "Ready", "delivered": {"uid": "uid-llama"}}']
+    ),
+)
+def test_no_object_raises_or_is_deleted_that_is_not_its_own(
+    storage: dict[str, Any], status: Any, annotations: dict[str, str], entry: str
+) -> None:
+    cluster = Cluster("a", "b")
+    obj = model()
+    obj["spec"]["storage"] = {"storageUri": "hf://meta/llama", **storage}
+    obj["status"] = status if isinstance(status, dict) else {}
+    obj["metadata"]["annotations"] = annotations
+    cluster.put("ClusterBaseModel", obj)
+    report = {
+        "metadata": {"name": "a", "namespace": HOME, "uid": "r", "labels": {names.REPORT_LABEL: "true"}},
+        "data": {"clusterbasemodel.llama": entry, "clusterbasemodel.other": "{}"},
+    }
+    cluster.put("ConfigMap", report)
+    other = cluster.put(
+        "Job",
+        {
+            "metadata": {
+                "name": "other",
+                "namespace": HOME,
+                "uid": "j",
+                "labels": {"modelyard.dev/model": "else"},
+                "annotations": {},
+            }
+        },
+    )
+    plan = cluster.step(obj)
+    assert plan is not None
+    assert all(child.uid != "j" for child in plan.delete)
+    assert other in cluster.all("Job")
+    assert cluster.get("ConfigMap", "a", HOME)["data"]["clusterbasemodel.other"] == "{}"
+    assert len(str(plan.status)) < 50_000
+
+
+def test_a_thousand_nodes_make_no_status_of_a_megabyte() -> None:
+    cluster = Cluster(*(f"node-{number:04}" for number in range(1000)), settings="nodesPerSource: 1000")
+    obj = cluster.put("ClusterBaseModel", model())
+    for _ in range(22):
+        cluster.step(obj)
+    assert len(cluster.jobs()) == 1000
+    for job in cluster.jobs().values():
+        cluster.end(job, "Failed", reason="NotFound", message="x" * 1000)
+    for _ in range(22):
+        cluster.step(obj)
+    assert obj["status"]["delivery"]["failed"] == 1000
+    assert len(str(obj["status"])) < 64_000

@@ -1,0 +1,321 @@
+"""The life of a model, step by step: placed, fetched, marked, told, retried, verified, removed."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+from model_world import HOME, NOW, Cluster, condition, delete, edit, model, rfc
+
+from modelyard.models.world import NUDGE, RETENTION, VERIFY
+
+LABEL = "models.ome.io/clusterbasemodel.llama"
+ENTRY = "clusterbasemodel.llama"
+
+
+def delivered(cluster: Cluster, obj: dict) -> None:  # type: ignore[type-arg]
+    """Bring it everywhere."""
+    while True:
+        cluster.settle(obj)
+        jobs = cluster.jobs("fetch")
+        if not jobs:
+            return
+        for job in jobs.values():
+            cluster.end(
+                job, revision="abc", bytes=10, files=2, seconds=1.5, fromStore=False, facts={"modelType": "llama"}
+            )
+
+
+def test_a_model_comes_onto_every_node_and_says_so() -> None:
+    cluster = Cluster("a", "b")
+    obj = cluster.put("ClusterBaseModel", model())
+    plan = cluster.step(obj)
+    assert plan is not None
+    assert plan.awaits
+    assert obj["metadata"]["finalizers"] == ["clusterbasemodels.ome.io/finalizer"]
+    assert set(cluster.jobs("fetch")) == {"a", "b"}
+    assert cluster.label("a", LABEL) == "Updating"
+    cluster.settle(obj)
+    assert obj["status"]["state"] == "In_Transit"
+    assert condition(obj, "Resolved") == ("True", "Resolved")
+    assert condition(obj, "Downloaded")[0] == "False"
+    delivered(cluster, obj)
+    assert not cluster.all("Job")
+    assert cluster.label("b", LABEL) == "Ready"
+    entry = cluster.entry("a", ENTRY)
+    assert entry is not None
+    assert (entry["name"], entry["status"], entry["config"]["modelType"]) == ("llama", "Ready", "llama")
+    assert entry["config"]["artifact"]["sha"] == "abc"
+    assert entry["delivered"]["revision"] == "abc"
+    assert entry["delivered"]["uri"] == "hf://meta/llama"
+    status = obj["status"]
+    assert (status["state"], status["nodesReady"], "nodesFailed" in status) == ("Ready", ["a", "b"], False)
+    assert status["delivery"]["path"] == "/mnt/models/_cluster/llama"
+    for kind in ("Resolved", "Downloaded", "MetadataDetected", "Ready", "AllNodesReady"):
+        assert condition(obj, kind)[0] == "True", kind
+    assert {c["observedGeneration"] for c in status["conditions"]} == {obj["metadata"]["generation"]}
+    assert obj["spec"]["modelType"] == "llama"
+    report = cluster.get("ConfigMap", "a", HOME)["metadata"]
+    assert report["labels"] == {"models.ome/basemodel-status": "true", "node": "a"}
+    assert report["annotations"] == {"models.ome.io/node-name": "a", "models.ome.io/managed-by": "model-agent"}
+    last = cluster.plan(obj)
+    assert last is not None
+    assert not last.writes
+    assert not last.awaits
+
+
+def test_our_own_status_delivers_nothing_again_an_edit_does() -> None:
+    cluster = Cluster("a")
+    obj = cluster.put("ClusterBaseModel", model())
+    delivered(cluster, obj)
+    obj["metadata"]["resourceVersion"] = "99"
+    obj["metadata"]["generation"] += 1  # somebody edited what is not content
+    obj["spec"]["vendor"] = "meta"
+    cluster.settle(obj)
+    assert not cluster.jobs()
+    for change in ({"storageUri": "hf://meta/other"}, {"path": "/mnt/models/x"}, {"key": "secret"}):
+        edit(obj, **change)
+        cluster.settle(obj)
+        assert set(cluster.jobs("fetch")) == {"a"}, change
+        assert cluster.label("a", LABEL) == "Updating", "it is not Ready with what is wanted now"
+        delivered(cluster, obj)
+        assert cluster.label("a", LABEL) == "Ready"
+
+
+def test_an_edit_during_the_download_stops_it_first() -> None:
+    cluster = Cluster("a")
+    obj = cluster.put("ClusterBaseModel", model())
+    cluster.settle(obj)
+    (before,) = cluster.jobs().values()
+    edit(obj, storageUri="hf://meta/other")
+    cluster.step(obj)
+    assert before["metadata"]["name"] not in {job["metadata"]["name"] for job in cluster.all("Job")}
+    cluster.settle(obj)
+    (after,) = cluster.jobs().values()
+    assert "hf://meta/other" in after["spec"]["template"]["spec"]["containers"][0]["args"]
+
+
+def test_nodes_are_chosen_again_when_labels_or_the_selector_change() -> None:
+    cluster = Cluster("a", "b", disk="fast")
+    obj = cluster.put("ClusterBaseModel", model(nodeSelector={"disk": "fast"}))
+    delivered(cluster, obj)
+    del cluster.get("Node", "b")["metadata"]["labels"]["disk"]
+    cluster.node("c", disk="fast")
+    cluster.settle(obj)
+    assert set(cluster.jobs("remove")) == {"b"}
+    assert set(cluster.jobs("fetch")) == {"c"}
+    assert cluster.label("b", LABEL) is None, "no pod is sent there from now on"
+    cluster.end(cluster.jobs("remove")["b"], "Removed")
+    delivered(cluster, obj)
+    assert cluster.entry("b", ENTRY) is None
+    assert obj["status"]["nodesReady"] == ["a", "c"]
+    edit(obj, nodeSelector={"disk": "none"})
+    cluster.settle(obj)
+    assert obj["status"]["state"] == "In_Transit"
+    assert condition(obj, "Ready") == ("False", "NoMatchingNodes")
+
+
+@pytest.mark.parametrize("goes", ["a node", "the model"])
+def test_a_node_that_is_gone_holds_up_nothing(goes: str) -> None:
+    cluster = Cluster("a", "b")
+    obj = cluster.put("ClusterBaseModel", model())
+    cluster.settle(obj)
+    if goes == "the model":
+        delete(obj)
+    for kind, key in list(cluster.objects):
+        if (kind, key.name) in (("Node", "b"), ("ConfigMap", "b")):
+            del cluster.objects[kind, key]
+    for _ in range(10):
+        cluster.step(obj)
+        for job in cluster.jobs().values():
+            cluster.end(job, "Removed" if goes == "the model" else "Fetched")
+    if goes == "the model":
+        assert not cluster.all("ClusterBaseModel")
+    else:
+        assert obj["status"]["nodesReady"] == ["a"]
+        assert condition(obj, "AllNodesReady")[0] == "True"
+    assert not cluster.all("Job")
+
+
+def test_what_may_pass_by_itself_is_not_told_as_failed_at_first() -> None:
+    cluster = Cluster("a")
+    obj = cluster.put("ClusterBaseModel", model())
+    pauses, states = [], []
+    for _ in range(14):
+        cluster.settle(obj)
+        (job,) = cluster.jobs().values()
+        cluster.end(job, "Failed", reason="SourceUnavailable", message="no answer", retryable=True)
+        plan = cluster.settle(obj)
+        assert plan is not None
+        assert plan.due is not None
+        assert not cluster.jobs()
+        pauses.append(plan.due - cluster.now)
+        states.append(obj["status"]["state"])
+        assert cluster.label("a", LABEL) == ("Failed" if states[-1] == "Failed" else "Updating")
+        cluster.now = math.ceil(plan.due)
+    first = states.index("Failed")
+    assert sum(pauses[:first]) >= 300
+    assert set(states[:first]) == {"In_Transit"}
+    for pause, nominal in zip(pauses, [10, 20, 40, *[60] * 11], strict=True):
+        if pause < 66:
+            assert 0.9 * nominal <= pause <= 1.1 * nominal
+    minutes = [round(pause / 60) for pause in pauses[first:]]
+    assert minutes[0] == 1
+    assert minutes == sorted(minutes)
+    assert condition(obj, "Downloaded") == ("False", "SourceUnavailable")
+    edit(obj, storageUri="hf://meta/right")
+    cluster.settle(obj)
+    assert cluster.jobs(), "an edit is tried at once"
+
+
+def test_what_needs_a_change_fails_at_once_and_is_tried_again_by_hand() -> None:
+    cluster = Cluster("a")
+    obj = cluster.put("ClusterBaseModel", model())
+    pauses = []
+    for _ in range(9):
+        cluster.settle(obj)
+        (job,) = cluster.jobs().values()
+        cluster.end(job, "Failed", reason="Unauthorized", message="401: give a token", retryable=False)
+        plan = cluster.settle(obj)
+        assert plan is not None
+        assert plan.due is not None
+        pauses.append((plan.due - cluster.now) / 60)
+        cluster.now = math.ceil(plan.due)
+        assert obj["status"]["state"] == "Failed"
+        assert obj["status"]["nodesFailed"] == ["a"]
+    for pause, nominal in zip(pauses, [1, 2, 4, 8, 16, 32, 60, 60, 60], strict=True):
+        assert 0.9 * nominal <= pause <= 1.1 * nominal
+    cluster.now -= 60
+    cluster.settle(obj)
+    assert not cluster.jobs()
+    obj["metadata"]["annotations"] = {NUDGE: "now"}
+    cluster.settle(obj)
+    assert cluster.jobs()
+    delivered(cluster, obj)
+    assert obj["status"]["state"] == "Ready"
+
+
+def test_the_table_of_states() -> None:
+    cluster = Cluster("a", "b", "c")
+    obj = cluster.put("ClusterBaseModel", model())
+    cluster.settle(obj)
+    jobs = cluster.jobs()
+    cluster.end(jobs["a"], "Failed", reason="NotFound", message="404")
+    cluster.settle(obj)
+    assert obj["status"]["state"] == "In_Transit", "none ready, some failed, some under way"
+    cluster.end(jobs["b"], bytes=1)
+    cluster.end(jobs["c"], "Failed", reason="DiskPressure", message="full", retryable=False)
+    cluster.settle(obj)
+    assert obj["status"]["state"] == "Ready"
+    assert condition(obj, "AllNodesReady")[0] == "False"
+    assert condition(obj, "MetadataDetected")[0] == "False"
+    obj["spec"]["disabled"] = True
+    cluster.settle(obj)
+    assert obj["status"]["state"] == "Ready"
+    assert condition(obj, "Disabled") == ("True", "Disabled")
+
+
+def test_deletion_removes_the_files_and_then_lets_go() -> None:
+    cluster = Cluster("a", "b")
+    obj = cluster.put("ClusterBaseModel", model())
+    delivered(cluster, obj)
+    delete(obj)
+    user = {
+        "metadata": {"name": "engine", "namespace": "chat", "uid": "u"},
+        "spec": {"nodeName": "a", "volumes": [{"name": "m", "hostPath": {"path": "/mnt/models/_cluster/llama"}}]},
+        "status": {"phase": "Running", "startTime": rfc(NOW)},
+    }
+    cluster.put("Pod", user)
+    cluster.settle(obj)
+    assert set(cluster.jobs("remove")) == {"b"}, "nothing is removed while a running pod has it mounted"
+    assert (cluster.label("a", LABEL), cluster.label("b", LABEL)) == (None, None)
+    assert condition(obj, "Ready") == ("False", "Removing")
+    assert "chat/engine" in next(c["message"] for c in obj["status"]["conditions"] if c["type"] == "Ready")
+    cluster.end(cluster.jobs("remove")["b"], "Removed")
+    cluster.settle(obj)
+    assert cluster.all("ClusterBaseModel")
+    user["status"]["phase"] = "Succeeded"  # type: ignore[index]
+    cluster.settle(obj)
+    cluster.end(cluster.jobs("remove")["a"], "Removed")
+    cluster.settle(obj)
+    assert not cluster.all("ClusterBaseModel")
+    assert not cluster.all("Job")
+    assert all(json.dumps(one.get("data", {})) == "{}" for one in cluster.all("ConfigMap"))
+
+
+@pytest.mark.parametrize("how", ["annotation", "label"])
+def test_files_can_be_kept(how: str) -> None:
+    cluster = Cluster("a")
+    obj = cluster.put("ClusterBaseModel", model())
+    if how == "annotation":
+        obj["metadata"]["annotations"] = {RETENTION: "Retain"}
+    else:
+        obj["metadata"]["labels"] = {"models.ome/reserve-model-artifact": "True"}
+    delivered(cluster, obj)
+    delete(obj)
+    cluster.settle(obj)
+    assert not cluster.all("Job")
+    assert not cluster.all("ClusterBaseModel")
+    assert cluster.label("a", LABEL) is None
+
+
+def test_verification_finds_what_has_changed_and_delivers_it_again() -> None:
+    cluster = Cluster("a", "b")
+    obj = cluster.put("ClusterBaseModel", model())
+    delivered(cluster, obj)
+    cluster.now += 100
+    obj["metadata"].setdefault("annotations", {})[VERIFY] = rfc(cluster.now)
+    cluster.settle(obj)
+    checks = cluster.jobs("check")
+    assert set(checks) == {"a", "b"}
+    assert cluster.label("a", LABEL) == "Ready", "it is used all the while"
+    cluster.now += 10
+    cluster.end(checks["a"], "Verified")
+    cluster.end(checks["b"], "Failed", reason="Damaged", message="config.json is gone", retryable=True)
+    cluster.settle(obj)
+    assert (cluster.label("a", LABEL), cluster.label("b", LABEL)) == ("Ready", "Updating")
+    assert set(cluster.jobs()) == {"b"}
+    delivered(cluster, obj)
+    cluster.settle(obj)
+    assert not cluster.jobs()
+    assert obj["status"]["nodesReady"] == ["a", "b"]
+
+
+def test_at_most_so_many_nodes_fetch_from_a_source_and_whom_pods_wait_for_comes_first() -> None:
+    cluster = Cluster("a", "b", "c", settings="nodesPerSource: 2")
+    late, early = model("late"), model("early")
+    late["metadata"]["creationTimestamp"] = rfc(NOW + 1)
+    for obj in (late, early):
+        cluster.put("ClusterBaseModel", obj)
+    cluster.settle(early)
+    assert len(cluster.jobs()) == 2
+    assert early["status"]["delivery"]["waiting"] == 1
+    cluster.settle(late)
+    assert late["status"]["state"] == "Creating"
+    assert condition(late, "Ready") == ("False", "Queued")
+    other = cluster.put("ClusterBaseModel", model("other", uri="s3://bucket/x"))
+    cluster.settle(other)
+    assert len(cluster.all("Job")) == 4, "another source has turns of its own"
+    waiting = {
+        "metadata": {"name": "engine", "namespace": "chat", "uid": "u"},
+        "spec": {"nodeSelector": {"models.ome.io/clusterbasemodel.late": "Ready"}},
+        "status": {"phase": "Pending"},
+    }
+    cluster.put("Pod", waiting)
+    cluster.end(next(job for job in cluster.all("Job") if "early" in job["metadata"]["name"] and not job.get("status")))
+    cluster.step(early)
+    plan = cluster.plan(late)
+    assert plan is not None
+    assert plan.urgency == 1
+    assert plan.apply, "its turn comes before that of whom nobody waits for"
+
+
+def test_a_lost_job_is_made_again() -> None:
+    cluster = Cluster("a")
+    obj = cluster.put("ClusterBaseModel", model())
+    cluster.settle(obj)
+    (job,) = cluster.jobs().values()
+    del cluster.objects["Job", (HOME, job["metadata"]["name"])]  # type: ignore[index]
+    cluster.settle(obj)
+    assert cluster.jobs()
