@@ -1,0 +1,218 @@
+"""``modelyard services``: what a service is made of. Nothing is written, no cluster is contacted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from modelyard.cli.options import Output, UsageError, print_document, warn
+
+if TYPE_CHECKING:
+    from modelyard.autoscaling.offline.manifests import Manifest
+    from modelyard.resources import InferenceService
+    from modelyard.workloads import Abilities, Refused, Rendered, ServedModel
+
+app = typer.Typer(
+    name="services",
+    help="Services: what they are made of, and why.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+CURRENT = (
+    "autoscaling/v2/HorizontalPodAutoscaler",
+    "policy/v1/PodDisruptionBudget",
+    "networking.k8s.io/v1/Ingress",
+)
+"""What Kubernetes itself serves, of the kinds that differ between servers."""
+BEFORE_1_21 = (
+    "autoscaling/v2beta2/HorizontalPodAutoscaler",
+    "policy/v1beta1/PodDisruptionBudget",
+    "networking.k8s.io/v1/Ingress",
+)
+
+
+@app.callback()
+def _group() -> None:
+    """A group, although it has one command."""
+
+
+@app.command("render")
+def render_services(
+    files: Annotated[
+        list[Path],
+        typer.Option(
+            "-f",
+            "--filename",
+            help="Manifest file or folder, '-' for standard input; repeat: services, models, runtimes, ConfigMap"
+            " inferenceservice-config, Namespaces, CustomResourceDefinitions of what the cluster serves beside.",
+        ),
+    ],
+    namespace: Annotated[str, typer.Option("-n", "--namespace", help="Only the services of this namespace.")] = "",
+    old: Annotated[bool, typer.Option("--before-1-21", help="For a server older than Kubernetes 1.21.")] = False,
+    output: Annotated[Output, typer.Option("-o", "--output", help="How to print.")] = Output.TABLE,
+) -> None:
+    """Print what InferenceServices and Models are made of, or why they are refused. Exit code 1: one was refused."""
+    from modelyard.autoscaling.offline.manifests import read_manifests
+    from modelyard.workloads import Refused
+
+    found = read_manifests(files)
+    services = [one for one in found if _is_service(one) and namespace in ("", one.key.namespace)]
+    if not services:
+        where = f" in namespace {namespace}" if namespace else ""
+        raise UsageError(f"no InferenceService and no Model{where} in these files - give its manifest with -f")
+    results = [(service, outcome(service, found, BEFORE_1_21 if old else CURRENT)) for service in services]
+    if output is Output.TABLE:
+        for service, result in results:
+            _print(service, result)
+    else:
+        _dump([result for _, result in results], output)
+    for service, result in results:
+        if isinstance(result, Refused):
+            warn(f"{service}: {result.reason}: {result}", "error")
+    if any(isinstance(result, Refused) for _, result in results):
+        raise typer.Exit(1)
+
+
+def outcome(service: Manifest, found: Sequence[Manifest], kubernetes: Sequence[str] = CURRENT) -> Rendered | Refused:
+    """What comes of a service among manifests; the runtime is chosen as it is in a cluster."""
+    from modelyard.resources import ClusterServingRuntime, InferenceService, ResourceInvalid, ServingRuntime
+    from modelyard.workloads import Refused, render
+    from modelyard.workloads.kthena.render import render_model
+    from modelyard.workloads.values import Refusal
+
+    if service.kind == "Model":
+        return render_model(service.body, _abilities(found, kubernetes))
+    try:
+        parsed = InferenceService.parse(service.body)
+        chosen = _inputs(service, parsed, found)
+        runtime = None
+        if chosen.runtime is not None:
+            kind = ClusterServingRuntime if chosen.runtime.kind == "ClusterServingRuntime" else ServingRuntime
+            runtime = kind.parse(chosen.runtime.body)
+    except ResourceInvalid as error:
+        field, problem = error.problems[0]
+        return Refused("InvalidSpec", field, problem, f"correct it in {service.where}")
+    except Refusal as error:
+        return error.refused
+    abilities = _abilities(found, kubernetes)
+    return render(parsed, chosen.model, runtime, abilities, weights=chosen.weights)
+
+
+def _is_service(one: Manifest) -> bool:
+    return (one.group, one.kind) in (("ome.io", "InferenceService"), ("registry.volcano.sh", "Model"))
+
+
+class Inputs(NamedTuple):
+    """What a service is rendered from."""
+
+    model: ServedModel | None = None
+    weights: tuple[ServedModel, ...] = ()
+    runtime: Manifest | None = None
+
+
+def _inputs(service: Manifest, parsed: InferenceService, found: Sequence[Manifest]) -> Inputs:
+    from modelyard.models.names import BASE_MODELS, CLUSTER_BASE_MODELS, FINE_TUNED_WEIGHTS
+    from modelyard.workloads import references, served
+
+    named, home = references(parsed), service.key.namespace
+    kinds = [CLUSTER_BASE_MODELS, BASE_MODELS] if named.model_kind != "BaseModel" else [BASE_MODELS]
+    model = next((m for kind in kinds for m in _named(found, kind.kind, named.model, home)), None)
+    weights = [w for name in named.weights for w in _named(found, FINE_TUNED_WEIGHTS.kind, name, home)]
+    runtime = _runtime(service, model, named.runtime, found, home)
+    used = {kind.kind: kind for kind in (*kinds, FINE_TUNED_WEIGHTS)}
+    made = [served(used[one.kind], _as_stored(one)) for one in ([model] if model else []) + weights]
+    return Inputs(made[0] if model else None, tuple(made[1:] if model else made), runtime)
+
+
+def _as_stored(one: Manifest) -> Mapping[str, Any]:
+    """Without the namespace that files are read with, for what has none."""
+    if one.kind == "BaseModel":
+        return one.body
+    metadata = {name: value for name, value in one.body["metadata"].items() if name != "namespace"}
+    return {**one.body, "metadata": metadata}
+
+
+def _named(found: Sequence[Manifest], kind: str, name: str, home: str) -> Iterator[Manifest]:
+    for one in found:
+        here = one.key.namespace == home or kind.startswith("Cluster") or kind == "FineTunedWeight"
+        if here and one.kind == kind and one.group == "ome.io" and one.key.name == name:
+            yield one
+
+
+def _runtime(
+    service: Manifest, model: Manifest | None, named: str, found: Sequence[Manifest], home: str
+) -> Manifest | None:
+    from modelyard.runtimes import parse_model, parse_runtime, parse_wishes, select
+    from modelyard.workloads.values import Refusal
+
+    offered = [one for one in found if one.group == "ome.io" and one.kind in _KINDS]
+    if model is None:
+        return next((one for name in (named,) if name for k in _KINDS for one in _named(found, k, name, home)), None)
+    if not offered and not named:
+        return None
+    parsed = {id(one): parse_runtime(one.body, "forbid") for one in offered}
+    ranking = select(
+        parse_model(model.body, None, "forbid"),
+        parsed.values(),
+        namespace=home,
+        wishes=parse_wishes(service.body),
+        named=named,
+    )
+    if ranking.chosen is None:
+        assert ranking.problem is not None
+        remedy = f"see 'modelyard runtimes explain {model.key.name}', or name a runtime in spec.runtime.name"
+        raise Refusal(ranking.problem.code, "spec.runtime", ranking.problem.message, remedy)
+    return next(one for one in offered if parsed[id(one)] is ranking.chosen.runtime)
+
+
+_KINDS = ("ServingRuntime", "ClusterServingRuntime")
+
+
+def _abilities(found: Sequence[Manifest], kubernetes: Sequence[str]) -> Abilities:
+    from modelyard.models.settings import CONFIG_MAP as MODELS
+    from modelyard.models.settings import DeliverySettings, read
+    from modelyard.objects import parse
+    from modelyard.workloads import Abilities, ServingSettings
+    from modelyard.workloads.settings import CONFIG_MAP
+
+    maps = {one.key.name: one.body for one in found if one.kind == "ConfigMap"}
+    folders, wrong = DeliverySettings.read(read(maps[MODELS]) if MODELS in maps else None)
+    settings, problems = ServingSettings.read(maps.get(CONFIG_MAP, {}).get("data"), folders)
+    for problem in [*([wrong] if wrong else []), *problems]:
+        warn(problem)
+    served = {*kubernetes}
+    for one in found:
+        if one.kind == "CustomResourceDefinition":
+            spec = one.body.get("spec") or {}
+            kind = (spec.get("names") or {}).get("kind")
+            served |= {f"{spec.get('group')}/{version.get('name')}/{kind}" for version in spec.get("versions") or ()}
+    namespaces = {one.key.name: parse.namespace(one.body) for one in found if one.kind == "Namespace"}
+    return Abilities(frozenset(served), settings, namespaces)
+
+
+def _print(service: Manifest, result: Rendered | Refused) -> None:
+    from modelyard.workloads import Refused
+
+    if isinstance(result, Refused):
+        return
+    modes = ", ".join(f"{kind} {mode}" for kind, mode in result.modes.items()) or "VirtualDeployment"
+    typer.echo(f"{service.kind} {service.key}: {modes}" + (f"; {result.url}" if result.url else ""))
+    for child in result.children:
+        waits = f"  after {', '.join(child.after)}" if child.after else ""
+        typer.echo(f"  {child.kind} {child.name}{waits}")
+    for gone in result.retired:
+        typer.echo(f"  {gone.kind} {gone.name}  deleted after {', '.join(gone.after)}")
+    for note in result.notes:
+        typer.echo(f"  {note.reason}: {note.message}")
+
+
+def _dump(results: Sequence[Rendered | Refused], output: Output) -> None:
+    from modelyard.workloads import Rendered
+
+    children = [child.body for result in results if isinstance(result, Rendered) for child in result.children]
+    print_document(json.dumps({"apiVersion": "v1", "kind": "List", "items": children}, indent=2), output)

@@ -1,0 +1,100 @@
+"""What differs between the children an object should have and those it has: create, update, leave alone, remove. Pure.
+
+A child that is there and says what it should is never written. One that somebody else made is never touched.
+
+Source: Kthena Model controller reference, "Create-or-update rule" and "Cleanup", with their repairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from modelyard.objects.parse import controller_of
+from modelyard.resources.quantity import Quantity
+from modelyard.workloads.values import ChildObject
+
+Object = Mapping[str, Any]
+Identity = tuple[str, str, str]
+"""API group, kind and name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """``apply`` in the order in which it was rendered; ``delete`` are ours, rendered no more.
+
+    ``leaving`` are on their way out, and are made anew when they are gone; ``conflicts`` say what is in the way.
+    """
+
+    apply: tuple[ChildObject, ...] = ()
+    delete: tuple[Object, ...] = ()
+    leaving: tuple[str, ...] = ()
+    conflicts: tuple[str, ...] = ()
+
+
+def identity(body: Object) -> Identity:
+    """Which object it is in its namespace, whatever version it is in."""
+    version = str(body.get("apiVersion") or "")
+    return version.rpartition("/")[0], str(body.get("kind") or ""), str(body["metadata"]["name"])
+
+
+def changes(uid: str, children: Sequence[ChildObject], there: Iterable[Object], claim: Mapping[str, str]) -> Changes:
+    """What to write for the object of this ``uid``.
+
+    ``there`` are objects of the namespace: at least those of the children's names, and all that the object owns. One
+    without a controller is taken over if it carries all labels of ``claim``.
+    """
+    found = {identity(one): one for one in there}
+    apply, leaving, conflicts = [], [], []
+    for child in children:
+        one = found.pop(identity(child.body), None)
+        if one is None:
+            apply.append(child)
+            continue
+        owner, labels = controller_of(one), one["metadata"].get("labels") or {}
+        called = f"{child.kind} {child.name}"
+        if owner is None and not (claim and claim.items() <= labels.items()):
+            conflicts.append(f"{called} is there already and belongs to nobody - rename it or delete it")
+        elif owner is not None and owner.uid != uid:
+            conflicts.append(f"{called} belongs to {owner.kind} {owner.name} - rename one of the two")
+        elif one["metadata"].get("deletionTimestamp"):
+            leaving.append(called)
+        elif owner is None or not says(one, child.body):
+            apply.append(child)
+    ours = [one for one in found.values() if (owner := controller_of(one)) is not None and owner.uid == uid]
+    gone = tuple(one for one in ours if not one["metadata"].get("deletionTimestamp"))
+    return Changes(tuple(apply), gone, tuple(leaving), tuple(conflicts))
+
+
+def says(there: Object, wanted: Object) -> bool:
+    """Whether an object has all that is wanted of it, however the server writes it, and whatever else it has."""
+    parts = {name: value for name, value in wanted.items() if name not in ("apiVersion", "kind", "metadata")}
+    metadata = {name: wanted["metadata"].get(name) or {} for name in ("labels", "annotations")}
+    return _covers(there, parts) and _covers(there["metadata"], metadata)
+
+
+def _covers(there: Any, wanted: Any) -> bool:
+    if isinstance(wanted, Mapping):
+        if not isinstance(there, Mapping):
+            return not wanted and there is None
+        return all(_covers(there.get(name), value) for name, value in wanted.items())
+    if isinstance(wanted, list):
+        given = there or []
+        return isinstance(given, list) and len(given) == len(wanted) and all(map(_covers, given, wanted))
+    if there == wanted and isinstance(there, bool) == isinstance(wanted, bool):
+        return True
+    if there is None:
+        return wanted in ("", 0)
+    return _same_amount(there, wanted)
+
+
+def _same_amount(there: Any, wanted: Any) -> bool:
+    """Two notations of one quantity."""
+    texts = [str(one) for one in (there, wanted) if isinstance(one, str | int) and not isinstance(one, bool)]
+    if len(texts) != 2 or not all(text[:1].isdigit() and len(text) <= 32 for text in texts):
+        return False
+    try:
+        return Quantity(texts[0]) == Quantity(texts[1])
+    except ValueError:
+        return False

@@ -1,0 +1,229 @@
+"""Which components a service has, what each is made of, and how each is deployed. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from modelyard.resources import InferenceService, ServingRuntime
+from modelyard.workloads.merge import merge
+from modelyard.workloads.names import DECODER, ENGINE, ROUTER, component
+from modelyard.workloads.pods import MAIN
+from modelyard.workloads.values import Abilities, Body, Refusal, plain
+
+RAW, MULTI_NODE, RAY, SERVERLESS, SPLIT, VIRTUAL = (
+    *("RawDeployment", "MultiNode", "MultiNodeRayVLLM", "Serverless"),
+    *("PDDisaggregated", "VirtualDeployment"),
+)
+MODES: Final = (RAW, MULTI_NODE, RAY, SERVERLESS, SPLIT, VIRTUAL)
+MODE: Final = "ome.io/deploymentMode"
+KNATIVE: Final = ("serving.knative.dev/v1", "Service")
+RAY_CLUSTER: Final = ("ray.io/v1", "RayCluster")
+KEDA: Final = ("keda.sh/v1alpha1", "ScaledObject")
+
+_MOST_REPLICAS = {ENGINE: 3, DECODER: 3, ROUTER: 2}
+_SCALING = (
+    *("minReplicas", "maxReplicas", "scaleTarget", "scaleMetric", "containerConcurrency", "timeoutSeconds"),
+    *("canaryTrafficPercent", "labels", "annotations", "minAvailable", "maxUnavailable", "deploymentStrategy"),
+    "kedaConfig",
+)
+_NOT_POD = frozenset((*_SCALING, "runner", "leader", "worker", "config", "size", "acceleratorOverride"))
+_MAIN_WORD = re.compile(r"(?:^|-)ome(?:-|$)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceComponent:
+    """One component: ``spec`` is what the runtime and the service say together, ``own`` what the service says and
+    ``given`` what an administrator's runtime says."""
+
+    kind: str
+    name: str
+    spec: Body
+    own: Body
+    given: Body
+    mode: str = ""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    """The annotations that steer it: its own over the service's."""
+
+    @property
+    def path(self) -> str:
+        """Where it is in the service."""
+        return f"spec.{self.kind}"
+
+    @property
+    def grouped(self) -> bool:
+        """Whether it asks for a leader or workers."""
+        return "leader" in self.spec or "worker" in self.spec
+
+    @property
+    def least(self) -> int:
+        """Fewest replicas, 1 where nobody says; 0 is to nothing."""
+        return int(self.spec.get("minReplicas", 1))
+
+    @property
+    def most(self) -> int:
+        """Most replicas: of nobody who says, three, of a router two; never fewer than the fewest."""
+        return max(self.spec.get("maxReplicas") or _MOST_REPLICAS[self.kind], self.least, 1)
+
+
+def pod_fields(part: Mapping[str, Any]) -> Body:
+    """What of a component, a leader or a worker is of a pod's spec."""
+    return {name: value for name, value in part.items() if name not in _NOT_POD}
+
+
+def effective(service: InferenceService) -> Body:
+    """The spec of a service, with a deprecated predictor as engine, model and runtime. The service itself stays."""
+    spec: Body = _dumped(service, "spec")
+    predictor = spec.pop("predictor", None)
+    return spec if not predictor or "engine" in spec or not _used(predictor) else _migrated(spec, predictor)
+
+
+class References(NamedTuple):
+    """What a service names: its model (and of which kind it says it is), weights, runtime. Empty: it names none."""
+
+    model: str = ""
+    model_kind: str = ""
+    weights: tuple[str, ...] = ()
+    runtime: str = ""
+
+
+def references(service: InferenceService) -> References:
+    """What has to be looked up for a service, its predictor's included. Raises ``Refusal``.
+
+    A model's kind ClusterBaseModel is also what stands there when nobody said anything: where there is none of the
+    cluster, a BaseModel of the namespace is meant.
+    """
+    spec = effective(service)
+    model, runtime = spec.get("model") or {}, spec.get("runtime") or {}
+    found = tuple(model.get("fineTunedWeights") or ())
+    return References(model.get("name", ""), model.get("kind", ""), found, runtime.get("name", ""))
+
+
+def migrates(service: InferenceService) -> bool:
+    """Whether the service is still in the older form, whose Deployment gives way to that of the engine."""
+    return (
+        "predictor" in service.spec.model_fields_set
+        and service.spec.engine is None
+        and bool(effective(service).get("engine"))
+    )
+
+
+def _used(predictor: Mapping[str, Any]) -> bool:
+    if "minReplicas" in predictor or (predictor.get("model") or {}).get("baseModel") or predictor.get("maxReplicas"):
+        return True
+    parts = ("serviceAccountName", "containers", "volumes", "nodeSelector", "tolerations", "affinity", "workerSpec")
+    return any(predictor.get(name) for name in parts)
+
+
+def _migrated(spec: Body, predictor: Body) -> Body:
+    model = predictor.get("model") or {}
+    engine = {name: value for name, value in predictor.items() if name not in ("model", "workerSpec", "containers")}
+    containers = predictor.get("containers") or []
+    runner: Body = {}
+    if containers:
+        called = [str(one.get("name") or "") for one in containers]
+        chosen = next((i for i, name in enumerate(called) if name == MAIN), None)
+        if chosen is None:
+            chosen = next((i for i, name in enumerate(called) if _MAIN_WORD.search(name)), 0)
+        runner = containers[chosen]
+        if others := [one for i, one in enumerate(containers) if i != chosen]:
+            engine["containers"] = others
+    else:
+        known = ("runtime", "storageUri", "runtimeVersion", "protocolVersion", "baseModel", "fineTunedWeights")
+        runner = {name: value for name, value in model.items() if name not in known}
+    env = [] if not containers else list(model.get("env") or ())
+    for name, source in (("STORAGE_URI", "storageUri"), ("PROTOCOL_VERSION", "protocolVersion")):
+        if model.get(source):
+            env.append({"name": name, "value": model[source]})
+    if env:
+        runner = merge(runner, {"env": env}, "spec.predictor.model")
+    if runner:
+        engine["runner"] = runner
+    if "workerSpec" in predictor:
+        engine["worker"] = predictor["workerSpec"]
+    result = {**spec, "engine": engine}
+    if model.get("baseModel") and "model" not in spec:
+        result["model"] = {"name": model["baseModel"]}
+        if model.get("fineTunedWeights"):
+            result["model"]["fineTunedWeights"] = model["fineTunedWeights"]
+    if model.get("runtime") and "runtime" not in spec:
+        result["runtime"] = {"name": model["runtime"]}
+    return result
+
+
+def components(service: InferenceService, spec: Body, runtime: ServingRuntime | None) -> list[ServiceComponent]:
+    """The components that the service names, each on top of what the runtime says of it; modes come later."""
+    if "engine" not in spec:
+        raise Refusal(
+            "InvalidSpec", "spec.engine", "is missing", "write engine: {}, which takes everything from the runtime"
+        )
+    configured: Body = {}
+    if runtime is not None:
+        configured = _dumped(runtime, "runtime")
+    annotations = texts(service.metadata.model_dump().get("annotations"))
+    result = []
+    for kind in (ENGINE, DECODER, ROUTER):
+        if kind not in spec:
+            continue
+        base = configured.get(f"{kind}Config") or {}
+        merged = merge(base, spec[kind], f"spec.{kind}")
+        trusted = base if runtime is not None and not type(runtime).namespaced else {}
+        steering = {**annotations, **(merged.get("annotations") or {})}
+        name = component(service.name, kind)
+        result.append(ServiceComponent(kind, name, merged, spec[kind], trusted, metadata=steering))
+    return result
+
+
+def _dumped(one: InferenceService | ServingRuntime, path: str) -> Body:
+    try:
+        found: Body = plain(one.spec.model_dump(mode="json", by_alias=True, exclude_none=True), path)
+    except (ValueError, RecursionError):
+        raise Refusal("InvalidSpec", path, "cannot be written as JSON", "write it flatter, with plain values") from None
+    return found
+
+
+def texts(found: Any) -> dict[str, str]:
+    """The entries of labels or annotations that are text."""
+    if not isinstance(found, Mapping):
+        return {}
+    return {str(name): value for name, value in found.items() if isinstance(value, str)}
+
+
+def mode(one: ServiceComponent, split: bool, abilities: Abilities, zero: bool) -> str:
+    """How a component is deployed. Raises ``Refusal`` for what the cluster does not serve.
+
+    ``split``: prefill and decode run apart. ``zero``: who scales it can start its first replica.
+    """
+    asked: str = (one.spec.get("annotations") or {}).get(MODE, "")
+    wide = one.metadata.get(MODE, "")
+    if asked and asked not in MODES:
+        remedy = f"write one of {', '.join(MODES)}"
+        raise Refusal("InvalidSpec", f"{one.path}.annotations[{MODE}]", f"{asked} is no deployment mode", remedy)
+    if asked in (RAW, MULTI_NODE, RAY, SERVERLESS):
+        chosen = asked
+    elif wide == RAY and one.kind != ROUTER:
+        chosen = RAY
+    elif one.grouped and one.kind != ROUTER:
+        chosen = MULTI_NODE
+    elif one.kind != DECODER and not split and (wide == SERVERLESS or (one.least == 0 and not zero)):
+        chosen = SERVERLESS
+    else:
+        chosen = RAW
+    for needed, (version, kind) in ((SERVERLESS, KNATIVE), (RAY, RAY_CLUSTER)):
+        if chosen == needed and not abilities.version(kind, version):
+            if not asked and wide != chosen:
+                break
+            remedy = f"install what serves {kind} of {version}, or take the annotation {MODE} away"
+            problem = f"{chosen} needs {kind} of {version}, which is not served here"
+            reason = "ServerlessModeRejected" if chosen == SERVERLESS else "ModeNotServed"
+            raise Refusal(reason, f"{one.path}.annotations[{MODE}]", problem, remedy)
+    if one.least == 0 and not zero and (chosen != SERVERLESS or not abilities.version(KNATIVE[1], KNATIVE[0])):
+        remedy = (
+            "write 1, scale it by KEDA (annotation ome.io/autoscalerClass: keda), by a VariantAutoscaling, or install"
+            " Knative Serving"
+        )
+        problem = "0 needs something that starts the first replica again, and nothing here does"
+        raise Refusal("ScaleToZeroNotServed", f"{one.path}.minReplicas", problem, remedy)
+    return chosen

@@ -1,0 +1,162 @@
+"""The model of a service and its fine-tuned weights: what is known of them, and how pods get their files. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from modelyard.models.jobs import NotAllowed, target
+from modelyard.models.settings import DeliverySettings
+from modelyard.models.uri import ClaimFolder, VendorModel
+from modelyard.models.world import StoredModel
+from modelyard.models.world import model as stored_model
+from modelyard.objects import ResourceType
+from modelyard.resources.ome.models import BaseModelSpec, FineTunedWeightSpec
+from modelyard.workloads.pods import MODEL_PATH, ModelFiles
+from modelyard.workloads.values import Body, Refusal
+
+MODEL_VOLUME, WEIGHT_VOLUME = "modelyard-model", "modelyard-weights"
+CLAIMED: Final = "/opt/ml/model"
+"""Where files from a claim are, and fine-tuned weights."""
+_DECRYPTION = tuple(f"ome.io/base-model-decryption-{name}" for name in ("key-name", "secret-name"))
+_CATEGORY, _DEFAULT_CATEGORY = "models.ome.io/category", "SMALL"
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """A model or weights as a service uses them. ``merged`` and ``strategy`` are of weights."""
+
+    stored: StoredModel
+    category: str = _DEFAULT_CATEGORY
+    decryption: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.stored.key.name
+
+    @property
+    def vendor(self) -> str:
+        """Who made it, where that is known."""
+        return (self.stored.spec.vendor if self.stored.spec else None) or ""
+
+    @property
+    def format(self) -> tuple[str, str]:
+        """Name and version of its file format, as far as they are known."""
+        found = self.stored.spec.model_format if isinstance(self.stored.spec, BaseModelSpec) else None
+        return (found.name, found.version or "") if found is not None else ("", "")
+
+    @property
+    def merged(self) -> bool:
+        """Whether the weights hold the base model too."""
+        spec = self.stored.spec
+        found = (spec.configuration or {}).get("merged_weights") if isinstance(spec, FineTunedWeightSpec) else False
+        return found is True
+
+    @property
+    def strategy(self) -> str:
+        """How the weights were made, such as lora or tfew; where nothing says so, their type."""
+        spec = self.stored.spec
+        if not isinstance(spec, FineTunedWeightSpec):
+            return ""
+        found = spec.hyper_parameters.get("strategy")
+        return found if isinstance(found, str) and found else spec.model_type.lower()
+
+
+def served(kind: ResourceType, obj: Mapping[str, Any]) -> ServedModel:
+    """A BaseModel, ClusterBaseModel or FineTunedWeight as the API or a file has it."""
+    annotations = obj["metadata"].get("annotations") or {}
+    found = {name: value for name in _DECRYPTION if isinstance(value := annotations.get(name), str)}
+    category = annotations.get(_CATEGORY)
+    return ServedModel(stored_model(kind, obj), category if isinstance(category, str) else _DEFAULT_CATEGORY, found)
+
+
+def usable(one: ServedModel, field: str) -> None:
+    """Raise ``Refusal`` for a model, or weights, that no service may use."""
+    stored, kind = one.stored, one.stored.subject.kind.kind
+    word = "FineTunedWeights" if isinstance(stored.spec, FineTunedWeightSpec) else "BaseModel"
+    if stored.problem is not None or stored.spec is None:
+        why = stored.problem[1] if stored.problem else "it has no spec"
+        raise Refusal(f"{word}NotReady", field, f"{kind} {one.name} cannot be read: {why}", "correct it")
+    if stored.spec.disabled:
+        raise Refusal(f"{word}Disabled", field, f"{kind} {one.name} is disabled", "name another one, or enable it")
+
+
+def files(
+    one: ServedModel, namespace: str, settings: DeliverySettings, field: str, volume: str = MODEL_VOLUME
+) -> ModelFiles:
+    """The model's files for pods of a namespace: from the folder of the node, or from a claim of that namespace."""
+    stored = one.stored
+    try:
+        goal = target(stored, settings)
+    except NotAllowed as error:
+        kind = f"{stored.subject.kind.kind} {one.name}"
+        raise Refusal(error.reason, field, f"{kind}: {error}", "have it corrected, or name another one") from None
+    if isinstance(stored.uri, ClaimFolder):
+        assert goal.claim is not None
+        if goal.claim.namespace != namespace:
+            problem = f"its files are in claim {goal.claim}, and pods mount claims of their own namespace only"
+            remedy = f"make a BaseModel in namespace {namespace} whose files are in a claim there"
+            raise Refusal("RefNotPermitted", field, problem, remedy)
+        source: Body = {"persistentVolumeClaim": {"claimName": goal.claim.name, "readOnly": True}}
+        return ModelFiles(volume, source, CLAIMED, stored.uri.path.strip("/"), env={MODEL_PATH: CLAIMED})
+    if isinstance(stored.uri, VendorModel) and not (stored.spec and stored.spec.storage.path):
+        return ModelFiles("", {}, "", label=stored.label)
+    source = {"hostPath": {"path": goal.path}}
+    return ModelFiles(volume, source, goal.path, label=stored.label, env={MODEL_PATH: goal.path})
+
+
+def weights(
+    base: ModelFiles, one: ServedModel, model: ServedModel, namespace: str, settings: DeliverySettings, field: str
+) -> list[ModelFiles]:
+    """What is mounted where a service has fine-tuned weights.
+
+    Merged weights take the model's place. Others are mounted beside it, where the engines of their kind look.
+    """
+    found = files(one, namespace, settings, field, WEIGHT_VOLUME)
+    if one.merged:
+        return [found]
+    at, env, first = CLAIMED, {}, base
+    if model.vendor == "meta":
+        env = {"SERVED_MODEL_NAME": f"/data/{one.name}", MODEL_PATH: CLAIMED}
+        first = _at(base, base.path, {})
+    elif model.vendor == "cohere" and one.strategy == "tfew":
+        at, env = f"/opt/ml/tfew/{model.format[0]}", {"TFEW_PATH": "/opt/ml/tfew/fastertransformer/1"}
+        first = _at(base, f"{CLAIMED}/{model.format[0]}", {MODEL_PATH: f"{CLAIMED}/{model.format[0]}"})
+    elif base.path == CLAIMED:
+        at = "/opt/ml/weights"
+    return [first, _at(found, at, {"FINE_TUNED_WEIGHT_PATH": at, **env})]
+
+
+def mounted(
+    reference: Mapping[str, Any],
+    model: ServedModel | None,
+    found: Sequence[ServedModel],
+    namespace: str,
+    settings: DeliverySettings,
+) -> list[ModelFiles]:
+    """What pods of a service mount, by its ``spec.model``. Raises ``Refusal`` for what cannot be used."""
+    name, where = "spec.model.name", "spec.model.fineTunedWeights"
+    named = reference.get("fineTunedWeights") or []
+    if len(named) > 1 or len(found) > 1:
+        problem = "stacked fine-tuned serving is not supported yet"
+        raise Refusal("InvalidSpec", where, problem, "name one of the weights")
+    if reference and model is None:
+        problem = f"model {reference.get('name')} is not there"
+        raise Refusal("BaseModelNotFound", name, problem, "make it, or name another one")
+    if named and not found:
+        problem = f"FineTunedWeight {named[0]} is not there"
+        raise Refusal("FineTunedWeightsNotFound", where, problem, "make it, or name another one")
+    if model is None:
+        return []
+    usable(model, name)
+    base = files(model, namespace, settings, name)
+    if not found:
+        return [base]
+    usable(found[0], where)
+    return weights(base, found[0], model, namespace, settings, where)
+
+
+def _at(found: ModelFiles, path: str, env: Mapping[str, str]) -> ModelFiles:
+    return ModelFiles(found.volume, found.source, path, found.sub_path, found.label, env)

@@ -1,0 +1,107 @@
+"""Groups of pods that serve together: a LeaderWorkerSet, or without that what every cluster has. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from modelyard.workloads import names
+from modelyard.workloads.pods import PodDraft, grouped, in_group, template
+from modelyard.workloads.values import Body
+
+LEADER_WORKER_SET: Final = ("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet")
+_SCRAPE = tuple(f"prometheus.io/{name}" for name in ("path", "port", "scrape"))
+
+
+@dataclass(frozen=True, slots=True)
+class PodGroup:
+    """What a group is made of: a leader and ``workers`` pods beside it, with the metadata of its objects and pods."""
+
+    component: str
+    namespace: str
+    leader: PodDraft
+    worker: PodDraft | None
+    workers: int
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+    pod_labels: Mapping[str, str]
+    pod_annotations: Mapping[str, str]
+    selector: Mapping[str, str]
+    """Labels that only pods of this component have."""
+
+    @property
+    def size(self) -> int:
+        """Pods of one group."""
+        return self.workers + 1 if self.worker is not None else 1
+
+    def metadata(self, name: str, labels: Mapping[str, str] | None = None) -> Body:
+        """Of an object made for it."""
+        found: Body = {"name": name, "namespace": self.namespace, "labels": {**self.labels, **(labels or {})}}
+        return {**found, "annotations": dict(self.annotations)} if self.annotations else found
+
+    @property
+    def worker_annotations(self) -> dict[str, str]:
+        """Only the leader has metrics."""
+        return {name: value for name, value in self.pod_annotations.items() if name not in _SCRAPE}
+
+
+def leader_worker_set(group: PodGroup, replicas: int | None) -> Body:
+    """One object for all groups; without ``replicas`` an autoscaler has them."""
+    leader = template(group.leader, group.pod_labels, group.pod_annotations)
+    pods: Body = {"size": group.size, "restartPolicy": "RecreateGroupOnPodRestart"}
+    if group.worker is None or group.size == 1:
+        pods["workerTemplate"] = leader
+    else:
+        pods["leaderTemplate"] = leader
+        pods["workerTemplate"] = template(group.worker, group.pod_labels, group.worker_annotations)
+    spec: Body = {
+        "leaderWorkerTemplate": pods,
+        "networkConfig": {"subdomainPolicy": "Shared"},
+        "rolloutStrategy": {
+            "type": "RollingUpdate",
+            "rollingUpdateConfiguration": {"maxUnavailable": 1, "maxSurge": 1},
+        },
+        "startupPolicy": "LeaderCreated",
+    }
+    if replicas is not None:
+        spec["replicas"] = replicas
+    version, kind = LEADER_WORKER_SET
+    metadata = group.metadata(names.group_set(group.component))
+    return {"apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec}
+
+
+GROUP: Final = "modelyard.dev/group"
+"""Label: the number of the group that a pod belongs to, where there is no LeaderWorkerSet."""
+
+
+def stateful_sets(group: PodGroup, replicas: int) -> list[Body]:
+    """The same without LeaderWorkerSet: for each group a headless Service, by which its pods find each other before
+    they are ready, and a StatefulSet for each pod, since each knows its index and the leader has its own template."""
+    return [body for number in range(replicas) for body in _one_group(group, number)]
+
+
+def _one_group(group: PodGroup, number: int) -> list[Body]:
+    home = names.group_member(group.component, number)
+    own = {**group.selector, GROUP: str(number)}
+    leader = names.group_member(group.component, number, 0)
+    address = f"{leader}-0.{home}.{group.namespace}"
+    headless: Body = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": group.metadata(home, {GROUP: str(number)}),
+        "spec": {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": own},
+    }
+    result = [headless]
+    for index in range(group.size):
+        base = group.leader if index == 0 or group.worker is None else group.worker
+        pod: Mapping[str, Any] = template(
+            in_group(base, address, group.size, index),
+            grouped({**group.pod_labels, GROUP: str(number)}, index),
+            group.pod_annotations if index == 0 else group.worker_annotations,
+        )
+        selector = {**own, names.WORKER_INDEX: str(index)}
+        spec = {"replicas": 1, "serviceName": home, "selector": {"matchLabels": selector}, "template": pod}
+        metadata = group.metadata(names.group_member(group.component, number, index), {GROUP: str(number)})
+        result.append({"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": metadata, "spec": spec})
+    return result

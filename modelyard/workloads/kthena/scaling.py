@@ -1,0 +1,153 @@
+"""Who scales a Model: an AutoscalingPolicy and its bindings, for all backends together or for each. Pure.
+
+Source: Kthena Model controller reference, "Policy and binding" and "AutoscalingPolicy defaulting".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from modelyard.resources.duration import Duration
+from modelyard.resources.policies import (
+    AutoscalingPolicyBehavior,
+    AutoscalingPolicyPanicPolicy,
+    AutoscalingPolicyScaleUpPolicy,
+    AutoscalingPolicySpec,
+    AutoscalingPolicyStablePolicy,
+)
+from modelyard.resources.registry import REGISTRY, Model, ModelWorker
+from modelyard.workloads.kthena.setup import ENTRY, LWS, Setup, labels, metadata, role_of
+from modelyard.workloads.kthena.workloads import LEADER_WORKER_SET, bounds, mode, role_name
+from modelyard.workloads.names import fitting
+from modelyard.workloads.values import Body, Refusal
+
+GRACE: Final = "modelyard.dev/scale-to-zero-grace"
+DEFAULT_EXPANSION: Final = 200
+_DOWN_WINDOW: Final = Duration("5m")
+_NONE: Final = Duration("0s")
+
+UNIFIED: Final = "kthena:"
+"""Prefix of the names under which Kthena's sidecar shows every engine's metrics. Here each is asked itself."""
+_OWN: Final = {
+    "vLLM": dict.fromkeys(
+        (
+            "generation_tokens_total",
+            "num_requests_waiting",
+            "time_to_first_token_seconds",
+            "time_per_output_token_seconds",
+            "e2e_request_latency_seconds",
+        )
+    ),
+    "SGLang": {
+        "generation_tokens_total": None,
+        "num_requests_waiting": "num_queue_reqs",
+        "time_to_first_token_seconds": None,
+        "time_per_output_token_seconds": "inter_token_latency_seconds",
+        "e2e_request_latency_seconds": None,
+    },
+}
+
+
+def scaling(model: Model, setups: Sequence[Setup]) -> list[Body]:
+    """The policy and bindings of a Model, the policies first. Raises ``Refusal``."""
+    if model.spec.autoscaling_policy is not None:
+        name, spec = fitting(model.name), _policy(model.spec.autoscaling_policy, setups, "spec.autoscalingPolicy")
+        params = [
+            {"cost": one.backend.scaling_cost or 0, **_target(one, one.backend.workers[0], one.name)} for one in setups
+        ]
+        rate = model.spec.cost_expansion_rate_percent
+        shared = {"costExpansionRatePercent": DEFAULT_EXPANSION if rate is None else rate, "params": params}
+        graces = [g for one in setups if (g := one.backend.scale_to_zero_grace_period) is not None]
+        binding = _binding(model, "", name, name, {"optimizerConfiguration": shared}, max(graces, default=None))
+        return [_object(model, "", "AutoscalingPolicy", name, spec), binding]
+    found = []
+    for setup in setups:
+        backend = setup.backend
+        if backend.autoscaling_policy is None:
+            continue
+        spec = _policy(backend.autoscaling_policy, [setup], f"{setup.path}.autoscalingPolicy")
+        name = fitting(f"{model.name}-{backend.name}")
+        found.append(_object(model, backend.name, "AutoscalingPolicy", name, spec))
+        for called, worker, target in _scaled(setup):
+            one = {"scalingConfiguration": _target(setup, worker, target)}
+            grace = backend.scale_to_zero_grace_period
+            found.append(_binding(model, backend.name, called, name, one, grace))
+    return found
+
+
+def _scaled(setup: Setup) -> list[tuple[str, ModelWorker, str]]:
+    """What of a backend is scaled: the binding's name, the worker, and its workload."""
+    base = fitting(f"{setup.model.name}-{setup.backend.name}")
+    if not setup.disaggregated:
+        return [(base, setup.backend.workers[0], setup.name)]
+    roles = [one for one in setup.backend.workers if one.type in ("prefill", "decode")]
+    return [(fitting(f"{base}-{one.type}"), one, role_name(setup, 0, role_of(one))) for one in roles]
+
+
+def _target(setup: Setup, worker: ModelWorker, name: str) -> Body:
+    grouped = mode(setup) == LEADER_WORKER_SET
+    version, kind = (LWS, LEADER_WORKER_SET) if grouped else ("apps/v1", "Deployment")
+    least, most = bounds(setup, worker)
+    return {
+        "maxReplicas": most,
+        "minReplicas": least,
+        "target": {
+            "additionalMatchLabels": dict(ENTRY),
+            "metricEndpoint": {"port": setup.port, "uri": setup.metrics_path},
+            "targetRef": {"apiVersion": version, "kind": kind, "name": name},
+        },
+    }
+
+
+def _binding(model: Model, backend: str, name: str, policy: str, configuration: Body, grace: Duration | None) -> Body:
+    found = _object(model, backend, "AutoscalingPolicyBinding", name, {"policyRef": {"name": policy}, **configuration})
+    if grace is not None:
+        found["metadata"].setdefault("annotations", {})[GRACE] = str(grace)
+    return found
+
+
+def _object(model: Model, backend: str, kind: str, name: str, spec: Body) -> Body:
+    return {
+        "apiVersion": REGISTRY,
+        "kind": kind,
+        "metadata": metadata(model, name, labels(model, backend)),
+        "spec": spec,
+    }
+
+
+def _policy(policy: AutoscalingPolicySpec, setups: Sequence[Setup], path: str) -> Body:
+    """The policy with its behaviour written out, so that everybody sees what is in effect."""
+    given = policy.behavior or AutoscalingPolicyBehavior()
+    up = given.scale_up or AutoscalingPolicyScaleUpPolicy()
+    behavior = AutoscalingPolicyBehavior(
+        scale_up=AutoscalingPolicyScaleUpPolicy(
+            stable_policy=_stable(up.stable_policy, _NONE),
+            panic_policy=up.panic_policy or AutoscalingPolicyPanicPolicy(period=_NONE),
+        ),
+        scale_down=_stable(given.scale_down, _DOWN_WINDOW),
+    )
+    found = policy.model_copy(update={"behavior": behavior}).model_dump(mode="json", by_alias=True, exclude_none=True)
+    for place, metric in enumerate(found["metrics"]):
+        where = f"{path}.metrics[{place}].metricName"
+        metric["metricName"] = _own_name(metric["metricName"], setups, where)
+    return found
+
+
+def _stable(policy: AutoscalingPolicyStablePolicy | None, window: Duration) -> AutoscalingPolicyStablePolicy:
+    given = policy or AutoscalingPolicyStablePolicy()
+    if given.stabilization_window is not None:
+        return given
+    return given.model_copy(update={"stabilization_window": window})
+
+
+def _own_name(name: str, setups: Sequence[Setup], path: str) -> str:
+    """A unified name as the engines themselves call the metric."""
+    if not name.startswith(UNIFIED):
+        return name
+    base = name.removeprefix(UNIFIED)
+    known = {(one.engine.name, _OWN.get(one.engine.server, {}).get(base, "") or base) for one in setups}
+    if len(known) > 1 or base not in _OWN["vLLM"]:
+        what = "is called differently by the engines of the backends" if len(known) > 1 else "is not known"
+        raise Refusal("InvalidSpec", path, f"{name} {what}", "name a metric as the engine shows it")
+    return ":".join(next(iter(known)))

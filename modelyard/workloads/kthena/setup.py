@@ -1,0 +1,275 @@
+"""A Model's backend, checked and understood: what all of its children are made from. Pure.
+
+Source: Kthena Model controller reference, "Names and labels", "Model validation" and "From a backend to pods".
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from modelyard.models.settings import DeliverySettings
+from modelyard.objects.parse import GPU_RESOURCES
+from modelyard.resources.quantity import Quantity
+from modelyard.resources.registry import Model, ModelBackend, ModelWorker
+from modelyard.workloads.kthena import config, engines
+from modelyard.workloads.names import fitting, label_value
+from modelyard.workloads.pods import checked_runner
+from modelyard.workloads.values import Abilities, Body, Refusal, canonical, plain
+
+LWS: Final = "leaderworkerset.x-k8s.io/v1"
+OF_MODEL, OF_GROUP = "registry.volcano.sh", "modelinfer.volcano.sh"
+REVISION: Final = f"{OF_MODEL}/revision"
+ENTRY: Final = {f"{OF_GROUP}/entry": "true"}
+OWNED_BY: Final = "modelyard.dev/model-owner"
+LIVE_ADAPTERS: Final = "VLLM_ALLOW_RUNTIME_LORA_UPDATING"
+"""Variable of a backend that lets its engine take adapters while it runs."""
+MOST_OBJECTS: Final = 64
+"""Workloads of a backend whose groups are objects of their own."""
+_GROUPED: Final = 40
+"""Characters of the name of a backend with groups: what makes pods for it adds to it, and Kubernetes to that."""
+_ROLES: Final = {"server": "leader"}
+"""What the pods of a worker are called; the other types keep their names."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSettings:
+    """What an administrator says about Models. ``images`` are those of engines, by the type of the backend."""
+
+    images: Mapping[str, str] = field(default_factory=lambda: {type: one.image for type, one in engines.OF.items()})
+    accelerators: tuple[str, ...] = (*GPU_RESOURCES, "huawei.com/ascend-1980", "huawei.com/Ascend910")
+
+
+@dataclass(frozen=True, slots=True)
+class Existing:
+    """What is there already: groups or replicas by the name of the workload, and workloads that somebody scales."""
+
+    replicas: Mapping[str, int] = field(default_factory=dict)
+    scaled: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """One backend. ``path`` is its field, ``name`` that of its workload; ``port`` is the engine's."""
+
+    model: Model
+    backend: ModelBackend
+    path: str
+    name: str
+    engine: engines.ServingEngine
+    port: int
+    served: str
+    options: Mapping[str, Mapping[str, tuple[str, ...]]]
+    """By type of worker."""
+    connector: str | None
+    settings: ModelSettings
+    delivery: DeliverySettings
+    """Where files may be on nodes, and what fetching them takes."""
+    existing: Existing
+    grouped: bool
+    """Whether a group is several pods, each an object of its own."""
+    lws: bool
+
+    @property
+    def governed(self) -> bool:
+        """Whether somebody scales it, so that its replicas are not ours to say."""
+        by_policy = self.model.spec.autoscaling_policy or self.backend.autoscaling_policy
+        return by_policy is not None or self.name in self.existing.scaled
+
+    @property
+    def disaggregated(self) -> bool:
+        """Whether its roles run apart."""
+        return self.backend.type in engines.DISAGGREGATED
+
+    @property
+    def pods(self) -> int:
+        """Pods of one instance."""
+        return 1 if self.disaggregated else max(1, self.backend.workers[0].pods or 1)
+
+    @property
+    def environment(self) -> list[Body]:
+        """The backend's own variables; of those of one name the last."""
+        return list({one["name"]: one for one in plain(self.backend.env or [])}.values())
+
+    def literal(self, name: str) -> str | None:
+        """What the backend's own variable says; ``None`` where it is not there or comes from elsewhere."""
+        value = next((one.get("value") for one in self.environment if one["name"] == name), None)
+        return value if isinstance(value, str) and value else None
+
+    @property
+    def metrics_path(self) -> str:
+        """Where the engine shows its metrics."""
+        path = self.literal("RUNTIME_METRICS_PATH") or "/metrics"
+        return path if path.startswith("/") else f"/{path}"
+
+    @property
+    def live_adapters(self) -> bool:
+        """Whether adapters come and go without a restart."""
+        return (self.literal(LIVE_ADAPTERS) or "").lower() in ("true", "1") and self.engine is engines.VLLM
+
+    def labels(self) -> dict[str, str]:
+        """Of every child of the backend."""
+        return labels(self.model, self.backend.name)
+
+    def pod_labels(self, role: str, group: str, entry: bool = True) -> dict[str, str]:
+        """By which routers, autoscalers and dashboards know a pod. The first four select."""
+        return {
+            f"{OF_GROUP}/name": label_value(self.name),
+            f"{OF_GROUP}/group-name": group,
+            f"{OF_GROUP}/role": role,
+            f"{OF_GROUP}/entry": "true" if entry else "false",
+            f"{OF_GROUP}/role-id": f"{role}-0",
+            **self.labels(),
+        }
+
+    def metadata(self, name: str) -> Body:
+        """Of a child of the backend."""
+        return metadata(self.model, name, self.labels())
+
+    def accelerators(self, worker: ModelWorker) -> int:
+        """Accelerators of one pod: what its limits say, else its requests."""
+        for part in ("limits", "requests"):
+            given = (worker.resources or {}).get(part)
+            if isinstance(given, Mapping):
+                found = sum(_count(given.get(name)) for name in self.settings.accelerators)
+                if found:
+                    return found
+        return 0
+
+
+def labels(model: Model, backend: str = "") -> dict[str, str]:
+    """Of every child of a Model; ``backend`` is empty for those of the Model as a whole."""
+    return {
+        f"{OF_MODEL}/model-name": label_value(model.name),
+        f"{OF_MODEL}/backend-name": label_value(backend),
+        f"{OF_MODEL}/managed-by": OF_MODEL,
+        f"{OF_MODEL}/model-uid": label_value(uid(model)),
+    }
+
+
+def uid(model: Model) -> str:
+    """The Model's uid; empty where it was read from a file."""
+    given = (model.metadata.model_extra or {}).get("uid")
+    return given if isinstance(given, str) else ""
+
+
+def metadata(model: Model, name: str, labels: Mapping[str, str]) -> Body:
+    """Of a child."""
+    found: Body = {"name": name, "namespace": model.namespace, "labels": dict(labels)}
+    if model.spec.owner:
+        found["annotations"] = {OWNED_BY: model.spec.owner}
+    return found
+
+
+def digest(body: Mapping[str, Any]) -> str:
+    """The revision of what is rendered: equal for equal objects."""
+    return hashlib.sha256(canonical(body).encode()).hexdigest()[:10]
+
+
+def role_of(worker: ModelWorker) -> str:
+    """What the pods of a worker are called."""
+    return _ROLES.get(worker.type, worker.type)
+
+
+def client_name(model: Model) -> str:
+    """The name that clients ask for."""
+    return model.spec.name or model.name
+
+
+def understand(model: Model, index: int, abilities: Abilities, settings: ModelSettings, existing: Existing) -> Setup:
+    """One backend of a Model. Raises ``Refusal``."""
+    backend, path = model.spec.backends[index], f"spec.backends[{index}]"
+    engine, disaggregated = engines.OF[backend.type], backend.type in engines.DISAGGREGATED
+    lws = bool(abilities.version("LeaderWorkerSet", LWS))
+    many = not disaggregated and (backend.workers[0].pods or 1) > 1
+    grouped = (disaggregated and backend.autoscaling_policy is None) or (many and not lws)
+    name = fitting(f"{model.name}-{backend.name}", _GROUPED if many or disaggregated else 63)
+    given: dict[str, Mapping[str, tuple[str, ...]]] = {}
+    ports: dict[str, int] = {}
+    for place, worker in enumerate(backend.workers):
+        here = f"{path}.workers[{place}]"
+        if worker.replicas == 0:
+            remedy = "write 1 or more, or leave it out; for no pods at all set the backend's minReplicas to 0"
+            raise Refusal("InvalidSpec", f"{here}.replicas", "is 0, so that the backend could never have a pod", remedy)
+        if engine is engines.MINDIE and not worker.image:
+            raise Refusal(
+                "BackendNotRunnable",
+                f"{here}.image",
+                f"a backend of type {backend.type} is run by its image's own entrypoint, and there is no image",
+                "name an image that starts the engine, or use the type vLLM or SGLang",
+            )
+        if not (worker.image or settings.images.get(backend.type)):
+            raise Refusal("InvalidSpec", f"{here}.image", "is missing, and there is no default", "name an image")
+        given[worker.type] = config.options(worker.config, f"{here}.config", engine.negatable)
+        found = config.port(worker.config, f"{here}.config")
+        if worker.type in ("server", "prefill", "decode"):
+            ports[worker.type] = engine.port if found is None else found
+    if len(set(ports.values())) > 1:
+        said = ", ".join(f"{type} {port}" for type, port in ports.items())
+        raise Refusal("InvalidSpec", f"{path}.workers", f"the workers' ports differ: {said}", "give all the same port")
+    configs: dict[str, tuple[Mapping[str, Any] | None, str]] = {
+        one.type: (one.config, f"{path}.workers[{i}].config") for i, one in enumerate(backend.workers)
+    }
+    named = next((n for w in ("server", "decode") if w in configs and (n := config.served_name(configs[w][0]))), None)
+    setup = Setup(
+        model,
+        backend,
+        path,
+        name,
+        engine,
+        next(iter(ports.values())),
+        named or model.name,
+        given,
+        config.connector(configs) if backend.type == "vLLMDisaggregated" else None,
+        settings,
+        abilities.settings.models,
+        existing,
+        grouped,
+        lws,
+    )
+    _check(setup)
+    return setup
+
+
+def _check(setup: Setup) -> None:
+    backend, path = setup.backend, setup.path
+    checked_runner({"env": backend.env or []}, path)
+    if setup.pods > 1 and setup.engine is engines.MINDIE:
+        remedy = "leave it out; several pods of one instance are for vLLM and SGLang"
+        raise Refusal("BackendNotRunnable", f"{path}.workers[0].pods", f"is {setup.pods}", remedy)
+    if setup.grouped and setup.pods > 1 and setup.governed:
+        raise Refusal(
+            "LeaderWorkerSetMissing",
+            f"{path}.workers[0].pods",
+            f"instances of {setup.pods} pods cannot be scaled here, for the cluster has no {LWS}",
+            "install LeaderWorkerSet, or remove the autoscalingPolicy and give minReplicas and maxReplicas one value",
+        )
+    if setup.grouped and (made := backend.min_replicas * setup.pods) > MOST_OBJECTS:
+        raise Refusal(
+            "TooManyGroups",
+            f"{path}.minReplicas",
+            f"the groups would be {made} objects of their own, at most {MOST_OBJECTS} are made",
+            "lower it, split the load over several Models, or install LeaderWorkerSet for a backend of several pods",
+        )
+    if setup.disaggregated and setup.model.spec.autoscaling_policy is not None:
+        raise Refusal(
+            "InvalidSpec",
+            f"{path}.type",
+            f"a backend of type {backend.type} has roles that scale apart, which one policy of the model cannot do",
+            "give the backend an autoscalingPolicy of its own, and remove that of the model",
+        )
+    if backend.type == "MindIEDisaggregated" and not any(one.type == "coordinator" for one in backend.workers):
+        remedy = "add a worker of type coordinator, which takes the requests"
+        raise Refusal("BackendNotRunnable", f"{path}.workers", "there is no coordinator", remedy)
+    if backend.lora_adapters and not setup.engine.lora_flag:
+        remedy = "remove loraAdapters, or use the type vLLM or SGLang"
+        raise Refusal("InvalidSpec", f"{path}.loraAdapters", f"{backend.type} takes no adapters here", remedy)
+
+
+def _count(quantity: Any) -> int:
+    try:
+        return max(0, int(Quantity(str(quantity)).value)) if quantity is not None else 0
+    except (ValueError, ArithmeticError):
+        return 0

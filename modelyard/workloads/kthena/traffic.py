@@ -1,0 +1,118 @@
+"""How requests reach a Model: a ModelServer for each backend, a ModelRoute for the Model. Pure.
+
+Source: Kthena Model controller reference, "ModelServer", "KV connector" and "ModelRoute".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from modelyard.resources.registry import Model, ModelBackend
+from modelyard.workloads.kthena import engines
+from modelyard.workloads.kthena.setup import ENTRY, OF_GROUP, OF_MODEL, Setup, client_name, labels, metadata
+from modelyard.workloads.names import fitting
+from modelyard.workloads.values import Body, Refusal
+
+NETWORKING: Final = "networking.volcano.sh/v1alpha1"
+MOST_ADAPTERS, MOST_TARGETS = 10, 16
+"""What one ModelRoute holds."""
+
+
+def model_server(setup: Setup) -> Body:
+    """The pods of a backend that take requests."""
+    own = setup.labels()
+    match = {name: own[name] for name in (f"{OF_MODEL}/model-uid", f"{OF_MODEL}/backend-name")}
+    selector: Body = {"matchLabels": {**match, **ENTRY}}
+    if setup.engine is engines.MINDIE and setup.disaggregated:
+        selector["matchLabels"][f"{OF_GROUP}/role"] = "coordinator"
+    elif setup.disaggregated:
+        role = f"{OF_GROUP}/role"
+        selector["pdGroup"] = {
+            "groupKey": f"{OF_GROUP}/group-name",
+            "prefillLabels": {role: "prefill"},
+            "decodeLabels": {role: "decode"},
+        }
+    spec: Body = {
+        "inferenceEngine": setup.engine.server,
+        "model": setup.served,
+        "trafficPolicy": {"retry": {"attempts": 5, "retryInterval": "0s"}},
+        "workloadPort": {"port": setup.port, "protocol": "http"},
+        "workloadSelector": selector,
+    }
+    if setup.connector is not None:
+        spec["kvConnector"] = {"type": setup.connector}
+    return {
+        "apiVersion": NETWORKING,
+        "kind": "ModelServer",
+        "metadata": setup.metadata(server_name(setup)),
+        "spec": spec,
+    }
+
+
+def server_name(setup: Setup) -> str:
+    """The ModelServer of a backend."""
+    return fitting(f"{setup.model.name}-{setup.backend.name}")
+
+
+def route_name(model: Model) -> str:
+    """The ModelRoute of a Model. The name that clients ask for cannot be changed in one, so that another has its own:
+    the new one is there before the old one goes."""
+    asked = client_name(model)
+    return fitting(model.name if asked == model.name else f"{model.name}-{asked}")
+
+
+def model_route(model: Model, setups: Sequence[Setup]) -> Body:
+    """Which backends serve the Model and its adapters. Raises ``Refusal``."""
+    adapters = sorted({one.name for backend in model.spec.backends for one in backend.lora_adapters or ()})
+    asked, match = client_name(model), _match(model)
+    if asked in adapters:
+        remedy = "rename the adapter"
+        raise Refusal(
+            "InvalidSpec", "spec.backends", f"a LoRA adapter has the name that clients ask for, {asked}", remedy
+        )
+    if len(adapters) > MOST_ADAPTERS:
+        raise Refusal(
+            "TooManyAdapters",
+            "spec.backends",
+            f"there are {len(adapters)} LoRA adapters, and a ModelRoute serves at most {MOST_ADAPTERS}",
+            "remove some, or serve them by a second Model",
+        )
+    if len(setups) > MOST_TARGETS:
+        remedy = "join some of them, or make a second Model"
+        raise Refusal("TooManyBackends", "spec.backends", f"a route has at most {MOST_TARGETS} targets", remedy)
+    if len(setups) == 1:
+        rules = [_rule("default", match, setups, "spec.backends[0].routeWeight")]
+    else:
+        rules = [_rule("default", _asking(match, asked), setups, "spec.backends")]
+        for name in adapters:
+            with_it = [one for one in setups if _has(one.backend, name)]
+            rules.append(_rule(name, _asking(match, name), with_it, "spec.backends"))
+    spec: Body = {"modelName": asked, "rules": rules}
+    if adapters:
+        spec["loraAdapters"] = adapters
+    named = metadata(model, route_name(model), labels(model))
+    return {"apiVersion": NETWORKING, "kind": "ModelRoute", "metadata": named, "spec": spec}
+
+
+def _match(model: Model) -> Body:
+    match = model.spec.model_match
+    return {} if match is None else match.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def _asking(match: Body, name: str) -> Body:
+    body: Any = match.get("body") or {}
+    return {**match, "body": {**body, "model": name}}
+
+
+def _rule(name: str, match: Body, setups: Sequence[Setup], path: str) -> Body:
+    if not any(one.backend.route_weight for one in setups):
+        remedy = "give one backend a routeWeight above 0"
+        raise Refusal("InvalidSpec", path, f"every backend that serves {name} has the weight 0", remedy)
+    targets = [{"modelServerName": server_name(one), "weight": one.backend.route_weight} for one in setups]
+    rule: Body = {"name": name, "targetModels": targets}
+    return {**rule, "modelMatch": match} if match else rule
+
+
+def _has(backend: ModelBackend, adapter: str) -> bool:
+    return any(one.name == adapter for one in backend.lora_adapters or ())

@@ -1,0 +1,402 @@
+"""From a service, its model and its runtime to complete child objects, or a refusal that names field and remedy. Pure.
+
+Equal input gives equal children, byte for byte in their canonical form.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from modelyard.objects import Namespace
+from modelyard.resources import InferenceService, ServingRuntime
+from modelyard.workloads import metadata, names, routes
+from modelyard.workloads.components import (
+    MODE,
+    MULTI_NODE,
+    RAY,
+    SERVERLESS,
+    VIRTUAL,
+    ServiceComponent,
+    components,
+    effective,
+    migrates,
+    mode,
+    pod_fields,
+    texts,
+)
+from modelyard.workloads.files import ServedModel, mounted
+from modelyard.workloads.groups import LEADER_WORKER_SET, PodGroup, leader_worker_set, stateful_sets
+from modelyard.workloads.metadata import Marked
+from modelyard.workloads.pods import (
+    MODEL_PATH,
+    NONE,
+    PARALLELISM_SIZE,
+    PREFERRED,
+    REQUIRED,
+    ModelFiles,
+    PodDraft,
+    assembled,
+    filled,
+    parallelism,
+    probed,
+    service_ports,
+    template,
+    with_env,
+    with_files,
+)
+from modelyard.workloads.reach import Right, check, rights
+from modelyard.workloads.scaling import ScaleTarget, Scaling, disruption_budget, scaled, without_replicas
+from modelyard.workloads.shared import shared
+from modelyard.workloads.special import knative, ray_clusters, with_rdma
+from modelyard.workloads.values import (
+    Abilities,
+    Body,
+    ChildObject,
+    Note,
+    Refusal,
+    Refused,
+    Rendered,
+    Retired,
+    plain,
+)
+
+SELECTION = "modelyard.dev/model-node-selection"
+"""Annotation of a service: whether its pods go only (``required``), rather (``preferred``) or not especially
+(``none``) to nodes that have the model."""
+_SCRAPE = "ome.io/enable-prometheus-scraping"
+_NOT_BUILT = {
+    "ome.io/inject-model-init": "store the model as the engine reads it: nothing here decrypts models in the pod",
+    "ome.io/inject-serving-sidecar": "name the weights in spec.model.fineTunedWeights: they are delivered to the nodes",
+    "ome.io/inject-fine-tuned-adapter": "name the weights in spec.model.fineTunedWeights",
+}
+"""Annotations that ask for containers which only the peer's own images can run, and what to do instead."""
+
+
+def render(
+    service: InferenceService,
+    model: ServedModel | None,
+    runtime: ServingRuntime | None,
+    abilities: Abilities,
+    *,
+    weights: Sequence[ServedModel] = (),
+    elsewhere: frozenset[str] = frozenset(),
+) -> Rendered | Refused:
+    """What is made for a service. ``elsewhere`` names the workloads that a VariantAutoscaling or a binding scales."""
+    try:
+        return _Rendering(service, model, runtime, abilities, tuple(weights), elsewhere).result()
+    except Refusal as refusal:
+        return refusal.refused
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What a component turned into."""
+
+    children: list[ChildObject]
+    notes: tuple[Note, ...]
+    backend: routes.Backend
+    selector: Mapping[str, str] = field(default_factory=dict)
+
+
+class _Rendering:
+    def __init__(
+        self,
+        service: InferenceService,
+        model: ServedModel | None,
+        runtime: ServingRuntime | None,
+        abilities: Abilities,
+        weights: tuple[ServedModel, ...],
+        elsewhere: frozenset[str],
+    ) -> None:
+        self.service, self.model, self.runtime, self.abilities = service, model, runtime, abilities
+        self.elsewhere, self.settings = elsewhere, abilities.settings
+        self.namespace = abilities.namespaces.get(service.namespace, Namespace(service.namespace))
+        self.metadata = plain(service.metadata.model_dump(), "metadata")
+        self.annotations = texts(self.metadata.get("annotations"))
+        self.spec = effective(service)
+        self.weight = weights[0] if weights else None
+        self.files: list[ModelFiles] = []
+        self.all = weights
+
+    def result(self) -> Rendered:
+        service = self.service
+        if self.annotations.get(MODE) == VIRTUAL:
+            url = f"http://{routes.internal(service.name, service.namespace)}"
+            return Rendered(url=url, address=url, virtual=True)
+        reference, folders = self.spec.get("model") or {}, self.settings.models
+        self.files = mounted(reference, self.model, self.all, service.namespace, folders)
+        found = components(service, self.spec, self.runtime)
+        for one in found:
+            for name, remedy in _NOT_BUILT.items():
+                if one.metadata.get(name, "false") != "false":
+                    raise Refusal("NotSupported", f"metadata.annotations[{name}]", "is not supported", remedy)
+        split = any(one.kind == names.DECODER for one in found)
+        modes = {one.kind: mode(one, split, self.abilities, self._zero(one)) for one in found}
+        parts = {one.kind: self._component(one, modes[one.kind]) for one in found}
+        entry = names.ROUTER if names.ROUTER in parts else names.ENGINE
+        about = routes.RoutedService(
+            service.name, service.namespace, texts(self.metadata.get("labels")), self.annotations
+        )
+        settings = routes.overridden(self.settings.ingress, self.annotations)
+        decisive = next(kind for kind in (names.ROUTER, names.DECODER, names.ENGINE) if kind in modes)
+        older = migrates(service)
+        if modes[decisive] == SERVERLESS:
+            routed = routes.serverless(about, tuple(parts), settings, self.namespace, self.abilities)
+        else:
+            backends = {kind: part.backend for kind, part in parts.items()}
+            selectors = {kind: part.selector for kind, part in parts.items()}
+            routed = routes.routed(about, backends, settings, self.namespace, self.abilities, selectors, older)
+        children = [
+            *shared(service, self.model, self.weight, names.ROUTER in parts),
+            *(child for part in parts.values() for child in part.children),
+            *routed.children,
+        ]
+        return Rendered(
+            children=tuple(children),
+            retired=tuple(
+                Retired(version, kind, service.name, tuple(parts))
+                for version, kind in (("apps/v1", "Deployment"), ("autoscaling/v1", "HorizontalPodAutoscaler"))
+                if older
+            ),
+            notes=tuple(note for part in parts.values() for note in part.notes),
+            modes=modes,
+            entry=entry,
+            url=routed.url,
+            address=routed.address,
+        )
+
+    def _zero(self, one: ServiceComponent) -> bool:
+        return without_replicas(one, self.spec, one.name in self.elsewhere)
+
+    def _component(self, one: ServiceComponent, how: str) -> _Parts:
+        runtime = self.runtime.name if self.runtime is not None else ""
+        marks = metadata.marked(self.service, one, self.model, self.weight, runtime)
+        grouped = how in (MULTI_NODE, RAY)
+        place = self._place(one) if grouped else ""
+        workers = int((one.spec.get("worker") or {}).get("size") or 0) if grouped else 0
+        size = workers + 1
+        pod = self._pod(one, place, size, leads=True)
+        worker = self._pod(one, "worker", size, leads=False) if workers else None
+        annotations = self._scraped(marks.pod_annotations, pod)
+        backend = routes.Backend(
+            one.kind, one.name, service_ports(pod.container)[0]["port"], one.spec.get("timeoutSeconds")
+        )
+        about = metadata.of(one.name, self.service.namespace, marks.labels, marks.annotations)
+        if how == SERVERLESS:
+            status = self.service.status.components if self.service.status else None
+            seen = (status or {}).get(one.kind)
+            told = seen.model_dump(by_alias=True, exclude_none=True) if seen else {}
+            body = knative(one, pod, about, marks.labels, annotations, told)
+            return _Parts([ChildObject(body, one.kind)], (), backend._replace(port=80))
+        if how == RAY:
+            return self._ray(one, marks, annotations, [pod, worker or pod], workers, backend)
+        if how == MULTI_NODE:
+            return self._groups(one, marks, annotations, pod, worker, workers, about, backend)
+        labels = {**marks.labels, names.APP: one.name}
+        selector = {names.APP: one.name}
+        about = {**about, "labels": labels}
+        target = ScaleTarget("apps/v1", "Deployment", one.name)
+        scaling = self._scaled(one, target, about)
+        spec: Body = {
+            "selector": {"matchLabels": selector},
+            "strategy": _strategy(one.spec.get("deploymentStrategy") or {}),
+            "template": template(pod, labels, annotations),
+        }
+        if scaling.replicas is not None:
+            spec["replicas"] = scaling.replicas
+        bodies = [
+            {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": about, "spec": spec},
+            self._service(one, marks, labels, selector, pod),
+            scaling.scaler,
+            disruption_budget(one, about, selector, self.abilities),
+        ]
+        return _Parts(
+            _children(bodies, one.kind), scaling.notes, backend, metadata.selector(self.service.name, one.kind)
+        )
+
+    def _scaled(self, one: ServiceComponent, target: ScaleTarget, about: Body) -> Scaling:
+        return scaled(
+            one,
+            target,
+            about,
+            self.spec,
+            one.name in self.elsewhere or target.name in self.elsewhere,
+            self.abilities,
+            self.settings.keda_config,
+            self.namespace,
+        )
+
+    def _groups(
+        self,
+        one: ServiceComponent,
+        marks: Marked,
+        annotations: Mapping[str, str],
+        pod: PodDraft,
+        worker: PodDraft | None,
+        workers: int,
+        about: Body,
+        backend: routes.Backend,
+    ) -> _Parts:
+        all_pods = metadata.selector(self.service.name, one.kind)
+        group = PodGroup(
+            one.name,
+            self.service.namespace,
+            pod,
+            worker,
+            workers,
+            marks.labels,
+            marks.annotations,
+            marks.labels,
+            annotations,
+            all_pods,
+        )
+        leaders = {**all_pods, names.WORKER_INDEX: "0"}
+        fixed, more = max(one.least, 1), one.most if one.spec.get("maxReplicas") else 0
+        notes: tuple[Note, ...] = ()
+        bodies: list[Body | None] = []
+        if self.abilities.version(LEADER_WORKER_SET[1], LEADER_WORKER_SET[0]):
+            target = ScaleTarget(*LEADER_WORKER_SET, names.group_set(one.name))
+            scaler: Body | None = None
+            replicas: int | None = fixed
+            if more > fixed or self._zero(one):
+                scaling = self._scaled(one, target, about)
+                scaler, replicas, notes = scaling.scaler, scaling.replicas, scaling.notes
+            bodies += [leader_worker_set(group, replicas), scaler]
+        else:
+            bodies += stateful_sets(group, fixed)
+            if more > fixed:
+                message = (
+                    f"{one.kind}: {fixed} of {more} groups: without LeaderWorkerSet, which is not"
+                    " served here, a group is made of StatefulSets of its own, which nothing scales"
+                )
+                notes = (Note("ScalerNotServed", message, one.kind),)
+        bodies.append(self._service(one, marks, marks.labels, leaders, pod))
+        bodies.append(disruption_budget(one, about, all_pods, self.abilities))
+        return _Parts(_children(bodies, one.kind), notes, backend, leaders)
+
+    def _ray(
+        self,
+        one: ServiceComponent,
+        marks: Marked,
+        annotations: Mapping[str, str],
+        pods: Sequence[PodDraft],
+        workers: int,
+        backend: routes.Backend,
+    ) -> _Parts:
+        prober, namespace = self.settings.multinode_prober, self.service.namespace
+        heads = {**metadata.selector(self.service.name, one.kind), "ray.io/node-type": "head"}
+        bodies: list[Body | None] = [
+            *ray_clusters(
+                one.name,
+                namespace,
+                max(one.least, 1),
+                pods,
+                workers,
+                marks.labels,
+                marks.annotations,
+                annotations,
+                prober,
+            )
+        ]
+        service = self._service(one, marks, marks.labels, heads, pods[0])
+        first = service["spec"]["ports"][0]
+        first.setdefault("name", "http")
+        taken = {port["port"] for port in service["spec"]["ports"]}
+        for name, number in (("dashboard", 8265), ("metrics", 8000), ("redis", 6379)):
+            if number not in taken:
+                port = {"name": name, "port": number, "targetPort": number, "protocol": "TCP"}
+                service["spec"]["ports"].append(port)
+        return _Parts(_children([*bodies, service], one.kind), (), backend, heads)
+
+    def _service(
+        self,
+        one: ServiceComponent,
+        marks: Marked,
+        labels: Mapping[str, str],
+        selector: Mapping[str, str],
+        pod: PodDraft,
+    ) -> Body:
+        kind = {**self.annotations, **(one.spec.get("annotations") or {})}
+        spec = {**routes.service_type(kind), "selector": dict(selector), "ports": service_ports(pod.container)}
+        about = metadata.of(one.name, self.service.namespace, labels, marks.service_annotations)
+        return {"apiVersion": "v1", "kind": "Service", "metadata": about, "spec": spec}
+
+    def _scraped(self, annotations: Mapping[str, str], pod: PodDraft) -> dict[str, str]:
+        if self.annotations.get(_SCRAPE) != "true":
+            return dict(annotations)
+        port = str(service_ports(pod.container)[0]["port"])
+        wanted = {"scrape": "true", "path": "/metrics", "port": port}
+        return {**{f"prometheus.io/{name}": value for name, value in wanted.items()}, **annotations}
+
+    def _place(self, one: ServiceComponent) -> str:
+        """Which part of a component its leader is made of: its own, or the component's, or the workers'."""
+        if "leader" in one.spec:
+            return "leader"
+        return "" if one.spec.get("runner") or one.spec.get("containers") else "worker"
+
+    def _pod(self, one: ServiceComponent, place: str, size: int, leads: bool) -> PodDraft:
+        """One pod of a component, complete. ``place`` is the part it is made of, ``""`` the component itself."""
+        path = f"{one.path}.{place}" if place else one.path
+        pod, asked = self._drafted(one, one.spec, place, path)
+        for container in pod.spec["containers"]:
+            if not container.get("image"):
+                remedy = "write it, or use a runtime that has it"
+                raise Refusal("InvalidSpec", f"{path}.containers[{container['name']}]", "has no image", remedy)
+        try:
+            given = self._drafted(one, one.given, place, path)[1]
+        except Refusal:
+            given = frozenset()
+        own = [(one.path, one.own), *((f"{one.path}.{name}", one.own.get(name) or {}) for name in ("leader", "worker"))]
+        check(path, asked, given, self.namespace, own)
+        if one.kind == names.ROUTER:
+            spec = {name: value for name, value in pod.spec.items() if name != "serviceAccount"}
+            pod = PodDraft({**spec, "serviceAccountName": names.component(self.service.name, names.ROUTER)}, pod.main)
+        elif not pod.spec.get("serviceAccountName"):
+            pod = PodDraft({"automountServiceAccountToken": False, **pod.spec}, pod.main)
+        if one.kind != names.ROUTER or MODEL_PATH in json.dumps(pod.container):
+            selection = self._selection()
+            for found in self.files:
+                pod = with_files(pod, found, selection)
+        devices = parallelism(pod.container, size) if one.kind != names.ROUTER else 0
+
+        def last(container: Body) -> Body:
+            if devices:
+                container = with_env(container, {PARALLELISM_SIZE: str(devices)}, replace=True)
+            container = filled(container, self.metadata)
+            return probed(container) if leads else container
+
+        return pod.with_container(last)
+
+    def _drafted(self, one: ServiceComponent, spec: Body, place: str, path: str) -> tuple[PodDraft, frozenset[Right]]:
+        """A pod of what a spec says of a component, and the rights that are in it."""
+        part = spec.get(place) or {} if place else spec
+        pod = assembled(pod_fields(part), part.get("runner"), path)
+        if config := spec.get("config"):
+            values = {name: config[name] for name in sorted(config)}
+            pod = pod.with_container(lambda container: with_env(container, values, replace=True))
+        steering = one.metadata if spec is one.spec else texts(spec.get("annotations"))
+        pod = with_rdma(pod, steering, self.settings.rdma_profiles, one.path)
+        asked = rights(pod.spec)
+        if one.kind == names.ROUTER:
+            asked = frozenset(one for one in asked if not one.field.startswith("serviceAccount"))
+        return pod, asked
+
+    def _selection(self) -> str:
+        wanted = self.annotations.get(SELECTION, REQUIRED)
+        if wanted not in (REQUIRED, PREFERRED, NONE):
+            remedy = f"write {REQUIRED}, {PREFERRED} or {NONE}"
+            raise Refusal("InvalidSpec", f"metadata.annotations[{SELECTION}]", f"{wanted} is not known", remedy)
+        return wanted
+
+
+def _children(bodies: Sequence[Body | None], component: str) -> list[ChildObject]:
+    return [ChildObject(body, component) for body in bodies if body is not None]
+
+
+def _strategy(given: Mapping[str, object]) -> Body:
+    kind = given.get("type") or "RollingUpdate"
+    if kind != "RollingUpdate":
+        return {"type": kind}
+    return {"type": kind, "rollingUpdate": given.get("rollingUpdate") or {"maxUnavailable": 0, "maxSurge": 1}}
