@@ -1,7 +1,8 @@
 # Two commands do all: `make demo` and `make test`. Everything else is for working on the code.
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
-PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
+# The interpreter that .venv has, once there is one: what was chosen stays chosen when the dependencies change.
+PYTHON ?= $(shell .venv/bin/python -c 'import sys; print(sys._base_executable)' 2>/dev/null || command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -19,7 +20,7 @@ SHIFTS := tests/integration/prefect
 # What serves real requests in compressed time needs one all the time: it runs last, one test after the other.
 SERVING := tests/integration/replay/test_replay_agreement.py tests/e2e/test_demonstration.py
 
-.PHONY: help demo test test-thorough soak unit integration e2e check format install crds bench clean
+.PHONY: help demo test test-thorough soak unit integration e2e check format install crds monitoring bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -30,8 +31,8 @@ $(STAMP): pyproject.toml constraints.txt
 	@PYTHON="$(PYTHON)" VENV="$(VENV)" bash deployments/install.sh
 	@touch $@
 
-demo: $(STAMP) ## the whole loop on this machine, about five minutes (KEEP=1 leaves it running)
-	@$(BIN)/modelyard demo $(if $(KEEP),--keep) $(DEMO_ARGS)
+demo: $(STAMP) ## the whole loop on this machine, about five minutes (KEEP=1 leaves it running, RUNS=3 tells the spread)
+	@$(BIN)/modelyard demo $(if $(KEEP),--keep) $(if $(RUNS),--runs $(RUNS)) $(DEMO_ARGS)
 
 test: $(STAMP) ## every test
 	@$(BIN)/modelyard local binaries
@@ -61,6 +62,7 @@ check: $(STAMP) ## formatting, lint, types, layers, generated files
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m modelyard.resources.crd --check
+	@$(BIN)/python -m deployments.monitoring --check
 
 format: $(STAMP) ## format and fix what can be fixed
 	@$(BIN)/ruff format .
@@ -71,6 +73,9 @@ soak: $(STAMP) ## the fleet under load while everything is killed in turn (MINUT
 
 crds: $(STAMP) ## generate config/crd from the models
 	@$(BIN)/python -m modelyard.resources.crd
+
+monitoring: $(STAMP) ## generate dashboards, alerts and monitors
+	@$(BIN)/python -m deployments.monitoring
 
 bench: $(STAMP) ## all measurements; see docs/performance.md
 	@$(BIN)/modelyard local binaries

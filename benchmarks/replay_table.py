@@ -1,6 +1,6 @@
 """The comparison of docs/replay.md: every policy on the second half of the shipped trace, at several rates.
 
-    python benchmarks/replay.py --table [--rates 1 5 20] [--write]
+    python benchmarks/replay.py --table [--rates 1 5 20] [--write] [--out s3://bucket/prefix]
 
 The first half of the trace is for tuning, the second half is reported. Equal from run to run. Each row runs in a
 process of its own, as many at a time as there are processors.
@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from modelyard import reports
 from modelyard.engine.config import PROFILES
 from modelyard.replay.compare import Batch, BatchResult, replay
 from modelyard.replay.policies.parse import split
@@ -33,6 +34,7 @@ from modelyard.traffic.trace import Trace, read_trace
 ROOT = Path(__file__).resolve().parent.parent
 TRACE = ROOT / "benchmarks/data/azure-llm-inference-2023-conversation.csv"
 PAGE = ROOT / "docs/replay.md"
+REPORT = "comparison.md"
 BEGIN, END = "<!-- comparison -->", "<!-- end of comparison -->"
 RATES = (1.0, 5.0, 20.0)
 MODEL = "llama-8b"
@@ -231,12 +233,18 @@ def published(page: str) -> str:
     return page.partition(BEGIN)[2].partition(END)[0].strip()
 
 
-def main(rates: Sequence[float], write: bool) -> None:
-    """Print the table, and put it into the page."""
+def main(rates: Sequence[float], write: bool, out: str | None = None) -> None:
+    """Print the table, and put it into the page, or a report with it into a folder or bucket."""
+    if out is not None:
+        reports.check(out, REPORT)
     begin = time.perf_counter()
     text = table(ENTRIES, rates, half(), os.cpu_count() or 1)
     print(text)
     print(f"\n{len(ENTRIES) * len(rates)} replays in {time.perf_counter() - begin:.0f} s", file=sys.stderr)
+    if out is not None:
+        with reports.written(out, REPORT) as folder:
+            (folder / REPORT).write_text(f"{text}\n", encoding="utf-8")
+        print(f"written: {reports.link(reports.within(out, REPORT))}", file=sys.stderr)
     if write:
         page = PAGE.read_text(encoding="utf-8")
         head, found, rest = page.partition(BEGIN)

@@ -1,9 +1,9 @@
-"""How long sizing a fleet takes: 10,000 (variant, accelerator) pairs with two latency targets each, on one core.
+"""What sizing a fleet costs: 10,000 (variant, accelerator) pairs with two latency targets each, on one core.
 
     python benchmarks/sizing.py [--rows 10000] [--batch 64 256] [--rounds 3] [--sample 5]
                                 [--percentile 95]
 
-Prints the seconds of ``size`` in repaired mode and the ratio to a reference in this file: the documented algorithm
+Prints the CPU seconds of ``size`` in repaired mode and the ratio to a reference in this file: the documented algorithm
 (chain over all states, bisection to 1e-6) in plain double-precision Python, one row after the other. The reference is
 timed on ``--sample`` rows and scaled to all; the rates of both are compared on those rows.
 """
@@ -96,19 +96,21 @@ def reference(row: Row, ttft: float, itl: float) -> float:
 
 
 def seconds(call: Callable[[], object], rounds: int) -> float:
-    """Median seconds of a call."""
+    """Median CPU seconds of a call."""
     times = []
     for _ in range(rounds):
         gc.collect()
-        start = time.perf_counter()
+        start = time.process_time()
         call()
-        times.append(time.perf_counter() - start)
+        times.append(time.process_time() - start)
     return statistics.median(times)
 
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description="Seconds of sizing a fleet of replicas within two latency targets.")
+    parser = argparse.ArgumentParser(
+        description="CPU seconds of sizing a fleet of replicas within two latency targets."
+    )
     parser.add_argument("--rows", type=int, default=10_000)
     parser.add_argument("--batch", type=int, nargs="+", default=[64, 256])
     parser.add_argument("--rounds", type=int, default=3)
@@ -119,21 +121,23 @@ def main() -> None:
         profiles, targets = build(options.rows, batch)
         taken = seconds(lambda p=profiles, t=targets: size(p, t), options.rounds)  # type: ignore[misc]
         ours = size(profiles, targets).rate
-        print(f"max batch {batch}, {options.rows} rows: {taken:.3f} s, {taken / options.rows * 1e6:.0f} µs per row")
+        print(
+            f"max batch {batch}, {options.rows} rows: {taken:.3f} s of CPU, {taken / options.rows * 1e6:.0f} µs per row"
+        )
         if options.percentile is not None:
             took = seconds(lambda p=profiles, t=targets: size(p, t, percentile=options.percentile), options.rounds)  # type: ignore[misc]
-            print(f"  for the {options.percentile:g}th percentile of TTFT: {took:.3f} s")
+            print(f"  for the {options.percentile:g}th percentile of TTFT: {took:.3f} s of CPU")
         columns = (profiles.alpha, profiles.beta, profiles.gamma, profiles.delta)
         sample = np.linspace(0, options.rows - 1, options.sample).astype(int)
         theirs = []
-        start = time.perf_counter()
+        start = time.process_time()
         for i in sample:
             a, b, g, d = (float(column[i]) for column in columns)
             row = (a, b, g, d, batch, float(profiles.prompt_tokens[i]), float(profiles.output_tokens[i]))
             theirs.append(reference(row, float(targets.ttft[i]), float(targets.itl[i])))
-        whole = (time.perf_counter() - start) / len(sample) * options.rows
+        whole = (time.process_time() - start) / len(sample) * options.rows
         worst = float(np.max(np.abs(ours[sample] / np.array(theirs) - 1)))
-        print(f"  scalar reference: {whole:.0f} s (timed on {len(sample)} rows and scaled to {options.rows})")
+        print(f"  scalar reference: {whole:.0f} s of CPU (timed on {len(sample)} rows and scaled to {options.rows})")
         print(f"  ratio reference/size: {whole / taken:.0f}; largest relative difference of rates: {worst:.1e}")
 
 

@@ -1,12 +1,11 @@
-"""``python -m deployments.automations``: create or update the automations of ``automations.yaml``, by name."""
+"""Creates or updates the automations of ``automations.yaml``, by name."""
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import yaml
-from prefect.client.orchestration import PrefectClient, get_client
+from prefect.client.orchestration import PrefectClient
 from prefect.events.schemas.automations import AutomationCore
 from pydantic import TypeAdapter
 
@@ -36,14 +35,3 @@ async def apply(client: PrefectClient, path: Path = FILE) -> list[str]:
             await client.delete_automation(duplicate.id)
         done.append(f"{wanted.name}: updated" + (f", {len(duplicates)} duplicates removed" if duplicates else ""))
     return done
-
-
-async def main() -> None:
-    """Apply the file to the server at PREFECT_API_URL."""
-    async with get_client() as client:
-        for line in await apply(client):
-            print(line)
-
-
-if __name__ == "__main__":
-    asyncio.run(main())

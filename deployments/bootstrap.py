@@ -1,13 +1,8 @@
-"""``python -m deployments.bootstrap``: install Modelyard on a Prefect server, then prove that its schedules really run.
-
-Safe to repeat. Exit code 0: installed and checked; 1: something is wrong, said on standard error.
-"""
+"""``modelyard bootstrap``: install Modelyard on a Prefect server, then prove that its schedules really run."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,18 +12,17 @@ from typing import Any
 import yaml
 from prefect.client.orchestration import PrefectClient, get_client
 from prefect.client.schemas.actions import DeploymentUpdate
-from pydantic import ValidationError
 
 from deployments import automations, checks
 from deployments.pool import create_work_pool
-from deployments.profile import PREFECT_FILE, WORKER_PROFILE, environment
-from deployments.worker import POOL
+from deployments.profile import POOL, PREFECT_FILE, WORKER_PROFILE, environment
 from flows.parameters import AutoscaleParameters
 
 AUTOSCALE = "autoscale"
 SERVER_TIMEOUT = 60.0
-SCHEDULE_TIMEOUT = 120.0
 DEPLOY_TIMEOUT = 180.0
+SCHEDULE_TIMEOUT = 120.0
+"""Seconds within which every schedule must have a planned run."""
 
 Say = Callable[[str], None]
 
@@ -46,7 +40,6 @@ async def bootstrap(
     pool: str = POOL,
     prefect_file: Path = PREFECT_FILE,
     autoscale: Mapping[str, Any] | None = None,
-    schedule_timeout: float = SCHEDULE_TIMEOUT,
     without_authentication: bool = False,
     say: Say = print,
 ) -> None:
@@ -72,7 +65,7 @@ async def bootstrap(
         say(f"deployments: {', '.join(sorted(names))}")
         for line in await automations.apply(client):
             say(f"automation {line}")
-        _fail_on(await checks.schedule_problems(client, names, schedule_timeout))
+        _fail_on(await checks.schedule_problems(client, names, SCHEDULE_TIMEOUT))
         say("self-test: every active schedule has planned runs")
 
 
@@ -157,57 +150,3 @@ def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
 def _fail_on(problems: Sequence[str]) -> None:
     if problems:
         raise BootstrapFailed(problems)
-
-
-def _json_object(text: str) -> dict[str, Any]:
-    value = json.loads(Path(text[1:]).read_text(encoding="utf-8") if text.startswith("@") else text)
-    if not isinstance(value, dict):
-        raise argparse.ArgumentTypeError("a JSON object is needed")
-    return value
-
-
-def main() -> int:
-    """Bootstrap the server at PREFECT_API_URL."""
-    options = argparse.ArgumentParser(prog="python -m deployments.bootstrap", description=__doc__)
-    options.add_argument("--pool", default=POOL, help="work pool to create (default: %(default)s)")
-    options.add_argument("--prefect-file", type=Path, default=PREFECT_FILE, help="what to deploy (default: ours)")
-    options.add_argument(
-        "--schedule-timeout",
-        type=float,
-        default=SCHEDULE_TIMEOUT,
-        help="seconds within which every schedule must have a planned run (default: %(default)s)",
-    )
-    options.add_argument(
-        "--autoscale",
-        type=_json_object,
-        metavar="JSON",
-        help="parameters of the autoscale deployments, merged over the file's; or @FILE",
-    )
-    options.add_argument(
-        "--without-authentication", action="store_true", help="accept a server of another machine that lets anybody in"
-    )
-    given = options.parse_args()
-    try:
-        asyncio.run(
-            bootstrap(
-                pool=given.pool,
-                prefect_file=given.prefect_file,
-                autoscale=given.autoscale,
-                schedule_timeout=given.schedule_timeout,
-                without_authentication=given.without_authentication,
-            )
-        )
-    except BootstrapFailed as error:
-        for problem in error.problems:
-            print(f"error: {problem}", file=sys.stderr)
-        return 1
-    except ValidationError as error:
-        for found in error.errors():
-            where = ".".join(str(part) for part in found["loc"])
-            print(f"error: --autoscale: {where}: {found['msg']}", file=sys.stderr)
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -6,11 +6,9 @@ Each function returns sentences; none means all is well.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import time
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
-from uuid import UUID
 
 import httpx
 import prefect
@@ -23,7 +21,7 @@ from prefect.client.schemas.filters import (
     FlowRunFilterState,
     FlowRunFilterStateType,
 )
-from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.client.schemas.objects import StateType
 from prefect.client.schemas.responses import DeploymentResponse
 from prefect.settings import get_current_settings
 
@@ -63,20 +61,15 @@ def package_problems(versions: Mapping[str, str]) -> list[str]:
 
 def settings_problems() -> list[str]:
     """Client settings under which runs would go astray."""
-    settings = get_current_settings()
-    problems = []
-    if not settings.api.url:
-        problems.append("PREFECT_API_URL is not set; `python -m deployments.server` starts a server and prints it")
-    if settings.server.ephemeral.enabled:
-        problems.append(
-            "ephemeral mode is on: a process without PREFECT_API_URL would start a hidden server of its own. "
-            "Set PREFECT_SERVER_ALLOW_EPHEMERAL_MODE=false"
-        )
-    return problems
+    if get_current_settings().api.url:
+        return []
+    return ["PREFECT_API_URL is not set; `modelyard server` starts a server and prints it"]
 
 
 async def authentication_problems(client: PrefectClient, open_allowed: bool = False) -> list[str]:
     """A server that lets us not in, or one of another machine that lets anybody in, unless ``open_allowed``."""
+    from modelyard.cluster.connection import is_loopback  # the worker, which imports this module, needs no client
+
     asked = f"{str(client.api_url).rstrip('/')}/admin/version"
     try:
         await client.request("GET", "/admin/version")
@@ -95,16 +88,8 @@ async def authentication_problems(client: PrefectClient, open_allowed: bool = Fa
         return []
     return [
         f"{client.api_url} lets anybody in, who could then run any command where the worker runs. Start the server "
-        "with PREFECT_SERVER_API_AUTH_STRING, as `python -m deployments.server` does, or say --without-authentication"
+        "with PREFECT_SERVER_API_AUTH_STRING, as `modelyard server` does, or say --without-authentication"
     ]
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the host of this name or address."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 async def version_problems(client: PrefectClient) -> list[str]:
@@ -151,7 +136,14 @@ async def schedule_problems(client: PrefectClient, names: set[str], timeout: flo
     deadline = time.monotonic() + timeout
     while waiting:
         for identity in list(waiting):
-            if await run_in(client, identity, StateType.SCHEDULED) is not None:
+            planned = await client.read_flow_runs(
+                deployment_filter=DeploymentFilter(id=DeploymentFilterId(any_=[identity])),
+                flow_run_filter=FlowRunFilter(
+                    state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.SCHEDULED]))
+                ),
+                limit=1,
+            )
+            if planned:
                 del waiting[identity]
         if waiting and time.monotonic() > deadline:
             problems += [
@@ -163,13 +155,3 @@ async def schedule_problems(client: PrefectClient, names: set[str], timeout: flo
         if waiting:
             await asyncio.sleep(0.5)
     return problems
-
-
-async def run_in(client: PrefectClient, deployment: UUID, *states: StateType) -> FlowRun | None:
-    """A run of the deployment that is in one of these states."""
-    runs = await client.read_flow_runs(
-        deployment_filter=DeploymentFilter(id=DeploymentFilterId(any_=[deployment])),
-        flow_run_filter=FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=list(states)))),
-        limit=1,
-    )
-    return runs[0] if runs else None

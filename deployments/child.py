@@ -25,9 +25,12 @@ class ChildFailed(RuntimeError):
 class Child:
     """One child process in a process group of its own."""
 
-    def __init__(self, name: str, arguments: Sequence[str], *, env: Mapping[str, str], log: Path) -> None:
+    def __init__(
+        self, name: str, arguments: Sequence[str], *, env: Mapping[str, str], log: Path, cwd: Path | None = None
+    ) -> None:
         self.name = name
         self.log = log
+        self._cwd = cwd
         self._arguments = list(arguments)
         self.environment = dict(env)
         self._process: subprocess.Popen[bytes] | None = None
@@ -46,7 +49,7 @@ class Child:
 
     def start(self) -> None:
         """Start it with this interpreter."""
-        self._process = spawn([sys.executable, *self._arguments], self.log, env=self.environment)
+        self._process = spawn([sys.executable, *self._arguments], self.log, env=self.environment, cwd=self._cwd)
 
     def check(self) -> None:
         """Raise ``ChildFailed`` when it has ended."""

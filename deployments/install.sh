@@ -33,5 +33,5 @@ if ! { [ -x "$VENV/bin/uv" ] && "$VENV/bin/uv" pip install --python "$VENV/bin/p
     say "the fast installer did not succeed; using pip (a few minutes)"
     "$VENV/bin/python" -m pip install --disable-pip-version-check --progress-bar off -c "$pins" -e '.[dev]'
 fi
-"$VENV/bin/modelyard" version >/dev/null
+"$VENV/bin/modelyard" --version >/dev/null
 say "installed"

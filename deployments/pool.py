@@ -14,12 +14,12 @@ import os
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, NamedTuple
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import httpx
 from prefect.client.orchestration import PrefectClient
@@ -75,19 +75,26 @@ LOOK_TIMEOUT = 30.0
 PAGE = 200
 
 
+class Short(NamedTuple):
+    """A shift that lacks runs, and their numbers: those that are there, alive or not, come before."""
+
+    shift: DeploymentResponse
+    numbers: range
+
+
 class Patience:
-    """When a shift may have its next run: not before a pause, twice as long each time that it still lacks one."""
+    """When a shift may have its next runs: not before a pause, twice as long each time that it still lacks one."""
 
     def __init__(self) -> None:
         self._pauses: dict[UUID, tuple[datetime, float]] = {}
 
-    def allows(self, short: Iterable[DeploymentResponse], now: datetime) -> list[DeploymentResponse]:
+    def allows(self, short: Iterable[Short], now: datetime) -> list[Short]:
         """Those of the shifts that lack a run which may have one now. All others begin with the first pause again."""
-        kept = {shift.id: self._pauses.get(shift.id, (now, AGAIN)) for shift in short}
-        allowed = [shift for shift in short if kept[shift.id][0] <= now]
-        for shift in allowed:
-            pause = kept[shift.id][1]
-            kept[shift.id] = now + timedelta(seconds=pause), min(2 * pause, LONGEST)
+        kept = {one.shift.id: self._pauses.get(one.shift.id, (now, AGAIN)) for one in short}
+        allowed = [one for one in short if kept[one.shift.id][0] <= now]
+        for one in allowed:
+            pause = kept[one.shift.id][1]
+            kept[one.shift.id] = now + timedelta(seconds=pause), min(2 * pause, LONGEST)
         self._pauses = kept
         return allowed
 
@@ -97,24 +104,40 @@ class Amiss(NamedTuple):
 
     stuck: list[FlowRun]
     passed: list[FlowRun]
-    short: list[DeploymentResponse]
+    short: list[Short]
 
 
-def amiss(runs: Sequence[FlowRun], shifts: Iterable[DeploymentResponse], now: datetime, fresh: bool = False) -> Amiss:
+def amiss(
+    runs: Sequence[FlowRun],
+    shifts: Iterable[DeploymentResponse],
+    now: datetime,
+    before: Container[UUID] = (),
+    living: Container[UUID] = (),
+) -> Amiss:
     """What is to be put right, given the runs that are Pending, Running, or due within ``SOON`` seconds.
 
-    ``fresh``: the worker has just started. What is said to run may have died with the one before it, so nothing but a
-    run that is due counts.
+    ``before``: the runs that were under way when this worker came. They may have died with the one before it, which
+    Prefect notices much later, so they do not count. ``living``: those whose process this worker has.
     """
-    never, past = stuck(runs, now), passed(runs, now)
+    never, past = stuck(runs, now, living), passed(runs, now)
     gone = {run.id for run in (*never, *past)}
-    counted = Counter(run.deployment_id for run in runs if run.id not in gone and (_waits(run) or not fresh))
-    return Amiss(never, past, [shift for shift in shifts if counted[shift.id] < (1 if fresh else STANDING)])
+    there = Counter(run.deployment_id for run in runs if run.id not in gone)
+    alive = Counter(run.deployment_id for run in runs if run.id not in gone and run.id not in before)
+    short = [Short(one, range(there[one.id], there[one.id] + STANDING - alive[one.id])) for one in shifts]
+    return Amiss(never, past, [one for one in short if one.numbers])
 
 
-def stuck(runs: Iterable[FlowRun], now: datetime) -> list[FlowRun]:
-    """The runs that whoever claimed them never started, and those that never could say that their shift is over."""
-    return [run for run in runs if run.state and now - _busy_until(run, run.state) > timedelta(seconds=STUCK_AFTER)]
+def stuck(runs: Iterable[FlowRun], now: datetime, living: Container[UUID] = ()) -> list[FlowRun]:
+    """The runs that whoever claimed them never started, and those that never could say that their shift is over.
+
+    A process that lives may take any time to start: the machine is busy.
+    """
+    return [
+        run
+        for run in runs
+        if run.state and now - _busy_until(run, run.state) > timedelta(seconds=STUCK_AFTER)
+        if not (run.state.is_pending() and run.id in living)
+    ]
 
 
 def _busy_until(run: FlowRun, state: State[Any]) -> datetime:
@@ -155,22 +178,33 @@ def _shift(parameters: dict[str, Any]) -> float:
     return seconds if isinstance(seconds, int | float) else 0
 
 
+async def under_way(client: PrefectClient, pool: str) -> set[UUID]:
+    """The runs of the pool that somebody has claimed and that are not known to have ended."""
+    return {run.id for run in await _read_runs(client, pool, datetime.now(UTC)) if not _waits(run)}
+
+
 async def put_right(
-    client: PrefectClient, pool: str, now: datetime, patience: Patience, fresh: bool = False
+    client: PrefectClient,
+    pool: str,
+    now: datetime,
+    patience: Patience,
+    before: Container[UUID] = (),
+    living: Container[UUID] = (),
 ) -> tuple[Amiss, list[str]]:
     """Look at the runs of the pool and put right what is amiss; what was found, and a sentence for each thing done."""
-    found = amiss(await _read_runs(client, pool, now), await _read_shifts(client, pool), now, fresh)
+    found = amiss(await _read_runs(client, pool, now), await _read_shifts(client, pool), now, before, living)
     never: State[Any] = Crashed(message="It was never started, or could not say that it has ended")
     past: State[Any] = Cancelled(message="Its moment has passed: a newer run is due")
     said = await _set(client, found.stuck, never) + await _set(client, found.passed, past)
-    for shift in patience.allows(found.short, now):
-        # The same key for all who look in the same moment, so that several workers start one run; but of one started a
-        # moment ago a worker that has just begun cannot know whether it lives.
-        key = f"missing/{shift.id}/{uuid4() if fresh else now.timestamp() // AGAIN}"
-        run = await client.create_flow_run_from_deployment(
-            shift.id, name=f"missing shift of {shift.name}", idempotency_key=key
-        )
-        said.append(f"{shift.name} lacks a run: {run.name}")
+    for shift, numbers in patience.allows(found.short, now):
+        for number in numbers:
+            # The same key for all who look in the same moment, so that several workers start one run.
+            run = await client.create_flow_run_from_deployment(
+                shift.id,
+                name=f"missing shift of {shift.name}",
+                idempotency_key=f"missing/{shift.id}/{now.timestamp() // AGAIN}/{number}",
+            )
+            said.append(f"{shift.name} lacks a run: {run.name}")
     return found, said
 
 
@@ -241,7 +275,8 @@ class PoolWorker(
     def __init__(self, pool: str, limit: int) -> None:
         super().__init__(work_pool_name=pool, limit=limit, base_job_template=TEMPLATE)
         self._pool = pool
-        self._fresh = True
+        self._before: set[UUID] | None = None
+        self._living: set[UUID] = set()
         self._patience = Patience()
         self._look_at = float("-inf")
 
@@ -255,24 +290,27 @@ class PoolWorker(
         self, flow_run: FlowRun, configuration: ProcessJobConfiguration, task_status: Any = None
     ) -> ProcessWorkerResult:
         """One run, from its start to its end."""
+        self._living.add(flow_run.id)
         try:
             return await super().run(flow_run, configuration, task_status)
         finally:
+            self._living.discard(flow_run.id)
             self._look_at = float("-inf")
 
     async def _look(self) -> None:
         log = get_logger("pool")
         try:
             async with asyncio.timeout(LOOK_TIMEOUT):
+                if self._before is None:
+                    self._before = await under_way(self.client, self._pool)
                 now = datetime.now(UTC)
-                found, said = await put_right(self.client, self._pool, now, self._patience, self._fresh)
+                found, said = await put_right(self.client, self._pool, now, self._patience, self._before, self._living)
         except Exception as error:
             # Without an answer the poll will have none either; what must not happen is that the worker ends.
             log.warning("The runs of %s cannot be looked after now: %r", self._pool, error)
             return
         for line in said:
             log.info("%s", line)
-        self._fresh = False
         self._look_at = time.monotonic() + (AGAIN if any(found) else EVERY)
 
 

@@ -15,6 +15,8 @@ PREFECT_FILE = ROOT / "prefect.yaml"
 """The project: where prefect.yaml and config/ are."""
 SERVER_PROFILE = ROOT / "config" / "prefect" / "server.env"
 WORKER_PROFILE = ROOT / "config" / "prefect" / "worker.env"
+POOL = "modelyard"
+"""The work pool."""
 
 
 def read_profile(path: Path) -> dict[str, str]:
@@ -36,8 +38,8 @@ def environment(profile: Path, extra: Mapping[str, str] | None = None) -> dict[s
     return env
 
 
-def free_port(host: str = "127.0.0.1") -> int:
+def free_port() -> int:
     """A TCP port nothing listens on at the moment."""
     with socket.socket() as probe:
-        probe.bind((host, 0))
+        probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

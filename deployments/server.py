@@ -1,63 +1,74 @@
 """A Prefect server with the profile ``config/prefect/server.env`` as a child process.
 
-``python -m deployments.server`` runs one in this terminal; ``PrefectServer`` is for the demo and the tests.
+``modelyard server`` runs one in this terminal, or starts one that stays; ``PrefectServer`` is for demo and tests.
 """
 
 from __future__ import annotations
 
-import argparse
+import ipaddress
 import os
 import secrets
+import shlex
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from deployments.child import Child, Service
+from deployments.child import Child, ChildFailed, Service
 from deployments.profile import SERVER_PROFILE, environment, free_port
 
 AUTHENTICATION = "PREFECT_SERVER_API_AUTH_STRING"
 """The setting with what a client must know, as user:password. Without it anybody may do anything."""
 
 
-class PrefectServer(Service):
+class _Server(Service):
+    start_timeout = 120.0
+    """Importing the server takes six seconds, the first start's migrations eight more."""
+    stop_grace = 15.0
+
+    def __init__(self, host: str, port: int, env: Mapping[str, str], log: Path) -> None:
+        self.ui_url = f"http://{reachable(host)}:{port}"
+        self.api_url = f"{self.ui_url}/api"
+        child = Child("the Prefect server", _arguments(host, port), env=env, log=log)
+        super().__init__(child, f"{self.api_url}/health", f"is not healthy at {self.api_url}")
+
+
+class PrefectServer(_Server):
     """One server on loopback, with its database in ``home``. Use as a context manager, sync or async.
 
     ``extra`` holds settings over the profile's; without ``AUTHENTICATION`` there, every process of this machine may use
     it. After ``kill``, ``start`` brings the same server back on the same port and data.
     """
 
-    start_timeout = 120.0
-    """Importing the server takes six seconds, the first start's migrations eight more."""
-    stop_grace = 15.0
-
-    def __init__(
-        self,
-        home: Path,
-        *,
-        profile: Path = SERVER_PROFILE,
-        extra: Mapping[str, str] | None = None,
-    ) -> None:
+    def __init__(self, home: Path, *, profile: Path = SERVER_PROFILE, extra: Mapping[str, str] | None = None) -> None:
         self.home = home
         self.port = free_port()
-        self.ui_url = f"http://127.0.0.1:{self.port}"
-        self.api_url = f"{self.ui_url}/api"
         settings = {
             "PREFECT_HOME": str(home),
             # A server that inherits somebody's API URL would talk to that one.
-            "PREFECT_API_URL": self.api_url,
+            "PREFECT_API_URL": f"http://127.0.0.1:{self.port}/api",
             "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false",
             **(extra or {}),
         }
         env = environment(profile, settings)
         if AUTHENTICATION not in settings:
             env.pop(AUTHENTICATION, None)  # of another server, for which its clients have the password
-        child = Child("the Prefect server", _arguments("127.0.0.1", self.port), env=env, log=home / "server.log")
-        super().__init__(child, f"{self.api_url}/health", f"is not healthy at {self.api_url}")
+        super().__init__("127.0.0.1", self.port, env, home / "server.log")
 
 
 def _arguments(host: str, port: int) -> list[str]:
     return ["-m", "prefect", "server", "start", "--host", host, "--port", str(port)]
+
+
+def reachable(host: str) -> str:
+    """As what this machine, its browsers included, reaches a server that listens on ``host``."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    if address.is_unspecified:
+        return "127.0.0.1" if address.version == 4 else "[::1]"
+    return str(address) if address.version == 4 else f"[{address}]"
 
 
 def authentication(file: Path) -> str:
@@ -68,29 +79,27 @@ def authentication(file: Path) -> str:
     return file.read_text("ascii").strip()
 
 
-def main() -> None:
-    """Become a Prefect server with the profile, in this process."""
-    options = argparse.ArgumentParser(prog="python -m deployments.server", description=__doc__)
-    options.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
-    options.add_argument("--port", type=int, default=4200, help="port to listen on (default: %(default)s)")
-    options.add_argument("--home", type=Path, help="where its database is (default: PREFECT_HOME or ~/.prefect)")
-    options.add_argument(
-        "--without-authentication",
-        action="store_true",
-        help="let everybody in who reaches the port; whoever gets in can run any command where the worker runs",
-    )
-    given = options.parse_args()
-    env = environment(SERVER_PROFILE, {"PREFECT_HOME": str(given.home)} if given.home else None)
-    print(f"export PREFECT_API_URL=http://{given.host}:{given.port}/api PREFECT_SERVER_ALLOW_EPHEMERAL_MODE=false")
-    if given.without_authentication:
+def become(host: str, port: int, home: Path | None, without_authentication: bool, background: bool = False) -> None:
+    """Become a Prefect server with the profile, in this process; or start one that stays, and wait until it answers.
+
+    Prints what its clients export. Raises ``ChildFailed`` when the one in the background does not come up.
+    """
+    env = environment(SERVER_PROFILE, {"PREFECT_HOME": str(home)} if home else None)
+    folder = Path(env.get("PREFECT_HOME") or "~/.prefect").expanduser().absolute()
+    exports = f"export PREFECT_API_URL=http://{reachable(host)}:{port}/api PREFECT_SERVER_ALLOW_EPHEMERAL_MODE=false\n"
+    if without_authentication:
         env.pop(AUTHENTICATION, None)
     elif not env.get(AUTHENTICATION):
-        file = Path(env.get("PREFECT_HOME") or "~/.prefect").expanduser().absolute() / "api-auth"
+        file = folder / "api-auth"
         env[AUTHENTICATION] = authentication(file)
-        print(f'export PREFECT_API_AUTH_STRING="$(cat {file})"', "  # which the UI asks for, too")
-    sys.stdout.flush()
-    os.execve(sys.executable, [sys.executable, *_arguments(given.host, given.port)], env)
-
-
-if __name__ == "__main__":
-    main()
+        exports += f'export PREFECT_API_AUTH_STRING="$(cat {shlex.quote(str(file))})"   # which the UI asks for, too\n'
+    if background:
+        server = _Server(host, port, env, folder / "server.log")
+        if server.healthy():
+            raise ChildFailed(f"a Prefect server answers at {server.api_url} already: end it, or choose another --port")
+        server.start()
+        ended = f"its output is in {server.child.log}; it ends with `kill {server.child.pid}`"
+        print(f"Prefect is ready at {server.ui_url}; {ended}", file=sys.stderr)
+    print(exports, end="", flush=True)
+    if not background:
+        os.execve(sys.executable, [sys.executable, *_arguments(host, port)], env)

@@ -8,7 +8,6 @@ left. The time to heal is that from the fault to the next tick that sees an edit
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import json
@@ -22,19 +21,21 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import psutil
+import typer
 import yaml
 from rich.console import Console
 from rich.table import Table
 
 from deployments.demo.run import TRACE, running
 from deployments.demo.scenario import CONTROLLER_NAMESPACE, COPIES, MODEL, NAMESPACE, Form, Scenario
-from deployments.demo.watch import BINDINGS, ReadyPods
+from deployments.demo.watch import BINDINGS
 from deployments.stack import PrefectStack
 from modelyard.autoscaling.kinds import VARIANTS
 from modelyard.cluster import CONFIG_MAPS, DEPLOYMENTS, LEASES, PODS, Cluster, ClusterError, Holder, NotFound
+from modelyard.local.load import ReadyPods
 from modelyard.local.settings import Component
 from modelyard.local.stack import LocalStack
 from modelyard.traffic.latency import Ending
@@ -375,16 +376,15 @@ async def soak(minutes: float, seed: int, rate: float, out: Path) -> int:
     return 1 if audit.violations or not audit.writes else 0
 
 
-def main() -> int:
-    """Parse and run."""
-    options = argparse.ArgumentParser(prog="python -m deployments.soak", description=__doc__)
-    options.add_argument("--minutes", type=float, default=15.0)
-    options.add_argument("--seed", type=int, default=7)
-    options.add_argument("--rate", type=float, default=0.5, help="scale the request rate of the trace")
-    options.add_argument("--out", type=Path, default=Path("out/soak"), help="folder for logs and the audit log")
-    given = options.parse_args()
-    return asyncio.run(soak(given.minutes, given.seed, given.rate, given.out.resolve()))
+def main(
+    minutes: float = 15.0,
+    seed: int = 7,
+    rate: Annotated[float, typer.Option(help="Scale the request rate of the trace.")] = 0.5,
+    out: Annotated[Path, typer.Option(help="Folder for logs and the audit log.")] = Path("out/soak"),
+) -> None:
+    """Kill everything in turn, and see whether what must hold does."""
+    raise typer.Exit(asyncio.run(soak(minutes, seed, rate, out.resolve())))
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+if __name__ == "__main__":  # not among the commands of modelyard: it needs what comes with the tests
+    typer.run(main)

@@ -67,7 +67,7 @@ class PrefectStack:
         }
         try:
             done = subprocess.run(
-                [sys.executable, "-m", "deployments.bootstrap", "--prefect-file", self._prefect_file],
+                [sys.executable, "-m", "deployments.command", "bootstrap", "--prefect-file", self._prefect_file],
                 env=environment(WORKER_PROFILE, known),
                 capture_output=True,
                 text=True,

@@ -1,22 +1,21 @@
 """A process worker with the profile ``config/prefect/worker.env``: it starts the flow runs and looks after them.
 
-``python -m deployments.worker`` runs one in this terminal; ``PrefectWorker`` is for the demo and the tests.
+``modelyard worker`` runs one in this terminal; ``PrefectWorker`` is for the demo and the tests.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
 from collections.abc import Mapping
 from pathlib import Path
 
 from deployments.child import Child, Service
-from deployments.profile import WORKER_PROFILE, environment, free_port
+from deployments.profile import POOL, ROOT, WORKER_PROFILE, environment, free_port
 
-POOL = "modelyard"
-LIMIT = 9
-"""Flow runs at a time: of both shifts the writer, its standby and the one that follows; a run by hand, two to spare."""
+
+class NoServer(RuntimeError):
+    """Nobody said where the Prefect server is."""
 
 
 class PrefectWorker(Service):
@@ -26,14 +25,7 @@ class PrefectWorker(Service):
     stop_grace = 20.0
     stop_group = True
 
-    def __init__(
-        self,
-        api_url: str,
-        home: Path,
-        *,
-        pool: str = POOL,
-        extra: Mapping[str, str] | None = None,
-    ) -> None:
+    def __init__(self, api_url: str, home: Path, *, pool: str = POOL, extra: Mapping[str, str] | None = None) -> None:
         port = free_port()
         settings = {
             "PREFECT_HOME": str(home),
@@ -44,27 +36,23 @@ class PrefectWorker(Service):
         }
         env = environment(WORKER_PROFILE, settings)
         child = Child(
-            "the Prefect worker", ["-m", "deployments.worker", "--pool", pool], env=env, log=home / "worker.log"
+            "the Prefect worker",
+            ["-m", "deployments.command", "worker", "--pool", pool],
+            env=env,
+            log=home / "worker.log",
+            cwd=ROOT,  # where the paths in prefect.yaml begin
         )
         super().__init__(child, f"http://127.0.0.1:{port}/health", "is not polling")
 
 
-def main() -> None:
-    """Be a worker with the profile, in this process."""
-    options = argparse.ArgumentParser(prog="python -m deployments.worker", description=__doc__)
-    options.add_argument("--pool", default=POOL, help="work pool (default: %(default)s)")
-    options.add_argument("--limit", type=int, default=LIMIT, help="flow runs at a time (default: %(default)s)")
-    given = options.parse_args()
+def become(pool: str, limit: int) -> None:
+    """Be a worker with the profile, in this process. Raises ``NoServer``."""
     os.environ.update(environment(WORKER_PROFILE))
     if not os.environ.get("PREFECT_API_URL"):
-        options.error("PREFECT_API_URL is not set; `python -m deployments.server` prints it")
+        raise NoServer("PREFECT_API_URL is not set; `modelyard server` prints it")
     # Prefect hands a SIGTERM on as a SIGINT; a script's background jobs are started deaf to that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     # Not before: Prefect reads its settings when it is imported.
     from deployments.pool import serve
 
-    serve(given.pool, given.limit)
-
-
-if __name__ == "__main__":
-    main()
+    serve(pool, limit)

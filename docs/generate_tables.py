@@ -22,9 +22,10 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from flows.parameters import AutoscaleParameters, ReconcileParameters
+from flows.parameters import AutoscaleParameters, DeliverParameters, ReconcileParameters, VerifyParameters
 from modelyard.autoscaling.fleet import Variant
 from modelyard.autoscaling.live import observe
+from modelyard.autoscaling.live.controller_gauges import ControllerCollector, LeaseState, Told
 from modelyard.autoscaling.live.exporter import GaugeCollector
 from modelyard.autoscaling.live.fleetwatch import Fleetwatch
 from modelyard.autoscaling.live.prediction import ANNOTATION as PREDICTION
@@ -33,6 +34,7 @@ from modelyard.autoscaling.memory.variants import ANNOTATION as STATE
 from modelyard.autoscaling.memory.variants import SLOMemory, VariantMemory
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.metrics.client import PrometheusSettings
+from modelyard.objects import Condition, Key
 
 FOLDER = Path(__file__).resolve().parent
 SAMPLE = FOLDER.parent / "config" / "samples" / "variantautoscaling-slo.yaml"
@@ -152,14 +154,27 @@ class OneVariant:
     def published(self) -> Iterator[tuple[Variant, int | None]]:
         """The sample, as if it had been scaled once."""
         body = yaml.safe_load(SAMPLE.read_text("utf-8"))
-        told = {PREDICTION: '{"ttft": 1, "itl": 1}', STATE: '{"scalings": {"up/LoadAboveCapacity": 1}}'}
+        told = {
+            PREDICTION: '{"ttft": 1, "itl": 1, "ttft_target": 1}',
+            STATE: '{"scalings": {"up/LoadAboveCapacity": 1}}',
+        }
         body["metadata"] |= {"uid": "", "resourceVersion": "", "annotations": told}
+        body["status"] = {"desiredOptimizedAlloc": {"lastRunTime": "2026-01-01T00:00:00Z", "accelerator": "H100"}}
         yield observe.variant(body), 0
+
+    def told(self) -> Iterator[Told]:
+        """A condition."""
+        yield Told("VariantAutoscaling", Key("", ""), [Condition("CapacityLimited", "False", "", "")])
+
+    def leases(self) -> Iterator[LeaseState]:
+        """A Lease."""
+        yield LeaseState(Key("", ""), True, 1.0)
 
 
 def gauges_table() -> str:
     """One row per metric of the exporter."""
-    metrics = GaugeCollector(cast(Fleetwatch, OneVariant())).collect()
+    every = OneVariant()
+    metrics = [*GaugeCollector(cast(Fleetwatch, every)).collect(), *ControllerCollector(every).collect()]
     return table(("Metric", "Type", "Labels", "Value"), map(metric_row, metrics))
 
 
@@ -174,6 +189,8 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "autoscale-parameters": lambda: settings_table(AutoscaleParameters),
     "fleet-settings": lambda: settings_table(FleetSettings),
     "reconcile-parameters": lambda: settings_table(ReconcileParameters),
+    "deliver-parameters": lambda: settings_table(DeliverParameters),
+    "verify-parameters": lambda: settings_table(VerifyParameters),
     "prometheus-environment": environment_table,
     "variant-memory": lambda: memory_table(VariantMemory),
     "slo-memory": lambda: memory_table(SLOMemory),

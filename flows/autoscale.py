@@ -27,9 +27,9 @@ class Autoscaling(Controller):
 
 def run_name() -> str:
     """Whom the run watches over, and when."""
-    given = run_parameters()
-    verb = "plan" if given["fleet"].dry_run else "autoscale"
-    return shift_name(f"{verb} {', '.join(given['namespaces']) or 'all namespaces'}")
+    given = run_parameters(AutoscaleParameters)
+    verb = "plan" if given.fleet.dry_run else "autoscale"
+    return shift_name(f"{verb} {', '.join(given.namespaces) or 'all namespaces'}")
 
 
 @flow(

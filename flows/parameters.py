@@ -1,7 +1,8 @@
 """The parameters of the flows: what the UI form, ``prefect.yaml`` and the command line offer.
 
-Models that refuse unknown fields. A flow takes a model's fields flat, one keyword each (``flat``), and is given them as
-one model, so that what fits together is checked in one place.
+Models that refuse unknown fields. A flow takes a model's fields as keywords (``flat``) and is given them as one model,
+so that what fits together is checked in one place. What is seldom set is a closed group in the form of a flow: fields
+that are models themselves, and where a model names fields to come ``first``, all the others (``advanced``).
 """
 
 from __future__ import annotations
@@ -9,10 +10,11 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from prefect.context import FlowRunContext
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
+from pydantic.fields import FieldInfo
 
 from modelyard.autoscaling.live.settings import ControllerSettings
 from modelyard.replay.request import ReplayRequest
@@ -41,14 +43,56 @@ M = TypeVar("M", bound=BaseModel)
 R = TypeVar("R")
 
 
+ADVANCED = "advanced"
+
+
+def form(model: type[BaseModel]) -> dict[str, FieldInfo]:
+    """The fields of the form, in order. Groups are optional: a form shows one that is unset as a single line."""
+    fields = {name: _closed(field) for name, field in model.model_fields.items()}
+    first: tuple[str, ...] = getattr(model, "first", ())
+    if not first:
+        return fields
+    rest: dict[str, Any] = {name: (field.annotation, field) for name, field in fields.items() if name not in first}
+    group = create_model("Advanced", __config__=ConfigDict(frozen=True, extra="forbid"), **rest)
+    others = Field(default_factory=group, description="everything else that can be set; unset: the defaults")
+    shown = {name: fields[name] for name in first}
+    return {**shown, ADVANCED: _closed(FieldInfo.from_annotated_attribute(group, others))}
+
+
+def _closed(field: FieldInfo) -> FieldInfo:
+    """The field, or if it is a model the same one unset, which stands for its defaults."""
+    if not _is_group(field):
+        return field
+    optional: Any = field.annotation | None  # type: ignore[operator]
+    return FieldInfo.from_annotated_attribute(optional, Field(None, description=field.description))
+
+
+def _is_group(field: FieldInfo) -> bool:
+    return isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
+
+
+def arguments(parameters: BaseModel) -> dict[str, Any]:
+    """The keywords that a flow takes (``flat``) to be given ``parameters``."""
+    shown, values = form(type(parameters)), dict(parameters)
+    rest = {name: value for name, value in values.items() if name not in shown}
+    return {name: value for name, value in values.items() if name in shown} | ({ADVANCED: rest} if rest else {})
+
+
+def _fields(model: type[BaseModel], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The model's fields that a flow's keywords stand for."""
+    flattened = {**given, **dict(given.get(ADVANCED) or {})}
+    fields = model.model_fields
+    return {n: v for n, v in flattened.items() if n in fields and not (v is None and _is_group(fields[n]))}
+
+
 def flat(
     model: type[M],
 ) -> Callable[[Callable[[M], Coroutine[Any, Any, R]]], Callable[..., Coroutine[Any, Any, R]]]:
-    """Make a flow's function take the fields of ``model`` as keywords: shown, checked and stored at the top level.
+    """Make a flow's function take the fields of ``form(model)`` as keywords: shown, checked and stored by themselves.
 
     Prefect reads types, limits and defaults from the signature, and the descriptions from the docstring.
     """
-    fields = model.model_fields
+    fields = form(model)
     signature = inspect.Signature(
         [
             inspect.Parameter(
@@ -67,7 +111,7 @@ def flat(
     def decorate(function: Callable[[M], Coroutine[Any, Any, R]]) -> Callable[..., Coroutine[Any, Any, R]]:
         @functools.wraps(function)
         async def spread(**given: Any) -> R:
-            return await function(model(**given))
+            return await function(model(**_fields(model, given)))
 
         spread.__doc__ = f"{inspect.getdoc(function)}{explained}"
         vars(spread)["__signature__"] = signature
@@ -76,10 +120,10 @@ def flat(
     return decorate
 
 
-def run_parameters() -> Mapping[str, Any]:
+def run_parameters(model: type[M]) -> M:
     """The parameters of the current flow run, for its name: of the right types, but not checked together."""
     context = FlowRunContext.get()
-    return (context and context.parameters) or {}
+    return model.model_construct(**_fields(model, (context and context.parameters) or {}))
 
 
 class ShiftSettings(BaseModel):
@@ -128,7 +172,7 @@ class ShiftSettings(BaseModel):
         return self
 
 
-class AutoscaleParameters(ControllerSettings, ShiftSettings):
+class AutoscaleParameters(ShiftSettings, ControllerSettings):
     """One shift of the autoscaler: how long it lasts, how often it ticks, what it watches over."""
 
     lease_name: LeaseName = "modelyard-autoscale"
@@ -157,6 +201,59 @@ class ReconcileParameters(ShiftSettings):
 class ReplayParameters(ReplayRequest):
     """A replay request; policies and rates run side by side."""
 
+    first: ClassVar[tuple[str, ...]] = (
+        "trace", "minutes", "manifests", "policies", "rates", "slo_ttft", "slo_itl", "require", "max_cost", "judge",
+    )  # fmt: skip
+    """What a form shows first."""
+
     parallel: int = Field(2, ge=1, le=256, description="replays at a time, each in a process of its own")
     timeout_seconds: float = Field(1800, gt=0, le=86_400, description="time limit of one policy at one rate")
     artifact_key: str = Field("replay", pattern=NAME, max_length=100, description="of the table in the UI")
+
+
+class DeliverParameters(BaseModel):
+    """What to deliver: a model by its name, or a URI under a new name. Nothing named: nothing to do."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str | None = Field(None, max_length=253, description="name of the model to deliver (or to make, with uri)")
+    namespace: str = Field("", max_length=63, description="namespace of a BaseModel; empty: a cluster-scoped model")
+    uri: str | None = Field(
+        None, max_length=2048, description="storage URI: makes a model of this name, or gives the model this URI"
+    )
+    node_selector: dict[str, str] = Field(
+        default_factory=dict, description="with uri: labels a node must carry to receive the files"
+    )
+    kind: Literal["ClusterBaseModel", "BaseModel", "FineTunedWeight"] = Field(
+        "ClusterBaseModel", description="kind of the model; with a namespace it is a BaseModel"
+    )
+    wait: bool = Field(
+        True, description="end Completed only when the model is ready, trying again until the time limit"
+    )
+    timeout_seconds: float = Field(
+        6 * 3600, gt=0, le=7 * 86_400, description="with wait: time limit, after which the run ends Failed"
+    )
+    controller_namespace: str = Field(
+        "workload-variant-autoscaler-system", max_length=63, pattern=NAME, description="where Jobs and reports are"
+    )
+    run: str = Field("", max_length=512, description="set by reconcile: the claim under which the run works")
+    objects: list[str] = Field(default_factory=list, description="set by reconcile: NAMESPACE/NAME of each model")
+
+    @model_validator(mode="after")
+    def _what_is_named(self) -> Self:
+        if self.uri is not None and not self.name:
+            raise ValueError("uri: a name for the model is needed too: set name")
+        if self.namespace and self.kind == "FineTunedWeight":
+            raise ValueError("namespace: a FineTunedWeight has none: leave it empty")
+        return self
+
+
+class VerifyParameters(BaseModel):
+    """Which models' files to check."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    namespaces: list[str] = Field(
+        default_factory=list, description="only BaseModels of these namespaces; empty: all models"
+    )
+    names: list[str] = Field(default_factory=list, description="only models of these names; empty: all")

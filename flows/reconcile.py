@@ -12,14 +12,26 @@ from prefect.client.schemas.objects import State
 
 from flows.parameters import ReconcileParameters, flat, run_parameters
 from flows.shift import Turn, run_shift, shift_name, table_key
+from modelyard.models.lifecycle import ModelDelivery
+from modelyard.models.names import KINDS as MODEL_KINDS
+from modelyard.reconcile.dispatch import Acting
 from modelyard.reconcile.reconciler import Reconciler, Registered, only_told
 from modelyard.reconcile.report import TickReport
 from modelyard.routing.lifecycle import RouteStatus, ServerStatus
 from tasks.reconcile import start, tell
 from tasks.stage import Handle
 
-LIFECYCLES = (Registered(RouteStatus()), Registered(ServerStatus()))
-"""Every lifecycle that there is, and the deployment whose runs act for it."""
+
+def lifecycles(home: str) -> tuple[Registered, ...]:
+    """Every lifecycle, and the deployment whose runs act for it; ``home`` is the controller's namespace."""
+    models = (
+        Registered(
+            ModelDelivery(kind, home),
+            Acting("deliver/deliver", parameters={"kind": kind.kind, "controller_namespace": home}),
+        )
+        for kind in MODEL_KINDS
+    )
+    return (Registered(RouteStatus()), Registered(ServerStatus()), *models)
 
 
 class Reconciling(Reconciler):
@@ -38,7 +50,7 @@ class Reconciling(Reconciler):
 
 def run_name() -> str:
     """Whose statuses the run tells, and when."""
-    return shift_name(f"reconcile {', '.join(run_parameters()['namespaces']) or 'all namespaces'}")
+    return shift_name(f"reconcile {', '.join(run_parameters(ReconcileParameters).namespaces) or 'all namespaces'}")
 
 
 @flow(
@@ -57,6 +69,8 @@ async def reconcile(parameters: ReconcileParameters) -> State[Any]:
     """
     return await run_shift(
         parameters,
-        lambda: Reconciling(LIFECYCLES, parameters.namespaces, follow=parameters.shift_seconds > 0),
+        lambda: Reconciling(
+            lifecycles(parameters.lease_namespace), parameters.namespaces, follow=parameters.shift_seconds > 0
+        ),
         table=table_key("reconcile", parameters.lease_name, "plans"),
     )

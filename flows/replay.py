@@ -1,7 +1,7 @@
 """The flow ``replay``: several policies side by side on recorded traffic, as one table.
 
 Deployed by ``prefect.yaml`` without a schedule, for a button or a pipeline; in the foreground by
-``python -m flows.foreground replay --parameters @FILE``. ``modelyard replay`` does the same without Prefect.
+``modelyard run replay --parameters @FILE``. ``modelyard replay`` does the same without Prefect.
 """
 
 from __future__ import annotations
@@ -10,30 +10,27 @@ import asyncio
 import math
 from collections.abc import Sequence
 from typing import Any
-from uuid import UUID
 
 from prefect import flow, get_run_logger
-from prefect.artifacts import TableArtifact, acreate_progress_artifact, aupdate_progress_artifact
+from prefect.artifacts import LinkArtifact, TableArtifact
 from prefect.client.schemas.objects import State
 from prefect.states import Completed, Failed
 
 from flows.parameters import ReplayParameters, flat, run_parameters
 from modelyard.replay.compare import Batch, BatchResult, batches
-from modelyard.replay.output import check_folder
+from modelyard.replay.output import REPORT
 from modelyard.replay.report import Summary
 from modelyard.replay.scenario import read_scenario
-from tasks.journal import cells, unformatted
+from modelyard.reports import check, link
+from tasks.journal import CALL_TIMEOUT, ProgressBar, cells, unformatted
 from tasks.replay import Hearing, replay_batch, write_reports
-
-CALL_TIMEOUT = 10.0
-"""Seconds that one call about progress may take."""
 
 
 def run_name() -> str:
     """Which policies, and on whose traffic."""
-    given = run_parameters()
-    source = given["trace"].name if given["trace"] else f"{given['namespace']}/{given['model']}"
-    return f"replay {', '.join(given['policies'])} on {source}"
+    given = run_parameters(ReplayParameters)
+    source = given.trace.name if given.trace else f"{given.namespace}/{given.model}"
+    return f"replay {', '.join(given.policies)} on {source}"
 
 
 @flow(
@@ -47,17 +44,20 @@ def run_name() -> str:
 async def replay(parameters: ReplayParameters) -> State[Any]:
     """Replay every policy at every rate, some at a time, and compare them in a table.
 
-    *Failed* when one of them could not be replayed; the table then has the others.
+    *Failed* when one of them could not be replayed; the table then has the others. *Failed* too when one is not as
+    ``require`` and ``max_cost`` have it.
     """
     log = get_run_logger()
-    folders = parameters.folders()
-    for folder in folders.values():
-        check_folder(folder)
+    places = parameters.places()
+    for out in places.values():
+        await asyncio.to_thread(check, out, REPORT)
     scenario, source, warnings = await read_scenario(parameters)
     for warning in warnings:
         log.warning("%s", warning)
     work = batches(scenario, parameters.chosen, parameters.rates)
-    progress = _Progress([batch.name for batch in work], f"{parameters.artifact_key}-progress")
+    progress = ProgressBar(f"{parameters.artifact_key}-progress", f"{len(work)} replays")
+    for batch in work:
+        progress.tell(batch.name, 0.0)
     gate = asyncio.Semaphore(parameters.parallel)
     limited = replay_batch.with_options(timeout_seconds=parameters.timeout_seconds)
 
@@ -78,79 +78,46 @@ async def replay(parameters: ReplayParameters) -> State[Any]:
                 task.cancel()
     done = [result for result in found if isinstance(result, BatchResult)]
     failed = [f"{b.name}: {e}" for b, e in zip(work, found, strict=True) if isinstance(e, Exception)]
+    unmet = [f"not as required: {problem}" for problem in parameters.unmet(one.summary for one in done)]
     if done:
-        await _table(parameters, done, source, [*warnings, *failed])
-    for rate, folder in folders.items():
+        await _table(parameters, done, source, [*warnings, *failed, *unmet])
+    for rate, out in places.items():
         results = [result for result in done if result.summary.rate == rate]
         if results:
             context = scenario.context(source, scenario.at_rate(rate))
-            await write_reports(folder, results, scenario.slo, context)
-    if failed:
-        return Failed(message="; ".join(failed))
+            await write_reports(out, results, scenario.slo, context)
+    if done and parameters.out is not None:
+        await _link(parameters)
+    if failed or unmet:
+        return Failed(message="; ".join([*failed, *unmet]))
     return Completed(message=_in_short(parameters, done))
 
 
-class _Progress:
-    """One progress artifact over all batches. Best effort: a server that does not answer holds up nothing."""
-
-    def __init__(self, names: Sequence[str], key: str) -> None:
-        self._shares = dict.fromkeys(names, 0.0)
-        self._key = key
-        self._artifact: UUID | None = None
-        self._writer: asyncio.Task[None] | None = None
-        self._log = get_run_logger()
-
-    def tell(self, name: str, share: float) -> None:
-        """Take note of how far a batch is (0 to 1)."""
-        self._shares[name] = share
-
-    async def __aenter__(self) -> _Progress:
-        self._writer = asyncio.create_task(self._follow())
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        assert self._writer is not None
-        self._writer.cancel()
-        await asyncio.wait([self._writer])
-        await self._write()
-
-    async def _follow(self) -> None:
-        while True:
-            await self._write()
-            await asyncio.sleep(1)
-
-    async def _write(self) -> None:
-        percent = 100 * sum(self._shares.values()) / max(1, len(self._shares))
-        try:
-            async with asyncio.timeout(CALL_TIMEOUT):
-                if self._artifact is None:
-                    self._artifact = await acreate_progress_artifact(
-                        progress=percent, key=self._key, description=f"{len(self._shares)} replays"
-                    )
-                else:
-                    await aupdate_progress_artifact(self._artifact, progress=percent)
-        except Exception as error:
-            self._log.debug("progress could not be written: %s", error)
-
-
-def row(s: Summary) -> dict[str, Any]:
-    """A row of the table artifact."""
+def row(s: Summary, attainment: float) -> dict[str, Any]:
+    """A row of the table artifact: which policy, what it cost, whether it held the targets and why not."""
     return {
         "policy": s.policy,
         "rate": s.rate,
-        "replica-hours": round(s.replica_hours, 2),
         "cost": round(s.cost, 2),
-        "× bound": _ratio(s),
         "within SLO %": round(100 * s.attainment, 2),
+        "why": _verdict(s, attainment),
+        "× bound": _ratio(s),
+        "replica-hours": round(s.replica_hours, 2),
         "TTFT p95 ms": _milliseconds(s.ttft.p95),
         "ITL p95 ms": _milliseconds(s.itl.p95),
         "up": s.scale_ups,
         "down": s.scale_downs,
         "peak": s.peak_replicas,
-        "minutes below": s.minutes_below,
-        "rejected": s.rejected,
-        "killed": s.killed,
     }
+
+
+def _verdict(s: Summary, attainment: float) -> str:
+    held = s.attainment >= attainment
+    late = {"TTFT": s.ttft_attainment, "ITL": s.itl_attainment}
+    counted = {f"of {s.minutes} minutes below": s.minutes_below, "rejected": s.rejected, "killed": s.killed}
+    told = [f"{count} {what}" for what, count in counted.items() if count]
+    missed = [f"{name} in time for {100 * share:.4g} %" for name, share in late.items() if share < attainment]
+    return ", ".join([f"{'holds' if held else 'misses'} {100 * attainment:.4g} %", *missed, *told])
 
 
 def _ratio(summary: Summary) -> float | None:
@@ -172,7 +139,19 @@ async def _table(
     artifact = TableArtifact(
         key=parameters.artifact_key,
         description=unformatted("; ".join([text, *remarks])),
-        table=[cells(row(one.summary)) for one in done],
+        table=[cells(row(one.summary, parameters.attainment)) for one in done],
+    )
+    async with asyncio.timeout(CALL_TIMEOUT):
+        await artifact.acreate()
+
+
+async def _link(parameters: ReplayParameters) -> None:
+    """Where the reports are; a folder is one of the worker's machine."""
+    assert parameters.out is not None
+    where = link(parameters.out)
+    about = "\n".join(f"- rate × {rate:g}: {unformatted(link(out))}" for rate, out in parameters.places().items())
+    artifact = LinkArtifact(
+        key=f"{parameters.artifact_key}-report", link=where, link_text=unformatted(where), description=about
     )
     async with asyncio.timeout(CALL_TIMEOUT):
         await artifact.acreate()

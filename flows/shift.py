@@ -334,9 +334,9 @@ async def run_shift(settings: ShiftSettings, opener: Opener, *, table: str, writ
 
 def shift_name(what: str) -> str:
     """What a shift's run is called: ``what`` it does, for how long, and from when."""
-    given, run = run_parameters(), _this_run()
+    seconds, run = run_parameters(ShiftSettings).shift_seconds, _this_run()
     start = (run and run.expected_start_time) or datetime.now(UTC)
-    length = f"{given['shift_seconds']:g} s from" if given["shift_seconds"] else "one tick at"
+    length = f"{seconds:g} s from" if seconds else "one tick at"
     return f"{what}, {length} {start:%Y-%m-%d %H:%M:%S} UTC"
 
 

@@ -11,9 +11,11 @@ import json
 import logging
 import re
 from collections.abc import Sequence
+from typing import Self
 from uuid import UUID
 
-from prefect.artifacts import TableArtifact
+from prefect import get_run_logger
+from prefect.artifacts import TableArtifact, acreate_progress_artifact, aupdate_progress_artifact
 from prefect.client.orchestration import get_client
 from prefect.events import emit_event
 
@@ -129,3 +131,55 @@ class Journal:
             if self._failing:
                 self._log.info("The decision table is written again")
             self._failing = False
+
+
+class ProgressBar:
+    """One progress artifact over several things. Best effort: a server that does not answer holds up nothing.
+
+    ``every`` is the number of seconds between two writes; a share that has not moved is not written again.
+    """
+
+    def __init__(self, key: str, description: str, every: float = 1.0) -> None:
+        self._shares: dict[str, float] = {}
+        self._key = key
+        self._description = description
+        self._every = every
+        self._artifact: UUID | None = None
+        self._written = -1.0
+        self._writer: asyncio.Task[None] | None = None
+        self._log = get_run_logger()
+
+    def tell(self, name: str, share: float) -> None:
+        """Take note of how far a thing is (0 to 1)."""
+        self._shares[name] = share
+
+    async def __aenter__(self) -> Self:
+        self._writer = asyncio.create_task(self._follow())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._writer is not None
+        self._writer.cancel()
+        await asyncio.wait([self._writer])
+        await self._write()
+
+    async def _follow(self) -> None:
+        while True:
+            await self._write()
+            await asyncio.sleep(self._every)
+
+    async def _write(self) -> None:
+        percent = 100 * sum(self._shares.values()) / max(1, len(self._shares))
+        if percent == self._written or not self._shares:
+            return
+        try:
+            async with asyncio.timeout(CALL_TIMEOUT):
+                if self._artifact is None:
+                    self._artifact = await acreate_progress_artifact(
+                        progress=percent, key=self._key, description=self._description
+                    )
+                else:
+                    await aupdate_progress_artifact(self._artifact, progress=percent)
+            self._written = percent
+        except Exception as error:
+            self._log.debug("progress could not be written: %s", error)

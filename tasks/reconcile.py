@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from uuid import UUID
@@ -10,7 +11,7 @@ from uuid import UUID
 import httpx
 from prefect import get_run_logger, task
 from prefect.client.orchestration import PrefectClient, get_client
-from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterIdempotencyKey
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId, FlowRunFilterIdempotencyKey
 from prefect.client.schemas.objects import FlowRun
 from prefect.exceptions import ObjectNotFound, PrefectException
 
@@ -23,6 +24,9 @@ from tasks.stage import STAGE, Handle
 CALL_TIMEOUT = 5.0
 """Seconds that one question to the Prefect API may take."""
 ASKED_AT_ONCE = 100
+BY_ID = "flow-run/"
+BY_HAND = re.compile(BY_ID + r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+"""How a claim names a run that somebody started by hand, which has no idempotency key of ours."""
 
 Plans = Mapping[str, Sequence[Plan]]
 """Plans by the name of their lifecycle."""
@@ -94,9 +98,15 @@ async def _due(
 
 
 async def _look_up(client: PrefectClient, keys: Iterable[str]) -> dict[str, RunFate]:
-    """What became of the runs with these idempotency keys."""
-    asked = sorted(keys)
+    """What became of the runs with these idempotency keys, or named by their ids (``BY_ID``)."""
+    keys = set(keys)
+    ids = {key: UUID(key.removeprefix(BY_ID)) for key in keys if BY_HAND.fullmatch(key)}
     found: dict[str, RunFate] = {}
+    for begin in range(0, len(ids), ASKED_AT_ONCE):
+        some = FlowRunFilter(id=FlowRunFilterId(any_=list(ids.values())[begin : begin + ASKED_AT_ONCE]))
+        async with asyncio.timeout(CALL_TIMEOUT):
+            found |= {f"{BY_ID}{run.id}": _became(run) for run in await client.read_flow_runs(flow_run_filter=some)}
+    asked = sorted(keys - ids.keys())
     for begin in range(0, len(asked), ASKED_AT_ONCE):
         chosen = FlowRunFilter(idempotency_key=FlowRunFilterIdempotencyKey(any_=asked[begin : begin + ASKED_AT_ONCE]))
         async with asyncio.timeout(CALL_TIMEOUT):
@@ -117,7 +127,11 @@ async def _create(client: PrefectClient, start: Start, deployment: UUID) -> None
     async with asyncio.timeout(CALL_TIMEOUT):
         await client.create_flow_run_from_deployment(
             deployment,
-            parameters={"run": start.key, "objects": [f"{s.key.namespace}/{s.key.name}" for s, _ in start.claims]},
+            parameters={
+                **start.parameters,
+                "run": start.key,
+                "objects": [f"{s.key.namespace}/{s.key.name}" for s, _ in start.claims],
+            },
             idempotency_key=start.key,
             name=f"{start.claims[0][0].ref}" + (f" and {len(start.claims) - 1} more" if len(start.claims) > 1 else ""),
         )

@@ -11,7 +11,6 @@ import multiprocessing
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
 from prefect import task
@@ -99,14 +98,14 @@ async def replay_batch(batch: Batch, hearing: Hearing) -> BatchResult:
 
 @task(
     name="write-report",
-    task_run_name="write {folder}",
-    description="Write a folder with the report and the plots, whole or not at all.",
+    task_run_name="write {out}",
+    description="Write a folder, or to a bucket, the report and the plots, whole or not at all.",
     tags=TAGS,
     retries=2,
     retry_delay_seconds=2,
     **STAGE,
 )
-async def write_reports(folder: Path, results: list[BatchResult], slo: SLO, context: dict[str, Any]) -> None:
-    """Write a folder as ``modelyard replay --out`` does: whole or not at all."""
+async def write_reports(out: str, results: list[BatchResult], slo: SLO, context: dict[str, Any]) -> None:
+    """Write a report as ``modelyard replay --out`` does."""
     lines = [(result.summary.policy, result.line) for result in results]
-    await asyncio.to_thread(write_report, folder, lines, [result.summary for result in results], slo, context)
+    await asyncio.to_thread(write_report, out, lines, [result.summary for result in results], slo, context)

@@ -2,12 +2,11 @@
 
 Starts a local cluster, Prefect and the exporter; deploys three copies of one model on two accelerators, each scaled
 another way; replays the same real traffic through each; lets the deployed, scheduled flow scale them; tells what
-happened. Exit code 0 only if every copy really scaled both ways.
+happened. Exit code 0 only if every copy really scaled both ways, and what was seen may be believed.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import os
@@ -18,29 +17,35 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Coroutine
 from datetime import UTC, datetime, timedelta
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 from rich.console import Console
 
 from deployments.child import Child
-from deployments.demo import story
+from deployments.demo import picture, story
 from deployments.demo.manifests import autoscaling, deployment, flow_parameters, namespace
+from deployments.demo.publish import publish
 from deployments.demo.scenario import CONTROLLER_NAMESPACE, MODEL, Copy, Form, Scenario
 from deployments.demo.story import Played
-from deployments.demo.watch import BINDINGS, ReadyPods, Sample, sample
+from deployments.demo.truth import LATE, Truth
+from deployments.demo.watch import BINDINGS, Gap, Moment, Sample, sample
 from deployments.profile import ROOT, free_port
 from deployments.stack import PrefectStack
 from modelyard.autoscaling.kinds import VARIANTS
 from modelyard.autoscaling.live import observe
 from modelyard.cluster import DEPLOYMENTS, Cluster, ClusterSettings
 from modelyard.cluster.crd_install import install_crds
+from modelyard.local.load import ReadyPods
 from modelyard.local.settings import StackSettings, default_nodes
 from modelyard.local.stack import LocalStack
 from modelyard.metrics.client import Prometheus, PrometheusSettings
 from modelyard.resources import KINDS
 from modelyard.resources.crd import crd
+from modelyard.traffic.latency import percentile
 from modelyard.traffic.replay import Replay, ReplaySettings
 from modelyard.traffic.trace import Trace, read_trace
 
@@ -49,6 +54,8 @@ FIRST_RUN_AFTER = 24
 """Seconds from the bootstrap to the first scheduled run: deploying and starting a worker takes about that long."""
 RATE_WINDOW = 5.0
 """Wall seconds over which the shown load is averaged."""
+RECENT = 200
+"""Requests of which it is said meanwhile how late they were sent."""
 
 console = Console(width=None if sys.stdout.isatty() else 150)
 
@@ -61,27 +68,28 @@ def say(text: str) -> None:
 STARTED = time.monotonic()
 
 
-def main() -> int:
-    """Parse, run, print. 0: scaled up and down; 1: not, or something failed."""
-    options = argparse.ArgumentParser(prog="modelyard demo", description=__doc__)
-    options.add_argument("--keep", action="store_true", help="leave everything running at the end, until Ctrl-C")
-    options.add_argument("--out", type=Path, default=Path("out/demo"), help="folder for logs, data and the picture")
-    options.add_argument("--compression", type=float, default=Scenario.compression, help="times faster than life")
-    options.add_argument("--start", type=float, default=Scenario.start_minute, help="first minute of the trace")
-    options.add_argument("--minutes", type=float, default=Scenario.minutes, help="minutes of the trace to replay")
-    options.add_argument("--rate", type=float, default=Scenario.rate, help="scale the request rate")
-    given = options.parse_args()
-    scenario = Scenario(compression=given.compression, start_minute=given.start, minutes=given.minutes, rate=given.rate)
-    out = given.out.resolve()
+def main(scenario: Scenario, out: Path, *, runs_wanted: int, keep: bool, write: bool) -> int:
+    """Run, print. 0: scaled up and down; 1: not, or the run is void, or something failed."""
+    out = out.resolve()
+    runs: list[list[Played]] = []
     try:
-        return asyncio.run(demonstrate(scenario, out, keep=given.keep))
+        for number in range(runs_wanted):
+            folder = out if runs_wanted == 1 else out / f"run-{number + 1}"
+            runs.append(asyncio.run(demonstrate(scenario, folder, keep=keep)))
     except KeyboardInterrupt:
         console.print("stopped")
         return 130
+    good = [run for run in runs if all(one.good for one in run)]
+    if write and len(good) == len(runs):
+        publish(good, scenario, folder)
+    if good and runs_wanted > 1:
+        console.print(f"\nMedian, least and greatest of {len(good)} runs; {len(runs) - len(good)} void or failed:\n")
+        console.print(story.markdown(story.comparison(good, scenario)), soft_wrap=True, markup=False, highlight=False)
+    return 0 if len(good) == len(runs) else 1
 
 
-async def demonstrate(scenario: Scenario, out: Path, keep: bool) -> int:
-    """The whole demonstration."""
+async def demonstrate(scenario: Scenario, out: Path, keep: bool) -> list[Played]:
+    """The whole demonstration, once: every copy after it."""
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
@@ -100,18 +108,16 @@ async def demonstrate(scenario: Scenario, out: Path, keep: bool) -> int:
             f"--prometheus {stack.prometheus_url} --time-compression {scenario.compression:g}"
         )
         played = await play(scenario, trace, cluster, prometheus)
-        pictures = []
-        good = True
         for one in played:
-            pictures.append(
-                out / f"load-and-replicas{'' if one.copy.form is Form.SATURATION else f'-{one.copy.form}'}.png"
-            )
-            story.plot(one.samples, scenario, pictures[-1], one.copy.title)
-            good = conclude(scenario, one) and good
-        console.print(story.comparison(played, scenario))
+            conclude(scenario, one)
         console.print()
-        for picture in pictures:
-            console.print(f"[bold]Picture[/]     {picture}")
+        heading, *rows = story.comparison([played], scenario)
+        console.print(story.figures("The same traffic, scaled three ways", heading, rows))
+        console.print()
+        for act, copies in groupby(played, key=lambda one: one.copy.act):
+            path = out / f"act-{act}.png"
+            picture.draw(list(copies), scenario, path)
+            console.print(f"[bold]Picture[/]     {path}")
         console.print(f"[bold]Prefect UI[/]  {prefect.server.ui_url}   (flow autoscale, its shifts, ticks and tables)")
         console.print(f"[bold]Prometheus[/]  {stack.prometheus_url}/graph")
         console.print(
@@ -123,7 +129,7 @@ async def demonstrate(scenario: Scenario, out: Path, keep: bool) -> int:
                 await asyncio.Event().wait()
         else:
             console.print("\nEverything is being stopped now; `make demo KEEP=1` leaves it running.")
-    return 0 if good else 1
+    return played
 
 
 @contextlib.asynccontextmanager
@@ -192,22 +198,23 @@ async def running(
 
 
 def write_prefect_file(scenario: Scenario, prometheus_url: str, path: Path) -> None:
-    """The project's prefect.yaml with shifts and ticks that keep up with compressed time, starting now."""
+    """The project's prefect.yaml with shifts and ticks that keep up with compressed time, starting now.
+
+    Every deployment is there for its button; of the schedules only the autoscaler's is active, for the machine is busy.
+    """
     declared = yaml.safe_load((ROOT / "prefect.yaml").read_text(encoding="utf-8"))
-    kept = []
+    given = flow_parameters(scenario, prometheus_url)
     for item in declared["deployments"]:
+        schedules = item.get("schedules", [])
         if item["name"] == "autoscale":
-            item["parameters"] = flow_parameters(scenario, prometheus_url)
             first = datetime.now(UTC) + timedelta(seconds=FIRST_RUN_AFTER)
-            item["schedules"] = [
-                {
-                    **item["schedules"][0],
-                    "interval": scenario.shift_seconds / 2,
-                    "anchor_date": first.isoformat(timespec="seconds"),
-                }
-            ]
-            kept.append(item)
-    path.write_text(yaml.safe_dump({**declared, "deployments": kept}, sort_keys=False), encoding="utf-8")
+            every = {"interval": scenario.shift_seconds / 2, "anchor_date": first.isoformat(timespec="seconds")}
+            item["parameters"], item["schedules"] = given, [{**schedules[0], **every}]
+            continue
+        item["schedules"] = [{**schedule, "active": False} for schedule in schedules]
+        if item["entrypoint"] == "flows.autoscale.autoscale":
+            item["parameters"] = {**given, **item["parameters"]}
+    path.write_text(yaml.safe_dump(declared, sort_keys=False), encoding="utf-8")
 
 
 async def served(cluster: Cluster, scenario: Scenario) -> None:
@@ -254,7 +261,10 @@ async def play(scenario: Scenario, trace: Trace, cluster: Cluster, prometheus: P
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-    return [Played(one.copy, one.samples, result) for one, result in zip(playing, results, strict=True)]
+    return [
+        Played(one.copy, one.moments, result, Truth.of(len(trace), result, one.moments, scenario.longest_look))
+        for one, result in zip(playing, results, strict=True)
+    ]
 
 
 class Playing:
@@ -262,7 +272,7 @@ class Playing:
 
     def __init__(self, scenario: Scenario, copy: Copy, trace: Trace, begun: float) -> None:
         self.copy = copy
-        self.samples: list[Sample] = []
+        self.moments: list[Moment] = []
         self._scenario = scenario
         self._begun = begun
         self._endpoints = ReadyPods(copy.namespace)
@@ -272,8 +282,18 @@ class Playing:
 
     def work(self, cluster: Cluster, prometheus: Prometheus) -> list[Coroutine[Any, Any, None]]:
         """What has to run beside the traffic."""
-        sampling = sample(cluster, prometheus, self._scenario, self.copy, self._minute, self._load, self.samples)
+        sampling = sample(cluster, prometheus, self._scenario, self.copy, self._minute, self._load, self.moments)
         return [self._endpoints.follow(cluster), sampling]
+
+    @property
+    def late(self) -> float:
+        """How late the latest requests were sent, at the 95th percentile, in seconds of the trace's time."""
+        return percentile(np.array([one.late for one in self.replay.results[-RECENT:]], dtype=np.float64), 95)
+
+    @property
+    def over(self) -> bool:
+        """Whether everything has been sent."""
+        return self.replay.sent == len(self.replay.trace)
 
     def _minute(self) -> float:
         return (time.monotonic() - self._begun) * self._scenario.compression / 60
@@ -295,9 +315,9 @@ async def narrate(playing: list[Playing], scenario: Scenario) -> None:
     while True:
         await asyncio.sleep(0.5)
         for one in playing:
-            if not one.samples:
+            last = one.moments[-1] if one.moments else None
+            if not isinstance(last, Sample):
                 continue
-            last = one.samples[-1]
             for variant in scenario.variants:
                 known = one.copy.form, variant.name
                 before, now = shown.get(known), last.desired[variant.name]
@@ -307,21 +327,27 @@ async def narrate(playing: list[Playing], scenario: Scenario) -> None:
                     say(f"{arrow} {one.copy.form}: {variant.accelerator} {before} → {now}   {why}")
                     at = time.monotonic()
                 shown[known] = now
-        if time.monotonic() - at > 10 and all(one.samples for one in playing):
+        if time.monotonic() - at > 10 and all(one.moments for one in playing):
             at = time.monotonic()
-            say(f"minute {playing[0].samples[-1].minute:4.1f}: " + "; ".join(_state(one, scenario) for one in playing))
+            say(f"minute {playing[0].moments[-1].minute:4.1f}: " + "; ".join(_state(one, scenario) for one in playing))
+            late = max((one.late for one in playing if not one.over), default=0.0)
+            if late > LATE:
+                say(f"[yellow]the machine is too busy for honest latencies:[/] requests are sent {late:.2f} s late")
 
 
 def _state(one: Playing, scenario: Scenario) -> str:
-    last = one.samples[-1]
+    last = one.moments[-1]
+    load = f"{last.load:.1f}/s " if one.copy.act == 1 else ""
+    if isinstance(last, Gap):
+        return f"{one.copy.form} {load}not seen"
     counts = " ".join(f"{v.accelerator} {last.ready[v.name]}/{last.created[v.name]}" for v in scenario.variants)
     kv = "-" if last.kv is None else f"{last.kv:.2f}"
-    load = f"{last.load:.1f}/s " if one.copy.act == 1 else ""
-    return f"{one.copy.form} {load}{counts} KV {kv} queue {last.waiting or 0:.0f}"
+    queue = "-" if last.waiting is None else f"{last.waiting:.0f}"
+    return f"{one.copy.form} {load}{counts} KV {kv} queue {queue}"
 
 
-def conclude(scenario: Scenario, played: Played) -> bool:
-    """Print what happened to one copy; whether it is what was to be shown."""
+def conclude(scenario: Scenario, played: Played) -> None:
+    """Print what happened to one copy, and whether it is what was to be shown."""
     samples, results = played.samples, played.results
     console.print()
     console.rule(f"Act {played.copy.act}: {played.copy.title}", align="left")
@@ -329,8 +355,8 @@ def conclude(scenario: Scenario, played: Played) -> bool:
     console.print(story.latencies(results))
     columns = ("variant", "replica-minutes", "cost per replica-hour", "cost", "always at the peak")
     bill = story.figures("What it cost", columns)
-    used = story.replica_minutes(samples, scenario)
-    minutes = samples[-1].minute - samples[0].minute if samples else 0.0
+    used = story.replica_minutes(played.moments, scenario)
+    minutes = played.truth.minutes - played.truth.unseen
     total = total_peak = 0.0
     for variant in scenario.variants:
         peak = max((s.created[variant.name] for s in samples), default=0) * minutes
@@ -339,14 +365,17 @@ def conclude(scenario: Scenario, played: Played) -> bool:
         bill.add_row(variant.name, f"{used[variant.name]:.1f}", variant.cost, f"{cost:.2f}", f"{at_peak:.2f}")
     bill.add_row("all", f"{sum(used.values()):.1f}", "", f"{total:.2f}", f"{total_peak:.2f}")
     console.print(bill)
+    for finding in played.truth.findings:
+        console.print(f"[bold red]Void:[/] {finding.text}" if finding.void else f"[yellow]Note:[/] {finding.text}")
+    console.print(f"Traffic: {played.truth.text}.")
     verdict = story.verdict(samples)
+    if played.truth.void:
+        console.print(
+            "[bold red]This run shows nothing.[/] Repeat it on a quieter machine, or with a lower --compression."
+        )
+        return
     said = "[bold green]Scaled both ways[/]" if verdict.good else "[bold red]Did not scale both ways[/]"
     counts = (
         f"{verdict.ups} times up, {verdict.downs} times down, peak {verdict.peak} replicas, {verdict.last} at the end."
     )
     console.print(f"{said}: {counts}" + ("" if verdict.good else " The logs are below the output folder."))
-    return verdict.good
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -112,6 +112,11 @@ class Scenario:
     copies: tuple[Copy, ...] = COPIES
 
     @property
+    def longest_look(self) -> float:
+        """Minutes of the trace that a look at the cluster tells of at most: five wall seconds, one look a second."""
+        return 5 * self.compression / 60
+
+    @property
     def namespaces(self) -> list[str]:
         """Where the copies live."""
         return [copy.namespace for copy in self.copies]

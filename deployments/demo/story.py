@@ -1,17 +1,19 @@
-"""The demonstration's outcome for people: a table of why, cost, a picture, and the verdict."""
+"""The demonstration's outcome for people: why, cost, latencies, the verdict, and the spread of several runs."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import statistics
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
+from typing import NamedTuple
 
 from rich.table import Table
 
 from deployments.demo.scenario import SLO_ITL, SLO_TTFT, Copy, Scenario
-from deployments.demo.watch import Sample
+from deployments.demo.truth import Truth, spans
+from deployments.demo.watch import Moment, Sample
 from modelyard.traffic.latency import SLO, Latency
 from modelyard.traffic.replay import RequestResult
 from modelyard.traffic.replay import columns as columns_of
@@ -19,11 +21,22 @@ from modelyard.traffic.replay import columns as columns_of
 
 @dataclass(frozen=True)
 class Played:
-    """One copy of the pair after the traffic: what was sampled, and what the clients saw."""
+    """One copy of the pair after the traffic: what was sampled, what the clients saw, whether it may be believed."""
 
     copy: Copy
-    samples: list[Sample]
+    moments: list[Moment]
     results: list[RequestResult]
+    truth: Truth
+
+    @property
+    def samples(self) -> list[Sample]:
+        """The moments at which something was seen."""
+        return [moment for moment in self.moments if isinstance(moment, Sample)]
+
+    @property
+    def good(self) -> bool:
+        """Whether it showed what was to be shown."""
+        return verdict(self.samples).good and not self.truth.void
 
 
 @dataclass(frozen=True)
@@ -52,31 +65,27 @@ def verdict(samples: Sequence[Sample]) -> Verdict:
     return Verdict(ups, downs, max(totals, default=0), totals[-1] if totals else 0)
 
 
-def replica_minutes(samples: Sequence[Sample], scenario: Scenario) -> dict[str, float]:
-    """Replica-minutes of trace time per variant, from pods that existed."""
-    minutes = {variant.name: 0.0 for variant in scenario.variants}
-    for before, after in pairwise(samples):
+def replica_minutes(moments: Sequence[Moment], scenario: Scenario) -> dict[str, float]:
+    """Replica-minutes of trace time per variant, from pods that existed. Time that was not seen is not counted."""
+    minutes = dict.fromkeys((variant.name for variant in scenario.variants), 0.0)
+    for look, length in spans(moments, scenario.longest_look):
         for name in minutes:
-            minutes[name] += before.created[name] * (after.minute - before.minute)
+            minutes[name] += look.created[name] * length
     return minutes
 
 
 def table(samples: Sequence[Sample], scenario: Scenario, rows: int = 24) -> Table:
     """Time, load, replicas per variant (ready/created), KV use, queue and why; changes first, then an even spread."""
     shown = Table(title="What happened, and why", header_style="bold", title_justify="left", expand=False)
-    shown.add_column("minute", justify="right")
-    shown.add_column("req/s", justify="right")
-    for variant in scenario.variants:
-        shown.add_column(f"{variant.accelerator}\nready/all", justify="right")
-    shown.add_column("KV", justify="right")
-    shown.add_column("queue", justify="right")
+    counts = (f"{variant.accelerator}\nready/all" for variant in scenario.variants)
+    for column in ("minute", "req/s", *counts, "KV", "queue"):
+        shown.add_column(column, justify="right")
     shown.add_column("why", overflow="fold", max_width=88)
     for current in _moments(samples, rows):
-        counts = [f"{current.ready[v.name]}/{current.created[v.name]}" for v in scenario.variants]
         shown.add_row(
             f"{current.minute:.1f}",
             f"{current.load:.1f}",
-            *counts,
+            *(f"{current.ready[v.name]}/{current.created[v.name]}" for v in scenario.variants),
             "-" if current.kv is None else f"{current.kv:.2f}",
             "-" if current.waiting is None else f"{current.waiting:.0f}",
             _why(current),
@@ -108,11 +117,13 @@ def latency(results: Sequence[RequestResult]) -> Latency:
     return Latency.of(columns_of(results), SLO(SLO_TTFT / 1000, SLO_ITL / 1000))
 
 
-def figures(title: str, columns: Sequence[str]) -> Table:
+def figures(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]] = ()) -> Table:
     """A table whose first column is text and whose others are numbers."""
     shown = Table(title=title, header_style="bold", title_justify="left")
     for number, column in enumerate(columns):
         shown.add_column(column, justify="right" if number else "left")
+    for row in rows:
+        shown.add_row(*row)
     return shown
 
 
@@ -139,70 +150,67 @@ def _known(value: float, form: str) -> str:
     return "-" if math.isnan(value) else f"{value:{form}}"
 
 
-def comparison(played: Sequence[Played], scenario: Scenario) -> Table:
-    """The copies side by side: the same traffic, what it cost, what the clients saw."""
-    slo = f"within {SLO_TTFT / 1000:g} s TTFT, {SLO_ITL} ms ITL"
-    columns = ("scaled by", "requests", "failed", "replica-minutes", "cost", "TTFT p50", "p95", "ITL p50", "p95", slo)
-    shown = figures("The same traffic, scaled three ways", columns)
-    for one in played:
-        used = replica_minutes(one.samples, scenario)
-        cost = sum(used[v.name] / 60 * float(v.cost) for v in scenario.variants)
+class Numbers(NamedTuple):
+    """The outcome of one copy in numbers: times in seconds of the trace's time, ``within`` from 0 to 1."""
+
+    requests: float
+    failed: float
+    replica_minutes: float
+    cost: float
+    ttft_p50: float
+    ttft_p95: float
+    itl_p50: float
+    itl_p95: float
+    within: float
+
+    @classmethod
+    def of(cls, one: Played, scenario: Scenario) -> Numbers:
+        """Summed up."""
+        used = replica_minutes(one.moments, scenario)
         total = latency(one.results)
-        shown.add_row(
-            str(one.copy.form),
-            str(total.requests),
-            str(total.requests - total.answered),
-            f"{sum(used.values()):.1f}",
-            f"{cost:.2f}",
-            *(_known(value, ".3f") for spread in (total.ttft, total.itl) for value in (spread.p50, spread.p95)),
-            _known(total.attainment, ".1%"),
+        return cls(
+            total.requests,
+            total.requests - total.answered,
+            sum(used.values()),
+            sum(used[variant.name] / 60 * float(variant.cost) for variant in scenario.variants),
+            *(total.ttft.p50, total.ttft.p95, total.itl.p50, total.itl.p95, total.attainment),
         )
-    return shown
 
 
-def plot(samples: Sequence[Sample], scenario: Scenario, path: Path, title: str) -> None:
-    """Load against replicas, and KV use, over trace minutes, as PNG."""
-    import matplotlib as mpl
+TITLES = (
+    ("requests", ",.0f"),
+    ("failed", ".0f"),
+    ("replica-minutes", ".1f"),
+    ("cost", ".2f"),
+    ("TTFT p50, s", ".3f"),
+    ("TTFT p95, s", ".3f"),
+    ("ITL p50, s", ".3f"),
+    ("ITL p95, s", ".3f"),
+    (f"within {SLO_TTFT / 1000:g} s TTFT, {SLO_ITL} ms ITL", ".1%"),
+)
+"""The columns of a comparison, and the form of their numbers."""
 
-    mpl.use("Agg")
-    from matplotlib import pyplot
 
-    minutes = [s.minute for s in samples]
-    figure, (upper, lower) = pyplot.subplots(
-        2, 1, figsize=(10, 6), sharex=True, height_ratios=[3, 1.2], layout="constrained"
-    )
-    bottom = [0.0] * len(samples)
-    for variant, colour in zip(scenario.variants, ("#8fbcbb", "#5e81ac", "#b48ead"), strict=False):
-        values = [s.ready[variant.name] for s in samples]
-        top = [b + v for b, v in zip(bottom, values, strict=True)]
-        upper.fill_between(minutes, bottom, top, step="post", color=colour, label=f"{variant.accelerator} ready")
-        bottom = top
-    upper.step(
-        minutes,
-        [sum(s.desired.values()) for s in samples],
-        where="post",
-        color="#2e3440",
-        lw=1.2,
-        ls="--",
-        label="desired",
-    )
-    upper.set_ylabel("replicas")
-    upper.set_ylim(bottom=0)
-    load = upper.twinx()
-    load.plot(minutes, [s.load for s in samples], color="#bf616a", lw=1.5, label="load")
-    load.set_ylabel("requests/s", color="#bf616a")
-    load.set_ylim(bottom=0)
-    handles = [h for axis in (upper, load) for h in axis.get_legend_handles_labels()[0]]
-    upper.legend(handles=handles, loc="upper left", ncols=2, fontsize=8)
-    upper.set_title(f"Real traffic, and the replicas that served it\n{title}", fontsize=10)
-    lower.plot(minutes, [s.kv if s.kv is not None else float("nan") for s in samples], color="#a3be8c", label="KV use")
-    lower.set_ylabel("KV-cache use")
-    lower.set_ylim(0, 1.05)
-    queue = lower.twinx()
-    queue.plot(minutes, [s.waiting or 0 for s in samples], color="#d08770", lw=1, label="queue")
-    queue.set_ylabel("waiting", color="#d08770")
-    queue.set_ylim(bottom=0)
-    lower.set_xlabel("minutes of the trace")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)
+def comparison(runs: Sequence[Sequence[Played]], scenario: Scenario) -> list[list[str]]:
+    """The copies side by side: the same traffic, what it cost, what the clients saw. A heading, and a row for each.
+
+    Of several runs each number is the median, with the least and the greatest.
+    """
+    rows = [["scaled by", *(title for title, _ in TITLES)]]
+    for copies in zip(*runs, strict=True):
+        numbers = zip(*(Numbers.of(one, scenario) for one in copies), strict=True)
+        cells = (_spread(values, form) for values, (_, form) in zip(numbers, TITLES, strict=True))
+        rows.append([str(copies[0].copy.form), *cells])
+    return rows
+
+
+def _spread(values: Sequence[float], form: str) -> str:
+    least, middle, most = (_known(of(values), form) for of in (min, statistics.median, max))
+    return middle if least == most else f"{middle} ({least} to {most})"
+
+
+def markdown(rows: Iterable[Sequence[str]]) -> str:
+    """A heading and rows, as a page holds them."""
+    heading, *others = rows
+    lines = (heading, ["---"] * len(heading), *others)
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)

@@ -5,45 +5,21 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from deployments.demo.scenario import PORT, Copy, Form, Scenario
+from deployments.demo.scenario import Copy, Form, Scenario
 from modelyard.autoscaling.kinds import VARIANTS
 from modelyard.autoscaling.live import observe
 from modelyard.cluster import DEPLOYMENTS, PODS, Cluster, ClusterError, ResourceType
 from modelyard.metrics.client import Prometheus, PrometheusError
 from modelyard.objects import parse
 from modelyard.resources import AutoscalingPolicyBinding
-from modelyard.traffic.router import Endpoint
 
+FRESH = 3.0
+"""Wall seconds: an older sample of Prometheus is not what is now, and a look that takes longer is given up."""
 BINDINGS = ResourceType.of_resource(AutoscalingPolicyBinding)
 
 log = logging.getLogger(__name__)
-
-
-@dataclass
-class ReadyPods:
-    """The ready engine pods of one copy, kept current by a watch; the replayer asks for them."""
-
-    namespace: str
-    ready: dict[str, Endpoint] = field(default_factory=dict)
-
-    async def current(self) -> list[Endpoint]:
-        """Every pod that takes traffic."""
-        return sorted(self.ready.values())
-
-    async def follow(self, cluster: Cluster) -> None:
-        """Watch the pods until cancelled."""
-        async for event in cluster.watch(PODS, self.namespace):
-            if event.kind == "SYNC":
-                continue
-            pod = parse.pod(event.object)
-            address = (event.object.get("status") or {}).get("podIP")
-            if event.kind != "DELETED" and pod.ready and address:
-                url = f"http://{address}:{PORT}"
-                self.ready[pod.key.name] = Endpoint(pod.key.name, url, pod.labels.get("app", ""))
-            else:
-                self.ready.pop(pod.key.name, None)
 
 
 @dataclass(frozen=True)
@@ -60,6 +36,17 @@ class Sample:
     why: dict[str, str]
 
 
+@dataclass(frozen=True)
+class Gap:
+    """A moment at which nothing could be read: a scrape or an answer of the API server failed, or came too late."""
+
+    minute: float
+    load: float
+
+
+Moment = Sample | Gap
+
+
 async def sample(
     cluster: Cluster,
     prometheus: Prometheus,
@@ -67,27 +54,29 @@ async def sample(
     copy: Copy,
     minute: Callable[[], float],
     load: Callable[[], float],
-    into: list[Sample],
+    into: list[Moment],
     every: float = 1.0,
 ) -> None:
-    """Sample until cancelled. A moment that cannot be read is left out."""
+    """Sample until cancelled. A moment that cannot be read is a gap."""
     while True:
+        now, sent = minute(), load()
         try:
-            into.append(await _one(cluster, prometheus, scenario, copy, minute(), load()))
+            async with asyncio.timeout(FRESH):
+                into.append(await _one(cluster, prometheus, scenario, copy, now, sent))
         except (ClusterError, PrometheusError, TimeoutError) as error:
-            log.debug("sample left out: %s", error)
+            log.debug("a gap: %s", error)
+            into.append(Gap(now, sent))
         await asyncio.sleep(every)
 
 
 async def _one(
     cluster: Cluster, prometheus: Prometheus, scenario: Scenario, copy: Copy, minute: float, load: float
 ) -> Sample:
-    where = f'{{namespace="{copy.namespace}"}}'
     wanted, pods, kv, waiting = await asyncio.gather(
         _by_binding(cluster, copy) if copy.form is Form.POLICY else _by_variants(cluster, copy),
         cluster.list(PODS, copy.namespace, cached=True),
-        prometheus.query(f"avg(vllm:kv_cache_usage_perc{where})", "KV use"),
-        prometheus.query(f"sum(vllm:num_requests_waiting{where})", "queue"),
+        prometheus.query(f"avg({_fresh('vllm:kv_cache_usage_perc', copy)})", "KV use"),
+        prometheus.query(f"sum({_fresh('vllm:num_requests_waiting', copy)})", "queue"),
     )
     desired, why = wanted
     names = [variant.name for variant in scenario.variants]
@@ -108,6 +97,12 @@ async def _one(
         waiting=waiting[0].value if waiting else None,
         why=why,
     )
+
+
+def _fresh(metric: str, copy: Copy) -> str:
+    """The series scraped just now. Prometheus itself goes on showing the last sample for five minutes."""
+    series = f'{metric}{{namespace="{copy.namespace}"}}'
+    return f"{series} and time() - timestamp({series}) < {FRESH:g}"
 
 
 async def _by_variants(cluster: Cluster, copy: Copy) -> tuple[dict[str, int], dict[str, str]]:

@@ -50,6 +50,8 @@ class Bounds(NamedTuple):
 
 
 UNBOUNDED = Bounds()
+KNOWLEDGE = ("TargetResolved", "TargetFound", "MetricsAvailable")
+"""Conditions without which nothing certain can be said of an object."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,7 @@ class Prediction:
     """What the performance model expects at the decided size: mean milliseconds, utilisation 0 to 1.
 
     ``load`` is the requests per second the whole variant is to carry, ``rate_per_replica`` the most one replica can
-    carry within its targets.
+    carry within its targets; these are milliseconds too, ``None`` for none.
     """
 
     load: float
@@ -93,6 +95,8 @@ class Prediction:
     ttft: float | None = None
     itl: float | None = None
     utilisation: float | None = None
+    ttft_target: float | None = None
+    itl_target: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +255,28 @@ class TickDecision:
     def records(self) -> tuple[Record, ...]:
         """Of all decisions, in their order."""
         return tuple(record for decision in self.decisions for record in decision.records)
+
+    @property
+    def changes(self) -> tuple[Record, ...]:
+        """The workloads that should have another size than they have."""
+        return tuple(
+            one for one in self.records if one.target.action is not Action.NONE or one.writes.scale is not None
+        )
+
+    @property
+    def unknown(self) -> list[str]:
+        """Why nothing certain can be said, a sentence each: groups that failed, objects that nothing is known of.
+
+        Without replicas there is nothing to measure; that is no such thing.
+        """
+        lacking: dict[str, None] = dict.fromkeys(self.errors)
+        for one in self.decisions:
+            if all(record.now.current == 0 for record in one.records) and one.records:
+                continue
+            for condition in one.conditions:
+                if condition.type in KNOWLEDGE and condition.status != "True":
+                    lacking[f"{one.key}: {condition.reason}: {condition.message}"] = None
+        return list(lacking)
 
     @property
     def variants(self) -> tuple[VariantDecision, ...]:

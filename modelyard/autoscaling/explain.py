@@ -11,20 +11,19 @@ UNKNOWN = "–"
 
 
 def row(record: Record) -> dict[str, Any]:
-    """One row of the tick's table; plain JSON values, ``UNKNOWN`` for what is not known."""
+    """One row of the tick's table, what matters first; plain JSON values, ``UNKNOWN`` for what is not known."""
     return {
         "variant": str(record.identity.key),
-        "model": record.identity.model_id,
-        "accelerator": record.now.accelerator or UNKNOWN,
-        "current": _known(record.now.current),
+        "now → target": f"{_known(record.now.current)} → {_known(record.target.replicas)}",
+        "why": record.why.message,
+        "reason": record.why.reason,
+        "action": str(record.target.action),
+        "limited by": record.why.limited_by or UNKNOWN,
         "ready": _known(record.now.ready),
         "reporting": record.now.reporting,
         "desired before": _known(record.now.desired),
-        "target": _known(record.target.replicas),
-        "action": str(record.target.action),
-        "reason": record.why.reason,
-        "why": record.why.message,
-        "limited by": record.why.limited_by or UNKNOWN,
+        "model": record.identity.model_id,
+        "accelerator": record.now.accelerator or UNKNOWN,
     }
 
 

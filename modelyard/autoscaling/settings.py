@@ -132,7 +132,9 @@ class FleetSettings(BaseModel):
     )
     feedback: bool = Field(True, description="correct predicted TTFT and ITL by what is observed")
     estimator: bool = Field(False, description="learn performance parameters online instead of using the profile's")
-    solver_seconds: float = Field(5, gt=0, description="seconds the exact allocation may take before the greedy one")
+    allocation_effort: int = Field(
+        20_000_000, ge=0, description="work the exact allocation may take, counted and not timed; then greedy"
+    )
     headroom: bool = Field(
         True, description="when load rises, size for the load expected when a new replica would be ready"
     )

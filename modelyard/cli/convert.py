@@ -9,6 +9,8 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
+from modelyard.cli.options import warn
+
 Object = dict[str, Any]
 
 _OF_A_SERVER = ("creationTimestamp", "generation", "managedFields", "resourceVersion", "selfLink", "uid")
@@ -217,7 +219,8 @@ _REWRITE: Mapping[str, Callable[[Object, list[str]], Iterable[Object]]] = {
 
 
 def _name(body: Mapping[str, Any]) -> str:
-    return str((body.get("metadata") or {}).get("name") or "<no name>")
+    metadata = body.get("metadata")
+    return str((metadata.get("name") if isinstance(metadata, dict) else None) or "<no name>")
 
 
 def convert(
@@ -235,20 +238,20 @@ def convert(
     failed = False
     for path in files:
         for document in documents(path, "give a manifest with -f"):
-            listing = isinstance(document, dict) and "items" in document
-            for manifest in (document["items"] if listing else [document]) or ():
+            items = document.get("items") if isinstance(document, dict) else None
+            for manifest in items if isinstance(items, list) else [document]:
                 if not isinstance(manifest, dict):
                     continue
                 what = f"{path}: {manifest.get('kind')} {_name(manifest)}"
                 try:
                     manifests, remarks = converted(manifest)
                 except (Inconvertible, ResourceInvalid) as error:
-                    typer.secho(f"error: {what} is not converted: {error}", fg=typer.colors.RED, err=True)
+                    warn(f"{what} is not converted: {error}", "error")
                     failed = True
                     continue
                 done += manifests
                 for remark in dict.fromkeys(remarks):
-                    typer.secho(f"warning: {what}: {remark}", fg=typer.colors.YELLOW, err=True)
+                    warn(f"{what}: {remark}")
     typer.echo(yaml.safe_dump_all(done, sort_keys=False, allow_unicode=True), nl=False)
     if failed:
         raise typer.Exit(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import sys
@@ -14,7 +15,7 @@ from pydantic import ValidationError
 from rich.console import Console
 from rich.table import Table
 
-from modelyard.cli.plan import Output
+from modelyard.cli.options import Form, Output, faults, print_document
 from modelyard.local.binaries.obtain import SERVERS, ensure, locate
 from modelyard.local.overview import Overview, collect
 from modelyard.local.paths import LocalClusterError
@@ -31,6 +32,9 @@ app = typer.Typer(
     rich_markup_mode="markdown",
 )
 
+
+SAMPLE = Path(__file__).resolve().parents[2] / "config/samples/local/llama.yaml"
+"""Engines and what scales them; there in a checkout."""
 
 Name = Annotated[str, typer.Option("--name", help="Instances of different names live side by side.")]
 Directory = Annotated[
@@ -117,8 +121,7 @@ def up(
         with console.status("starting"):
             stack.start(progress, timeout)
     except ValidationError as error:
-        faults = (f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
-        raise LocalClusterError("; ".join(faults)) from None
+        raise LocalClusterError("; ".join(faults(error))) from None
     except ValueError as error:
         raise LocalClusterError(str(error)) from None
     _print_next(stack)
@@ -145,22 +148,28 @@ def _print_next(stack: LocalStack) -> None:
     out.print("Next:")
     out.print(f'  export KUBECONFIG="{stack.kubeconfig}"')
     kubectl = locate("kubectl")
+    named = "kubectl" if shutil.which("kubectl") else str(kubectl)
     if kubectl is not None:
-        out.print(f"  {'kubectl' if shutil.which('kubectl') else kubectl} get nodes,pods -A")
+        out.print(f"  {named} get nodes,pods -A")
     out.print(f"  modelyard local status{suffix}")
     out.print(f"  modelyard local down{suffix}")
+    if set(EVERYTHING) <= components.keys() and kubectl is not None and SAMPLE.is_file():
+        sample = SAMPLE.relative_to(Path.cwd()) if SAMPLE.is_relative_to(Path.cwd()) else SAMPLE
+        out.print("\nEngines that scale with their load:")
+        out.print("  modelyard crds --install")
+        out.print(f"  {named} apply -f {sample}")
+        out.print('  eval "$(modelyard server --port 4200 --background)"')
+        out.print(f"  modelyard autoscale --shift 3600 -n chat --prometheus {stack.prometheus_url} &")
+        out.print(f"  modelyard local load{suffix} &")
+        out.print(f"  {named} -n chat get va -o wide --watch")
 
 
 @app.command()
-def status(
-    name: Name = "default",
-    directory: Directory = None,
-    output: Annotated[Output, typer.Option("--output", "-o", help="Form of the output.")] = Output.TABLE,
-) -> None:
+def status(name: Name = "default", directory: Directory = None, output: Form = Output.TABLE) -> None:
     """Show components, nodes and pods. The exit code is 0 only if all components and nodes are ready."""
     overview = collect(_stack(name, directory))
-    if output is Output.JSON:
-        typer.echo(overview.model_dump_json(indent=2))
+    if output is not Output.TABLE:
+        print_document(overview.model_dump_json(indent=2), output)
     else:
         # Where nobody looks at it (a file, a pipe), nothing is folded to a screen's width.
         width = None if sys.stdout.isatty() else 200
@@ -225,6 +234,41 @@ def _table(console: Console, columns: list[str], rows: list[list[Any]]) -> None:
 
 
 @app.command()
+def load(
+    name: Name = "default",
+    directory: Directory = None,
+    namespace: Annotated[str, typer.Option("-n", "--namespace", help="Where the engines are.")] = "chat",
+    model: Annotated[str, typer.Option("--model", help="What they serve.")] = "meta-llama/Llama-3.1-8B-Instruct",
+    rate: Annotated[float, typer.Option("--rate", help="Requests per second.")] = 4.0,
+    minutes: Annotated[float, typer.Option("--minutes", help="For how long.")] = 5.0,
+    prompt_tokens: Annotated[float, typer.Option(min=1, help="Mean prompt tokens of a request.")] = 800,
+    output_tokens: Annotated[float, typer.Option(min=1, help="Mean output tokens.")] = 200,
+    port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Of every engine.")] = 8000,
+) -> None:
+    """Send requests to the ready engines of a namespace. The exit code is 0 only if all were answered."""
+    from modelyard.cluster import Cluster, ClusterSettings
+    from modelyard.local.load import ReadyPods, serve
+    from modelyard.traffic.trace import from_rates
+
+    stack = _stack(name, directory)
+    if not stack.running:
+        raise LocalClusterError(f"the local cluster {name!r} does not run; start it by `modelyard local up`")
+    if not (rate > 0 and minutes > 0):
+        raise LocalClusterError(f"--rate and --minutes must be above 0, not {rate:g} and {minutes:g}")
+    trace = from_rates([0.0, minutes * 60], [rate], prompt_tokens, output_tokens)
+
+    async def send() -> bool:
+        async with Cluster.connect(ClusterSettings(kubeconfig=stack.kubeconfig)) as cluster:
+            seen = await serve(cluster, ReadyPods(namespace, port), model, trace, typer.echo)
+        times = f"TTFT p50 {seen.ttft.p50:.2f}, p95 {seen.ttft.p95:.2f} s; ITL p50 {seen.itl.p50:.3f} s"
+        typer.echo(f"{seen.answered} of {seen.requests} requests answered; {times}")
+        return seen.answered == seen.requests
+
+    if not asyncio.run(send()):
+        raise typer.Exit(1)
+
+
+@app.command()
 def down(
     name: Name = "default",
     directory: Directory = None,
@@ -261,7 +305,7 @@ def logs(
     what: Annotated[str, typer.Argument(help="A component, `supervisor`, or a pod as NAMESPACE/NAME or NAME.")],
     name: Name = "default",
     directory: Directory = None,
-    lines: Annotated[int, typer.Option("--lines", "-n", min=1, help="How many of the last lines.")] = 50,
+    lines: Annotated[int, typer.Option("--lines", min=1, help="How many of the last lines.")] = 50,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on printing what is added.")] = False,
 ) -> None:
     """Print the output of a component or of a pod's containers."""

@@ -1,6 +1,7 @@
-"""The ``modelyard`` command: its short subcommands, and the others from a file each in this folder.
+"""The ``modelyard`` command without what needs Prefect, which ``deployments.command`` adds.
 
-Nothing heavy is imported before a subcommand runs, so that ``modelyard version`` and ``--help`` answer at once.
+Its short subcommands are here, the others in a file each in this folder. Nothing heavy is imported before a subcommand
+runs, so that ``--version`` and ``--help`` answer at once.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ import asyncio
 import contextlib
 import logging
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from importlib import import_module
@@ -20,6 +20,10 @@ from typer.core import TyperCommand
 
 from modelyard import __version__
 from modelyard.cli import convert, plan
+from modelyard.cli.options import Context, warn
+
+OWN = ("modelyard", "tasks", "flows", "deployments")
+"""Packages whose errors are meant for people."""
 
 app = typer.Typer(
     name="modelyard",
@@ -45,26 +49,29 @@ def _late(name: str, text: str) -> None:
     app.command(name, cls=cls, help=text)(lambda: None)
 
 
-def _passed_on(name: str, module: tuple[str, ...], text: str) -> None:
-    """A process of its own: what the layers above do uses Prefect, which is not imported here."""
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(__version__)
+        raise typer.Exit
 
-    def run(context: typer.Context) -> None:
-        command = [sys.executable, "-m", *module, *context.args]
-        raise typer.Exit(subprocess.run(command, check=False).returncode)
 
-    anything = {"allow_extra_args": True, "ignore_unknown_options": True}
-    app.command(name, context_settings=anything, add_help_option=False, help=text)(run)
+@app.callback()
+def _modelyard(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
 
 
 _late("local", "A small but real cluster on this machine, without containers and without root.")
+_late("models", "Models: their files on the nodes, and why they are where they are.")
 app.command("plan")(plan.plan)
 app.command("convert")(convert.convert)
+_late("runtimes", "Which runtime serves a model, and why each other one does not.")
+_late("services", "Services: what they are made of, and why.")
+_late("node", "A model's files on this node: fetch, check, remove. For Jobs.")
 _late("replay", "Replay recorded traffic against a simulated fleet, policy by policy. No cluster is contacted.")
-_passed_on(
-    "autoscale",
-    ("flows.foreground", "autoscale"),
-    "Run the autoscaling flow here, in the foreground; every option is passed on to it.",
-)
 
 
 @app.command()
@@ -78,13 +85,27 @@ def exporter(
             help="Only resources labelled wva.llmd.ai/controller-instance with this value; unset: unlabelled ones.",
         ),
     ] = None,
-    watch_namespace: Annotated[
-        str | None, typer.Option(envvar="WATCH_NAMESPACE", help="Only this namespace; unset: all.")
+    namespace: Annotated[
+        str | None, typer.Option("-n", "--namespace", envvar="WATCH_NAMESPACE", help="Only this namespace; unset: all.")
     ] = None,
+    lease: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A Lease that keeps writers apart, whose holder is shown; repeat. "
+            "Unset: modelyard-autoscale and modelyard-reconcile; '' for none."
+        ),
+    ] = None,
+    lease_namespace: Annotated[
+        str, typer.Option(help="Where these Leases are.")
+    ] = "workload-variant-autoscaler-system",
+    context: Context = None,
 ) -> None:
     """Serve wva_desired_replicas and its companions from the status of the resources, until stopped."""
     from modelyard.autoscaling.live.exporter import serve
     from modelyard.cluster import Cluster, ClusterSettings
+    from modelyard.objects import Key
+
+    names = ["modelyard-autoscale", "modelyard-reconcile"] if lease is None else lease
 
     async def run() -> None:
         task = asyncio.current_task()
@@ -92,7 +113,8 @@ def exporter(
         for stop in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(stop, task.cancel)
         async with Cluster.connect(ClusterSettings()) as cluster:
-            await serve(cluster, host, port, instance=instance, watch_namespace=watch_namespace)
+            leases = [Key(lease_namespace, name) for name in names if name]
+            await serve(cluster, host, port, instance=instance, watch_namespace=namespace, leases=leases)
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     with contextlib.suppress(asyncio.CancelledError):
@@ -101,11 +123,12 @@ def exporter(
 
 @app.command()
 def crds(
-    install: Annotated[bool, typer.Option(help="Apply them to the cluster of the current kubeconfig.")] = False,
+    install: Annotated[bool, typer.Option(help="Apply them to the cluster.")] = False,
     force: Annotated[bool, typer.Option(help="Install them although stored values would be lost.")] = False,
     diff: Annotated[
         bool, typer.Option(help="Show how those of the cluster differ: - would be lost, + new, ~ changed.")
     ] = False,
+    context: Context = None,
 ) -> None:
     """Print the CustomResourceDefinitions as YAML, install them, or compare them with those of a cluster."""
     import yaml
@@ -133,30 +156,27 @@ def crds(
         typer.echo(yaml.safe_dump_all(manifests, sort_keys=False), nl=False)
 
 
-_passed_on(
-    "demo",
-    ("deployments.demo.run",),
-    "One model, two accelerators, real traffic, scaled by the deployed flow; about five minutes.",
-)
-
-
-@app.command()
-def version() -> None:
-    """Print the version."""
-    typer.echo(__version__)
-
-
 def main() -> None:
-    """Entry point of the console script. Errors of our own are one line that says what to do, not a traceback."""
+    """Run it. Errors of our own are a line each that says what to do, not a traceback. Exit codes: ``cli.options``.
+
+    With ``plan --exit-code``, misspelled or not, 2 says that something would change, and nothing else.
+    """
+    certain = any(one.startswith("--exit") for one in sys.argv)
     try:
         app()
+    except plan.WouldChange:
+        raise
+    except SystemExit as end:
+        if certain and end.code == 2:
+            sys.exit(1)
+        raise
     except Exception as error:
         causes = list(_causes(error))
-        if not all(type(cause).__module__.startswith("modelyard.") for cause in causes):
+        if not all(type(cause).__module__.partition(".")[0] in OWN for cause in causes):
             raise
-        for text in dict.fromkeys(str(cause) for cause in causes):
-            typer.secho(f"error: {text}", fg=typer.colors.RED, err=True)
-        sys.exit(1)
+        for text in dict.fromkeys(text for cause in causes for text in getattr(cause, "problems", [str(cause)])):
+            warn(text, "error")
+        sys.exit(1 if certain else max(getattr(cause, "exit_code", 1) for cause in causes))
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import logging
 import sys
 import time
-from enum import StrEnum
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from modelyard.cli import options
 
 if TYPE_CHECKING:
     from modelyard.autoscaling.fleet import Fleet, Variant
@@ -23,11 +27,8 @@ if TYPE_CHECKING:
 WHAT_IF = "What if"
 
 
-class Output(StrEnum):
-    """How to print."""
-
-    TABLE = "table"
-    JSON = "json"
+class WouldChange(SystemExit):
+    """With ``--exit-code``: something would change."""
 
 
 def _what_if(option: str, assumed: str) -> Any:
@@ -35,37 +36,34 @@ def _what_if(option: str, assumed: str) -> Any:
 
 
 def plan(
-    files: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "-f", "--filename", help="Manifest file or folder, '-' for standard input; repeat. No cluster is contacted."
-        ),
-    ] = None,
+    files: options.Files = None,
     metrics: Annotated[
         Path | None, typer.Option("--metrics", help="Metrics snapshot file to decide on instead of Prometheus.")
     ] = None,
-    namespace: Annotated[
-        list[str] | None, typer.Option("-n", "--namespace", help="Only this namespace; repeat.")
-    ] = None,
-    selector: Annotated[
-        str, typer.Option("-l", "--selector", help="Only VariantAutoscalings and bindings with these labels.")
-    ] = "",
-    policy: Annotated[
-        Path | None, typer.Option("--policy", help="YAML file with fleet settings (as the flow's parameter 'fleet').")
-    ] = None,
+    namespace: options.Namespaces = None,
+    selector: options.Selector = "",
+    settings_file: options.Settings = None,
     published: Annotated[
         bool, typer.Option("--published", help="Decide exactly as the published references document.")
     ] = False,
-    prometheus: Annotated[
-        str | None, typer.Option("--prometheus-url", "--prometheus", help="Prometheus (default: PROMETHEUS_BASE_URL).")
-    ] = None,
+    prometheus: options.PrometheusUrl = None,
+    context: options.Context = None,
     compression: Annotated[
         float,
         typer.Option(
             "--time-compression", min=1, help="How many times faster than life the cluster runs (10: `make demo`)."
         ),
     ] = 1,
-    output: Annotated[Output, typer.Option("-o", "--output", help="How to print.")] = Output.TABLE,
+    output: options.Form = options.Output.TABLE,
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Tell the whole story of each decision.")] = False,
+    exit_code: Annotated[
+        bool,
+        typer.Option(
+            "--exit-code",
+            help="End with 2 when something would change, with 1 when it cannot be said (metrics are missing) or the"
+            " command line cannot be used.",
+        ),
+    ] = False,
     save_snapshot: Annotated[
         Path | None, typer.Option(help="Also write the metrics seen to this file, for --metrics.")
     ] = None,
@@ -108,20 +106,26 @@ def plan(
     from modelyard.cli import plan_json, plan_output
 
     question = parse(load or (), slo_ttft or (), slo_itl or (), capacity or (), without or ())
-    settings = one_document(policy, FleetSettings, "give fleet settings with --policy") if policy else FleetSettings()
+    settings = FleetSettings()
+    if settings_file:
+        settings = one_document(settings_file, FleetSettings, "give fleet settings with --settings")
     if published:
         settings = settings.model_copy(update={"compatibility": Compatibility.PUBLISHED})
     snapshot = snapshots.read_snapshot(metrics) if metrics else None
     if snapshot is not None:
         for remark in snapshots.remarks(snapshot):
-            _warn(f"{metrics}: {remark}")
+            options.warn(f"{metrics}: {remark}")
     if files:
         if snapshot is None:
-            raise PlanInputError(f"manifests alone say nothing about load; {snapshots.REMEDY}")
-        beside = [path for path in (metrics, policy) if path]
+            raise options.UsageError(f"-f: manifests alone say nothing about load; {snapshots.REMEDY}")
+        beside = [path for path in (metrics, settings_file) if path]
         fleet = _from_files(files, beside, snapshot, settings, namespace or [], selector)
     else:
-        fleet = asyncio.run(_from_cluster(settings, namespace or [], selector, prometheus, compression))
+        with _heard() as heard:
+            fleet = asyncio.run(_from_cluster(settings, namespace or [], selector, prometheus, compression))
+        for text in heard:
+            if text != fleet.signals.error:  # which the plan says itself
+                options.warn(text)
         settings = settings.compressed(compression)
         if snapshot is not None:
             fleet = dataclasses.replace(
@@ -138,10 +142,31 @@ def plan(
     fleet, settings, said = imagine(fleet, settings, question)
     decision = decide(fleet, settings)
     settled = _settled(fleet, settings) if (bool(question) if settle is None else settle) else None
-    if output is Output.JSON:
-        typer.echo(plan_json.as_json(decision, settings, fleet.bindings, said, settled))
+    if output is not options.Output.TABLE:
+        options.print_document(plan_json.as_json(decision, settings, fleet.bindings, said, settled), output)
     else:
-        plan_output.print_plan(decision, settings, fleet.bindings, bool(files), said, settled)
+        plan_output.print_plan(decision, settings, fleet.bindings, bool(files), said, settled, verbose=verbose)
+    if exit_code:
+        for text in decision.unknown:
+            options.warn(text, "error")
+        if decision.unknown:
+            raise typer.Exit(1)
+        if decision.changes:
+            raise WouldChange(2)
+
+
+@contextmanager
+def _heard() -> Iterator[dict[str, None]]:
+    """What is logged meanwhile as a warning, each once."""
+    said: dict[str, None] = {}
+    handler = logging.Handler(logging.WARNING)
+    vars(handler)["emit"] = lambda record: said.setdefault(record.getMessage())
+    logger = logging.getLogger("modelyard")
+    logger.addHandler(handler)
+    try:
+        yield said
+    finally:
+        logger.removeHandler(handler)
 
 
 def _settled(fleet: Fleet, settings: FleetSettings) -> Settled:
@@ -169,14 +194,13 @@ def _from_files(
     selector: str,
 ) -> Fleet:
     from modelyard.autoscaling.offline import fleet as offline
-    from modelyard.autoscaling.offline.files import PlanInputError
     from modelyard.autoscaling.offline.manifests import read_manifests
     from modelyard.objects.selectors import parse_selector
 
     try:
         matches = parse_selector(selector)
     except ValueError as error:
-        raise PlanInputError(f"-l {selector}: {error}; write it as for kubectl, for example team=chat") from error
+        raise options.UsageError(f"-l {selector}: {error}; write it as for kubectl, for example team=chat") from error
     manifests = read_manifests(files, beside)
     fleet = offline.fleet_from_files(manifests, snapshot, time.time(), settings)
 
@@ -187,7 +211,7 @@ def _from_files(
         fleet, variants=tuple(filter(chosen, fleet.variants)), bindings=tuple(filter(chosen, fleet.bindings))
     )
     for remark in offline.remarks(fleet, manifests):
-        _warn(remark)
+        options.warn(remark)
     return fleet
 
 
@@ -206,7 +230,3 @@ async def _from_cluster(
     )
     async with Controller(chosen) as controller:
         return await controller.collect()
-
-
-def _warn(text: str) -> None:
-    typer.secho(f"warning: {text}", fg=typer.colors.YELLOW, err=True)

@@ -1,12 +1,11 @@
-"""A plan on the terminal: what was assumed, the next tick's decisions with their reasons, where things settle.
-
-Everything is printed as it is: messages hold brackets and colons that are no markup.
-"""
+"""A plan on the terminal: what was assumed, the next tick's decisions and why, where things settle; the story."""
 
 from __future__ import annotations
 
 import sys
+import textwrap
 from collections.abc import Iterable, Sequence
+from typing import Literal
 
 from rich.console import Console
 from rich.table import Table
@@ -19,14 +18,15 @@ from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.view import BindingView
 from modelyard.autoscaling.what_if import Settled
 from modelyard.autoscaling.what_if.settle import End
+from modelyard.cli.options import console as new_console
+from modelyard.objects.documents import few
 
 COLOURS = {Action.UP: "green", Action.DOWN: "yellow", Action.NONE: ""}
-WIDE = 10_000
-"""Columns where nobody is watching: a pipe has no width, one line per variant is what grep wants."""
 MOST_MOVES = 20
 """Changes on the way that are shown; JSON has all of them."""
 EXPECTED = ("COST", "TTFT ms", "ITL ms", "UTILISATION")
-NUMBERS = {"CURRENT", "READY", "TARGET", "NOW", "NEXT TICK", "SETTLED", "LAST", *EXPECTED}
+NUMBERS = {"READY", "NOW", "NEXT TICK", "SETTLED", "LAST", *EXPECTED}
+AGAIN = "as above"
 
 
 def print_plan(
@@ -36,11 +36,14 @@ def print_plan(
     from_files: bool,
     assumptions: Sequence[str] = (),
     settled: Settled | None = None,
+    *,
+    verbose: bool = False,
 ) -> None:
-    """The table, then the whole story of each variant and binding, then configuration, then where things settle."""
-    console = Console(
-        markup=False, emoji=False, highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else WIDE
-    )
+    """A table of the next tick, what is wrong, and where things settle.
+
+    ``verbose``: also the whole story of each variant and binding, what is normal, and every change on the way.
+    """
+    console = new_console()
     for said in assumptions:
         console.print(Text.assemble(("assumed", "magenta"), f": {said}"))
     if not decision.decisions:
@@ -52,35 +55,58 @@ def print_plan(
         if settled is not None:
             console.print(Text("Next tick", style="bold underline"))
         _decisions(console, decision.records)
-        _stories(console, decision)
-        _bindings(console, decision, settings, views)
-    for about, notice in decision.notices:
-        console.print(Text.assemble((notice.kind, "yellow"), f" {about}: {notice.reason}: {notice.message}"))
-    for error in decision.errors:
+        if verbose:
+            _stories(console, decision)
+            _bindings(console, decision, settings, views)
+    about: dict[tuple[str, str, str], list[str]] = {}
+    for name, notice in decision.notices:
+        if verbose or notice.kind != "Normal":
+            about.setdefault((notice.kind, notice.reason, notice.message), []).append(name)
+    for (kind, reason, message), names in about.items():
+        console.print(Text.assemble((kind, "yellow"), f" {', '.join(few(names))}: {reason}: {message}"))
+    for error in dict.fromkeys(decision.errors):
         console.print(Text.assemble(("error", "red"), f" {error}"))
     if settled is not None and decision.records:
-        _settled(console, decision, settled)
+        _settled(console, decision, settled, verbose)
+    if sys.stdout.isatty() and decision.records and not verbose:
+        console.print(Text("-v tells the whole story of each decision", style="dim"))
 
 
 def _decisions(console: Console, records: Iterable[Record]) -> None:
-    table = _table("VARIANT", "MODEL", "CURRENT", "READY", "TARGET", "ACTION", "WHY")
+    table = _table("VARIANT", "NOW → TARGET", "READY", "WHY")
+    complaints: set[str] = set()
     for record in records:
+        now, target, why = record.now, record.target, record.why.message
+        moved = f"{_count(now.current)} → {_count(target.replicas)}"
         table.add_row(
-            str(record.identity.key),
-            record.identity.model_id,
-            *map(_count, (record.now.current, record.now.ready, record.target.replicas)),
-            Text(str(record.target.action), style=COLOURS[record.target.action]),
-            record.why.message,
+            _name(record),
+            Text(_count(now.current) if target.action is Action.NONE else moved, style=COLOURS[target.action]),
+            _count(now.ready),
+            AGAIN if why in complaints else why,
         )
+        if not target.decided:
+            complaints.add(why)
     console.print(table, soft_wrap=False)
+
+
+def _name(record: Record) -> str:
+    """The object that decides; of one that scales several workloads, which one is meant too."""
+    about = record.identity
+    return f"{about.key} {about.variant_id}" if about.form == "optimizer" else str(about.key)
+
+
+def _told(console: Console, lines: Iterable[str]) -> None:
+    """Lines below a title, on a terminal wrapped below themselves."""
+    for line in lines:
+        width = max(console.width, 20)
+        console.print("\n".join(textwrap.wrap(line, width, initial_indent="  ", subsequent_indent="    ")))
 
 
 def _stories(console: Console, decision: TickDecision) -> None:
     told: set[int] = set()
     for one in decision.variants:
         console.print(Text(str(one.key), style="bold"))
-        for line in (*lines(one.record), *remarks(one)):
-            console.print(f"  {line}")
+        _told(console, (*lines(one.record), *remarks(one)))
     for record in decision.records:
         about, options = record.identity, record.why.alternatives
         if options and id(options) not in told:
@@ -109,14 +135,12 @@ def _bindings(console: Console, decision: TickDecision, settings: FleetSettings,
     by_key = {view.key: view for view in views}
     for binding in decision.bindings:
         console.print(Text(str(binding.key), style="bold"))
-        for line in binding_lines(binding, by_key[binding.key], settings, decision.now):
-            console.print(f"  {line}")
+        _told(console, binding_lines(binding, by_key[binding.key], settings, decision.now))
         for record in binding.records:
-            for line in lines(record):
-                console.print(f"  {record.identity.variant_id}: {line}")
+            _told(console, (f"{record.identity.variant_id}: {line}" for line in lines(record)))
 
 
-def _settled(console: Console, first: TickDecision, settled: Settled) -> None:
+def _settled(console: Console, first: TickDecision, settled: Settled, verbose: bool) -> None:
     titles = {
         End.SETTLED: f"Settled after {_time(settled.seconds)}, the load being held",
         End.MOVING: f"Not settled after {_time(settled.looked_at)}: it goes on changing under a held load",
@@ -125,7 +149,7 @@ def _settled(console: Console, first: TickDecision, settled: Settled) -> None:
     console.print(Text(titles[settled.end], style="bold underline"))
     if not settled.path:
         console.print("Nothing changes.")
-    else:
+    elif verbose:
         table = _table("AFTER", "VARIANT", "WORKLOAD", "REPLICAS", "REASON", "WHY")
         path, half = settled.path, MOST_MOVES // 2
         first_ones, last_ones = (path, ()) if len(path) <= MOST_MOVES else (path[:half], path[-half:])
@@ -142,23 +166,12 @@ def _settled(console: Console, first: TickDecision, settled: Settled) -> None:
             )
         console.print(table, soft_wrap=False)
     rests = settled.end is End.SETTLED
-    summary = _table(
-        "VARIANT",
-        "MODEL",
-        "NOW",
-        "NEXT TICK",
-        "SETTLED" if rests else "LAST",
-        "COST",
-        "TTFT ms",
-        "ITL ms",
-        "UTILISATION",
-    )
+    summary = _table("VARIANT", "NOW", "NEXT TICK", "SETTLED" if rests else "LAST", *EXPECTED)
     then = {(r.identity.key, r.now.workload): r for r in first.records}
     for record in settled.last.records:
         before, seen = then.get((record.identity.key, record.now.workload)), record.why.prediction
         summary.add_row(
-            str(record.identity.key),
-            record.identity.model_id,
+            _name(record),
             _count(before.now.current if before else None),
             _count(before.target.replicas if before else None),
             _count(record.target.replicas) if rests else _range(record, settled),
@@ -181,7 +194,8 @@ def _range(record: Record, settled: Settled) -> str:
 def _table(*titles: str) -> Table:
     table = Table(header_style="bold", box=None, pad_edge=False)
     for title in titles:
-        table.add_column(title, justify="right" if title in NUMBERS else "left", overflow="fold")
+        justify: Literal["right", "left"] = "right" if title in NUMBERS else "left"
+        table.add_column(title, justify=justify, overflow="fold", min_width=len(title), no_wrap=title == "NOW → TARGET")
     return table
 
 

@@ -24,6 +24,7 @@ from pydantic.fields import FieldInfo
 from modelyard.autoscaling.offline.files import documents as read_documents
 from modelyard.autoscaling.offline.files import one_document
 from modelyard.autoscaling.settings import FleetSettings
+from modelyard.cli.options import UsageError, print_document, warn
 from modelyard.replay.request import ReplayRequest
 from modelyard.resources.rules import explain
 
@@ -34,7 +35,9 @@ NAMES = {
     "end": ("--to",),
     "policies": ("--policy",),
     "rates": ("--rate",),
-    "fleet": ("--fleet-settings",),
+    "fleet": ("--settings",),
+    "namespace": ("-n", "--namespace"),
+    "prometheus_url": ("--prometheus",),
 }
 """Options that are not called as their field."""
 HELP = {
@@ -44,35 +47,34 @@ HELP = {
 LEFT_OUT = ("manifest_text",)
 
 
-class InputError(ValueError):
-    """An option or a request that cannot be used; the message names it and says what can be written."""
-
-
 class Output(StrEnum):
     """How to print."""
 
     TABLE = "table"
     JSON = "json"
+    YAML = "yaml"
     CSV = "csv"
 
 
 def replay(output: Output = Output.TABLE, **options: Any) -> None:
     """Replay recorded traffic against a simulated fleet, policy by policy. No cluster is contacted."""
+    from modelyard import reports
     from modelyard.replay import output as outputs
     from modelyard.replay.compare import batches, least
     from modelyard.replay.compare import replay as replay_one
+    from modelyard.replay.gates import RequirementsNotMet
     from modelyard.replay.policies.parse import CLAIRVOYANT
     from modelyard.replay.scenario import read_scenario
 
     request, beside = read_request({name: value for name, value in options.items() if value not in (None, [])})
     # So that a report under way is cleared up, as an interrupt from the keyboard has it.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    folders = request.folders()
-    for folder in folders.values():
-        outputs.check_folder(folder)
+    places = request.places()
+    for out in places.values():
+        reports.check(out, outputs.REPORT)
     scenario, source, warnings = asyncio.run(read_scenario(request, beside))
     for warning in warnings:
-        typer.secho(f"warning: {warning}", fg=typer.colors.YELLOW, err=True)
+        warn(warning)
     work = batches(scenario, request.chosen, request.rates)
     for batch in work:
         batch.make()
@@ -86,23 +88,25 @@ def replay(output: Output = Output.TABLE, **options: Any) -> None:
         if any(policy.kind == CLAIRVOYANT for policy in request.chosen):
             bound, remark = least(scenario, rate)
             context, remarks = {**context, "clairvoyant": dataclasses.asdict(bound)}, [remark]
-        if folders:
-            outputs.write_report(folders[rate], [(r.summary.policy, r.line) for r in mine], rows, scenario.slo, context)
-        if output is Output.JSON:
+        if places:
+            outputs.write_report(places[rate], [(r.summary.policy, r.line) for r in mine], rows, scenario.slo, context)
+        if output in (Output.JSON, Output.YAML):
             documents.append(outputs.as_json(rows, scenario.slo, context))
         elif output is Output.TABLE:
             title = f"rate × {rate:g}\n" if len(request.rates) > 1 else ""
             typer.echo(title + outputs.table(rows, scenario.slo, remarks))
-    if output is Output.JSON:
-        typer.echo(documents[0] if len(documents) == 1 else f"[{', '.join(documents)}]")
+    if documents:
+        print_document(documents[0] if len(documents) == 1 else f"[{', '.join(documents)}]", output)
     elif output is Output.CSV:
         typer.echo(outputs.as_csv([result.summary for result in results]))
+    if problems := request.unmet(result.summary for result in results):
+        raise RequirementsNotMet(problems)
 
 
 def read_request(given: dict[str, Any]) -> tuple[ReplayRequest, list[Path]]:
     """The request of these options and of the files among them that hold one, and those files.
 
-    Raises ``InputError`` and ``PlanInputError``.
+    Raises ``UsageError`` and ``PlanInputError``.
     """
     fields: dict[str, Any] = {}
     manifests: list[Path] = []
@@ -118,13 +122,13 @@ def read_request(given: dict[str, Any]) -> tuple[ReplayRequest, list[Path]]:
         fields["manifests"] = manifests
     settings = given.pop("fleet", None)
     if settings is not None:
-        given["fleet"] = one_document(settings, FleetSettings, "give fleet settings with --fleet-settings")
+        given["fleet"] = one_document(settings, FleetSettings, "give fleet settings with --settings")
         beside.append(settings)
     try:
         return ReplayRequest.model_validate(fields | given), beside
     except ValidationError as error:
         faults = (f"{_option(place)}: {text}" for place, text in explain(ReplayRequest, error))
-        raise InputError("; ".join(fault.removeprefix("object: ") for fault in faults)) from error
+        raise UsageError("; ".join(fault.removeprefix("object: ") for fault in faults)) from error
 
 
 def _request_in(path: Path) -> dict[str, Any] | None:

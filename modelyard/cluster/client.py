@@ -19,7 +19,7 @@ from modelyard.cluster.errors import Conflict, Invalid, NotFound
 from modelyard.cluster.events import EventRecorder
 from modelyard.cluster.objects import Object, ObjectList, ScaleSubresource, WatchEvent, metadata, resource_version
 from modelyard.cluster.transport import JSON, MERGE_PATCH, ApiRequest, Transport
-from modelyard.objects.kinds import ResourceType
+from modelyard.objects.kinds import PODS, ResourceType
 
 _STATUS_ATTEMPTS = 5
 
@@ -90,6 +90,18 @@ class Cluster:
             self.transport, type, namespace, label_selector, field_selector, cached=cached, timeout=timeout
         )
 
+    async def log(self, pod: str, namespace: str, lines: int = 1) -> str:
+        """The last lines of what a pod's only container wrote. Raises ``NotFound`` or, before it runs, ``Invalid``."""
+        request = ApiRequest(
+            "GET",
+            PODS.path(namespace, pod, "log"),
+            "read the log of",
+            PODS.describe(namespace, pod),
+            {"tailLines": str(lines), "limitBytes": "65536"},
+            most=1 << 20,
+        )
+        return (await self.transport.send(request)).decode("utf-8", "replace")
+
     async def watch(
         self,
         type: ResourceType,
@@ -134,7 +146,7 @@ class Cluster:
         """Create an object; ``namespace`` defaults to the body's. Raises ``AlreadyExists``.
 
         Not repeated if the server may have acted on it: an ``Unavailable`` then leaves open whether it exists.
-        Without ``strict`` the server may drop fields that it does not know, which is logged.
+        The server may drop fields that it does not know, which is logged; not ``strict`` leaves that to the caller.
         """
         validation = "Strict" if strict else "Warn"
         query = {"fieldManager": self.settings.field_manager, "fieldValidation": validation}
@@ -155,7 +167,8 @@ class Cluster:
             timeout=timeout,
         )
         stored = await self.transport.json(request)
-        applying.warn_of_dropped_fields(body, stored, type.describe(namespace, name))
+        if strict:
+            applying.warn_of_dropped_fields(body, stored, type.describe(namespace, name))
         return stored
 
     async def apply(

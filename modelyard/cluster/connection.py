@@ -34,7 +34,7 @@ class ClusterSettings(BaseModel):
     kubeconfig: Path | None = Field(
         None, description="kubeconfig file; unset: KUBECONFIG, then ~/.kube/config, then the pod's own service account"
     )
-    context: str | None = Field(None, description="kubeconfig context; unset: the file's current context")
+    context: str | None = Field(None, description="kubeconfig context; unset: MODELYARD_CONTEXT, then the current one")
     field_manager: str = Field("modelyard", min_length=1, description="name under which fields are owned")
     connect_timeout: float = Field(5, gt=0, description="limit for opening one connection")
     idle_timeout: float = Field(60, gt=0, description="how long an unused connection is kept for the next request")
@@ -66,13 +66,14 @@ async def load_configuration(settings: ClusterSettings) -> tuple[Any, str]:
     """The client configuration and, for messages, where it came from. Raises ``NotConfigured``."""
     configuration = Configuration(connection_pool_maxsize=settings.max_connections)
     files, tried = _kubeconfig_files(settings)
+    context = settings.context or os.environ.get("MODELYARD_CONTEXT") or None
     if files:
         source = f"kubeconfig {files}"
         try:
             async with asyncio.timeout(settings.call_timeout):  # it may run a credential plugin
                 await config.load_kube_config(
                     config_file=files,
-                    context=settings.context,
+                    context=context,
                     client_configuration=configuration,
                     persist_config=False,
                 )
@@ -81,6 +82,12 @@ async def load_configuration(settings: ClusterSettings) -> tuple[Any, str]:
             raise NotConfigured(
                 f"{source} is not usable: {what}; check it with 'kubectl config view'", verb="connect"
             ) from error
+    elif context:
+        raise NotConfigured(
+            f"the context {context!r} is asked for, and there is no kubeconfig. Tried: {'; '.join(tried)}. "
+            "Name a kubeconfig in the variable KUBECONFIG",
+            verb="connect",
+        )
     else:
         source = "service account of the pod"
         try:
@@ -118,15 +125,14 @@ def _adapt(configuration: Any) -> None:
     # them; the chain and the host name are still verified.
     configuration.disable_strict_ssl_verification = True
     session: dict[str, Any] = {"cookie_jar": aiohttp.DummyCookieJar()}
-    if _is_loopback(urlsplit(configuration.host).hostname or ""):
+    if is_loopback(urlsplit(configuration.host).hostname or ""):
         session["trust_env"] = False  # as kubectl does: no HTTP(S)_PROXY on the way to this machine itself
     configuration.client_session_kwargs = session
 
 
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach the host of this name or address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
-        return False
+        return host == "localhost"

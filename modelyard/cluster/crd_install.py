@@ -10,14 +10,19 @@ fields at the next write of each object.
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from modelyard.cluster.applying import dropped_fields
 from modelyard.cluster.client import Cluster
 from modelyard.cluster.errors import AlreadyExists, ClusterError, Conflict, NotFound
 from modelyard.cluster.objects import Object
 from modelyard.objects.documents import listed
 from modelyard.objects.kinds import CRDS
+
+logger = logging.getLogger(__name__)
 
 ESTABLISHED_TIMEOUT = 60.0
 _ATTEMPTS = 5
@@ -129,35 +134,46 @@ async def install_crds(cluster: Cluster, manifests: Iterable[Object], *, force: 
         if told := [f"\n{name}: {listed(texts)}" for name, texts in lost.items() if texts]:
             why = "what the cluster stores in these would be lost, because the definitions to install lack them:"
             raise WouldLose(f"{why}{''.join(told)}\n")
-    names = [await _put(cluster, manifest) for manifest in manifests]
+    stored = [await _put(cluster, manifest) for manifest in manifests]
+    _warn_of_dropped(manifests, stored)
+    names: list[str] = [manifest["metadata"]["name"] for manifest in manifests]
     for name in names:
         await _established(cluster, name)
     return names
 
 
-async def _put(cluster: Cluster, manifest: Object) -> str:
+def _warn_of_dropped(sent: Iterable[Object], stored: Iterable[Object]) -> None:
+    """One line about all definitions: an old server drops the same keywords from most of them."""
+    poorer, places = 0, Counter[str]()
+    for ours, theirs in zip(sent, stored, strict=True):
+        lost = [path.rpartition(".")[2] for path in dropped_fields(ours["spec"], theirs["spec"])]
+        poorer += bool(lost)
+        places.update(lost)
+    if poorer:
+        told = listed(f"{name} ({count} times)" for name, count in sorted(places.items()))
+        logger.warning("%d definitions: the server dropped fields that it does not know: %s", poorer, told)
+
+
+async def _put(cluster: Cluster, manifest: Object) -> Object:
     name: str = manifest["metadata"]["name"]
     for attempt in range(_ATTEMPTS):
         try:
             current = await cluster.get(CRDS, name)
         except NotFound:
             try:
-                await cluster.create(CRDS, manifest, strict=False)
+                return await cluster.create(CRDS, manifest, strict=False)
             except AlreadyExists:
                 continue
-            return name
         metadata = {
             **{key: current["metadata"][key] for key in ("labels", "annotations") if key in current["metadata"]},
             **manifest["metadata"],
             "resourceVersion": current["metadata"]["resourceVersion"],
         }
         try:
-            await cluster.replace(CRDS, {**manifest, "metadata": metadata})
+            return await cluster.replace(CRDS, {**manifest, "metadata": metadata})
         except Conflict:
             if attempt + 1 == _ATTEMPTS:
                 raise
-            continue
-        return name
     raise ClusterError(f"CustomResourceDefinition {name} appears and vanishes; is somebody else installing it?")
 
 

@@ -72,6 +72,7 @@ class InstancePaths:
         self.logs = root / "logs"
         self.etcd = root / "etcd"
         self.agent = root / "agent"
+        self.files = root / "files"
         self.agent_config = root / "agent.json"
         self.prometheus = root / "prometheus"
         self.prometheus_config = root / "prometheus.yml"

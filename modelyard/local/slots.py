@@ -40,7 +40,8 @@ class Ports:
             self.scheduler,
             self.agent,
             self.prometheus,
-        ) = range(base, base + 7)
+            self.kubelet,
+        ) = range(base, base + _PORTS)
 
     def address(self, component: Component) -> str:
         """URL under which a component answers."""

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import orjson
-import requests
-from prometheus_api_client import PrometheusApiClientException, PrometheusConnect
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
-from requests.adapters import HTTPAdapter
+
+if TYPE_CHECKING:
+    import requests
 
 _T = TypeVar("_T")
 
@@ -87,9 +87,13 @@ class Prometheus:
 
     def __init__(self, settings: PrometheusSettings, *, threads: int = THREADS, max_answer: int = MAX_ANSWER) -> None:
         """``threads``: queries at a time; ``max_answer``: bytes of an answer beyond which it is an error."""
+        # Not before there is something to ask: with the modules it needs, this is slower to load than a plan to make.
+        import requests
+        from prometheus_api_client import PrometheusConnect
+
         if not settings.base_url:
             raise PrometheusError(
-                "no Prometheus address: set PROMETHEUS_BASE_URL (or the parameter prometheus_url), "
+                "no Prometheus address: set PROMETHEUS_BASE_URL, --prometheus or the parameter prometheus_url, "
                 "for example http://prometheus.monitoring:9090"
             )
         self.settings = settings
@@ -118,7 +122,7 @@ class Prometheus:
         session.hooks["response"].append(partial(_take, max_answer))
         self._threads = ThreadPoolExecutor(threads, "prometheus")
         self._connect = PrometheusConnect(url=self.url, session=session, headers={}, method="GET")
-        session.mount(self.url, HTTPAdapter(pool_maxsize=threads))  # one that does not retry
+        session.mount(self.url, requests.adapters.HTTPAdapter(pool_maxsize=threads))  # one that does not retry
 
     async def __aenter__(self) -> Self:
         return self
@@ -192,6 +196,9 @@ class Prometheus:
 
     async def _ask(self, read: Callable[[float], _T], purpose: str) -> _T:
         """Call ``read`` (with the seconds it may take) in a thread until it succeeds, gives up or runs out of time."""
+        import requests
+        from prometheus_api_client import PrometheusApiClientException
+
         settings = self.settings
         self._authorize()
         deadline = asyncio.get_running_loop().time() + settings.timeout
@@ -226,13 +233,6 @@ class Prometheus:
         raise sort(f"Prometheus {self.url}: query for {purpose} failed: {cause}")
 
 
-class _Answer(requests.Response):
-    """What Prometheus says of thousands of pods is megabytes; the library decodes it with what the response offers."""
-
-    def json(self, **_: Any) -> Any:
-        return orjson.loads(self.content)
-
-
 def _take(most: int, response: requests.Response, **_: Any) -> None:
     body = bytearray()
     for chunk in response.iter_content(2**16):
@@ -240,8 +240,9 @@ def _take(most: int, response: requests.Response, **_: Any) -> None:
         if len(body) > most:
             response.close()
             raise ValueError(f"it is larger than {most} bytes; ask for less, for example with sum()")
-    response.__class__ = _Answer
     response._content = bytes(body)
+    # What Prometheus says of thousands of pods is megabytes; the library decodes it with what the response offers.
+    vars(response)["json"] = lambda **_: orjson.loads(response.content)
 
 
 def bare(url: str) -> str:

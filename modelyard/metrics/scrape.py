@@ -12,12 +12,12 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple, Self
-
-import aiohttp
-from yarl import URL
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from modelyard.metrics.pages import Page, parse
+
+if TYPE_CHECKING:
+    import aiohttp
 
 SCRAPE_SECONDS = 3.0
 """Limit of one scrape, connecting included."""
@@ -174,6 +174,9 @@ class Scraper:
             return f"GET {scrape.url}: {str(error) or type(error).__name__}"
 
     async def _get(self, url: str, headers: Mapping[str, str] | None) -> bytes:
+        import aiohttp  # in a loop it is there already, for its cluster; a plan of files needs none of it
+        from yarl import URL
+
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=CONCURRENCY + SUSPECTS),

@@ -7,7 +7,7 @@ length, and nothing but ``DocumentError`` comes out.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import yaml
@@ -67,18 +67,28 @@ def parse_document(text: str) -> Any:
         raise DocumentError(f"is not valid YAML: {shown(str(error))}") from None
 
 
+def events(text: str, most: int) -> Iterator[Any]:
+    """What YAML text consists of. Raises ``DocumentError`` where it is nested more than ``most`` deep.
+
+    To be looked through before it is loaded: loading recurses, in C, and ends the process where the stack ends.
+    """
+    depth = 0
+    for event in yaml.parse(text, PlainLoader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > most:
+            raise DocumentError(f"is nested more than {most} deep")
+        yield event
+
+
 def _check(text: str) -> None:
     """Look at the document before anything is made of it."""
-    depth = values = 0
-    for event in yaml.parse(text, PlainLoader):
+    values = 0
+    for event in events(text, MAX_DEPTH):
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
             raise DocumentError("has an alias or anchor (& or *); write the values out, or quote the text")
         if tag := getattr(event, "tag", None):
             raise DocumentError(f"has the tag {shown(tag)}; write plain values")
         values += isinstance(event, yaml.NodeEvent)
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > MAX_DEPTH:
-            raise DocumentError(f"is nested more than {MAX_DEPTH} deep")
         if values > MAX_VALUES:
             raise DocumentError(f"has more than {MAX_VALUES} values")
 

@@ -52,7 +52,7 @@ async def act(cluster: Cluster, lifecycle: Lifecycle, keys: Iterable[Key], run: 
         mirror.follow()
         while True:
             await mirror.begin()
-            world = {want.kind: await mirror.read(want, spaces) for want in lifecycle.wants}
+            world = {want.called or want.kind: await mirror.read(want, want.spaces(spaces)) for want in lifecycle.wants}
             moved = asyncio.create_task(mirror.moved())
             plans = []
             acted.settled = set()

@@ -12,14 +12,25 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from modelyard.cluster import Cluster, ClusterError, Conflict, Invalid, NotFound, Object, ResourceType
+from modelyard.cluster import (
+    SECRETS,
+    AlreadyExists,
+    Cluster,
+    ClusterError,
+    Conflict,
+    Invalid,
+    NotFound,
+    Object,
+    ResourceType,
+)
 from modelyard.objects import Key, WorkloadId
 from modelyard.reconcile import status as statuses
 from modelyard.reconcile.fence import Fence, NotTheWriter
-from modelyard.reconcile.plan import Child, Plan, Ref, Scale, Subject
+from modelyard.reconcile.plan import MISSING, OWNER, Child, HandOver, Mark, Plan, Ref, Scale, Subject
 from modelyard.reconcile.turns import in_turn
 
 log = logging.getLogger(__name__)
@@ -29,7 +40,6 @@ MOST_PLANS = 500
 """Plans of one namespace that are carried out at a time. What is left is still to be written at the next look."""
 ATTEMPTS = 5
 """How often a write that others keep getting in the way of is tried."""
-FINALIZER = "modelyard.dev/cleanup"
 
 
 @dataclass
@@ -109,8 +119,14 @@ class _CarryOut:
             await second()
             if plan.acts:
                 await self._still_wanted()
+            if plan.fill:
+                await self._fill()
+            for mark in plan.marks:
+                await self._mark(mark)
             for manifest in plan.apply:
                 await self._apply(manifest)
+            for hand_over in plan.hand_over:
+                await self._hand_over(hand_over)
             for child in plan.delete:
                 await self._delete(child)
             for scale in plan.scales:
@@ -247,10 +263,11 @@ class _CarryOut:
         for attempt in range(1, ATTEMPTS + 1):
             self.current = None
             metadata = (await self._still_wanted())["metadata"]
-            others = [name for name in metadata.get("finalizers") or () if name != FINALIZER]
+            ours = self.plan.finalizer_name
+            others = [name for name in metadata.get("finalizers") or () if name != ours]
             body = {
                 "resourceVersion": metadata["resourceVersion"],
-                "finalizers": [*others, FINALIZER] if wanted else others,
+                "finalizers": [*others, ours] if wanted else others,
             }
             try:
                 self.current = await self._patch({"metadata": body})
@@ -259,22 +276,58 @@ class _CarryOut:
                 if attempt == ATTEMPTS:
                     raise
 
+    async def _fill(self) -> None:
+        """Write into the object itself, unless anybody has changed it."""
+        version = (await self._still_wanted())["metadata"]["resourceVersion"]
+        with suppress(Conflict):  # then there is another look
+            body = {"metadata": {"uid": self.subject.uid, "resourceVersion": version}, **self.plan.fill}
+            self.current = await self._patch(body)
+            # What was written is ours: the rest of the plan still holds.
+            generation = int(self.current["metadata"].get("generation") or 0)
+            self.plan = replace(self.plan, subject=self.subject._replace(generation=generation))
+
+    # What many share
+
+    async def _mark(self, mark: Mark) -> None:
+        kind, (namespace, name) = mark.kind, mark.key
+        patch: dict[str, Any] = {"metadata": {"labels": dict(mark.labels)}} if mark.labels else {}
+        patch |= {"data": dict(mark.data)} if mark.data else {}
+        if mark.uid:
+            patch["metadata"] = {**patch.get("metadata", {}), "uid": mark.uid}
+        elif mark.create:
+            data = {key: value for key, value in mark.data.items() if value is not None}
+            with suppress(AlreadyExists):
+                body = {**mark.create, "data": data}
+                await self.cluster.create(kind, body, namespace or None, timeout=await self._may_write())
+                return
+        try:
+            await self.cluster.merge_patch(kind, name, patch, namespace or None, timeout=await self._may_write())
+        except (NotFound, Conflict, Invalid) as error:
+            if not is_gone(error):
+                raise  # else there is nothing left to mark
+
     # What it owns
 
     async def _own(self, kind: ResourceType, key: Key) -> Object | None:
         """The object of this name, ``None`` when there is none. Raises ``_Stop`` when it is somebody else's."""
-        if self.subject.key.namespace not in ("", key.namespace):
+        if self._is_outside(key.namespace) and key.namespace not in self.plan.homes:
             self._fail(f"{kind.describe(key.namespace, key.name)} would be outside its namespace; left alone")
             raise _Stop
         try:
             found = await self._read(kind, key)
         except NotFound:
             return None
-        owners = found["metadata"].get("ownerReferences") or ()
-        if not any(owner.get("uid") == self.subject.uid for owner in owners):
+        metadata = found["metadata"]
+        owners = {owner.get("uid") for owner in metadata.get("ownerReferences") or ()}
+        if self._is_outside(key.namespace):
+            owners = {(metadata.get("labels") or {}).get(OWNER)}
+        if self.subject.uid not in owners:
             self._fail(f"{kind.describe(key.namespace, key.name)} is there and does not belong to it; left alone")
             raise _Stop
         return found
+
+    def _is_outside(self, namespace: str) -> bool:
+        return self.subject.key.namespace not in ("", namespace)
 
     async def _apply(self, manifest: Mapping[str, Any]) -> None:
         """Make a child be as its manifest says. What is there under its name must be the subject's already."""
@@ -283,13 +336,45 @@ class _CarryOut:
         found = await self._own(kind, Key(metadata.get("namespace") or "", metadata["name"]))
         owner = self.subject.reference
         owner.pop("namespace", None)
-        metadata.setdefault("ownerReferences", [{**owner, "controller": True, "blockOwnerDeletion": True}])
+        if self._is_outside(metadata.get("namespace") or ""):
+            metadata["labels"] = {**(metadata.get("labels") or {}), OWNER: self.subject.uid}
+        else:
+            metadata.setdefault("ownerReferences", [{**owner, "controller": True, "blockOwnerDeletion": True}])
         if found is not None:
             metadata["uid"] = found["metadata"]["uid"]
         # One that somebody made a moment ago is not taken over: without ``force`` their fields conflict.
         await self.cluster.apply(
             {**manifest, "metadata": metadata}, force=found is not None, timeout=await self._may_write()
         )
+
+    async def _hand_over(self, given: HandOver) -> None:
+        """Give a child its copy of a Secret. Only what is the subject's own to read is copied."""
+        owner = await self._own(given.owner, given.owner_key)
+        if owner is None:
+            return
+        data: Mapping[str, str] = {}
+        if given.secret is not None:
+            if given.secret.namespace not in ({self.subject.key.namespace} - {""} or self.plan.homes):
+                self._fail(f"Secret {given.secret} is not its own to read; left alone")
+                return
+            try:
+                data = (await self._read(SECRETS, given.secret)).get("data") or {}
+            except NotFound:
+                missing = f"Secret {given.secret} does not exist"
+                self._skip(missing)
+                if (owner["metadata"].get("annotations") or {}).get(MISSING) != missing:
+                    note = {"metadata": {"uid": owner["metadata"]["uid"], "annotations": {MISSING: missing}}}
+                    place, limit = given.owner_key.namespace or None, await self._may_write()
+                    await self.cluster.merge_patch(given.owner, given.owner_key.name, note, place, timeout=limit)
+                return
+        reference = {"apiVersion": given.owner.api_version, "kind": given.owner.kind, "name": given.owner_key.name}
+        reference["uid"] = owner["metadata"]["uid"]
+        metadata = {"name": given.name, "namespace": given.owner_key.namespace, "ownerReferences": [reference]}
+        body = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": data}
+        if given.extra:
+            body["stringData"] = dict(given.extra)
+        with suppress(AlreadyExists):
+            await self.cluster.create(SECRETS, body, timeout=await self._may_write())
 
     async def _delete(self, child: Child) -> None:
         found = await self._own(child.kind, child.key)

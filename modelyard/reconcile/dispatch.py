@@ -12,7 +12,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from modelyard.reconcile.plan import Plan, Ref, Subject
@@ -60,10 +60,14 @@ class RunFate(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Acting:
-    """How plans of one lifecycle that act are carried out: by runs of ``deployment``, ``batch`` objects in each."""
+    """How plans of one lifecycle that act are carried out: by runs of ``deployment``, ``batch`` objects in each.
+
+    ``parameters`` are what its runs are given beside the objects.
+    """
 
     deployment: str
     batch: int = 1
+    parameters: Mapping[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not 1 <= self.batch <= MOST_IN_A_BATCH:
@@ -77,12 +81,13 @@ class Start:
     deployment: str
     key: str
     claims: tuple[tuple[Subject, Claim], ...]
+    parameters: Mapping[str, object] = field(default_factory=dict)
 
 
 def fingerprint(plan: Plan) -> str:
     """What the plan does, in a few letters: the same work on the same object is the same fingerprint."""
     subject = plan.subject
-    work = (subject.uid, subject.generation, plan.apply, plan.delete, plan.scales, plan.finalizer)
+    work = (subject.uid, subject.generation, plan.deeds, plan.finalizer)
     text = json.dumps(work, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -98,15 +103,18 @@ def dispatch(
 ) -> list[Start]:
     """The runs to start for plans of one lifecycle, at most ``most``: every namespace's first before any one's second.
 
+    Within a namespace the most urgent come first.
     ``runs`` holds what is known of the runs that are ``named``; one that is missing was never created, or is forgotten.
     """
-    due = [(plan.subject, found) for plan in plans if plan.acts and (found := _next(plan, runs, now)) is not None]
+    first = sorted((plan for plan in plans if plan.acts), key=lambda plan: (-plan.urgency, plan.subject.key))
+    due = [(plan.subject, found) for plan in first if (found := _next(plan, runs, now)) is not None]
     starts = []
-    ordered, _ = in_turn(sorted(due, key=lambda one: one[0].key), lambda one: one[0].key.namespace)
+    ordered, _ = in_turn(due, lambda one: one[0].key.namespace)
     for begin in range(0, len(ordered), acting.batch)[:most]:
         members = ordered[begin : begin + acting.batch]
         key = _key(members)
-        starts.append(Start(acting.deployment, key, tuple((subject, c._replace(run=key)) for subject, c in members)))
+        claims = tuple((subject, c._replace(run=key)) for subject, c in members)
+        starts.append(Start(acting.deployment, key, claims, acting.parameters))
     return starts
 
 

@@ -21,6 +21,11 @@ LARGEST = 256 * 1024
 """Bytes of an object as it is sent. Kubernetes allows six times as much, and a tenant as many as it likes."""
 CLAIM = "modelyard.dev/run"
 """Annotation that names the run which may work on an object."""
+MISSING = "modelyard.dev/missing"
+"""Annotation of a child that is to be handed a Secret which is not there: what is missing."""
+OWNER = "modelyard.dev/owner"
+"""Label of an object in another namespace than its owner's, which no ownerReference could name: the owner's uid."""
+FINALIZER = "modelyard.dev/cleanup"
 
 
 class Ref(NamedTuple):
@@ -122,6 +127,37 @@ class Child:
 
 
 @dataclass(frozen=True, slots=True)
+class Mark:
+    """Keys that the subject has in an object which many share and none of them owns: labels of a Node, entries (data)
+    of a ConfigMap. Everybody else's stay; ``None`` takes one away.
+
+    Only while the object has this ``uid``; with none (``""``) it was not there, and is made as ``create`` says.
+    """
+
+    kind: ResourceType
+    key: Key
+    uid: str
+    labels: Mapping[str, str | None] = field(default_factory=dict)
+    data: Mapping[str, str | None] = field(default_factory=dict)
+    create: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """A copy of a Secret for a child (``owner``, an object that ``apply`` makes), which owns it: they end together.
+
+    ``secret`` is in the subject's namespace, for a subject without one in one of the plan's ``homes``; ``None``: there
+    is only what ``extra`` holds. A Secret that is not there is handed over once it is.
+    """
+
+    owner: ResourceType
+    owner_key: Key
+    name: str
+    secret: Key | None
+    extra: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """Everything to write for one object. Nothing to write and nothing awaited: the object is settled.
 
@@ -129,8 +165,11 @@ class Plan:
     scales. ``annotations`` holds only what has to change (``None`` removes one); with ``exact`` it is written only if
     nothing at all of the object has changed since it was seen (a claim). ``status_first`` turns the first two round,
     for a memory that must not be newer than the status it belongs to. ``status`` is ``None`` when the stored one is
-    true. ``apply`` holds manifests; what they make belongs to the subject. ``finalizer`` is ``True`` to set ours before
-    anything else, ``False`` to take it off when all else is done.
+    true. ``apply`` holds manifests; what they make belongs to the subject, and is in its namespace or in one of
+    ``homes``. ``finalizer`` is ``True`` to set ours (``finalizer_name``) before anything else, ``False`` to take it off
+    when all else is done. ``fill`` is a merge patch for the object itself, written only if nothing of it has changed.
+    ``awaits`` is what a run stays for; ``due`` is when (epoch seconds) to look again though nothing has moved.
+    ``urgency`` orders what is started: the highest first.
     ``news`` is told each time (unless a scale of the plan is: that is the same news), ``notices`` tell what stands and
     are repeated rarely.
     """
@@ -142,30 +181,35 @@ class Plan:
     status: Status | None = None
     status_first: bool = False
     exact: bool = False
+    marks: tuple[Mark, ...] = ()
     apply: tuple[Mapping[str, Any], ...] = ()
+    hand_over: tuple[HandOver, ...] = ()
     delete: tuple[Child, ...] = ()
+    fill: Mapping[str, Any] = field(default_factory=dict)
+    homes: frozenset[str] = frozenset()
     scales: tuple[Scale, ...] = ()
     news: tuple[Notice, ...] = ()
     notices: tuple[Notice, ...] = ()
     finalizer: bool | None = None
+    finalizer_name: str = FINALIZER
     awaits: tuple[str, ...] = ()
+    due: float | None = None
+    urgency: int = 0
 
     @property
     def writes(self) -> bool:
         """Whether there is anything to write."""
-        return bool(
-            self.annotations
-            or self.status is not None
-            or self.apply
-            or self.delete
-            or self.scales
-            or self.finalizer is not None
-        )
+        return bool(self.annotations or self.status is not None or self.acts)
 
     @property
     def acts(self) -> bool:
         """Whether it does more than tell: then a run of the lifecycle carries it out, not the reconcile shift."""
-        return bool(self.apply or self.delete or self.scales or self.finalizer is not None)
+        return bool(self.deeds) or self.finalizer is not None
+
+    @property
+    def deeds(self) -> tuple[object, ...]:
+        """What it does, but for the finalizer."""
+        return (*self.marks, *self.apply, *self.hand_over, *self.delete, *self.scales, *self.fill.items())
 
 
 Index = Callable[[T], Iterable[object]]
@@ -190,6 +234,16 @@ class Want(NamedTuple, Generic[T]):
     wish: Callable[[Mapping[str, Any]], object] | None = None
     use: str = ""
     largest: int | None = LARGEST
+    namespace: str | None = None
+    """Only there, or everywhere (``""``), whatever namespaces the subjects are in (``None``: where those are)."""
+    called: str = ""
+    """Its name in the ``World``, for one who wants a kind twice; else the kind is."""
+
+    def spaces(self, namespaces: Iterable[str]) -> tuple[str, ...]:
+        """Where to look (nowhere in particular: everywhere), for subjects in these namespaces."""
+        if not self.kind.namespaced or self.namespace == "":
+            return ()
+        return tuple(namespaces) if self.namespace is None else (self.namespace,)
 
 
 class Store(Protocol[T_co]):
@@ -205,8 +259,8 @@ class Store(Protocol[T_co]):
         """The objects that ``index`` files under ``value``, in key order."""
 
 
-World = Mapping[ResourceType, Store[Any]]
-"""What a plan may look at: the stores of the kinds that the lifecycle asked for."""
+World = Mapping[ResourceType | str, Store[Any]]
+"""What a plan may look at: the stores of what the lifecycle asked for, by kind or by the name it gave."""
 
 
 class Lifecycle(Protocol):

@@ -95,4 +95,6 @@ def only_told(plan: Plan) -> Plan:
     """The plan without what a run has to do; memory goes with the deeds that it remembers."""
     if not plan.acts:
         return plan
-    return replace(plan, annotations={}, apply=(), delete=(), scales=(), finalizer=None)
+    return replace(
+        plan, annotations={}, marks=(), apply=(), hand_over=(), delete=(), fill={}, scales=(), finalizer=None
+    )

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -43,10 +44,15 @@ class Survey:
         self._clock = clock
         self._spaces = tuple(namespaces)
         self._worlds = {
-            lifecycle: {want.kind: mirror.store(want, self._spaces) for want in lifecycle.wants}
+            lifecycle: {
+                want.called or want.kind: mirror.store(want, want.spaces(self._spaces)) for want in lifecycle.wants
+            }
             for lifecycle in lifecycles
+            # What is in no namespace is for whoever looks everywhere: two of these never write for one object.
+            if lifecycle.about.namespaced or not self._spaces
         }
-        self._settled: dict[Lifecycle, tuple[object, ...]] = {}
+        self._settled: dict[Lifecycle, tuple[tuple[object, ...], float]] = {}
+        """What the stores were like when all was settled, and until when that holds."""
         self._left_off: dict[tuple[Lifecycle, str], Key] = {}
         self._said: dict[object, str] = {}
 
@@ -66,24 +72,27 @@ class Survey:
             if "" in errors:
                 continue
             version = (frozenset(errors), *(store.version for store in world.values()))
-            if self._settled.get(lifecycle) == version:
+            before, until = self._settled.get(lifecycle, ((), 0.0))
+            if before == version and now < until:
                 continue
-            plans, complete = await self._plan(lifecycle, world, now, errors.keys())
+            plans, complete, due = await self._plan(lifecycle, world, now, errors.keys())
             if complete and not plans:
-                self._settled[lifecycle] = version
+                self._settled[lifecycle] = version, due
             found[lifecycle] = plans
         return found
 
     async def _read(self, want: Want[Any]) -> None:
         with contextlib.suppress(ClusterError):  # the store's ``errors`` say so
-            await self._mirror.read(want, self._spaces, partial=True)
+            await self._mirror.read(want, want.spaces(self._spaces), partial=True)
 
     async def _plan(
-        self, lifecycle: Lifecycle, world: Mapping[ResourceType, Store[Any]], now: float, unread: Collection[str]
-    ) -> tuple[list[Plan], bool]:
-        """The plans that are not settled outside of ``unread`` namespaces, and whether every object was planned."""
+        self, lifecycle: Lifecycle, world: Mapping[ResourceType | str, Store[Any]], now: float, unread: Collection[str]
+    ) -> tuple[list[Plan], bool, float]:
+        """The plans that are not settled outside of ``unread`` namespaces, whether every object was planned, and when
+        one of those that are settled is due.
+        """
         plans: list[Plan] = []
-        complete = True
+        complete, due = True, math.inf
         keys = [one.key for one in world[lifecycle.about].all() if one.key.namespace not in unread]
         for space, own in self._in_turn(lifecycle, keys):
             until = self._clock() + self._budget
@@ -100,10 +109,14 @@ class Survey:
                     what = f"{lifecycle.about.kind} {key} cannot be planned: {type(error).__name__}: {error}"
                     self._complain((lifecycle, key), what)
                     continue
-                if plan is not None and (plan.writes or plan.awaits):
+                if plan is None:
+                    continue
+                if plan.writes or plan.awaits:
                     plans.append(plan)
+                elif plan.due is not None:
+                    due = min(due, plan.due)
             await asyncio.sleep(0)  # watches and the Lease have their turn
-        return plans, complete
+        return plans, complete, due
 
     def _in_turn(self, lifecycle: Lifecycle, keys: Iterable[Key]) -> Iterable[tuple[str, list[Key]]]:
         """The keys of each namespace, beginning where it left off."""

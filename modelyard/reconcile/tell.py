@@ -111,7 +111,8 @@ async def tell(cluster: Cluster, plans: Sequence[Plan], outcome: Outcome, said: 
         events += [(plan.subject, notice) for notice in (*happened, *new)]
         if not plan.subject.uid:  # only its name is known: there may be no such object for an Event to be seen at
             for notice in new:
-                log.warning("%s: %s", plan.subject.ref, notice.message)
+                level = logging.INFO if notice.kind == "Normal" else logging.WARNING
+                log.log(level, "%s: %s", plan.subject.ref, notice.message)
     gate = asyncio.Semaphore(CONCURRENCY)
 
     async def send(subject: Subject, notice: Notice) -> None:

@@ -1,8 +1,4 @@
-"""Reports on the terminal and as files: a table, JSON, CSV, and a folder with everything and the plots.
-
-A folder is written beside its place and then moved there, so that an interrupt leaves either the old one or the new
-one.
-"""
+"""Reports on the terminal and as files: a table, JSON, CSV, and a folder (or bucket) with everything and the plots."""
 
 from __future__ import annotations
 
@@ -10,7 +6,6 @@ import csv
 import dataclasses
 import io
 import math
-import secrets
 import shutil
 import sys
 from collections.abc import Sequence
@@ -24,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from modelyard.replay.report import Summary, Timeline
+from modelyard.reports import written
 from modelyard.traffic.latency import SLO
 
 REPORT = "report.json"
@@ -31,10 +27,6 @@ WIDE = 10_000
 """Columns where nobody is watching: a pipe has no width."""
 POINTS = 720
 """More minutes than that are averaged together: a week has ten thousand."""
-
-
-class OutputError(ValueError):
-    """The folder cannot be written; the message says why and what to do."""
 
 
 def table(summaries: Sequence[Summary], slo: SLO, remarks: Sequence[str] = ()) -> str:
@@ -123,7 +115,7 @@ def _cell(value: object) -> object:
 
 
 def write_report(
-    folder: Path,
+    out: str,
     lines: Sequence[tuple[str, Timeline]],
     summaries: Sequence[Summary],
     slo: SLO,
@@ -134,52 +126,11 @@ def write_report(
     An older report in the same place is replaced as a whole. Raises ``OutputError`` when something else is there or the
     place cannot be written.
     """
-    check_folder(folder)
-    target = folder.resolve()
-    temporary = _beside(target)
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        temporary.mkdir()
-        (temporary / REPORT).write_text(as_json(summaries, slo, context) + "\n", encoding="utf-8")
-        (temporary / "report.csv").write_text(as_csv(summaries) + "\n", encoding="utf-8")
-        (temporary / "timeline.csv").write_text(_timelines(lines), encoding="utf-8")
-        draw(temporary, lines, slo)
-        _put(temporary, target)
-    except OSError as error:
-        raise OutputError(f"--out {folder}: {error.strerror or error}; give a folder that can be written") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-
-
-def check_folder(folder: Path) -> None:
-    """Raises ``OutputError`` when ``folder`` is there and is neither empty nor an older report."""
-    if not folder.exists():
-        return
-    if not folder.is_dir():
-        raise OutputError(f"--out {folder}: is a file; give a folder")
-    if any(folder.iterdir()) and not (folder / REPORT).exists():
-        raise OutputError(f"--out {folder}: holds something else than a report; give an empty or a new folder")
-
-
-def _put(temporary: Path, target: Path) -> None:
-    """Move the new folder to its place; what was there goes only after."""
-    if not target.exists():
-        temporary.rename(target)
-        return
-    old = _beside(target)
-    try:
-        target.rename(old)
-        temporary.rename(target)
-    finally:
-        if target.exists():
-            shutil.rmtree(old, ignore_errors=True)
-        else:
-            old.rename(target)
-
-
-def _beside(target: Path) -> Path:
-    """A name that nothing has yet. Known before there is anything under it, whatever comes in between."""
-    return target.with_name(f".{target.name}.{secrets.token_hex(6)}")
+    with written(out, REPORT) as folder:
+        (folder / REPORT).write_text(as_json(summaries, slo, context) + "\n", encoding="utf-8")
+        (folder / "report.csv").write_text(as_csv(summaries) + "\n", encoding="utf-8")
+        (folder / "timeline.csv").write_text(_timelines(lines), encoding="utf-8")
+        draw(folder, lines, slo)
 
 
 def _timelines(lines: Sequence[tuple[str, Timeline]]) -> str:

@@ -17,11 +17,13 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.objects.durations import parse_go_duration
 from modelyard.replay.settings import POLICIES, Gaps
+from modelyard.reports import place, within
 from modelyard.traffic.router import Routing
 
 if TYPE_CHECKING:
     from modelyard.replay.history import HistoryRequest
     from modelyard.replay.policies.parse import PolicyText
+    from modelyard.replay.report import Summary
 
 
 def seconds(value: Any) -> Any:
@@ -94,9 +96,23 @@ def _columns(text: str) -> str:
     return text
 
 
+def _judged(given: tuple[str, ...]) -> tuple[str, ...]:
+    return _policies(given) if given else ()
+
+
+def _requirements(given: Iterable[str]) -> tuple[str, ...]:
+    from modelyard.replay.gates import parse
+
+    return tuple(parse(text).text for text in given)
+
+
 def _moment(text: str) -> str:
     moment(text, 0.0)
     return text
+
+
+def _place(given: Any) -> Any:
+    return place(str(given)) if isinstance(given, str | Path) else given
 
 
 Seconds = Annotated[float, BeforeValidator(seconds), Field(ge=0, allow_inf_nan=False)]
@@ -136,9 +152,7 @@ class ReplayRequest(BaseModel):
         None, ge=1, description="mean output tokens of a request, over what Prometheus says"
     )
     policies: Annotated[tuple[str, ...], AfterValidator(_policies)] = Field(
-        ("default",),
-        min_length=1,
-        description=f"side by side: {POLICIES}",
+        ("default",), min_length=1, description=f"side by side: {POLICIES}"
     )
     rates: Annotated[tuple[Factor, ...], BeforeValidator(_parts)] = Field(
         (1.0,), min_length=1, max_length=20, description="each policy at so many times the requests"
@@ -165,9 +179,27 @@ class ReplayRequest(BaseModel):
     queue_limit: Seconds = Field(300, description="a request that waits so many seconds for a replica is rejected")
     scrape: Seconds = Field(15, gt=0, description="seconds of Prometheus' scrape interval")
     seed: int = Field(0, ge=0, description="of everything random; equal seeds give equal results")
-    out: Path | None = Field(
-        None, description="folder for report, minute by minute, and plots; several rates: one folder each in it"
+    require: Annotated[tuple[str, ...], AfterValidator(_requirements)] = Field(
+        (),
+        max_length=50,
+        description="what each policy has to reach at each rate, or the replay fails: attainment>=0.99, ttft_p95<=2s",
     )
+    max_cost: float | None = Field(None, gt=0, allow_inf_nan=False, description="likewise: cost<=NUMBER")
+    judge: Annotated[tuple[str, ...], AfterValidator(_judged)] = Field(
+        (), description="of the policies, those for which require and max_cost hold; unset: all"
+    )
+    out: Annotated[str, BeforeValidator(_place)] | None = Field(
+        None, description="folder or s3://bucket/prefix for report, timeline and plots; several rates: one each in it"
+    )
+
+    def unmet(self, summaries: Iterable[Summary]) -> list[str]:
+        """What is not as required, a sentence each."""
+        from modelyard.replay.gates import Requirement, parse, unmet
+
+        required = [parse(text) for text in self.require]
+        if self.max_cost is not None:
+            required.append(Requirement("cost", "<=", self.max_cost, f"a cost of at most {self.max_cost:g}"))
+        return unmet(required, (one for one in summaries if not self.judge or one.policy in self.judge))
 
     @property
     def chosen(self) -> list[PolicyText]:
@@ -185,11 +217,11 @@ class ReplayRequest(BaseModel):
             self.namespace, self.model, begin, end, self.step, self.gaps, self.prompt_tokens, self.output_tokens
         )
 
-    def folders(self) -> dict[float, Path]:
+    def places(self) -> dict[float, str]:
         """Where the report of each rate goes, if anywhere."""
         if self.out is None:
             return {}
-        return {rate: self.out if len(self.rates) == 1 else self.out / f"rate-{rate:g}" for rate in self.rates}
+        return {rate: self.out if len(self.rates) == 1 else within(self.out, f"rate-{rate:g}") for rate in self.rates}
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
@@ -208,6 +240,10 @@ class ReplayRequest(BaseModel):
                 make(policy, (), self.fleet)
         if all(policy.kind == CLAIRVOYANT for policy in self.chosen):
             raise ValueError(f"{CLAIRVOYANT} is a bound: name a policy to compare with it")
+        named = [str(policy) for policy in self.chosen if policy.kind != CLAIRVOYANT]
+        for policy_text in self.judge:
+            if policy_text not in named:
+                raise ValueError(f"--judge {policy_text}: is not replayed; there are {', '.join(named)}")
         if len(set(self.rates)) < len(self.rates):
             raise ValueError("rates: each only once")
         return self

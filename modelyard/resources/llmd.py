@@ -126,13 +126,13 @@ class VariantAutoscalingSpec(Part):
 
 
 class Allocation(StatusPart):
-    """What the variant has now."""
+    """What the variant has now. In saturation form, as under newer definitions of this kind: the replicas alone."""
 
-    variant_id: str = Field(alias="variantID", min_length=1, description="The variant this is about.")
-    accelerator: str = Field(min_length=1, description="Accelerator in use.")
+    variant_id: str | None = optional("The variant this is about. SLO form only.", alias="variantID", min_length=1)
+    accelerator: str | None = optional("Accelerator in use. SLO form only.", min_length=1)
     num_replicas: Int32 = Field(ge=0, description="Replicas there are.")
-    max_batch: Int32 = Field(ge=0, description="Most requests one replica works on at the same time.")
-    variant_cost: Cost = Field(description="Cost of the whole allocation per hour.")
+    max_batch: Int32 | None = optional("Most requests one replica works on at the same time. SLO form only.", ge=0)
+    variant_cost: Cost | None = optional("Cost of the whole allocation per hour. SLO form only.")
 
 
 class OptimizedAlloc(StatusPart):
@@ -155,7 +155,7 @@ class ActuationStatus(StatusPart):
 class VariantAutoscalingStatus(StatusPart):
     """What was found and decided."""
 
-    current_alloc: Allocation | None = optional("What the variant has now. SLO form only.")
+    current_alloc: Allocation | None = optional("What the variant has now.")
     desired_optimized_alloc: OptimizedAlloc | None = optional("What the variant should have.")
     actuation: ActuationStatus | None = optional("What became of the decision.")
     conditions: list[Condition] | None = optional(
@@ -179,6 +179,7 @@ class VariantAutoscaling(Resource):
         Column("CurrentReplicas", ".status.currentAlloc.numReplicas", "integer"),
         Column("Optimized", ".status.desiredOptimizedAlloc.numReplicas", "integer"),
         Column("MetricsReady", '.status.conditions[?(@.type=="MetricsAvailable")].status'),
+        Column("Why", '.status.conditions[?(@.type=="OptimizationReady")].message', priority=1),
         AGE,
     )
 

@@ -249,7 +249,8 @@ class ModelBackendStatus(StatusPart):
     """How one backend is doing."""
 
     name: str = Field(description="Name of the backend.")
-    replicas: Int32 | None = optional("Replicas that run.")
+    replicas: Int32 | None = optional("Replicas that are ready.")
+    total_replicas: Int32 | None = optional("Replicas there are, ready or not.")
 
 
 class ModelStatus(StatusPart):
@@ -440,6 +441,8 @@ class AutoscalingPolicyBindingStatus(ConditionedStatus):
     """Whether the binding works, and what was decided last."""
 
     targets: str | None = optional("Names of the workloads, for people.")
+    min_replicas: Int32 | None = optional("Fewest replicas of all workloads together.", ge=0)
+    max_replicas: Int32 | None = optional("Most replicas of all workloads together.", ge=0)
     current_replicas: Int32 | None = optional("Replicas of all workloads before the decision.", ge=0)
     desired_replicas: Int32 | None = optional("Replicas of all workloads decided on.", ge=0)
     mode: Literal["Stable", "Panic"] | None = optional("Panic or Stable, as for each workload.")
@@ -454,8 +457,8 @@ class AutoscalingPolicyBinding(Resource):
     columns: ClassVar = (
         Column("Policy", ".spec.policyRef.name"),
         Column("Targets", ".status.targets"),
-        Column("Min", ".spec.scalingConfiguration.minReplicas", "integer", priority=1),
-        Column("Max", ".spec.scalingConfiguration.maxReplicas", "integer", priority=1),
+        Column("Min", ".status.minReplicas", "integer"),
+        Column("Max", ".status.maxReplicas", "integer"),
         Column("Current", ".status.currentReplicas", "integer"),
         Column("Desired", ".status.desiredReplicas", "integer"),
         Column("Mode", ".status.mode"),

@@ -39,9 +39,10 @@ _TAIL: Final = 2048
 class RequestResult:
     """One request as its client saw it. Times and durations are virtual seconds, ``at`` from the replay's start.
 
-    ``ttft`` and ``e2e`` count from ``at``, the moment the request was due, so they contain ``queued`` (time spent
-    waiting for an endpoint) and any retry. ``itl`` is (last token - first token) / (tokens - 1), ``None`` for one
-    token. ``output_tokens`` is what the engine reported.
+    ``ttft`` and ``e2e`` count from ``at``, the moment the request was due, so they contain ``late`` (until this process
+    got round to sending it: what the client itself adds), ``queued`` (time spent waiting for an endpoint) and any
+    retry. ``itl`` is (last token - first token) / (tokens - 1), ``None`` for one token. ``output_tokens`` is what the
+    engine reported.
     """
 
     index: int
@@ -50,6 +51,7 @@ class RequestResult:
     pod: str = ""
     variant: str = ""
     attempts: int = 0
+    late: float = 0.0
     queued: float = 0.0
     ttft: float | None = None
     itl: float | None = None
@@ -146,7 +148,7 @@ class Replay:
     async def _serve(self, session: aiohttp.ClientSession, index: int, at: float) -> None:
         # Counted here and not by the caller: a task cancelled before it starts leaves no result.
         self.sent += 1
-        result = RequestResult(index, at)
+        result = RequestResult(index, at, late=max(0.0, self.virtual_time - at))
         try:
             async with asyncio.timeout(self.settings.request_timeout / self.settings.time_compression):
                 await self._try_endpoints(session, result)

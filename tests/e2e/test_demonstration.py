@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 @pytest.mark.timing_sensitive("it serves a real load in compressed time")
 def test_the_demonstration_scales_both_ways_and_says_why(tmp_path: Path) -> None:
     """A short stretch of the trace; the exit code is the demonstration's own verdict."""
-    command = [sys.executable, "-m", "deployments.demo.run", "--out", str(tmp_path / "out"), "--minutes", "4"]
+    command = [sys.executable, "-m", "deployments.command", "demo", "--out", str(tmp_path / "out"), "--minutes", "4"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         said, log = process.communicate(timeout=500)
@@ -27,7 +27,8 @@ def test_the_demonstration_scales_both_ways_and_says_why(tmp_path: Path) -> None
     assert process.returncode == 0, said[-4000:] + log[-2000:]
     for shown in ("Scaled both ways", "short of capacity", "more capacity than needed", "TTFT", "replica-minutes"):
         assert shown in said
-    picture = tmp_path / "out" / "load-and-replicas.png"
-    assert picture.read_bytes().startswith(b"\x89PNG")
+    for act in (1, 2):
+        assert (tmp_path / "out" / f"act-{act}.png").read_bytes().startswith(b"\x89PNG")
+    assert said.count("requests sent, none failed") == 3, "an engine that goes away loses no request"
     left = [p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in " ".join(p.info["cmdline"] or [])]
     assert not left, "the demonstration leaves no process behind"

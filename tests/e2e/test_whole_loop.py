@@ -11,7 +11,10 @@ from typing import Any
 
 import psutil
 import pytest
+from prefect.client.orchestration import PrefectClient
 
+from deployments.bootstrap import deployment_names
+from deployments.checks import read_deployments
 from deployments.demo.run import running
 from deployments.demo.scenario import NAMESPACE, Scenario
 from deployments.stack import PrefectStack
@@ -66,6 +69,13 @@ async def test_a_shift_hands_over_to_the_next_scheduled_one(deployed: tuple[Pref
         while (await lease(cluster)).get("holderIdentity") in (first, "", None):
             await asyncio.sleep(0.5)
     await ask_for(cluster, "llama-l40s", 2)
+
+
+async def test_every_deployment_is_there_to_be_pressed(deployed: tuple[PrefectStack, Cluster]) -> None:
+    """test_prefect_buttons.py presses them."""
+    prefect, _ = deployed
+    async with PrefectClient(prefect.server.api_url) as client:
+        assert {one.name for one in await read_deployments(client)} == deployment_names()
 
 
 async def test_the_loop_keeps_deciding_while_prefect_is_down(deployed: tuple[PrefectStack, Cluster]) -> None:

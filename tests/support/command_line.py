@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from modelyard.cli.main import main
+from deployments.command import main
+from modelyard.cli.options import CONTEXT
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ def modelyard(*arguments: object) -> Done:
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
         patch.setattr(sys, "argv", ["modelyard", *map(str, arguments)])
         patch.setenv("COLUMNS", "200")
+        patch.setenv(CONTEXT, "")  # which a command sets for what it calls
         code = 0
         try:
             main()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import time
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
+from deployments.profile import free_port as free_port
 from modelyard.local.binaries.obtain import ensure
 
 CONFIG = """
@@ -67,9 +67,3 @@ class PrometheusServer:
         assert self.process is not None
         self.process.kill()
         self.process.wait()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

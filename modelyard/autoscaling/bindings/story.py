@@ -201,6 +201,10 @@ def totals(decision: BindingDecision) -> dict[str, object]:
         found["targets"] = names
     current = [record.now.current for record in decision.records if record.now.current is not None]
     wanted = [record.target.replicas for record in decision.records if record.target.replicas is not None]
+    most = [record.bounds.upper for record in decision.records if record.bounds.upper is not None]
+    if decision.records and len(most) == len(decision.records):
+        found["minReplicas"] = sum(record.bounds.lower for record in decision.records)
+        found["maxReplicas"] = sum(most)
     if current:
         found["currentReplicas"] = sum(current)
     if wanted:

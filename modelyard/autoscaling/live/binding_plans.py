@@ -20,7 +20,7 @@ from modelyard.reconcile.status import is_due, timestamp
 
 TIMES = ("lastScaleTime",)
 """Fields of a unit that are epoch seconds in a decision and text in a status."""
-TOTALS = ("targets", "currentReplicas", "desiredReplicas", "mode")
+TOTALS = ("targets", "minReplicas", "maxReplicas", "currentReplicas", "desiredReplicas", "mode")
 
 
 def binding_plans(

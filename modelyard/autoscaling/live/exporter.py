@@ -19,6 +19,7 @@ from prometheus_client.registry import Collector
 
 from modelyard.autoscaling.fleet import Variant
 from modelyard.autoscaling.live.bindings.gauges import PolicyCollector
+from modelyard.autoscaling.live.controller_gauges import ControllerCollector
 from modelyard.autoscaling.live.fleetwatch import Fleetwatch
 from modelyard.autoscaling.live.prediction import read_prediction
 from modelyard.cluster import Cluster
@@ -48,7 +49,7 @@ class GaugeCollector(Collector):
         predicted = _Predictions(instance)
         for variant, replicas in self._fleet.published():
             known = replicas
-            if known is None:
+            if known is None and variant.slo is not None:
                 known = (variant.status.get("currentAlloc") or {}).get("numReplicas")
             labels = [variant.key.name, variant.key.namespace, variant.status_accelerator or "unresolved"]
             every.add(variant, labels, known)
@@ -111,8 +112,10 @@ class _Predictions:
         assert variant.slo is not None
         name, namespace, accelerator = labels
         values = [variant.model_id, name, variant.slo.variant_id, namespace, accelerator, *self._own]
-        for what, milliseconds in read_prediction(variant.annotations).items():
-            self._families[what].add_metric(values, milliseconds / 1000)
+        told = read_prediction(variant.annotations)
+        for what, family in self._families.items():
+            if what in told:
+                family.add_metric(values, told[what] / 1000)
 
     def families(self) -> tuple[Metric, ...]:
         """What there is to expose."""
@@ -124,6 +127,7 @@ def application(fleet: Fleetwatch) -> web.Application:
     registry = CollectorRegistry(auto_describe=False)
     registry.register(GaugeCollector(fleet))
     registry.register(PolicyCollector(fleet))
+    registry.register(ControllerCollector(fleet))
 
     async def metrics(_: web.Request) -> web.Response:
         if not fleet.synced.is_set():

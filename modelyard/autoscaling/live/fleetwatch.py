@@ -1,4 +1,4 @@
-"""VariantAutoscalings with their workloads' replica counts, bindings, excluded namespaces, as a mirror shows them.
+"""VariantAutoscalings with their workloads' replica counts, bindings, Leases, excluded namespaces, as mirrored.
 
 What ``modelyard.autoscaling.live.exporter`` renders at a scrape. A count that cannot be read any more keeps its last
 value: a consumer must never see a collapse that did not happen. Only what is deleted goes.
@@ -9,16 +9,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from modelyard.autoscaling.fleet import Variant
 from modelyard.autoscaling.kinds import BINDINGS, VARIANTS
 from modelyard.autoscaling.live import observe
 from modelyard.autoscaling.live.bindings.gauges import Gauges, gauges_of
+from modelyard.autoscaling.live.controller_gauges import LeaseState, Told, lease_state
 from modelyard.autoscaling.live.wants import LISTED
 from modelyard.autoscaling.select import EXCLUDE_ANNOTATION, INSTANCE_LABEL
-from modelyard.cluster import NAMESPACES, Cluster, ClusterError, NotFound, ResourceType, Unavailable, UnknownKind
+from modelyard.cluster import (
+    LEASES,
+    NAMESPACES,
+    Cluster,
+    ClusterError,
+    NotFound,
+    ResourceType,
+    Unavailable,
+    UnknownKind,
+)
 from modelyard.objects import Key, WorkloadId, parse
 from modelyard.reconcile.mirror import Mirror, Store
 from modelyard.reconcile.plan import Want
@@ -29,6 +39,7 @@ log = logging.getLogger(__name__)
 MOST_ASKED = 100
 """Workloads of a namespace whose scale is read at one look."""
 Object = Mapping[str, Any]
+Binding = tuple[tuple[Gauges, ...], Told]
 Count = tuple[str, int | None]
 """Resource version and replicas of a workload; ``None``: where the count is, its scale subresource alone knows."""
 
@@ -38,7 +49,8 @@ class Fleetwatch:
 
     ``instance`` selects as ``FleetSettings.controller_instance`` does, ``watch_namespace`` as its namesake: one
     namespace only, whose exclusion is then ignored. ``retry_after`` is the pause in seconds before something that
-    the cluster does not serve or allow (a kind whose CRD is missing) is tried again.
+    the cluster does not serve or allow (a kind whose CRD is missing) is tried again. ``leases`` are those that keep
+    writers apart.
     """
 
     def __init__(
@@ -47,6 +59,7 @@ class Fleetwatch:
         instance: str | None = None,
         watch_namespace: str | None = None,
         retry_after: float = 15.0,
+        leases: Iterable[Key] = (),
     ) -> None:
         self.cluster = cluster
         self.instance = instance or None
@@ -56,7 +69,13 @@ class Fleetwatch:
         self._retry_after = retry_after
         self._mirror = Mirror(cluster, retry_after, loudness=logging.WARNING)
         self._variants = self._mirror.store(Want(VARIANTS, observe.variant), self._spaces)
-        self._bindings = self._mirror.store(Want(BINDINGS, self._gauges), self._spaces)
+        self._bindings = self._mirror.store(Want(BINDINGS, self._binding), self._spaces)
+        self._leases = {
+            key: self._mirror.store(
+                Want(LEASES, lease_state, field_selector=f"metadata.name={key.name}"), (key.namespace,)
+            )
+            for key in leases
+        }
         self._excluded: Store[bool] | None = None
         if not self._spaces:
 
@@ -79,18 +98,31 @@ class Fleetwatch:
 
     def published(self) -> Iterator[tuple[Variant, int | None]]:
         """Every variant whose gauges may be served, with its workload's current replicas (``None``: unknown)."""
-        for variant in self._variants.all():
-            if variant.deleting or variant.last_run is None or variant.target is None:
-                continue
-            if self._is_out(variant.key.namespace) or variant.labels.get(INSTANCE_LABEL) != self.instance:
-                continue
-            if not variant.memory.hidden:
+        for variant in self._handled():
+            if variant.last_run is not None and variant.target is not None and not variant.memory.hidden:
                 yield variant, self._replicas(variant)
 
     def published_bindings(self) -> Iterator[Gauges]:
         """The targets of every binding whose gauges may be served."""
-        for units in self._bindings.all():
-            yield from (one for one in units if not self._is_out(one.binding.namespace))
+        for units, told in self._bindings.all():
+            yield from () if self._is_out(told.key.namespace) else units
+
+    def told(self) -> Iterator[Told]:
+        """The conditions of every variant and binding that is handled."""
+        yield from (Told(VARIANTS.kind, variant.key, variant.conditions) for variant in self._handled())
+        yield from (told for _, told in self._bindings.all() if not self._is_out(told.key.namespace))
+
+    def leases(self) -> Iterator[LeaseState]:
+        """The Leases that keep writers apart, those that do not exist among them; none that may not be read."""
+        for key, store in self._leases.items():
+            if not store.errors:
+                yield store.get(key) or LeaseState(key)
+
+    def _handled(self) -> Iterator[Variant]:
+        for variant in self._variants.all():
+            mine = variant.labels.get(INSTANCE_LABEL) == self.instance
+            if mine and not variant.deleting and not self._is_out(variant.key.namespace):
+                yield variant
 
     def _is_out(self, namespace: str) -> bool:
         return self._excluded is not None and self._excluded.get(Key("", namespace)) is not None
@@ -149,11 +181,11 @@ class Fleetwatch:
                 return
         self._scales[group, kind, key] = found[0], count
 
-    def _gauges(self, obj: Object) -> tuple[Gauges, ...]:
-        metadata = obj["metadata"]
+    def _binding(self, obj: Object) -> Binding | None:
+        metadata, status, key = obj["metadata"], obj.get("status") or {}, parse.key_of(obj)
         if metadata.get("deletionTimestamp") or (metadata.get("labels") or {}).get(INSTANCE_LABEL) != self.instance:
-            return ()
-        return tuple(gauges_of(parse.key_of(obj), obj.get("status") or {}))
+            return None
+        return tuple(gauges_of(key, status)), Told(BINDINGS.kind, key, parse.conditions(status.get("conditions")))
 
 
 def _target(variant: Variant) -> tuple[str, str, Key]:

@@ -17,6 +17,8 @@ from modelyard.reconcile.memory import render_memory
 from modelyard.reconcile.plan import Plan, Scale, Status, Subject
 from modelyard.reconcile.status import is_due, timestamp
 
+SLO_ONLY = ("variantID", "accelerator", "maxBatch", "variantCost")
+"""Fields of ``currentAlloc`` that an object in saturation form does not have."""
 TRANSIENT = frozenset({"AcceleratorResolved", "SLOFeasible", "ProfileValid", "CapacityLimited", "ScaleFromZero"})
 """Conditions of ours that go when there is nothing to say. Types we do not write are somebody else's and are kept."""
 
@@ -36,6 +38,10 @@ def variant_plan(
 ) -> Plan:
     """What to write and tell about one variant decided on at ``now``; a status may be ``refresh`` seconds old."""
     memory, status, record = to_remember(decision), status_of(decision, now), decision.record
+    stored = variant.status
+    if record.identity.form != "slo":
+        # A definition of the saturation form alone drops it: that it is not there alone is no reason to write it again.
+        stored = {"currentAlloc": status.fields.get("currentAlloc"), **stored}
     told = [Notice("StateUnreadable", variant.memory_problem, "Warning")] if variant.memory_problem else []
     if variant.ignored:
         told.append(Notice("FieldsIgnored", f"without effect: {variant.ignored}", "Warning"))
@@ -44,7 +50,7 @@ def variant_plan(
         reason=record.why.reason,
         message=record.why.message,
         annotations=_annotations(record, variant, memory),
-        status=status if is_due(status, variant.status, now, refresh, decision.subject.uid) else None,
+        status=status if is_due(status, stored, now, refresh, decision.subject.uid) else None,
         # The memory says whose desired count the status holds. A new workload's must not be remembered before the old
         # one's count is gone from the status: a kill in between would have a successor carry out the old count on it.
         status_first=variant.memory.workload_uid not in ("", memory.workload_uid),
@@ -73,8 +79,11 @@ def status_of(decision: VariantDecision, now: float) -> Status:
             "accelerator": record.now.accelerator or "unresolved",
             "numReplicas": record.target.replicas,
         }
-    # One that is not known now stays as it is; an object that has left the SLO form loses it.
-    if record.now.allocation is not None or record.identity.form != "slo":
+    # One that is not known now stays as it is; an object that has left the SLO form keeps the replicas of it alone.
+    if record.identity.form != "slo":
+        current = record.now.current
+        allocation["currentAlloc"] = None if current is None else {**dict.fromkeys(SLO_ONLY), "numReplicas": current}
+    elif record.now.allocation is not None:
         allocation["currentAlloc"] = _current(record.now.allocation)
     if record.writes.applied is not None:
         allocation["actuation"] = {"applied": record.writes.applied}

@@ -10,10 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import fsum
 
 from modelyard.autoscaling.mixing.covering import cheapest
-from modelyard.autoscaling.mixing.exact import exact
 from modelyard.autoscaling.mixing.greedy import greedy, keep_minimums, units_used
-from modelyard.autoscaling.mixing.model import Allocation, Capacity, Demand, Replicas, Share
-from modelyard.autoscaling.mixing.solver import SolverError
+from modelyard.autoscaling.mixing.model import Allocation, Capacity, Demand, Effort, Replicas, Share
+
+EFFORT = 20_000_000
+"""What one allocation may look at where nothing else is said."""
 
 
 def allocate(
@@ -21,7 +22,7 @@ def allocate(
     capacity: Mapping[str, int] | None,
     *,
     penalty: float = 0.1,
-    time_limit: float = 5.0,
+    effort: Effort | None = None,
 ) -> Allocation:
     """The replicas of every demand, never more than ``capacity`` (units by accelerator; ``None``: no limit).
 
@@ -29,9 +30,9 @@ def allocate(
     served as well as possible in order of priority, partly if need be, and last at the least cost with transition
     penalty. An accelerator missing from ``capacity`` has no units.
 
-    ``time_limit`` bounds the solver's wall seconds over everything. When it is reached without an answer, or the
-    solver fails, the greedy allocation is returned with ``method`` "greedy" and the reason in ``note``. Two demands of
-    one name are a ``ValueError``.
+    ``effort`` bounds the work over everything (``None``: ``EFFORT``). Where it is used up, or the solver fails, the
+    classes that have an answer keep it, the others are served greedily from what is left, ``method`` is "greedy" and
+    ``note`` says for which. Two demands of one name are a ``ValueError``.
     """
     demands = tuple(demands)
     if len({d.name for d in demands}) != len(demands):
@@ -39,23 +40,20 @@ def allocate(
     wanted = {d.name: cheapest(d, penalty) for d in demands}
     if capacity is None:
         return _answer(demands, wanted, wanted, penalty, "covering", "")
+    # With the solver, only where there is a capacity to share: it is slower to load than a small fleet to decide on.
+    from modelyard.autoscaling.mixing.exact import exact
+
     limits = Capacity(capacity)
     replicas: Replicas = dict(wanted)
     methods, notes = {"covering"}, []
-    seconds = time_limit
+    effort = Effort(EFFORT) if effort is None else effort
     for group in competing(demands, limits):
         if fits(group, wanted, limits):
             continue
-        try:
-            answer, note, seconds = exact(group, keep_minimums(group, limits), limits, penalty, seconds)
-            methods.add("exact")
-        except SolverError as error:
-            answer, note = greedy(group, limits, penalty), f"greedy for {len(group)} demands: {error}"
-            methods.add("greedy")
-            seconds -= error.seconds
-        replicas.update(answer)
-        if note:
-            notes.append(note)
+        answer = exact(group, keep_minimums(group, limits), limits, penalty, effort)
+        methods.add("exact" if answer.complete else "greedy")
+        replicas.update(answer.replicas)
+        notes += answer.notes
     method = next(m for m in ("greedy", "exact", "covering") if m in methods)
     return _answer(demands, replicas, wanted, penalty, method, "; ".join(notes))
 

@@ -1,9 +1,9 @@
-"""Column generation: the integer program of a large fleet, decided over whole mixes of replicas per demand.
+"""Column generation: what a unit of each accelerator is worth to a large fleet, and a mix for nearly every demand.
 
 A *column* is one mix of replicas of one demand. The master program picks one column per demand within the capacity;
 its dual prices per accelerator say what a unit is worth, and ``covering.mix`` finds for each demand the best mix at
 these prices. Because a column is already whole replicas, the master's relaxation is nearly integer: with A scarce
-accelerators at most A + 1 demands are split.
+accelerators at most A + 1 demands are split, which ``exact`` decides. ``pick`` chooses among columns near the prices.
 
 The prices also give a bound that no allocation can beat (Lagrange), so the answer carries its distance from it.
 """
@@ -12,170 +12,163 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from heapq import nsmallest
+from itertools import islice
 from math import inf
 from typing import Any
 
 import pulp
 
 from modelyard.autoscaling.mixing.covering import mix
-from modelyard.autoscaling.mixing.model import Demand, Option, Replicas
-from modelyard.autoscaling.mixing.solver import Solved, SolverError, row, solve
+from modelyard.autoscaling.mixing.model import Demand, Effort, Option, Replicas
+from modelyard.autoscaling.mixing.solver import FloatArray, Linear, solve
 from modelyard.autoscaling.mixing.stage import HELD, Columns, Stage, counts_of, share
 
 ROUNDS = 20
 GAP = 2e-4
-"""Relative distance from the bound at which columns are good enough."""
+"""Relative distance from the bound at which an answer is good enough."""
 
-_PART = 0.6
-"""One integer program may take this part of the seconds that are left."""
+CLOSE = 1e-3
+"""The same for the choice among the columns: closer takes many times as long and hardly serves more."""
 
-_WIDTHS = (300, 2000, None)
-"""Columns beside each demand's best one that the integer programs choose from, one after the other; last all."""
+_WIDTH = 300
+"""Columns beside each demand's best one that the integer program chooses from."""
 
-_LOOK_AROUND = 500
-"""Demands up to which columns are also sought around the prices; with more there are enough that fit together."""
+_AROUND = 2000
+"""Options up to which columns are also sought around the prices; with more there are enough that fit together."""
 
 
 class Master:
-    """The program that picks one column for each demand, within capacity and held service."""
+    """The relaxed program that picks one column for each demand, within capacity and held service."""
 
-    def __init__(self, stage: Stage, columns: Columns, category: str) -> None:
-        self.problem = pulp.LpProblem("columns", pulp.LpMinimize)
+    def __init__(self, stage: Stage) -> None:
         self._stage = stage
-        self._picks: list[tuple[Demand, tuple[int, ...], Any]] = []
-        rows: dict[Any, list[tuple[Any, float]]] = {a: [] for a in stage.limits}
-        rows.update({p: [] for p, least in stage.held.items() if least is not None})
-        objective: list[tuple[Any, float]] = []
-        for i, demand in enumerate(stage.demands):
-            one = []
-            for j, counts in enumerate(columns.counts[demand.name]):
+        self._picks: list[tuple[str, tuple[int, ...]]] = []
+        rows: dict[Any, tuple[float, float]] = {a: (-inf, limit) for a, limit in stage.limits.items()}
+        rows |= {p: (least - HELD, inf) for p, least in stage.held.items() if least is not None}
+        self._rows = {key: i for i, key in enumerate(rows)}
+        self._one = {d.name: len(rows) + i for i, d in enumerate(stage.demands)}
+        self._known = dict.fromkeys(self._one, 0)
+        self._program = Linear([*rows.values(), *((1.0, 1.0) for _ in stage.demands)])
+
+    def add(self, columns: Columns) -> None:
+        """Take the columns that are not here yet."""
+        stage, fresh = self._stage, []
+        for demand in stage.demands:
+            known = columns.counts[demand.name]
+            for counts in islice(known, self._known[demand.name], None):
                 fraction = share(demand, counts)
                 if stage.whole(demand) and fraction < 1:
                     continue
-                pick = self.problem.add_variable(f"c{i:05d}_{j}", 0, 1, category)
-                self._picks.append((demand, counts, pick))
-                one.append((pick, 1))
-                if worth := stage.worth(demand, counts):
-                    objective.append((pick, worth))
-                units: dict[str, int] = {}
+                units: dict[int, float] = {self._one[demand.name]: 1}
                 for option, n in zip(demand.options, counts, strict=True):
                     if n:
-                        units[option.accelerator] = units.get(option.accelerator, 0) + n * option.units
-                for accelerator, n in units.items():
-                    rows[accelerator].append((pick, n))
-                if fraction and demand.priority in rows:
-                    rows[demand.priority].append((pick, fraction))
-            row(self.problem, one, pulp.LpConstraintEQ, 1)
-        self._rows: dict[Any, Any] = {}
-        for key, terms in rows.items():
-            if terms and isinstance(key, str):
-                self._rows[key] = row(self.problem, terms, pulp.LpConstraintLE, stage.limits[key])
-            elif terms:
-                least = stage.held[key]
-                assert least is not None
-                self._rows[key] = row(self.problem, terms, pulp.LpConstraintGE, least - HELD)
-        self._keys = list(rows)
-        self.problem.setObjective(pulp.LpAffineExpression(objective))
+                        row = self._rows[option.accelerator]
+                        units[row] = units.get(row, 0) + n * option.units
+                if fraction and demand.priority in self._rows:
+                    units[self._rows[demand.priority]] = fraction
+                fresh.append((stage.worth(demand, counts), units))
+                self._picks.append((demand.name, counts))
+            self._known[demand.name] = len(known)
+        self._program.add(fresh)
 
-    def prices(self) -> dict[Any, float]:
-        """What a unit of each accelerator, and a fraction of each held class, is worth: at least 0."""
-        found = {}
-        for key in self._keys:
-            dual = self._rows[key].pi if key in self._rows else 0.0
-            found[key] = max(0.0, -dual if isinstance(key, str) else dual)
-        return found
+    def solve(self, effort: Effort, floor: int) -> tuple[float, dict[Any, float], FloatArray]:
+        """The value, what a unit of each accelerator and a fraction of each held class is worth, the columns' parts."""
+        value, parts, duals = self._program.solve(effort, floor)
+        prices = {k: max(0.0, float(-duals[r] if isinstance(k, str) else duals[r])) for k, r in self._rows.items()}
+        return value, prices, parts
 
-    def start(self, replicas: Replicas) -> dict[str, float] | None:
-        """Values of all variables at given replicas; ``None`` when one of their columns is not among these."""
-        values = {
-            pick.name: float(counts == counts_of(demand, replicas[demand.name])) for demand, counts, pick in self._picks
-        }
-        return values if sum(values.values()) == len(self._stage.demands) else None
-
-    def replicas(self, solved: Solved) -> Replicas:
-        """Replicas of a solution."""
-        found: Replicas = {}
-        for demand, counts, pick in self._picks:
-            if solved.values[pick.name] > 0.5:
-                found[demand.name] = dict(zip((o.name for o in demand.options), counts, strict=True))
-        if len(found) != len(self._stage.demands):
-            raise SolverError("the solver left demands without an answer")
-        return found
+    def chosen(self, parts: FloatArray) -> Replicas:
+        """The replicas of the demands that have one column."""
+        options = {d.name: [o.name for o in d.options] for d in self._stage.demands}
+        picked = [pick for pick, part in zip(self._picks, parts, strict=True) if part > 1 - HELD]
+        return {name: dict(zip(options[name], counts, strict=True)) for name, counts in picked}
 
 
-def generate(stage: Stage, start: Replicas, columns: Columns, seconds: float) -> tuple[Replicas, float, float]:
-    """Answer a stage: replicas, a bound on the objective, and the solver's seconds used.
+def relax(
+    stage: Stage, start: Replicas, columns: Columns, effort: Effort, floor: int
+) -> tuple[Replicas, dict[Any, float], float]:
+    """Replicas of nearly all demands that fit together, prices, and a bound on the value, leaving ``floor`` of effort.
 
-    ``start`` must be allowed. Raises ``SolverError`` when ``seconds`` are used up before there are prices.
+    ``start`` must be allowed. Raises ``SolverError`` when the effort is used up before.
     """
-    given = seconds
     for demand in stage.demands:
         columns.add(demand, counts_of(demand, start[demand.name]))
-        kept = counts_of(demand, stage.kept[demand.name])
-        columns.add(demand, kept)
-    bound, prices, seconds = _converge(stage, columns, seconds)
-    found, value = start, stage.value(start)
-    known = sum(len(columns.counts[d.name]) - 1 for d in stage.demands)
-    for width in _WIDTHS:
-        if value - bound <= GAP * abs(value) or seconds <= 0:
-            break
-        if width is not None and width >= known:
-            continue
-        if width is None and len(stage.demands) <= _LOOK_AROUND:
-            for accelerator in stage.limits:
-                for factor in (0.8, 1.25):
-                    _price(stage, columns, {**prices, accelerator: prices[accelerator] * factor})
-        master = Master(stage, columns if width is None else _nearest(stage, columns, prices, width), pulp.LpInteger)
-        try:
-            solved = solve(master.problem, master.start(found), seconds * _PART, GAP / 2)
-        except SolverError as error:
-            # Few columns may hold no allowed answer; the start stands.
-            seconds -= error.seconds
-            continue
-        seconds -= solved.seconds
-        answer = master.replicas(solved)
-        if stage.value(answer) < value:
-            found, value = answer, stage.value(answer)
-    return found, bound, given - seconds
-
-
-def _converge(stage: Stage, columns: Columns, seconds: float) -> tuple[float, dict[Any, float], float]:
-    """Find prices and the columns for them: a bound on the objective, the prices, the seconds left."""
-    best, center, prices = -inf, None, {}
+        columns.add(demand, counts_of(demand, stage.kept[demand.name]))
+    best, center = -inf, None
+    master = Master(stage)
     for _ in range(ROUNDS):
-        master = Master(stage, columns, pulp.LpContinuous)
-        solved = solve(master.problem, None, seconds, 0.0, integer=False)
-        seconds -= solved.seconds
-        prices = master.prices()
+        master.add(columns)
+        value, prices, parts = master.solve(effort, floor)
         # Halfway to the best prices so far: raw prices swing from round to round.
         asked = prices if center is None else {key: (prices[key] + center[key]) / 2 for key in prices}
-        bound, fresh = _price(stage, columns, asked)
+        bound, fresh = _price(stage, columns, asked, effort)
         if bound > best:
             best, center = bound, asked
         if not fresh and asked != prices:
-            bound, fresh = _price(stage, columns, prices)
+            bound, fresh = _price(stage, columns, prices, effort)
             if bound > best:
                 best, center = bound, prices
-        if not fresh or solved.objective - best <= GAP / 10 * abs(solved.objective):
+        if not fresh or value - best <= GAP / 10 * abs(value):
             break
-    return best, prices, seconds
+    return master.chosen(parts), prices, best
 
 
-def _nearest(stage: Stage, columns: Columns, prices: Mapping[Any, float], width: int) -> Columns:
-    """Each demand's best column at these prices, and the ``width`` others that are least behind their demand's best."""
-    chosen = Columns()
+def pick(
+    stage: Stage, start: Replicas, columns: Columns, prices: Mapping[Any, float], effort: Effort, floor: int
+) -> Replicas:
+    """Replicas of all demands, chosen together among the columns near these prices; ``SolverError`` without an answer.
+
+    ``start`` should be allowed; the search begins there.
+    """
+    if sum(len(d.options) for d in stage.demands) <= _AROUND:
+        for accelerator in stage.limits:
+            for factor in (0.8, 1.25):
+                _price(stage, columns, {**prices, accelerator: prices[accelerator] * factor}, effort)
+    problem = pulp.LpProblem("columns", pulp.LpMinimize)
+    rows: dict[Any, dict[Any, float]] = {key: {} for key in (*stage.limits, *(d.priority for d in stage.demands))}
+    objective, picks = [], []
+    for i, (demand, known) in enumerate(_nearest(stage, columns, prices, start)):
+        one = []
+        for j, counts in enumerate(known):
+            taken = problem.add_variable(f"c{i}_{j}", 0, 1, pulp.LpInteger)
+            taken.setInitialValue(float(counts == counts_of(demand, start[demand.name])))
+            one.append((taken, 1))
+            objective.append((taken, stage.worth(demand, counts)))
+            for option, n in zip(demand.options, counts, strict=True):
+                row = rows[option.accelerator]
+                row[taken] = row.get(taken, 0) + n * option.units
+            rows[demand.priority][taken] = share(demand, counts)
+            picks.append((demand, counts, taken))
+        problem += pulp.LpAffineExpression(one) == 1
+    for accelerator, limit in stage.limits.items():
+        problem += pulp.LpAffineExpression(rows[accelerator]) <= limit
+    for priority, least in stage.held.items():
+        if least is not None:
+            problem += pulp.LpAffineExpression(rows[priority]) >= least - HELD / 2
+    problem += pulp.LpAffineExpression(objective)
+    solve(problem, effort, floor, CLOSE)
+    return {
+        d.name: dict(zip((o.name for o in d.options), counts, strict=True))
+        for d, counts, taken in picks
+        if taken.varValue > 0.5
+    }
+
+
+def _nearest(
+    stage: Stage, columns: Columns, prices: Mapping[Any, float], start: Replicas
+) -> list[tuple[Demand, list[tuple[int, ...]]]]:
+    """Each demand's best column at these prices, its own in ``start``, and those least behind their demand's best."""
+    chosen: list[dict[tuple[int, ...], None]] = []
     behind: list[tuple[float, int, tuple[int, ...]]] = []
     for i, demand in enumerate(stage.demands):
-        known = columns.counts[demand.name]
-        if stage.whole(demand):
-            known = {counts: None for counts in known if share(demand, counts) == 1}
+        known = [c for c in columns.counts[demand.name] if not stage.whole(demand) or share(demand, c) == 1]
         priced = sorted((_reduced(stage, demand, counts, prices), counts) for counts in known)
         least, best = priced[0]
-        chosen.add(demand, best)
+        chosen.append(dict.fromkeys((best, counts_of(demand, start[demand.name]))))
         behind += [(reduced - least, i, counts) for reduced, counts in priced[1:]]
-    for _, i, counts in nsmallest(width, behind):
-        chosen.add(stage.demands[i], counts)
-    return chosen
+    for _, i, counts in nsmallest(_WIDTH, behind):
+        chosen[i][counts] = None
+    return [(demand, list(known)) for demand, known in zip(stage.demands, chosen, strict=True)]
 
 
 def _reduced(stage: Stage, demand: Demand, counts: Sequence[int], prices: Mapping[Any, float]) -> float:
@@ -184,8 +177,8 @@ def _reduced(stage: Stage, demand: Demand, counts: Sequence[int], prices: Mappin
     return stage.worth(demand, counts) + units - prices.get(demand.priority, 0.0) * share(demand, counts)
 
 
-def _price(stage: Stage, columns: Columns, prices: Mapping[Any, float]) -> tuple[float, int]:
-    """The Lagrange bound at these prices, and how many new columns they gave."""
+def _price(stage: Stage, columns: Columns, prices: Mapping[Any, float], effort: Effort) -> tuple[float, int]:
+    """The Lagrange bound at these prices, and how many new columns they gave. No bound once the effort is used up."""
     bound, fresh = 0.0, 0
     for accelerator, limit in stage.limits.items():
         bound -= prices[accelerator] * limit
@@ -193,13 +186,13 @@ def _price(stage: Stage, columns: Columns, prices: Mapping[Any, float]) -> tuple
         if least is not None:
             bound += prices[priority] * least
     for demand in stage.demands:
-        counts = _best(stage, demand, prices)
+        counts = _best(stage, demand, prices, effort)
         fresh += columns.add(demand, counts)
         bound += _reduced(stage, demand, counts, prices)
-    return bound, fresh
+    return (bound if effort.left else -inf), fresh
 
 
-def _best(stage: Stage, demand: Demand, prices: Mapping[Any, float]) -> list[int]:
+def _best(stage: Stage, demand: Demand, prices: Mapping[Any, float], effort: Effort) -> list[int]:
     """The best column of a demand at these prices."""
     kept = [stage.kept[demand.name][o.name] for o in demand.options]
     if demand.load <= 0:
@@ -211,7 +204,7 @@ def _best(stage: Stage, demand: Demand, prices: Mapping[Any, float]) -> list[int
     unserved = inf
     if not stage.whole(demand):
         unserved = prices.get(demand.priority, 0.0) + (1.0 if demand.name in stage.group else 0.0)
-    return mix(demand, kept, uppers, slopes, unserved)
+    return mix(demand, kept, uppers, slopes, unserved, effort)
 
 
 def _slopes(stage: Stage, option: Option, price: float) -> tuple[float, float]:

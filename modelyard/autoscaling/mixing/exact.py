@@ -10,72 +10,73 @@ while a more important one could use its accelerators, and none stays idle that 
 requests, because a request of a large model needs many times the hardware of a small model's: counting requests would
 starve large models as a rule.
 
-Each stage is answered by ``columns``, which is fast at any size, and, where the group is small enough, carried on by
-the direct ``Program`` until it is proven.
+Where there are few demands, one integer program answers a stage and proves it. Of many, the relaxation of ``columns``
+leaves some open, and integer programs improve on that: of the columns near it, and of some demands at a time beside the
+others. A stage for which the effort does not suffice keeps what the classes before it got, and the rest is filled
+greedily.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
+from math import inf
+from random import Random
 from typing import Any
 
 import pulp
 
-from modelyard.autoscaling.mixing.columns import generate
+from modelyard.autoscaling.mixing.columns import CLOSE, GAP, pick, relax
 from modelyard.autoscaling.mixing.greedy import by_regret, fill, units_used
-from modelyard.autoscaling.mixing.model import SLACK, Capacity, Demand, Option, Replicas
-from modelyard.autoscaling.mixing.solver import SolverError, row, solve
-from modelyard.autoscaling.mixing.stage import HELD, Columns, Stage
+from modelyard.autoscaling.mixing.model import SLACK, Capacity, Demand, Effort, Replicas
+from modelyard.autoscaling.mixing.solver import SolverError, solve
+from modelyard.autoscaling.mixing.stage import HELD, Columns, Stage, counts_of, share
 
 PROVEN = 1e-6
 """Relative gap below which an answer counts as the optimum."""
 
-_DIRECT = 400
-"""Options up to which the direct program is tried."""
+_TOGETHER = 12
+"""Demands that are decided together: the time grows faster than what they gain."""
 
-_FIRST = 0.5
-"""The part of a stage's seconds that columns may take where the direct program follows."""
+_IDLE = 8
+"""Searches without a gain after which a stage ends."""
 
 
 @dataclass
-class _Progress:
-    """Where the stages stand: replicas so far, seconds and stages left, fractions held by priority (``None``: all)."""
+class Exact:
+    """What an exact allocation gives: replicas, notes, and whether the effort sufficed for every stage."""
 
     replicas: Replicas
-    seconds: float
+    effort: Effort
     stages: int
     held: dict[int, float | None] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    complete: bool = True
     columns: Columns = field(default_factory=Columns)
 
 
-def exact(
-    demands: Sequence[Demand], kept: Replicas, capacity: Capacity, penalty: float, seconds: float
-) -> tuple[Replicas, str, float]:
-    """Replicas of demands that compete, a note, and the seconds left of ``seconds``.
+def exact(demands: Sequence[Demand], kept: Replicas, capacity: Capacity, penalty: float, effort: Effort) -> Exact:
+    """Replicas of demands that compete.
 
-    ``kept`` is the minimums that must be kept (they fit). Raises ``SolverError`` when the time is up before every stage
-    has an answer, or the solver fails.
+    ``kept`` is the minimums that must be kept (they fit). Where ``effort`` is used up, or the solver fails, the classes
+    that have an answer keep it; the others get what the greedy allocation gives them beside these.
     """
     ordered = sorted(demands, key=lambda d: (d.priority, d.name))
     priorities = sorted({d.priority for d in ordered if d.load > 0})
-    progress = _Progress({name: dict(counts) for name, counts in kept.items()}, seconds, len(priorities) + 1)
-    try:
-        for priority in priorities:
-            _serve(priority, ordered, kept, capacity, penalty, progress)
-        stage = Stage(ordered, kept, _limits(ordered, capacity, {}), progress.held, frozenset(), penalty)
-        progress.replicas, bound = _answer(stage, progress.replicas, progress)
-    except SolverError as error:
-        raise SolverError(str(error), seconds - progress.seconds + error.seconds) from error
+    progress = Exact({name: dict(counts) for name, counts in kept.items()}, effort, len(priorities) + 1)
+    for priority in priorities:
+        _serve(priority, ordered, kept, capacity, penalty, progress)
+    stage = Stage(ordered, kept, _limits(ordered, capacity, {}), progress.held, frozenset(), penalty)
+    progress.replicas, bound = _answer(stage, progress.replicas, progress, "cost")
     cost = stage.value(progress.replicas)
-    if cost - bound > PROVEN * cost:
+    if -inf < bound < cost - PROVEN * cost:
         progress.notes.append(f"cost at most {100 * (cost - bound) / cost:.2g} % above the least")
-    return progress.replicas, "; ".join(progress.notes), progress.seconds
+    return progress
 
 
 def _serve(
-    priority: int, demands: Sequence[Demand], kept: Replicas, capacity: Capacity, penalty: float, progress: _Progress
+    priority: int, demands: Sequence[Demand], kept: Replicas, capacity: Capacity, penalty: float, progress: Exact
 ) -> None:
     """Find out how much of a class can be served beside the classes before it."""
     group = [d for d in demands if d.priority == priority and d.load > 0]
@@ -85,11 +86,11 @@ def _serve(
     limits = _limits(part, capacity, units_used([d for d in demands if d.priority > priority], kept))
     stage = Stage(part, kept, limits, progress.held, frozenset(d.name for d in group), penalty)
     if -stage.value(start) < len(group):
-        answer, bound = _answer(stage, start, progress)
+        answer, bound = _answer(stage, start, progress, f"priority {priority}")
         start.update(answer)
         fill(by_regret(group), start, units_used(demands, start), capacity, penalty)
         served = -stage.value(start)
-        if -bound - served > PROVEN * max(1.0, served):
+        if bound > -inf and -bound - served > PROVEN * max(1.0, served):
             progress.notes.append(f"priority {priority} serves {served:.6g} of at most {-bound:.6g} loads")
     reached = -stage.value(start)
     progress.replicas = start
@@ -97,38 +98,54 @@ def _serve(
     progress.held[priority] = None if reached == len(group) else reached
 
 
-def _answer(stage: Stage, start: Replicas, progress: _Progress) -> tuple[Replicas, float]:
+def _answer(stage: Stage, start: Replicas, progress: Exact, what: str) -> tuple[Replicas, float]:
     """The best replicas found for a stage, at least as good as ``start``, and a bound on its value.
 
     What runs is tried first: where it is as good as can be told, nothing moves.
     """
+    start = {d.name: start[d.name] for d in stage.demands}
     stay = {d.name: _running(d, stage.kept[d.name]) for d in stage.demands}
     if stage.allows(stay) and stage.value(stay) <= stage.value(start):
         start = stay
-    direct = sum(len(d.options) for d in stage.demands) <= _DIRECT
-    mine = progress.seconds / progress.stages
-    found, bound, used = generate(stage, start, progress.columns, mine * _FIRST if direct else mine)
-    progress.seconds -= used
-    if stage.value(start) < stage.value(found):
-        found = {d.name: start[d.name] for d in stage.demands}
-    value = stage.value(found)
-    if value - bound <= PROVEN * abs(value) or not direct:
-        return found, bound
-    program = Program(stage.demands, stage.kept, stage.limits)
-    program.hold(stage.held)
-    if stage.group:
-        program.maximise_service([d for d in stage.demands if d.name in stage.group])
-    else:
-        program.minimise_cost(stage.penalty)
+    effort = progress.effort
+    floor = effort.left - effort.left // progress.stages
     try:
-        solved = solve(program.problem, program.values(found), mine - used, PROVEN)
+        chosen, prices, bound = relax(stage, start, progress.columns, effort, floor)
     except SolverError as error:
-        progress.seconds -= error.seconds
-        return found, bound
-    progress.seconds -= solved.seconds
-    better = program.replicas(solved.values)
-    bound = max(bound, solved.bound + program.constant)
-    return (better if stage.value(better) < value else found), bound
+        progress.complete = False
+        progress.notes.append(f"greedy for {what}: {error}")
+        return start, -inf
+    best, value, idle = start, stage.value(start), 0
+    names = [d.name for d in stage.demands]
+    draw, gap = Random(0), PROVEN if len(names) <= _TOGETHER else GAP
+    # First those that the relaxation left open, beside what it has for the others; then all among the columns near it.
+    beside, some = {**start, **chosen}, [name for name in names if name not in chosen]
+    for turn in count():
+        if value - bound <= gap * abs(value) or idle == _IDLE or effort.left <= floor:
+            break
+        idle += 1
+        found = best
+        try:
+            if turn == 1 and value - bound > CLOSE * abs(value):
+                found = pick(stage, best, progress.columns, prices, effort, floor)
+            else:
+                rest = [name for name in names if name not in some]
+                some += draw.sample(rest, max(0, min(_TOGETHER - len(some), len(rest))))
+                answer, least = direct(stage.part(some, beside), beside, effort, floor)
+                found = {**beside, **answer}
+                if len(some) == len(names):
+                    bound, idle = max(bound, least), _IDLE
+        except SolverError:
+            pass
+        if stage.value(found) < value and stage.allows(found):
+            best, value, idle = found, stage.value(found), 0 if turn else 1
+        # Then a third of those that are not served whole, a third of those that the relaxation decided otherwise.
+        beside = best
+        short = [d.name for d in stage.demands if d.name in stage.group and share(d, counts_of(d, best[d.name])) < 1]
+        some = draw.sample(short, min(len(short), _TOGETHER // 3))
+        other = [name for name in names if name not in some and chosen.get(name) != best[name]]
+        some += draw.sample(other, min(len(other), _TOGETHER // 3))
+    return best, bound
 
 
 def _running(demand: Demand, kept: Mapping[str, int]) -> dict[str, int]:
@@ -144,92 +161,57 @@ def _limits(demands: Sequence[Demand], capacity: Capacity, reserved: Mapping[str
     return {name: capacity.of(name) - reserved.get(name, 0) for name in names}
 
 
-class Program:
-    """One stage's integer program: a variable for the replicas of every option, within bounds and capacity.
+def direct(stage: Stage, start: Replicas, effort: Effort, floor: int) -> tuple[Replicas, float]:
+    """The best replicas for a stage of few demands, sought from ``start``, and a bound on its value.
 
     Source: WVA SLO reference, "Integer-programming form" (heterogeneous), with priorities, partial service and
-    transition penalty.
+    transition penalty. Raises ``SolverError``.
     """
+    problem = pulp.LpProblem("allocation", pulp.LpMinimize)
 
-    def __init__(self, demands: Sequence[Demand], kept: Replicas, limits: Mapping[str, int]) -> None:
-        self.problem = pulp.LpProblem("allocation", pulp.LpMinimize)
-        self._demands = demands
-        self._replicas: dict[tuple[str, str], Any] = {}
-        self._fractions: dict[str, Any] = {}
-        self.constant = 0.0
-        self._changes: list[tuple[str, Demand, Option]] = []
-        rows: dict[str, list[tuple[Any, int]]] = {}
-        for i, demand in enumerate(demands):
-            for j, option in enumerate(demand.options):
-                low = kept[demand.name][option.name]
-                most = min(demand.most(option), limits[option.accelerator] // option.units) if demand.load > 0 else low
-                variable = self.problem.add_variable(f"n{i:05d}_{j}", low, max(low, most), pulp.LpInteger)
-                self._replicas[demand.name, option.name] = variable
-                rows.setdefault(option.accelerator, []).append((variable, option.units))
-        for accelerator, terms in sorted(rows.items()):
-            row(self.problem, terms, pulp.LpConstraintLE, limits[accelerator])
+    def variable(name: str, low: float, high: float | None, value: float, kind: str = pulp.LpContinuous) -> Any:
+        one = problem.add_variable(name, low, high, kind)
+        one.setInitialValue(value, check=False)
+        return one
 
-    def _carried(self, demand: Demand) -> list[tuple[Any, float]]:
-        """The terms of the fraction of the load that the replicas can carry."""
-        return [(self._replicas[demand.name, o.name], o.rate / demand.load) for o in demand.options]
-
-    def hold(self, held: Mapping[int, float | None]) -> None:
-        """Demand at least the service found possible for the classes before."""
-        for priority, least in held.items():
-            group = [d for d in self._demands if d.priority == priority and d.load > 0]
-            if least is None:
-                for demand in group:
-                    row(self.problem, self._carried(demand), pulp.LpConstraintGE, 1 - SLACK)
-            else:
-                row(self.problem, [(self._fraction(d), 1) for d in group], pulp.LpConstraintGE, least - HELD)
-
-    def _fraction(self, demand: Demand) -> Any:
-        """The variable for a demand's served fraction."""
-        if demand.name not in self._fractions:
-            variable = self.problem.add_variable(f"s{len(self._fractions):05d}", 0, 1)
-            self._fractions[demand.name] = variable
-            row(self.problem, [(variable, 1), *((n, -r) for n, r in self._carried(demand))], pulp.LpConstraintLE, 0)
-        return self._fractions[demand.name]
-
-    def maximise_service(self, group: Sequence[Demand]) -> None:
-        """Ask for the largest sum of served fractions."""
-        self.problem.setObjective(pulp.LpAffineExpression([(self._fraction(d), -1) for d in group]))
-
-    def minimise_cost(self, penalty: float) -> None:
-        """Ask for the least cost with transition penalty."""
-        terms: list[tuple[Any, float]] = []
-        for demand in self._demands:
-            for option in demand.options:
-                variable = self._replicas[demand.name, option.name]
-                if option.current <= variable.lowBound:
-                    terms.append((variable, option.cost * (1 + penalty)))
-                    self.constant -= penalty * option.cost * option.current
-                    continue
-                terms.append((variable, option.cost * (1 - penalty)))
-                self.constant += penalty * option.cost * option.current
-                if option.current < variable.upBound and penalty > 0:
-                    name = f"t{len(self._changes):05d}"
-                    more = self.problem.add_variable(name, 0)
-                    self._changes.append((name, demand, option))
-                    row(self.problem, [(variable, 1), (more, -1)], pulp.LpConstraintLE, option.current)
-                    terms.append((more, 2 * penalty * option.cost))
-        self.problem.setObjective(pulp.LpAffineExpression(terms))
-
-    def values(self, replicas: Replicas) -> dict[str, float]:
-        """Values of all variables at given replicas, by variable name."""
-        values = {v.name: float(replicas[demand][option]) for (demand, option), v in self._replicas.items()}
-        for demand in self._demands:
-            if demand.name in self._fractions:
-                values[self._fractions[demand.name].name] = min(
-                    1.0, demand.carried(replicas[demand.name]) / demand.load
-                )
-        for name, demand, option in self._changes:
-            values[name] = float(max(0, replicas[demand.name][option.name] - option.current))
-        return values
-
-    def replicas(self, values: Mapping[str, float]) -> Replicas:
-        """Replicas of a solution."""
-        found: Replicas = {d.name: {} for d in self._demands}
-        for (demand, option), variable in self._replicas.items():
-            found[demand][option] = round(values[variable.name])
-        return found
+    replicas: dict[str, list[Any]] = {}
+    units: dict[str, list[Any]] = {}
+    parts: dict[int, list[Any]] = {}
+    objective = []
+    for i, demand in enumerate(stage.demands):
+        counts = replicas[demand.name] = []
+        for j, option in enumerate(demand.options):
+            low, now, current = stage.kept[demand.name][option.name], start[demand.name][option.name], option.current
+            room = stage.limits[option.accelerator] // option.units if demand.load > 0 else low
+            made = variable(f"n{i}_{j}", low, max(low, min(demand.most(option), room)), now, pulp.LpInteger)
+            counts.append(made)
+            units.setdefault(option.accelerator, []).append(option.units * made)
+            if not stage.group:
+                # Up to what runs a replica more is a change less; beyond, a change more.
+                more = variable(f"m{i}_{j}", 0, None, max(0, now - current)) if low < current else made - current
+                objective.append(option.cost * (made + stage.penalty * (current - made + 2 * more)))
+                if low < current:
+                    problem += more >= made - current
+        held = stage.held.get(demand.priority, 0.0)
+        if demand.load <= 0 or (demand.name not in stage.group and held == 0.0):
+            continue
+        carried = pulp.lpSum(min(1, o.rate / demand.load) * n for o, n in zip(demand.options, counts, strict=True))
+        if held is None:
+            problem += carried >= 1 - SLACK
+            continue
+        fraction = variable(f"s{i}", 0, 1, share(demand, counts_of(demand, start[demand.name])))
+        problem += fraction <= carried
+        parts.setdefault(demand.priority, []).append(fraction)
+        if demand.name in stage.group:
+            objective.append(-fraction)
+    for accelerator, terms in sorted(units.items()):
+        problem += pulp.lpSum(terms) <= stage.limits[accelerator]
+    for priority, fractions in parts.items():
+        if least := stage.held.get(priority):
+            problem += pulp.lpSum(fractions) >= least - HELD / 2
+    problem += pulp.lpSum(objective)
+    bound = solve(problem, effort, floor, PROVEN) + problem.objective.constant
+    return {
+        d.name: {o.name: round(n.varValue) for o, n in zip(d.options, replicas[d.name], strict=True)}
+        for d in stage.demands
+    }, bound

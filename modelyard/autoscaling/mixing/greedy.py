@@ -1,6 +1,6 @@
 """The greedy allocation: demand by demand, each the cheapest replicas that still fit.
 
-``allocate`` falls back on it when the exact solver fails or runs out of time, and starts the exact solver from it; the
+``allocate`` falls back on it where the exact solver fails or the effort is used up, and starts the solver from it; the
 benchmark compares the two. It keeps to the capacity, but what one demand takes is not available to the next, so that a
 demand may end up dearer or worse served than it need be. ``keep_minimums`` serves both allocations.
 """

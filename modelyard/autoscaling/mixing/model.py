@@ -54,7 +54,10 @@ class Option:
 
 @dataclass(slots=True)
 class Effort:
-    """What searches may still look at: an item of a node counts as one. None of them goes without an answer."""
+    """What searches may still look at: an item of a node, or a row of a simplex iteration, counts as one.
+
+    It is counted, not timed, so that an answer does not depend on the machine. No search goes without an answer.
+    """
 
     left: int
 
@@ -131,8 +134,8 @@ class Share:
 class Allocation:
     """What all demands get. ``used`` is units by accelerator.
 
-    ``method`` is ``covering`` (no limit binds), ``exact`` or ``greedy``; ``note`` says why greedy, or how far from the
-    optimum an exact answer can be that was stopped at the time limit.
+    ``method`` is ``covering`` (no limit binds), ``exact``, or ``greedy`` where the effort did not suffice for all
+    classes; ``note`` says for which, or how far from the optimum an answer can be that is not proven.
     """
 
     shares: dict[str, Share]

@@ -1,92 +1,115 @@
-"""The mixed-integer solver: PuLP's model on HiGHS in this process, started from a known solution.
+"""The solver: HiGHS in this process, bounded by work and never by a clock.
 
-PuLP hands HiGHS a model without a starting point; the solver below adds one, which is what guarantees an answer at
-least as good as the start whenever the time limit ends the search.
+The same programme within the same effort gives the same answer on every machine and under any load. Integer programmes
+are PuLP's. The columns' linear programme grows a little some ten times and goes on from where it stood, which PuLP
+cannot: it would build and solve all of it again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import highspy
+import numpy as np
 import pulp
+
+from modelyard.autoscaling.mixing.model import Effort
 
 TOLERANCE = 1e-9
 """How far the solver may break a row: as little as it can, loads are compared with a slack of that size."""
 
+FloatArray = np.ndarray[tuple[int], np.dtype[np.float64]]
+
+_OPTIONS = {
+    "output_flag": False,
+    "threads": 1,
+    "random_seed": 0,
+    "mip_abs_gap": TOLERANCE,
+    "mip_feasibility_tolerance": TOLERANCE,
+    "primal_feasibility_tolerance": TOLERANCE,
+}
+
+_NODES = 4
+"""Nodes of one integer programme; simplex iterations are not bounded within one, only counted."""
+
 
 class SolverError(Exception):
-    """The solver ended without a solution; the text says how. ``seconds`` is the time it took."""
-
-    def __init__(self, text: str, seconds: float = 0.0) -> None:
-        super().__init__(text)
-        self.seconds = seconds
+    """The solver ended without a solution; the text says how."""
 
 
-@dataclass(frozen=True, slots=True)
-class Solved:
-    """Values by variable name, the objective's value, the best proven bound on it, and wall seconds used."""
-
-    values: dict[str, float]
-    objective: float
-    bound: float
-    seconds: float
-
-
-class _Started(pulp.HiGHS):  # type: ignore[misc]
-    """HiGHS that begins its search at a given point."""
-
-    start: Mapping[str, float] | None = None
+class _Highs(pulp.HiGHS):  # type: ignore[misc]
+    """PuLP's HiGHS, begun at the variables' initial values where all have one."""
 
     def callSolver(self, lp: Any) -> None:
-        if self.start is not None:
-            solution = highspy.HighsSolution()
-            solution.col_value = [self.start.get(variable.name, 0.0) for variable in lp.variables()]
-            lp.solverModel.setSolution(solution)
+        values = [variable.varValue for variable in lp.variables()]
+        if None not in values:
+            lp.solverModel.setSolution(len(values), np.arange(len(values), dtype=np.int32), np.array(values, float))
         super().callSolver(lp)
 
+    def findSolutionValues(self, lp: Any) -> tuple[int, int]:
+        """The variables' values. PuLP's own knows no end by nodes; ``solve`` looks at how it ended."""
+        for variable, value in zip(lp.variables(), lp.solverModel.getSolution().col_value, strict=False):
+            variable.varValue = value
+        return pulp.LpStatusOptimal, pulp.LpSolutionIntegerFeasible
 
-def row(problem: Any, terms: list[tuple[Any, Any]], sense: int, right: float) -> Any:
-    """Add a constraint on the sum of (variable, factor); it is returned."""
-    constraint = pulp.LpConstraint(pulp.LpAffineExpression(terms), sense, rhs=right)
-    problem.addConstraint(constraint)
-    return constraint
 
+def solve(problem: pulp.LpProblem, effort: Effort, floor: int, gap: float) -> float:
+    """Solve an integer programme to a relative ``gap``, leaving ``floor`` of the effort: what nothing is below.
 
-def solve(
-    problem: Any, start: Mapping[str, float] | None, seconds: float, gap: float, *, integer: bool = True
-) -> Solved:
-    """Solve a PuLP problem to a relative ``gap``, from ``start`` (values by variable name), within ``seconds``.
-
-    ``integer`` false solves the relaxation.
-    Raises ``SolverError`` when there is no solution in that time or the solver fails.
+    Its limits do not depend on what is left of the effort, so more effort is more programmes and the same ones first.
+    An item of the effort is a row of a simplex iteration. ``SolverError`` where there is none left, or no answer.
     """
-    if seconds <= 0:
-        raise SolverError("no time was left")
-    solver = _Started(
-        mip=integer,
-        msg=False,
-        timeLimit=seconds,
-        gapRel=gap,
-        gapAbs=TOLERANCE,
-        threads=1,
-        random_seed=0,
-        mip_feasibility_tolerance=TOLERANCE,
-        primal_feasibility_tolerance=TOLERANCE,
-    )
-    solver.start = start
-    try:
-        problem.solve(solver)
-    except (pulp.PulpError, IndexError, RuntimeError) as error:
-        raise SolverError(f"{type(error).__name__}: {error}") from error
-    highs = problem.solverModel
-    status = highs.getModelStatus()
-    if status not in (highspy.HighsModelStatus.kOptimal, highspy.HighsModelStatus.kTimeLimit):
-        raise SolverError(f"HiGHS ended with {highs.modelStatusToString(status)!r}", problem.solutionTime)
-    info = highs.getInfo()
+    if effort.left <= floor:
+        raise SolverError("the effort was used up")
+    problem.solve(_Highs(**_OPTIONS, msg=False, mip_rel_gap=gap, mip_max_nodes=_NODES))
+    _count(problem.solverModel, effort)
+    return float(problem.solverModel.getInfo().mip_dual_bound)
+
+
+class Linear:
+    """A linear programme that is minimised, over variables of 0 to 1; it grows, and is solved from where it stood.
+
+    ``rows`` are the least and the most of each row.
+    """
+
+    def __init__(self, rows: Sequence[tuple[float, float]]) -> None:
+        self._highs = highspy.Highs()  # type: ignore[no-untyped-call]
+        for name, value in _OPTIONS.items():
+            self._highs.setOptionValue(name, value)
+        nothing = np.array([], dtype=np.int32)
+        for low, high in rows:
+            self._highs.addRow(low, high, 0, nothing, np.array([]))
+
+    def add(self, variables: Sequence[tuple[float, dict[int, float]]]) -> None:
+        """Add variables: what each costs, and its factors by row."""
+        costs = np.array([cost for cost, _ in variables])
+        ends = np.cumsum([0, *(len(terms) for _, terms in variables)], dtype=np.int32)
+        index = np.array([row for _, terms in variables for row in terms], dtype=np.int32)
+        factors = np.array([factor for _, terms in variables for factor in terms.values()])
+        none, whole = np.zeros(len(costs)), np.ones(len(costs))
+        self._highs.addCols(len(costs), costs, none, whole, len(index), ends[:-1], index, factors)
+
+    def solve(self, effort: Effort, floor: int) -> tuple[float, FloatArray, FloatArray]:
+        """The least cost, the variables' values and the rows' prices; errors as of ``solve``."""
+        steps = (effort.left - floor) // max(1, self._highs.getNumRow())
+        if steps <= 0:
+            raise SolverError("the effort was used up")
+        self._highs.setOptionValue("simplex_iteration_limit", min(steps, 2**31 - 1))
+        self._highs.run()
+        _count(self._highs, effort)
+        found = self._highs.getSolution()
+        cost = float(self._highs.getInfo().objective_function_value)
+        return cost, np.array(found.col_value), np.array(found.row_dual)
+
+
+def _count(highs: Any, effort: Effort) -> None:
+    """Take what was done from the effort; no answer is a ``SolverError``."""
+    info, status, kinds = highs.getInfo(), highs.getModelStatus(), highspy.HighsModelStatus
+    effort.left = max(0, effort.left - (max(0, info.simplex_iteration_count) + 1) * highs.getNumRow())
+    if status == kinds.kIterationLimit:
+        raise SolverError("the effort was used up")
+    if status not in (kinds.kOptimal, kinds.kSolutionLimit):
+        raise SolverError(f"HiGHS ended with {highs.modelStatusToString(status)!r}")
     if info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
-        raise SolverError("the time limit was reached before there was a solution", problem.solutionTime)
-    values = {variable.name: float(variable.varValue) for variable in problem.variables()}
-    return Solved(values, float(info.objective_function_value), float(info.mip_dual_bound), problem.solutionTime)
+        raise SolverError("there was no solution within its nodes")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import fsum
 
 from modelyard.autoscaling.mixing.greedy import units_used
@@ -41,6 +41,16 @@ class Stage:
     def value(self, replicas: Replicas) -> float:
         """What the program minimises, for all demands; exactly minus the number of demands when all are served."""
         return fsum(self.worth(d, counts_of(d, replicas[d.name])) for d in self.demands)
+
+    def part(self, names: Collection[str], replicas: Replicas) -> Stage:
+        """The same question about some of the demands, where the others keep these replicas."""
+        rest = [d for d in self.demands if d.name not in names]
+        used, held = units_used(rest, replicas), dict(self.held)
+        for demand in rest:
+            if (least := held.get(demand.priority)) is not None:
+                held[demand.priority] = least - share(demand, counts_of(demand, replicas[demand.name]))
+        limits = {a: limit - used.get(a, 0) for a, limit in self.limits.items()}
+        return replace(self, demands=[d for d in self.demands if d.name in names], limits=limits, held=held)
 
     def allows(self, replicas: Replicas) -> bool:
         """Whether these replicas are within the limits, keep the minimums and serve what is held."""

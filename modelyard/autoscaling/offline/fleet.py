@@ -26,6 +26,7 @@ from modelyard.autoscaling.offline.snapshot import Snapshot, signals_of
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.variants.slo.classes import class_references
 from modelyard.objects import Key, OwnerRef, Pod, Workload, WorkloadId, parse
+from modelyard.objects.documents import few
 
 _T = TypeVar("_T")
 
@@ -124,18 +125,21 @@ def remarks(fleet: Fleet, manifests: Iterable[Manifest]) -> Iterator[str]:
             )
     yield from binding_remarks(fleet.bindings)
     pods = {pod.key: pod for pod in fleet.pods}
+    lost: dict[str, list[str]] = {}
     for signal in fleet.signals.pods:
         pod = pods.get(Key(signal.namespace, signal.pod))
         if pod is None:
-            yield (
-                f"metrics of pod {signal.namespace}/{signal.pod} count for nothing: no such Pod is in the files; add "
-                "its manifest with -f, or name its workload in the snapshot (workload: Deployment/NAME)"
+            why = (
+                "no such Pod is in the files; add its manifest with -f, or name its workload in the snapshot "
+                "(workload: Deployment/NAME)"
             )
         elif pod.owner and pod.owner.kind == "ReplicaSet" and _owner(fleet, pod) is None:
-            yield (
-                f"metrics of pod {pod.key} count for nothing: its ReplicaSet {pod.owner.name} is in none of the files; "
-                f"dump the ReplicaSets too ({DUMP})"
-            )
+            why = f"its ReplicaSet {pod.owner.name} is in none of the files; dump the ReplicaSets too ({DUMP})"
+        else:
+            continue
+        lost.setdefault(why, []).append(f"{signal.namespace}/{signal.pod}")
+    for why, names in lost.items():
+        yield f"metrics of pod {', '.join(few(names))} count for nothing: {why}"
 
 
 def _owner(fleet: Fleet, pod: Pod) -> OwnerRef | None:

@@ -16,6 +16,8 @@ from modelyard.autoscaling.sizing.profiles import FloatArray, IntArray
 
 CELLS = 32_768
 """States evaluated together: two arrays of this many doubles stay in a core's own cache."""
+BLOCK = 1_048_576
+"""States searched together: many, so that the few rows that take longest are few for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,23 +49,30 @@ class Chain:
 
     def __init__(self, base: FloatArray, slope: FloatArray, max_batch: IntArray, queue_limit: IntArray) -> None:
         width = int(max_batch.max(initial=1))
+        self.base, self.slope = base, slope
         self.batch = max_batch.astype(np.float64)
         self.queue = queue_limit.astype(np.float64)
         self.full_rate = self.batch / (base + slope * self.batch)
-        self.states = np.arange(width, dtype=np.float64)
-        self.moments = np.stack([np.ones(width), self.states, self.states**2], axis=1)
+        counts = np.arange(width, dtype=np.float64)
+        self.states = np.stack([np.ones(width), counts])
+        self.moments = np.stack([np.ones(width), counts, counts**2], axis=1)
         batches = np.arange(1, width + 1, dtype=np.float64)
-        with np.errstate(invalid="ignore", divide="ignore"):  # padding only, overwritten below
-            steps = np.log(slope[:, None] * batches + base[:, None])
-        steps -= np.log(batches)
         # summed[m] = log of s(1)/1 * ... * s(m)/m, so that log weight m = m log(rate) + summed[m]
         self.summed = np.empty((len(base), width))
-        self.summed[:, 0] = 0.0
-        np.cumsum(steps[:, :-1], axis=1, out=self.summed[:, 1:])
-        last = (max_batch - 1)[:, None]
-        self.summed_full = (np.take_along_axis(self.summed, last, 1) + np.take_along_axis(steps, last, 1))[:, 0]
+        self.summed_full = np.empty(len(base))
+        last = max_batch - 1
+        for piece in _pieces(len(base), width):
+            steps = np.multiply.outer(base[piece], 1.0 / batches)
+            steps += slope[piece, None]
+            with np.errstate(invalid="ignore", divide="ignore"):  # padding only, overwritten below
+                np.log(steps, out=steps)
+            summed = self.summed[piece]
+            summed[:, 0] = 0.0
+            np.cumsum(steps[:, :-1], axis=1, out=summed[:, 1:])
+            each = np.arange(len(steps))
+            self.summed_full[piece] = summed[each, last[piece]] + steps[each, last[piece]]
         if int(max_batch.min(initial=width)) < width:
-            self.summed[self.states[None, :] >= self.batch[:, None]] = -np.inf
+            self.summed[counts[None, :] >= self.batch[:, None]] = -np.inf
 
     def at(self, rate: FloatArray, rows: IntArray | None = None, states: int | None = None) -> Occupancy:
         """The chain at ``rate`` (requests per ms, above 0 and below the departure rate at N), one per row.
@@ -71,20 +80,27 @@ class Chain:
         ``rows`` picks some of the rows. ``states`` looks at the first states only, for rates so low that the others
         weigh nothing.
         """
-        summed, full, queue, batch = self.summed, self.full_rate, self.queue, self.batch
-        summed_full = self.summed_full
+        full, queue, batch, summed_full = self.full_rate, self.queue, self.batch, self.summed_full
+        base, slope = self.base, self.slope
         if rows is not None:
-            summed, full, queue, batch = summed[rows], full[rows], queue[rows], batch[rows]
-            summed_full = summed_full[rows]
-        summed = summed[:, :states]
+            full, queue, batch, summed_full = full[rows], queue[rows], batch[rows], summed_full[rows]
+            base, slope = base[rows], slope[rows]
         log_rate = np.log(rate)
-        weights = np.multiply.outer(log_rate, self.states[:states])
-        weights += summed
         log_top = batch * log_rate + summed_full
-        peak = np.maximum(weights.max(axis=1), log_top)
-        weights -= peak[:, None]
-        np.exp(weights, out=weights)
-        below, first, second = (weights @ self.moments[:states]).T
+        # Weights rise up to here and fall beyond, or the first or the last is the largest.
+        with np.errstate(divide="ignore", invalid="ignore"):
+            turn = np.nan_to_num(rate * base / (1.0 - rate * slope))
+        turn = np.clip(turn, 0.0, batch - 1.0).astype(np.int64)
+        at = np.arange(len(turn)) if rows is None else rows
+        peak = np.maximum(np.maximum(turn * log_rate + self.summed[at, turn], log_top), 0.0)
+        sums = np.empty((len(turn), 3))
+        scale = np.stack([-peak, log_rate], axis=1)
+        for piece in _pieces(len(turn), min(self.summed.shape[1], states or self.summed.shape[1])):
+            weights = scale[piece] @ self.states[:, :states]
+            weights += self.summed[at[piece] if rows is not None else piece, :states]
+            np.exp(weights, out=weights)
+            np.matmul(weights, self.moments[:states], out=sums[piece])
+        below, first, second = sums.T
         top = np.exp(log_top - peak)
 
         ratio = rate / full
@@ -141,11 +157,16 @@ def geometric(
 
 
 def blocks(max_batch: IntArray) -> Iterator[slice]:
-    """Slices of rows sorted by batch limit, each of about ``CELLS`` states."""
+    """Slices of rows sorted by batch limit, each of at most about ``BLOCK`` states and of similar limits."""
     start, rows = 0, len(max_batch)
     while start < rows:
-        guess = max(CELLS // int(max_batch[start]), 1)
-        widest = int(max_batch[min(start + guess, rows) - 1])
-        end = min(start + max(CELLS // widest, 1), rows)
+        similar = int(np.searchsorted(max_batch, 2 * max_batch[start], side="right"))
+        end = min(similar, start + max(BLOCK // int(max_batch[similar - 1]), 1))
         yield slice(start, end)
         start = end
+
+
+def _pieces(rows: int, width: int) -> Iterator[slice]:
+    """Slices of rows of about ``CELLS`` states."""
+    step = max(CELLS // width, 1)
+    return (slice(start, start + step) for start in range(0, rows, step))

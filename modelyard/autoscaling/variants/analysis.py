@@ -120,6 +120,8 @@ class Analysis(Assessment):
             f"spare KV {self.spare_kv:.3f}, spare queue {self.spare_queue:.1f} "
             f"over {self.reporting} reporting, {self.saturated} saturated"
         )
+        if self.unready:
+            text += f", {self.unready} not ready"
         if self.warming:
             text += f", {self.warming} warming up"
         if self.stuck:
@@ -144,17 +146,20 @@ def analyse_repaired(
     spare_queue: list[float] = []
     warming_kv: list[float] = []
     warming_queue: list[float] = []
-    reporting = saturated = warming = incomplete = capacity = 0
+    reporting = unready = counted = saturated = hanging = incomplete = capacity = 0
     serving: bool | None = None
     stuck, suspicious = stuck_pods(states, settings, now)
     for state in states:
+        state.young = 0
         for signal, pod in state.units:
             reporting += 1
+            ready_since = pod.ready_since
+            unready += ready_since is None
             if stuck and (signal.namespace, signal.pod) in stuck:
+                hanging += ready_since is not None
                 continue
             kv, queue = signal.kv, signal.waiting
             full = (kv is not None and kv >= kv_limit) or (queue is not None and queue >= queue_limit)
-            ready_since = pod.ready_since
             warm = False
             if ready_since is not None and ready_since <= warm_before:
                 warm = True
@@ -168,8 +173,10 @@ def analyse_repaired(
                 capacity += 1
             if full:
                 saturated += 1
-            if not warm:
-                warming += 1
+            if warm:
+                counted += 1
+            elif ready_since is not None:
+                state.young += 1
             if kv is not None:
                 kvs.append(kv)
                 spare = kv_limit - kv
@@ -182,13 +189,14 @@ def analyse_repaired(
                 (spare_queue if warm else warming_queue).append(min(spare, 0.0) if full else spare)
     result = Analysis(
         reporting=reporting,
-        counted=reporting - len(stuck) - warming,
+        unready=unready,
+        counted=counted,
         saturated=saturated,
         spare_kv=_cautious_mean(spare_kv, warming_kv),
         spare_queue=_cautious_mean(spare_queue, warming_queue) - (backlog / max(1, len(queues))),
         capacity=capacity,
-        warming=warming,
-        stuck=len(stuck),
+        warming=sum(state.young for state in states),
+        stuck=hanging,
         incomplete=incomplete,
         load_kv=fsum(kvs),
         load_queue=fsum(queues) + backlog,
@@ -197,7 +205,7 @@ def analyse_repaired(
         stuck_pods=suspicious,
         limits=limits,
         margin=settings.scale_down_margin,
-        per_report=_per_report(states, reporting, len(stuck), warm_before),
+        per_report=_per_report(states, reporting - unready, hanging, warm_before),
     )
     if kvs:
         result.kv_short = round(result.spare_kv, DIGITS) < limits.kv_trigger

@@ -19,13 +19,15 @@ from modelyard.autoscaling.variants.state import State
 class Assessment(ABC):
     """The load of one model and what its replicas can carry.
 
-    ``reporting`` replicas say something; ``saturated`` are over a threshold, ``warming`` take no load yet, ``stuck``
-    are there and serve nothing, ``incomplete`` miss a signal. ``waiting`` is requests, in engines and at the gateway.
-    ``unit`` is what sizes are counted in, for messages.
+    ``reporting`` replicas say something, ``unready`` of them without being ready; ``saturated`` are over a threshold,
+    ``incomplete`` miss a signal. Of the ready ones ``warming`` take no load yet and ``stuck`` serve nothing: what is
+    not ready is under way, and late when it stays so. ``waiting`` is requests, in engines and at the gateway. ``unit``
+    is what sizes are counted in, for messages.
     """
 
     unit: ClassVar[str] = ""
     reporting: int = 0
+    unready: int = 0
     saturated: int = 0
     warming: int = 0
     stuck: int = 0

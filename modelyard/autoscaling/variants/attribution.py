@@ -122,6 +122,7 @@ def _count(state: State) -> None:
     elif state.ready is None:
         state.ready = sum(pod.ready for pod in state.pods)
     state.pending = max(0, state.current - state.ready)
+    state.reporting = sum(1 for _, pod in state.units if pod.ready_since is not None)
 
 
 def _ready_groups(pods: Iterable[Pod], size: int) -> int:

@@ -57,8 +57,8 @@ def _in_flight(group: Group, states: Sequence[State], signals: Signals) -> str |
     if queued is None and signals.gateway_unknown:
         return "the gateway's queue could not be read"
     for state in states:
-        if len(state.units) < (state.ready or 0):
-            return f"{len(state.units)} of {state.ready} ready replicas of {state.name} report"
+        if state.reporting < (state.ready or 0):
+            return f"{state.reporting} of {state.ready} ready replicas of {state.name} report"
         for signal, _ in state.units:
             if signal.running is None or signal.waiting is None:
                 return f"pod {signal.pod} does not say how many requests it holds"

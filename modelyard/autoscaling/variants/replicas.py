@@ -44,7 +44,7 @@ def stuck_pods(
 
 def unseen(state: State, ready_after: float) -> int:
     """Ready replicas that do not report yet and became ready after ``ready_after``: not scraped yet, that is no gap."""
-    silent = (state.ready or 0) - len(state.units)
+    silent = (state.ready or 0) - state.reporting
     if silent <= 0:
         return 0
     seen = {pod.key for _, pod in state.units}

@@ -295,7 +295,7 @@ class SaturationConfigs:
             elif problem := _wrong_type(field, value):
                 errors[field] = f"{entry.where}: {field} = {shown(value)}: {problem}"
             else:
-                values[field] = float(value) if field in _NUMBERS else value  # type: ignore[arg-type]
+                values[field] = float(value) if field in _NUMBERS and isinstance(value, int | float) else value
         return _Layer(entry.where, values, errors)
 
     def _merge(self, source: _Map, override: _Layer | None, analyzer: str) -> Effective:

@@ -49,6 +49,10 @@ class State:
     ready: int | None = None
     """Ready replicas, surge included."""
     pending: int = 0
+    reporting: int = 0
+    """Ready replicas that report. A pod may also report before it is ready, or when it no longer is."""
+    young: int = 0
+    """Ready replicas that take no load yet."""
     desired: int | None = None
     """Last published replicas; ``None`` when never decided."""
     limits: Thresholds = Thresholds()

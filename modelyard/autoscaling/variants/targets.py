@@ -77,7 +77,7 @@ def set_targets(
     if not analysis.scale_up and any(map(first_to_go, states)):
         analysis.scale_down_safe = analysis.scale_down_safe or analysis.fits({})
     if partial is not None and partial >= 0:
-        text = f"{_reporting(states, analysis)}: holding still, {partial:.0f} s to go"
+        text = f"{_reporting(states)}: holding still, {partial:.0f} s to go"
         _say(states, "PartialMetrics", f"{text}; {numbers}")
     elif analysis.scale_up:
         offered = replicas_offered(states, load, analysis.waiting, ahead.factor, settings, now)
@@ -87,7 +87,7 @@ def set_targets(
     elif blocker := next((state for state in states if state.moving), None):
         _say(states, "InTransition", f"{describe_transition(blocker)}; {numbers}")
     elif partial is not None:
-        _say(states, "PartialMetrics", f"{_reporting(states, analysis)}: not shrinking; {numbers}")
+        _say(states, "PartialMetrics", f"{_reporting(states)}: not shrinking; {numbers}")
     elif analysis.scale_down_safe:
         _scale_down(group, analysis, settings, now, ahead, numbers)
     else:
@@ -97,8 +97,8 @@ def set_targets(
             give_up(state, settings)
 
 
-def _reporting(states: Sequence[State], analysis: Assessment) -> str:
-    return f"{analysis.reporting} of {sum(state.ready or 0 for state in states)} ready replicas report metrics"
+def _reporting(states: Sequence[State]) -> str:
+    return f"{sum(s.reporting for s in states)} of {sum(s.ready or 0 for s in states)} ready replicas report metrics"
 
 
 def _provided(states: Sequence[State], analysis: Assessment) -> float:
@@ -120,7 +120,7 @@ def _scale_up(
     if offered is not None:
         wanted = min(wanted, offered * _mean_worth(states, analysis))
     provided = _provided(states, analysis)
-    coming = sum(s.coming for s in states) + analysis.warming
+    coming = sum(min(s.coming + s.young, s.base - lost(s)) for s in states)
     missing = wanted - provided
     if not coming and missing <= 0:
         missing = min(filter(None, map(analysis.worth, states)), default=1.0)

@@ -111,7 +111,7 @@ def partial_hold(states: Sequence[State], settings: FleetSettings, now: float) -
     ready = reporting = 0
     for state in states:
         ready += state.ready or 0
-        reporting += len(state.units)
+        reporting += state.reporting
     if reporting < ready:
         after = now - settings.warm_up
         ready -= sum(unseen(state, after) for state in states)

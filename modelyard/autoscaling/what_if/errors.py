@@ -8,6 +8,8 @@ from collections.abc import Iterable
 class WhatIfError(ValueError):
     """A question that cannot be asked of this fleet. The message names the option, what is wrong and what exists."""
 
+    exit_code = 2
+
 
 def listed(names: Iterable[str]) -> str:
     """Names for a message, each once and in order."""

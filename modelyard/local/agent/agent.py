@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
@@ -13,10 +14,12 @@ from aiohttp import web
 
 from modelyard.cluster import PODS, Cluster, ClusterError, ClusterSettings, Object
 from modelyard.local import processes
+from modelyard.local.agent import logs
 from modelyard.local.agent.discovery import target_groups
 from modelyard.local.agent.nodes import Addresses, NodeKeeper
 from modelyard.local.agent.pods import PodRunner, PodServices
-from modelyard.local.agent.records import PodRecord, RecordStore
+from modelyard.local.agent.records import ContainerRecord, PodRecord, RecordStore
+from modelyard.local.agent.volumes import keep_claims
 from modelyard.local.settings import AgentSettings
 
 logger = logging.getLogger(__name__)
@@ -79,22 +82,31 @@ class Agent:
         connection = ClusterSettings(kubeconfig=self._settings.kubeconfig, field_manager="modelyard-node-agent")
         # Probes go to loopback addresses, one short connection each, and never through a proxy.
         connector = aiohttp.TCPConnector(limit=0, force_close=True)
+        settings = self._settings
         async with (
             self._health.serving(),
+            logs.serving(self._nodes.values(), settings.kubelet_port, settings.pki, self._container),
             Cluster.connect(connection) as cluster,
             aiohttp.ClientSession(connector=connector, trust_env=False) as session,
         ):
-            services = PodServices(cluster, self._settings, self._store, self._addresses, session)
-            keeper = NodeKeeper(cluster, self._settings.nodes, self._nodes, self._settings.heartbeat)
+            services = PodServices(cluster, settings, self._store, self._addresses, session)
+            keeper = NodeKeeper(cluster, settings.nodes, self._nodes, settings.kubelet_port, settings.heartbeat)
             await self._register(keeper)
-            heartbeat = asyncio.create_task(keeper.run(), name="heartbeat")
+            beside = [
+                asyncio.create_task(keeper.run(), name="heartbeat"),
+                asyncio.create_task(keep_claims(cluster, settings.files), name="claims"),
+            ]
             try:
                 await self._watch(services)
             finally:
-                tasks = [heartbeat, *self._tasks.values()]
+                tasks = [*beside, *self._tasks.values()]
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _container(self, namespace: str, pod: str, container: str) -> ContainerRecord | None:
+        found = [one.record for one in self._pods.values() if one.described == f"{namespace}/{pod}"]
+        return found[-1].containers.get(container) if found else None
 
     async def _register(self, keeper: NodeKeeper) -> None:
         while True:
@@ -159,4 +171,5 @@ class Agent:
             if alive:
                 logger.warning("pod %s/%s no longer exists: stopping its processes", record.namespace, record.name)
                 await asyncio.to_thread(processes.stop, alive, _ORPHAN_GRACE)
+            await asyncio.to_thread(shutil.rmtree, self._settings.files / "pods" / record.uid, True)
             self._store.remove(record.uid)

@@ -50,6 +50,8 @@ class ContainerPlace:
     """Called after every change: the record is to be saved and the status reported."""
     event: Callable[[str, str, str], None]
     """Reports an Event: type, reason, message."""
+    last_words: Callable[[Object, int, Path, int], str]
+    """The termination message of a container that ended with this code, whose output begins at this byte of its log."""
 
 
 class ContainerRunner:
@@ -129,8 +131,9 @@ class ContainerRunner:
         self._env = launch.env
         self.record.started_at = now()
         self.record.log = str(self._place.log)
+        self.record.log_start = self._place.log.stat().st_size if self._place.log.exists() else 0
         try:
-            self._child = processes.spawn(launch.argv, self._place.log, env=launch.env)
+            self._child = processes.spawn(launch.argv, self._place.log, env=launch.env, cwd=launch.cwd)
         except OSError as error:
             self._note_end(128, "StartError", f"{launch.argv[0]} cannot be executed: {error}")
             self._place.event("Warning", "Failed", f"Error: {launch.argv[0]} cannot be executed: {error}")
@@ -169,7 +172,8 @@ class ContainerRunner:
             os.killpg(self._child.pid, signal.SIGKILL)
         self._child = None
         code = 128 - returncode if returncode < 0 else returncode
-        self._note_end(code, "Completed" if code == 0 else "Error")
+        words = self._place.last_words(self.spec, code, self._place.log, self.record.log_start)
+        self._note_end(code, "Completed" if code == 0 else "Error", words)
 
     def _note_end(self, code: int, reason: str, message: str = "") -> None:
         record = self.record

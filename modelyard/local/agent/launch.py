@@ -2,7 +2,7 @@
 
 Only images under `modelyard.dev/` are run: the agent executes on the user's own machine, without isolation, so it must
 never execute what somebody meant for a container. `modelyard.dev/simulated-engine` is our engine; every other image
-under that name is an empty one, whose container's command is run as it is.
+under that name is an empty one, whose container's command is run as it is; the command `modelyard` is our own.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from modelyard.cluster import CONFIG_MAPS, SECRETS, Cluster, ClusterError, NotFound, Object
+from modelyard.local.agent.volumes import relocated
 from modelyard.local.processes import python_path_environment
 
 _KEYED = re.compile(r"metadata\.(labels|annotations)\['(.+)'\]")
@@ -32,6 +34,7 @@ class Launch:
 
     argv: list[str]
     env: dict[str, str]
+    cwd: Path | None = None
 
 
 class CannotRun(Exception):
@@ -64,14 +67,19 @@ def expand(text: str, env: Mapping[str, str]) -> str:
     return re.sub(r"\$\$|\$\(([^()$\s]+)\)", value, text)
 
 
-def plan(container: Object, env: Mapping[str, str], address: str, pod_name: str) -> Launch:
+def plan(
+    container: Object, env: Mapping[str, str], address: str, pod_name: str, paths: Mapping[str, Path] | None = None
+) -> Launch:
     """The process for an entry of `spec.containers` or `spec.initContainers` with its resolved variables.
+
+    `paths` says where the container's mounts are on this machine.
 
     Raises `CannotRun`: the image is not one of ours, or has nothing to execute.
     """
     image = str(container.get("image") or "")
-    command = [expand(str(part), env) for part in container.get("command") or []]
-    arguments = [expand(str(part), env) for part in container.get("args") or []]
+    paths = paths or {}
+    command = [relocated(expand(str(part), env), paths) for part in container.get("command") or []]
+    arguments = [relocated(expand(str(part), env), paths) for part in container.get("args") or []]
     if not image.startswith(IMAGE_PREFIX):
         raise CannotRun(
             "ImageNotRunnable",
@@ -79,7 +87,9 @@ def plan(container: Object, env: Mapping[str, str], address: str, pod_name: str)
             f"it runs {ENGINE_IMAGE} and commands of images under {IMAGE_PREFIX}",
             permanent=True,
         )
-    if command:
+    if command[:1] == ["modelyard"]:  # the very program that runs, wherever it is installed
+        argv = [sys.executable, "-m", "modelyard.cli.main", *command[1:], *arguments]
+    elif command:
         argv = command + arguments
     elif repository(image) == ENGINE_IMAGE:
         argv = [
@@ -97,7 +107,8 @@ def plan(container: Object, env: Mapping[str, str], address: str, pod_name: str)
         )
     base = {name: os.environ[name] for name in _INHERITED if name in os.environ}
     base |= python_path_environment() | {"PYTHONUNBUFFERED": "1", "HOSTNAME": pod_name}
-    return Launch(argv, {**base, **env})
+    folder = relocated(str(container.get("workingDir") or ""), paths)
+    return Launch(argv, {**base, **env}, Path(folder) if Path(folder).is_dir() and folder else None)
 
 
 def _engine_address(container: Object, arguments: list[str], address: str) -> list[str]:
@@ -139,8 +150,12 @@ def field(pod: Object, path: str, place: PodPlace) -> str:
     return str(values[path])
 
 
-async def resolve(cluster: Cluster, pod: Object, container: Object, place: PodPlace) -> dict[str, str]:
+async def resolve(
+    cluster: Cluster, pod: Object, container: Object, place: PodPlace, paths: Mapping[str, Path]
+) -> dict[str, str]:
     """The variables of `env` and `envFrom`, later ones winning and able to use earlier ones as `$(NAME)`.
+
+    What the spec itself says is relocated by `paths`, as in commands.
 
     Raises `CannotRun`: a reference has no target (and is not optional), or cannot be read now.
     """
@@ -156,7 +171,7 @@ async def resolve(cluster: Cluster, pod: Object, container: Object, place: PodPl
     for variable in container.get("env") or []:
         name = variable["name"]
         if "valueFrom" not in variable:
-            env[name] = expand(str(variable.get("value") or ""), env)
+            env[name] = relocated(expand(str(variable.get("value") or ""), env), paths)
             continue
         value = await _value_from(variable["valueFrom"], pod, container, place, sources)
         if value is not None:

@@ -85,7 +85,7 @@ def node_manifest(group: NodeGroup, index: int) -> Object:
     return {"metadata": {"name": name, "labels": {**labels, **group.labels}}}
 
 
-def node_status(group: NodeGroup, index: int, address: str, previous: Object, moment: datetime) -> Object:
+def node_status(group: NodeGroup, index: int, address: str, port: int, previous: Object, moment: datetime) -> Object:
     """Status of a healthy Node; transition times are kept from `previous` while a condition's status is the same."""
     capacity = {"cpu": group.cpu, "memory": group.memory, "pods": str(group.pods), "ephemeral-storage": "1Ti"}
     if group.gpus:
@@ -111,6 +111,7 @@ def node_status(group: NodeGroup, index: int, address: str, previous: Object, mo
             {"type": "InternalIP", "address": address},
             {"type": "Hostname", "address": f"{group.name}-{index}"},
         ],
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": port}},
         "conditions": [
             condition("MemoryPressure", "False", "KubeletHasSufficientMemory", "the agent has sufficient memory"),
             condition("DiskPressure", "False", "KubeletHasNoDiskPressure", "the agent has no disk pressure"),
@@ -135,9 +136,12 @@ def node_status(group: NodeGroup, index: int, address: str, previous: Object, mo
 class NodeKeeper:
     """Registers the Nodes and renews their leases."""
 
-    def __init__(self, cluster: Cluster, groups: list[NodeGroup], addresses: dict[str, str], heartbeat: float) -> None:
-        """`addresses` are the Nodes' by name, `heartbeat` the seconds between lease renewals."""
+    def __init__(
+        self, cluster: Cluster, groups: list[NodeGroup], addresses: dict[str, str], port: int, heartbeat: float
+    ) -> None:
+        """`addresses` are the Nodes' by name, `port` gives logs, `heartbeat` the seconds between lease renewals."""
         self._cluster = cluster
+        self._port = port
         self._groups = {f"{group.name}-{index}": (group, index) for group in groups for index in range(group.count)}
         self._addresses = addresses
         self._heartbeat = heartbeat
@@ -183,7 +187,7 @@ class NodeKeeper:
             await self._register(name)
             return
         previous = node.get("status") or {}
-        status = node_status(group, index, self._addresses[name], previous, now())
+        status = node_status(group, index, self._addresses[name], self._port, previous, now())
         if _settled(previous, status):
             return
         await self._cluster.merge_patch(NODES, name, {"status": status}, subresource="status")
@@ -213,6 +217,7 @@ def _settled(previous: Object, wanted: Object) -> bool:
             "capacity": status.get("capacity"),
             "allocatable": status.get("allocatable"),
             "addresses": status.get("addresses"),
+            "endpoints": status.get("daemonEndpoints"),
         }
 
     return timeless(previous) == timeless(wanted)

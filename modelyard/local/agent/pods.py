@@ -12,10 +12,11 @@ import aiohttp
 
 from modelyard.cluster import PODS, Cluster, ClusterError, Conflict, NotFound, Object
 from modelyard.local.agent.containers import ContainerPlace, ContainerRunner
-from modelyard.local.agent.launch import Launch, PodPlace, plan, resolve
+from modelyard.local.agent.launch import CannotRun, Launch, PodPlace, field, plan, resolve
 from modelyard.local.agent.nodes import Addresses
 from modelyard.local.agent.records import ContainerRecord, PodRecord, RecordStore
 from modelyard.local.agent.status import ContainerView, pod_status
+from modelyard.local.agent.volumes import CannotMount, PodVolumes
 from modelyard.local.settings import AgentSettings
 from modelyard.local.state import now
 
@@ -59,6 +60,10 @@ class PodRunner:
         )
         if not self.record.address or not services.addresses.claim(self.record.address):
             self.record.address = services.addresses.take()
+        self._place = PodPlace(self.record.address, host_address, self.record.node)
+        self._volumes = PodVolumes(
+            services.cluster, services.settings.files, pod, lambda path: field(self._pod, path, self._place)
+        )
         init_policy = "Never" if self._restart_policy == "Never" else "OnFailure"
         self._init = [self._container(spec, init_policy) for spec in pod["spec"].get("initContainers") or []]
         self._main = [self._container(spec, self._restart_policy) for spec in pod["spec"]["containers"]]
@@ -146,7 +151,8 @@ class PodRunner:
         await asyncio.gather(*(container.run() for container in self._main))
 
     async def _remove(self) -> None:
-        """Take the object out of the API and forget the pod."""
+        """Take the object out of the API and forget the pod; whoever sees that it is gone finds no files of it."""
+        await asyncio.to_thread(self._volumes.remove)
         delay = _RETRY_FIRST
         while not self._vanished:
             try:
@@ -178,6 +184,7 @@ class PodRunner:
             launch=self._launch,
             changed=self._changed,
             event=self._event,
+            last_words=self._volumes.last_words,
         )
         return ContainerRunner(spec, restart_policy, record, place)
 
@@ -189,9 +196,12 @@ class PodRunner:
             container.adopt(started=bool(last.get("started")), ready=bool(last.get("ready")))
 
     async def _launch(self, spec: Object) -> Launch:
-        place = PodPlace(self.record.address, self._host_address, self.record.node)
-        env = await resolve(self._services.cluster, self._pod, spec, place)
-        return plan(spec, env, self.record.address, self.record.name)
+        try:
+            paths = await self._volumes.mount(spec)
+        except (CannotMount, OSError, ValueError) as error:  # the last: a name that no file system has
+            raise CannotRun("ContainerCreating", str(error), permanent=False) from error
+        env = await resolve(self._services.cluster, self._pod, spec, self._place, paths)
+        return plan(spec, env, self.record.address, self.record.name, paths)
 
     def _changed(self) -> None:
         if not self._vanished:

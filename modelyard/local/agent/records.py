@@ -35,6 +35,7 @@ class ContainerRecord(BaseModel):
     last: Termination | None = Field(None, description="how the run before ended")
     failures: int = Field(0, description="ends in a row, which the back-off grows with")
     log: str = ""
+    log_start: int = Field(0, description="bytes of the log that are of earlier runs")
 
 
 class PodRecord(BaseModel):

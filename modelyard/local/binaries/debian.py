@@ -37,7 +37,11 @@ _PACKAGE = "k8s.io/kubernetes"
 _OPENAPI = Path("pkg/generated/openapi/zz_generated.openapi.go")
 _OPENAPI_TAG = re.compile(rb"^// *\+k8s:openapi-gen=", re.M)
 _TIMEOUT = 3600
-_PACKAGED = {"etcd": ("etcd-server", "usr/bin/etcd"), "prometheus": ("prometheus", "usr/bin/prometheus")}
+_PACKAGED = {
+    "etcd": ("etcd-server", "usr/bin/etcd"),
+    "prometheus": ("prometheus", "usr/bin/prometheus"),
+    "promtool": ("prometheus", "usr/bin/promtool"),
+}
 _GO_PACKAGES = ("golang-1.19-go", "golang-1.19-src")
 _REFLECT2_PACKAGE = "golang-github-modern-go-reflect2-dev"
 _REFLECT2 = "usr/share/gocode/src/github.com/modern-go/reflect2"

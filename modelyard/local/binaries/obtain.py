@@ -16,7 +16,7 @@ from modelyard.local import paths
 from modelyard.local.binaries import debian, releases, store
 from modelyard.local.paths import BinaryNotFound
 
-SERVERS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "prometheus")
+SERVERS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "prometheus", "promtool")
 """Every program that Modelyard knows how to obtain."""
 _CHOICES = ("auto", "release", "debian", "none")
 

@@ -85,7 +85,7 @@ RELEASES = (
         _PROMETHEUS,
         f"https://github.com/prometheus/prometheus/releases/download/v{_PROMETHEUS}/"
         f"prometheus-{_PROMETHEUS}.linux-{{arch}}.tar.gz",
-        {"prometheus": f"prometheus-{_PROMETHEUS}.linux-{{arch}}/prometheus"},
+        {name: f"prometheus-{_PROMETHEUS}.linux-{{arch}}/{name}" for name in ("prometheus", "promtool")},
         "sha256",
         {},
         f"https://github.com/prometheus/prometheus/releases/download/v{_PROMETHEUS}/sha256sums.txt",

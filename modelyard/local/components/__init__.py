@@ -21,7 +21,10 @@ def agent(cluster: ClusterContext) -> ComponentSpec:
         address_prefix=cluster.pod_prefix,
         records=cluster.paths.agent,
         logs=cluster.paths.logs / "pods",
+        files=cluster.paths.files,
+        pki=cluster.paths.pki,
         health_port=cluster.ports.agent,
+        kubelet_port=cluster.ports.kubelet,
         backoff_scale=cluster.settings.backoff_scale,
     )
     write_atomically(cluster.paths.agent_config, settings.model_dump_json(indent=1))

@@ -63,6 +63,10 @@ def apiserver(cluster: ClusterContext) -> ComponentSpec:
         f"--service-account-signing-key-file={certificates.private_key(pki, 'service-account')}",
         # The kubernetes Service would point at a loopback address, which Kubernetes refuses.
         "--endpoint-reconciler-type=none",
+        # For `kubectl logs`: the agent lets in whom our authority knows.
+        f"--kubelet-client-certificate={certificates.certificate(pki, certificates.ADMIN)}",
+        f"--kubelet-client-key={certificates.private_key(pki, certificates.ADMIN)}",
+        "--kubelet-preferred-address-types=InternalIP",
         f"--requestheader-client-ca-file={ca}",
         "--requestheader-allowed-names=front-proxy-client",
         "--requestheader-extra-headers-prefix=X-Remote-Extra-",

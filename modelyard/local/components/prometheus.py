@@ -64,7 +64,9 @@ def configuration(cluster: ClusterContext) -> dict[str, Any]:
         }
     ]
     if cluster.settings.scrape_targets:
-        jobs.append({"job_name": "modelyard", "static_configs": [{"targets": cluster.settings.scrape_targets}]})
+        jobs.append(
+            {"job_name": "modelyard-exporter", "static_configs": [{"targets": cluster.settings.scrape_targets}]}
+        )
     interval = cluster.settings.scrape_interval
     return {
         "global": {

@@ -22,6 +22,8 @@ KINDS: Final = ("default", "published", "fixed", "hpa", "keda", CLAIRVOYANT)
 class PolicyInputError(ValueError):
     """A policy that cannot be read; the message quotes it and says what can be written."""
 
+    exit_code = 2
+
 
 @dataclass(slots=True)
 class PolicyText:

@@ -6,8 +6,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from modelyard.resources.base import AGE, Column, Part, Resource
-from modelyard.resources.fields import Bool, Int32, Int64, Kept, RawObject, StringMap, optional
+from modelyard.resources.base import AGE, Column, Part, Resource, StatusPart
+from modelyard.resources.fields import Bool, Int32, Int64, RawObject, StringMap, optional
 from modelyard.resources.ome import OME
 from modelyard.resources.references import ConditionedStatus
 
@@ -98,8 +98,32 @@ class BaseModelSpec(ModelExtension):
     storage: StorageSpec = Field(description="Where the files come from and go to.")
     serving_mode: list[str] | None = optional("On-demand, Dedicated or both; for people.")
     max_tokens: Int32 | None = optional("Context length in tokens. Default: found in the files.", ge=0)
-    diffusion_pipeline: Kept = optional("The parts of a diffusion pipeline. Kept, without effect.")
+    diffusion_pipeline: RawObject | None = optional("The parts of a diffusion pipeline. Default: found in the files.")
     additional_metadata: StringMap | None = optional("Further facts, as text.")
+
+
+class NodeDelivery(StatusPart):
+    """How far the files are on one node."""
+
+    node: str | None = optional("Name of the node.")
+    state: str | None = optional("Active, Waiting, Failed or Removing.")
+    reason: str | None = optional("Why, as one word.")
+    message: str | None = optional("Why, for people.")
+    percent: Int32 | None = optional("How much of a transfer under way is done.")
+
+
+class DeliveryStatus(StatusPart):
+    """How the delivery of the files stands. Not in the published reference."""
+
+    path: str | None = optional("Where the files are on a node, or in the claim.")
+    revision: str | None = optional("The immutable revision of the source that was delivered last.")
+    bytes: Int64 | None = optional("Size of the files.")
+    selected: Int32 | None = optional("Nodes that are to have the files.")
+    ready: Int32 | None = optional("Nodes that have them.")
+    failed: Int32 | None = optional("Nodes on which the transfer failed.")
+    active: Int32 | None = optional("Nodes that are being brought the files.")
+    waiting: Int32 | None = optional("Nodes that wait for their turn at the source.")
+    nodes: list[NodeDelivery] | None = optional("The first twenty nodes that are not ready, what has failed first.")
 
 
 class ModelStatusSpec(ConditionedStatus):
@@ -111,6 +135,8 @@ class ModelStatusSpec(ConditionedStatus):
     )
     nodes_ready: list[str] | None = optional("Nodes that hold the whole model.")
     nodes_failed: list[str] | None = optional("Nodes on which the transfer failed.")
+    delivery: DeliveryStatus | None = optional("How the delivery stands. Written by Modelyard.")
+    detected: RawObject | None = optional("What was found in the files. Written by Modelyard.")
 
 
 class BaseModel(Resource):

@@ -7,7 +7,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from modelyard.resources.base import AGE, Column, Part, Resource
-from modelyard.resources.fields import Bool, Int32, Kept, optional
+from modelyard.resources.fields import Bool, Int32, Kept, RawObject, optional
 from modelyard.resources.ome import OME
 from modelyard.resources.ome.models import ModelFormat, ModelFrameworkSpec
 from modelyard.resources.ome.pods import DecoderSpec, EngineSpec, RouterSpec, RuntimePodFields
@@ -38,7 +38,7 @@ class SupportedModelFormat(Part):
         "Which runtime is chosen when several fit: the higher one. Counts with autoSelect only.", ge=1
     )
     accelerator_config: Kept = optional("Arguments and resources by accelerator class. Kept, without effect.")
-    diffusion_pipeline: Kept = optional("The diffusion pipeline it can serve. Kept, without effect.")
+    diffusion_pipeline: RawObject | None = optional("The diffusion pipeline it can serve. Default: any.")
 
 
 class WorkerPodSpec(RuntimePodFields):
@@ -64,7 +64,9 @@ class ServingRuntimeSpec(RuntimePodFields):
         "The protocols its endpoints speak: openAI, cohere, openInference-v1 or openInference-v2."
     )
     workers: WorkerPodSpec | None = optional("The worker pods, in the older form.")
-    accelerator_requirements: Kept = optional("Accelerator classes it can use. Kept, without effect.")
+    accelerator_requirements: RawObject | None = optional(
+        "The accelerator classes it can use, in acceleratorClasses. Default: it says nothing of them."
+    )
 
 
 class ServingRuntimeStatus(ConditionedStatus):

@@ -29,9 +29,10 @@ async def test_a_tick_scales_by_policy_without_prometheus_or_variants(mine: Poli
         tick = await run_tick(loop)
         assert [binding.key.name for binding in tick.decision.bindings] == ["chat"]
         assert await mine.replicas("chat") == 6
-    assert [(row["variant"], row["target"]) for row in tick.report.rows] == [(f"{mine.namespace}/chat", 6)]
+    assert [(row["variant"], row["now → target"]) for row in tick.report.rows] == [(f"{mine.namespace}/chat", "2 → 6")]
     status = (await mine.binding("chat"))["status"]
     assert (status["currentReplicas"], status["desiredReplicas"], status["mode"]) == (2, 6, "Stable")
+    assert (status["minReplicas"], status["maxReplicas"]) == (1, 20)
     assert status["units"][0]["name"] == "chat"
 
 

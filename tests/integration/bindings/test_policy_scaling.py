@@ -35,7 +35,7 @@ async def test_a_deployment_goes_up_at_once_and_down_after_its_window(world: Pol
     assert await world.replicas("chat") == 6
     assert up.view("chat").targets[0].instances == ({"vllm:num_requests_waiting": 30.0},) * 2
     assert up.decision("chat").records[0].writes.scale == 6
-    assert [row["target"] for row in up.rows] == [6]
+    assert [row["now → target"] for row in up.rows] == ["2 → 6"]
     assert (await world.condition("chat", "Ready"))["reason"] == "Reconciled"
     assert (await world.condition("chat", "TargetFound"))["status"] == "True"
     assert (await world.binding("chat"))["status"]["observedGeneration"] == 1

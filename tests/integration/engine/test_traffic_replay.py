@@ -1,6 +1,7 @@
 """The replayer against real engine processes, and against servers that behave badly."""
 
 import asyncio
+import time
 from collections import Counter
 from contextlib import asynccontextmanager
 
@@ -141,6 +142,22 @@ async def test_requests_wait_for_the_first_endpoint(start_engine):
     results = await running
     check_complete(replay)
     assert all(r.ending is Ending.OK and 0 < r.queued < r.ttft for r in results)
+
+
+async def test_a_client_that_does_not_keep_to_the_trace_says_so(start_engine):
+    engine = start_engine("--time-compression", str(COMPRESSION))
+
+    def stall(_):
+        if len(replay.results) == 1:
+            time.sleep(0.5)  # As a starved machine does; 10 virtual seconds.
+
+    replay = Replay(steady(100, 10), source_of(Endpoint("pod-0", engine.url)), settings(), on_result=stall)
+    results = await replay.run()
+    check_complete(replay)
+    assert max(result.late for result in results) > 5
+    assert all(0 <= result.late <= result.ttft for result in results), (
+        "what the client adds is part of what it measures"
+    )
 
 
 async def test_the_wait_for_an_endpoint_is_bounded():

@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import sys
+import time
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator
@@ -25,11 +26,21 @@ from prometheus_server import PrometheusServer, free_port
 from modelyard.autoscaling.kinds import VARIANTS
 from modelyard.autoscaling.live.controller import Controller
 from modelyard.autoscaling.live.exporter import serve
-from modelyard.cluster import CRDS, DEPLOYMENTS, NAMESPACES, SERVICE_ACCOUNTS, Cluster, ClusterSettings, ResourceType
+from modelyard.cluster import (
+    CRDS,
+    DEPLOYMENTS,
+    NAMESPACES,
+    SERVICE_ACCOUNTS,
+    Cluster,
+    ClusterSettings,
+    Lease,
+    ResourceType,
+)
 from modelyard.cluster.transport import ApiRequest
 from modelyard.local.settings import Component, StackSettings
 from modelyard.local.stack import LocalStack
 from modelyard.metrics.client import Prometheus, PrometheusSettings
+from modelyard.objects import Key
 
 pytestmark = pytest.mark.integration
 
@@ -523,3 +534,40 @@ async def test_a_real_prometheus_scrapes_it(control_plane_cluster: Cluster, name
                 await eventually(vanished, "Prometheus drops the series of what is deleted")
         finally:
             server.kill()
+
+
+async def test_monitoring_gauges_follow_conditions_and_leases(control_plane_cluster: Cluster, namespace: str) -> None:
+    cluster = control_plane_cluster
+    await decided(cluster, namespace, "llama", 4)
+    name, held = "modelyard-autoscale", "modelyard_lease_held"
+    async with exporting(cluster, namespace, leases=[Key(namespace, name), Key(namespace, "other")]) as exporter:
+
+        async def shows(metric: str, expected: list[tuple[dict[str, str], float]]) -> None:
+            async def same() -> bool:
+                return await exporter.series(metric) == expected
+
+            await eventually(same, f"{metric} is {expected}")
+
+        def leases(value: float) -> list[tuple[dict[str, str], float]]:
+            return [({"lease_name": name}, value), ({"lease_name": "other"}, 0.0)]
+
+        await shows(held, leases(0))
+        lease = Lease(cluster, name, namespace, "a test")
+        assert await lease.acquire(10)
+        await shows(held, leases(1))
+        ((_, renewed),) = await exporter.series("modelyard_lease_renewed_timestamp_seconds")
+        assert abs(renewed - time.time()) < 60
+        await lease.release()
+        await shows(held, leases(0))
+
+        state = {"type": "CapacityLimited", "lastTransitionTime": "2026-01-01T00:00:00Z", "message": "why"}
+        named = {"kind": "VariantAutoscaling", "name": "llama", "type": "CapacityLimited"}
+        for status, reason in (("True", "AcceleratorsExhausted"), ("False", "CapacitySufficient")):
+            body = {"status": {"conditions": [{**state, "status": status, "reason": reason}]}}
+            await cluster.merge_patch(VARIANTS, "llama", body, namespace, subresource="status")
+            await shows("modelyard_condition", [({**named, "status": status, "reason": reason}, 1.0)])
+        ((_, at),) = await exporter.series("modelyard_variant_decided_timestamp_seconds")
+        assert at == 1_767_225_600
+        await cluster.delete(VARIANTS, "llama", namespace)
+        await shows("modelyard_condition", [])
+        await shows("modelyard_variant_cost", [])

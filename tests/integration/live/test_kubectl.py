@@ -53,8 +53,10 @@ async def test_get_shows_the_state_and_describe_the_reasons(
     header, *rows = table(await kubectl(control_plane, "get", "va", "-n", served.namespace))
     both_forms = ["TARGET", "MODEL", "VARIANTID", "ACCELERATOR", "CURRENTREPLICAS", "OPTIMIZED", "METRICSREADY"]
     assert header == ["NAME", *both_forms, "AGE"]
-    assert rows[0][:6] == ["llama", "llama", "org/llama", "H100", "3", "True"]
-    assert re.fullmatch(r"\d+[smh].*", rows[0][6])
+    assert rows[0][:7] == ["llama", "llama", "org/llama", "H100", "2", "3", "True"], "there were 2, and 3 are wanted"
+    assert re.fullmatch(r"\d+[smh].*", rows[0][7])
+    wide = await kubectl(control_plane, "get", "va", "-n", served.namespace, "-o", "wide")
+    assert re.search(r"H100 +2 +3 +True +.*spare KV", wide), "and why"
     full_name = await kubectl(control_plane, "get", "variantautoscalings.llmd.ai", "-n", served.namespace, "-o", "name")
     assert full_name.split() == ["variantautoscaling.llmd.ai/llama", "variantautoscaling.llmd.ai/lost"]
     lost = await kubectl(control_plane, "get", "va", "lost", "-n", served.namespace, "--no-headers")

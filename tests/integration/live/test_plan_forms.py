@@ -109,7 +109,7 @@ async def test_both_forms_now_if_and_from_files(
     policy, snapshot, dump = tmp_path / "policy.yaml", tmp_path / "metrics.yaml", tmp_path / "dump.yaml"
     settings = {"load_window": 3, "controller_namespace": served.namespace, "headroom": False}
     policy.write_text(yaml.safe_dump(settings))
-    scope = ("-n", served.namespace, "--policy", policy)
+    scope = ("-n", served.namespace, "--settings", policy)
     live = (*scope, "--prometheus", prometheus_server.url)
 
     async def known() -> bool:

@@ -98,7 +98,7 @@ async def test_the_next_tick_does_what_was_planned_and_the_plan_does_nothing(
     served: ServedModel, prometheus_server: PrometheusServer, control_plane_cluster: Cluster, policy: Path
 ) -> None:
     await fleet_with_everything(served, control_plane_cluster)
-    arguments = ("-n", served.namespace, "--prometheus", prometheus_server.url, "--policy", policy)
+    arguments = ("-n", served.namespace, "--prometheus", prometheus_server.url, "--settings", policy)
     before = await versions(control_plane_cluster, served.namespace)
     planned = await plan(*arguments)
     shown = await modelyard_beside("plan", *arguments)
@@ -138,7 +138,7 @@ async def test_a_cluster_that_runs_faster_than_life_is_planned_for_in_its_own_ti
     await served.reported()
     settings = quick(prometheus_server.url, served.namespace, scale_down_delay=40)
     policy.write_text(yaml.safe_dump(settings.fleet.compressed(1 / 1000).model_dump(mode="json")))
-    arguments = ("-n", served.namespace, "--prometheus", prometheus_server.url, "--policy", policy)
+    arguments = ("-n", served.namespace, "--prometheus", prometheus_server.url, "--settings", policy)
     planned = await plan(*arguments, "--time-compression", 1000)
     assert "waiting for 40 s" in planned["records"][0]["message"]
     async with Controller(settings) as loop:
@@ -157,7 +157,7 @@ async def test_a_saved_snapshot_and_a_dump_lead_to_the_same_decision(
     async with Controller(quick(prometheus_server.url, served.namespace)) as loop:
         await run_tick(loop)  # there is a status and a memory to carry over
     snapshot, dump = tmp_path / "metrics.yaml", tmp_path / "dump.yaml"
-    scope = ("-n", served.namespace, "--policy", policy)
+    scope = ("-n", served.namespace, "--settings", policy)
     live = await plan(*scope, "--prometheus", prometheus_server.url, "--save-snapshot", snapshot)
     program, *arguments = DUMP.split()
     kubectl = await asyncio.create_subprocess_exec(
@@ -182,7 +182,7 @@ async def test_other_metrics_can_be_tried_on_the_live_fleet(
     await served.vary("llama")
     served.load("llama", kv=0.5)
     await served.reported()
-    scope = ("-n", served.namespace, "--policy", policy, "--prometheus", prometheus_server.url)
+    scope = ("-n", served.namespace, "--settings", policy, "--prometheus", prometheus_server.url)
     snapshot = tmp_path / "metrics.yaml"
     (now,) = (await plan(*scope, "--save-snapshot", snapshot))["records"]
     assert now["target"] == 2
@@ -202,10 +202,14 @@ async def test_a_dead_prometheus_is_told_in_the_plan(served: ServedModel) -> Non
     await served.deploy("llama", 2)
     await served.vary("llama")
     address = f"http://127.0.0.1:{free_port()}"
-    done = await modelyard_beside("plan", "-n", served.namespace, "--prometheus", address)
-    assert done.code == 0
-    assert "PrometheusError" in done.out
-    assert address in done.out
+    scope = ("plan", "-n", served.namespace, "--prometheus", address)
+    done = await modelyard_beside(*scope)
+    assert (done.code, done.err) == (0, "")
+    assert done.out.count(address) == 1
+    certain = await modelyard_beside(*scope, "--exit-code", "-v")
+    assert certain.code == 1
+    assert f"error: {served.namespace}/llama: PrometheusError: " in certain.err
+    assert "PrometheusError" in certain.out
 
 
 async def test_a_dead_api_server_is_one_line(control_plane: LocalStack, tmp_path: Path, monkeypatch: Any) -> None:

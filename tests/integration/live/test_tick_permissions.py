@@ -45,6 +45,7 @@ from modelyard.cluster import (
 )
 from modelyard.cluster.transport import ApiRequest, Transport
 from modelyard.local.stack import LocalStack
+from modelyard.objects import Key
 
 pytestmark = pytest.mark.integration
 
@@ -375,14 +376,16 @@ async def test_the_exporter_needs_exactly_its_rights(
         await run_tick(loop)
     notes.account = str(accounts[EXPORTER])
     async with Cluster.connect(ClusterSettings(kubeconfig=accounts[EXPORTER])) as cluster:
-        watch = Fleetwatch(cluster)
+        names = ("modelyard-autoscale", "modelyard-reconcile")
+        watch = Fleetwatch(cluster, leases=[Key(CONTROLLER_NAMESPACE, name) for name in names])
         running = asyncio.create_task(watch.run())
         try:
 
             def complete() -> bool:
                 assert not running.done(), running.exception()
                 mine = [r for variant, r in watch.published() if variant.key.namespace == served.namespace]
-                return len(mine) == 2 and None not in mine and notes.needed == granted(EXPORTER)
+                known = [lease.key.name for lease in watch.leases()] == [*names]
+                return len(mine) == 2 and None not in mine and known and notes.needed == granted(EXPORTER)
 
             await eventually(complete, f"both variants with their replicas, using {granted(EXPORTER)}")
         finally:

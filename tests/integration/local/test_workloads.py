@@ -17,7 +17,9 @@ from modelyard.cluster import (
     CONFIG_MAPS,
     DEPLOYMENTS,
     EVENTS,
+    JOBS,
     NODES,
+    PERSISTENT_VOLUME_CLAIMS,
     PODS,
     SECRETS,
     Cluster,
@@ -305,3 +307,83 @@ async def test_prometheus_scrapes_by_annotation_and_by_label(space: Namespace, l
             targets = (await answer.json())["data"]["activeTargets"]
     assert all(metric["node"] and metric["instance"].endswith(":8000") for metric in found)
     assert not [target for target in targets if target["labels"].get("pod") == "neither"]
+
+
+async def test_a_job_runs_to_its_end_with_files_of_every_kind(space: Namespace, local_stack: LocalStack) -> None:
+    """Two Jobs on one Node: what the first leaves on the Node's disk and in the claim is there for the second."""
+    meta = {"namespace": space.name}
+    await space.cluster.create(CONFIG_MAPS, {"metadata": {"name": "conf", **meta}, "data": {"a": "map", "b": "x"}})
+    await space.cluster.create(SECRETS, {"metadata": {"name": "key", **meta}, "stringData": {"token": "secret"}})
+    claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    odd = {**claim, "resources": {"requests": {"storage": "1Gi", "example.com/odd": "1"}}}  # no volume can be so
+    for name, spec in (("awkward", odd), ("claim", claim)):
+        await space.cluster.create(PERSISTENT_VOLUME_CLAIMS, {"metadata": {"name": name, **meta}, "spec": spec})
+    volumes = {
+        "disk": {"hostPath": {"path": "/srv/models", "type": "DirectoryOrCreate"}},
+        "claim": {"persistentVolumeClaim": {"claimName": "claim"}},
+        "scratch": {"emptyDir": {}},
+        "conf": {"configMap": {"name": "conf", "items": [{"key": "a", "path": "deep/a"}]}},
+        "key": {"secret": {"secretName": "key"}},
+        "pod": {"downwardAPI": {"items": [{"path": "app", "fieldRef": {"fieldPath": "metadata.labels['app']"}}]}},
+    }
+    mounts = [{"name": name, "mountPath": f"/mnt/{name}"} for name in volumes]
+    env = [{"name": "WHERE", "value": "/mnt/disk/note"}]
+    first = shell("echo early >> /mnt/scratch/x", "first", volumeMounts=mounts)
+    main = shell(
+        "cat /mnt/scratch/x /mnt/conf/deep/a /mnt/key/token /mnt/pod/app > $WHERE; cp $WHERE /mnt/claim/note;"
+        " echo talk; cat $WHERE > /dev/termination-log",
+        volumeMounts=mounts,
+        env=env,
+    )
+    again = shell("cat /mnt/disk/note /mnt/claim/note > /dev/termination-log; exit 3", volumeMounts=mounts[:2])
+    for name, containers in (
+        ("write", {"initContainers": [first], "containers": [main]}),
+        ("read", {"containers": [again]}),
+    ):
+        pod = {
+            **containers,
+            "restartPolicy": "Never",
+            "nodeSelector": {"kubernetes.io/hostname": "a100-0"},
+            "volumes": [{"name": name, **source} for name, source in volumes.items()],
+        }
+        template = {"metadata": {"labels": {"app": name}}, "spec": pod}
+        spec = {"backoffLimit": 0, "template": template}
+        await space.cluster.create(JOBS, {"metadata": {"name": name, **meta}, "spec": spec})
+        pods = await space.until(lambda pods, name=name: _ended(pods, name))
+        (pod,) = (pod for pod in pods.values() if pod["metadata"]["labels"]["app"] == name)
+        (ended,) = (one["state"]["terminated"] for one in pod["status"]["containerStatuses"])
+        if name == "write":
+            assert (ended["exitCode"], ended["message"]) == (0, "early\nmapsecretwrite")
+            assert await _log(space, pod["metadata"]["name"]) == "talk\n"
+        else:
+            assert (ended["exitCode"], ended["message"]) == (3, 2 * "early\nmapsecretwrite")
+    jobs = {job["metadata"]["name"]: job["status"] for job in await space.cluster.list(JOBS, space.name)}
+    assert jobs["write"]["succeeded"] == 1
+    folder = local_stack.paths.files / "pods" / pod["metadata"]["uid"]
+    assert folder.is_dir()
+    await space.cluster.delete(JOBS, "read", space.name, propagation="Background")
+    await space.until(lambda pods: not any(pod["metadata"]["labels"]["app"] == "read" for pod in pods.values()))
+    assert not folder.exists()
+
+
+def _ended(pods: dict[str, Object], app: str) -> bool:
+    return any(
+        pod["metadata"]["labels"]["app"] == app and pod["status"]["phase"] in ("Succeeded", "Failed")
+        for pod in pods.values()
+    )
+
+
+async def _log(space: Namespace, pod: str) -> str:
+    return await space.cluster.log(pod, space.name, lines=100)
+
+
+async def test_our_command_runs_and_the_end_of_its_output_is_its_last_word(space: Namespace) -> None:
+    ours = {"name": "main", "image": "modelyard.dev/modelyard:test", "command": ["modelyard", "--nonsense"]}
+    ours["terminationMessagePolicy"] = "FallbackToLogsOnError"
+    await space.run("ours", [ours], restartPolicy="OnFailure")
+    pods = await space.until(
+        lambda pods: any(s["restartCount"] >= 1 for s in pods["ours"]["status"].get("containerStatuses", []))
+    )
+    ended = pods["ours"]["status"]["containerStatuses"][0]["lastState"]["terminated"]
+    assert ended["exitCode"] == 2
+    assert "--nonsense" in ended["message"]

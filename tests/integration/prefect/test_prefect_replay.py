@@ -24,9 +24,10 @@ from prefect.client.schemas.filters import (
 )
 from prefect.states import State
 from prefect_support import until
+from s3_server import BUCKET, keys, object_store
 
 from deployments.server import PrefectServer
-from flows.parameters import ReplayParameters
+from flows.parameters import ReplayParameters, arguments
 from flows.replay import replay
 
 pytestmark = pytest.mark.integration
@@ -65,7 +66,7 @@ async def test_every_policy_at_every_rate_becomes_a_row(client: PrefectClient, t
             await asyncio.sleep(0.05)
 
     beating = asyncio.create_task(heart())
-    state = await replay(**dict(parameters(folder)), return_state=True)
+    state = await replay(**arguments(parameters(folder)), return_state=True)
     beating.cancel()
     assert state.is_completed(), state.message
     assert state.message
@@ -78,9 +79,13 @@ async def test_every_policy_at_every_rate_becomes_a_row(client: PrefectClient, t
     assert [(row["policy"], row["rate"]) for row in rows] == [
         ("default", 1.0), ("fixed:1", 1.0), ("default", 2.0), ("fixed:1", 2.0),
     ]  # fmt: skip
+    assert list(rows[0])[:5] == ["policy", "rate", "cost", "within SLO %", "why"]
+    assert all(row["why"].startswith("holds" if row["within SLO %"] >= 99 else "misses") for row in rows)
     assert all(row["× bound"] >= 1 for row in rows)
     assert all(0 < row["within SLO %"] <= 100 for row in rows)
     assert "TTFT 2 s" in table.description
+    (where,) = await artifacts(client, state, "replay-report")
+    assert folder.as_uri() in where.data
     (progress,) = await artifacts(client, state, "replay-progress")
     assert float(progress.data) == 100
     for rate in ("rate-1", "rate-2"):
@@ -101,9 +106,23 @@ async def test_every_policy_at_every_rate_becomes_a_row(client: PrefectClient, t
     await until(all_named, "a task run for every policy and rate: they are recorded late")
 
 
+async def test_a_requirement_that_is_not_met_fails_the_run_with_the_reason(client: PrefectClient) -> None:
+    given = parameters(
+        minutes=1, rates=[1], policies=["fixed:1"], require=["attainment>1"], max_cost=0.01, artifact_key="gate"
+    )
+    state = await replay(**arguments(given), return_state=True)
+    assert state.is_failed()
+    said = str(state.message)
+    assert "not as required: fixed:1 at rate 1 has attainment 1, attainment>1 is needed" in said
+    assert "a cost of at most 0.01 is needed" in said
+    (table,) = await artifacts(client, state, "gate")
+    assert "attainment" in str(table.description)
+    assert state.is_final()
+
+
 async def test_one_that_fails_does_not_take_the_others_along(client: PrefectClient, tmp_path: Path) -> None:
     wrong = parameters(policies=["fixed:1", "default:scale_down_delay=-5"], rates=[1])
-    state = await replay(**dict(wrong), return_state=True)
+    state = await replay(**arguments(wrong), return_state=True)
     assert state.is_failed()
     assert "default:scale_down_delay=-5 ×1: --policy default:scale_down_delay=-5: scale_down_delay" in str(
         state.message
@@ -115,7 +134,7 @@ async def test_one_that_fails_does_not_take_the_others_along(client: PrefectClie
 
 async def test_a_batch_that_takes_too_long_is_ended_with_its_process(client: PrefectClient) -> None:
     slow = parameters(policies=["default"], rates=[1], diurnal=24 * 20, timeout_seconds=4)
-    state = await replay(**dict(slow), return_state=True)
+    state = await replay(**arguments(slow), return_state=True)
     assert state.is_failed()
     assert "default ×1" in str(state.message)
     assert not [child for child in psutil.Process().children() if "multiprocessing.spawn" in " ".join(child.cmdline())]
@@ -123,7 +142,7 @@ async def test_a_batch_that_takes_too_long_is_ended_with_its_process(client: Pre
 
 async def test_a_folder_that_holds_something_else_is_left_alone_before_anything_runs(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
-    state = await replay(**dict(parameters(tmp_path, rates=[1])), return_state=True)
+    state = await replay(**arguments(parameters(tmp_path, rates=[1])), return_state=True)
     assert state.is_failed()
     assert "holds something else than a report" in str(state.message)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
@@ -138,7 +157,7 @@ def test_an_interrupt_leaves_no_process_and_nothing_half_written(
     long = parameters(out, policies=["default", "published"], rates=[1], diurnal=24 * 10)
     document.write_text(long.model_dump_json())
     process = subprocess.Popen(
-        [sys.executable, "-m", "flows.foreground", "replay", "--parameters", f"@{document}"],
+        [sys.executable, "-m", "deployments.command", "run", "replay", "--parameters", f"@{document}"],
         env={**os.environ, "PREFECT_API_URL": prefect_server.api_url, "PREFECT_HOME": str(tmp_path / "home")},
         cwd=ROOT,
         stdout=subprocess.PIPE,
@@ -166,3 +185,17 @@ def test_an_interrupt_leaves_no_process_and_nothing_half_written(
         process.kill()
         process.wait()
     assert sorted(path.name for path in tmp_path.iterdir() if path.name != "home") == ["parameters.json"]
+
+
+async def test_reports_in_a_bucket_are_linked_to(client: PrefectClient) -> None:
+    small = {"policies": ["fixed:1"], "minutes": 2}
+    with object_store() as store:
+        state = await replay(**arguments(parameters(**small, out=f"s3://{BUCKET}/nightly")), return_state=True)
+        assert state.is_completed(), state.message
+        assert {key.split("/")[0] for key in keys(store, "nightly/")} == {"rate-1", "rate-2"}
+        (artifact,) = await artifacts(client, state, "replay-report")
+        assert f"(s3://{BUCKET}/nightly)" in artifact.data
+        assert f"s3\\://{BUCKET}/nightly/rate-2" in artifact.description
+        state = await replay(**arguments(parameters(**small, out="s3://missing-one/nightly")), return_state=True)
+        assert state.is_failed()
+        assert "bucket missing-one does not exist" in str(state.message)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import signal
 import sqlite3
@@ -15,6 +16,8 @@ from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 
+import httpx
+import prefect
 import pytest
 from prefect.client.orchestration import PrefectClient
 from prefect.client.schemas.filters import (
@@ -31,7 +34,7 @@ from prefect_support import STAGES, Parameters, ticks_of, until
 from recording_controller import autoscale
 from recording_loop import FileLease, recorded
 
-from deployments.profile import WORKER_PROFILE, environment
+from deployments.profile import WORKER_PROFILE, environment, free_port
 from deployments.server import PrefectServer
 from flows.parameters import AutoscaleParameters
 
@@ -292,15 +295,34 @@ def test_a_shift_told_to_stop_gives_up_its_lease(
 def test_the_foreground_run_says_what_to_do_without_a_server(tmp_path: Path, url: str, problem: str) -> None:
     env = environment(WORKER_PROFILE, {"PREFECT_HOME": str(tmp_path), "PREFECT_API_URL": url})
     done = subprocess.run(
-        [sys.executable, "-m", "flows.foreground", "autoscale", "--once"],
+        [sys.executable, "-m", "deployments.command", "autoscale", "--once"],
         env=env,
         capture_output=True,
         text=True,
         timeout=200,
     )
-    assert done.returncode == 2
+    assert done.returncode == 1
     assert done.stderr.startswith(f"error: no Prefect server: {problem}")
-    assert "python -m deployments.server" in done.stderr
+    assert "`modelyard server`" in done.stderr
+
+
+def test_a_server_in_the_background_answers_when_its_command_ends(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "deployments.command", "server", "--background", "--home", str(tmp_path)]
+    command += ["--port", str(free_port())]
+    asked = 'eval "$("$@")"; echo "$PREFECT_API_URL" "$PREFECT_API_AUTH_STRING"'
+    done = subprocess.run(["bash", "-c", asked, "-", *command], capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    process = int(done.stderr.rpartition("`kill ")[2].rpartition("`")[0])
+    try:
+        url, _, password = done.stdout.strip().partition(" ")
+        user, _, word = password.partition(":")
+        assert httpx.get(f"{url}/admin/version", auth=(user, word)).json() == prefect.__version__
+        assert httpx.get(f"{url}/admin/version").status_code == 401
+        again = subprocess.run(command, capture_output=True, text=True, timeout=200)
+        assert (again.returncode, again.stdout) == (1, "")
+        assert re.search("answers at .* choose another --port", again.stderr)
+    finally:
+        os.kill(process, signal.SIGTERM)
 
 
 async def test_the_foreground_run_is_one_run_of_the_real_flow(
@@ -317,7 +339,7 @@ async def test_the_foreground_run_is_one_run_of_the_real_flow(
     command = [
         sys.executable,
         "-m",
-        "flows.foreground",
+        "deployments.command",
         "autoscale",
         "--once",
         "--interval",

@@ -10,9 +10,9 @@ import pytest
 
 from modelyard.cluster import CONFIG_MAPS, DEPLOYMENTS, EVENTS, Cluster, NotFound, Object
 from modelyard.objects import Condition, Key, Notice, ResourceType, WorkloadId
-from modelyard.reconcile.carry_out import FINALIZER, Outcome, carry_out
+from modelyard.reconcile.carry_out import Outcome, carry_out
 from modelyard.reconcile.fence import Fence, NotTheWriter
-from modelyard.reconcile.plan import Child, Plan, Ref, Scale, Status, Subject
+from modelyard.reconcile.plan import FINALIZER, Child, Plan, Ref, Scale, Status, Subject
 from modelyard.reconcile.tell import Said, tell
 from modelyard.resources import AutoscalingPolicy
 

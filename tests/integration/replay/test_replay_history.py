@@ -184,7 +184,7 @@ def test_the_command_replays_the_past(recorded: Recorded) -> None:
     stamps = [time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(float(text.split("=")[1]))) for text in when]
     done = modelyard(
         *("replay", "-f", str(ROOT / "config/samples/plan/manifests.yaml")),
-        *("--prometheus-url", recorded.url, "--namespace", SPACE, "--model", MODEL),
+        *("--prometheus", recorded.url, "--namespace", SPACE, "--model", MODEL),
         *("--from", stamps[0], "--to", stamps[1], "-o", "csv"),
     )
     assert done.code == 0, done.err

@@ -237,11 +237,13 @@ def test_arbitration(current, saturation, forecast, safe, target, overridden):
 
 
 class TestExplain:
-    def test_row(self):
+    def test_a_row_begins_with_the_variant_now_and_target_and_why(self):
         found = row(one(Serving(load=BUSY, desired=2)).record)
-        assert (found["variant"], found["current"], found["target"], found["action"]) == ("chat/v1", 2, 4, "scale-up")
+        assert list(found)[:3] == ["variant", "now → target", "why"]
+        assert (found["variant"], found["now → target"], found["action"]) == ("chat/v1", "2 → 4", "scale-up")
         assert found["why"].startswith("short of capacity")
-        assert row(decide(replace(make_fleet(Serving()), workloads={}), REPAIRED).records[0])["target"] == "–"
+        unknown = decide(replace(make_fleet(Serving()), workloads={}), REPAIRED).records[0]
+        assert row(unknown)["now → target"] == "– → –"
 
     def test_lines_answer_why(self):
         told = lines(one(Serving(load=BUSY, desired=2)).record)

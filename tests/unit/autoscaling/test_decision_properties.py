@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections import Counter
 from dataclasses import replace
 
@@ -72,6 +73,18 @@ def models(draw, size=3, **options):
 
 def more(load, extra):
     return [(min(1.0, kv + dkv), waiting + dw) for (kv, waiting), (dkv, dw) in zip(load, extra, strict=True)]
+
+
+@given(models(load=MAYBE), st.data(), POLICIES, st.sampled_from([{}, {"default": "analyzerName: saturation"}]))
+def test_a_replica_is_counted_once_whatever_its_pod_reports(serving, data, policy, config):
+    """Told as there and starting are at most the replicas there are or are wanted, also of pods that are not ready."""
+    serving = [replace(s, ready=data.draw(st.integers(0, s.replicas))) for s in serving]
+    for record in run(*serving, settings=policy, config=config).values():
+        found = re.search(r"have (\d+)( tokens)? with (\d+) starting or warming up", record.why.message)
+        if found and not found[2]:
+            assert int(found[3]) <= int(found[1]), record.why.message
+        if found:
+            assert int(found[3]) <= sum(max(s.replicas, s.desired or 0, s.spec or 0) for s in serving)
 
 
 @given(models(), st.data(), st.sampled_from(Mode))

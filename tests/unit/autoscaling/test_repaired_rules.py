@@ -75,6 +75,41 @@ class TestMissingSignals:
         assert record.now.reporting == 2
 
 
+LATE = VariantMemory(transition_since=NOW - 4000)
+
+
+@pytest.mark.parametrize("config", [None, {"default": "analyzerName: saturation"}], ids=["percentages", "tokens"])
+class TestReportsWithoutBeingReady:
+    """A pod may report before it is ready, or when it no longer is: it is starting, and nothing besides."""
+
+    SILENT = (None, None)
+
+    def test_it_is_starting_and_not_warming_up_as_well(self, config):
+        load = [(0.95, 9), (0.95, 9), (0.0, 0), (0.0, 0)]
+        message = one(Serving(load=load, ready=2, desired=4), settings=EAGER, config=config).why.message
+        assert "with 2 starting or warming up" in message
+        assert "over 4 reporting, 2 saturated, 2 not ready" in message
+
+    def test_one_that_hangs_and_is_overdue_is_lost_once(self, config):
+        hangs = VariantMemory(
+            transition_since=LATE.transition_since, stuck_since={"v1-3": NOW - 900}, stuck_waiting={"v1-3": 9.0}
+        )
+        load = [(0.8, 1)] * 3
+        reports, silent = (
+            one(
+                Serving(load=[*load, last], ready=3, desired=4, memory=hangs, rate=0.0), settings=EAGER, config=config
+            ).target
+            for last in ((0.8, 9), self.SILENT)
+        )
+        assert (reports.action, reports.replicas) == (silent.action, silent.replicas) == (Action.UP, 5)
+
+    def test_it_does_not_stand_in_for_a_ready_one_that_is_silent(self, config):
+        load = [(0.1, 0), *[self.SILENT] * 4, *[(0.0, 0)] * 4]
+        found = one(Serving(load=load, ready=5), settings=EAGER, config=config)
+        assert found.why.reason == "PartialMetrics"
+        assert "1 of 5 ready replicas report metrics: holding still" in found.why.message
+
+
 class TestWarmUp:
     def test_new_pod_is_not_spare(self):
         busy, new = Serving("old", [(0.60, 0)] * 2), Serving("new", [(0.0, 0)] * 2, ready_age=10)
@@ -83,6 +118,16 @@ class TestWarmUp:
         assert all(r.target.action is Action.NONE for r in found.values())
         assert found["old"].why.evidence.spare_kv == pytest.approx(0.20)
         assert "2 warming up" in found["old"].why.message
+
+    def test_what_is_overdue_is_no_capacity_on_its_way(self):
+        """Full, with as many as are needed, of which the second variant's are too young to help: it needs one more."""
+        fleet = [
+            Serving("old", [(0.74, 0)] * 2),
+            Serving("new", [(None, None), (0.0, 0)], ready=1, desired=2, ready_age=10, memory=LATE),
+        ]
+        found = run(*fleet, settings=EAGER)
+        assert sum(record.target.replicas for record in found.values()) == 5
+        assert "starting or warming up" not in found["old"].why.message
 
     def test_new_pod_counts_after_the_warm_up(self):
         found = run(Serving("a", [(0.30, 0)] * 2), Serving("b", [(0.0, 0)], ready_age=61), settings=EAGER)

@@ -55,7 +55,8 @@ def test_growth_is_written_and_explained() -> None:
     assert condition(decision, "TargetFound")[:2] == ("True", "TargetFound")
     assert condition(decision, "MetricsAvailable")[:2] == ("True", "MetricsFound")
     assert units(decision) == [{"name": "w", "currentReplicas": 2, "desiredReplicas": 6, "mode": "Stable"}]
-    assert totals(decision) == {"targets": "w", "mode": "Stable", "currentReplicas": 2, "desiredReplicas": 6}
+    bounds = {"minReplicas": 1, "maxReplicas": 20}
+    assert totals(decision) == {"targets": "w", "mode": "Stable", "currentReplicas": 2, "desiredReplicas": 6, **bounds}
 
 
 def test_a_limit_says_how_far_and_until_when() -> None:
@@ -246,6 +247,9 @@ def test_optimizer_shares_the_total_out(total: int, a100: int, h100: int) -> Non
     decision = decide(pair(3, 0, total * 10))
     assert [record.target.replicas for record in decision.records] == [a100, h100]
     assert totals(decision)["desiredReplicas"] == a100 + h100
+    bounds = [(target.minimum, target.maximum) for target in pair(3, 0, total * 10).targets]
+    shown = totals(decision)["minReplicas"], totals(decision)["maxReplicas"]
+    assert shown == tuple(map(sum, zip(*bounds, strict=True))), "those of all targets together"
     assert decision.records[1].identity.form == "optimizer"
     assert decision.records[1].why.steps[-1].stage == "share"
 

@@ -172,3 +172,29 @@ def test_what_cannot_be_said_is_refused_by_its_name_and_the_rest_converted(
     assert done.code == 1
     assert named in done.err
     assert [one["spec"]["metrics"][0]["metricName"] for one in found] == ["waiting"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[" * 200_000, "nested more than 100 deep"),
+        ("a: " + "[" * 200 + "]" * 200, "nested more than 100 deep"),
+        ("a: 0b_", "not YAML"),
+        ("a: 99999999999999999999", "whole number beyond 64 bits"),
+        ("{apiVersion: llmd.ai/v1alpha1, kind: VariantAutoscaling, metadata: 5}", "not in the form of"),
+        ('kind: VariantAutoscaling\napiVersion: llmd.ai/v1alpha1\nmetadata: {name: "\\e[2J"}', "\\x1b[2J"),
+    ],
+)
+def test_a_strangers_manifest_gets_a_sentence_and_moves_no_cursor(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "strange.yaml").write_text(text)
+    done = modelyard("convert", "-f", tmp_path / "strange.yaml")
+    assert done.code
+    assert said in done.err
+    assert "strange.yaml" in done.err
+    assert "Traceback" not in done.err
+    assert "\x1b[2J" not in done.err
+
+
+def test_what_holds_no_manifests_is_left_as_it_is(tmp_path: Path) -> None:
+    found, done = convert(tmp_path, {"apiVersion": "v1", "kind": "Odd", "items": 5})
+    assert (done.code, found) == (0, [{"apiVersion": "v1", "kind": "Odd", "items": 5}])

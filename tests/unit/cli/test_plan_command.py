@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import fcntl
 import json
+import os
+import pty
+import re
 import shutil
+import struct
+import subprocess
+import sys
+import termios
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from command_line import modelyard
 from typer.testing import CliRunner, Result
 
 from modelyard.autoscaling.decision import Evidence, Now, Target, Why, Writes
 from modelyard.autoscaling.offline.files import PlanInputError
 from modelyard.cli.main import app
+from modelyard.cli.options import UsageError
 
 SAMPLES = Path(__file__).resolve().parents[3] / "config" / "samples" / "plan"
+PLAIN = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
 MANIFESTS = ("-f", SAMPLES / "manifests.yaml")
 
 
@@ -78,13 +90,85 @@ def metrics(path: Path, model: str, *load: tuple[float, float]) -> Path:
 
 
 def test_the_shipped_example_scales_up_and_says_why() -> None:
-    result = run("-f", SAMPLES / "manifests.yaml", "--metrics", SAMPLES / "metrics.yaml")
+    result = run("-f", SAMPLES / "manifests.yaml", "--metrics", SAMPLES / "metrics.yaml", "-v")
     assert result.exit_code == 0
     row = next(line for line in result.stdout.splitlines() if line.startswith("chat/llama-8b-l40s "))
-    assert row.split()[:6] == ["chat/llama-8b-l40s", "meta-llama/Llama-3.1-8B-Instruct", "2", "2", "3", "scale-up"]
+    assert row.split()[:5] == ["chat/llama-8b-l40s", "2", "→", "3", "2"]
     assert "short of capacity" in row
     assert "writes 3 replicas to Deployment chat/llama-8b-l40s" in result.stdout
     assert result.stderr == ""
+
+
+def test_a_plan_is_short_unless_the_story_is_asked_for() -> None:
+    arguments = ("-f", SAMPLES / "manifests.yaml", "--metrics", SAMPLES / "metrics.yaml")
+    short, long = run(*arguments).stdout, run(*arguments, "-v").stdout
+    assert [line.split()[0] for line in short.splitlines()] == ["VARIANT", "chat/llama-8b-h100", "chat/llama-8b-l40s"]
+    assert long.startswith(short)
+    assert "DefaultConfiguration" in long
+
+
+def test_one_thing_is_complained_about_once(tmp_path: Path) -> None:
+    names = [f"llama-{number}" for number in range(5)]
+    files = write(tmp_path / "m.yaml", *(variant(name) for name in names), *map(deployment, names))
+    nowhere = [{"namespace": "chat", "pod": f"lost-{number}", "model": "m", "kv": 0.5} for number in range(30)]
+    dead = run("-f", files, "--metrics", write(tmp_path / "dead.yaml", {"error": "connection refused by 10.0.0.9"}))
+    assert dead.output.count("10.0.0.9") == 1
+    assert dead.stdout.count("as above") == 4
+    lost = run("-f", files, "--metrics", write(tmp_path / "lost.yaml", {"pods": nowhere}))
+    (line,) = (line for line in lost.stderr.splitlines() if "count for nothing" in line)
+    assert "chat/lost-0, chat/lost-1" in line
+    assert "and 20 more" in line
+
+
+def test_a_plan_wraps_to_the_terminal() -> None:
+    """At 60 columns, in a terminal of its own."""
+    leader, follower = pty.openpty()
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 60, 0, 0))
+    command = [sys.executable, "-m", "deployments.command", "plan", "-v", *map(str, MANIFESTS)]
+    metrics_file = ["--metrics", str(SAMPLES / "metrics.yaml")]
+    process = subprocess.Popen([*command, *metrics_file], stdin=follower, stdout=follower, stderr=follower, env=PLAIN)
+    os.close(follower)
+    shown = b""
+    with contextlib.suppress(OSError):  # the end of a terminal
+        while part := os.read(leader, 4096):
+            shown += part
+    os.close(leader)
+    assert process.wait(60) == 0
+    lines = re.sub(r"\x1b\[[\d;]*m", "", shown.decode()).splitlines()
+    assert len(lines) > 20
+    assert max(map(len, lines)) <= 60
+    assert "spare queue 3.0" in " ".join(" ".join(lines).split())
+
+
+def test_the_exit_code_of_a_plan_is_for_pipelines(tmp_path: Path) -> None:
+    files = write(tmp_path / "m.yaml", variant("llama"), deployment("llama"))
+    scope = ("plan", "--exit-code", "-f", files, "--metrics")
+    quiet, busy = ((0.5, 0), (0.5, 0)), ((0.76, 1), (0.76, 1))
+    settings = write(tmp_path / "settings.yaml", {"scale_down_delay": 600})
+    same = modelyard(*scope, metrics(tmp_path / "quiet.yaml", "llama", *quiet), "--settings", settings)
+    assert (same.code, same.err) == (0, "")
+    more = metrics(tmp_path / "busy.yaml", "llama", *busy)
+    changed = modelyard(*scope, more)
+    assert (changed.code, changed.err) == (2, "")
+    assert "2 → 3" in changed.out
+    assert modelyard(*scope[:1], *scope[2:], more).code == 0, "only when it is asked for"
+    blind = modelyard(*scope, write(tmp_path / "none.yaml", {"pods": []}))
+    assert blind.code == 1
+    assert "error: chat/llama: MetricsUnavailable: " in blind.err
+    one_of_two = write(tmp_path / "two.yaml", variant("llama"), deployment("llama"), variant("lost"))
+    assert modelyard("plan", "--exit-code", "-f", one_of_two, "--metrics", more).code == 1, "doubt outweighs a change"
+    asleep = write(tmp_path / "zero.yaml", variant("llama"), deployment("llama", 0))
+    assert modelyard("plan", "--exit-code", "-f", asleep, "--metrics", tmp_path / "none.yaml").code == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--exit-code", "--sideways"], ["--exitcode"], ["--exit-code", "--load", "much"], ["--exit-code", "-f", "m.yaml"]],
+)
+def test_a_slip_in_a_pipeline_is_no_change(arguments: list[str]) -> None:
+    done = modelyard("plan", *arguments)
+    assert (done.code, done.out) == (1, "")
+    assert done.err
 
 
 def test_a_whole_folder_will_do(tmp_path: Path) -> None:
@@ -141,7 +225,7 @@ def test_brackets_and_colons_in_messages_are_printed_as_they_are(tmp_path: Path)
     files = write(tmp_path / "m.yaml", variant("llama", modelID=model), deployment("llama"))
     problem = 'bad_data: parse error in vllm:x{a=~"[a-z]+"}[60s] [/red]'
     load = write(tmp_path / "s.yaml", {"error": problem})
-    result = run("-f", files, "--metrics", load)
+    result = run("-f", files, "--metrics", load, "-v", "--load", f"{model}=2x")
     assert result.exit_code == 0, result.output
     assert model in result.stdout
     assert problem in result.stdout
@@ -210,7 +294,7 @@ def test_a_snapshot_can_be_written_from_files_too(tmp_path: Path) -> None:
 )
 def test_a_bad_policy_is_named_by_field(tmp_path: Path, policy: str, said: list[str]) -> None:
     (tmp_path / "policy.yaml").write_text(policy + "\n")
-    result = run(*MANIFESTS, "--metrics", SAMPLES / "metrics.yaml", "--policy", tmp_path / "policy.yaml")
+    result = run(*MANIFESTS, "--metrics", SAMPLES / "metrics.yaml", "--settings", tmp_path / "policy.yaml")
     assert isinstance(result.exception, PlanInputError)
     for part in said:
         assert part in str(result.exception)
@@ -218,7 +302,7 @@ def test_a_bad_policy_is_named_by_field(tmp_path: Path, policy: str, said: list[
 
 def test_a_policy_changes_the_decision(tmp_path: Path) -> None:
     policy = write(tmp_path / "policy.yaml", {"actuation": "signal"})
-    found = decided(*MANIFESTS, "--metrics", SAMPLES / "metrics.yaml", "--policy", policy)
+    found = decided(*MANIFESTS, "--metrics", SAMPLES / "metrics.yaml", "--settings", policy)
     assert {r["mode"] for r in found["records"]} == {"signal"}
     assert {r["write"] for r in found["records"]} == {None}
 
@@ -238,11 +322,11 @@ def test_a_policy_changes_the_decision(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_done_is_said_with_the_remedy(arguments: list[Any], said: str) -> None:
     result = run(*arguments)
-    assert isinstance(result.exception, PlanInputError)
+    assert isinstance(result.exception, PlanInputError | UsageError)
     assert said in str(result.exception)
 
 
 def test_an_unknown_output_is_refused() -> None:
-    result = run(*MANIFESTS, "--metrics", SAMPLES / "metrics.yaml", "-o", "yaml")
+    result = run(*MANIFESTS, "--metrics", SAMPLES / "metrics.yaml", "-o", "xml")
     assert result.exit_code == 2
     assert "json" in result.output

@@ -51,7 +51,7 @@ def camel(cls: Any) -> set[str]:
 
 
 def test_an_slo_is_explained_with_its_alternatives() -> None:
-    out = run(*SLO).stdout
+    out = run(*SLO, "-v").stdout
     assert "expected: " in out
     assert "options for meta-llama/Llama-3.1-8B-Instruct in chat" in out
     rows = [line.split() for line in out.splitlines() if line.startswith("  chat-a100 ")]
@@ -62,9 +62,9 @@ def test_an_slo_is_explained_with_its_alternatives() -> None:
 
 
 def test_policies_are_explained_with_what_blocks_the_next_change() -> None:
-    out = run(*POLICY).stdout
+    out = run(*POLICY, "-v").stdout
     row = next(line for line in out.splitlines() if line.startswith("chat/embed "))
-    assert row.split()[:6] == ["chat/embed", "embed", "4", "4", "6", "scale-up"]
+    assert row.split()[:5] == ["chat/embed", "4", "→", "6", "4"]
     assert "next scale-up is held back until 12:01:00Z (RateLimited): rate limit: 2 instances or 50 % per 60 s" in out
     assert "embed: recommendation 4 → 8" in out
     assert "embed: rate limit 8 → 6" in out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,7 +14,7 @@ from aiohttp import web
 
 from modelyard.cluster import CONFIG_MAPS, PODS, Cluster, ClusterError, ClusterSettings, Unavailable
 from modelyard.cluster.crd_install import install_crds
-from modelyard.resources import ModelServer
+from modelyard.resources import ModelRoute, ModelServer, VariantAutoscaling
 from modelyard.resources.crd import crd
 
 POD = {"metadata": {"name": "p", "namespace": "ns"}}
@@ -180,3 +181,25 @@ async def test_a_definition_is_not_refused_by_a_server_that_does_not_know_all_of
         assert await install_crds(cluster, [crd(ModelServer)]) == [made["metadata"]["name"]]
     (written,) = [request for request in script.requests if request.method == "POST"]
     assert written.query["fieldValidation"] == "Warn"
+
+
+async def test_rules_that_an_old_server_drops_are_one_line_about_all_definitions(
+    serving: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    def of_old_server(node: Any) -> Any:
+        if isinstance(node, list):
+            return [of_old_server(item) for item in node]
+        if not isinstance(node, dict):
+            return node
+        return {key: of_old_server(item) for key, item in node.items() if key != "x-kubernetes-validations"}
+
+    sent = [crd(VariantAutoscaling), crd(ModelRoute)]
+    made = [
+        {**of_old_server(one), "status": {"conditions": [{"type": "Established", "status": "True"}]}} for one in sent
+    ]
+    created = [answer for one in made for answer in (status(404), (201, one, {}))]
+    script = Script(status(404), status(404), *created, *((200, one, {}) for one in made))
+    async with serving(script) as cluster:
+        await install_crds(cluster, sent)
+    (told,) = [one.getMessage() for one in caplog.records if "dropped" in one.getMessage()]
+    assert re.search(r"^2 definitions: .+ does not know: x-kubernetes-validations \(\d+ times\)$", told)

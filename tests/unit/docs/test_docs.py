@@ -118,7 +118,7 @@ def test_relative_links_resolve(path: Path) -> None:
 def test_annotations_and_labels_exist_in_the_code(path: Path) -> None:
     # The apiVersion of other people's kinds in examples is no key.
     mentioned = {key for key in KEY.findall(path.read_text(encoding="utf-8")) if not re.search(r"/v\d", key)}
-    known = {text for source in sources("modelyard") for text in texts_in(source)}
+    known = {text for source in sources("modelyard", "deployments") for text in texts_in(source)}
     assert mentioned <= known
 
 

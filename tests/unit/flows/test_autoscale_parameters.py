@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import modelyard
 from prefect.utilities.callables import parameter_schema
 from pydantic import ValidationError
 
+from flows import foreground
 from flows.autoscale import autoscale
-from flows.foreground import main, parameters_from, parser
 from flows.parameters import AutoscaleParameters
 from flows.reconcile import reconcile
 from flows.replay import replay
@@ -100,30 +101,41 @@ def test_each_shard_has_its_own_table(lease: str, what: str, key: str) -> None:
     assert table_key("autoscale", lease, what) == key
 
 
-def parse(*arguments: str) -> AutoscaleParameters:
-    parameters = parameters_from(parser().parse_args(["autoscale", *arguments]))
-    assert isinstance(parameters, AutoscaleParameters)
-    return parameters
+def parse(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> AutoscaleParameters:
+    """What the flow would be given: without a Prefect server it does not begin."""
+    seen: list[AutoscaleParameters] = []
+
+    async def run(name: str, parameters: AutoscaleParameters) -> int:
+        seen.append(parameters)
+        return 0
+
+    monkeypatch.setattr(foreground, "run", run)
+    done = modelyard("autoscale", *arguments)
+    assert done.code == 0, done.err
+    return seen[0]
 
 
-def test_options_fill_the_parameters(tmp_path: Path) -> None:
-    file = tmp_path / "parameters.json"
-    file.write_text(json.dumps({"interval_seconds": 30, "fleet": {"max_step_up": 3}}))
+def test_options_fill_the_parameters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, settings = tmp_path / "parameters.json", tmp_path / "settings.yaml"
+    file.write_text(json.dumps({"interval_seconds": 30, "fleet": {"max_step_up": 3, "max_step_down": 2}}))
+    settings.write_text("max_step_up: 4\n")
     given = parse(
-        *("--parameters", f"@{file}", "--interval", "5", "--dry-run", "--namespace", "a", "--namespace", "b"),
-        *("--selector", "team=x", "--prometheus-url", "http://p:9090", "--lease-name", "l", "--lease-namespace", "n"),
+        monkeypatch,
+        *("--parameters", f"@{file}", "--interval", "5", "--dry-run", "-n", "a", "--namespace", "b"),
+        *("-l", "team=x", "--prometheus", "http://p:9090", "--lease-name", "l", "--lease-namespace", "n"),
+        *("--settings", settings),
     )
     assert (given.interval_seconds, given.shift_seconds) == (5, 600)
     assert (given.lease_name, given.lease_namespace) == ("l", "n")
     assert given.namespaces == ["a", "b"]
     assert (given.label_selector, given.prometheus_url) == ("team=x", "http://p:9090")
-    assert (given.fleet.max_step_up, given.fleet.dry_run) == (3, True)
+    assert (given.fleet.max_step_up, given.fleet.max_step_down, given.fleet.dry_run) == (4, 2, True)
 
 
-def test_once_is_a_shift_of_zero_seconds() -> None:
-    assert parse("--once").shift_seconds == 0
-    assert parse("--shift", "60").shift_seconds == 60
-    assert parse() == AutoscaleParameters()
+def test_once_is_a_shift_of_zero_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert parse(monkeypatch, "--once").shift_seconds == 0
+    assert parse(monkeypatch, "--shift", "60").shift_seconds == 60
+    assert parse(monkeypatch) == AutoscaleParameters()
 
 
 @pytest.mark.parametrize(
@@ -137,8 +149,7 @@ def test_once_is_a_shift_of_zero_seconds() -> None:
         (["--parameters", "{"], "error: --parameters: Expecting property name"),
     ],
 )
-def test_unusable_options_end_with_a_line_that_says_why(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["autoscale", *arguments]) == 2
-    assert capsys.readouterr().err.startswith(message)
+def test_unusable_options_end_with_a_line_that_says_why(arguments: list[str], message: str) -> None:
+    done = modelyard("autoscale", *arguments)
+    assert done.code == 2
+    assert done.err.startswith(message)

@@ -15,7 +15,7 @@ from prefect.client.schemas.responses import DeploymentResponse
 from prefect.states import Pending, Running, Scheduled
 from prefect.workers.process import ProcessJobConfiguration
 
-from deployments.pool import AGAIN, LATE_AFTER, LONGEST, TEMPLATE, Patience, amiss, passed, stuck
+from deployments.pool import AGAIN, LATE_AFTER, LONGEST, TEMPLATE, Patience, Short, amiss, passed, stuck
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 DEPLOYMENTS = [uuid4() for _ in range(3)]
@@ -44,6 +44,11 @@ def test_a_run_that_was_claimed_and_never_started_is_stuck() -> None:
     prefetched = in_state(Pending(), 61)
     prefetched.expected_start_time = NOW - timedelta(seconds=50)
     assert stuck([young, old, prefetched, in_state(Running(), 9999)], NOW) == [old]
+
+
+def test_a_run_whose_process_lives_is_starting_however_long_it_takes() -> None:
+    ours, over = in_state(Pending(), 900), in_state(Running(), 661, shift=600)
+    assert stuck([ours, over], NOW, living={ours.id, over.id}) == [over]
 
 
 def test_a_run_that_could_not_say_that_its_shift_is_over_is_stuck() -> None:
@@ -84,26 +89,36 @@ def shift_of(identity: UUID) -> DeploymentResponse:
 
 
 @pytest.mark.parametrize(
-    ("runs", "fresh", "lacks"),
+    ("runs", "lacks"),
     [
-        pytest.param([], False, True, id="nothing runs"),
-        pytest.param([in_state(Running(), 9)], False, True, id="a writer alone"),
-        pytest.param([in_state(Running(), 9), in_state(Pending(), 9)], False, False, id="a standby is starting"),
-        pytest.param([in_state(Running(), 9), due(DEPLOYMENTS[0], -29)], False, False, id="a standby is due"),
-        pytest.param([in_state(Running(), 9), in_state(Pending(), 99)], False, True, id="a standby that never started"),
-        pytest.param([in_state(Running(), 9), in_state(Running(), 9)], False, False, id="writer and standby"),
-        pytest.param([in_state(Running(), 9), in_state(Running(), 9)], True, True, id="before the worker was there"),
-        pytest.param([due(DEPLOYMENTS[0], 100)], True, False, id="the new worker starts a late one"),
-        pytest.param([in_state(Running(), 9, DEPLOYMENTS[1])] * 2, False, True, id="another deployment's"),
+        pytest.param([], 2, id="nothing runs"),
+        pytest.param([in_state(Running(), 9)], 1, id="a writer alone"),
+        pytest.param([in_state(Running(), 9), in_state(Pending(), 9)], 0, id="a standby is starting"),
+        pytest.param([in_state(Running(), 9), due(DEPLOYMENTS[0], -29)], 0, id="a standby is due"),
+        pytest.param([in_state(Running(), 9), in_state(Pending(), 99)], 1, id="a standby that never started"),
+        pytest.param([in_state(Running(), 9), in_state(Running(), 9)], 0, id="writer and standby"),
+        pytest.param([in_state(Running(), 9)] * 3, 0, id="a hand-over"),
+        pytest.param([in_state(Running(), 9, DEPLOYMENTS[1])] * 2, 2, id="another deployment's"),
     ],
 )
-def test_a_shift_should_have_a_writer_and_a_standby(runs: list[FlowRun], fresh: bool, lacks: bool) -> None:
-    shift = shift_of(DEPLOYMENTS[0])
-    assert amiss(runs, [shift], NOW, fresh).short == ([shift] if lacks else [])
+def test_a_shift_should_have_a_writer_and_a_standby(runs: list[FlowRun], lacks: int) -> None:
+    short = amiss(runs, [shift_of(DEPLOYMENTS[0])], NOW).short
+    assert [len(one.numbers) for one in short] == ([lacks] if lacks else [])
+
+
+def test_what_was_under_way_when_the_worker_came_may_be_dead_and_does_not_count() -> None:
+    shift, dead = shift_of(DEPLOYMENTS[0]), [in_state(Running(), 9), in_state(Pending(), 9)]
+    before = {run.id for run in dead}
+    assert amiss(dead, [shift], NOW, before).short == [Short(shift, range(2, 4))], "numbers nobody used before it"
+    late = [*dead, due(DEPLOYMENTS[0], 100)]
+    assert amiss(late, [shift], NOW, before).short == [Short(shift, range(3, 4))], "a late one is started in any case"
+    own = [*dead, in_state(Running(), 3), in_state(Running(), 2)]
+    assert amiss(own, [shift], NOW, before).short == []
+    assert amiss(own[:-1], [shift], NOW, before).short == [Short(shift, range(3, 4))], "and its own are looked after"
 
 
 def test_runs_that_die_at_once_are_replaced_ever_more_slowly() -> None:
-    patience, shift = Patience(), shift_of(DEPLOYMENTS[0])
+    patience, shift = Patience(), Short(shift_of(DEPLOYMENTS[0]), range(2))
     moments = [second for second in range(3600) if patience.allows([shift], NOW + timedelta(seconds=second))]
     gaps = [later - earlier for earlier, later in pairwise(moments)]
     assert gaps[:4] == [AGAIN, 2 * AGAIN, 4 * AGAIN, 8 * AGAIN]

@@ -11,12 +11,15 @@ from typing import Any
 
 import jsonschema
 import pytest
+from command_line import modelyard
 from prefect.utilities.callables import parameter_schema
 from pydantic import ValidationError
 
 from deployments import automations, server
 from deployments.bootstrap import closed, deployment_names, read, write_with_parameters
 from deployments.checks import CAPS, installed, package_problems
+from deployments.demo.run import write_prefect_file
+from deployments.demo.scenario import Scenario
 from deployments.pool import TEMPLATE
 from deployments.profile import ROOT, SERVER_PROFILE, WORKER_PROFILE, environment, read_profile
 from deployments.worker import POOL
@@ -80,7 +83,7 @@ def test_schedules_have_a_stable_name_and_two_shifts_overlap_at_any_time() -> No
 
 
 def test_deployment_names() -> None:
-    assert deployment_names() == {"autoscale", "autoscale-once", "reconcile", "replay"}
+    assert deployment_names() == {"autoscale", "autoscale-once", "deliver", "reconcile", "replay", "verify-models"}
 
 
 def test_a_copy_with_other_parameters_keeps_schedule_and_shift_together(tmp_path: Path) -> None:
@@ -94,9 +97,25 @@ def test_a_copy_with_other_parameters_keeps_schedule_and_shift_together(tmp_path
         "namespaces": ["a"],
     }
     assert once["parameters"] == {"shift_seconds": 0, "namespaces": ["a"]}
-    assert others == [DEPLOYMENTS["reconcile"], DEPLOYMENTS["replay"]]
+    names = ("reconcile", "deliver", "verify-models", "replay")
+    assert others == [DEPLOYMENTS[name] for name in names], "they have no such parameters"
     with pytest.raises(ValidationError, match="interval_secconds"):
         write_with_parameters({"interval_secconds": 1}, file)
+
+
+def test_every_deployment_is_in_the_demo_and_only_its_autoscaler_is_scheduled(tmp_path: Path) -> None:
+    file = tmp_path / "prefect.yaml"
+    write_prefect_file(Scenario(shift_seconds=60), "http://127.0.0.1:9090", file)
+    there = {deployment["name"]: deployment for deployment in read(file)["deployments"]}
+    assert there.keys() == DEPLOYMENTS.keys()
+    for name, deployment in there.items():
+        load(deployment["entrypoint"]).validate_parameters(deployment["parameters"])
+        assert [s["active"] for s in deployment["schedules"]] == [
+            name == "autoscale" for _ in DEPLOYMENTS[name].get("schedules", ())
+        ]
+    assert there["autoscale"]["schedules"][0]["interval"] == 30
+    assert there["autoscale-once"]["parameters"] == {**there["autoscale"]["parameters"], "shift_seconds": 0}
+    assert there["replay"]["parameters"] == DEPLOYMENTS["replay"]["parameters"]
 
 
 def test_zombies_are_runs_that_miss_three_heartbeats() -> None:
@@ -186,11 +205,12 @@ def test_packages_out_of_bounds_are_named_with_the_reason() -> None:
 
 
 def environment_of_server(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> dict[str, str]:
-    """What `python -m deployments.server` hands to Prefect."""
+    """What `modelyard server` hands to Prefect."""
     started: list[dict[str, str]] = []
     monkeypatch.setattr(os, "execve", lambda path, argv, env: started.append(env))
-    monkeypatch.setattr(sys, "argv", ["server", *arguments])
-    server.main()
+    said = modelyard("server", *arguments)
+    assert said.code == 0, said.err
+    print(said.out)
     return started[0]
 
 
@@ -213,6 +233,17 @@ def test_a_server_has_a_password_of_its_own(
         monkeypatch, "--home", str(tmp_path), "--host", host, "--without-authentication"
     )
     assert server.AUTHENTICATION not in open_to_all
+
+
+@pytest.mark.parametrize(
+    ("host", "address"),
+    [("0.0.0.0", "127.0.0.1"), ("::", "[::1]"), ("10.0.0.7", "10.0.0.7"), ("prefect.example", "prefect.example")],
+)
+def test_the_printed_address_is_one_that_a_client_can_use(
+    host: str, address: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    environment_of_server(monkeypatch, "--home", str(tmp_path), "--host", host, "--port", "4300")
+    assert f"export PREFECT_API_URL=http://{address}:4300/api " in capsys.readouterr().out
 
 
 def test_a_servers_password_may_come_from_a_secret(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

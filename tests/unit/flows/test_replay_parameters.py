@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,7 @@ from prefect.utilities.callables import parameter_schema
 from pydantic import ValidationError
 
 from deployments.bootstrap import closed
-from flows.foreground import main
-from flows.parameters import ReplayParameters
+from flows.parameters import ADVANCED, ReplayParameters, arguments, flat
 from flows.replay import replay as replay_flow
 from modelyard.replay.scenario import read_scenario
 from modelyard.replay.settings import Gaps
@@ -24,6 +24,7 @@ PAST = {
     "trace": None, "minutes": None, "namespace": "chat", "model": "m", "begin": "2026-01-31T08:00Z",
     "end": "2026-01-31T09:00+00:00",
 }  # fmt: skip
+PAST_ADVANCED = {name: value for name, value in PAST.items() if name not in ReplayParameters.first}
 
 
 def given(**changes: Any) -> dict[str, Any]:
@@ -33,13 +34,46 @@ def given(**changes: Any) -> dict[str, Any]:
 
 def test_the_form_offers_and_checks_every_field() -> None:
     schema = closed(parameter_schema(replay_flow).model_dump())
-    assert all(field.get("description") for field in schema["properties"].values())
+    advanced = schema["definitions"]["Advanced"]["properties"]
+    for shown in (schema["properties"], advanced):
+        assert all(field.get("description") for field in shown.values())
+    assert {*schema["properties"], *advanced} - {ADVANCED} == set(ReplayParameters.model_fields)
     validator = jsonschema.Draft202012Validator(schema)
     validator.validate(given())
-    validator.validate(given(**PAST))
-    for wrong in (given(rates=[0]), given(polices=["default"]), given(slo_ttft=0), given(parallel=0)):
+    validator.validate({**given(trace=None), ADVANCED: PAST_ADVANCED})
+    for wrong in (given(rates=[0]), given(polices=["default"]), given(slo_ttft=0), given(advanced={"parallel": 0})):
         with pytest.raises(jsonschema.ValidationError):
             validator.validate(wrong)
+
+
+def test_the_form_shows_first_what_matters_and_the_rest_in_one_group() -> None:
+    shown = parameter_schema(replay_flow).model_dump()["properties"]
+    by_position = sorted(shown, key=lambda name: shown[name]["position"])
+    assert by_position == [*ReplayParameters.first, ADVANCED]
+    assert len(by_position) <= 12, "two screens of the UI"
+    groups = [field for field in shown.values() if any("$ref" in one for one in field.get("anyOf", ()))]
+    assert [group["default"] for group in groups] == [None], "and what is unset is closed"
+
+
+def test_a_flow_is_given_what_the_command_line_is_under_the_same_names() -> None:
+    """Its form has them in a group; what is said there and what is not means the same."""
+    whole = ReplayParameters.model_validate(given(seed=7, fleet={"scale_down_delay": 240}, rates=[1, 2]))
+    keywords = arguments(whole)
+    assert keywords[ADVANCED]["seed"] == 7
+    assert run_in(keywords) == whole
+    some = {**given(rates=[1, 2]), ADVANCED: {"seed": 7, "fleet": {"scale_down_delay": 240}}}
+    assert run_in(replay_flow.validate_parameters(some)) == whole
+    assert run_in(replay_flow.validate_parameters(given())) == ReplayParameters.model_validate(given())
+
+
+def run_in(keywords: dict[str, Any]) -> ReplayParameters:
+    """What a flow's function gets of these keywords."""
+
+    @flat(ReplayParameters)
+    async def told(parameters: ReplayParameters) -> ReplayParameters:
+        return parameters
+
+    return asyncio.run(told(**keywords))
 
 
 @pytest.mark.parametrize(
@@ -80,10 +114,3 @@ async def test_the_scenario_is_that_of_the_files_or_the_text() -> None:
     plain, _, _ = await read_scenario(ReplayParameters.model_validate(given()))
     assert first.trace.prompt.sum() == pytest.approx(2 * plain.trace.prompt.sum())
     assert len(first.at_rate(3)) == 3 * len(first.trace)
-
-
-def test_the_command_refuses_what_the_form_would(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert main(["replay", "--parameters", '{"rates": [-1]}']) == 2
-    assert "error: rates.0: Input should be greater than 0" in capsys.readouterr().err
-    assert main(["replay", "--parameters", f"@{tmp_path}/none.json"]) == 2
-    assert "error: --parameters:" in capsys.readouterr().err

@@ -197,6 +197,8 @@ def test_predictions_are_in_seconds_and_named_by_the_model() -> None:
         ('{"ttft": NaN, "itl": -1}', {}),
         ('{"ttft": true}', {}),
         ('{"ttft": 8, "more": 1}', {"ttft": 8.0}),
+        pytest.param("[" * 100_000, {}, id="nested without end"),
+        pytest.param('{"ttft": 1' + 400 * "0" + ', "itl": 8}', {}, id="a number beyond all"),
     ],
 )
 def test_a_damaged_prediction_says_nothing(text: str, read: dict[str, float]) -> None:

@@ -41,7 +41,7 @@ def variant(
         }
     if status_current is not None:
         status["currentAlloc"] = status_current
-        status["desiredOptimizedAlloc"]["variantID"] = status_current["variantID"]
+        status["desiredOptimizedAlloc"]["variantID"] = status_current.get("variantID")
     return Variant(
         key=Key("chat", "llama"),
         uid="u1",
@@ -170,6 +170,8 @@ def test_a_cost_that_is_no_number_leaves_the_present_out() -> None:
         ({"status_current": STORED}, {**SLO, "allocation": None}, False),
         ({"status_current": STORED}, {}, True),
         ({}, {}, False),
+        ({"status_current": {"numReplicas": 2}}, {}, False),
+        ({"status_current": {"numReplicas": 3}}, {}, True),
     ],
 )
 def test_a_changed_present_is_written_and_one_that_is_not_known_stays(
@@ -181,8 +183,14 @@ def test_a_changed_present_is_written_and_one_that_is_not_known_stays(
 def test_an_unknown_present_is_not_touched_and_a_former_slo_object_loses_it() -> None:
     assert "currentAlloc" not in status_patch(record(**{**SLO, "allocation": None}), [], NOW)
     written = status_patch(record(), [], NOW)
-    assert written["currentAlloc"] is None
+    assert written["currentAlloc"] == {**dict.fromkeys(STORED), "numReplicas": 2}
     assert written["desiredOptimizedAlloc"]["variantID"] is None
+
+
+def test_the_saturation_form_tells_the_replicas_there_are_and_nothing_it_does_not_know() -> None:
+    written = status_patch(record(), [], NOW)["currentAlloc"]
+    assert {name: value for name, value in written.items() if value is not None} == {"numReplicas": 2}
+    assert status_patch(record(current=None), [], NOW)["currentAlloc"] is None, "the workload is not there"
 
 
 @pytest.mark.parametrize("kind", ["SLOFeasible", "ProfileValid", "CapacityLimited", "ScaleFromZero"])

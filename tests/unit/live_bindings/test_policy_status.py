@@ -95,6 +95,8 @@ def test_the_whole_status() -> None:
         ],
         "targets": "web",
         "mode": "Stable",
+        "minReplicas": None,
+        "maxReplicas": None,
         "currentReplicas": 2,
         "desiredReplicas": 5,
     }

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
+import tempfile
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from modelyard.cluster import Object
+from modelyard.local.agent import logs
 from modelyard.local.agent.containers import restart_delay
 from modelyard.local.agent.launch import CannotRun, expand, plan, repository
 from modelyard.local.agent.nodes import Addresses
 from modelyard.local.agent.probes import ProbeFailure, ProbeTarget, ProbeTiming, watch
+from modelyard.local.agent.volumes import CannotMount, PodVolumes, relocated
 from modelyard.local.paths import LocalClusterError
 
 
@@ -52,6 +59,23 @@ def test_an_image_without_tag_and_digest(image: str, name: str) -> None:
 )
 def test_variables_expand_as_in_kubernetes(text: str, expanded: str) -> None:
     assert expand(text, {"A": "1", "B": "2"}) == expanded
+
+
+@pytest.mark.parametrize(
+    ("text", "real"),
+    [
+        ("/mnt/m", "/n0/mnt"),
+        ("/mnt/m/x/y", "/n0/mnt/x/y"),
+        ("--root=/mnt/m", "--root=/n0/mnt"),
+        ("cat '/mnt/m/x' > /dev/termination-log; ls /mnt/m/sub/z", "cat '/n0/mnt/x' > /t; ls /c/z"),
+        ("local:///mnt/m/x", "local:///n0/mnt/x"),
+        ("/mnt/models /mnt/m.old /mnt/m-2", "/mnt/models /mnt/m.old /mnt/m-2"),
+        ("/data/mnt/m and s3://bucket/mnt/m and ./mnt/m", "/data/mnt/m and s3://bucket/mnt/m and ./mnt/m"),
+    ],
+)
+def test_paths_below_a_mount_are_found_where_they_are(text: str, real: str) -> None:
+    paths = {"/mnt/m": Path("/n0/mnt"), "/mnt/m/sub": Path("/c"), "/dev/termination-log": Path("/t")}
+    assert relocated(text, paths) == real
 
 
 ENGINE = {"name": "e", "image": "modelyard.dev/simulated-engine:v1", "args": ["--model", "$(MODEL)"]}
@@ -158,3 +182,68 @@ def test_probe_ports_by_number_and_name() -> None:
     assert target.port("http") == 8000
     with pytest.raises(ProbeFailure, match="no port named 'grpc'"):
         target.port("grpc")
+
+
+def hostile(root: Path, *volumes: Object, cluster: Any = None) -> PodVolumes:
+    """A pod's volumes; no server is asked for any of these."""
+    spec = {"nodeName": "node", "volumes": [{"name": "it", **volume} for volume in volumes]}
+    pod = {"metadata": {"namespace": "tenant", "uid": "uid"}, "spec": spec}
+    return PodVolumes(cluster, root, pod, str)
+
+
+def container(**mount: str) -> Object:
+    return {"name": "main", "volumeMounts": [{"name": "it", "mountPath": "/it", **mount}] if mount else []}
+
+
+@pytest.mark.parametrize(
+    ("volume", "sub"),
+    [
+        ({"persistentVolumeClaim": {"claimName": "../other/claim"}}, ""),
+        ({"persistentVolumeClaim": {"claimName": "link"}}, ""),
+        ({"hostPath": {"path": "/../other/disk"}}, ""),
+        ({"hostPath": {"path": "/link"}}, ""),
+        ({"hostPath": {"path": "/link/new", "type": "FileOrCreate"}}, ""),
+        ({"hostPath": {"path": "/"}}, "link/new"),
+        ({"hostPath": {"path": "/"}}, "../other"),
+        ({"emptyDir": {}}, "../../../other"),
+        ({"downwardAPI": {"items": [{"path": "../x", "fieldRef": {"fieldPath": "metadata.name"}}]}}, ""),
+        ({"downwardAPI": {"items": [{"path": "x", "resourceFieldRef": {"resource": "limits.cpu"}}]}}, ""),
+    ],
+)
+async def test_no_volume_leads_out_of_its_folder(tmp_path: Path, volume: Object, sub: str) -> None:
+    """Neither by a name that the API server lets through nor by a link that an earlier pod left there."""
+    other = tmp_path / "claims" / "other" / "claim"
+    other.mkdir(parents=True)
+    for folder in (tmp_path / "claims" / "tenant", tmp_path / "nodes" / "node"):
+        folder.mkdir(parents=True)
+        (folder / "link").symlink_to(other)
+    with pytest.raises(CannotMount):
+        await hostile(tmp_path, volume).mount(container(subPath=sub))
+    assert not list(other.iterdir())
+
+
+async def test_what_a_process_leaves_as_its_last_words_does_not_hold_the_agent_up(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("theirs")
+    for leave in (os.mkfifo, lambda log: log.symlink_to(secret), lambda log: log.symlink_to("/dev/zero")):
+        volumes = hostile(tmp_path)
+        log = (await volumes.mount(container()))["/dev/termination-log"]
+        log.unlink()
+        leave(log)
+        assert volumes.last_words(container(), 0, log, 0) == ""
+        assert (await volumes.mount(container()))["/dev/termination-log"].read_bytes() == b""
+    assert secret.read_text() == "theirs"
+    log.write_text("x" * 5000)
+    assert volumes.last_words(container(), 0, log, 0) == "x" * 4096
+
+
+@given(st.text("ab\n", max_size=40), st.integers(0, 12), st.integers(0, 40), st.integers(1, 5))
+def test_the_last_lines_of_a_log_are_found_from_its_end(text: str, lines: int, begin: int, chunk: int) -> None:
+    begin = min(begin, len(text))
+    with tempfile.NamedTemporaryFile() as file, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(logs, "_CHUNK", chunk)
+        Path(file.name).write_text(text)
+        for end in (None, len(text)):
+            at = logs._before_last(Path(file.name), begin, end, lines)
+            kept = text[begin:].splitlines(keepends=True)
+            assert text[at:] == "".join(kept[max(0, len(kept) - lines) :])

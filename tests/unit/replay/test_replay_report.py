@@ -16,12 +16,13 @@ from typer.testing import CliRunner
 
 from modelyard.cli.replay import replay
 from modelyard.replay import output
-from modelyard.replay.output import OutputError, write_report
+from modelyard.replay.output import write_report
 from modelyard.replay.policies.base import Fixed
 from modelyard.replay.report import Summary, Timeline, summarize, timeline
 from modelyard.replay.request import numbers, seconds
 from modelyard.replay.settings import SimulationSettings
 from modelyard.replay.simulate import Run, simulate
+from modelyard.reports import OutputError
 from modelyard.traffic.latency import SLO
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -108,11 +109,11 @@ def test_what_is_not_known_is_no_number() -> None:
 def test_a_folder_is_replaced_as_a_whole(tmp_path: Path) -> None:
     runs, rows = summaries()
     folder = tmp_path / "deep" / "report"
-    write_report(folder, lines(runs), rows, SLO(), {})
+    write_report(str(folder), lines(runs), rows, SLO(), {})
     names = {"report.json", "report.csv", "timeline.csv", "replay.png"}
     assert {path.name for path in folder.iterdir()} == names
     (folder / "left-over").write_text("x")
-    write_report(folder, lines(runs[:1]), rows[:1], SLO(), {})
+    write_report(str(folder), lines(runs[:1]), rows[:1], SLO(), {})
     assert {path.name for path in folder.iterdir()} == names
     assert len(json.loads((folder / "report.json").read_text())["policies"]) == 1
     assert [path.name for path in folder.parent.iterdir()] == ["report"], "nothing temporary stays"
@@ -121,7 +122,7 @@ def test_a_folder_is_replaced_as_a_whole(tmp_path: Path) -> None:
 def test_an_interrupt_leaves_the_old_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs, rows = summaries()
     folder = tmp_path / "report"
-    write_report(folder, lines(runs), rows, SLO(), {})
+    write_report(str(folder), lines(runs), rows, SLO(), {})
     before = (folder / "report.json").read_text()
 
     def interrupted(*_: object, **__: object) -> None:
@@ -129,7 +130,7 @@ def test_an_interrupt_leaves_the_old_report(tmp_path: Path, monkeypatch: pytest.
 
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        write_report(folder, lines(runs[:1]), rows[:1], SLO(), {})
+        write_report(str(folder), lines(runs[:1]), rows[:1], SLO(), {})
     assert (folder / "report.json").read_text() == before
     assert [path.name for path in tmp_path.iterdir()] == ["report"]
 
@@ -137,9 +138,9 @@ def test_an_interrupt_leaves_the_old_report(tmp_path: Path, monkeypatch: pytest.
 def test_a_folder_with_something_else_is_not_touched(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("x")
     with pytest.raises(OutputError, match="holds something else"):
-        write_report(tmp_path, [], [], SLO(), {})
+        write_report(str(tmp_path), [], [], SLO(), {})
     with pytest.raises(OutputError, match="is a file"):
-        write_report(tmp_path / "thesis.txt", [], [], SLO(), {})
+        write_report(str(tmp_path / "thesis.txt"), [], [], SLO(), {})
 
 
 @pytest.mark.parametrize(("text", "found"), [("2s", 2.0), ("60ms", 0.06), ("1m30s", 90.0), ("15", 15.0), ("0", 0.0)])

@@ -70,6 +70,8 @@ _CONTAINER = "one of the fields of the embedded container, spelt out because Mod
 _NEWER = "a newer CRD of the described system has it, and stores it in every object or in some"
 
 ADDED_FIELDS: dict[str, str] = {
+    "ModelStatusSpec.detected": "what was read from the model's files, apart from what its author says in the spec",
+    "ModelStatusSpec.delivery": "how far each node is, in bounded size, and how often it was tried",
     **{
         f"{status}.{name}": _EXPLAINS
         for status in (
@@ -87,12 +89,13 @@ ADDED_FIELDS: dict[str, str] = {
     "AutoscalingPolicyStatus.metrics": "a printer column shows the first item of a list only; this one names them all",
     **{
         f"AutoscalingPolicyBindingStatus.{name}": _DECIDED
-        for name in ("targets", "currentReplicas", "desiredReplicas", "mode", "units")
+        for name in ("targets", "minReplicas", "maxReplicas", "currentReplicas", "desiredReplicas", "mode", "units")
     },
     **{
         f"ModelServerStatus.{name}": "the reference leaves this status empty; it counts the pods that can serve"
         for name in ("readyPods", "prefillPods", "decodePods", "completeGroups")
     },
+    "ModelBackendStatus.totalReplicas": "replicas are those that are ready, as the reference says; this one has all",
     **{
         f"{owner}.{name}": _CONTAINER
         for owner in ("ModelSpec", "RunnerSpec")
@@ -139,11 +142,7 @@ _STRICTER: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         "required",
         (
             "ActuationStatus.applied",
-            "Allocation.accelerator",
-            "Allocation.maxBatch",
             "Allocation.numReplicas",
-            "Allocation.variantCost",
-            "Allocation.variantID",
             "AutoscalingPolicyBindingSpec.policyRef",
             "AutoscalingPolicyMetric.metricName",
             "AutoscalingPolicyMetric.targetValue",

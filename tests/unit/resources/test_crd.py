@@ -143,6 +143,8 @@ def test_an_exclusive_bound_cannot_be_written() -> None:
 
 
 PUBLISHED_COLUMNS = {
+    "VariantAutoscaling": {"Accelerator", "CurrentReplicas", "Optimized", "Why"},
+    "AutoscalingPolicyBinding": {"Min", "Max", "Why"},
     "FineTunedWeight": {"Version", "CompartmentID"},
     "InferenceService": {"Prev", "Latest"},
     "ServingRuntime": {"ModelFramework", "ModelFrameworkVersion", "Images"},
@@ -151,5 +153,5 @@ PUBLISHED_COLUMNS = {
 
 
 @ALL
-def test_columns_of_the_published_definitions_are_there(kind: type[Resource]) -> None:
+def test_columns_of_the_published_definitions_and_ours_are_there(kind: type[Resource]) -> None:
     assert {column.name for column in kind.columns} >= PUBLISHED_COLUMNS.get(kind.kind, set())

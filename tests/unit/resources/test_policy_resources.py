@@ -108,6 +108,8 @@ def test_status_of_a_binding_comes_back() -> None:
     status = {
         "observedGeneration": 2,
         "targets": "a",
+        "minReplicas": 1,
+        "maxReplicas": 4,
         "currentReplicas": 1,
         "desiredReplicas": 3,
         "mode": "Panic",
@@ -136,7 +138,7 @@ def test_a_policy_shows_the_behaviour_in_effect() -> None:
 @pytest.mark.parametrize(
     ("kind", "columns"),
     [
-        (AutoscalingPolicyBinding, ["Policy", "Targets", "Current", "Desired", "Mode", "Ready", "Age"]),
+        (AutoscalingPolicyBinding, ["Policy", "Targets", "Min", "Max", "Current", "Desired", "Mode", "Ready", "Age"]),
         (AutoscalingPolicy, ["Metrics", "Tolerance", "Ready", "Age"]),
     ],
 )

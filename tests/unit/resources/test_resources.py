@@ -205,10 +205,7 @@ _ENTRY = "spec.supportedModelFormats[0]"
     [
         ("inferenceservice", "spec.acceleratorSelector", {"acceleratorClass": "nvidia-h100"}),
         ("inferenceservice", "spec.engine.acceleratorOverride", {"policy": "Cheapest"}),
-        ("servingruntime", "spec.acceleratorRequirements", {"acceleratorClasses": ["nvidia-h100"]}),
         ("servingruntime", f"{_ENTRY}.acceleratorConfig", {"nvidia-h100": {"runner": {"args": ["--tp=2"]}}}),
-        ("servingruntime", f"{_ENTRY}.diffusionPipeline", {"className": "QwenImagePipeline"}),
-        ("basemodel", "spec.diffusionPipeline", {"className": "QwenImagePipeline"}),
         ("modelroute", "spec.parentRefs", [{"name": "gateway", "sectionName": "http", "port": 80}]),
     ],
 )

@@ -7,7 +7,7 @@ import pytest
 from examples import few
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from naive_chain import naive
+from naive_chain import latencies, naive
 from one_row import min_rates
 
 from modelyard.autoscaling.published import sizing as documented
@@ -49,6 +49,24 @@ def test_arrays_agree_with_the_chain_state_by_state(row: tuple[float, ...], part
         published = documented.analyse(profiles, rate)
         if row[5] > 0 and row[6] > 1:
             assert published.effective_concurrency[0] == pytest.approx(expected.seen, rel=1e-6, abs=1e-6 / slope)
+
+
+def test_a_fleet_of_all_batches_is_sized_as_the_reference_sizes_each_row() -> None:
+    """Issue 9, A6: many rows are searched together, each to the rate at which the plain chain crosses its target."""
+    random = np.random.default_rng(9)
+    batches = [2, 3, 8, 9, 31, 64, 65, 130, 256, *random.integers(1, 300, 30).tolist()]
+    rows = [
+        (7.5 * s, 4.8 * s / n, 12 * s, 0.2 * s / n, n, random.uniform(64, 2048), random.uniform(32, 768))
+        for n, s in zip(batches, random.uniform(0.5, 3, len(batches)), strict=True)
+    ]
+    top = max_rates(profiles := Profiles.of(rows))
+    at_ttft, at_itl = (top * random.uniform(0.05, 0.998, len(rows)) for _ in range(2))
+    aims = [(latencies(row, x)[0], latencies(row, y)[1]) for row, x, y in zip(rows, at_ttft, at_itl, strict=True)]
+    found = size(profiles, Targets.of([(*aim, 0) for aim in aims]))
+    np.testing.assert_allclose(found.rate_ttft, at_ttft, rtol=1e-8)
+    np.testing.assert_allclose(found.rate_itl, at_itl, rtol=1e-8)
+    for row, rate, ttft, itl in zip(rows, found.offered, found.ttft, found.itl, strict=True):
+        assert (ttft, itl) == pytest.approx(latencies(row, rate), rel=1e-9)
 
 
 @given(profile, share, share)

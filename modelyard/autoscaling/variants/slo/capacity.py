@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from modelyard.autoscaling.decision import Step
 from modelyard.autoscaling.fleet import Fleet
-from modelyard.autoscaling.mixing import Demand, Option, Share, allocate
+from modelyard.autoscaling.mixing import Demand, Effort, Option, Share, allocate
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.variants.pools import LIMITED_BY, Pools, pool_of_state
 from modelyard.autoscaling.variants.slo.targets import option_of, up_to
@@ -51,7 +51,7 @@ def share_capacity(fleet: Fleet, groups: Sequence[Group], active: Sequence[State
         return
     demands = {str(index): demand_of(group, str(index), pools) for index, group in enumerate(affected)}
     found = allocate(
-        demands.values(), capacity, penalty=settings.transition_penalty, time_limit=settings.solver_seconds
+        demands.values(), capacity, penalty=settings.transition_penalty, effort=Effort(settings.allocation_effort)
     )
     growth = [_growth(group, found.shares[str(index)].replicas) for index, group in enumerate(affected)]
     for index, group in enumerate(affected):

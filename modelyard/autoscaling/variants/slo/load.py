@@ -109,7 +109,7 @@ def _part(group: Group, together: Sequence[Group], performances: Performances, w
     if any(count is not None for count in finished):
         # Where counts are to be had, an engine that reports and has none has not finished its first request.
         finished = [
-            0.0 if count is None and all(len(s.units) >= (s.ready or 0) for s in other.states) else count
+            0.0 if count is None and all(s.reporting >= (s.ready or 0) for s in other.states) else count
             for count, other in zip(finished, together, strict=True)
         ]
     mine = finished[together.index(group)]
@@ -125,7 +125,7 @@ def _part(group: Group, together: Sequence[Group], performances: Performances, w
 
 def _nothing_in_flight(group: Group) -> bool:
     for state in group.states:
-        if len(state.units) < (state.ready or 0):
+        if state.reporting < (state.ready or 0):
             return False
         if any(signal.running != 0 or signal.waiting != 0 for signal, _ in state.units):
             return False

@@ -99,7 +99,8 @@ def told(mix: Mix, found: Sequence[Expected], work: GroupWork) -> Alternative:
         for state, count, index in mix.rows:
             own, seen = work_of(state), found[index]
             share = load * own.rate * count / supply
-            own.prediction = Prediction(share, own.rate, seen.ttft, seen.itl, seen.utilisation)
+            targets = (work.service.ttft or None, work.service.itl or None)
+            own.prediction = Prediction(share, own.rate, seen.ttft, seen.itl, seen.utilisation, *targets)
     worst = NOTHING
     if expected and all(e.utilisation is not None for e in expected):
         shares = [work_of(state).rate * count / supply for state, count, _ in mix.rows]

@@ -122,6 +122,7 @@ class TokenAnalysis(Assessment):
             f"over {self.reporting} reporting, {self.saturated} saturated"
         )
         for count, what in (
+            (self.unready, "not ready"),
             (self.warming, "warming up"),
             (self.stuck, "stuck and left out"),
             (self.silent, "ready without reporting, taken for average"),
@@ -162,6 +163,7 @@ def analyse_tokens(
     """One entry per replica whose demand has to be taken from the others."""
     for state in sorted(states, key=lambda s: s.name):
         variant = result.variants[state.name] = VariantLoad()
+        state.young = 0
         assumed_total = 0
         capacities: list[int] = []
         observed: dict[str, list[int]] = {}
@@ -169,8 +171,9 @@ def analyse_tokens(
         arguments = arguments_of(state) if state.workload is not None and state.workload.engine_args else None
         for signal, pod in state.units:
             result.reporting += 1
+            result.unready += pod.ready_since is None
             if (signal.namespace, signal.pod) in stuck:
-                variant.lost += 1
+                variant.lost += pod.ready_since is not None
                 continue
             kv, waiting = signal.kv, signal.waiting
             if kv is not None:
@@ -180,7 +183,7 @@ def analyse_tokens(
                 result.waiting += waiting
                 spare_queue.append(limits.queue - waiting)
             warm = pod.ready_since is not None and pod.ready_since <= warm_before
-            result.warming += not warm
+            state.young += pod.ready_since is not None and not warm
             seen = performance.get((signal.namespace, signal.pod, signal.model))
             total = seen.kv_tokens if seen is not None and seen.kv_tokens else 0
             if not total:
@@ -209,7 +212,8 @@ def analyse_tokens(
             variant.worth = known.live[state.name] = middle(capacities)
         _learn(result, state, observed)
         result.stuck += variant.lost
-        quiet = max(0, (state.ready or 0) - len(state.units))
+        result.warming += state.young
+        quiet = max(0, (state.ready or 0) - state.reporting)
         silent = quiet - (unseen(state, warm_before) if quiet else 0)
         result.silent += silent
         unknown += [state] * silent

@@ -1,0 +1,173 @@
+"""The ``modelyard`` command: that of the domain, and here what needs Prefect, which is imported when it is used.
+
+The console script. Exit codes are those of ``modelyard.cli.options``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from deployments.demo.scenario import Scenario
+from deployments.profile import POOL, PREFECT_FILE
+from modelyard.cli import options
+from modelyard.cli.main import app, main
+
+LIMIT = 9
+"""Flow runs at a time: of both shifts the writer, its standby and the one that follows; a run by hand, two to spare."""
+
+Parameters = Annotated[
+    str, typer.Option(metavar="JSON", help="The flow's parameters, or @FILE; other options come before them.")
+]
+
+
+@app.command()
+def autoscale(
+    once: Annotated[bool, typer.Option("--once", help="One tick, then end.")] = False,
+    shift: Annotated[float | None, typer.Option(metavar="SECONDS", help="How long to run (600).")] = None,
+    interval: Annotated[float | None, typer.Option(metavar="SECONDS", help="From tick to tick (15).")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Decide and explain, write nothing.")] = False,
+    namespace: options.Namespaces = None,
+    selector: options.Selector = "",
+    prometheus: options.PrometheusUrl = None,
+    context: options.Context = None,
+    settings: options.Settings = None,
+    parameters: Parameters = "{}",
+    lease_name: Annotated[str | None, typer.Option(help="The Kubernetes Lease that keeps writers apart.")] = None,
+    lease_namespace: Annotated[str | None, typer.Option(help="Its namespace.")] = None,
+) -> None:
+    """Run the autoscaling flow here, in the foreground, recorded by the Prefect server at PREFECT_API_URL."""
+    if once and shift is not None:
+        raise options.UsageError("--once, --shift: give one of the two")
+    given = options.json_object(parameters, "--parameters")
+    named: dict[str, Any] = {
+        "shift_seconds": 0 if once else shift,
+        "interval_seconds": interval,
+        "lease_name": lease_name,
+        "lease_namespace": lease_namespace,
+        "namespaces": namespace,
+        "label_selector": selector or None,
+        "prometheus_url": prometheus,
+    }
+    given |= {name: value for name, value in named.items() if value is not None}
+    fleet: dict[str, Any] = {"dry_run": True} if dry_run else {}
+    if settings:
+        from modelyard.autoscaling.offline.files import one_document
+        from modelyard.autoscaling.settings import FleetSettings
+
+        read = one_document(settings, FleetSettings, "give fleet settings with --settings")
+        fleet = read.model_dump(exclude_unset=True) | fleet
+    before = given.get("fleet", {})
+    if fleet and isinstance(before, dict):
+        given["fleet"] = before | fleet
+    _run("autoscale", given)
+
+
+@app.command()
+def run(
+    flow: Annotated[str, typer.Argument(help="autoscale, replay, ...")],
+    parameters: Parameters = "{}",
+    context: options.Context = None,
+) -> None:
+    """Run any flow here, in the foreground, recorded by the Prefect server at PREFECT_API_URL."""
+    _run(flow, options.json_object(parameters, "--parameters"))
+
+
+def _run(flow: str, given: dict[str, Any]) -> None:
+    from flows.foreground import run_here
+
+    raise typer.Exit(run_here(flow, given))
+
+
+@app.command()
+def server(
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 4200,
+    home: Annotated[Path | None, typer.Option(help="Where its database is; unset: PREFECT_HOME or ~/.prefect.")] = None,
+    without_authentication: Annotated[
+        bool,
+        typer.Option(
+            "--without-authentication",
+            help="Let everybody in who reaches the port; whoever gets in can run any command where the worker runs.",
+        ),
+    ] = False,
+    background: Annotated[
+        bool, typer.Option("--background", help="Leave it running, and end once it answers: for eval.")
+    ] = False,
+) -> None:
+    """Be a Prefect server with the project's profile."""
+    from deployments.server import become
+
+    become(host, port, home, without_authentication, background)
+
+
+@app.command()
+def worker(
+    pool: Annotated[str, typer.Option(help="Work pool.")] = POOL,
+    limit: Annotated[int, typer.Option(min=1, help="Flow runs at a time.")] = LIMIT,
+    context: options.Context = None,
+) -> None:
+    """Be a worker with the project's profile: it starts the flow runs and looks after them."""
+    from deployments.worker import become
+
+    become(pool, limit)
+
+
+@app.command()
+def bootstrap(
+    pool: Annotated[str, typer.Option(help="Work pool to create.")] = POOL,
+    prefect_file: Annotated[Path, typer.Option(help="What to deploy.", show_default="ours")] = PREFECT_FILE,
+    autoscale: Annotated[
+        str,
+        typer.Option(metavar="JSON", help="Parameters of the autoscale deployments, merged over the file's, or @FILE."),
+    ] = "{}",
+    without_authentication: Annotated[
+        bool, typer.Option("--without-authentication", help="Accept a server of another machine that lets anybody in.")
+    ] = False,
+) -> None:
+    """Install Modelyard on the Prefect server at PREFECT_API_URL, and prove that its schedules run. Safe to repeat."""
+    given = options.json_object(autoscale, "--autoscale")
+    from pydantic import ValidationError
+
+    from deployments.bootstrap import bootstrap as install
+
+    try:
+        asyncio.run(
+            install(
+                pool=pool,
+                prefect_file=prefect_file,
+                autoscale=given,
+                without_authentication=without_authentication,
+            )
+        )
+    except ValidationError as error:
+        raise options.UsageError(*(f"--autoscale: {fault}" for fault in options.faults(error))) from error
+
+
+@app.command()
+def demo(
+    keep: Annotated[bool, typer.Option("--keep", help="Leave everything running at the end, until Ctrl-C.")] = False,
+    out: Annotated[Path, typer.Option(help="Folder for logs, data and the pictures.")] = Path("out/demo"),
+    runs: Annotated[int, typer.Option(min=1, help="So many runs, one after the other, and their spread.")] = 1,
+    write: Annotated[
+        bool, typer.Option("--write", help="Put figures and pictures into README.md and docs/images.")
+    ] = False,
+    compression: Annotated[float, typer.Option(help="Times faster than life.")] = Scenario.compression,
+    start: Annotated[float, typer.Option(help="First minute of the trace.")] = Scenario.start_minute,
+    minutes: Annotated[float, typer.Option(help="Minutes of the trace to replay.")] = Scenario.minutes,
+    rate: Annotated[float, typer.Option(help="Scale the request rate.")] = Scenario.rate,
+) -> None:
+    """One model, two accelerators, real traffic, scaled by the deployed flow; about five minutes."""
+    if keep and runs > 1:
+        raise options.UsageError("--keep, --runs: only a single run is left running")
+    from deployments.demo.run import main as demonstrate
+
+    scenario = Scenario(compression=compression, start_minute=start, minutes=minutes, rate=rate)
+    raise typer.Exit(demonstrate(scenario, out, runs_wanted=runs, keep=keep, write=write))
+
+
+if __name__ == "__main__":
+    main()

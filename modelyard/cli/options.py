@@ -1,0 +1,115 @@
+"""What several commands have in common: options spelled the same everywhere, forms of output, unusable command lines.
+
+Exit codes: 0 done, 1 failed, 2 the command line or the parameters cannot be used.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
+    from rich.console import Console
+
+CONTEXT = "MODELYARD_CONTEXT"
+"""The variable with the kubeconfig context, for flows and child processes too."""
+WIDE = 10_000
+"""Columns where nobody is watching: a pipe has no width, one line per row is what grep wants."""
+
+
+class UsageError(ValueError):
+    """A command line that cannot be used: ``problems``, each of which names the option and says what can be written."""
+
+    exit_code = 2
+
+    def __init__(self, *problems: str) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = problems
+
+
+class Output(StrEnum):
+    """How to print."""
+
+    TABLE = "table"
+    JSON = "json"
+    YAML = "yaml"
+
+
+def _choose_context(context: str | None) -> str | None:
+    if context:
+        os.environ[CONTEXT] = context
+    return context
+
+
+Context = Annotated[
+    str | None,
+    typer.Option(
+        "--context", envvar=CONTEXT, callback=_choose_context, help="Context of the kubeconfig; unset: the current one."
+    ),
+]
+Files = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "-f", "--filename", help="Manifest file or folder, '-' for standard input; repeat. No cluster is contacted."
+    ),
+]
+Form = Annotated[Output, typer.Option("-o", "--output", help="How to print.")]
+Namespaces = Annotated[list[str] | None, typer.Option("-n", "--namespace", help="Only this namespace; repeat.")]
+Selector = Annotated[
+    str, typer.Option("-l", "--selector", help="Only VariantAutoscalings and bindings with these labels.")
+]
+PrometheusUrl = Annotated[
+    str | None, typer.Option("--prometheus", help="URL of Prometheus; unset: PROMETHEUS_BASE_URL.")
+]
+Settings = Annotated[
+    Path | None, typer.Option("--settings", help="YAML file with fleet settings (the flow's parameter 'fleet').")
+]
+
+
+def json_object(text: str, option: str) -> dict[str, Any]:
+    """The object in JSON text, or in the file that ``@FILE`` names. Raises ``UsageError`` that names the option."""
+    try:
+        value = json.loads(Path(text[1:]).read_text(encoding="utf-8") if text.startswith("@") else text)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{option}: {error}; write a JSON object, or @FILE with one in it") from error
+    if not isinstance(value, dict):
+        raise UsageError(f"{option}: a JSON object is needed, not {type(value).__name__}")
+    return value
+
+
+def faults(error: ValidationError) -> list[str]:
+    """The fields that are wrong, a sentence each."""
+    return [f"{'.'.join(map(str, one['loc'])) or 'parameters'}: {one['msg']}" for one in error.errors()]
+
+
+def print_document(text: str, output: str) -> None:
+    """Print a JSON document, as YAML if that is wanted."""
+    if output == Output.YAML:
+        import orjson
+        import yaml
+
+        text = yaml.safe_dump(orjson.loads(text), sort_keys=False, allow_unicode=True).rstrip("\n")
+    typer.echo(text)
+
+
+def console() -> Console:
+    """Prints everything as it is: messages hold brackets and colons that are no markup."""
+    from rich.console import Console
+
+    watched = sys.stdout.isatty()
+    return Console(markup=False, emoji=False, highlight=False, soft_wrap=not watched, width=None if watched else WIDE)
+
+
+def warn(text: str, kind: str = "warning") -> None:
+    """Tell it beside the output; ``kind`` error: it is wrong. What others wrote of it moves no cursor."""
+    from modelyard.objects.documents import printable
+
+    text = "\n".join(map(printable, text.split("\n")))
+    typer.secho(f"{kind}: {text}", fg=typer.colors.RED if kind == "error" else typer.colors.YELLOW, err=True)

@@ -1,0 +1,163 @@
+"""The flow ``deliver`` on a real Prefect server and on nodes that run its Jobs: by hand, and started by reconcile."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import model_hub
+import pytest
+from prefect.client.orchestration import PrefectClient, get_client
+from prefect.client.schemas.filters import TaskRunFilter, TaskRunFilterFlowRunId
+from prefect.client.schemas.objects import State
+from prefect_support import until
+
+from deployments.pool import create_work_pool
+from deployments.server import PrefectServer
+from deployments.worker import PrefectWorker
+from flows.deliver import deliver, verify_models
+from flows.reconcile import reconcile
+from modelyard.cluster import CONFIG_MAPS, NAMESPACES, Cluster, NotFound
+from modelyard.local.stack import LocalStack
+from modelyard.models.names import CLUSTER_BASE_MODELS
+from modelyard.models.settings import CONFIG_MAP, KEY
+
+pytestmark = pytest.mark.integration
+
+HOME = "workload-variant-autoscaler-system"
+A100 = {"kubernetes.io/hostname": "a100-0"}
+L40S = {"modelyard.dev/node-group": "l40s"}
+
+
+@pytest.fixture(scope="module")
+def hub() -> Iterator[model_hub.Hub]:
+    with model_hub.serve() as served:
+        served.add("meta/llama", {"config.json": b'{"model_type": "llama"}', "model.safetensors": b"x" * 5000})
+        served.add("big/model", {"config.json": b"{}", "model.safetensors": b"x" * 2_000_000})
+        yield served
+
+
+@pytest.fixture(scope="module")
+async def cluster(local_stack: LocalStack, local_cluster: Cluster, hub: model_hub.Hub) -> AsyncIterator[Cluster]:
+    """The cluster with the controller's namespace and its settings."""
+    await local_cluster.create(NAMESPACES, {"metadata": {"name": HOME}})
+    text = json.dumps({"hubEndpoint": hub.address, "cpu": "100m", "memory": "128Mi"})
+    await local_cluster.create(CONFIG_MAPS, {"metadata": {"name": CONFIG_MAP, "namespace": HOME}, "data": {KEY: text}})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KUBECONFIG", str(local_stack.kubeconfig))
+        yield local_cluster
+    await local_cluster.delete(NAMESPACES, HOME)
+
+
+async def run(**parameters: Any) -> State[Any]:
+    state: State[Any] = await deliver(**parameters, return_state=True)
+    return state
+
+
+async def tasks(client: PrefectClient, state: State[Any]) -> dict[str, str]:
+    """The task runs of a flow run, and how they ended."""
+    chosen = TaskRunFilter(flow_run_id=TaskRunFilterFlowRunId(any_=[state.state_details.flow_run_id]))
+
+    async def recorded() -> dict[str, str]:
+        found = {one.name: one.state_name or "" for one in await client.read_task_runs(task_run_filter=chosen)}
+        return found if any(name.startswith("publish") for name in found) else {}
+
+    return await until(recorded, "the task runs are on record")
+
+
+async def test_a_uri_and_a_name_are_enough(cluster: Cluster, client: PrefectClient) -> None:
+    state = await run(name="by-hand", uri="hf://meta/llama", node_selector=L40S)
+    assert state.name == "Completed", state.message
+    assert "2 nodes" in (state.message or "")
+    found = await tasks(client, state)
+    assert {"fetch by-hand on l40s-0", "fetch by-hand on l40s-1"} <= found.keys()
+    assert set(found.values()) == {"Completed"}
+    run_name = (await client.read_flow_run(state.state_details.flow_run_id)).name  # type: ignore[arg-type]
+    assert run_name == "deliver ClusterBaseModel by-hand"
+    again = await run(name="by-hand")
+    assert again.name == "Completed", again.message
+    assert (await verify_models(names=["by-hand"], return_state=True)).message == "1 models are checked"
+    assert (await run(name="by-hand")).name == "Completed"
+
+
+async def test_a_failure_is_told_in_the_state(cluster: Cluster) -> None:
+    state = await run(name="wrong", uri="hf://nobody/nothing", node_selector=A100)
+    assert state.name == "Failed"
+    assert "wrong is not ready: NotFound" in (state.message or "")
+    nothing = await run(name="nowhere", uri="hf://meta/llama", node_selector={"no": "node"})
+    assert nothing.name == "Failed"
+    assert "NoMatchingNodes" in (nothing.message or "")
+    missing = await run(name="never-made")
+    assert missing.name == "Failed"
+    assert "never-made" in (missing.message or "")
+    assert (await run()).name == "Completed", "nothing is named, so there is nothing to do"
+
+
+@pytest.fixture
+async def worker(
+    prefect_server: PrefectServer, local_stack: LocalStack, tmp_path: Path
+) -> AsyncIterator[PrefectWorker]:
+    """A worker with the deployment of the flow."""
+    async with get_client() as client:
+        await create_work_pool(client, "models")
+        await client.create_deployment(
+            flow_id=await client.create_flow(deliver),
+            name="deliver",
+            entrypoint="flows.deliver.deliver",
+            work_pool_name="models",
+        )
+    extra = {"PREFECT_WORKER_QUERY_SECONDS": "0.5", "KUBECONFIG": str(local_stack.kubeconfig)}
+    async with PrefectWorker(prefect_server.api_url, tmp_path, pool="models", extra=extra) as found:
+        yield found
+
+
+async def test_reconcile_starts_runs_and_one_that_is_killed_is_replaced(
+    cluster: Cluster, client: PrefectClient, hub: model_hub.Hub, worker: PrefectWorker
+) -> None:
+    hub.hear = lambda _: time.sleep(0.05)
+    spec = {"storage": {"storageUri": "hf://big/model", "nodeSelector": A100}}
+    await cluster.create(CLUSTER_BASE_MODELS, {"metadata": {"name": "big"}, "spec": spec})
+    running = reconcile(interval_seconds=0.5, shift_seconds=300, early_end_seconds=0.1, return_state=True)
+    shift = asyncio.ensure_future(running)
+    try:
+
+        async def process() -> int | None:
+            for path in Path("/proc").glob("[0-9]*/environ"):
+                with suppress(OSError):
+                    if b"PREFECT__FLOW_RUN_ID" in path.read_bytes() and await active():
+                        return int(path.parent.name)
+            return None
+
+        async def active() -> bool:
+            status = (await cluster.get(CLUSTER_BASE_MODELS, "big")).get("status") or {}
+            return bool((status.get("delivery") or {}).get("active"))
+
+        pid = await until(process, "a run works on it", timeout=120)
+        os.kill(pid, signal.SIGKILL)
+        hub.hear = lambda _: None
+
+        async def ready() -> bool:
+            return (await cluster.get(CLUSTER_BASE_MODELS, "big"))["status"]["state"] == "Ready"
+
+        await until(ready, "the model is ready all the same", timeout=180)
+        await cluster.delete(CLUSTER_BASE_MODELS, "big")
+
+        async def gone() -> bool:
+            try:
+                await cluster.get(CLUSTER_BASE_MODELS, "big")
+            except NotFound:
+                return True
+            return False
+
+        await until(gone, "it is gone, and its files", timeout=120)
+    finally:
+        shift.cancel()
+        with suppress(asyncio.CancelledError):
+            await shift

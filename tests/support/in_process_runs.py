@@ -1,0 +1,72 @@
+"""The reconcile shift and the runs it starts, in this process: Prefect's part is played by asyncio tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Self
+
+from modelyard.reconcile.acting import act
+from modelyard.reconcile.dispatch import RunFate, Start, dispatch
+from modelyard.reconcile.reconciler import Reconciler, Registered
+
+
+class Shift:
+    """``async with Shift(registered, home)``: tells statuses and carries plans out until the end of the block."""
+
+    def __init__(self, registered: Iterable[Registered], home: str, every: float = 0.3) -> None:
+        self.registered = tuple(registered)
+        self.home = home
+        self.every = every
+        self.runs: dict[str, asyncio.Task[object]] = {}
+        self._fates: dict[str, RunFate] = {}
+
+    async def __aenter__(self) -> Self:
+        self._loop = asyncio.create_task(self._run())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in (self._loop, *self.runs.values()):
+            task.cancel()
+            with suppress(BaseException):
+                await task
+        if self._loop.done() and not self._loop.cancelled() and self._loop.exception() is not None:
+            raise AssertionError("the shift has died") from self._loop.exception()
+
+    def kill(self) -> None:
+        """Every run dies where it is."""
+        for key, task in self.runs.items():
+            if not task.done():
+                task.cancel()
+                self._fates[key] = RunFate(time.time(), died=True)
+
+    def fates(self) -> dict[str, RunFate]:
+        """What became of the runs."""
+        found = {}
+        for key, task in self.runs.items():
+            if not task.done():
+                found[key] = RunFate(None)
+            else:
+                found[key] = self._fates.setdefault(key, RunFate(time.time()))
+        return found
+
+    async def _run(self) -> None:
+        async with Reconciler(self.registered) as reconciler:
+            while True:
+                plans = await reconciler.look()
+                await reconciler.tell([plan for some in plans.values() for plan in some])
+                for name, some in (await reconciler.look()).items():
+                    acting = reconciler.registered[name].acting
+                    if acting is None:
+                        continue
+                    for start in dispatch(some, acting, self.fates(), time.time()):
+                        self._start(name, await reconciler.claim(start), reconciler)
+                await asyncio.sleep(self.every)
+
+    def _start(self, name: str, start: Start, reconciler: Reconciler) -> None:
+        keys = [subject.key for subject, _ in start.claims]
+        if keys:
+            lifecycle = reconciler.registered[name].lifecycle
+            self.runs[start.key] = asyncio.create_task(act(reconciler.cluster, lifecycle, keys, start.key))

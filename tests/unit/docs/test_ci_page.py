@@ -1,0 +1,84 @@
+"""docs/ci.md: the gates on files are run as its pipelines run them; what needs a server is at least what flows take."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from deployments.bootstrap import closed, read
+from flows.foreground import FLOWS
+from flows.replay import replay
+
+ROOT = Path(__file__).resolve().parents[3]
+PAGE = (ROOT / "docs" / "ci.md").read_text(encoding="utf-8")
+SAMPLES = ROOT / "config" / "samples" / "ci"
+GITHUB, GITLAB = (yaml.safe_load(text) for text in re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE))
+(CRONTAB,) = re.findall(r"^```text\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+STEPS = {
+    step.get("name", step["run"]): step["run"]
+    for job in GITHUB["jobs"].values()
+    for step in job["steps"]
+    if "run" in step
+}
+SCRIPTS = {**STEPS, **{name: "\n".join(GITLAB[name]["script"]) for name in ("plan", "replay", "record")}}
+ON_FILES = [name for name, script in SCRIPTS.items() if "run replay" not in script]
+
+
+def shell(script: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """As a runner does: a shell that ends at the first command that fails, in the checkout."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    known = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), **env}
+    script = script.replace("modelyard ", f"{sys.executable} -m deployments.command ")
+    return subprocess.run(["sh", "-e", "-c", script], cwd=ROOT, env=known, capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize("name", ON_FILES)
+def test_the_gates_on_files_end_as_the_page_says(name: str) -> None:
+    done = shell(SCRIPTS[name])
+    expected = GITLAB["plan"]["allow_failure"]["exit_codes"] if name == "plan" else 0
+    assert done.returncode == expected, done.stderr
+    assert ("::notice" in done.stdout) == ("::notice" in SCRIPTS[name])
+
+
+def test_the_gates_close() -> None:
+    broken = {
+        "What would be decided": ("metrics.yaml", "none.yaml"),
+        "plan": ("--exit-code", "--exit-cod"),
+        "Would it have held its targets": ("--max-cost 30", "--max-cost 1"),
+        "replay": ("attainment>=0.95", "attainment>=1"),
+    }
+    assert set(broken) == set(ON_FILES)
+    for name, (before, after) in broken.items():
+        assert before in SCRIPTS[name]
+        done = shell(SCRIPTS[name].replace(before, after))
+        assert done.returncode == 1, (name, done.stdout)
+        assert done.stderr
+
+
+def files(given: dict[str, Any]) -> list[Path]:
+    return [ROOT / path for path in (*given["manifests"], given["trace"])]
+
+
+def test_the_replays_of_the_samples_are_what_the_flow_and_its_form_take() -> None:
+    import jsonschema
+    from prefect.utilities.callables import parameter_schema
+
+    (nightly,) = read(SAMPLES / "nightly.yaml")["deployments"]
+    by_file = json.loads((SAMPLES / "replay.json").read_text())
+    assert "config/samples/ci/replay.json" in CRONTAB
+    assert all("config/samples/ci/replay.json" in s for name, s in SCRIPTS.items() if name not in ON_FILES)
+    for given in (by_file, nightly["parameters"]):
+        jsonschema.Draft202012Validator(closed(parameter_schema(replay).model_dump())).validate(given)
+        FLOWS["replay"].model_validate(given)
+        assert all(path.is_file() for path in files(given))
+    assert nightly["entrypoint"] == "flows.replay.replay"
+    assert nightly["schedules"][0]["cron"] == " ".join(CRONTAB.splitlines()[-1].split()[:5])
+    assert "%" not in CRONTAB

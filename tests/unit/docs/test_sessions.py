@@ -1,0 +1,28 @@
+"""Pages with sessions of commands that need nothing but files show what these print."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from command_line import modelyard
+
+ROOT = Path(__file__).resolve().parents[3]
+SESSION = re.compile(r"^```console\n\$ ((?:[^\n]*\\\n)*[^\n]*\n)(.*?)^```$", re.DOTALL | re.MULTILINE)
+SESSIONS = [
+    found for page in ("runtimes", "services") for found in SESSION.findall((ROOT / f"docs/{page}.md").read_text())
+]
+
+
+@pytest.mark.parametrize(("command", "shown"), SESSIONS)
+def test_a_session_shows_what_its_command_prints(command: str, shown: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    program, *arguments = shlex.split(command.replace("\\\n", ""))
+    assert program == "modelyard"
+    assert modelyard(*arguments).out == shown
+
+
+def test_there_are_sessions() -> None:
+    assert len(SESSIONS) == 4
