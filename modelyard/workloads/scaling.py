@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
+from modelyard.metrics.vocabulary import Signal, names_of
 from modelyard.objects import Namespace
 from modelyard.workloads.components import KEDA, ServiceComponent
 from modelyard.workloads.names import scaled_object
@@ -23,9 +24,9 @@ _THRESHOLD_NOTE, _OPERATOR = "autoscaling.keda.sh/threshold", "autoscaling.keda.
 _SERVER, _QUERY = "autoscaling.keda.sh/prometheus.serverAddress", "autoscaling.keda.sh/prometheus.query"
 _OPERATORS = ("GreaterThan", "GreaterThanOrEqual", "LessThan", "LessThanOrEqual")
 _AUTH_MODES = frozenset(("basic", "tls", "bearer", "custom"))
-_IN_FLIGHT = "vllm:num_requests_(running|waiting)|sglang:num_(running|queue)_reqs"
-_REQUESTS = "vllm:request_success_total|sglang:num_requests_total"
-_TOKENS = "vllm:generation_tokens_total|sglang:generation_tokens_total"
+_IN_FLIGHT = "|".join(names_of(Signal.RUNNING, Signal.WAITING))
+_REQUESTS = "|".join(names_of(Signal.FINISHED))
+_TOKENS = "|".join(names_of(Signal.OUTPUT_TOKENS))
 
 
 class ScaleTarget(NamedTuple):

@@ -97,11 +97,19 @@ class Models:
         """The models root of a node."""
         return self.stack.paths.files / "nodes" / node / "mnt" / "models"
 
-    async def labels(self, key: str) -> dict[str, str]:
-        """The nodes with a label, and what it says."""
-        nodes = await self.cluster.list(NODES)
-        found = {node["metadata"]["name"]: node["metadata"]["labels"].get(key) for node in nodes}
-        return {name: value for name, value in found.items() if value is not None}
+    async def labelled(self, key: str, expected: dict[str, str]) -> None:
+        """Wait until these are the nodes with a label, and what it says: nodes are marked after the status is told."""
+        found: dict[str, str] = {}
+        try:
+            async with asyncio.timeout(30):
+                while True:
+                    nodes = [node["metadata"] for node in await self.cluster.list(NODES)]
+                    found = {node["name"]: node["labels"][key] for node in nodes if key in node["labels"]}
+                    if found == expected:
+                        return
+                    await asyncio.sleep(0.2)
+        except TimeoutError:
+            raise AssertionError(f"{key} is {found}, not {expected}") from None
 
 
 @pytest.fixture(scope="session")

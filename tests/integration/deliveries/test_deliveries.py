@@ -39,14 +39,14 @@ async def test_a_model_of_a_hub_comes_onto_two_of_five_nodes_and_goes_again(mode
         entry = json.loads(report["data"]["clusterbasemodel.llama"])
         assert (entry["status"], entry["delivered"]["files"]) == ("Ready", 2)
     both = {"l40s-0": "Ready", "l40s-1": "Ready"}
-    assert await models.labels("models.ome.io/clusterbasemodel.llama") == both
+    await models.labelled("models.ome.io/clusterbasemodel.llama", both)
     await models.until(ready, "vendors")
-    assert await models.labels("models.ome.io/clusterbasemodel.vendors") == both
+    await models.labelled("models.ome.io/clusterbasemodel.vendors", both)
     assert not (await models.cluster.list(JOBS, models.home)).items, "what was made for it is gone"
 
     await models.cluster.delete(CLUSTER_BASE_MODELS, "llama")
     await models.gone("llama")
-    assert await models.labels("models.ome.io/clusterbasemodel.llama") == {}
+    await models.labelled("models.ome.io/clusterbasemodel.llama", {})
     assert not list((models.disk("l40s-0") / "_cluster").glob("*"))
     assert not list((models.disk("l40s-0") / ".modelyard" / "entries").glob("*"))
 
@@ -74,7 +74,7 @@ async def test_a_tenants_model_comes_from_a_bucket_with_the_tenants_secret(
     there = models.disk("a100-0") / local_namespace / "theirs"
     assert (there / "config.json").read_bytes() == CONFIG
     label = f"models.ome.io/{local_namespace}.basemodel.theirs"
-    assert await models.labels(label) == {"a100-0": "Ready"}
+    await models.labelled(label, {"a100-0": "Ready"})
     names = [one["metadata"]["name"] for one in await models.cluster.list(SECRETS, models.home)]
     assert not [name for name in names if name.startswith("fetch-")], "the copy has gone with its Job"
 
@@ -123,7 +123,7 @@ async def test_files_in_a_claim_are_read_where_they_are(models: Models, local_na
     await models.cluster.create(PERSISTENT_VOLUME_CLAIMS, body)
     obj = await models.filled("claimed", BASE_MODELS, local_namespace)
     assert obj["spec"]["modelType"] == "llama"
-    assert await models.labels(f"models.ome.io/{local_namespace}.basemodel.claimed") == {}
+    await models.labelled(f"models.ome.io/{local_namespace}.basemodel.claimed", {})
 
 
 async def test_fine_tuned_weights_come_like_a_model_once_there_is_one(models: Models, hub: Hub) -> None:
@@ -135,4 +135,4 @@ async def test_fine_tuned_weights_come_like_a_model_once_there_is_one(models: Mo
     await models.until(lambda status: status.get("state") == "Failed", "lora", FINE_TUNED_WEIGHTS)
     await models.make("base", "vendor://acme/model/base", nodeSelector=L40S)
     await models.until(ready, "lora", FINE_TUNED_WEIGHTS)
-    assert await models.labels("models.ome.io/finetunedweight.lora") == {"a100-0": "Ready"}
+    await models.labelled("models.ome.io/finetunedweight.lora", {"a100-0": "Ready"})

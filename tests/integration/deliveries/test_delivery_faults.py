@@ -102,7 +102,7 @@ async def test_a_node_that_goes_and_one_that_loses_its_label(models: Models, hub
     await models.until(lambda status: status.get("nodesReady") == ["l40s-0"] and ready(status), "placed")
     await models.cluster.merge_patch(NODES, "l40s-0", {"metadata": {"labels": {"models": None}}})
     await models.until(lambda status: not status.get("nodesReady"), "placed")
-    assert await models.labels("models.ome.io/clusterbasemodel.placed") == {}
+    await models.labelled("models.ome.io/clusterbasemodel.placed", {})
     left = [models.disk(node) / "_cluster" / "placed" for node in ("a100-0", "l40s-0")]
     await models.until(lambda _: not any(link.is_symlink() for link in left), "placed")
 
@@ -139,7 +139,7 @@ async def test_a_wrong_name_fails_with_the_reason_and_is_tried_again_by_hand(mod
     obj = await models.until(lambda status: status.get("state") == "Failed", "late")
     assert obj["status"]["nodesFailed"] == ["a100-0"]
     assert next(c for c in obj["status"]["conditions"] if c["type"] == "Ready")["reason"] == "NotFound"
-    assert await models.labels("models.ome.io/clusterbasemodel.late") == {"a100-0": "Failed"}
+    await models.labelled("models.ome.io/clusterbasemodel.late", {"a100-0": "Failed"})
     hub.add("nobody/nothing", {"config.json": b"{}"})
     await models.cluster.merge_patch(CLUSTER_BASE_MODELS, "late", {"metadata": {"annotations": {NUDGE: "again"}}})
     await models.until(ready, "late")
