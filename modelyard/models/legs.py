@@ -186,18 +186,19 @@ def remove(wish: Wish, site: Site, now: float) -> Leg:
     stale = tuple(gone(one) for one in alive if one is not job)
     kept = model.retain or site.entry is None or not done.root or not _fetched(done.uri)
     leg = replace(leg, stage=NodeStage.REMOVING, reason="Removing", message="its files are removed", entry=site.entry)
-    if stale or any(one.deleting for one in site.jobs):
+    lost = not node.ready and now - node.since > GONE_AFTER
+    if stale or (not lost and any(one.deleting for one in site.jobs)):
         return replace(leg, delete=stale, awaits=("Jobs to stop",))
     if kept:
         left = replace(
             leg, stage=NodeStage.GONE, reason="Retained" if model.retain else "Removed", message="", entry=None
         )
         return replace(left, delete=(gone(job),) if job is not None else ())
-    if not node.ready and now - node.since > GONE_AFTER and job is None:
+    if lost and job is None:
         why = f"the node has not been ready for {GONE_AFTER / 60:.0f} minutes: its files are left there"
         return replace(leg, stage=NodeStage.GONE, reason="NodeGone", message=why, entry=None)
     if job is not None and job.state == "Active":
-        if not node.ready and now - node.since > GONE_AFTER:
+        if lost:
             return replace(leg, delete=(gone(job),), awaits=("Jobs to stop",))
         return replace(leg, awaits=(f"Job {job.key}",), job=job, pod=site.pods.get(job.uid))
     if job is not None:
@@ -447,7 +448,7 @@ def amount(count: float) -> str:
 
 
 def gone(job: ModelJob) -> Child:
-    """A Job that is to go, with its pod and its Secret."""
+    """A Job that is to go, with its pod and its Secret. It is there until its pod, which may still write, has ended."""
     return Child(JOBS, job.key, job.uid)
 
 

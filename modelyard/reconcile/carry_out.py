@@ -385,7 +385,7 @@ class _CarryOut:
                 child.kind,
                 child.key.name,
                 child.key.namespace or None,
-                propagation="Background",
+                propagation="Foreground",
                 uid=child.uid,
                 timeout=await self._may_write(),
             )
