@@ -6,6 +6,7 @@ import asyncio
 import json
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 from in_process_runs import Shift
 from s3_server import object_store
 
-from modelyard.cluster import CONFIG_MAPS, NAMESPACES, NODES, Cluster, NotFound, Object
+from modelyard.cluster import CONFIG_MAPS, NAMESPACES, NODES, Cluster, NotFound, Object, Unavailable
 from modelyard.local.stack import LocalStack
 from modelyard.models.lifecycle import ModelDelivery
 from modelyard.models.names import CLUSTER_BASE_MODELS, KINDS
@@ -61,12 +62,13 @@ class Models:
         namespace: str = "",
         timeout: float = 90,
     ) -> Object:
-        """Wait until it holds of the model; the model."""
+        """Wait until it holds of the model, however long the API server is away meanwhile; the model."""
         obj: Object = {}
         try:
             async with asyncio.timeout(timeout):
                 while True:
-                    obj = await self.get(name, kind, namespace)
+                    with suppress(Unavailable):
+                        obj = await self.get(name, kind, namespace)
                     if holds(obj.get("status") or {}):
                         return obj
                     await asyncio.sleep(0.2)
