@@ -69,23 +69,33 @@ STARTED = time.monotonic()
 
 
 def main(scenario: Scenario, out: Path, *, runs_wanted: int, keep: bool, write: bool) -> int:
-    """Run, print. 0: scaled up and down; 1: not, or the run is void, or something failed."""
+    """Run, print. 0: scaled up and down in every run; 1: not, or too many runs are void, or something failed.
+
+    Of several runs one that is void is made again, at most half as many as are wanted.
+    """
     out = out.resolve()
-    runs: list[list[Played]] = []
+    good: list[list[Played]] = []
+    number, void = 0, 0
     try:
-        for number in range(runs_wanted):
-            folder = out if runs_wanted == 1 else out / f"run-{number + 1}"
-            runs.append(asyncio.run(demonstrate(scenario, folder, keep=keep)))
+        while len(good) + void == number < runs_wanted + runs_wanted // 2 and len(good) < runs_wanted:
+            number += 1
+            folder = out if runs_wanted == 1 else out / f"run-{number}"
+            run = asyncio.run(demonstrate(scenario, folder, keep=keep))
+            void += any(one.truth.void for one in run)
+            if all(one.good for one in run):
+                good.append(run)
+                shown = folder
     except KeyboardInterrupt:
         console.print("stopped")
         return 130
-    good = [run for run in runs if all(one.good for one in run)]
-    if write and len(good) == len(runs):
-        publish(good, scenario, folder)
+    done = len(good) == runs_wanted
+    if write and done:
+        publish(good, scenario, shown)
     if good and runs_wanted > 1:
-        console.print(f"\nMedian, least and greatest of {len(good)} runs; {len(runs) - len(good)} void or failed:\n")
+        rest = f"; {void} void, made again" if void else ""
+        console.print(f"\nMedian, least and greatest of {len(good)} runs{rest}:\n")
         console.print(story.markdown(story.comparison(good, scenario)), soft_wrap=True, markup=False, highlight=False)
-    return 0 if len(good) == len(runs) else 1
+    return 0 if done else 1
 
 
 async def demonstrate(scenario: Scenario, out: Path, keep: bool) -> list[Played]:
