@@ -19,8 +19,10 @@ from prefect.states import Completed, Failed
 from flows.parameters import DeliverParameters, VerifyParameters, flat, run_parameters
 from modelyard.cluster import Cluster, ClusterSettings
 from modelyard.models.following import Ended, Following, NodeFailed, NodeOutcome, kind_named
+from modelyard.models.legs import amount
 from modelyard.models.names import KINDS
 from modelyard.objects import Key
+from modelyard.objects.documents import counted
 from tasks.deliver import fetch, place, publish, resolve
 from tasks.journal import ProgressBar
 from tasks.reconcile import BY_ID
@@ -114,14 +116,11 @@ def _final(parameters: DeliverParameters, ended: dict[Key, Ended], nodes: list[N
         if one.state == "Failed" or (parameters.wait and not parameters.run and one.state != "Ready"):
             gone = "there is no such model any more" if one.state == "Gone" else f"{one.reason}: {one.message}"
             return Failed(message=f"{key.name} is not ready: {gone}")
-    ready = [f"{key.name}: {one.message}" for key, one in ended.items() if one.state == "Ready"]
-    return (
-        Completed(message="; ".join(ready) or "nothing is left to do")
-        if not nodes
-        else Completed(
-            message=f"{'; '.join(ready)}; {sum(one.bytes for one in nodes) / 1e9:.2f} GB onto {len(nodes)} nodes"
-        )
-    )
+    said = [f"{key.name}: {one.message}" for key, one in ended.items() if one.state == "Ready"]
+    if nodes:
+        size = amount(sum(one.bytes for one in nodes))
+        said.append(f"{size} onto {counted(len({one.node for one in nodes}), 'node')}")
+    return Completed(message="; ".join(said) or "nothing is left to do")
 
 
 @flow(
@@ -138,4 +137,4 @@ async def verify_models(parameters: VerifyParameters) -> State[Any]:
         for kind in KINDS:
             if kind.namespaced or not parameters.namespaces:
                 asked += await Following(cluster, kind, "").verify(parameters.namespaces, parameters.names)
-    return Completed(message=f"{len(asked)} models are checked")
+    return Completed(message=f"{counted(len(asked), 'model is', 'models are')} checked")

@@ -248,6 +248,11 @@ class Shift:
             return
         for change in report.changes:
             self._log.info("Tick %d: %s %s → %s", number, change.about, change.before, change.after)
+        if not self._writes:
+            for row in report.rows:
+                self._log.info(
+                    "Tick %d: %s", number, "; ".join(f"{name} {value}" for name, value in list(row.items())[:3])
+                )
         told.changes += len(report.changes)
         self._journal.record(number, report)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from modelyard.autoscaling.decision import BindingDecision, Evidence, Prediction, Record, VariantDecision
+from modelyard.objects.documents import counted
 
 UNKNOWN = "–"
 """Not a hyphen: Prefect's tables read Markdown, where that is a bullet."""
@@ -35,7 +36,7 @@ def lines(record: Record) -> list[str]:
         f"target {_known(target.replicas)} ({target.action}, {verb}): {why.message}",
         f"replicas: current {_known(now.current)}, ready {_known(now.ready)}, reporting {now.reporting}, "
         f"last desired {_known(now.desired)}",
-        f"accelerator {now.accelerator or UNKNOWN}, {now.gpus} GPUs and cost {now.cost:g} per replica, "
+        f"accelerator {now.accelerator or UNKNOWN}, {counted(now.gpus, 'GPU')} and cost {now.cost:g} per replica, "
         f"actuation {writes.mode}",
     ]
     if why.evidence is not None:
@@ -50,7 +51,7 @@ def lines(record: Record) -> list[str]:
     if not writes.publish:
         told.append("no gauge is published for it")
     if writes.scale is not None:
-        told.append(f"writes {writes.scale} replicas to {now.workload}")
+        told.append(f"writes {counted(writes.scale, 'replica')} to {now.workload}")
     if writes.applied is False:
         told.append(f"not applied yet: {writes.applied_message}")
     return told
@@ -70,7 +71,7 @@ def _evidence(evidence: Evidence) -> str:
         "short of capacity" if evidence.scale_up else "safe to shrink" if evidence.scale_down_safe else "in between"
     )
     return (
-        f"model: {evidence.reporting} replicas report, {evidence.saturated} saturated, "
+        f"model: {counted(evidence.reporting, 'replica reports', 'replicas report')}, {evidence.saturated} saturated, "
         f"mean spare KV {_number(evidence.spare_kv, 3)}, mean spare queue {_number(evidence.spare_queue, 1)}, "
         f"highest KV {_number(evidence.max_kv, 3)}, waiting {_number(evidence.total_waiting, 1)}: {verdict}"
     )

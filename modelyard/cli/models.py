@@ -42,6 +42,9 @@ def add(
     node_selector: Annotated[
         list[str] | None, typer.Option(help="KEY=VALUE: a label that a node must carry to receive it; repeat.")
     ] = None,
+    parameter: Annotated[
+        list[str] | None, typer.Option(help="KEY=VALUE: of spec.storage.parameters, such as endpoint=URL; repeat.")
+    ] = None,
     wait: Annotated[bool, typer.Option(help="Wait until it is ready, and tell how far it is.")] = False,
     context: Context = None,
 ) -> None:
@@ -49,8 +52,9 @@ def add(
     from modelyard.models.uri import parse
 
     parsed = parse(uri)
-    labels = dict(_label(text) for text in node_selector or ())
-    asyncio.run(_add(uri, name or name_of(str(parsed)), namespace, labels, wait))
+    labels = dict(_pair("--node-selector", text) for text in node_selector or ())
+    parameters = dict(_pair("--parameter", text) for text in parameter or ())
+    asyncio.run(_add(uri, name or name_of(str(parsed)), namespace, labels, parameters, wait))
 
 
 @app.command()
@@ -73,10 +77,10 @@ def name_of(uri: str) -> str:
     return found[:63].strip("-")
 
 
-def _label(text: str) -> tuple[str, str]:
+def _pair(option: str, text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not key or not equals:
-        raise UsageError(f"--node-selector {text!r} is not KEY=VALUE")
+        raise UsageError(f"{option} {text!r} is not KEY=VALUE")
     return key, value
 
 
@@ -124,7 +128,9 @@ def _told(status: dict[str, Any]) -> Iterable[Text | str]:
     yield "" if ready.get("status") == "True" else f"{ready.get('reason', '')}: {ready.get('message', '')}".strip(": ")
 
 
-async def _add(uri: str, name: str, namespace: str, labels: dict[str, str], wait: bool) -> None:
+async def _add(
+    uri: str, name: str, namespace: str, labels: dict[str, str], parameters: dict[str, str], wait: bool
+) -> None:
     from modelyard.cluster import Cluster, ClusterSettings
     from modelyard.models.following import Following
     from modelyard.models.names import BASE_MODELS, CLUSTER_BASE_MODELS
@@ -133,7 +139,7 @@ async def _add(uri: str, name: str, namespace: str, labels: dict[str, str], wait
     kind, key = BASE_MODELS if namespace else CLUSTER_BASE_MODELS, Key(namespace, name)
     async with Cluster.connect(ClusterSettings()) as cluster:
         following = Following(cluster, kind, HOME)
-        await following.order(key, uri, labels)
+        await following.order(key, uri, labels, parameters)
         typer.echo(f"{kind.kind} {name}: {uri}")
         said = ""
         while wait:
@@ -151,6 +157,7 @@ async def _add(uri: str, name: str, namespace: str, labels: dict[str, str], wait
 
 async def _why(name: str, namespace: str, home: str) -> None:
     from modelyard.cluster import Cluster, ClusterSettings
+    from modelyard.models.following import NoSuchModel
     from modelyard.models.lifecycle import ModelDelivery
     from modelyard.models.names import BASE_MODELS, CLUSTER_BASE_MODELS, FINE_TUNED_WEIGHTS
     from modelyard.objects import Key
@@ -166,7 +173,7 @@ async def _why(name: str, namespace: str, home: str) -> None:
             if (model := world[kind].get(key)) is not None:
                 break
         else:
-            raise UsageError(f"there is no model {name}" + (f" in namespace {namespace}" if namespace else ""))
+            raise NoSuchModel.at("model", key, "one of another namespace is named with -n")
         plan = delivery.plan(key, world, time.time())
         console.print(f"{kind.kind} {name}: {model.status.get('state', 'Creating')}")
         for one in model.status["conditions"]:

@@ -33,7 +33,8 @@ The contract with whoever makes the Job (it does not change without both sides):
 - **adapters** ``--list FILE --root DIR --engine URL``: beside an engine, until it is ended: the LoRA adapters that FILE
   lists are fetched below the root and loaded, others unloaded (``modelyard.cli.adapters``).
 - **stdout**: one JSON object a line, at most every 5 seconds: ``{"phase": "Listing | Waiting | Downloading |
-  Finalizing", "files", "filesTotal", "bytes", "bytesTotal", "bytesPerSecond"}``. Messages for people go to stderr.
+  Finalizing", "files", "filesTotal", "bytes", "bytesTotal", "bytesPerSecond", "trouble"}``;
+  ``trouble`` is what is being tried again. Messages for people go to stderr.
 - **Report**, at the end, to ``--report FILE`` (``/dev/termination-log``; at most 4096 bytes) and as the last line of
   stdout: ``{"outcome": "Fetched | Verified | Removed | Failed", "reason", "message", "retryable": bool,
   "retryAfter": seconds or null, "revision", "bytes", "files", "seconds", "fetchedBytes", "fromStore": bool,

@@ -171,6 +171,8 @@ def _print(ranking: Ranking, remarks: Iterable[str]) -> None:
     if ranking.problem is not None:
         # The table has the reasons.
         said = ranking.problem.message.partition(". Excluded runtimes: ")[0]
+        if ranking.problem.code == "RuntimeNotSupported":
+            said = said.partition(": ")[0]
         console.print(Text.assemble((ranking.problem.code, "red"), f": {printable(said)}"))
     for remark in remarks:
         console.print(Text.assemble(("warning", "yellow"), f": {printable(remark)}"))

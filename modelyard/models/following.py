@@ -15,12 +15,14 @@ from modelyard.models.legs import Leg, NodeStage
 from modelyard.models.lifecycle import ModelDelivery
 from modelyard.models.world import NUDGE, VERIFY, TransferProgress
 from modelyard.objects import Key, ResourceType
+from modelyard.objects.documents import cut
 from modelyard.reconcile.dispatch import Claim
 from modelyard.reconcile.plan import CLAIM
 from modelyard.reconcile.status import timestamp
 
 _NOTHING = "0" * 12
 _MOST_LINES = 5
+_MOST_WORDS = 300
 
 
 class _Seen(dict[Key, Sequence[Leg]]):
@@ -60,6 +62,16 @@ class NodeOutcome:
         }
 
 
+class NoSuchModel(ValueError):
+    """There is no model of this name; the message says where it was looked for, and what to do."""
+
+    @classmethod
+    def at(cls, kind: str, key: Key, remedy: str) -> NoSuchModel:
+        """The error for a name."""
+        where = f"in namespace {key.namespace}" if key.namespace else "at cluster scope"
+        return cls(f"there is no {kind} {key.name} {where}: `modelyard models` lists those that there are; {remedy}")
+
+
 class NodeFailed(Exception):
     """A node did not get the files; the message says why."""
 
@@ -85,11 +97,12 @@ class Following:
 
     # Asking
 
-    async def order(self, key: Key, uri: str, node_selector: Mapping[str, str]) -> None:
+    async def order(
+        self, key: Key, uri: str, node_selector: Mapping[str, str], parameters: Mapping[str, str] | None = None
+    ) -> None:
         """Make a model of this name and URI, or give the one there is this URI."""
-        storage: dict[str, Any] = {"storageUri": uri}
-        if node_selector:
-            storage["nodeSelector"] = dict(node_selector)
+        given = {"nodeSelector": dict(node_selector), "parameters": dict(parameters or {})}
+        storage = {"storageUri": uri, **{name: values for name, values in given.items() if values}}
         body = {
             "apiVersion": self.kind.api_version,
             "kind": self.kind.kind,
@@ -100,7 +113,10 @@ class Following:
 
     async def take(self, key: Key, run: str) -> None:
         """Let a run of this name work on a model from now on, and try at once what waits to be tried again."""
-        current = await self.cluster.get(self.kind, key.name, key.namespace or None)
+        try:
+            current = await self.cluster.get(self.kind, key.name, key.namespace or None)
+        except NotFound:
+            raise NoSuchModel.at(self.kind.kind, key, "a uri beside the name makes it") from None
         claim = Claim(run, _NOTHING, 1, time.time())
         annotations: dict[str, str] = {CLAIM: str(claim)}
         status = current.get("status") or {}
@@ -189,6 +205,7 @@ def progress_of(text: str, now: float) -> TransferProgress | None:
                 completed_files=said.get("files") or 0,
                 speed_bytes_per_sec=said.get("bytesPerSecond") or 0.0,
                 last_updated=timestamp(now),
+                trouble=cut(said.get("trouble") or "", _MOST_WORDS),
             )
         except ValueError:  # not a line of ours
             continue

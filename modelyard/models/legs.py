@@ -433,9 +433,12 @@ def _in_use(site: Site, root: str) -> tuple[str, ...]:
 
 def told(progress: TransferProgress) -> str:
     """A transfer in words."""
-    share = f" ({progress.completed_bytes * 100 // progress.total_bytes} %)" if progress.total_bytes > 0 else ""
-    speed = f", {progress.speed_bytes_per_sec / 1e6:.0f} MB/s" if progress.speed_bytes_per_sec else ""
-    return f"{amount(progress.completed_bytes)} of {amount(progress.total_bytes)}{share}{speed}"
+    again = f"; tried again: {progress.trouble}" if progress.trouble else ""
+    if progress.total_bytes <= 0:
+        return f"the source is asked what there is{again}"
+    share = f" ({progress.completed_bytes * 100 // progress.total_bytes} %)"
+    speed = f", {progress.speed_bytes_per_sec / 1e6:.1f} MB/s" if progress.speed_bytes_per_sec else ""
+    return f"{amount(progress.completed_bytes)} of {amount(progress.total_bytes)}{share}{speed}{again}"
 
 
 def amount(count: float) -> str:

@@ -22,6 +22,7 @@ from modelyard.models.pace import Limits, Pace
 from modelyard.models.sources import Credentials, Listing, ModelSource, RangesIgnored, SourceFile, open_source
 from modelyard.models.store import HOME, FileManifest, InUse, ModelRecord, NodeStore, digest_of
 from modelyard.models.uri import ClaimFolder, LocalFolder, StorageURI, VendorModel, parse
+from modelyard.objects.documents import counted
 
 REPORT_LIMIT = 4096
 """Bytes that a container's termination message may have."""
@@ -124,6 +125,7 @@ class Progress:
                 "bytes": pace.bytes,
                 "bytesTotal": self._bytes,
                 "bytesPerSecond": round(max(0, fetched - last) / (now - at)),
+                "trouble": pace.trouble,
             }
             last, at = fetched, now
             self._say(json.dumps(line))
@@ -192,6 +194,7 @@ def bring(
     """One listing of a source onto the disk, and the model's link to it."""
     progress.phase("Listing")
     pace = Pace(request.limits)
+    progress.over(pace, 0, 0)
     listing = _patiently(pace, source.list)
     chosen = choose(listing.files, request.rules)
     digest = digest_of(listing, chosen)
@@ -252,7 +255,10 @@ def _check(store: NodeStore, model: str, report: Report, quick: bool) -> None:
         if not names:
             what = f"the link {root / record.path} is gone"
         raise FetchError("Damaged", f"{model}: {what[:1000]}; fetch it again", retryable=True)
-    report.outcome, report.message = "Verified", f"{len(manifest.files)} files are as they were fetched"
+    report.outcome, report.message = (
+        "Verified",
+        f"{counted(len(manifest.files), 'file is as it was', 'files are as they were')} fetched",
+    )
 
 
 def remove(root: Path, model: str, in_use: InUse, report: Report) -> None:
@@ -280,7 +286,7 @@ def _look(uri: LocalFolder | ClaimFolder, request: FetchRequest, report: Report)
 def _done(report: Report, manifest: FileManifest, store: NodeStore, digest: str, message: str) -> None:
     _fill(report, manifest)
     report.outcome, report.fromStore = "Fetched", True
-    report.message = message or f"{len(manifest.files)} files, {manifest.size} bytes"
+    report.message = message or f"{counted(len(manifest.files), 'file')}, {manifest.size} bytes"
     name = f"entries/{digest}/facts-{__version__}.json"
     if known := store.home.read(name):
         report.facts = json.loads(known)
@@ -299,7 +305,9 @@ def _patiently(pace: Pace, call: Callable[[], Listing]) -> Listing:
     attempt = 0
     while True:
         try:
-            return call()
+            found = call()
+            pace.took(0)
+            return found
         except FetchError as error:
             attempt += 1
             pace.retry(error, attempt)

@@ -34,6 +34,8 @@ class Pace:
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.bytes = self.files = self.fetched = 0
+        self.trouble = ""
+        """What is being tried again, and why."""
         self.stop = threading.Event()
         self._lock = threading.Lock()
         self._moved = time.monotonic()
@@ -44,7 +46,7 @@ class Pace:
         """So many bytes have arrived."""
         now = time.monotonic()
         with self._lock:
-            self._moved = now
+            self._moved, self.trouble = now, ""
             self.bytes += count
             self.fetched += count
             if self.limits.bandwidth:
@@ -74,6 +76,7 @@ class Pace:
         if error.retry_after is not None:
             pause = max(pause, error.retry_after)
         with self._lock:
+            self.trouble = str(error)
             if now + pause - self._moved > self.limits.patience:
                 raise error
             if error.reason == "RateLimited":

@@ -13,7 +13,7 @@ from modelyard.models.detection import Facts, fill
 from modelyard.models.legs import Leg, NodeStage, Wish
 from modelyard.models.world import FILLED, ReportEntry, StoredModel
 from modelyard.objects import Condition, Notice
-from modelyard.objects.documents import cut, few
+from modelyard.objects.documents import counted, cut, few
 from modelyard.reconcile.plan import Plan, Status
 from modelyard.reconcile.status import is_due
 from modelyard.resources.ome.models import BaseModelSpec
@@ -40,7 +40,7 @@ def told(wish: Wish, parts: Sequence[Leg], facts: ReportEntry | None, now: float
     ready, failed = _of(chosen, NodeStage.READY), _of(chosen, NodeStage.FAILED)
     unfinished = [leg for leg in chosen if leg.stage is not NodeStage.READY]
     state, reason, message = _state(chosen, ready, failed)
-    count = f"{len(ready)} of {len(chosen)} nodes" if goal.claim is None else str(goal.claim)
+    count = f"{len(ready)} of {counted(len(chosen), 'node')}" if goal.claim is None else str(goal.claim)
     done = facts.delivered if facts is not None else None
     found = done.facts if done is not None and model.told else {}
     detected = bool(found)
@@ -115,7 +115,11 @@ def while_removing(plan: Plan, model: StoredModel, parts: Sequence[Leg], now: fl
 def removing(parts: Iterable[Leg]) -> str:
     """Why a model is not gone yet."""
     left = [leg for leg in parts if leg.stage is not NodeStage.GONE]
-    return f"files are being removed from {len(left)} nodes; {_words(left)}" if left else "nothing of it is left"
+    return (
+        f"files are being removed from {counted(len(left), 'node')}; {_words(left)}"
+        if left
+        else "nothing of it is left"
+    )
 
 
 def _state(chosen: Sequence[Leg], ready: Sequence[Leg], failed: Sequence[Leg]) -> tuple[str, str, str]:
@@ -201,8 +205,12 @@ def _most(parts: Iterable[Leg]) -> str:
 
 
 def _words(parts: Sequence[Leg]) -> str:
+    """Each node with its message, and with its reason where not all have the same, which is told beside it."""
+    alike = len({leg.reason for leg in parts}) == 1
     shown = [
-        f"{leg.node}: {leg.reason}" + (f", {cut(leg.message, _MOST_WORDS)}" if leg.message else "") for leg in parts
+        f"{leg.node}: "
+        + ", ".join(filter(None, ("" if alike and leg.message else leg.reason, cut(leg.message, _MOST_WORDS))))
+        for leg in parts
     ]
     return "; ".join(text.removeprefix(": ") for text in few(shown, _SHOWN))
 

@@ -266,7 +266,7 @@ class Delivered(_Document):
 
 
 class TransferProgress(_Document):
-    """How far a transfer is, as published for node reports."""
+    """How far a transfer is, as published for node reports; ``trouble``, which is ours: what is being tried again."""
 
     phase: Text = ""
     total_bytes: int = 0
@@ -275,6 +275,7 @@ class TransferProgress(_Document):
     completed_files: int = 0
     speed_bytes_per_sec: float = Field(0, allow_inf_nan=False)
     last_updated: Text = ""
+    trouble: Text = ""
 
 
 class ReportEntry(_Document):

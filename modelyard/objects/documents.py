@@ -113,6 +113,11 @@ def printable(text: str) -> str:
     return _UNPRINTABLE.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
+def counted(number: float, one: str, several: str = "") -> str:
+    """So many of something, in words: ``1 replica``, ``2 replicas``; ``several`` where it is not ``one`` and an s."""
+    return f"{number:g} {one if number == 1 else several or one + 's'}"
+
+
 def listed(names: Iterable[str]) -> str:
     """The names as a message shows them, cut."""
     return cut(", ".join(names), 1000)

@@ -28,6 +28,7 @@ from modelyard.cluster import (
     ResourceType,
 )
 from modelyard.objects import Key, WorkloadId
+from modelyard.objects.documents import counted
 from modelyard.reconcile import status as statuses
 from modelyard.reconcile.fence import Fence, NotTheWriter
 from modelyard.reconcile.plan import MISSING, OWNER, Child, HandOver, Mark, Plan, Ref, Scale, Subject
@@ -405,7 +406,7 @@ class _CarryOut:
                     return
                 if found.replicas != scale.seen:
                     self._skip(
-                        f"{workload} went from {scale.seen} to {found.replicas} replicas meanwhile; "
+                        f"{workload} went from {scale.seen} to {counted(found.replicas, 'replica')} meanwhile; "
                         "the next tick decides anew"
                     )
                     return

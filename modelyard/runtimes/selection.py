@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import NamedTuple
 
-from modelyard.objects.documents import cut, few, shown
+from modelyard.objects.documents import counted, cut, few, shown
 from modelyard.runtimes.accelerators import AcceleratorClass, place
 from modelyard.runtimes.matching import differences, label, matches
 from modelyard.runtimes.values import ModelKind, ModelView, Runtime, SupportedFormat, Wishes
@@ -18,6 +19,8 @@ _MOST_SAID = 1000
 _ENTRIES_SAID = 10
 _NARROW, _ANY = 0, 1
 _NOWHERE = Decimal(0)
+_WANTED = re.compile(r"(?P<head>.* (?:runtime|requires) )(?P<value>'.*')")
+"""A difference, and in it the value of the runtime."""
 
 
 class Reason(NamedTuple):
@@ -36,10 +39,30 @@ class Reason(NamedTuple):
         """The whole sentence."""
         if self.kind is None:
             return self.text
-        each = [", ".join(differences(entry, self.kind)) for entry in self.formats[:_ENTRIES_SAID]]
-        more = len(self.formats) - _ENTRIES_SAID
-        said = "; ".join((*each, *([f"and {more} more"] if more > 0 else [])))
+        said = "; ".join(few(_differences(self.formats, self.kind), _ENTRIES_SAID))
         return cut(f"model format {shown(label(self.kind))} {self.text}: {said}", _MOST_SAID)
+
+
+def _differences(formats: Iterable[SupportedFormat], kind: ModelKind) -> list[str]:
+    """What differs, once for all entries in which the same does; those that differ in yet more say nothing new."""
+    alike: dict[tuple[str, ...], list[dict[str, None]]] = {}
+    for entry in formats:
+        found = differences(entry, kind)
+        split = [_WANTED.fullmatch(text) for text in found]
+        heads = tuple(one["head"] if one else text for one, text in zip(split, found, strict=True))
+        values = alike.setdefault(heads, [{} for _ in heads])
+        for one, known in zip(split, values, strict=True):
+            known.update({one["value"]: None} if one else {})
+    return [
+        ", ".join(head + _either(list(known)) for head, known in zip(heads, values, strict=True))
+        for heads, values in alike.items()
+        if not any(set(other) < set(heads) for other in alike)
+    ]
+
+
+def _either(values: Sequence[str]) -> str:
+    more = len(values) - _ENTRIES_SAID
+    return " or ".join((*values[:_ENTRIES_SAID], *([f"{more} more"] if more > 0 else [])))
 
 
 class RuntimeVerdict(NamedTuple):
@@ -167,7 +190,8 @@ def _none(model: ModelView, verdicts: Sequence[RuntimeVerdict], namespace: str) 
     fmt = model.kind.format.name if model.kind.format else "unknown"
     where = f" in namespace {namespace}" if namespace else ""
     text = f"no runtime found to support model {model.name} with format {fmt}{where}. "
-    text += f"Checked {len(verdicts)} runtimes ({inside} namespace-scoped, {len(verdicts) - inside} cluster-scoped)"
+    checked = counted(len(verdicts), "runtime")
+    text += f"Checked {checked} ({inside} namespace-scoped, {len(verdicts) - inside} cluster-scoped)"
     if why:
         text += ". Excluded runtimes: " + "; ".join(few(why, NAME_IN_MESSAGE))
     return Reason("NoSupportingRuntime", text)

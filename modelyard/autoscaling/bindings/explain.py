@@ -14,6 +14,7 @@ from modelyard.autoscaling.explain import remarks
 from modelyard.autoscaling.memory.bindings import History
 from modelyard.autoscaling.settings import FleetSettings, Mode
 from modelyard.autoscaling.view import BindingView
+from modelyard.objects.documents import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ def blocks(decision: BindingDecision, view: BindingView, settings: FleetSettings
 
 
 def _limits(instances: int, percent: int, period: float) -> str:
-    return f"{instances} instances or {percent} % per {period:g} s"
+    return f"{counted(instances, 'instance')} or {percent} % per {period:g} s"
 
 
 def _held_below(history: History, length: float, now: float, have: int) -> float | None:

@@ -10,6 +10,7 @@ from math import ceil, fsum, inf, isnan
 from typing import NamedTuple
 
 from modelyard.autoscaling.bindings.names import is_ratio
+from modelyard.objects.documents import counted
 
 CEILING = 10**9
 """Replicas that stand for "without end" in the arithmetic."""
@@ -148,7 +149,7 @@ def _measured(
     n, s, m = fsum(have), fsum(values), fsum(lack)
     ratio = _ratio(s / n, target)
     up = ratio >= 1
-    told = f"{name} {s / n:.4g} each over {len(have)} instances, target {target:g}"
+    told = f"{name} {s / n:.4g} each over {counted(len(have), 'instance')}, target {target:g}"
     if lack:
         told += f", {len(lack)} missing"
     if unready:

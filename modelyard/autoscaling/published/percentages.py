@@ -14,6 +14,7 @@ from modelyard.autoscaling.variants.analysis import DIGITS, Analysis
 from modelyard.autoscaling.variants.saturation_config import Thresholds
 from modelyard.autoscaling.variants.state import Group, State, Unit
 from modelyard.autoscaling.variants.strategy import Moment, Verdict
+from modelyard.objects.documents import counted
 
 
 class VariantMeans(NamedTuple):
@@ -170,7 +171,7 @@ def _set_targets(running: Sequence[State], analysis: Analysis) -> list[State]:
             continue
         act = Action.of(target, state.current or 0)
         text = (
-            f"saturation-only mode: {act} (target: {target} replicas): {targets.why}; "
+            f"saturation-only mode: {act} (target: {counted(target, 'replica')}): {targets.why}; "
             f"spare KV {analysis.spare_kv:.3f}, spare queue {analysis.spare_queue:.1f} "
             f"over {analysis.counted} of {analysis.reporting} replicas"
         )

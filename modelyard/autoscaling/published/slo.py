@@ -23,6 +23,7 @@ from modelyard.autoscaling.variants.slo.strategy import FOUND, missing_load
 from modelyard.autoscaling.variants.slo.work import GroupWork, RequestSizes, VariantWork
 from modelyard.autoscaling.variants.state import Group, State, work_of
 from modelyard.autoscaling.variants.strategy import Moment, Verdict
+from modelyard.objects.documents import counted
 
 
 class Allocated(NamedTuple):
@@ -66,8 +67,8 @@ class PublishedForecast:
                 state.metrics = FOUND
                 continue
             text = (
-                f"{found.replicas} replicas for {work.load * 60:.2f} requests/min, the whole load of the model: "
-                f"cost {found.cost:g}, {found.per_replica:.4g}/s per replica"
+                f"{counted(found.replicas, 'replica')} for {work.load * 60:.2f} requests/min, "
+                f"the whole load of the model: cost {found.cost:g}, {found.per_replica:.4g}/s per replica"
             )
             state.propose(found.replicas, "Optimized", text)
             state.steps = (*state.steps, Step("optimizer", state.current, found.replicas, state.message))

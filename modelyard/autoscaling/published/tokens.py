@@ -26,6 +26,7 @@ from modelyard.autoscaling.variants.tokens.capacity import (
 from modelyard.autoscaling.variants.tokens.engine_arguments import EngineArguments
 from modelyard.autoscaling.variants.tokens.knowledge import arguments_of, memory_limit
 from modelyard.autoscaling.variants.tokens.strategy import WithPerformance
+from modelyard.objects.documents import counted
 
 
 class VariantInput(NamedTuple):
@@ -181,7 +182,8 @@ class PublishedTokens(WithPerformance):
                 state.metrics = ("False", "MetricsUnavailable", text)
                 continue
             text = (
-                f"token analysis: {Action.of(target, state.current or 0)} (target: {target} replicas): {targets.why}; "
+                f"token analysis: {Action.of(target, state.current or 0)} (target: {counted(target, 'replica')}): "
+                f"{targets.why}; "
                 f"demand {model.demand:.0f} tokens, supply {model.supply:.0f}, anticipated {model.anticipated:.0f}"
             )
             state.propose(target, reason, text)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from modelyard.autoscaling.conditions import Story
 from modelyard.autoscaling.variants.state import Group, State
 from modelyard.metrics.values import Signals
+from modelyard.objects.documents import counted
 
 AVAILABLE: Story = ("True", "MetricsAvailable", "Saturation metrics data is available for scaling decisions")
 AT_ZERO: Story = ("False", "MetricsUnavailable", "the workload is at zero replicas: there is no engine to measure")
@@ -39,4 +40,4 @@ def metrics_problem(
     if seen is not None:
         text = f"metrics of {group.name} come from no ready pod of its variants; are all its workloads registered?"
         return ("False", "MetricsUnavailable", text)
-    return ("False", "MetricsUnavailable", f"no metrics for {group.name}, {ready} replicas ready: {HINT}")
+    return ("False", "MetricsUnavailable", f"no metrics for {group.name}, {counted(ready, 'replica')} ready: {HINT}")

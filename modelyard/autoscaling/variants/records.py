@@ -26,6 +26,7 @@ from modelyard.autoscaling.variants.slo import stories
 from modelyard.autoscaling.variants.slo.work import VariantWork
 from modelyard.autoscaling.variants.state import State
 from modelyard.objects import Condition
+from modelyard.objects.documents import counted
 from modelyard.reconcile.plan import Subject
 
 _NOT_COUNTED = ("AtZero",)
@@ -142,7 +143,8 @@ def _applied(state: State) -> tuple[bool, str]:
     asked = next((c for c in state.consumers if c.desired == target), None)
     if asked is not None:
         return True, f"taken over by {asked.kind} {asked.key}"
-    where = f"{workload.id} asks for {state.spec} and has {workload.status_replicas} replicas, published are {target}"
+    has = counted(workload.status_replicas, "replica")
+    where = f"{workload.id} asks for {state.spec} and has {has}, published are {target}"
     if state.mode is Mode.DIRECT:
         return False, where
     if not state.consumers and state.consumers_error is not None:

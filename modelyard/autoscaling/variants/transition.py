@@ -8,6 +8,7 @@ from modelyard.autoscaling.settings import FleetSettings, Mode
 from modelyard.autoscaling.variants.attribution import GROUP_INDEX_LABEL
 from modelyard.autoscaling.variants.replicas import unseen
 from modelyard.autoscaling.variants.state import State
+from modelyard.objects.documents import counted
 
 _PARTIAL_SLACK = 1e-9
 
@@ -86,7 +87,8 @@ def describe_transition(state: State) -> str:
     if state.base != state.current:
         text = f"in transition: {state.name} desired {state.base} ≠ current {state.current}"
     elif not state.pending:
-        text = f"in transition: {state.name} has {state.surge} more than its {state.current} replicas (rolling update)"
+        has = counted(state.current, "replica")
+        text = f"in transition: {state.name} has {state.surge} more than its {has} (rolling update)"
     else:
         text = f"in transition: {state.name} has {state.ready} of {state.current} replicas ready"
     stuck = next((pod for pod in state.pods if pod.unschedulable), None)

@@ -15,6 +15,7 @@ from modelyard.autoscaling.variants.state import Group, State
 from modelyard.autoscaling.variants.tokens.knowledge import arguments_of
 from modelyard.autoscaling.variants.transition import transition_limit
 from modelyard.metrics.values import Signals
+from modelyard.objects.documents import counted
 
 REASON = "WokenByDemand"
 CONDITION = "ScaleFromZero"
@@ -65,7 +66,7 @@ def condition(state: State) -> Story | None:
     if known is None:
         return None
     if state.ready:
-        return ("False", "Serving", f"{state.ready} replicas are ready")
+        return ("False", "Serving", f"{counted(state.ready, 'replica is', 'replicas are')} ready")
     if state.spec == 0:
         return ("False", "AtZero", "the workload is at zero replicas and nothing waits for it")
     return (known.status, known.reason, known.message)
@@ -109,11 +110,12 @@ def _is_on_its_way(state: State, group: Group, now: float) -> bool:
 
 def start(state: State, replicas: int, queue: float, now: float, also: str = "") -> None:
     """Wake a variant for a queue."""
-    _tell(state, replicas, f"{queue:g} requests wait for the model, and nothing of it serves{also}: woken")
+    waiting = counted(queue, "request waits", "requests wait")
+    _tell(state, replicas, f"{waiting} for the model, and nothing of it serves{also}: woken")
     state.updates["woken_at"] = now
 
 
 def _tell(state: State, replicas: int, text: str) -> None:
     state.decided = True
-    message = f"{text} to {replicas} replicas" if text.endswith("woken") else text
+    message = f"{text} to {counted(replicas, 'replica')}" if text.endswith("woken") else text
     state.fold(Step("wake", state.target, replicas, text, REASON), message)

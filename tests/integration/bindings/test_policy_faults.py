@@ -325,7 +325,7 @@ async def gone(world: PolicyWorld) -> None:
         (edited, "its spec was edited meanwhile"),
         (deleted, "deleted or replaced meanwhile"),
         (replaced, "deleted or replaced meanwhile"),
-        (scaled, "went from 2 to 1 replicas meanwhile"),
+        (scaled, "went from 2 to 1 replica meanwhile"),
         (gone, "was deleted meanwhile"),
     ],
 )

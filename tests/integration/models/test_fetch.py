@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 from command_line import modelyard
 from huggingface_hub import snapshot_download
-from model_hub import Hub
+from model_hub import Fault, Hub
 from node_jobs import Node, patterns
 
 from modelyard.models import node as jobs
+from modelyard.models.following import progress_of
+from modelyard.models.legs import told
 from modelyard.models.pace import Limits
 
 WEIGHTS = bytes(range(256)) * 2000
@@ -222,6 +224,23 @@ def test_progress_grows_no_faster_than_the_bandwidth_allows(hub: Hub, node: Node
     assert halfway
     assert {(line["bytesTotal"], line["filesTotal"]) for line in halfway} == {(total, len(FILES))}
     assert any(line["bytesPerSecond"] > 0 for line in halfway)
+
+
+def test_what_is_tried_again_is_told_meanwhile_and_not_for_longer(hub: Hub, node: Node) -> None:
+    hub.add("o/m", FILES)
+    hub.faults.append(Fault("/api/models/o/m", times=2, status=503))
+    lines: list[str] = []
+    progress, report = jobs.Progress(lines.append, every=0.02), jobs.Report()
+    limits = Limits(parallel=2, part_size=65536, bandwidth=800_000)
+    request = jobs.FetchRequest("hf://o/m", node.root, str(node.root / "m"), "m", endpoint=hub.address, limits=limits)
+    with progress.running():
+        jobs.fetch(request, report, progress)
+    words = [told(found) for line in lines if (found := progress_of(line, 0.0)) is not None]
+    first = next(text for text in words if "tried again" in text)
+    assert first.startswith("the source is asked what there is; tried again: hf://o/m@main")
+    assert "503" in first
+    assert "tried again" not in words[-1]
+    assert " of " in words[-1]
 
 
 def test_folders_that_are_there_already_are_looked_at_and_left_alone(node: Node) -> None:

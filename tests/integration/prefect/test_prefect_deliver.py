@@ -83,7 +83,7 @@ async def test_a_uri_and_a_name_are_enough(cluster: Cluster, client: PrefectClie
     assert run_name == "deliver ClusterBaseModel by-hand"
     again = await run(name="by-hand")
     assert again.name == "Completed", again.message
-    assert (await verify_models(names=["by-hand"], return_state=True)).message == "1 models are checked"
+    assert (await verify_models(names=["by-hand"], return_state=True)).message == "1 model is checked"
     assert (await run(name="by-hand")).name == "Completed"
 
 

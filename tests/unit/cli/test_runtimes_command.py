@@ -90,6 +90,9 @@ def test_what_a_service_asks_for_can_be_tried(tmp_path: Path) -> None:
     assert ["2", "shy", "chosen", "1"] in [line.split() for line in done.out.splitlines()]
     done = explain(tmp_path, objects, "--runtime", "none")
     assert (done.code, "RuntimeNotFound: runtime none not found" in done.out) == (1, True)
+    done = explain(tmp_path, [model(), runtime("off", modelSizeRange={"min": "9B"})], "--runtime", "off")
+    assert done.out.count("outside supported range") == 1, "the table has it already"
+    assert "RuntimeNotSupported: runtime off does not support model llama" in done.out
     done = explain(tmp_path, objects, "--mode", "MultiNode")
     assert "deployment mode RawDeployment is not the requested MultiNode" in done.out
     done = explain(tmp_path, objects, "--mode", "Fast")

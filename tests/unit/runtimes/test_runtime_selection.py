@@ -208,6 +208,17 @@ def test_all_entries_are_told_with_all_their_differences() -> None:
     )
 
 
+def test_what_differs_in_many_entries_is_told_once() -> None:
+    names = [f"A{number}" for number in range(12)]
+    entries = [entry(LLAMA._replace(architecture=name, quantization=way)) for name in names for way in ("", "fp8")]
+    why = select(model(), [runtime("r", *entries)]).verdicts[0].why
+    assert why.endswith(
+        "in supported formats: architecture mismatch: model has 'LlamaForCausalLM', runtime "
+        + " or ".join(map(repr, names[:10]))
+        + " or 2 more"
+    )
+
+
 def test_every_check_is_made_whatever_the_others_found() -> None:
     everything = runtime(
         "r", entry(LLAMA._replace(architecture="A")), sizes="1B-2B", disabled=True, problem="odd", classes=("l40",)

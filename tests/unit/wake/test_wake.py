@@ -47,7 +47,7 @@ class TestWhoWakes:
         states, names = woken(asleep("b", cost=5), asleep("c", cost=5), asleep("a", cost=9), backlog=3)
         assert names == ["b"]
         assert [(s.target, s.reason) for s in states.values()] == [(0, "AtZero"), (1, REASON), (0, "AtZero")]
-        assert states["b"].message == "3 requests wait for the model, and nothing of it serves: woken to 1 replicas"
+        assert states["b"].message == "3 requests wait for the model, and nothing of it serves: woken to 1 replica"
         assert states["b"].updates["woken_at"] == NOW
         assert states["b"].decided
 
@@ -166,7 +166,7 @@ class TestCondition:
     @pytest.mark.parametrize(
         ("serving", "expected"),
         [
-            (Serving(load=[(0.1, 0)]), ("False", "Serving", "1 replicas are ready")),
+            (Serving(load=[(0.1, 0)]), ("False", "Serving", "1 replica is ready")),
             (asleep(), ("False", "AtZero", "the workload is at zero replicas and nothing waits for it")),
             (Serving(current=1, ready=0), ("True", REASON, "woken")),
         ],
