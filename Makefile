@@ -20,7 +20,7 @@ SHIFTS := tests/integration/prefect
 # What serves real requests in compressed time needs one all the time: it runs last, one test after the other.
 SERVING := tests/integration/replay/test_replay_agreement.py tests/e2e/test_demonstration.py
 
-.PHONY: help demo test test-thorough soak unit integration e2e check format install crds monitoring bench clean
+.PHONY: help demo demo-models test test-thorough soak unit integration e2e check format install crds monitoring bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -33,6 +33,9 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: $(STAMP) ## the whole loop on this machine, about five minutes (KEEP=1 leaves it running, RUNS=3 tells the spread)
 	@$(BIN)/modelyard demo $(if $(KEEP),--keep) $(if $(RUNS),--runs $(RUNS)) $(DEMO_ARGS)
+
+demo-models: $(STAMP) ## a model of a hub and one of a bucket onto two of three nodes, about two minutes (KEEP=1)
+	@$(BIN)/modelyard demo models $(if $(KEEP),--keep)
 
 test: $(STAMP) ## every test
 	@$(BIN)/modelyard local binaries

@@ -19,6 +19,9 @@ from modelyard.cli.main import app, main
 LIMIT = 9
 """Flow runs at a time: of both shifts the writer, its standby and the one that follows; a run by hand, two to spare."""
 
+demonstrations = typer.Typer(help="One model, two accelerators, real traffic, scaled by the deployed flow; or models.")
+app.add_typer(demonstrations, name="demo")
+
 Parameters = Annotated[
     str, typer.Option(metavar="JSON", help="The flow's parameters, or @FILE; other options come before them.")
 ]
@@ -147,8 +150,9 @@ def bootstrap(
         raise options.UsageError(*(f"--autoscale: {fault}" for fault in options.faults(error))) from error
 
 
-@app.command()
+@demonstrations.callback(invoke_without_command=True)
 def demo(
+    typed: typer.Context,
     keep: Annotated[bool, typer.Option("--keep", help="Leave everything running at the end, until Ctrl-C.")] = False,
     out: Annotated[Path, typer.Option(help="Folder for logs, data and the pictures.")] = Path("out/demo"),
     runs: Annotated[int, typer.Option(min=1, help="So many runs, one after the other, and their spread.")] = 1,
@@ -161,12 +165,25 @@ def demo(
     rate: Annotated[float, typer.Option(help="Scale the request rate.")] = Scenario.rate,
 ) -> None:
     """One model, two accelerators, real traffic, scaled by the deployed flow; about five minutes."""
+    if typed.invoked_subcommand is not None:
+        return
     if keep and runs > 1:
         raise options.UsageError("--keep, --runs: only a single run is left running")
     from deployments.demo.run import main as demonstrate
 
     scenario = Scenario(compression=compression, start_minute=start, minutes=minutes, rate=rate)
     raise typer.Exit(demonstrate(scenario, out, runs_wanted=runs, keep=keep, write=write))
+
+
+@demonstrations.command("models")
+def demo_models(
+    keep: Annotated[bool, typer.Option("--keep", help="Leave everything running at the end, until Ctrl-C.")] = False,
+    out: Annotated[Path, typer.Option(help="Folder for logs and data.")] = Path("out/demo-models"),
+) -> None:
+    """A model of a hub and one of an S3 bucket come onto two of three nodes; about two minutes."""
+    from deployments.demo.models import main as demonstrate
+
+    raise typer.Exit(demonstrate(out, keep=keep))
 
 
 if __name__ == "__main__":

@@ -1,15 +1,31 @@
-"""Everything of Prefect that Modelyard needs, on this machine: server, deployments and automations, worker."""
+"""Everything of Prefect that Modelyard needs, on this machine: server, deployments and automations, worker.
+
+And a local cluster beside it, for demonstrations.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
-from deployments.profile import WORKER_PROFILE, environment
+import yaml
+
+from deployments.profile import PREFECT_FILE, WORKER_PROFILE, environment
 from deployments.server import PrefectServer
 from deployments.worker import PrefectWorker
+from modelyard.cluster import NAMESPACES, Cluster, ClusterSettings
+from modelyard.cluster.crd_install import install_crds
+from modelyard.local.settings import StackSettings
+from modelyard.local.stack import LocalStack
+from modelyard.resources import KINDS
+from modelyard.resources.crd import crd
 
 BOOTSTRAP_TIMEOUT = 400.0
 
@@ -80,3 +96,48 @@ class PrefectStack:
             self._say(line)
         if done.returncode:
             raise StackFailed(f"the bootstrap of {self.server.api_url} failed:\n{done.stderr.strip()}")
+
+
+@contextlib.asynccontextmanager
+async def beside_a_cluster(
+    out: Path, settings: StackSettings, namespaces: Iterable[str], say: Callable[[str], None]
+) -> AsyncIterator[tuple[LocalStack, PrefectStack, Cluster]]:
+    """A local cluster with our kinds and these namespaces, which KUBECONFIG names, and a Prefect server on its way.
+
+    ``PrefectStack.start`` deploys ``out/prefect.yaml``. All is stopped at the end, however it comes.
+    """
+    stack = LocalStack(settings, name="demo", directory=out / "cluster")
+    known = {"KUBECONFIG": str(stack.kubeconfig)}
+    prefect = PrefectStack(out / "prefect", prefect_file=out / "prefect.yaml", worker_env=known, say=say)
+    async with contextlib.AsyncExitStack() as cleanup:
+        cleanup.push_async_callback(asyncio.to_thread, prefect.stop)
+        await asyncio.to_thread(prefect.launch)
+        cleanup.push_async_callback(asyncio.to_thread, stack.stop)
+        await asyncio.to_thread(stack.start, say)
+        os.environ |= known
+        cluster = await cleanup.enter_async_context(Cluster.connect(ClusterSettings(kubeconfig=stack.kubeconfig)))
+        await install_crds(cluster, [crd(kind) for kind in KINDS.values()])
+        say("custom resource definitions installed")
+        for name in namespaces:
+            await cluster.create(NAMESPACES, {"metadata": {"name": name}})
+        yield stack, prefect, cluster
+        say("stopping")
+
+
+def write_prefect_file(path: Path, name: str, parameters: Mapping[str, Any], every: float, after: float) -> None:
+    """The project's prefect.yaml, in which one deployment alone has an active schedule, and runs with ``parameters``.
+
+    ``every`` so many seconds, first ``after`` so many. Every other deployment is there for its button.
+    """
+    declared = yaml.safe_load(PREFECT_FILE.read_text(encoding="utf-8"))
+    first = datetime.now(UTC) + timedelta(seconds=after)
+    for item in declared["deployments"]:
+        schedules = item.get("schedules", [])
+        if item["name"] == name:
+            interval = {"interval": every, "anchor_date": first.isoformat(timespec="seconds")}
+            item["parameters"], item["schedules"] = dict(parameters), [{**schedules[0], **interval}]
+            continue
+        item["schedules"] = [{**schedule, "active": False} for schedule in schedules]
+        if item["entrypoint"] == f"flows.{name}.{name}":
+            item["parameters"] = {**parameters, **item["parameters"]}
+    path.write_text(yaml.safe_dump(declared, sort_keys=False), encoding="utf-8")

@@ -21,11 +21,6 @@ from deployments.demo.scenario import (
 POLICY = "llama"
 
 
-def namespace(name: str) -> dict[str, Any]:
-    """A namespace."""
-    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
-
-
 def deployment(variant: DemoVariant, copy: Copy, scenario: Scenario) -> dict[str, Any]:
     """A Deployment of simulated engines on nodes with the variant's accelerator."""
     labels = {"app": variant.name}

@@ -16,35 +16,30 @@ import sys
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Coroutine
-from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 from rich.console import Console
 
 from deployments.child import Child
 from deployments.demo import picture, story
-from deployments.demo.manifests import autoscaling, deployment, flow_parameters, namespace
+from deployments.demo.manifests import autoscaling, deployment, flow_parameters
 from deployments.demo.publish import publish
 from deployments.demo.scenario import CONTROLLER_NAMESPACE, MODEL, Copy, Form, Scenario
 from deployments.demo.story import Played
 from deployments.demo.truth import LATE, Truth
 from deployments.demo.watch import BINDINGS, Gap, Moment, Sample, sample
 from deployments.profile import ROOT, free_port
-from deployments.stack import PrefectStack
+from deployments.stack import PrefectStack, beside_a_cluster, write_prefect_file
 from modelyard.autoscaling.kinds import VARIANTS
 from modelyard.autoscaling.live import observe
-from modelyard.cluster import DEPLOYMENTS, Cluster, ClusterSettings
-from modelyard.cluster.crd_install import install_crds
+from modelyard.cluster import DEPLOYMENTS, Cluster
 from modelyard.local.load import ReadyPods
 from modelyard.local.settings import StackSettings, default_nodes
 from modelyard.local.stack import LocalStack
 from modelyard.metrics.client import Prometheus, PrometheusSettings
-from modelyard.resources import KINDS
-from modelyard.resources.crd import crd
 from modelyard.traffic.latency import percentile
 from modelyard.traffic.replay import Replay, ReplaySettings
 from modelyard.traffic.trace import Trace, read_trace
@@ -153,31 +148,17 @@ async def running(
         for group in default_nodes()
         if any(group.product == variant.product for variant in scenario.variants)
     ]
-    stack = LocalStack(
-        StackSettings(
-            scrape_interval="1s",
-            backoff_scale=0.1,
-            scrape_targets=[f"127.0.0.1:{exporter_port}"],
-            nodes=nodes,
-            **cluster_settings,
-        ),
-        name="demo",
-        directory=out / "cluster",
+    settings = StackSettings(
+        scrape_interval="1s",
+        backoff_scale=0.1,
+        scrape_targets=[f"127.0.0.1:{exporter_port}"],
+        nodes=nodes,
+        **cluster_settings,
     )
-    known = {"KUBECONFIG": str(stack.kubeconfig)}
-    prefect_file = out / "prefect.yaml"
-    prefect = PrefectStack(out / "prefect", prefect_file=prefect_file, worker_env=known, say=say)
     async with contextlib.AsyncExitStack() as cleanup:
-        cleanup.push_async_callback(asyncio.to_thread, prefect.stop)
-        await asyncio.to_thread(prefect.launch)
-        cleanup.push_async_callback(asyncio.to_thread, stack.stop)
-        await asyncio.to_thread(stack.start, say)
-        os.environ["KUBECONFIG"] = str(stack.kubeconfig)
-        cluster = await cleanup.enter_async_context(Cluster.connect(ClusterSettings(kubeconfig=stack.kubeconfig)))
-        await install_crds(cluster, [crd(kind) for kind in KINDS.values()])
-        say("custom resource definitions installed")
-        for name in (*scenario.namespaces, CONTROLLER_NAMESPACE):
-            await cluster.apply(namespace(name))
+        spaces = (*scenario.namespaces, CONTROLLER_NAMESPACE)
+        ground = beside_a_cluster(out, settings, spaces, say)
+        stack, prefect, cluster = await cleanup.enter_async_context(ground)
         for copy in scenario.copies:
             for variant in scenario.variants:
                 await cluster.apply(deployment(variant, copy, scenario))
@@ -193,38 +174,18 @@ async def running(
         exporter = Child(
             "the exporter",
             ["-m", "modelyard.cli.main", "exporter", "--port", str(exporter_port)],
-            env={**os.environ, **known},
+            env=os.environ,
             log=out / "exporter.log",
         )
         exporter.start()
         cleanup.callback(exporter.stop, 5.0)
         await asyncio.to_thread(prefect.server.wait)
-        write_prefect_file(scenario, stack.prometheus_url, prefect_file)
+        given = flow_parameters(scenario, stack.prometheus_url)
+        write_prefect_file(out / "prefect.yaml", "autoscale", given, scenario.shift_seconds / 2, FIRST_RUN_AFTER)
         await asyncio.to_thread(prefect.start)
         prometheus = await cleanup.enter_async_context(Prometheus(PrometheusSettings(base_url=stack.prometheus_url)))
         await decided(cluster, scenario)
         yield stack, prefect, cluster, prometheus
-        say("stopping")
-
-
-def write_prefect_file(scenario: Scenario, prometheus_url: str, path: Path) -> None:
-    """The project's prefect.yaml with shifts and ticks that keep up with compressed time, starting now.
-
-    Every deployment is there for its button; of the schedules only the autoscaler's is active, for the machine is busy.
-    """
-    declared = yaml.safe_load((ROOT / "prefect.yaml").read_text(encoding="utf-8"))
-    given = flow_parameters(scenario, prometheus_url)
-    for item in declared["deployments"]:
-        schedules = item.get("schedules", [])
-        if item["name"] == "autoscale":
-            first = datetime.now(UTC) + timedelta(seconds=FIRST_RUN_AFTER)
-            every = {"interval": scenario.shift_seconds / 2, "anchor_date": first.isoformat(timespec="seconds")}
-            item["parameters"], item["schedules"] = given, [{**schedules[0], **every}]
-            continue
-        item["schedules"] = [{**schedule, "active": False} for schedule in schedules]
-        if item["entrypoint"] == "flows.autoscale.autoscale":
-            item["parameters"] = {**given, **item["parameters"]}
-    path.write_text(yaml.safe_dump(declared, sort_keys=False), encoding="utf-8")
 
 
 async def served(cluster: Cluster, scenario: Scenario) -> None:

@@ -18,10 +18,11 @@ from pydantic import ValidationError
 from deployments import automations, server
 from deployments.bootstrap import closed, deployment_names, read, write_with_parameters
 from deployments.checks import CAPS, installed, package_problems
-from deployments.demo.run import write_prefect_file
+from deployments.demo.manifests import flow_parameters
 from deployments.demo.scenario import Scenario
 from deployments.pool import TEMPLATE
 from deployments.profile import ROOT, SERVER_PROFILE, WORKER_PROFILE, environment, read_profile
+from deployments.stack import write_prefect_file
 from deployments.worker import POOL
 from flows.parameters import AutoscaleParameters, ReconcileParameters
 
@@ -105,7 +106,8 @@ def test_a_copy_with_other_parameters_keeps_schedule_and_shift_together(tmp_path
 
 def test_every_deployment_is_in_the_demo_and_only_its_autoscaler_is_scheduled(tmp_path: Path) -> None:
     file = tmp_path / "prefect.yaml"
-    write_prefect_file(Scenario(shift_seconds=60), "http://127.0.0.1:9090", file)
+    given = flow_parameters(Scenario(shift_seconds=60), "http://127.0.0.1:9090")
+    write_prefect_file(file, "autoscale", given, every=30, after=1)
     there = {deployment["name"]: deployment for deployment in read(file)["deployments"]}
     assert there.keys() == DEPLOYMENTS.keys()
     for name, deployment in there.items():
@@ -116,6 +118,10 @@ def test_every_deployment_is_in_the_demo_and_only_its_autoscaler_is_scheduled(tm
     assert there["autoscale"]["schedules"][0]["interval"] == 30
     assert there["autoscale-once"]["parameters"] == {**there["autoscale"]["parameters"], "shift_seconds": 0}
     assert there["replay"]["parameters"] == DEPLOYMENTS["replay"]["parameters"]
+    write_prefect_file(file, "reconcile", {"shift_seconds": 60}, every=30, after=1)
+    assert [one["name"] for one in read(file)["deployments"] if any(s["active"] for s in one.get("schedules", ()))] == [
+        "reconcile"
+    ]
 
 
 def test_zombies_are_runs_that_miss_three_heartbeats() -> None:
