@@ -80,6 +80,37 @@ def events(text: str, most: int) -> Iterator[Any]:
         yield event
 
 
+def check_aliases(text: str, depth: int, most: int) -> None:
+    """Raises ``DocumentError`` where a document, with what its aliases stand for, is too deep or has too many values.
+
+    Loading shares what an alias stands for; whoever walks over it afterwards does not.
+    """
+    known: dict[str, tuple[int, int]] = {}  # values and levels of what an anchor names
+    open_: list[tuple[str | None, int, int]] = []
+    for event in events(text, depth):
+        if isinstance(event, yaml.CollectionStartEvent):
+            open_.append((event.anchor, 1, 1))
+            continue
+        if isinstance(event, yaml.AliasEvent):
+            if event.anchor not in known:
+                raise DocumentError(f"has an alias of nothing, or of what it is itself in: {shown(event.anchor)}")
+            values, levels = known[event.anchor]
+        elif isinstance(event, yaml.CollectionEndEvent | yaml.ScalarEvent):
+            anchor, values, levels = open_.pop() if isinstance(event, yaml.CollectionEndEvent) else (event.anchor, 1, 0)
+            if anchor is not None:
+                known[anchor] = values, levels
+        else:
+            continue
+        if open_:
+            name, before, deep = open_[-1]
+            values, levels = before + values, max(deep, levels + 1)
+            open_[-1] = name, values, levels
+        if values > most:
+            raise DocumentError(f"has more than {most} values, with what its aliases stand for")
+        if levels > depth:
+            raise DocumentError(f"is nested more than {depth} deep, with what its aliases stand for")
+
+
 def _check(text: str) -> None:
     """Look at the document before anything is made of it."""
     values = 0

@@ -115,7 +115,7 @@ def _place(given: Any) -> Any:
     return place(str(given)) if isinstance(given, str | Path) else given
 
 
-Seconds = Annotated[float, BeforeValidator(seconds), Field(ge=0, allow_inf_nan=False)]
+Seconds = Annotated[float, BeforeValidator(seconds), Field(ge=0)]
 """In files and on the command line also with a unit: 2s, 60ms, 1m30s."""
 Moment = Annotated[str, AfterValidator(_moment)]
 Factor = Annotated[float, Field(gt=0, le=10_000)]
@@ -124,7 +124,7 @@ Factor = Annotated[float, Field(gt=0, le=10_000)]
 class ReplayRequest(BaseModel):
     """Which traffic, which fleet, which policies."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     manifests: tuple[Path, ...] = Field((), description="files or folders with the fleet's manifests")
     manifest_text: str = Field("", description="the fleet's manifests as YAML, instead of files or besides")
@@ -184,7 +184,7 @@ class ReplayRequest(BaseModel):
         max_length=50,
         description="what each policy has to reach at each rate, or the replay fails: attainment>=0.99, ttft_p95<=2s",
     )
-    max_cost: float | None = Field(None, gt=0, allow_inf_nan=False, description="likewise: cost<=NUMBER")
+    max_cost: float | None = Field(None, gt=0, description="likewise: cost<=NUMBER")
     judge: Annotated[tuple[str, ...], AfterValidator(_judged)] = Field(
         (), description="of the policies, those for which require and max_cost hold; unset: all"
     )
@@ -244,6 +244,6 @@ class ReplayRequest(BaseModel):
         for policy_text in self.judge:
             if policy_text not in named:
                 raise ValueError(f"--judge {policy_text}: is not replayed; there are {', '.join(named)}")
-        if len(set(self.rates)) < len(self.rates):
-            raise ValueError("rates: each only once")
+        if len({f"{rate:g}" for rate in self.rates}) < len(self.rates):
+            raise ValueError("rates: each only once (by six digits, which name the folders of their reports)")
         return self

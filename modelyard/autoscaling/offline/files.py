@@ -10,12 +10,14 @@ import orjson
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from modelyard.objects.documents import PlainLoader, events, printable
+from modelyard.objects.documents import PlainLoader, check_aliases, printable
 from modelyard.resources.rules import explain
 
 _M = TypeVar("_M", bound=BaseModel)
 MAX_DEPTH = 100
 """Levels of a file: a pod template has a dozen."""
+MAX_VALUES = 1_000_000
+"""Values of one object; a large one has some thousands."""
 
 
 class PlanInputError(ValueError):
@@ -36,15 +38,14 @@ def documents(path: Path, remedy: str) -> list[Any]:
         except orjson.JSONDecodeError:
             pass  # several documents, or YAML that merely looks like JSON
     try:
-        for _ in events(text, MAX_DEPTH):
-            pass
+        check_aliases(text, MAX_DEPTH, MAX_VALUES)
         return list(yaml.load_all(text, PlainLoader))
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark is not None else ""
         what = getattr(error, "problem", None) or " ".join(str(error).split())
         raise PlanInputError(f"{path}{line}: not YAML: {printable(what)}; correct it, or {remedy}") from error
-    except ValueError as error:  # nested too deeply, or what looks like a number and is none
+    except ValueError as error:  # too deep or too large, or what looks like a number and is none
         raise PlanInputError(f"{path}: not YAML: {printable(str(error))}; correct it, or {remedy}") from error
 
 

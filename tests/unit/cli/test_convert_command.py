@@ -174,9 +174,18 @@ def test_what_cannot_be_said_is_refused_by_its_name_and_the_rest_converted(
     assert [one["spec"]["metrics"][0]["metricName"] for one in found] == ["waiting"]
 
 
+BOMB = "\n".join(["a0: &a0 [x]", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 10))])
+CHAIN = "\n".join(["a0: &a0 [x]", *(f"a{n}: &a{n} [*a{n - 1}]" for n in range(1, 5000))])
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
+        (BOMB, "more than 1000000 values, with what its aliases stand for"),
+        (CHAIN, "nested more than 100 deep, with what its aliases stand for"),
+        ("a: &a [*a]", "of what it is itself in"),
+        ("a: &a {b: {c: *a}}", "of what it is itself in"),
+        ("a: *b", "alias of nothing"),
         ("[" * 200_000, "nested more than 100 deep"),
         ("a: " + "[" * 200 + "]" * 200, "nested more than 100 deep"),
         ("a: 0b_", "not YAML"),

@@ -46,6 +46,22 @@ def test_the_form_offers_and_checks_every_field() -> None:
             validator.validate(wrong)
 
 
+@pytest.mark.parametrize("name", ["minutes", "start", "prompt_scale", "output_scale", "diurnal", "slo_ttft", "engine"])
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), "inf", "nan"])
+def test_no_number_is_without_end_or_none_at_all(name: str, value: Any) -> None:
+    with pytest.raises(ValidationError, match=name):
+        ReplayParameters.model_validate(given(**{name: {"alpha": value} if name == "engine" else value}))
+
+
+def test_reports_of_two_rates_have_folders_of_their_own() -> None:
+    rates = [1, 1.5, 1.00001, 0.1]
+    found = ReplayParameters.model_validate(given(rates=rates, out="here"))
+    assert len(set(found.places().values())) == len(rates)
+    for same in ([1, 1.0], [1.0000001, 1.0000002]):
+        with pytest.raises(ValidationError, match="rates"):
+            ReplayParameters.model_validate(given(rates=same))
+
+
 def test_the_form_shows_first_what_matters_and_the_rest_in_one_group() -> None:
     shown = parameter_schema(replay_flow).model_dump()["properties"]
     by_position = sorted(shown, key=lambda name: shown[name]["position"])
