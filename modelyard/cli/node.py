@@ -15,6 +15,7 @@ The contract with whoever makes the Job (it does not change without both sides):
   matched against the name within the model), ``--accelerator NAME`` (TensorRT-LLM engines: only files with
   ``/NAME/`` in their path), ``--all-formats`` (also other weight formats where there are safetensors); ``--policy
   AlwaysDownload | ReuseIfExists`` (the latter: a complete copy of this model is enough, the source is not asked);
+  ``--public`` (no address inside the cluster or its network is connected to, whatever a name or redirect leads to);
   ``--parallel N``, ``--part-size BYTES``, ``--bandwidth BYTES/s``, ``--patience SECONDS`` (transient errors are
   retried here, with growing pauses and as the source asks, until nothing has moved for so long).
 - **Credentials** are never arguments. They come from the environment (``HF_TOKEN``, ``AWS_ACCESS_KEY_ID``,
@@ -111,6 +112,7 @@ def fetch(
     all_formats: Annotated[bool, typer.Option(help="Also other formats where there are safetensors.")] = False,
     policy: Annotated[DownloadPolicy, typer.Option(help="Whether the source is asked again.")] = DownloadPolicy.ALWAYS,
     in_use: Used = None,
+    public: Annotated[bool, typer.Option("--public", help="Connect to addresses of the internet only.")] = False,
     parallel: Annotated[int, typer.Option(min=1, max=64, help="Requests at a time.")] = 8,
     part_size: Annotated[int, typer.Option(min=65536, help="Bytes of a part; what a kill may cost.")] = 8 << 20,
     bandwidth: Annotated[float | None, typer.Option(min=1, help="Bytes per second, at most.")] = None,
@@ -135,6 +137,7 @@ def fetch(
         policy is DownloadPolicy.REUSE,
         _in_use(in_use),
         Limits(parallel, part_size, bandwidth, patience),
+        public,
     )
     progress = node.Progress(_say)
 

@@ -22,7 +22,7 @@ from modelyard.models.errors import FetchError
 from modelyard.models.journal import PartsJournal
 from modelyard.models.pace import MIB, Pace, Stopped
 from modelyard.models.sources import Chunk, Listing, ModelSource, RangesIgnored, SourceFile
-from modelyard.models.store import FileManifest, Kept, NodeStore, storage_error
+from modelyard.models.store import EXPECTED, FileManifest, Kept, NodeStore, storage_error
 
 SPARE = 0.10
 """Of all bytes, what must be free beyond what is still to come."""
@@ -70,6 +70,8 @@ class Download:
         self.store, self.source, self.digest, self.listing, self.pace = store, source, digest, listing, pace
         self.files = files
         self.wanted = wanted
+        self.there: tuple[SourceFile, ...] = ()
+        """Files of which no byte had to come from the source."""
         self._folder = f"partial/{digest}"
         self._failed: BaseException | None = None
 
@@ -91,6 +93,8 @@ class Download:
             for index, file in enumerate(self.files)
             if index not in self.journal.files and (self.wanted is None or file.name in self.wanted)
         ]
+        under_way = {one.index for one in work}
+        self.there = tuple(file for index, file in enumerate(self.files) if index not in under_way)
         self._count(work)
         self._check_space(work)
         self.journal.begin()
@@ -146,15 +150,20 @@ class Download:
     def _check_space(self, work: Sequence[_Work]) -> None:
         to_come = sum(one.file.size - sum(self._length(one.file, part) for part in one.done) for one in work)
         need = to_come + int(SPARE * sum(one.file.size for one in work))
-        found = os.statvfs(self.store.root)
-        free = found.f_bavail * found.f_frsize
-        if need > free:
-            raise FetchError(
-                "DiskPressure",
-                f"{self.store.root}: {_human(need)} are needed ({_human(to_come)} to come and a tenth of all), "
-                f"{_human(free)} are free; free space on the node or add some",
-                retryable=True,
-            )
+        total = sum(file.size for file in self.files if self.wanted is None or file.name in self.wanted)
+        with self.store.locked():
+            promised = self.store.promised(self.digest)
+            found = os.statvfs(self.store.root)
+            free = found.f_bavail * found.f_frsize
+            if need + promised > free:
+                others = f", of which other downloads will take {_human(promised)}" if promised else ""
+                raise FetchError(
+                    "DiskPressure",
+                    f"{self.store.root}: {_human(need)} are needed ({_human(to_come)} to come and a tenth of all), "
+                    f"{_human(free)} are free{others}; free space on the node or add some",
+                    retryable=True,
+                )
+            self.store.promise(self.digest, total)
 
     def _pull(self, work: Sequence[_Work]) -> None:
         queue = self._parts(work)
@@ -376,7 +385,8 @@ class Download:
             if home.lstat(entry) is not None:  # Without a manifest: what somebody has made of it is no entry.
                 home.rename(entry, f"trash/{self.digest}.{time.time_ns()}")
             home.rename(self._folder, entry)
-            home.unlink(f"{entry}/journal")
+            for name in ("journal", EXPECTED):
+                home.unlink(f"{entry}/{name}")
         found = self.store.manifest(self.digest)
         assert found is not None
         return found

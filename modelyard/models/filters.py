@@ -11,7 +11,6 @@ from modelyard.models.beneath import parts
 from modelyard.models.errors import FetchError
 from modelyard.models.sources import SourceFile
 
-MOST_FILES = 1_000_000
 _OTHER_WEIGHTS = re.compile(r"\.(bin|pt|pth|ckpt|h5|msgpack|onnx|onnx_data|gguf|tflite|ot)\Z", re.IGNORECASE)
 _SHAPE = re.compile(r"\.GPU[0-9]*\.([A-Z]+[0-9]+[A-Z]?)", re.IGNORECASE)
 _INSTANCES = {"p4d": "A100", "p4de": "A100", "p5": "H100", "p5e": "H200", "p5en": "H200", "p6-b200": "B200"}
@@ -37,8 +36,6 @@ def choose(files: Iterable[SourceFile], rules: FileRules) -> tuple[SourceFile, .
     of ``include`` names them.
     """
     found = sorted(files, key=lambda file: file.name)
-    if len(found) > MOST_FILES:
-        raise FetchError("UnsupportedSource", f"{len(found)} files; at most {MOST_FILES} are fetched, use --include")
     safe = {file.name.rpartition("/")[0] for file in found if file.name.endswith(".safetensors")}
 
     def wanted(file: SourceFile) -> bool:

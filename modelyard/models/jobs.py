@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import posixpath
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,11 +26,13 @@ from modelyard.resources.ome.models import BaseModelSpec
 FETCH, CHECK, REMOVE = "fetch", "check", "remove"
 REPORT = "/dev/termination-log"
 CREDENTIALS = "/var/run/modelyard/credentials"
+AUTHORITIES = "/etc/modelyard"
 CLAIM_FOLDER = "/mnt/claim"
 PATIENCE = 120
 """Seconds for which a Job itself keeps trying while nothing moves; after that it is tried again later."""
 _MOST_PATTERNS = 32
 _WORD = re.compile(r"[A-Za-z0-9]+")
+_SECRET_KEY = re.compile(r"(?!\.\.)[A-Za-z0-9._-]{1,253}\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,12 @@ def target(model: StoredModel, settings: DeliverySettings) -> Goal:
     digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
     if "endpoint" in parameters and (why := settings.refusal(parameters["endpoint"])) is not None:
         raise NotAllowed("EndpointNotAllowed", why)
+    if "secretKey" in parameters and not _SECRET_KEY.match(parameters["secretKey"]):
+        raise NotAllowed(
+            "InvalidSpec",
+            f"parameters.secretKey: {shown(parameters['secretKey'])} is no key of a Secret; write letters, digits,"
+            " '.', '_' and '-'",
+        )
     if isinstance(uri, ClaimFolder):
         home = uri.namespace or namespace
         if not home:
@@ -132,7 +139,7 @@ def make(
     """
     namespace = goal.claim.namespace if goal.claim is not None else home
     place = hashlib.sha256(
-        f"{task.node} {task.uid} {task.fingerprint} {task.attempt} {task.nudge} {task.verify}".encode()
+        f"{task.node} {task.uid} {task.fingerprint} {task.attempt} {task.nudge} {task.verify} {task.root}".encode()
     )
     stem = re.sub(r"[^a-z0-9]+", "-", model.key.name.lower())[:20].strip("-")
     name = f"{task.purpose}-{stem}-{model.identifier[:6]}-{place.hexdigest()[:10]}"
@@ -144,7 +151,7 @@ def make(
         WORK: json.dumps(task.model_dump(by_alias=True, exclude_defaults=True), sort_keys=True),
         "modelyard.dev/object": str(model.subject.ref),
     }
-    volumes, mounts = _volumes(goal, task, secret)
+    volumes, mounts = _volumes(goal, task, settings, secret)
     container = {
         "name": task.purpose,
         "image": settings.image,
@@ -200,11 +207,13 @@ def credentials(model: StoredModel, task: Task, job: Key, home: str) -> tuple[Ha
     if not (storage.key or token):
         return ()
     source = Key(model.key.namespace or home, storage.key) if storage.key else None
-    extra = {posixpath.basename(parameters.get("secretKey") or "token"): token} if token else {}
+    extra = {parameters.get("secretKey", "token"): token} if token else {}
     return (HandOver(JOBS, job, job.name, source, extra),)
 
 
-def _volumes(goal: Goal, task: Task, secret: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def _volumes(
+    goal: Goal, task: Task, settings: DeliverySettings, secret: str
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     if goal.claim is not None:
         claimed = {"claimName": goal.claim.name, "readOnly": True}
         volumes: list[dict[str, Any]] = [{"name": "models", "persistentVolumeClaim": claimed}]
@@ -218,6 +227,9 @@ def _volumes(goal: Goal, task: Task, secret: str) -> tuple[list[dict[str, Any]],
     if secret:
         volumes.append({"name": "credentials", "secret": {"secretName": secret, "defaultMode": 0o400}})
         mounts.append({"name": "credentials", "mountPath": CREDENTIALS, "readOnly": True})
+    if settings.ca_bundle and goal.claim is None:
+        volumes.append({"name": "authorities", "configMap": {"name": settings.ca_bundle}})
+        mounts.append({"name": "authorities", "mountPath": AUTHORITIES, "readOnly": True})
     return volumes, mounts
 
 
@@ -244,6 +256,8 @@ def _arguments(
     endpoint = parameters.get("endpoint") or (settings.hub_endpoint if isinstance(model.uri, HubModel) else None)
     if endpoint:
         given.append(f"--endpoint={endpoint}")
+        if "endpoint" in parameters and not settings.names(endpoint):
+            given.append("--public")
     if region := parameters.get("region"):
         given.append(f"--region={region}")
     for option in ("include", "exclude"):
@@ -253,12 +267,12 @@ def _arguments(
         given.append("--all-formats")
     if storage.download_policy == "ReuseIfExists":
         given += ["--policy", "ReuseIfExists"]
-    if settings.bandwidth:
-        given += ["--bandwidth", str(settings.bandwidth)]
+    if settings.rate is not None:
+        given += ["--bandwidth", str(settings.rate)]
     if credentials:
         given += ["--credentials", CREDENTIALS]
         if name := parameters.get("secretKey"):
-            given.append(f"--token-key={posixpath.basename(name)}")
+            given.append(f"--token-key={name}")
     if node is not None and _by_accelerator(model) and (short := accelerator(node)):
         given += ["--accelerator", short]
     return given
@@ -277,4 +291,6 @@ def _environment(model: StoredModel, settings: DeliverySettings) -> list[dict[st
     if model.key.namespace and not settings.node_identity:
         # What the node may read in the cloud is not for whoever may write a BaseModel.
         env |= {"AWS_EC2_METADATA_DISABLED": "true", "GCE_METADATA_HOST": "metadata.invalid"}
+    if settings.ca_bundle:
+        env |= dict.fromkeys(("SSL_CERT_FILE", "AWS_CA_BUNDLE"), f"{AUTHORITIES}/ca.crt")
     return [{"name": name, "value": value} for name, value in env.items()]

@@ -116,15 +116,22 @@ def deliver(wish: Wish, site: Site, now: float) -> Leg:
     nudged = nudge != done.nudge and nudge != ""
     ours = [job for job in site.jobs if job.task.uid == uid and job.task.fingerprint == goal.fingerprint]
     job = next((job for job in ours if job.task.purpose in (FETCH, CHECK) and not job.deleting), None)
-    stale = tuple(gone(other) for other in site.jobs if other is not job and not other.deleting)
+    left = _left(done, wish)
+    stale = tuple(
+        gone(other)
+        for other in site.jobs
+        if other is not job and not other.deleting and not (other.task.purpose == REMOVE and other.task.root in left)
+    )
     leg = Leg(
         node.name, NodeStage.WAITING, "Queued", "waits for its turn at the source", delete=stale, entry=site.entry
     )
     said = replace(leg, label=UPDATING if site.label else None)
 
     if not goal.fetches:
-        ready = _entry(wish, READY, replace_done(done, wish, reason="Vendor"))
+        ready = _entry(wish, READY, replace_done(done, wish, reason="Vendor", left=left))
         told = site.label == READY and site.entry == ready
+        if told and left:
+            return _tidy(replace(leg, label=READY), wish, site, left, now)
         stage = NodeStage.READY if told else NodeStage.ACTIVE
         return replace(leg, stage=stage, reason="Vendor", message="brought by its vendor", label=READY, entry=ready)
     if job is not None and job.state != "Active":
@@ -135,6 +142,8 @@ def deliver(wish: Wish, site: Site, now: float) -> Leg:
         if site.label != READY and goal.claim is None:
             return replace(leg, stage=NodeStage.ACTIVE, reason="Marking", message="its label is set", label=READY)
         if not max(done.verified, done.finished) < model.verify:
+            if left:
+                return _tidy(replace(leg, label=READY), wish, site, left, now)
             return replace(leg, stage=NodeStage.READY, reason="Delivered", message="", label=READY)
         start = _start(wish, site, CHECK, done, "Checking", "its files are checked against their manifest")
         return replace(start, stage=NodeStage.READY, label=READY, entry=site.entry, delete=stale, starts=start.starts)
@@ -159,8 +168,62 @@ def deliver(wish: Wish, site: Site, now: float) -> Leg:
         return replace(halt, entry=_updating(entry, wish, done))
     if any(other.deleting for other in site.jobs):
         return replace(said, reason="Stopping", message="a Job is being stopped", awaits=("Jobs to stop",))
-    start = _start(wish, site, FETCH, done if current else Delivered(), "Starting", "a Job is made for it")
+    before = done if current else Delivered(left=left)
+    start = _start(wish, site, FETCH, before, "Starting", "a Job is made for it")
     return replace(start, delete=stale)
+
+
+def _left(done: Delivered, wish: Wish) -> tuple[str, ...]:
+    """Roots where files of the model are that it does not have there any more."""
+    if wish.goal.claim is not None:  # What is known of a claim stands where tenants write.
+        return ()
+    roots = dict.fromkeys((*done.left, done.root) if _fetched(done.uri) else done.left)
+    uri = wish.model.uri
+    if uri is not None and has_files(uri):
+        roots.pop(wish.goal.root, None)
+    return tuple(roots)[:8]
+
+
+def _tidy(leg: Leg, wish: Wish, site: Site, left: tuple[str, ...], now: float) -> Leg:
+    """A node that has what it is to have: what the model has left elsewhere goes, once no pod has it mounted."""
+    leg = replace(leg, stage=NodeStage.READY, reason="Delivered", message="")
+    assert site.entry is not None
+    entry = site.entry.model_copy(update={"delivered": site.entry.delivered.model_copy(update={"left": left})})
+    ours = [one for one in site.jobs if one.task.purpose == REMOVE and one.task.root in left]
+    job = next((one for one in ours if not one.deleting), None)
+    if job is None and not ours:
+        made = _removal(wish, site, left[0], site.entry.delivered)
+        return replace(leg, apply=(made.manifest,), awaits=("what it has left elsewhere",), entry=entry)
+    if job is None or job.state == "Active":
+        return replace(leg, awaits=("what it has left elsewhere",), entry=entry)
+    if _said(job, site.pods.get(job.uid)).outcome == "Removed":
+        rest = tuple(root for root in left if root != job.task.root)
+        entry = entry.model_copy(update={"delivered": entry.delivered.model_copy(update={"left": rest})})
+        return replace(leg, delete=(*leg.delete, gone(job)), entry=entry)
+    again = (job.ended or now) + GRACE  # a pod has it mounted, say
+    return replace(leg, delete=(*leg.delete, gone(job)) if now >= again else leg.delete, due=again, entry=entry)
+
+
+def _removal(wish: Wish, site: Site, root: str, done: Delivered) -> jobs.Made:
+    """The Job that removes what the model has below a root."""
+    model = wish.model
+    task = Task(
+        purpose=REMOVE,
+        node=site.name,
+        uid=model.subject.uid,
+        attempt=done.failures,
+        namespace=model.key.namespace,
+        root=root,
+        path=done.path,
+    )
+    return jobs.make(model, wish.goal, task, wish.settings, wish.home, site.node, _in_use(site, root))
+
+
+def no_room(site: Site) -> Leg:
+    """The part of a node whose report is full: nothing is begun that could not be written down."""
+    stale = tuple(gone(one) for one in site.jobs if not one.deleting)
+    why = "the node's report (a ConfigMap) is full: delete models, or send fewer of them to this node"
+    return Leg(site.name, NodeStage.FAILED, "ReportFull", why, delete=stale)
 
 
 def stand_aside(leg: Leg, site: Site) -> Leg:
@@ -182,9 +245,10 @@ def remove(wish: Wish, site: Site, now: float) -> Leg:
     if node is None:
         return replace(leg, delete=tuple(map(gone, alive)))
     done = site.entry.delivered if site.entry is not None else Delivered()
-    job = next((one for one in alive if one.task.purpose == REMOVE), None)
+    roots = (*done.left, done.root) if done.root and _fetched(done.uri) else done.left
+    job = next((one for one in alive if one.task.purpose == REMOVE and one.task.root in roots[:1]), None)
     stale = tuple(gone(one) for one in alive if one is not job)
-    kept = model.retain or site.entry is None or not done.root or not _fetched(done.uri)
+    kept = model.retain or site.entry is None or not roots
     leg = replace(leg, stage=NodeStage.REMOVING, reason="Removing", message="its files are removed", entry=site.entry)
     lost = not node.ready and now - node.since > GONE_AFTER
     if stale or (not lost and any(one.deleting for one in site.jobs)):
@@ -203,6 +267,10 @@ def remove(wish: Wish, site: Site, now: float) -> Leg:
         return replace(leg, awaits=(f"Job {job.key}",), job=job, pod=site.pods.get(job.uid))
     if job is not None:
         said = _said(job, site.pods.get(job.uid))
+        if said.outcome == "Removed" and len(roots) > 1:
+            rest = done.model_copy(update={"left": done.left[1:]})
+            entry = (site.entry or ReportEntry()).model_copy(update={"delivered": rest, "status": UPDATING})
+            return replace(leg, entry=entry, delete=(gone(job),), awaits=("its removal",))
         if said.outcome == "Removed":
             return replace(leg, stage=NodeStage.GONE, reason="Removed", message="", entry=None, delete=(gone(job),))
         after, _ = _failure(done, said, job.ended or now, site.name, model.subject.uid)
@@ -217,10 +285,7 @@ def remove(wish: Wish, site: Site, now: float) -> Leg:
         return replace(leg, reason="InUse", message=f"pod {first.key} has them mounted; they are removed when it ends")
     if done.failures and done.reason != "" and now < done.next:
         return replace(leg, reason=done.reason, message=done.message, due=done.next)
-    task = Task(
-        purpose=REMOVE, node=site.name, uid=model.subject.uid, attempt=done.failures, root=done.root, path=done.path
-    )
-    made = jobs.make(model, wish.goal, task, wish.settings, wish.home, node, _in_use(site, done.root))
+    made = _removal(wish, site, roots[0], done)
     return replace(leg, apply=(made.manifest,), awaits=("its removal",))
 
 
@@ -277,6 +342,7 @@ def _start(wish: Wish, site: Site, purpose: str, done: Delivered, reason: str, m
         fingerprint=goal.fingerprint,
         attempt=done.failures,
         source=model.source,
+        namespace=model.key.namespace,
         root=goal.root,
         path=goal.path,
         verify=model.verify,
@@ -305,7 +371,7 @@ def _active(said: Leg, job: ModelJob, site: Site, wish: Wish, done: Delivered) -
     status = FAILED if done.failed and done.fingerprint == wish.goal.fingerprint else UPDATING
     entry = site.entry
     if entry is None or done.fingerprint != wish.goal.fingerprint:
-        entry = _entry(wish, status, replace_done(Delivered(), wish, nudge=done.nudge))
+        entry = _entry(wish, status, replace_done(Delivered(left=_left(done, wish)), wish, nudge=done.nudge))
     elif site.progress is not None:
         entry = entry.model_copy(update={"progress": site.progress})
     reason, message = "Downloading", told(entry.progress) if entry.progress is not None else "its files are fetched"
@@ -341,7 +407,7 @@ def _ended(wish: Wish, said: Leg, job: ModelJob, site: Site, done: Delivered, no
         kept = {"revision", "manifest_sha256", "bytes", "files", "seconds", "fetched_bytes", "from_store", "facts"}
         update = {name: getattr(outcome, name) for name in (*kept, "facts_error")}
         update |= {"finished": ended, "verified": 0.0, "nudge": job.task.nudge}
-        entry = _entry(wish, READY, replace_done(Delivered(), wish, **update))
+        entry = _entry(wish, READY, replace_done(Delivered(left=_left(done, wish)), wish, **update))
         return replace(
             leg, stage=NodeStage.ACTIVE, reason="Marking", message="it is written down", label=READY, entry=entry
         )
@@ -355,7 +421,7 @@ def _ended(wish: Wish, said: Leg, job: ModelJob, site: Site, done: Delivered, no
         damaged = {"fingerprint": "", "reason": "FilesChanged", "message": outcome.message or "its files have changed"}
         entry = _entry(wish, UPDATING, done.model_copy(update=damaged))
         return replace(leg, reason="FilesChanged", message=str(damaged["message"]), label=UPDATING, entry=entry)
-    base = done if done.fingerprint == wish.goal.fingerprint else Delivered()
+    base = done if done.fingerprint == wish.goal.fingerprint else Delivered(left=_left(done, wish))
     after, failed = _failure(base, outcome, ended, site.name, wish.model.subject.uid)
     after = replace_done(after, wish, nudge=job.task.nudge)
     status = FAILED if failed else UPDATING

@@ -7,6 +7,7 @@ its files go, unless they are to be kept; a node that is gone holds up nothing.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -38,6 +39,8 @@ MOST_AT_ONCE = 50
 FLUSH = 30.0
 """Seconds between two notes of a transfer's progress in a node's report."""
 _LARGEST_REPORT = 2 * 1024 * 1024
+FULL = 768 * 1024
+"""Characters of a node's report beyond which no model is added: a ConfigMap has a MiB, and what is there grows."""
 
 
 def _wish(obj: Mapping[str, Any]) -> object:
@@ -48,7 +51,7 @@ def _wish(obj: Mapping[str, Any]) -> object:
 
 
 def _models(kind: ResourceType) -> Want[StoredModel]:
-    indexes = {"source": world.source_of}
+    indexes = {"source": world.source_of, "called": world.called}
     return Want(kind, lambda obj: world.model(kind, obj), indexes=indexes, wish=_wish, namespace="", use="models")
 
 
@@ -118,9 +121,11 @@ class ModelDelivery:
             self.seen.pop(key, None)
             return None
         found, wrong = DeliverySettings.read(next(iter(world[SETTINGS].all()), ""))
+        if (other := self._namesake(model, world)) is not None:
+            return self._apart(model, other, now)
         if model.subject.deleting:
             return self._end(model, found, world, now)
-        problem = ("SettingsInvalid", wrong) if wrong else model.problem
+        problem = ("SettingsInvalid", wrong) if wrong else model.problem or self._too_many(model, found, world)
         goal: jobs.Goal | None = None
         if problem is None:
             try:
@@ -148,7 +153,9 @@ class ModelDelivery:
         for node in world[NODES].all():
             if not _why_not(model, node, wish.settings):
                 site = sites.pop(node.name) if node.name in sites else self._site(model, node, world)
-                parts.append(legs.deliver(wish, site, now))
+                report: NodeReport | None = world[REPORTS].get(Key(self.home, node.name))
+                full = site.entry is None and report is not None and report.size > FULL
+                parts.append(legs.no_room(site) if full else legs.deliver(wish, site, now))
         parts += [legs.remove(wish, site, now) for site in sites.values()]
         return self._in_turn(wish, parts, world, self._sites(model, world) if any(p.starts for p in parts) else {})
 
@@ -158,13 +165,24 @@ class ModelDelivery:
         return _why_not(model, node, found)
 
     def _in_turn(self, wish: Wish, parts: list[Leg], world: World, sites: Mapping[str, Site]) -> list[Leg]:
-        """Of the parts that would begin, as many as have their turn at the source; the others stand aside."""
-        model = wish.model
-        free = wish.settings.nodes_per_source - len(tuple(world[JOBS].by("source", model.source)))
+        """Of the parts that would begin, as many as have their turn at the source; the others stand aside.
+
+        Of the namespaces that wait the one with the fewest turns is next, and none has more than its share, whatever
+        its models, its pods and the statuses that it may have written itself say.
+        """
+        model, share = wish.model, wish.settings.share
+        busy = [one for one in world[JOBS].by("source", model.source) if one.key.namespace == self.home]
+        turns = Counter(one.task.namespace for one in busy)
+        before: Counter[str] = Counter()
+        mine = _order(model, turns, world)
         for kind in names.KINDS:
             for other in world[kind].by("source", model.source):
-                if other.subject.ref != model.subject.ref and _first(other, world) < _first(model, world):
-                    free -= other.waiting
+                if other.subject.ref != model.subject.ref and _order(other, turns, world) < mine:
+                    before[other.key.namespace] += other.waiting
+        claims = {space: min(count, max(0, share(space) - turns[space])) for space, count in before.items()}
+        space = model.key.namespace
+        free = wish.settings.nodes_per_source - len(busy) - sum(claims.values())
+        free = min(free, share(space) - turns[space] - claims.get(space, 0))
         done = []
         for leg in sorted(parts, key=lambda leg: leg.node):
             if leg.starts and free <= 0:
@@ -303,6 +321,42 @@ class ModelDelivery:
         self.seen[model.key] = parts
         return self._with(story.refused(model, problem, now), model, parts, world)
 
+    def _namesake(self, model: StoredModel, world: World) -> StoredModel | None:
+        """The oldest of the models that nodes know by the name of this one, which is cut short; ``None``: it itself."""
+        alike = [
+            other
+            for kind in names.KINDS
+            for name in (model.label, model.entry)
+            for other in world[kind].by("called", name)
+        ]
+        oldest = min(alike, key=_age, default=model)
+        return None if oldest.subject.ref == model.subject.ref else oldest
+
+    def _apart(self, model: StoredModel, other: StoredModel, now: float) -> Plan:
+        """A model that nodes could not tell from another one: nothing is done to what they have."""
+        self.seen[model.key] = ()
+        finalizer = names.finalizer(self.about)
+        if model.subject.deleting:
+            mine = finalizer in model.finalizers
+            return replace(Plan(model.subject, "Removed"), finalizer_name=finalizer, finalizer=False if mine else None)
+        why = (
+            f"nodes would know it by the name that {other.subject.ref} has there ({model.label}): give it another name"
+        )
+        return story.refused(model, ("NameTaken", why), now)
+
+    def _too_many(self, model: StoredModel, found: DeliverySettings, world: World) -> tuple[str, str] | None:
+        """Why a model is one too many of its namespace."""
+        if not model.key.namespace:
+            return None
+        beside = tuple(world[names.BASE_MODELS].by("namespace", model.key.namespace))
+        most = found.models_per_namespace
+        if len(beside) <= most or sum(_age(other) < _age(model) for other in beside) < most:
+            return None
+        return "TooManyModels", (
+            f"namespace {model.key.namespace} has {len(beside)} models, of which the oldest {most} are delivered:"
+            f" delete some, or have an administrator raise modelsPerNamespace in ConfigMap {settings.CONFIG_MAP}"
+        )
+
     # Files in a claim
 
     def _of_claim(self, wish: Wish, world: World, now: float) -> Plan:
@@ -363,17 +417,22 @@ def _why_not(model: StoredModel, node: ModelNode, found: DeliverySettings) -> st
     return ""
 
 
-def _first(model: StoredModel, world: World) -> tuple[int, float, str, Key]:
-    """Whose turn it is: whom most pods wait for, then who waits longest."""
+def _order(model: StoredModel, turns: Mapping[str, int], world: World) -> tuple[int, int, float, str, Key]:
+    """Whose turn it is: of the namespace with the fewest, then whom most pods wait for, then who waits longest."""
     pending = len(tuple(world[PODS].by("waits", model.label)))
-    return -pending, model.created, model.subject.kind.kind, model.key
+    return turns[model.key.namespace], -pending, *_age(model)
+
+
+def _age(model: StoredModel) -> tuple[float, str, Key]:
+    return model.created, model.subject.kind.kind, model.key
 
 
 def _pods(ours: Iterable[ModelJob], world: World) -> dict[str, ModelPod]:
-    """The pod of each Job: the one that has said something, or the newest."""
+    """The pod of each Job: the one that has said something, or the newest. One in another namespace is a forgery."""
     found = {}
     for one in ours:
-        pods = sorted(world[PODS].by("job", one.uid), key=lambda pod: (bool(pod.report), pod.created))
+        pods = [pod for pod in world[PODS].by("job", one.uid) if pod.key.namespace == one.key.namespace]
+        pods.sort(key=lambda pod: (bool(pod.report), pod.created))
         if pods:
             found[one.uid] = pods[-1]
     return found

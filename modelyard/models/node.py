@@ -22,10 +22,12 @@ from modelyard.models.pace import Limits, Pace
 from modelyard.models.sources import Credentials, Listing, ModelSource, RangesIgnored, SourceFile, open_source
 from modelyard.models.store import HOME, FileManifest, InUse, ModelRecord, NodeStore, digest_of
 from modelyard.models.uri import ClaimFolder, LocalFolder, StorageURI, VendorModel, parse
-from modelyard.objects.documents import counted
+from modelyard.objects.documents import counted, printable
 
 REPORT_LIMIT = 4096
 """Bytes that a container's termination message may have."""
+LONGEST_WAIT = 86_400.0
+"""Seconds: no source is left alone for longer, whatever it asks for."""
 EVERY = 5.0
 """Seconds between two lines of progress."""
 RELISTED = 3
@@ -49,6 +51,7 @@ class FetchRequest:
     reuse: bool = False
     in_use: InUse = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)
+    public: bool = False
 
 
 @dataclass(slots=True)
@@ -72,8 +75,9 @@ class Report:
 
     def fail(self, error: FetchError) -> None:
         """What went wrong."""
-        self.outcome, self.reason, self.message = "Failed", error.reason, str(error)
-        self.retryable, self.retryAfter = error.retryable, error.retry_after
+        self.outcome, self.reason, self.message = "Failed", error.reason, printable(str(error))
+        self.retryable = error.retryable
+        self.retryAfter = None if error.retry_after is None else min(error.retry_after, LONGEST_WAIT)
 
     def dump(self) -> str:
         """One line of JSON (ASCII), cut to what a termination message holds: facts go first, then the message."""
@@ -160,6 +164,7 @@ def _fetch(store: NodeStore, uri: StorageURI, request: FetchRequest, report: Rep
         region=request.region,
         token_key=request.token_key,
         parallel=request.limits.parallel,
+        public=request.public,
     )
     bring_settled(store, source, record, request, report, progress)
 
@@ -211,13 +216,14 @@ def bring(
         time.sleep(0.2)
 
     with store.entry_locked(digest, waiting):
-        manifest = store.manifest(digest)
+        manifest, unread = store.manifest(digest), chosen
         missing = store.missing(digest, manifest) if manifest else None
         try:
             if manifest is None or missing:
-                manifest = Download(store, source, digest, listing, chosen, pace, missing).run(progress.phase)
-            elif before is None or before.entry != digest:
-                _prove_access(pace, source, chosen)
+                download = Download(store, source, digest, listing, chosen, pace, missing)
+                manifest, unread = download.run(progress.phase), download.there
+            if before is None or before.entry != digest:
+                _prove_access(pace, source, unread)
         finally:
             report.fetchedBytes += pace.fetched
         progress.phase("Finalizing")
@@ -315,9 +321,9 @@ def _patiently(pace: Pace, call: Callable[[], Listing]) -> Listing:
 
 def _prove_access(pace: Pace, source: ModelSource, files: tuple[SourceFile, ...]) -> None:
     """Another model has brought these files; that this one may read them is for the source to say."""
-    largest = max(files, key=lambda file: file.size)
+    largest = max(files, key=lambda file: file.size, default=None)
     attempt = 0
-    while largest.size:
+    while largest is not None and largest.size:
         try:
             next(iter(source.read(largest, 0, 1)), None)
         except RangesIgnored:

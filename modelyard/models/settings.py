@@ -41,11 +41,24 @@ class DeliverySettings(BaseModel):
         " they may be internal",
     )
     hub_endpoint: str | None = Field(None, description="URL of the hub that hf:// means; unset: huggingface.co")
+    ca_bundle: str | None = Field(
+        None,
+        description="ConfigMap in the controller's namespace whose key ca.crt has, as PEM, all authorities that sources"
+        " are believed by; unset: those of the image",
+    )
     node_identity: bool = Field(
         False, description="whether models of a namespace may use the cloud identity of the node they are fetched on"
     )
     nodes_per_source: int = Field(4, ge=1, le=1000, description="nodes that fetch from one source at a time")
     bandwidth: int | None = Field(None, ge=1, description="bytes per second that one Job may fetch; unset: no limit")
+    source_bandwidth: int | None = Field(
+        None,
+        ge=1,
+        description="bytes per second that all Jobs at one source may fetch; each may nodesPerSource-th of it",
+    )
+    models_per_namespace: int = Field(
+        100, ge=1, description="models of one namespace that are delivered, the oldest first: all share a node's report"
+    )
     cpu: str = Field("2", description="CPU that a Job asks for")
     memory: str = Field("1Gi", description="memory that a Job asks for, and its limit")
     run_as_user: int = Field(0, ge=0, description="user of the Jobs: it must be able to write below the roots")
@@ -72,6 +85,16 @@ class DeliverySettings(BaseModel):
             where = ".".join(map(str, first["loc"])) or "document"
             return cls(), f"ConfigMap {CONFIG_MAP}, key {KEY}: {where}: {first['msg']}"
 
+    @property
+    def rate(self) -> int | None:
+        """Bytes per second that one Job may fetch, so that all at one source stay within its; ``None``: no limit."""
+        shared = None if self.source_bandwidth is None else max(1, self.source_bandwidth // self.nodes_per_source)
+        return min((one for one in (self.bandwidth, shared) if one is not None), default=None)
+
+    def share(self, namespace: str) -> int:
+        """Turns at one source that a namespace's models may have: half, so that no namespace keeps the others out."""
+        return -(-self.nodes_per_source // 2) if namespace else self.nodes_per_source
+
     def allowed(self, namespace: str) -> list[tuple[str, str]]:
         """Where models of a namespace (``""``: cluster-scoped ones) may be: (root of a store, folder below it)."""
         if not namespace:
@@ -89,6 +112,16 @@ class DeliverySettings(BaseModel):
                 return root, below
         return None
 
+    def names(self, endpoint: str) -> bool:
+        """Whether the endpoint's host is listed as it stands: only then may it be one inside the cluster."""
+        parts = urlsplit(endpoint)
+        return (parts.hostname or "").rstrip(".") in self._for(parts.port)
+
+    def _for(self, port: int | None) -> list[str]:
+        """Hosts, with * for a part, that are listed without a port or with this one."""
+        split = [one.partition(":") if one.count(":") == 1 else (one, "", "") for one in self.endpoints]
+        return [host for host, _, number in split if number in ("", str(port))]
+
     def refusal(self, endpoint: str) -> str | None:
         """Why nothing is fetched from this endpoint, with the remedy; ``None``: it may be."""
         try:
@@ -98,12 +131,8 @@ class DeliverySettings(BaseModel):
             return f"endpoint {endpoint[:200]!r} is no URL"
         if parts.scheme not in ("http", "https") or not host or parts.username or parts.query or parts.fragment:
             return f"endpoint {endpoint[:200]!r} is no plain URL: write https://HOST[:PORT]"
-        for pattern in self.endpoints:
-            wanted, _, number = pattern.partition(":") if pattern.count(":") == 1 else (pattern, "", "")
-            if number not in ("", str(port)):
-                continue
-            if wanted == host or ("*" in wanted and not internal(host) and fnmatch.fnmatchcase(host, wanted)):
-                return None
+        if self.names(endpoint) or (not internal(host) and any(fnmatch.fnmatchcase(host, p) for p in self._for(port))):
+            return None
         return (
             f"endpoint {endpoint[:200]!r} is not among those that may be fetched from: whoever administers the cluster"
             f" allows it by adding {host} to endpoints in ConfigMap {CONFIG_MAP}"

@@ -37,6 +37,8 @@ from modelyard.models.errors import FetchError
 from modelyard.models.sources import Listing, SourceFile
 
 HOME = ".modelyard"
+EXPECTED = "expected"
+"""Beside a partial entry's files: the bytes that it will have."""
 _LINK = re.compile(r"(?:\.\./)*" + re.escape(HOME) + r"/entries/[0-9a-f]{64}/files")
 
 InUse = Mapping[str, float | None]
@@ -225,6 +227,23 @@ class NodeStore:
             if not self.home.is_file(f"entries/{digest}/files/{file.name}", file.size)
         }
         return gone | ({str(name) for name in orjson.loads(noted)} if noted else set())
+
+    def promise(self, digest: str, total: int) -> None:
+        """So many bytes a partial entry will have. Under the lock."""
+        self.home.write(f"partial/{digest}/{EXPECTED}", b"%d" % total)
+
+    def promised(self, but: str) -> int:
+        """Bytes that the other downloads on this disk, but that of one entry, have still to write. Under the lock.
+
+        One that nobody is at is promised nothing: when it is carried on with, it looks for space itself.
+        """
+        found = 0
+        for digest in set(self.home.names("partial")) - {but}:
+            total = self.home.read(f"partial/{digest}/{EXPECTED}")
+            if total is not None:
+                with self.entry_locked(digest) as idle:
+                    found += 0 if idle else max(0, int(total) - self.home.used(f"partial/{digest}/files"))
+        return found
 
     def note_damaged(self, digest: str, names: set[str]) -> None:
         """So that the next fetch brings these anew."""

@@ -199,8 +199,13 @@ def _bucket_name(uri: str, name: str, shape: str) -> str:
     return name
 
 
+def is_region(text: str) -> bool:
+    """Whether this can be a region: it becomes part of a host's name."""
+    return len(text) <= 63 and _REGION.match(text) is not None
+
+
 def _region(uri: str, region: str, shape: str) -> str:
-    if not _REGION.match(region):
+    if not is_region(region):
         raise invalid_uri(uri, "empty region after '@'" if not region else f"{region!r} is no region", shape)
     return region
 

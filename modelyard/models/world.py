@@ -156,6 +156,11 @@ def _spec(
         return spec, None, (error.reason, cut(str(error), _MOST_TOLD)), ""
 
 
+def called(one: StoredModel) -> tuple[str, ...]:
+    """Index of models: what nodes know them by."""
+    return one.label, one.entry
+
+
 def source_of(one: StoredModel) -> tuple[str, ...]:
     """Index of models: the source that they wait for."""
     return (one.source,) if one.waiting else ()
@@ -237,7 +242,7 @@ class Delivered(_Document):
     """How far a model's files are in one place, and which: the part of a node's report that only Modelyard has.
 
     ``failures`` counts in a row, of which ``failed`` were told as such, since ``failing`` (epoch seconds); ``next`` is
-    when to try again.
+    when to try again. ``left`` are roots that the model has moved away from, where its files still are.
     """
 
     uid: Text = ""
@@ -263,6 +268,7 @@ class Delivered(_Document):
     next: float = Field(0, allow_inf_nan=False)
     facts: dict[str, Any] = Field(default_factory=dict)
     facts_error: Text | None = None
+    left: Annotated[tuple[Text, ...], Field(max_length=8)] = ()
 
 
 class TransferProgress(_Document):
@@ -307,6 +313,8 @@ class NodeReport:
     key: Key
     uid: str
     entries: Mapping[str, str]
+    size: int
+    """Characters of all entries."""
     parsed: dict[str, ReportEntry | None] = field(default_factory=dict, compare=False)
     """Entries that were asked for: a fleet's are many, and change rarely."""
 
@@ -320,7 +328,8 @@ class NodeReport:
 
 def report(obj: Object) -> NodeReport:
     """A node's report as the API sends it."""
-    return NodeReport(key_of(obj), obj["metadata"]["uid"], _texts(obj.get("data")))
+    entries = _texts(obj.get("data"))
+    return NodeReport(key_of(obj), obj["metadata"]["uid"], entries, sum(map(len, entries.values())))
 
 
 def entries_of(one: NodeReport) -> Iterable[str]:
@@ -337,6 +346,7 @@ class Task(_Document):
     fingerprint: Text = ""
     attempt: int = 0
     source: Text = ""
+    namespace: Text = ""
     root: Text = ""
     path: Text = ""
     verify: float = 0

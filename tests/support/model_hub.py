@@ -42,6 +42,8 @@ class Repository:
     commits: dict[str, dict[str, bytes]] = field(default_factory=dict)
     refs: dict[str, str] = field(default_factory=dict)
     token: str | None = None
+    listed: bool = False
+    """Whether anybody may see its list, as with models that are given on request."""
 
 
 def git_sha1(content: bytes) -> str:
@@ -157,7 +159,9 @@ class _Handler(BaseHTTPRequestHandler):
         return repository
 
     def _api(self, name: str, kind: str, revision: str, query: dict[str, list[str]], fault: Fault | None) -> None:
-        repository = self._repository(name)
+        repository = self.hub.repositories.get(name)
+        if repository is None or not repository.listed:
+            repository = self._repository(name)
         if repository is None:
             return
         commit = repository.refs.get(revision, revision)

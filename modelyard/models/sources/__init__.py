@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+from itertools import islice
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from modelyard.models.errors import FetchError
@@ -16,6 +17,9 @@ from modelyard.models.uri import Bucket, GitHubRelease, HubModel, StorageURI
 
 Chunk = bytes | memoryview
 """Some bytes of a file, as they arrived."""
+
+MOST_FILES = 200_000
+"""Files of one model: they are all in memory for a moment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +68,9 @@ _ENDPOINTS = {
     "hf": ("HF_ENDPOINT",),
     "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "ENDPOINT"),
 }
-"""Where a source is, by kind, where no option says so."""
+"""Where a source is, by kind, where no option says so: variables of this process. A Secret is a tenant's, and where a
+tenant's model may come from is for the administrator to say.
+"""
 
 
 class Credentials:
@@ -97,42 +103,79 @@ def open_source(
     region: str | None = None,
     token_key: str = "token",
     parallel: int = 8,
+    public: bool = False,
 ) -> ModelSource:
-    """The source of a URI whose files are fetched over the network."""
-    endpoint = endpoint or credentials.get(*_ENDPOINTS.get(uri.kind, ()))
+    """The source of a URI whose files are fetched over the network; with ``public``, over the internet only."""
+    endpoint = endpoint or Credentials(None, credentials.environ).get(*_ENDPOINTS.get(uri.kind, ()))
     if endpoint is not None:
-        check_host(endpoint)
+        check_host(endpoint, public)
     if isinstance(uri, HubModel):
         from modelyard.models.sources.hub import Hub
 
-        return Hub(uri, endpoint, credentials.get(token_key, "HF_TOKEN", "HF_AUTH_TOKEN"), parallel)
+        return Hub(uri, endpoint, credentials.get(token_key, "HF_TOKEN", "HF_AUTH_TOKEN"), parallel, public)
     if isinstance(uri, Bucket):
         from modelyard.models.sources.buckets import open_bucket
 
-        return open_bucket(uri, credentials, endpoint, region, parallel)
+        return open_bucket(uri, credentials, endpoint, region, parallel, public)
     if isinstance(uri, GitHubRelease):
         from modelyard.models.sources.github import GitHub
 
-        return GitHub(uri, endpoint, credentials.get("GITHUB_TOKEN", token_key), parallel)
+        return GitHub(uri, endpoint, credentials.get("GITHUB_TOKEN", token_key), parallel, public)
     raise FetchError(
         "UnsupportedSource",
         f"{uri}: this kind is not fetched; copy the model to a bucket (s3://, gs://) or a hub (hf://)",
     )
 
 
-def check_host(url: str) -> str:
-    """The host of an HTTP address; FetchError where it is none, or one of the node itself (metadata services)."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+_T = TypeVar("_T")
+
+
+def bounded(files: Iterable[_T], what: object) -> list[_T]:
+    """All of these, of which a source may have any number."""
+    found = list(islice(files, MOST_FILES + 1))
+    if len(found) > MOST_FILES:
+        raise FetchError("UnsupportedSource", f"{what}: more than {MOST_FILES} files; name a part of it in storageUri")
+    return found
+
+
+def check_host(url: str, public: bool = False) -> str:
+    """The host of an HTTP address; FetchError where it is none, or where ``check_address`` refuses what it stands for.
+
+    A name can stand for something else a moment later: who connects looks at the address once more.
+    """
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        parts, host, port = urlsplit(""), None, None
+    if parts.scheme not in ("http", "https") or not host:
         raise FetchError("UnsupportedSource", f"{url[:200]!r} is no address; write http://host or https://host")
     try:
-        found = socket.getaddrinfo(parts.hostname, parts.port or 443, type=socket.SOCK_STREAM)
-    except OSError:
-        return parts.hostname  # The client says better what is wrong with a name.
+        found = socket.getaddrinfo(host, port or 443, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return host  # The client says better what is wrong with a name.
     for *_, address in found:
-        if ipaddress.ip_address(str(address[0]).partition("%")[0]).is_link_local:
-            raise FetchError(
-                "UnsupportedSource",
-                f"{parts.hostname} is a link-local address (metadata services are); name another host",
-            )
-    return parts.hostname
+        check_address(str(address[0]), host, public)
+    return host
+
+
+_METADATA = frozenset(map(ip_address, ("fd00:ec2::254", "100.100.100.200", "192.0.0.192", "168.63.129.16")))
+"""Of AWS, Alibaba, Oracle and Azure; the others are link-local."""
+_TRANSLATED = IPv6Network("64:ff9b::/96")
+
+
+def check_address(text: str, host: str, public: bool) -> None:
+    """FetchError for an address of a metadata service, and with ``public`` for one that is not on the internet."""
+    address = ip_address(text.partition("%")[0])
+    if isinstance(address, IPv6Address):
+        inner = IPv4Address(int(address) & 0xFFFFFFFF) if address in _TRANSLATED else address.ipv4_mapped
+        address = inner or address
+    if address.is_link_local or address in _METADATA:
+        raise FetchError(
+            "UnsupportedSource", f"{host} is a link-local address or a metadata service ({text}); name another host"
+        )
+    if public and not address.is_global:
+        raise FetchError(
+            "UnsupportedSource",
+            f"{host} is {text}, which is no address of the internet; an administrator allows it by its exact name",
+        )

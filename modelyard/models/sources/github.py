@@ -19,9 +19,12 @@ ENDPOINT = "https://api.github.com"
 class GitHub:
     """One release. Assets can be replaced, so the revision is of what they are, not only of the tag."""
 
-    def __init__(self, uri: GitHubRelease, endpoint: str | None, token: str | None, parallel: int) -> None:
+    def __init__(
+        self, uri: GitHubRelease, endpoint: str | None, token: str | None, parallel: int, public: bool
+    ) -> None:
         self.uri = uri
-        self._http = Http(endpoint or ENDPOINT, {"Authorization": f"Bearer {token}"} if token else {}, parallel)
+        secret = {"Authorization": f"Bearer {token}"} if token else {}
+        self._http = Http(endpoint or ENDPOINT, secret, parallel, public)
 
     def list(self) -> Listing:
         """The uploaded files of the release."""
@@ -34,7 +37,7 @@ class GitHub:
             files = tuple(self._file(repository, asset) for asset in uploaded)
             states = sorted((file.key, file.size, file.etag, file.sha256) for file in files)
             named = str(release["tag_name"])[:100]
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise FetchError(
                 "SourceUnavailable", f"{self.uri}: the answer is no release: {str(error)[:200]}", retryable=True
             ) from error

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import re
+import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from email.utils import parsedate_to_datetime
+from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 import urllib3
 
 from modelyard.models.errors import FetchError
-from modelyard.models.sources import RangesIgnored, check_host
+from modelyard.models.sources import RangesIgnored, check_address, check_host
 
 CHUNK = 1 << 20
 PAGE_LIMIT = 64 << 20
@@ -25,29 +27,59 @@ _REFUSED_KEYS = ("ExpiredToken", "InvalidAccessKeyId", "SignatureDoesNotMatch", 
 _RESET = re.compile(r"[;,]\s*t\s*=\s*(\d+)")
 
 
+def checked(public: bool) -> dict[str, Any]:
+    """Pools, by scheme, whose connections say where they have led before anything is sent."""
+
+    class WatchedConnection:
+        host: str
+
+        def _new_conn(self) -> socket.socket:
+            found: socket.socket = super()._new_conn()  # type: ignore[misc]
+            try:
+                check_address(found.getpeername()[0], self.host, public)
+            except BaseException:
+                found.close()
+                raise
+            return found
+
+    pools: dict[str, Any] = {"http": urllib3.HTTPConnectionPool, "https": urllib3.HTTPSConnectionPool}
+    return {
+        scheme: type(
+            pool.__name__, (pool,), {"ConnectionCls": type("Connection", (WatchedConnection, pool.ConnectionCls), {})}
+        )
+        for scheme, pool in pools.items()
+    }
+
+
 class Http:
     """Requests to one service. ``secret`` are headers that only its own host is sent."""
 
-    def __init__(self, base: str, secret: Mapping[str, str], parallel: int) -> None:
-        self.base = base.rstrip("/")
+    def __init__(self, base: str, secret: Mapping[str, str], parallel: int, public: bool = False) -> None:
+        self.base, self._public = base.rstrip("/"), public
         self.host = urlsplit(self.base).netloc
         self._secret = dict(secret)
         self._pool = urllib3.PoolManager(
             maxsize=parallel + 1, timeout=urllib3.Timeout(connect=10, read=60), retries=False
         )
+        self._pool.pool_classes_by_scheme = checked(public)
         self._moved: dict[str, str] = {}
         self._lock = threading.Lock()
 
     def page(self, path: str) -> bytes:
         """An answer as a whole, of bounded size."""
         response = self._follow(f"{self.base}{path}", {"Accept": "application/json"}, remember=False)
+        body = bytearray()
         try:
-            body = b"".join(response.stream(CHUNK)) if _length(response) <= PAGE_LIMIT else None
+            for piece in response.stream(CHUNK):
+                body += piece
+                if len(body) > PAGE_LIMIT:
+                    what = f"{self.host}{path}: the answer is larger than {PAGE_LIMIT} bytes"
+                    raise FetchError("SourceUnavailable", what)
         except urllib3.exceptions.HTTPError as error:
             raise self._broken(error) from error
-        if body is None or len(body) > PAGE_LIMIT:
-            raise FetchError("SourceUnavailable", f"{self.host}{path}: the answer is larger than {PAGE_LIMIT} bytes")
-        return body
+        finally:
+            response.close()
+        return bytes(body)
 
     def read(self, url: str, size: int, start: int, length: int, headers: Mapping[str, str] = {}) -> Iterator[bytes]:
         """These bytes of the file of ``size`` bytes at ``url``; a file of another size has changed."""
@@ -82,7 +114,7 @@ class Http:
         with self._lock:
             here = self._moved.get(url, url)
         for _ in range(6):
-            own = urlsplit(here).netloc == self.host
+            own = urlsplit(here)[:2] == urlsplit(self.base)[:2]
             sent = {"User-Agent": "modelyard", **headers, **(self._secret if own else {})}
             try:
                 response = self._pool.request("GET", here, headers=sent, redirect=False, preload_content=False)
@@ -91,8 +123,11 @@ class Http:
             if response.status in (301, 302, 303, 307, 308) and (target := response.headers.get("Location")):
                 response.drain_conn()
                 response.release_conn()
-                here = urljoin(here, target)
-                check_host(here)
+                try:
+                    here = urljoin(here, target)
+                except ValueError:
+                    here = target
+                check_host(here, self._public)
                 continue
             if response.status in (200, 206):
                 if remember and here != url:

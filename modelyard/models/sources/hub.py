@@ -7,31 +7,53 @@ chunked storage (xet) included: a part that was interrupted is carried on with, 
 from __future__ import annotations
 
 import logging
+import ssl
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 import httpx2
-from huggingface_hub import HfApi, hf_hub_url
+from huggingface_hub import HfApi, hf_hub_url, set_client_factory
 from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.hf_api import RepoFile
 
 from modelyard.models.errors import FetchError
-from modelyard.models.sources import Listing, SourceFile
+from modelyard.models.sources import Listing, SourceFile, bounded, check_address, check_host
 from modelyard.models.sources.http import Http, of_status, retry_after
 from modelyard.models.uri import HubModel
 
 ENDPOINT = "https://huggingface.co"
 
 
+def _client(public: bool) -> httpx2.Client:
+    """What the library asks with: wherever it is sent to, and whatever a name stands for by then, is looked at."""
+
+    def asked(request: httpx2.Request) -> None:
+        check_host(str(request.url), public)
+
+    def answered(response: httpx2.Response) -> None:
+        stream = response.extensions.get("network_stream")
+        if stream is not None and (peer := stream.get_extra_info("server_addr")):
+            check_address(str(peer[0]), response.url.host, public)
+
+    return httpx2.Client(
+        event_hooks={"request": [asked], "response": [answered]},
+        verify=ssl.create_default_context(),
+        follow_redirects=True,
+        timeout=30,
+        trust_env=False,
+    )
+
+
 class Hub:
     """One repository at one revision."""
 
-    def __init__(self, uri: HubModel, endpoint: str | None, token: str | None, parallel: int) -> None:
+    def __init__(self, uri: HubModel, endpoint: str | None, token: str | None, parallel: int, public: bool) -> None:
         self.uri, self.endpoint = uri, (endpoint or ENDPOINT).rstrip("/")
         logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
         # Without a token nothing is sent: one that somebody has left in a cache on this machine is not ours to use.
         self._api = HfApi(endpoint=self.endpoint, token=token or False, library_name="modelyard")
-        self._http = Http(self.endpoint, {"Authorization": f"Bearer {token}"} if token else {}, parallel)
+        self._http = Http(self.endpoint, {"Authorization": f"Bearer {token}"} if token else {}, parallel, public)
+        set_client_factory(lambda: _client(public))
         self._revision = ""
 
     def list(self) -> Listing:
@@ -42,7 +64,7 @@ class Hub:
             if not self._revision:
                 raise FetchError("SourceUnavailable", f"{what}: the hub does not tell the commit", retryable=True)
             tree = self._api.list_repo_tree(self.uri.repository, recursive=True, revision=self._revision)
-            files = tuple(self._file(entry) for entry in tree if isinstance(entry, RepoFile))
+            files = tuple(bounded((self._file(entry) for entry in tree if isinstance(entry, RepoFile)), what))
         except HfHubHTTPError as error:
             code = error.response.headers.get("X-Error-Code", "")
             raise of_status(
@@ -51,7 +73,7 @@ class Hub:
         except httpx2.HTTPError as error:
             message = f"{urlsplit(self.endpoint).netloc}: {str(error)[:300] or type(error).__name__}"
             raise FetchError("SourceUnavailable", message, retryable=True) from error
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise FetchError(
                 "SourceUnavailable", f"{what}: the hub's answer cannot be read: {str(error)[:200]}", retryable=True
             ) from error

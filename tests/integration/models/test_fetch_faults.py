@@ -7,6 +7,7 @@ import json
 import os
 import resource
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ import pytest
 from model_hub import Fault, Hub
 from node_jobs import QUICK, Node
 
+from modelyard.models.node import Report
 from modelyard.models.pace import Limits
 from modelyard.models.sources.http import CHUNK
 
@@ -274,6 +276,33 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)], check=True)
     yield Disk(folder)
     subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a small disk is mounted for it")
+def test_two_jobs_do_not_fill_together_what_has_room_for_one(hub: Hub, disk: Disk) -> None:
+    node, begun, go_on = Node(disk.folder, hub.address), threading.Event(), threading.Event()
+    hub.add("o/m", {"w.safetensors": WEIGHTS})
+    hub.add("o/n", {"w.safetensors": WEIGHTS[::-1]})
+
+    def hold(served: int) -> None:
+        if served > len(WEIGHTS) // 4:
+            begun.set()
+            go_on.wait(60)
+
+    hub.hear = hold
+    reports: list[Report] = []
+    first = threading.Thread(target=lambda: reports.append(node.fetch("hf://o/m", limits=Limits(patience=60))))
+    first.start()
+    assert begun.wait(60)
+    refused = node.fetch("hf://o/n", "clusterbasemodel.n", "n")
+    assert (refused.reason, refused.retryable, refused.fetchedBytes) == ("DiskPressure", True, 0)
+    assert "of which other downloads will take" in refused.message
+    go_on.set()
+    first.join()
+    assert [report.outcome for report in reports] == ["Fetched"]
+    node.remove()
+    assert node.fetch("hf://o/n", "clusterbasemodel.n", "n").outcome == "Fetched"
+    assert node.leftovers() == []
 
 
 def test_a_disk_that_fills_up_meanwhile(hub: Hub, disk: Disk) -> None:
