@@ -15,7 +15,6 @@ from pydantic import BaseModel, ValidationError
 from flows.parameters import AutoscaleParameters, DeliverParameters, ReplayParameters, arguments
 from modelyard.cli.options import UsageError, faults
 
-HEALTH_TIMEOUT = 10.0
 FLOWS: Mapping[str, type[BaseModel]] = {
     "autoscale": AutoscaleParameters,
     "deliver": DeliverParameters,
@@ -36,16 +35,21 @@ class NoServer(RuntimeError):
 
 async def server_problem() -> str | None:
     """Why the Prefect server cannot be used, or ``None``."""
-    url = get_current_settings().api.url
+    api = get_current_settings().api
+    url = api.url
     if not url:
         return "PREFECT_API_URL is not set"
     try:
-        async with asyncio.timeout(HEALTH_TIMEOUT), get_client() as client:
+        # As patient as the run's own requests: a busy server is no missing one, and a nightly job has time. Who refuses
+        # the connection is told at once.
+        async with asyncio.timeout(api.request_timeout), get_client() as client:
             error = await client.api_healthcheck()
             if error is None:
                 await client.request("GET", "/admin/version")
     except httpx.HTTPStatusError as refused:
         return f"{url} does not let us in ({refused.response.status_code}): set PREFECT_API_AUTH_STRING"
+    except TimeoutError:
+        return f"{url} did not answer within {api.request_timeout:g} s (PREFECT_API_REQUEST_TIMEOUT)"
     except Exception as raised:
         error = raised
     return None if error is None else f"nothing answers at {url} ({type(error).__name__}: {error})"

@@ -1,0 +1,34 @@
+"""Whether a run in this terminal has a server to record it: one that is slow is not one that is missing."""
+
+from __future__ import annotations
+
+import asyncio
+
+from prefect.settings import PREFECT_API_REQUEST_TIMEOUT, PREFECT_API_URL, temporary_settings
+
+from flows.foreground import server_problem
+
+
+async def problem_with(patience: float, answers_after: float) -> str | None:
+    """What is said of a server that answers everything so late, in seconds."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        await asyncio.sleep(answers_after)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\nConnection: close\r\n\r\ntrue")
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/api"
+        with temporary_settings({PREFECT_API_URL: url, PREFECT_API_REQUEST_TIMEOUT: patience}):
+            return await server_problem()
+
+
+async def test_a_slow_server_is_waited_for_as_long_as_prefect_waits_for_any_answer() -> None:
+    assert await problem_with(patience=60, answers_after=0.5) is None
+
+
+async def test_one_that_says_nothing_is_told_with_the_limit_and_its_setting() -> None:
+    problem = await problem_with(patience=0.2, answers_after=30)
+    assert problem is not None
+    assert "did not answer within 0.2 s (PREFECT_API_REQUEST_TIMEOUT)" in problem
