@@ -23,8 +23,8 @@ AUTHENTICATION = "PREFECT_SERVER_API_AUTH_STRING"
 
 class _Server(Service):
     start_timeout = 300.0
-    """Importing the server takes six seconds, the first start's migrations eight more; a busy machine is ten times slower
-    and more. One that ended is told at once, so that patience costs nothing."""
+    """Importing the server takes six seconds, the first start's migrations eight more, and a busy machine twenty times
+    as long. One that ended is told at once."""
     stop_grace = 15.0
 
     def __init__(self, host: str, port: int, env: Mapping[str, str], log: Path) -> None:
