@@ -38,7 +38,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--mean-output-tokens", type=float, default=200.0, help="mean length of answers of free length")
     parser.add_argument("--failure-rate", type=float, default=0.0, help="share of requests to answer with 500")
     parser.add_argument(
-        "--flush-interval", type=float, help="least ms between chunks of a stream (default: 4; compressed: 20)"
+        "--flush-interval", type=float, help="least ms between chunks of a stream (default: 4; compressed: 100)"
     )
     parser.add_argument("--seed", type=int, default=0, help="seed of everything random")
     engine = parser.add_argument_group("hardware and scheduler", "Each option overrides the profile's value.")

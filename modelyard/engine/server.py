@@ -45,7 +45,7 @@ class ServerSettings:
     ``models`` are the served names, the first being the ``model_name`` label. ``startup_delay`` is virtual seconds
     until the model counts as loaded. ``mean_output_tokens`` is the mean length of an answer that the client does not
     fix by ``ignore_eos`` or ``min_tokens``. ``failure_rate`` is the share of requests answered with 500.
-    ``flush_interval`` is wall seconds; by default 4 ms, and 20 ms with time compression. ``metrics`` is the
+    ``flush_interval`` is wall seconds; by default 4 ms, and 100 ms with time compression. ``metrics`` is the
     engine whose table of metrics is shown.
     """
 
@@ -156,7 +156,7 @@ class EngineServer:
         core = self.core
         flush_interval = self.settings.flush_interval
         if flush_interval is None:
-            flush_interval = 0.004 if self.settings.time_compression <= 1 else 0.02
+            flush_interval = 0.004 if self.settings.time_compression <= 1 else 0.1
         clock = asyncio.get_running_loop().time
         next_flush = 0.0
         while True:
