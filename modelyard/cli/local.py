@@ -147,6 +147,8 @@ def _print_next(stack: LocalStack) -> None:
     out.print(f"Kubeconfig  {stack.kubeconfig}\n")
     out.print("Next:")
     out.print(f'  export KUBECONFIG="{stack.kubeconfig}"')
+    if Component.AGENT in components:
+        out.print(f'  export CURL_HOME="{stack.paths.root}"    # curl http://NAME.NAMESPACE.svc:PORT/')
     kubectl = locate("kubectl")
     named = "kubectl" if shutil.which("kubectl") else str(kubectl)
     if kubectl is not None:

@@ -9,6 +9,7 @@ word, so a completion sent back as part of a prompt counts what it did when it w
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -94,8 +95,21 @@ def parse_generation(body: bytes, *, chat: bool) -> Generation:
     )
 
 
-def models_body(names: tuple[str, ...], created: int, max_model_len: int) -> bytes:
-    """The body of ``/v1/models``."""
+def parse_adapter(body: bytes, *names: str) -> tuple[str, ...]:
+    """The named texts of a request about a LoRA adapter. Raises ``ApiError``."""
+    try:
+        data = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise _bad(f"the request body is not valid JSON: {error}", None) from None
+    given = [data.get(name) if isinstance(data, dict) else None for name in names]
+    found = tuple(text for text in given if isinstance(text, str) and text)
+    if len(found) < len(names):
+        raise ApiError(400, "InvalidUserInput", f"{' and '.join(names)} must be provided.")
+    return found
+
+
+def models_body(names: tuple[str, ...], adapters: Mapping[str, str], created: int, max_model_len: int) -> bytes:
+    """The body of ``/v1/models``; ``adapters`` are folders by name."""
     cards = [
         {
             "id": name,
@@ -108,6 +122,7 @@ def models_body(names: tuple[str, ...], created: int, max_model_len: int) -> byt
         }
         for name in names
     ]
+    cards += [{**cards[0], "id": name, "root": path, "parent": names[0]} for name, path in adapters.items()]
     return orjson.dumps({"object": "list", "data": cards})
 
 

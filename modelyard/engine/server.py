@@ -16,8 +16,10 @@ import asyncio
 import math
 import random
 import time
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 from aiohttp import web
@@ -27,7 +29,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 from modelyard.engine.config import EngineConfig
 from modelyard.engine.core import EngineCore, Rejected
 from modelyard.engine.metrics import EngineCollector, buckets
-from modelyard.engine.openai import Answer, ApiError, Generation, models_body, parse_generation
+from modelyard.engine.openai import Answer, ApiError, Generation, models_body, parse_adapter, parse_generation
 from modelyard.engine.request import EventKind, Request
 from modelyard.engine.stats import EngineStats
 from modelyard.metrics.vocabulary import ENGINES
@@ -46,7 +48,8 @@ class ServerSettings:
     until the model counts as loaded. ``mean_output_tokens`` is the mean length of an answer that the client does not
     fix by ``ignore_eos`` or ``min_tokens``. ``failure_rate`` is the share of requests answered with 500.
     ``flush_interval`` is wall seconds; by default 4 ms, and 100 ms with time compression. ``metrics`` is the
-    engine whose table of metrics is shown.
+    engine whose table of metrics is shown. ``adapters`` are the folders of LoRA adapters by name, served beside the
+    model; ``live_adapters``: others may be loaded and unloaded.
     """
 
     models: tuple[str, ...]
@@ -57,6 +60,8 @@ class ServerSettings:
     flush_interval: float | None = None
     metrics: str = "vllm"
     seed: int = 0
+    adapters: Mapping[str, str] = field(default_factory=dict)
+    live_adapters: bool = False
 
     def __post_init__(self) -> None:
         if not self.models or not all(self.models):
@@ -95,14 +100,18 @@ class EngineServer:
     ``app`` is the aiohttp application; the driver runs between the application's start-up and clean-up.
     """
 
-    def __init__(self, config: EngineConfig, settings: ServerSettings) -> None:
+    def __init__(
+        self, config: EngineConfig, settings: ServerSettings, incomplete: Callable[[], str | None] = lambda: None
+    ) -> None:
+        """``incomplete`` says why it does not serve yet, beside what it knows itself."""
         engine = ENGINES[settings.metrics]
         self.settings = settings
         self.core = EngineCore(config, stats=EngineStats(buckets(engine, config.context_limit)), seed=settings.seed)
         self._registry = CollectorRegistry()
         self._registry.register(EngineCollector(self.core, engine, settings.models[0]))
         self._random = random.Random(settings.seed)
-        self._served = frozenset(settings.models)
+        self._adapters = dict(settings.adapters)
+        self._incomplete = incomplete
         self._created = int(time.time())
         self._origin = 0.0
         self._alarm: asyncio.Future[None] | None = None
@@ -121,6 +130,13 @@ class EngineServer:
                 web.get("/metrics", self._metrics),
             ]
         )
+        if settings.live_adapters:
+            self.app.add_routes(
+                [
+                    web.post("/v1/load_lora_adapter", self._load_adapter),
+                    web.post("/v1/unload_lora_adapter", self._unload_adapter),
+                ]
+            )
         self.app.on_startup.append(self._start)
         self.app.on_cleanup.append(self._stop)
 
@@ -197,7 +213,7 @@ class EngineServer:
             return "the engine is shutting down"
         if self.virtual_time < self.settings.startup_delay:
             return "the model is still being loaded"
-        return None
+        return self._incomplete()
 
     async def _health(self, _: web.Request) -> web.Response:
         why = self._unready()
@@ -206,7 +222,30 @@ class EngineServer:
     async def _models(self, _: web.Request) -> web.Response:
         if why := self._unready():
             return _error(ApiError(503, "ServiceUnavailableError", why))
-        return _json(models_body(self.settings.models, self._created, self.core.config.context_limit))
+        limit = self.core.config.context_limit
+        return _json(models_body(self.settings.models, self._adapters, self._created, limit))
+
+    async def _load_adapter(self, http: web.Request) -> web.Response:
+        try:
+            name, path = parse_adapter(await http.read(), "lora_name", "lora_path")
+            if name in self._adapters or name in self.settings.models:
+                raise ApiError(400, "InvalidUserInput", f"The lora adapter '{name}' has already been loaded.")
+            if not await asyncio.to_thread(Path(path).is_dir):
+                raise ApiError(404, "NotFoundError", f"No adapter found for {path}")
+        except ApiError as error:
+            return _error(error)
+        self._adapters[name] = path
+        return web.Response(text=f"Success: LoRA adapter '{name}' added successfully.")
+
+    async def _unload_adapter(self, http: web.Request) -> web.Response:
+        try:
+            (name,) = parse_adapter(await http.read(), "lora_name")
+            if name not in self._adapters:
+                raise ApiError(404, "NotFoundError", f"The lora adapter '{name}' cannot be found.")
+        except ApiError as error:
+            return _error(error)
+        del self._adapters[name]
+        return web.Response(text=f"Success: LoRA adapter '{name}' removed successfully.")
 
     async def _metrics(self, _: web.Request) -> web.Response:
         # Always the classic text format: the client library's OpenMetrics encoder turns the colon of a name into `_`.
@@ -237,7 +276,7 @@ class EngineServer:
                 self._idle.set()
 
     def _submit(self, generation: Generation) -> Request:
-        if generation.model not in self._served:
+        if generation.model not in self.settings.models and generation.model not in self._adapters:
             raise ApiError(404, "NotFoundError", f"the model `{generation.model}` does not exist", "model")
         if self.settings.failure_rate and self._random.random() < self.settings.failure_rate:
             self.core.stats.finished["error"] += 1

@@ -44,7 +44,7 @@ _SERVER_NAMES = [
     "kubernetes.default.svc",
     "kubernetes.default.svc.cluster.local",
 ]
-_SERVER_ADDRESSES = ["127.0.0.1", "10.0.0.1"]
+_SERVER_ADDRESSES = ["127.0.0.1"]
 _VALIDITY = timedelta(days=3650)
 
 

@@ -145,6 +145,8 @@ class AgentSettings(BaseModel):
     logs: Path = Field(description="folder of the containers' output")
     files: Path = Field(description="folder of the Nodes' disks, the pods' volumes and the claims")
     pki: Path = Field(description="folder of the cluster's certificates")
+    names: Path = Field(description="folder of the files that say where Services' names lead")
+    service_network: str = Field(description="addresses of Services, e.g. 127.20.128.0/17")
     health_port: int = Field(description="port on 127.0.0.1 of /healthz and /readyz")
     kubelet_port: int = Field(description="port on the Nodes' addresses at which the API server asks for logs")
     backoff_scale: float = Field(1.0, gt=0, le=1, description="scales the restart back-off of 10 s to 300 s")

@@ -50,7 +50,7 @@ class Ports:
 
 
 class PortSlot(NamedTuple):
-    """A claimed range. `pod_prefix`: first two octets of the Node and pod addresses, e.g. `127.20`."""
+    """A claimed range. `pod_prefix`: first two octets of the Node, pod and Service addresses, e.g. `127.20`."""
 
     number: int
     ports: Ports

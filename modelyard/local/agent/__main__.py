@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import resource
 import signal
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +16,10 @@ from modelyard.local.settings import AgentSettings
 
 async def serve(settings: AgentSettings) -> None:
     """Run the agent until SIGTERM or SIGINT."""
+    # A connection to a Service takes two descriptors here.
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     task = asyncio.create_task(Agent(settings).run())
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

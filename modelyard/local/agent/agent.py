@@ -1,4 +1,6 @@
-"""The agent itself: one watch over all pods, one `Pod` for each that is bound to a Node of ours; run by `__main__`."""
+"""The agent itself: one watch over all pods, one `Pod` for each that is bound to a Node of ours; run by `__main__`.
+
+Beside them it follows Services, ConfigMaps that pods mount, and claims."""
 
 from __future__ import annotations
 
@@ -12,13 +14,14 @@ from dataclasses import dataclass
 import aiohttp
 from aiohttp import web
 
-from modelyard.cluster import PODS, Cluster, ClusterError, ClusterSettings, Object
+from modelyard.cluster import CONFIG_MAPS, PODS, SERVICES, Cluster, ClusterError, ClusterSettings, Object, ResourceType
 from modelyard.local import processes
 from modelyard.local.agent import logs
 from modelyard.local.agent.discovery import target_groups
 from modelyard.local.agent.nodes import Addresses, NodeKeeper
 from modelyard.local.agent.pods import PodRunner, PodServices
 from modelyard.local.agent.records import ContainerRecord, PodRecord, RecordStore
+from modelyard.local.agent.services import Services
 from modelyard.local.agent.volumes import keep_claims
 from modelyard.local.settings import AgentSettings
 
@@ -75,6 +78,7 @@ class Agent:
         self._pods: dict[str, PodRunner] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._objects: dict[str, Object] = {}
+        self._services: Services | None = None
         self._health = Health(settings.health_port, lambda: target_groups(self._objects.values()))
 
     async def run(self) -> None:
@@ -92,9 +96,17 @@ class Agent:
             services = PodServices(cluster, settings, self._store, self._addresses, session)
             keeper = NodeKeeper(cluster, settings.nodes, self._nodes, settings.kubelet_port, settings.heartbeat)
             await self._register(keeper)
+
+            async def warn(service: Object, reason: str, message: str) -> None:
+                await cluster.record_event(service, reason, message, "Warning", component="modelyard-node-agent")
+
+            self._services = Services(settings.service_network, settings.names, self._objects, warn)
             beside = [
                 asyncio.create_task(keeper.run(), name="heartbeat"),
                 asyncio.create_task(keep_claims(cluster, settings.files), name="claims"),
+                asyncio.create_task(self._services.run(), name="services"),
+                asyncio.create_task(follow(cluster, SERVICES, self._services.handle), name="services' watch"),
+                asyncio.create_task(follow(cluster, CONFIG_MAPS, self._config_map), name="config maps"),
             ]
             try:
                 await self._watch(services)
@@ -137,6 +149,8 @@ class Agent:
             self._objects.pop(uid, None)
         else:
             self._objects[uid] = pod
+        if self._services is not None:
+            self._services.changed()
         node = (pod.get("spec") or {}).get("nodeName")
         if node not in self._nodes:
             return
@@ -150,6 +164,12 @@ class Agent:
             self._pods[uid] = known
             self._tasks[uid] = asyncio.create_task(self._live(uid, known), name=f"pod {known.described}")
         known.update(pod)
+
+    def _config_map(self, kind: str, config_map: Object) -> None:
+        if kind in ("ADDED", "MODIFIED"):
+            metadata = config_map["metadata"]
+            for pod in self._pods.values():
+                pod.config_map_changed(metadata["namespace"], metadata["name"])
 
     async def _live(self, uid: str, pod: PodRunner) -> None:
         """Run a pod to its end; an unforeseen error is logged and the pod carried on with, not abandoned."""
@@ -173,3 +193,16 @@ class Agent:
                 await asyncio.to_thread(processes.stop, alive, _ORPHAN_GRACE)
             await asyncio.to_thread(shutil.rmtree, self._settings.files / "pods" / record.uid, True)
             self._store.remove(record.uid)
+
+
+async def follow(cluster: Cluster, kind: ResourceType, handle: Callable[[str, Object], None]) -> None:
+    """Hand every event of a watch on, without end."""
+    while True:
+        try:
+            async with aclosing(cluster.watch(kind)) as events:
+                async for event in events:
+                    if event.kind != "SYNC":
+                        handle(event.kind, event.object)
+        except ClusterError as error:
+            logger.warning("%s cannot be followed: %s", kind.plural, error)
+        await asyncio.sleep(_RETRY)

@@ -44,8 +44,8 @@ class ContainerPlace:
     log: Path
     session: aiohttp.ClientSession
     backoff_scale: float
-    launch: Callable[[Object], Awaitable[Launch]]
-    """Plans the process; raises `CannotRun`."""
+    launch: Callable[[Object, bool], Awaitable[Launch]]
+    """Plans the process, for a new run or (False) for one that is running; raises `CannotRun`."""
     changed: Callable[[], None]
     """Called after every change: the record is to be saved and the status reported."""
     event: Callable[[str, str, str], None]
@@ -67,7 +67,7 @@ class ContainerRunner:
         self._restart_policy = restart_policy
         self._place = place
         self._child: subprocess.Popen[bytes] | None = None
-        self._env: dict[str, str] = {}
+        self._launch: Launch | None = None
         self._stopping = False
 
     @property
@@ -116,7 +116,7 @@ class ContainerRunner:
         """Start the process; False when it never can be."""
         while True:
             try:
-                launch = await self._place.launch(self.spec)
+                launch = await self._place.launch(self.spec, True)
                 break
             except CannotRun as error:
                 self.waiting = (error.reason, str(error))
@@ -128,7 +128,7 @@ class ContainerRunner:
         if self.record.terminated is not None:
             self.record.last, self.record.terminated = self.record.terminated, None
             self.record.restarts += 1
-        self._env = launch.env
+        self._launch = launch
         self.record.started_at = now()
         self.record.log = str(self._place.log)
         self.record.log_start = self._place.log.stat().st_size if self._place.log.exists() else 0
@@ -152,6 +152,9 @@ class ContainerRunner:
         process = self.record.process
         if process is None:
             return
+        if self._launch is None:  # an earlier agent started it; its probes and hooks need its variables all the same
+            with suppress(CannotRun):
+                self._launch = await self._place.launch(self.spec, False)
         probing = asyncio.create_task(self._probe(), name=f"probes of {self.name}")
         try:
             await processes.wait_for_exit(process)
@@ -237,7 +240,9 @@ class ContainerRunner:
 
     def _target(self) -> probes.ProbeTarget:
         ports = {str(p["name"]): int(p["containerPort"]) for p in self.spec.get("ports") or [] if p.get("name")}
-        return probes.ProbeTarget(self._place.address, ports, self._env or dict(os.environ))
+        if self._launch is None:
+            return probes.ProbeTarget(self._place.address, ports, dict(os.environ))
+        return probes.ProbeTarget(self._place.address, ports, self._launch.env, self._launch.inside)
 
     def _set_ready(self, ready: bool) -> None:
         ready = ready and not self._stopping

@@ -1,8 +1,9 @@
 """From a container of a pod spec to the local process that stands for it: its variables and its command line.
 
 Only images under `modelyard.dev/` are run: the agent executes on the user's own machine, without isolation, so it must
-never execute what somebody meant for a container. `modelyard.dev/simulated-engine` is our engine; every other image
-under that name is an empty one, whose container's command is run as it is; the command `modelyard` is our own.
+never execute what somebody meant for a container. `modelyard.dev/simulated-engine` is our engine and
+`modelyard.dev/simulated-router` the router before engines for prefill and decode; every other image under that name is
+an empty one, whose container's command is run as it is; the command `modelyard` is our own.
 """
 
 from __future__ import annotations
@@ -12,20 +13,44 @@ import binascii
 import os
 import re
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from modelyard.cluster import CONFIG_MAPS, SECRETS, Cluster, ClusterError, NotFound, Object
 from modelyard.local.agent.volumes import relocated
 from modelyard.local.processes import python_path_environment
 
+_HERE = re.compile(r"(?<![\w.:-])(?:127\.0\.0\.1|localhost)(?=:(\d+)(?!\d))")
+_ANYWHERE = re.compile(r"(?<![\w.:-])0\.0\.0\.0(?![\w.])")
 _KEYED = re.compile(r"metadata\.(labels|annotations)\['(.+)'\]")
 IMAGE_PREFIX = "modelyard.dev/"
 ENGINE_IMAGE = "modelyard.dev/simulated-engine"
+_MODULES = {ENGINE_IMAGE: "modelyard.engine", "modelyard.dev/simulated-router": "modelyard.engine.router"}
 _ENGINE_PORT = 8000
 # What a program needs of the machine to run at all; everything else a container gets from its spec alone.
 _INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "SSL_CERT_FILE")
+
+
+@dataclass(frozen=True)
+class Inside:
+    """What a container's texts mean on this machine. Call it with one.
+
+    `paths` says where its mounts are. `ports` are those of its pod, which has an address of its own: that is what
+    127.0.0.1 and localhost with one of these ports, and 0.0.0.0, are inside a pod.
+    """
+
+    address: str
+    paths: Mapping[str, Path] = field(default_factory=dict)
+    ports: frozenset[int] = frozenset()
+
+    def __call__(self, text: str) -> str:
+        """The text for this machine."""
+
+        def own(found: re.Match[str]) -> str:
+            return self.address if int(found[1]) in self.ports else found[0]
+
+        return _ANYWHERE.sub(self.address, _HERE.sub(own, relocated(text, self.paths)))
 
 
 @dataclass(frozen=True)
@@ -35,6 +60,8 @@ class Launch:
     argv: list[str]
     env: dict[str, str]
     cwd: Path | None = None
+    inside: Callable[[str], str] = str
+    """For what else is run beside the process: probes and hooks."""
 
 
 class CannotRun(Exception):
@@ -67,19 +94,14 @@ def expand(text: str, env: Mapping[str, str]) -> str:
     return re.sub(r"\$\$|\$\(([^()$\s]+)\)", value, text)
 
 
-def plan(
-    container: Object, env: Mapping[str, str], address: str, pod_name: str, paths: Mapping[str, Path] | None = None
-) -> Launch:
+def plan(container: Object, env: Mapping[str, str], inside: Inside, pod_name: str) -> Launch:
     """The process for an entry of `spec.containers` or `spec.initContainers` with its resolved variables.
-
-    `paths` says where the container's mounts are on this machine.
 
     Raises `CannotRun`: the image is not one of ours, or has nothing to execute.
     """
     image = str(container.get("image") or "")
-    paths = paths or {}
-    command = [relocated(expand(str(part), env), paths) for part in container.get("command") or []]
-    arguments = [relocated(expand(str(part), env), paths) for part in container.get("args") or []]
+    command = [inside(expand(str(part), env)) for part in container.get("command") or []]
+    arguments = [inside(expand(str(part), env)) for part in container.get("args") or []]
     if not image.startswith(IMAGE_PREFIX):
         raise CannotRun(
             "ImageNotRunnable",
@@ -91,12 +113,12 @@ def plan(
         argv = [sys.executable, "-m", "modelyard.cli.main", *command[1:], *arguments]
     elif command:
         argv = command + arguments
-    elif repository(image) == ENGINE_IMAGE:
+    elif module := _MODULES.get(repository(image)):
         argv = [
             sys.executable,
             "-m",
-            "modelyard.engine",
-            *_engine_address(container, arguments, address),
+            module,
+            *_engine_address(container, arguments, inside.address),
             *arguments,
         ]
     else:
@@ -107,8 +129,8 @@ def plan(
         )
     base = {name: os.environ[name] for name in _INHERITED if name in os.environ}
     base |= python_path_environment() | {"PYTHONUNBUFFERED": "1", "HOSTNAME": pod_name}
-    folder = relocated(str(container.get("workingDir") or ""), paths)
-    return Launch(argv, {**base, **env}, Path(folder) if Path(folder).is_dir() and folder else None)
+    folder = inside(str(container.get("workingDir") or ""))
+    return Launch(argv, {**base, **env}, Path(folder) if Path(folder).is_dir() and folder else None, inside)
 
 
 def _engine_address(container: Object, arguments: list[str], address: str) -> list[str]:
@@ -128,7 +150,7 @@ class PodPlace:
     node: str
 
 
-def field(pod: Object, path: str, place: PodPlace) -> str:
+def downward(pod: Object, path: str, place: PodPlace) -> str:
     """Value of a `fieldRef`. Raises `CannotRun`: the downward API has no such field."""
     metadata = pod["metadata"]
     keyed = _KEYED.fullmatch(path)
@@ -151,11 +173,11 @@ def field(pod: Object, path: str, place: PodPlace) -> str:
 
 
 async def resolve(
-    cluster: Cluster, pod: Object, container: Object, place: PodPlace, paths: Mapping[str, Path]
+    cluster: Cluster, pod: Object, container: Object, place: PodPlace, inside: Callable[[str], str]
 ) -> dict[str, str]:
     """The variables of `env` and `envFrom`, later ones winning and able to use earlier ones as `$(NAME)`.
 
-    What the spec itself says is relocated by `paths`, as in commands.
+    What the spec itself says is translated by `inside`, as in commands.
 
     Raises `CannotRun`: a reference has no target (and is not optional), or cannot be read now.
     """
@@ -171,7 +193,7 @@ async def resolve(
     for variable in container.get("env") or []:
         name = variable["name"]
         if "valueFrom" not in variable:
-            env[name] = relocated(expand(str(variable.get("value") or ""), env), paths)
+            env[name] = inside(expand(str(variable.get("value") or ""), env))
             continue
         value = await _value_from(variable["valueFrom"], pod, container, place, sources)
         if value is not None:
@@ -181,7 +203,7 @@ async def resolve(
 
 async def _value_from(source: Object, pod: Object, container: Object, place: PodPlace, sources: _Sources) -> str | None:
     if "fieldRef" in source:
-        return field(pod, str(source["fieldRef"]["fieldPath"]), place)
+        return downward(pod, str(source["fieldRef"]["fieldPath"]), place)
     if "resourceFieldRef" in source:
         kind, _, resource = str(source["resourceFieldRef"]["resource"]).partition(".")
         return str((container.get("resources") or {}).get(kind, {}).get(resource, "0"))

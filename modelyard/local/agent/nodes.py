@@ -1,8 +1,8 @@
 """The Nodes of the local cluster, registered with their GPUs and kept alive by leases; loopback addresses for all.
 
 Linux answers on all of 127.0.0.0/8, so every pod can have an address of its own that real clients reach, and many pods
-can listen on one port. The price: Kubernetes accepts no loopback address in Endpoints, so Services have none here;
-clients find pods by their labels.
+can listen on one port. The price: Kubernetes accepts no loopback address in Endpoints, so nobody makes them here; the
+agent itself knows which pods are behind a Service (`modelyard.local.agent.services`).
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 class Addresses:
-    """Pod addresses of one prefix (`127.20` gives 127.20.1.1 to 127.20.254.254). A freed one is reused last."""
+    """Pod addresses of one prefix (`127.20` gives 127.20.1.1 to 127.20.127.254; those above are Services'). A freed
+    one is reused last."""
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
         self._taken: set[str] = set()
         self._next = itertools.cycle(
-            f"{prefix}.{third}.{fourth}" for third in range(1, 255) for fourth in range(1, 255)
+            f"{prefix}.{third}.{fourth}" for third in range(1, 128) for fourth in range(1, 255)
         )
 
     def node(self, index: int) -> str:
@@ -46,13 +47,13 @@ class Addresses:
         return f"{self._prefix}.0.{index + 1}"
 
     def take(self) -> str:
-        """A free pod address. Raises `LocalClusterError`: all 64,516 are in use."""
-        for _ in range(254 * 254):
+        """A free pod address. Raises `LocalClusterError`: all 32,258 are in use."""
+        for _ in range(127 * 254):
             address = next(self._next)
             if address not in self._taken:
                 self._taken.add(address)
                 return address
-        raise LocalClusterError(f"all pod addresses in {self._prefix}.0.0/16 are in use; delete pods")
+        raise LocalClusterError(f"all pod addresses in {self._prefix}.0.0/17 are in use; delete pods")
 
     def claim(self, address: str) -> bool:
         """Take this very address; False when it is another's or not of this prefix."""

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 import aiohttp
 
 from modelyard.cluster import PODS, Cluster, ClusterError, Conflict, NotFound, Object
+from modelyard.hosts import HOSTS_VARIABLE
 from modelyard.local.agent.containers import ContainerPlace, ContainerRunner
-from modelyard.local.agent.launch import CannotRun, Launch, PodPlace, field, plan, resolve
+from modelyard.local.agent.launch import CannotRun, Inside, Launch, PodPlace, downward, plan, resolve
 from modelyard.local.agent.nodes import Addresses
 from modelyard.local.agent.records import ContainerRecord, PodRecord, RecordStore
 from modelyard.local.agent.status import ContainerView, pod_status
@@ -49,7 +51,7 @@ class PodRunner:
         self._dirty = asyncio.Event()
         self._deleted = asyncio.Event()
         self._vanished = False
-        self._events: set[asyncio.Task[None]] = set()
+        self._background: set[asyncio.Task[None]] = set()
         self._restart_policy = str(pod["spec"].get("restartPolicy", "Always"))
         self.record = record or PodRecord(
             uid=pod["metadata"]["uid"],
@@ -62,7 +64,7 @@ class PodRunner:
             self.record.address = services.addresses.take()
         self._place = PodPlace(self.record.address, host_address, self.record.node)
         self._volumes = PodVolumes(
-            services.cluster, services.settings.files, pod, lambda path: field(self._pod, path, self._place)
+            services.cluster, services.settings.files, pod, lambda path: downward(self._pod, path, self._place)
         )
         init_policy = "Never" if self._restart_policy == "Never" else "OnFailure"
         self._init = [self._container(spec, init_policy) for spec in pod["spec"].get("initContainers") or []]
@@ -74,6 +76,19 @@ class PodRunner:
     def described(self) -> str:
         """Namespace and name, for messages."""
         return f"{self.record.namespace}/{self.record.name}"
+
+    def config_map_changed(self, namespace: str, name: str) -> None:
+        """A ConfigMap is not what it was: running containers that mount it get its new content, as from a kubelet."""
+        if namespace == self.record.namespace and self._volumes.mounts("configMap", name):
+            self._in_background(self._refresh())
+
+    async def _refresh(self) -> None:
+        for container in self._main:
+            if container.running:
+                try:
+                    await self._volumes.mount(container.spec, anew=False)
+                except (CannotMount, OSError, ValueError) as error:
+                    logger.warning("pod %s: volumes cannot be refreshed: %s", self.described, error)
 
     # What the API says
 
@@ -195,13 +210,18 @@ class PodRunner:
             last = known.get(container.name) or {}
             container.adopt(started=bool(last.get("started")), ready=bool(last.get("ready")))
 
-    async def _launch(self, spec: Object) -> Launch:
+    async def _launch(self, spec: Object, anew: bool) -> Launch:
         try:
-            paths = await self._volumes.mount(spec)
+            paths = await self._volumes.mount(spec, anew=anew)
         except (CannotMount, OSError, ValueError) as error:  # the last: a name that no file system has
             raise CannotRun("ContainerCreating", str(error), permanent=False) from error
-        env = await resolve(self._services.cluster, self._pod, spec, self._place, paths)
-        return plan(spec, env, self.record.address, self.record.name, paths)
+        containers = self._pod["spec"]["containers"]
+        ports = frozenset(int(port["containerPort"]) for one in containers for port in one.get("ports") or [])
+        inside = Inside(self.record.address, paths, ports)
+        env = await resolve(self._services.cluster, self._pod, spec, self._place, inside)
+        names = self._services.settings.names
+        found = {HOSTS_VARIABLE: str(names / "hosts"), "CURL_HOME": str(names)}
+        return plan(spec, found | env, inside, self.record.name)
 
     def _changed(self) -> None:
         if not self._vanished:
@@ -211,12 +231,15 @@ class PodRunner:
     def _event(self, kind: str, reason: str, message: str) -> None:
         if self._vanished:
             return
-        task = asyncio.create_task(
+        self._in_background(
             self._services.cluster.record_event(self._pod, reason, message, kind, component="modelyard-node-agent")
         )
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
         # The loop keeps only weak references to tasks.
-        self._events.add(task)
-        task.add_done_callback(self._events.discard)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
 
     # Status
 

@@ -49,6 +49,8 @@ class ProbeTarget:
     address: str
     ports: Mapping[str, int]
     env: Mapping[str, str]
+    inside: Callable[[str], str] = str
+    """What a text of the container means on this machine."""
 
     def port(self, value: object) -> int:
         """A port by number or by the name of a container port. Raises `ProbeFailure`: there is no port of that name."""
@@ -110,7 +112,7 @@ async def _tcp(action: Object, target: ProbeTarget) -> None:
 
 async def _execute(action: Object, target: ProbeTarget) -> None:
     process = await asyncio.create_subprocess_exec(
-        *map(str, action.get("command") or []),
+        *(target.inside(str(part)) for part in action.get("command") or []),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,

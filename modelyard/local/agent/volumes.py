@@ -16,6 +16,7 @@ import os
 import re
 import shutil
 import stat
+import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import aclosing, suppress
 from pathlib import Path
@@ -40,6 +41,7 @@ _ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 _MOST_MESSAGE = 4096
 _MOST_LOG = 2048
 _MOST_LINES = 80
+_OBJECTS = frozenset(("configMap", "secret", "downwardAPI"))
 _CLASSES = (None, "", "modelyard-local")
 
 
@@ -81,24 +83,43 @@ class PodVolumes:
         """What lives as long as the pod: empty directories, and copies of ConfigMaps and Secrets."""
         shutil.rmtree(self._own, ignore_errors=True)
 
-    async def mount(self, container: Object) -> dict[str, Path]:
-        """Where each mount of a container is, and its termination log, anew. Raises `CannotMount`."""
+    def mounts(self, kind: str, name: str) -> bool:
+        """Whether a volume is made of this object; `kind` as a volume names it."""
+        return any(
+            source.get("secretName") == name or source.get("name") == name
+            for volume in self._pod["spec"].get("volumes") or []
+            for place in (volume, *(volume.get("projected") or {}).get("sources", ()))
+            if (source := place.get(kind))
+        )
+
+    async def mount(self, container: Object, *, anew: bool = True) -> dict[str, Path]:
+        """Where each mount of a container is, and its termination log.
+
+        For a new run (`anew`) the log is empty; what is made of API objects is as they are now in any case. Raises
+        `CannotMount`.
+        """
         volumes = {volume["name"]: volume for volume in self._pod["spec"].get("volumes") or []}
-        paths = {}
+        folders: dict[str, tuple[Path, Object]] = {}
         for mount in container.get("volumeMounts") or []:
             at = mount["mountPath"].rstrip("/")
-            if not at or at == _ACCOUNT:  # our pods have no API server at the address that a cluster's have
-                continue
-            folder = await self._folder(volumes[mount["name"]])
+            if at and at != _ACCOUNT:  # our pods have no API server at the address that a cluster's have
+                folders[at] = (self._folder(volumes[mount["name"]], container), mount)
+        log = self._termination_log(container)
+        paths = {at: folder / str(mount.get("subPath") or "").lstrip("/") for at, (folder, mount) in folders.items()}
+        paths[str(container.get("terminationMessagePath") or TERMINATION_LOG)] = log
+        for folder, mount in folders.values():
+            files = await self._content(volumes[mount["name"]], paths)
+            if files is not None:
+                await asyncio.to_thread(_write, folder, files)
+        for folder, mount in folders.values():
             inside = _within(folder, str(mount.get("subPath") or ""), f"volume {mount['name']}: subPath")
             if mount.get("subPath") and not inside.exists():
                 inside.mkdir(parents=True)
-            paths[at] = inside
-        log = self._termination_log(container)
         log.parent.mkdir(parents=True, exist_ok=True)
-        log.unlink(missing_ok=True)  # the last run may have left a link or a pipe there
-        log.touch()
-        return {**paths, str(container.get("terminationMessagePath") or TERMINATION_LOG): log}
+        if anew:
+            log.unlink(missing_ok=True)  # the last run may have left a link or a pipe there
+            log.touch()
+        return paths
 
     def last_words(self, container: Object, exit_code: int, log: Path, since: int) -> str:
         """What the container left as its termination message; where it asks for that, the end of its output."""
@@ -116,30 +137,33 @@ class PodVolumes:
     def _termination_log(self, container: Object) -> Path:
         return self._own / "containers" / str(container["name"]) / "termination-log"
 
-    async def _folder(self, volume: Object) -> Path:
+    def _folder(self, volume: Object, container: Object) -> Path:
+        """Where a volume is. What is made of API objects is each container's own: paths in it are as it sees them."""
         name = str(volume["name"])
-        own = self._own / "volumes" / name
         if "hostPath" in volume:
             return self._host_path(volume["hostPath"])
         if "persistentVolumeClaim" in volume:
             return _within(self._claims, str(volume["persistentVolumeClaim"]["claimName"]), "claim")
         if "emptyDir" in volume:
+            own = self._own / "volumes" / name
             own.mkdir(parents=True, exist_ok=True)
             return own
+        if not volume.keys() & {*_OBJECTS, "projected"}:
+            kinds = sorted(set(volume) - {"name"})
+            raise CannotMount(f"volume {name}: the local cluster has no volumes of the kind {kinds}")
+        return self._own / "containers" / str(container["name"]) / "volumes" / name
+
+    async def _content(self, volume: Object, paths: Mapping[str, Path]) -> dict[str, bytes] | None:
+        """The files of a volume made of API objects, by path in it; None of another volume."""
+        sources = (volume.get("projected") or {}).get("sources") or [] if "projected" in volume else [volume]
         files: dict[str, bytes] = {}
-        for kind in ("configMap", "secret", "downwardAPI"):
-            if kind in volume:
-                files = await self._files(kind, volume[kind])
-                break
-        else:
-            if "projected" not in volume:
-                kinds = sorted(set(volume) - {"name"})
-                raise CannotMount(f"volume {name}: the local cluster has no volumes of the kind {kinds}")
-            for source in volume["projected"].get("sources") or []:
-                for kind in source.keys() & {"configMap", "secret", "downwardAPI"}:
-                    files |= await self._files(kind, source[kind])
-        await asyncio.to_thread(_write, own, files)
-        return own
+        for source in sources:
+            for kind in source.keys() & _OBJECTS:
+                found = await self._files(kind, source[kind])
+                if kind == "configMap":
+                    found = {name: _relocated_text(content, paths) for name, content in found.items()}
+                files |= found
+        return files if volume.keys() & {*_OBJECTS, "projected"} else None
 
     def _host_path(self, source: Object) -> Path:
         path = _within(self._node, str(source["path"]), "hostPath")
@@ -187,14 +211,26 @@ def _beginning(log: Path) -> bytes:
         return stream.read(_MOST_MESSAGE) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
 
 
+def _relocated_text(content: bytes, paths: Mapping[str, Path]) -> bytes:
+    try:
+        return relocated(content.decode("utf-8"), paths).encode()
+    except UnicodeDecodeError:
+        return content
+
+
 def _write(folder: Path, files: Mapping[str, bytes]) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    """The folder's files, each replaced in one step: who reads meanwhile sees the old content or the new."""
+    folder.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
         path = _within(folder, name, "file")
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch(mode=0o600)
-        path.write_bytes(content)
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent)
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(content)
+        Path(temporary).replace(path)
+    for path in sorted(folder.rglob("*"), reverse=True):
+        if str(path.relative_to(folder)) not in files and not (path.is_dir() and not path.is_symlink()):
+            path.unlink(missing_ok=True)
 
 
 async def keep_claims(cluster: Cluster, root: Path) -> None:

@@ -23,6 +23,8 @@ def agent(cluster: ClusterContext) -> ComponentSpec:
         logs=cluster.paths.logs / "pods",
         files=cluster.paths.files,
         pki=cluster.paths.pki,
+        names=cluster.paths.root,
+        service_network=cluster.service_network,
         health_port=cluster.ports.agent,
         kubelet_port=cluster.ports.kubelet,
         backoff_scale=cluster.settings.backoff_scale,

@@ -57,7 +57,7 @@ def apiserver(cluster: ClusterContext) -> ComponentSpec:
         f"--client-ca-file={ca}",
         "--authorization-mode=Node,RBAC",
         "--allow-privileged=true",
-        "--service-cluster-ip-range=10.0.0.0/16",
+        f"--service-cluster-ip-range={cluster.service_network}",
         "--service-account-issuer=https://kubernetes.default.svc.cluster.local",
         f"--service-account-key-file={pki / 'service-account.pub'}",
         f"--service-account-signing-key-file={certificates.private_key(pki, 'service-account')}",
@@ -102,6 +102,9 @@ def controller_manager(cluster: ClusterContext) -> ComponentSpec:
         f"--cluster-signing-key-file={certificates.private_key(pki, 'ca')}",
         "--use-service-account-credentials=true",
     ]
+    if Component.AGENT in cluster.settings.components:
+        # Endpoints may not be loopback addresses: these would only complain, of every Service, without end.
+        argv.append("--controllers=*,-endpoint,-endpointslice")
     # Pods are refused until their namespace has its service account, before 1.24 with a token: part of being ready.
     works = http_ok(
         f"https://127.0.0.1:{cluster.ports.apiserver}/api/v1/namespaces/default/serviceaccounts/default",

@@ -31,6 +31,11 @@ class ClusterContext:
     ports: Ports
     pod_prefix: str
 
+    @property
+    def service_network(self) -> str:
+        """Addresses of Services: the upper half of what is this cluster's, so that they can be listened on."""
+        return f"{self.pod_prefix}.128.0/17"
+
     def program(self, name: str) -> str:
         """Path of a program."""
         return self.settings.binaries[name]

@@ -7,7 +7,7 @@ import os
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from modelyard.cluster import Object
 from modelyard.local.agent import logs
 from modelyard.local.agent.containers import restart_delay
-from modelyard.local.agent.launch import CannotRun, expand, plan, repository
+from modelyard.local.agent.launch import CannotRun, Inside, expand, plan, repository
 from modelyard.local.agent.nodes import Addresses
 from modelyard.local.agent.probes import ProbeFailure, ProbeTarget, ProbeTiming, watch
 from modelyard.local.agent.volumes import CannotMount, PodVolumes, relocated
@@ -82,7 +82,7 @@ ENGINE = {"name": "e", "image": "modelyard.dev/simulated-engine:v1", "args": ["-
 
 
 def test_the_engine_gets_the_pods_address_and_the_containers_port() -> None:
-    launch = plan({**ENGINE, "ports": [{"containerPort": 8080}]}, {"MODEL": "m"}, "127.20.1.1", "pod-0")
+    launch = plan({**ENGINE, "ports": [{"containerPort": 8080}]}, {"MODEL": "m"}, Inside("127.20.1.1"), "pod-0")
     assert launch.argv == [
         *(sys.executable, "-m", "modelyard.engine"),
         *("--host", "127.20.1.1", "--port", "8080", "--model", "m"),
@@ -92,13 +92,13 @@ def test_the_engine_gets_the_pods_address_and_the_containers_port() -> None:
 
 
 def test_the_containers_own_port_argument_wins() -> None:
-    launch = plan({**ENGINE, "args": ["--port=9000"]}, {}, "127.20.1.1", "p")
+    launch = plan({**ENGINE, "args": ["--port=9000"]}, {}, Inside("127.20.1.1"), "p")
     assert launch.argv[3:] == ["--host", "127.20.1.1", "--port=9000"]
 
 
 def test_the_users_environment_stays_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "private")
-    assert "HF_TOKEN" not in plan(ENGINE, {}, "127.20.1.1", "p").env
+    assert "HF_TOKEN" not in plan(ENGINE, {}, Inside("127.20.1.1"), "p").env
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_the_users_environment_stays_the_users(monkeypatch: pytest.MonkeyPatch) 
 )
 def test_nothing_else_is_executed(container: dict[str, object]) -> None:
     with pytest.raises(CannotRun) as caught:
-        plan(container, {}, "127.20.1.1", "p")
+        plan(container, {}, Inside("127.20.1.1"), "p")
     assert caught.value.permanent
     assert caught.value.reason == "ImageNotRunnable"
 
@@ -247,3 +247,40 @@ def test_the_last_lines_of_a_log_are_found_from_its_end(text: str, lines: int, b
             at = logs._before_last(Path(file.name), begin, end, lines)
             kept = text[begin:].splitlines(keepends=True)
             assert text[at:] == "".join(kept[max(0, len(kept) - lines) :])
+
+
+@pytest.mark.parametrize(
+    ("text", "real"),
+    [
+        ("--host=0.0.0.0", "--host=127.20.1.1"),
+        ("http://127.0.0.1:8000/metrics", "http://127.20.1.1:8000/metrics"),
+        ("localhost:8000", "127.20.1.1:8000"),
+        ("http://127.0.0.1:4000", "http://127.0.0.1:4000"),
+        ("http://127.0.0.1:80001 127.0.0.1 1.127.0.0.1:8000", "http://127.0.0.1:80001 127.0.0.1 1.127.0.0.1:8000"),
+        ("my-localhost:8000 10.0.0.0 0.0.0.0.example", "my-localhost:8000 10.0.0.0 0.0.0.0.example"),
+        ("/models/x on 0.0.0.0:8000", "/n0/x on 127.20.1.1:8000"),
+    ],
+)
+def test_a_pods_own_address_is_what_it_calls_itself(text: str, real: str) -> None:
+    assert Inside("127.20.1.1", {"/models": Path("/n0")}, frozenset({8000}))(text) == real
+
+
+async def test_what_is_made_of_a_config_map_is_replaced_in_one_step_and_names_real_paths(tmp_path: Path) -> None:
+    class Server:
+        data: ClassVar = {"list": '[{"path": "/it/x"}]', "old": "1"}
+
+        async def get(self, *_: Any) -> Object:
+            return {"data": self.data}
+
+    server = Server()
+    volumes = hostile(tmp_path, {"configMap": {"name": "adapters"}}, cluster=server)
+    folder = (await volumes.mount(container(mountPath="/it")))["/it"]
+    assert (folder / "list").read_text() == f'[{{"path": "{folder}/x"}}]'
+    held = (folder / "list").open()
+    Server.data = {"list": "[]"}
+    await volumes.mount(container(mountPath="/it"), anew=False)
+    assert held.read() == f'[{{"path": "{folder}/x"}}]'
+    assert [path.name for path in folder.iterdir()] == ["list"]
+    assert (folder / "list").read_text() == "[]"
+    assert volumes.mounts("configMap", "adapters")
+    assert not volumes.mounts("configMap", "other")
