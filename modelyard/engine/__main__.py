@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Sequence
 from aiohttp import web
 
 from modelyard.engine.config import PROFILES, EngineConfig, profiled
-from modelyard.engine.group import Group, GroupBroken, GroupSettings, join
+from modelyard.engine.group import GroupBroken, GroupSettings, Ranks, join
 from modelyard.engine.options import add_unused, dashed
 from modelyard.engine.server import EngineServer, ServerSettings
 from modelyard.metrics.vocabulary import ENGINES
@@ -144,7 +144,7 @@ async def serve(
     if group.rank:
         await _any_of(stops.get(), join(group))
         return
-    members = Group(group)
+    members = Ranks(group)
     server = EngineServer(config, settings, members.missing)
     runner = web.AppRunner(server.app, access_log=None, handler_cancellation=True, shutdown_timeout=1)
     await runner.setup()
@@ -161,7 +161,7 @@ async def serve(
         await runner.cleanup()
 
 
-async def _until_told_to_stop(server: EngineServer, members: Group, stops: asyncio.Queue[int]) -> None:
+async def _until_told_to_stop(server: EngineServer, members: Ranks, stops: asyncio.Queue[int]) -> None:
     failures = [asyncio.create_task(server.driver_failure()), asyncio.create_task(members.broken())]
     try:
         await _any_of(stops.get(), *failures)

@@ -65,7 +65,7 @@ def _number(env: Mapping[str, str], name: str, default: int) -> int:
 
 
 @dataclass(slots=True)
-class Group:
+class Ranks:
     """What rank 0 knows of the others."""
 
     settings: GroupSettings

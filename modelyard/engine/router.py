@@ -23,7 +23,7 @@ _TRIES: Final = 5
 _PAUSE: Final = 0.2
 
 
-class Router:
+class PrefillDecodeRouter:
     """The application; ``prefill`` and ``decode`` are base URLs."""
 
     def __init__(self, prefill: str, decode: str) -> None:
@@ -128,7 +128,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--prefill", required=True, help="URL of the engines that compute the first token")
     parser.add_argument("--decode", required=True, help="URL of the engines that answer")
     options = parser.parse_args(arguments)
-    router = Router(options.prefill, options.decode)
+    router = PrefillDecodeRouter(options.prefill, options.decode)
     print(f"routing on http://{options.host}:{options.port}", flush=True)
     try:
         web.run_app(
