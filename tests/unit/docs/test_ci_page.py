@@ -63,6 +63,12 @@ def test_the_gates_close() -> None:
         assert done.stderr
 
 
+def test_actions_run_as_root_in_an_image_that_has_another_user() -> None:
+    """Else checkout, the first step, cannot write into the workspace."""
+    assert re.search(r"^USER \d+$", (ROOT / "deployments/kubernetes/Containerfile").read_text(), re.MULTILINE)
+    assert {job["container"]["options"] for job in GITHUB["jobs"].values()} == {"--user root"}
+
+
 def files(given: dict[str, Any]) -> list[Path]:
     return [ROOT / path for path in (*given["manifests"], given["trace"])]
 
