@@ -21,6 +21,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from modelyard.hosts import HostsFile, ServiceResolver
 from modelyard.traffic.latency import Ending, Results
 from modelyard.traffic.router import Endpoints, EndpointSource
 from modelyard.traffic.trace import Trace
@@ -235,7 +236,7 @@ def chat_body(model: str, prompt_tokens: int, output_tokens: int) -> bytes:
 def open_session() -> aiohttp.ClientSession:
     """A session for any number of concurrent streams. Bound each request's time by ``asyncio.timeout``."""
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0),
+        connector=aiohttp.TCPConnector(limit=0, resolver=ServiceResolver(HostsFile.found())),
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=5.0),
         cookie_jar=aiohttp.DummyCookieJar(),
         headers={"Content-Type": "application/json"},

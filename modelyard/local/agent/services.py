@@ -116,9 +116,8 @@ def _targets(port: Object, pods: Iterable[Object]) -> Iterator[Address]:
 
 
 def hosts_text(found: Table) -> str:
-    """In the form of /etc/hosts."""
-    lines = (f"{address} {name}\n" for name, addresses in sorted(found.hosts.items()) for address in addresses)
-    return "# The Services of this local cluster, kept by its node agent.\n" + "".join(lines)
+    """In the form of /etc/hosts, without a comment: libnss-wrapper takes none."""
+    return "".join(f"{address} {name}\n" for name, many in sorted(found.hosts.items()) for address in many)
 
 
 def curl_text(found: Table) -> str:

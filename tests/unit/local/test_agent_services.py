@@ -79,6 +79,7 @@ def test_a_headless_service_is_its_pods_by_their_names(tmp_path: Path) -> None:
     assert found.backends == {}
     path = tmp_path / "hosts"
     path.write_text(hosts_text(found))
+    assert "#" not in path.read_text()  # libnss-wrapper, by which other programs may read it, takes no comment
     hosts = HostsFile(path)
     assert hosts.addresses("web.chat.svc") == ["127.20.1.1", "127.20.1.2", "127.20.1.3"]
     for form in ("web-2.web.chat", "web-2.web.chat.svc", "WEB-2.web.chat.svc.cluster.local."):
