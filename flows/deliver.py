@@ -19,10 +19,9 @@ from prefect.states import Completed, Failed
 from flows.parameters import DeliverParameters, VerifyParameters, flat, run_parameters
 from modelyard.cluster import Cluster, ClusterSettings
 from modelyard.models.following import Ended, Following, NodeFailed, NodeOutcome, kind_named
-from modelyard.models.legs import amount
 from modelyard.models.names import KINDS
 from modelyard.objects import Key
-from modelyard.objects.documents import counted
+from modelyard.objects.documents import amount, counted
 from tasks.deliver import fetch, place, publish, resolve
 from tasks.journal import ProgressBar
 from tasks.reconcile import BY_ID

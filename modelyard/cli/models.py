@@ -114,7 +114,7 @@ async def _list(namespace: str) -> None:
 
 
 def _told(status: dict[str, Any]) -> Iterable[Text | str]:
-    from modelyard.models.legs import amount
+    from modelyard.objects.documents import amount
 
     delivery = status.get("delivery") or {}
     ready: dict[str, Any] = next((c for c in status.get("conditions") or () if c.get("type") == "Ready"), {})

@@ -23,6 +23,7 @@ from modelyard.models.journal import PartsJournal
 from modelyard.models.pace import MIB, Pace, Stopped
 from modelyard.models.sources import Chunk, Listing, ModelSource, RangesIgnored, SourceFile
 from modelyard.models.store import EXPECTED, FileManifest, Kept, NodeStore, storage_error
+from modelyard.objects.documents import amount
 
 SPARE = 0.10
 """Of all bytes, what must be free beyond what is still to come."""
@@ -156,11 +157,11 @@ class Download:
             found = os.statvfs(self.store.root)
             free = found.f_bavail * found.f_frsize
             if need + promised > free:
-                others = f", of which other downloads will take {_human(promised)}" if promised else ""
+                others = f", of which other downloads will take {amount(promised)}" if promised else ""
                 raise FetchError(
                     "DiskPressure",
-                    f"{self.store.root}: {_human(need)} are needed ({_human(to_come)} to come and a tenth of all), "
-                    f"{_human(free)} are free{others}; free space on the node or add some",
+                    f"{self.store.root}: {amount(need)} are needed ({amount(to_come)} to come and a tenth of all), "
+                    f"{amount(free)} are free{others}; free space on the node or add some",
                     retryable=True,
                 )
             self.store.promise(self.digest, total)
@@ -421,11 +422,3 @@ def _sync(folder: Path) -> None:
             raise OSError(code, os.strerror(code))
     finally:
         os.close(opened)
-
-
-def _human(count: float) -> str:
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if count < 1024:
-            return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} TiB"

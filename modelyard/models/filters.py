@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -12,8 +12,6 @@ from modelyard.models.errors import FetchError
 from modelyard.models.sources import SourceFile
 
 _OTHER_WEIGHTS = re.compile(r"\.(bin|pt|pth|ckpt|h5|msgpack|onnx|onnx_data|gguf|tflite|ot)\Z", re.IGNORECASE)
-_SHAPE = re.compile(r"\.GPU[0-9]*\.([A-Z]+[0-9]+[A-Z]?)", re.IGNORECASE)
-_INSTANCES = {"p4d": "A100", "p4de": "A100", "p5": "H100", "p5e": "H200", "p5en": "H200", "p6-b200": "B200"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +53,6 @@ def choose(files: Iterable[SourceFile], rules: FileRules) -> tuple[SourceFile, .
         )
     _check_names(chosen)
     return chosen
-
-
-def short_accelerator(instance_type: str, names: Mapping[str, str] = {}) -> str:
-    """The short name of a node's accelerator, of its instance type; unknown types are their own name."""
-    if instance_type in names:
-        return names[instance_type]
-    if shape := _SHAPE.search(instance_type):
-        return shape[1].upper()
-    return _INSTANCES.get(instance_type.partition(".")[0], instance_type)
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 from modelyard.models import names
 from modelyard.models.settings import CONFIG_MAP, DeliverySettings
 from modelyard.models.uri import ClaimFolder, HubModel, LocalFolder, VendorModel
-from modelyard.models.world import MODEL, SOURCE, WORK, ModelNode, StoredModel, Task, has_files
+from modelyard.models.world import MODEL, WORK, ModelNode, StoredModel, Task, has_files
 from modelyard.objects import Key
 from modelyard.objects.documents import shown
 from modelyard.objects.kinds import JOBS
@@ -31,6 +31,8 @@ CLAIM_FOLDER = "/mnt/claim"
 PATIENCE = 120
 """Seconds for which a Job itself keeps trying while nothing moves; after that it is tried again later."""
 _MOST_PATTERNS = 32
+_SHAPE = re.compile(r"\.GPU[0-9]*\.([A-Z]+[0-9]+[A-Z]?)", re.IGNORECASE)
+_INSTANCES = {"p4d": "A100", "p4de": "A100", "p5": "H100", "p5e": "H200", "p5en": "H200", "p6-b200": "B200"}
 _WORD = re.compile(r"[A-Za-z0-9]+")
 _SECRET_KEY = re.compile(r"(?!\.\.)[A-Za-z0-9._-]{1,253}\Z")
 
@@ -113,7 +115,15 @@ def default_path(model: StoredModel, settings: DeliverySettings) -> str:
 def accelerator(node: ModelNode) -> str:
     """The short name of a node's accelerator, such as H100; ``""`` for none that is known."""
     words = _WORD.findall(node.labels.get("nvidia.com/gpu.product", ""))
-    return next((word for word in words if word.upper() not in ("NVIDIA", "TESLA", "GEFORCE", "RTX")), "")
+    product = next((word for word in words if word.upper() not in ("NVIDIA", "TESLA", "GEFORCE", "RTX")), "")
+    return product or short_accelerator(node.labels.get("node.kubernetes.io/instance-type", ""))
+
+
+def short_accelerator(instance_type: str) -> str:
+    """The short name of a node's accelerator, of its instance type; unknown types are their own name."""
+    if shape := _SHAPE.search(instance_type):
+        return shape[1].upper()
+    return _INSTANCES.get(instance_type.partition(".")[0], instance_type)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +155,7 @@ def make(
     name = f"{task.purpose}-{stem}-{model.identifier[:6]}-{place.hexdigest()[:10]}"
     given = credentials(model, task, Key(namespace, name), home)
     secret = given[0].name if given else ""
-    labels = {MODEL: model.identifier, SOURCE: hashlib.sha256(task.source.encode()).hexdigest()[:16]}
+    labels = {MODEL: model.identifier}
     labels |= {"app.kubernetes.io/managed-by": "modelyard", "app.kubernetes.io/component": "model-delivery"}
     annotations = {
         WORK: json.dumps(task.model_dump(by_alias=True, exclude_defaults=True), sort_keys=True),
@@ -157,7 +167,7 @@ def make(
         "image": settings.image,
         "command": ["modelyard", "node", task.purpose],
         "args": _arguments(model, goal, task, settings, node, bool(secret), in_use),
-        "env": _environment(model, settings),
+        "env": _environment(model, goal, settings),
         "volumeMounts": mounts,
         "terminationMessagePath": REPORT,
         "terminationMessagePolicy": "FallbackToLogsOnError",
@@ -286,11 +296,11 @@ def _by_accelerator(model: StoredModel) -> bool:
     return (spec.additional_metadata or {}).get("type", "Serving") == "Serving"
 
 
-def _environment(model: StoredModel, settings: DeliverySettings) -> list[dict[str, str]]:
+def _environment(model: StoredModel, goal: Goal, settings: DeliverySettings) -> list[dict[str, str]]:
     env = {"HOME": "/tmp", "DO_NOT_TRACK": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
     if model.key.namespace and not settings.node_identity:
         # What the node may read in the cloud is not for whoever may write a BaseModel.
         env |= {"AWS_EC2_METADATA_DISABLED": "true", "GCE_METADATA_HOST": "metadata.invalid"}
-    if settings.ca_bundle:
+    if settings.ca_bundle and goal.claim is None:
         env |= dict.fromkeys(("SSL_CERT_FILE", "AWS_CA_BUNDLE"), f"{AUTHORITIES}/ca.crt")
     return [{"name": name, "value": value} for name, value in env.items()]

@@ -17,7 +17,7 @@ from modelyard.models.detection import Facts, fill
 from modelyard.models.errors import FetchError
 from modelyard.models.jobs import CHECK, FETCH, REMOVE, Goal
 from modelyard.models.settings import DeliverySettings
-from modelyard.models.uri import parse
+from modelyard.models.uri import LocalFolder, parse
 from modelyard.models.world import (
     Delivered,
     JobOutcome,
@@ -30,6 +30,7 @@ from modelyard.models.world import (
     TransferProgress,
     has_files,
 )
+from modelyard.objects.documents import amount
 from modelyard.objects.kinds import JOBS
 from modelyard.reconcile.plan import Child, HandOver
 from modelyard.resources.ome.models import BaseModelSpec
@@ -177,8 +178,9 @@ def _left(done: Delivered, wish: Wish) -> tuple[str, ...]:
     """Roots where files of the model are that it does not have there any more."""
     if wish.goal.claim is not None:  # What is known of a claim stands where tenants write.
         return ()
-    roots = dict.fromkeys((*done.left, done.root) if _fetched(done.uri) else done.left)
     uri = wish.model.uri
+    looked_at = isinstance(uri, LocalFolder) and done.path == wish.goal.path  # the very files that were fetched
+    roots = dict.fromkeys((*done.left, done.root) if _fetched(done.uri) and not looked_at else done.left)
     if uri is not None and has_files(uri):
         roots.pop(wish.goal.root, None)
     return tuple(roots)[:8]
@@ -505,15 +507,6 @@ def told(progress: TransferProgress) -> str:
     share = f" ({progress.completed_bytes * 100 // progress.total_bytes} %)"
     speed = f", {progress.speed_bytes_per_sec / 1e6:.1f} MB/s" if progress.speed_bytes_per_sec else ""
     return f"{amount(progress.completed_bytes)} of {amount(progress.total_bytes)}{share}{speed}{again}"
-
-
-def amount(count: float) -> str:
-    """Bytes for people."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} TiB"
 
 
 def gone(job: ModelJob) -> Child:

@@ -38,8 +38,8 @@ FILLED = "modelyard.dev/filled"
 CHECKED = "modelyard.dev/claim-report"
 """Annotation: what was found in the claim of a model whose files are in one."""
 
-MODEL, SOURCE = "modelyard.dev/model", "modelyard.dev/source"
-"""Labels of what is made for a model."""
+MODEL = "modelyard.dev/model"
+"""Label of what is made for a model."""
 WORK = "modelyard.dev/work"
 """Annotation of such a Job: what it is to do, as JSON."""
 

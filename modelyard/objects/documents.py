@@ -152,3 +152,12 @@ def counted(number: float, one: str, several: str = "") -> str:
 def listed(names: Iterable[str]) -> str:
     """The names as a message shows them, cut."""
     return cut(", ".join(names), 1000)
+
+
+def amount(count: float) -> str:
+    """Bytes for people."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"

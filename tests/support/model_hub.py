@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 import socket
+import ssl
 import struct
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -57,6 +58,8 @@ class Hub:
         self.repositories: dict[str, Repository] = {}
         self.releases: dict[str, Any] = {}
         """Of GitHub: answers by path, and for an asset where it is."""
+        self.pages: dict[str, bytes] = {}
+        """Of whatever else: bodies by path."""
         self.faults: list[Fault] = []
         self.page = 1000
         self.lock = threading.Lock()
@@ -138,6 +141,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._file(self.hub.repositories[found[1]].commits[found[2]][found[3]], path, {}, fault)
         elif found := re.fullmatch(r"/(.+?)/resolve/([^/]+)/(.+)", path):
             self._resolve(found[1], found[2], found[3], fault)
+        elif path in self.hub.pages:
+            self._file(self.hub.pages[path], path, {"ETag": '"e"'}, fault)
         elif path in self.hub.releases:
             found_at = self.hub.releases[path]
             if isinstance(found_at, str):
@@ -252,7 +257,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serve() -> Iterator[Hub]:
+def serve(tls: ssl.SSLContext | None = None) -> Iterator[Hub]:
     """A hub on a free port; its large files are on another host name, as with a content network."""
     hub = Hub()
     handler = type("Handler", (_Handler,), {"hub": hub})
@@ -263,8 +268,11 @@ def serve() -> Iterator[Hub]:
 
     server = Server(("127.0.0.1", 0), handler)
     port = server.server_address[1]
-    hub.address = f"http://127.0.0.1:{port}"
-    handler.another = f"http://localhost:{port}"  # type: ignore[attr-defined]
+    scheme = "https" if tls is not None else "http"
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
+    hub.address = f"{scheme}://127.0.0.1:{port}"
+    handler.another = f"{scheme}://localhost:{port}"  # type: ignore[attr-defined]
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
     thread.start()
     try:

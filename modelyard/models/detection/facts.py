@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from modelyard.models.detection.sizes import bytes_text, size_text
@@ -109,18 +109,6 @@ class Facts(_Value):
                 update = {"pipeline": shown.pipeline.model_copy(update={"components": kept})}
                 shown = shown.model_copy(update=update)
         return text
-
-    @classmethod
-    def from_json(cls, text: str | bytes) -> Facts:
-        """Read ``to_json``. Raises ``ValueError`` with one line that says what is wrong."""
-        if len(text) > MAX_JSON:
-            raise ValueError(f"facts of a model are at most {MAX_JSON} bytes, these are {len(text)}")
-        try:
-            return cls.model_validate_json(text)
-        except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-            where = ".".join(map(str, first["loc"]))
-            raise ValueError(problem(f"facts of a model cannot be read: {where or 'text'}: {first['msg']}")) from None
 
     @property
     def digest(self) -> dict[str, Any]:

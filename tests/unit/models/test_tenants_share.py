@@ -204,6 +204,7 @@ def fetched(cluster: Cluster, obj: Object) -> None:
         ({"storageUri": "local:///mnt/models/y"}, ["/mnt/models"]),
         ({"storageUri": "vendor://acme/model/x"}, ["/mnt/models"]),
         ({"path": "/mnt/models/else"}, []),
+        ({"storageUri": "local:///mnt/models/_cluster/llama"}, []),
     ],
 )
 def test_a_model_that_moves_to_another_root_leaves_nothing_in_the_old_one(
