@@ -12,13 +12,14 @@ from prefect import get_client
 from prefect.settings import get_current_settings
 from pydantic import BaseModel, ValidationError
 
-from flows.parameters import AutoscaleParameters, DeliverParameters, ReplayParameters, arguments
+from flows.parameters import AutoscaleParameters, DeliverParameters, ReplayParameters, RollOutParameters, arguments
 from modelyard.cli.options import UsageError, faults
 
 FLOWS: Mapping[str, type[BaseModel]] = {
     "autoscale": AutoscaleParameters,
     "deliver": DeliverParameters,
     "replay": ReplayParameters,
+    "roll_out": RollOutParameters,
 }
 """The flows, each in the module of its name, and their parameters."""
 

@@ -248,6 +248,26 @@ class DeliverParameters(BaseModel):
         return self
 
 
+class RollOutParameters(BaseModel):
+    """Which service to roll out, and whether to wait for it. Nothing named: nothing to do."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str | None = Field(None, max_length=253, description="name of the InferenceService")
+    namespace: str = Field("default", max_length=63, pattern=NAME, description="its namespace")
+    wait: bool = Field(
+        True, description="end Completed only when the service is ready, staying for it until the time limit"
+    )
+    timeout_seconds: float = Field(
+        3600, gt=0, le=7 * 86_400, description="with wait: time limit, after which the run ends Failed"
+    )
+    controller_namespace: str = Field(
+        "workload-variant-autoscaler-system", max_length=63, pattern=NAME, description="where the settings are"
+    )
+    run: str = Field("", max_length=512, description="set by reconcile: the claim under which the run works")
+    objects: list[str] = Field(default_factory=list, description="set by reconcile: NAMESPACE/NAME of each service")
+
+
 class VerifyParameters(BaseModel):
     """Which models' files to check."""
 

@@ -18,6 +18,7 @@ from modelyard.reconcile.dispatch import Acting
 from modelyard.reconcile.reconciler import Reconciler, Registered, only_told
 from modelyard.reconcile.report import TickReport
 from modelyard.routing.lifecycle import RouteStatus, ServerStatus
+from modelyard.workloads.lifecycle import ServiceRollOut
 from tasks.reconcile import start, tell
 from tasks.stage import Handle
 
@@ -31,7 +32,10 @@ def lifecycles(home: str) -> tuple[Registered, ...]:
         )
         for kind in MODEL_KINDS
     )
-    return (Registered(RouteStatus()), Registered(ServerStatus()), *models)
+    services = Registered(
+        ServiceRollOut(home), Acting("roll-out/roll-out", batch=20, parameters={"controller_namespace": home})
+    )
+    return (Registered(RouteStatus()), Registered(ServerStatus()), *models, services)
 
 
 class Reconciling(Reconciler):

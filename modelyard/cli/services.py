@@ -1,7 +1,11 @@
-"""``modelyard services``: what a service is made of. Nothing is written, no cluster is contacted."""
+"""``modelyard services``: which there are and how they stand, why one is as it is, and what one is made of.
+
+Nothing is written. ``render`` contacts no cluster.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -9,17 +13,23 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from modelyard.cli.options import Output, UsageError, print_document, warn
+from modelyard.cli import options
+from modelyard.cli.options import Context, Output, UsageError, print_document, warn
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from modelyard.autoscaling.offline.manifests import Manifest
+    from modelyard.objects import Key
+    from modelyard.reconcile.plan import Plan
     from modelyard.resources import InferenceService
     from modelyard.workloads import Abilities, Refused, Rendered, ServedModel
+    from modelyard.workloads.story import Standing
 
 app = typer.Typer(
     name="services",
     help="Services: what they are made of, and why.",
-    no_args_is_help=True,
+    no_args_is_help=False,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
@@ -36,9 +46,99 @@ BEFORE_1_21 = (
 )
 
 
-@app.callback()
-def _group() -> None:
-    """A group, although it has one command."""
+Namespace = Annotated[str, typer.Option("-n", "--namespace", help="Only of this namespace; without it, all.")]
+Controller = Annotated[str, typer.Option(help="Namespace of the controller, where the settings are.")]
+HOME = "workload-variant-autoscaler-system"
+
+
+@app.callback(invoke_without_command=True)
+def services(
+    typed: typer.Context, namespace: Namespace = "", controller_namespace: Controller = HOME, context: Context = None
+) -> None:
+    """All services, one a line: model, runtime, pods, where they answer, and what is missing."""
+    if typed.invoked_subcommand is None:
+        asyncio.run(list_services(namespace, controller_namespace))
+
+
+@app.command()
+def why(
+    name: Annotated[str, typer.Argument(help="Name of the service.")],
+    namespace: Annotated[str, typer.Option("-n", "--namespace", help="Its namespace.")] = "default",
+    controller_namespace: Controller = HOME,
+    context: Context = None,
+) -> None:
+    """Why a service is as it is: its model, its runtime, its components, their pods, and what happens next."""
+    asyncio.run(why_service(name, namespace, controller_namespace))
+
+
+async def _look(namespace: str, home: str) -> tuple[dict[Key, Plan], dict[Key, Standing]]:
+    from modelyard.cluster import Cluster, ClusterSettings
+    from modelyard.reconcile.acting import look
+    from modelyard.workloads.lifecycle import ServiceRollOut
+
+    lifecycle = ServiceRollOut(home)
+    async with Cluster.connect(ClusterSettings()) as cluster:
+        plans = await look(cluster, lifecycle, [namespace] if namespace else [])
+    return plans, dict(lifecycle.seen)
+
+
+def _table(*columns: str) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
+async def list_services(namespace: str, home: str) -> None:
+    """Print all services of a namespace, of all without one."""
+    plans, seen = await _look(namespace, home)
+    table = _table("NAMESPACE", "NAME", "MODEL", "RUNTIME", "PODS", "READY", "URL", "WHY")
+    for key, here in sorted(seen.items()):
+        states, runtime, plan = here.states.values(), here.resolved.runtime, plans[key]
+        pods = f"{sum(one.ready_pods for one in states)}/{sum(one.wanted for one in states)}"
+        url = getattr(here.result, "url", "") or str(here.service.status.get("url") or "")
+        stored = {one.get("type"): one.get("status") for one in here.service.status["conditions"]}
+        ready = str(stored.get("Ready", "Unknown"))
+        told = "" if here.answers and here.problem is None and not plan.awaits and not plan.deeds else plan.message
+        called = runtime.choice.name if runtime is not None else ""
+        table.add_row(key.namespace, key.name, here.resolved.named.model, called, pods, ready, url, told)
+    console = options.console()
+    console.print(table if table.row_count else "There are no InferenceServices. docs/services.md has one to apply")
+
+
+async def why_service(name: str, namespace: str, home: str) -> None:
+    """Print one service on one screen. Raises ``UsageError`` where there is none."""
+    from modelyard.objects import Key
+
+    plans, seen = await _look(namespace, home)
+    here, plan = seen.get(Key(namespace, name)), plans.get(Key(namespace, name))
+    if here is None or plan is None:
+        raise UsageError(f"there is no InferenceService {name} in namespace {namespace}, or it is being deleted")
+    console, found = options.console(), here.resolved
+    console.print(f"InferenceService {namespace}/{name}: {getattr(here.result, 'url', '')}")
+    for one in here.service.status["conditions"]:
+        console.print(f"  {one.get('type')} {one.get('status')}: {one.get('reason')}: {one.get('message')}")
+    if found.model is not None:
+        stored = found.model.served.stored
+        console.print(f"model: {stored.subject.ref}: {found.model.state or 'not delivered yet'}: {found.model.words}")
+    if found.runtime is not None:
+        console.print(f"runtime: {found.runtime.kind} {found.runtime.choice.name}")
+    if here.problem is not None:
+        console.print(f"refused: {here.problem.reason}: {here.problem}")
+    table = _table("COMPONENT", "MODE", "POD", "NODE", "READY", "RESTARTS", "WHY")
+    for state in here.states.values():
+        for pod in state.pods:
+            why = pod.trouble.message if pod.trouble is not None else ""
+            table.add_row(state.kind, state.mode, pod.key.name, pod.node, str(pod.ready), str(pod.restarts), why)
+        if not state.pods:
+            table.add_row(state.kind, state.mode, "", "", "", "", state.message)
+    console.print(table)
+    for line in here.differences(plan):
+        console.print(f"to be done: {line}")
+    for line in plan.awaits:
+        console.print(f"awaited: {line}")
 
 
 @app.command("render")

@@ -15,7 +15,7 @@ from typing import Any
 from modelyard.cluster import applying, watching
 from modelyard.cluster.connection import ClusterSettings
 from modelyard.cluster.discovery import Discovery
-from modelyard.cluster.errors import Conflict, Invalid, NotFound
+from modelyard.cluster.errors import Conflict, Invalid, NotFound, UnknownKind
 from modelyard.cluster.events import EventRecorder
 from modelyard.cluster.objects import Object, ObjectList, ScaleSubresource, WatchEvent, metadata, resource_version
 from modelyard.cluster.transport import JSON, MERGE_PATCH, ApiRequest, Transport
@@ -315,6 +315,13 @@ class Cluster:
     async def resolve(self, api_version: str, kind: str) -> ResourceType:
         """The served type of ``apiVersion`` and ``kind``. Raises ``UnknownKind``; see ``Discovery.resolve``."""
         return await self.discovery.resolve(api_version, kind)
+
+    async def serves(self, api_version: str, kind: str) -> bool:
+        """Whether the server has the kind in just this version."""
+        try:
+            return (await self.discovery.resolve(api_version, kind)).api_version == api_version
+        except UnknownKind:
+            return False
 
     # Telling people
 

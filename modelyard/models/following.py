@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,25 +15,11 @@ from modelyard.models.lifecycle import ModelDelivery
 from modelyard.models.world import NUDGE, VERIFY, TransferProgress
 from modelyard.objects import Key, ResourceType
 from modelyard.objects.documents import cut
-from modelyard.reconcile.dispatch import Claim
-from modelyard.reconcile.plan import CLAIM
+from modelyard.reconcile.following import Followed, take
 from modelyard.reconcile.status import timestamp
 
-_NOTHING = "0" * 12
 _MOST_LINES = 5
 _MOST_WORDS = 300
-
-
-class _Seen(dict[Key, Sequence[Leg]]):
-    """The last plan of each model, and whether there is a newer one."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.moved = asyncio.Event()
-
-    def __setitem__(self, key: Key, parts: Sequence[Leg]) -> None:
-        super().__setitem__(key, parts)
-        self.moved.set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +77,7 @@ class Following:
         self.cluster = cluster
         self.kind = kind
         self._progress: dict[tuple[Key, str], TransferProgress] = {}
-        self._seen = _Seen()
+        self._seen = Followed[Sequence[Leg]]()
         self.lifecycle = ModelDelivery(kind, home, self._progress, self._seen)
 
     # Asking
@@ -117,13 +102,9 @@ class Following:
             current = await self.cluster.get(self.kind, key.name, key.namespace or None)
         except NotFound:
             raise NoSuchModel.at(self.kind.kind, key, "a uri beside the name makes it") from None
-        claim = Claim(run, _NOTHING, 1, time.time())
-        annotations: dict[str, str] = {CLAIM: str(claim)}
         status = current.get("status") or {}
-        if status.get("state") == "Failed" or status.get("nodesFailed"):
-            annotations[NUDGE] = run.rpartition("/")[2]
-        patch = {"metadata": {"uid": current["metadata"]["uid"], "annotations": annotations}}
-        await self.cluster.merge_patch(self.kind, key.name, patch, key.namespace or None)
+        failed = status.get("state") == "Failed" or status.get("nodesFailed")
+        await take(self.cluster, current, self.kind, run, {NUDGE: run.rpartition("/")[2]} if failed else {})
 
     async def verify(self, namespaces: Iterable[str] = (), chosen: Iterable[str] = ()) -> list[Key]:
         """Have the files of all models (of these namespaces, of these names) checked; whose."""
@@ -146,12 +127,7 @@ class Following:
 
     async def moved(self, seconds: float) -> None:
         """Wait until there is a newer plan, so many seconds at most."""
-        try:
-            async with asyncio.timeout(seconds):
-                await self._seen.moved.wait()
-        except TimeoutError:
-            pass
-        self._seen.moved.clear()
+        await self._seen.moved(seconds)
 
     def parts(self) -> list[tuple[Key, Leg]]:
         """Every node that is busy with a model, or has a Job for it."""

@@ -11,14 +11,16 @@ import logging
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from modelyard.cluster import Cluster
-from modelyard.objects import Key
+from modelyard.objects import Key, ResourceType
 from modelyard.reconcile.carry_out import Outcome, carry_out
 from modelyard.reconcile.dispatch import Claim
 from modelyard.reconcile.fence import NotTheWriter, RunFence
-from modelyard.reconcile.mirror import Mirror
-from modelyard.reconcile.plan import Lifecycle, Plan
+from modelyard.reconcile.mirror import Mirror, Store
+from modelyard.reconcile.plan import Adapting, Lifecycle, Plan
+from modelyard.reconcile.survey import adapt
 from modelyard.reconcile.tell import Said, tell
 
 log = logging.getLogger(__name__)
@@ -48,11 +50,12 @@ async def act(cluster: Cluster, lifecycle: Lifecycle, keys: Iterable[Key], run: 
     acted, failures, said = Acted(), dict[Key, int](), Said()
     left = sorted(set(keys))
     spaces = {key.namespace for key in left if key.namespace}
+    if isinstance(lifecycle, Adapting):
+        await adapt(cluster, lifecycle)
     async with Mirror(cluster) as mirror:
         mirror.follow()
         while True:
-            await mirror.begin()
-            world = {want.called or want.kind: await mirror.read(want, want.spaces(spaces)) for want in lifecycle.wants}
+            world = await _world(mirror, lifecycle, spaces)
             moved = asyncio.create_task(mirror.moved())
             plans = []
             acted.settled = set()
@@ -87,6 +90,22 @@ async def act(cluster: Cluster, lifecycle: Lifecycle, keys: Iterable[Key], run: 
                 pass
             finally:
                 moved.cancel()
+
+
+async def look(cluster: Cluster, lifecycle: Lifecycle, namespaces: Iterable[str] = ()) -> dict[Key, Plan]:
+    """What would be written now for the objects of these namespaces (none: of all); nothing is."""
+    if isinstance(lifecycle, Adapting):
+        await adapt(cluster, lifecycle)
+    async with Mirror(cluster) as mirror:
+        world = await _world(mirror, lifecycle, set(namespaces))
+        keys = [one.key for one in world[lifecycle.about].within(namespaces)]
+        plans = {key: lifecycle.plan(key, world, time.time()) for key in keys}
+    return {key: plan for key, plan in plans.items() if plan is not None}
+
+
+async def _world(mirror: Mirror, lifecycle: Lifecycle, spaces: set[str]) -> dict[ResourceType | str, Store[Any]]:
+    await mirror.begin()
+    return {want.called or want.kind: await mirror.read(want, want.spaces(spaces)) for want in lifecycle.wants}
 
 
 async def _carry_out(cluster: Cluster, plan: Plan, run: str, acted: Acted) -> Outcome:

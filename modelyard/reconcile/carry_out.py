@@ -28,10 +28,10 @@ from modelyard.cluster import (
     ResourceType,
 )
 from modelyard.objects import Key, WorkloadId
-from modelyard.objects.documents import counted
+from modelyard.objects.documents import counted, cut, printable
 from modelyard.reconcile import status as statuses
 from modelyard.reconcile.fence import Fence, NotTheWriter
-from modelyard.reconcile.plan import MISSING, OWNER, Child, HandOver, Mark, Plan, Ref, Scale, Subject
+from modelyard.reconcile.plan import FAILED, MISSING, OWNER, Child, HandOver, Mark, Plan, Ref, Scale, Subject
 from modelyard.reconcile.turns import in_turn
 
 log = logging.getLogger(__name__)
@@ -39,6 +39,8 @@ log = logging.getLogger(__name__)
 CONCURRENCY = 16
 MOST_PLANS = 500
 """Plans of one namespace that are carried out at a time. What is left is still to be written at the next look."""
+LONGEST_FAILURE = 2000
+"""Characters of what failed that are kept with an object."""
 ATTEMPTS = 5
 """How often a write that others keep getting in the way of is tried."""
 
@@ -146,6 +148,18 @@ class _CarryOut:
         except Exception as error:  # one object's failure is never another's
             self._fail(f"{type(error).__name__}: {error}")
             log.exception("%s", self.subject.ref)
+        if self.plan.noted and (why := self.outcome.errors.get(self.subject.ref)):
+            await self._note_failure(cut(printable(why), LONGEST_FAILURE))
+
+    async def _note_failure(self, why: str) -> None:
+        if why == self.subject.failed:
+            return
+        subject = self.subject
+        note = {"metadata": {"uid": subject.uid, "annotations": {FAILED: f"{subject.generation} {why}"}}}
+        try:
+            await self._patch(note)
+        except ClusterError as error:  # then it is in the log only
+            log.warning("%s: %s", subject.ref, error)
 
     def _fail(self, why: str) -> None:
         self._note(self.outcome.errors, why)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from modelyard.objects import Condition, Key, Notice, ResourceType, WorkloadId
 
@@ -21,6 +21,8 @@ LARGEST = 256 * 1024
 """Bytes of an object as it is sent. Kubernetes allows six times as much, and a tenant as many as it likes."""
 CLAIM = "modelyard.dev/run"
 """Annotation that names the run which may work on an object."""
+FAILED = "modelyard.dev/failed"
+"""Annotation that says what a run could not do for an object, of which generation: its plan tells it."""
 MISSING = "modelyard.dev/missing"
 """Annotation of a child that is to be handed a Secret which is not there: what is missing."""
 OWNER = "modelyard.dev/owner"
@@ -52,20 +54,26 @@ class Subject(NamedTuple):
     deleting: bool = False
     claim: str = ""
     """What its annotation ``CLAIM`` says."""
+    failed: str = ""
+    """What its annotation ``FAILED`` says of this generation."""
 
     @classmethod
     def of(cls, kind: ResourceType, obj: Mapping[str, Any]) -> Subject:
         """An object as the API sends it."""
         metadata = obj["metadata"]
-        claim = (metadata.get("annotations") or {}).get(CLAIM)
+        annotations = metadata.get("annotations") or {}
+        claim, failed = annotations.get(CLAIM), annotations.get(FAILED)
+        generation = int(metadata.get("generation") or 0)
+        of, _, what = failed.partition(" ") if isinstance(failed, str) else ("", "", "")
         return cls(
             kind,
             Key(metadata.get("namespace", ""), metadata["name"]),
             metadata.get("uid", ""),
-            int(metadata.get("generation") or 0),
+            generation,
             metadata.get("resourceVersion", ""),
             bool(metadata.get("deletionTimestamp")),
             claim if isinstance(claim, str) else "",
+            what if of == str(generation) else "",
         )
 
     @property
@@ -169,7 +177,7 @@ class Plan:
     ``homes``. ``finalizer`` is ``True`` to set ours (``finalizer_name``) before anything else, ``False`` to take it off
     when all else is done. ``fill`` is a merge patch for the object itself, written only if nothing of it has changed.
     ``awaits`` is what a run stays for; ``due`` is when (epoch seconds) to look again though nothing has moved.
-    ``urgency`` orders what is started: the highest first.
+    ``urgency`` orders what is started: the highest first. ``noted``: what fails of its deeds is kept in ``FAILED``.
     ``news`` is told each time (unless a scale of the plan is: that is the same news), ``notices`` tell what stands and
     are repeated rarely.
     """
@@ -195,6 +203,7 @@ class Plan:
     awaits: tuple[str, ...] = ()
     due: float | None = None
     urgency: int = 0
+    noted: bool = False
 
     @property
     def writes(self) -> bool:
@@ -261,6 +270,29 @@ class Store(Protocol[T_co]):
 
 World = Mapping[ResourceType | str, Store[Any]]
 """What a plan may look at: the stores of what the lifecycle asked for, by kind or by the name it gave."""
+
+
+class ServedKind(NamedTuple):
+    """A kind in one version, which a server may have or not."""
+
+    api_version: str
+    kind: str
+
+    def __str__(self) -> str:
+        return f"{self.api_version}/{self.kind}"
+
+
+@runtime_checkable
+class Adapting(Protocol):
+    """A lifecycle whose ``wants`` depend on what the server has: of the kinds it ``asks`` for, those ``served`` are
+    set before anything is wanted.
+    """
+
+    served: frozenset[ServedKind]
+
+    @property
+    def asks(self) -> tuple[ServedKind, ...]:
+        """The kinds that there may be."""
 
 
 class Lifecycle(Protocol):

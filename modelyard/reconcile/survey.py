@@ -17,15 +17,24 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
-from modelyard.cluster import ClusterError
+from modelyard.cluster import Cluster, ClusterError
 from modelyard.objects import Key, ResourceType
 from modelyard.reconcile.mirror import Mirror, Store
-from modelyard.reconcile.plan import Lifecycle, Plan, Want
+from modelyard.reconcile.plan import Adapting, Lifecycle, Plan, Want
 
 log = logging.getLogger(__name__)
 
 BUDGET = 0.5
 """Seconds of planning for one lifecycle in one namespace, each time."""
+
+
+ADAPT_AFTER = 60.0
+"""Seconds after which the server is asked anew which kinds it has."""
+
+
+async def adapt(cluster: Cluster, lifecycle: Adapting) -> None:
+    """Tell the lifecycle which of the kinds it asks for there are."""
+    lifecycle.served = frozenset([kind for kind in lifecycle.asks if await cluster.serves(*kind)])
 
 
 class Survey:
@@ -43,14 +52,11 @@ class Survey:
         self._budget = budget
         self._clock = clock
         self._spaces = tuple(namespaces)
-        self._worlds = {
-            lifecycle: {
-                want.called or want.kind: mirror.store(want, want.spaces(self._spaces)) for want in lifecycle.wants
-            }
-            for lifecycle in lifecycles
-            # What is in no namespace is for whoever looks everywhere: two of these never write for one object.
-            if lifecycle.about.namespaced or not self._spaces
-        }
+        # What is in no namespace is for whoever looks everywhere: two of these never write for one object.
+        mine = [one for one in lifecycles if one.about.namespaced or not self._spaces]
+        self._adapting = [one for one in mine if isinstance(one, Adapting)]
+        self._adapted = -math.inf
+        self._worlds = {one: self._world(one) for one in mine if not isinstance(one, Adapting)}
         self._settled: dict[Lifecycle, tuple[tuple[object, ...], float]] = {}
         """What the stores were like when all was settled, and until when that holds."""
         self._left_off: dict[tuple[Lifecycle, str], Key] = {}
@@ -59,6 +65,7 @@ class Survey:
     async def look(self, now: float) -> dict[Lifecycle, list[Plan]]:
         """Every plan with something to write or to wait for, by lifecycle."""
         await self._mirror.begin()
+        await self._adapt()
         await asyncio.gather(*(self._read(want) for lifecycle in self._worlds for want in lifecycle.wants))
         found = {}
         for lifecycle, world in self._worlds.items():
@@ -80,6 +87,26 @@ class Survey:
                 self._settled[lifecycle] = version, due
             found[lifecycle] = plans
         return found
+
+    def _world(self, lifecycle: Lifecycle) -> dict[ResourceType | str, Store[Any]]:
+        mirror, spaces = self._mirror, self._spaces
+        return {want.called or want.kind: mirror.store(want, want.spaces(spaces)) for want in lifecycle.wants}
+
+    async def _adapt(self) -> None:
+        """Ask, now and then, what the server has of what lifecycles ask for."""
+        if self._clock() < self._adapted + ADAPT_AFTER or not self._adapting:
+            return
+        for one in self._adapting:
+            before = one.served
+            try:
+                await adapt(self._mirror.cluster, one)
+            except ClusterError as error:
+                self._complain((one, "served"), f"{one.name}: what the server has is not known: {error}")
+                return
+            if one not in self._worlds or one.served != before:
+                self._worlds[one] = self._world(one)
+                self._settled.pop(one, None)
+        self._adapted = self._clock()
 
     async def _read(self, want: Want[Any]) -> None:
         with contextlib.suppress(ClusterError):  # the store's ``errors`` say so

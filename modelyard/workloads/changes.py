@@ -11,11 +11,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from modelyard.objects.documents import shown
 from modelyard.objects.parse import controller_of
 from modelyard.resources.quantity import Quantity
 from modelyard.workloads.values import ChildObject
 
 Object = Mapping[str, Any]
+_WHOLE = frozenset(("selector", "matchLabels", "nodeSelector"))
+"""Maps in which one more entry is another meaning."""
 Identity = tuple[str, str, str]
 """API group, kind and name."""
 
@@ -74,11 +77,39 @@ def says(there: Object, wanted: Object) -> bool:
     return _covers(there, parts) and _covers(there["metadata"], metadata)
 
 
-def _covers(there: Any, wanted: Any) -> bool:
+def differences(there: Object | None, wanted: Object) -> list[str]:
+    """What would be written over what is there, a line for each field; of an object that is not there, nothing."""
+    if there is None:
+        return []
+    found = []
+    for name in ("labels", "annotations"):
+        found += _different(there["metadata"].get(name) or {}, wanted["metadata"].get(name) or {}, f"metadata.{name}")
+    for name in wanted.keys() - {"apiVersion", "kind", "metadata"}:
+        found += _different(there.get(name), wanted[name], name)
+    return sorted(found)
+
+
+def _different(there: Any, wanted: Any, path: str, whole: bool = False) -> list[str]:
+    if _covers(there, wanted, whole):
+        return []
+    if isinstance(there, Mapping) and isinstance(wanted, Mapping):
+        found = []
+        for name, value in wanted.items():
+            found += _different(there.get(name), value, f"{path}.{name}", name in _WHOLE)
+        return found or [f"{path}: {shown(there)} → {shown(wanted)}"]
+    if isinstance(there, list) and isinstance(wanted, list) and len(there) == len(wanted):
+        items = enumerate(zip(there, wanted, strict=True))
+        return [text for at, (one, other) in items for text in _different(one, other, f"{path}[{at}]")]
+    return [f"{path}: {shown(there)} → {shown(wanted)}"]
+
+
+def _covers(there: Any, wanted: Any, whole: bool = False) -> bool:
     if isinstance(wanted, Mapping):
         if not isinstance(there, Mapping):
             return not wanted and there is None
-        return all(_covers(there.get(name), value) for name, value in wanted.items())
+        if whole and there.keys() - wanted.keys():
+            return False
+        return all(_covers(there.get(name), value, name in _WHOLE) for name, value in wanted.items())
     if isinstance(wanted, list):
         given = there or []
         return isinstance(given, list) and len(given) == len(wanted) and all(map(_covers, given, wanted))

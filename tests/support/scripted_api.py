@@ -17,6 +17,14 @@ from modelyard.cluster import Cluster, ClusterSettings
 Object = dict[str, Any]
 
 
+SERVED: dict[str, Object] = {
+    "/api": {"versions": ["v1"]},
+    "/apis": {"groups": []},
+    "/api/v1": {"resources": [{"name": "configmaps", "kind": "ConfigMap", "namespaced": True}]},
+}
+"""What it says that it serves."""
+
+
 class ScriptedApi:
     """ConfigMaps by (namespace, name), with a history that watches are served from."""
 
@@ -74,6 +82,8 @@ class ScriptedApi:
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         parts = request.path.strip("/").split("/")
+        if request.path in SERVED:
+            return web.json_response(SERVED[request.path])
         namespace = parts[3] if "namespaces" in parts else ""
         if request.method == "PATCH":
             patch = await request.json()

@@ -84,7 +84,8 @@ def test_schedules_have_a_stable_name_and_two_shifts_overlap_at_any_time() -> No
 
 
 def test_deployment_names() -> None:
-    assert deployment_names() == {"autoscale", "autoscale-once", "deliver", "reconcile", "replay", "verify-models"}
+    others = {"deliver", "reconcile", "replay", "roll-out", "verify-models"}
+    assert deployment_names() == {"autoscale", "autoscale-once", *others}
 
 
 def test_a_copy_with_other_parameters_keeps_schedule_and_shift_together(tmp_path: Path) -> None:
@@ -98,7 +99,7 @@ def test_a_copy_with_other_parameters_keeps_schedule_and_shift_together(tmp_path
         "namespaces": ["a"],
     }
     assert once["parameters"] == {"shift_seconds": 0, "namespaces": ["a"]}
-    names = ("reconcile", "deliver", "verify-models", "replay")
+    names = ("reconcile", "deliver", "verify-models", "roll-out", "replay")
     assert others == [DEPLOYMENTS[name] for name in names], "they have no such parameters"
     with pytest.raises(ValidationError, match="interval_secconds"):
         write_with_parameters({"interval_secconds": 1}, file)

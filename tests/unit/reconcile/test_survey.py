@@ -15,7 +15,7 @@ from modelyard.cluster import CONFIG_MAPS, Cluster
 from modelyard.objects import Key
 from modelyard.reconcile import mirror as mirror_module
 from modelyard.reconcile.mirror import Mirror
-from modelyard.reconcile.plan import Plan, Status, Subject, Want, World
+from modelyard.reconcile.plan import Plan, ServedKind, Status, Subject, Want, World
 from modelyard.reconcile.survey import Survey
 
 
@@ -183,3 +183,22 @@ async def test_many_namespaces_are_read_one_by_one_where_the_cluster_may_not_be(
         mirror.follow()
         survey = Survey(mirror, [Wishes()], ["a", "b"])
         assert keys(await survey.look(0)) == keys(await survey.look(1)) == ["a/one"]
+
+
+class Adapted(Wishes):
+    """Wants nothing but itself, and asks for a kind that the server has, and for one that it has not."""
+
+    asks = (ServedKind("v1", "ConfigMap"), ServedKind("v1beta1", "Nothing"))
+    served: frozenset[ServedKind] = frozenset()
+
+
+async def test_a_lifecycle_is_told_which_kinds_there_are_before_it_wants_anything(
+    served: tuple[ScriptedApi, Cluster],
+) -> None:
+    api, cluster = served
+    await api.put("a", "one", x="due")
+    adapted = Adapted()
+    async with Mirror(cluster) as mirror:
+        survey = Survey(mirror, [adapted])
+        assert keys(await survey.look(0)) == ["a/one"]
+        assert adapted.served == {ServedKind("v1", "ConfigMap")}

@@ -1,0 +1,46 @@
+"""What somebody needs who starts a lifecycle by hand and follows it: the right to work, and what was seen last."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from modelyard.cluster import Cluster, Object
+from modelyard.objects import Key, ResourceType
+from modelyard.reconcile.dispatch import Claim
+from modelyard.reconcile.plan import CLAIM
+
+T = TypeVar("T")
+
+_NOTHING = "0" * 12
+
+
+class Followed(dict[Key, T]):
+    """What the last plan of each object was made from, and whether there is a newer one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._moved = asyncio.Event()
+
+    def __setitem__(self, key: Key, value: T) -> None:
+        super().__setitem__(key, value)
+        self._moved.set()
+
+    async def moved(self, seconds: float) -> None:
+        """Wait until there is a newer one, so many seconds at most."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._moved.wait()
+        except TimeoutError:
+            pass
+        self._moved.clear()
+
+
+async def take(cluster: Cluster, current: Object, kind: ResourceType, run: str, also: Mapping[str, str]) -> None:
+    """Let a run of this name work on an object from now on; ``also`` are annotations that go with it."""
+    metadata: dict[str, Any] = current["metadata"]
+    annotations = {CLAIM: str(Claim(run, _NOTHING, 1, time.time())), **also}
+    patch = {"metadata": {"uid": metadata["uid"], "annotations": annotations}}
+    await cluster.merge_patch(kind, metadata["name"], patch, metadata.get("namespace"))

@@ -1,0 +1,126 @@
+"""Why a pod is not ready, in words: one reason, the one to look at first. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+from modelyard.objects.documents import counted, cut, printable
+
+Object = Mapping[str, Any]
+
+_IMAGE: Final = frozenset(
+    ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable")
+)
+_STARTING: Final = frozenset(("", "ContainerCreating", "PodInitializing"))
+_MOST = 600
+OUT_OF_MEMORY, EXITED, IMAGE, UNSCHEDULABLE, PROBE, STARTS = (
+    *("OutOfMemory", "ContainerExited", "ImagePullFailed", "Unschedulable", "ProbeFailing", "Starting"),
+)
+
+
+class Trouble(NamedTuple):
+    """Why a pod is not ready. ``state`` is how far its model is, as published; ``final``: waiting will not mend it."""
+
+    reason: str
+    message: str
+    state: str = "Pending"
+    final: bool = False
+    exit_code: int | None = None
+    time: str = ""
+
+
+def of_pod(obj: Object) -> Trouble:
+    """Of a pod that is not ready, as the API sends it."""
+    spec, status = obj.get("spec") or {}, obj.get("status") or {}
+    if status.get("phase") == "Failed":
+        reason = str(status.get("reason") or "PodFailed")
+        return _trouble(reason, str(status.get("message") or "the pod has failed"), "FailedToLoad")
+    conditions = {one.get("type"): one for one in status.get("conditions") or ()}
+    scheduled = conditions.get("PodScheduled") or {}
+    if scheduled.get("status") == "False":
+        said = str(scheduled.get("message") or scheduled.get("reason") or "")
+        return _trouble(UNSCHEDULABLE, f"{said.rstrip('. ')}; it asks for {_asked(spec)}")
+    containers = {one.get("name"): one for kind in _KINDS for one in spec.get(kind) or ()}
+    states = [one for kind in _KINDS for one in status.get(f"{kind[:-1]}Statuses") or ()]
+    for one in states:
+        if (found := _ended(one, containers.get(one.get("name")) or {})) is not None:
+            return found
+    for one in states:
+        waiting = (one.get("state") or {}).get("waiting") or {}
+        reason, said = str(waiting.get("reason") or ""), str(waiting.get("message") or "")
+        if reason in _IMAGE:
+            return _trouble(IMAGE, f"container {one.get('name')}: {reason}: {said or one.get('image')}", final=True)
+        if waiting and reason not in _STARTING:
+            return _trouble(reason, f"container {one.get('name')}: {said or reason}", final=True)
+    for one in status.get("containerStatuses") or ():
+        running = (one.get("state") or {}).get("running")
+        if running and not one.get("ready"):
+            probe = _probe(containers.get(one.get("name")) or {})
+            said = f"container {one.get('name')} runs since {running.get('startedAt')}; {probe}"
+            return _trouble(PROBE, said, "Loading")
+    if (conditions.get("Ready") or {}).get("reason") == "ReadinessGatesNotReady":
+        return _trouble("ReadinessGatesNotReady", str(conditions["Ready"].get("message") or ""))
+    return _trouble(STARTS, f"its containers are being created on {spec.get('nodeName') or 'no node yet'}")
+
+
+_KINDS = ("initContainers", "containers")
+
+
+def _ended(one: Object, container: Object) -> Trouble | None:
+    """How a container ended that is not running now, other than well."""
+    state = one.get("state") or {}
+    if state.get("running"):
+        return None
+    ended = state.get("terminated") or (one.get("lastState") or {}).get("terminated")
+    if not ended or (ended.get("exitCode") == 0 and ended.get("reason") == "Completed" and not state.get("waiting")):
+        return None
+    code, restarts = ended.get("exitCode"), one.get("restartCount") or 0
+    again = f"; started again {counted(restarts, 'time')}" if restarts else ""
+    name, at = one.get("name"), str(ended.get("finishedAt") or "")
+    if ended.get("reason") == "OOMKilled":
+        limit = ((container.get("resources") or {}).get("limits") or {}).get("memory")
+        said = f"container {name} was killed: out of memory" + (f", of which it may have {limit}" if limit else "")
+        return _trouble(OUT_OF_MEMORY, said + again, "FailedToLoad", True, code, at)
+    words = str(ended.get("message") or "").strip()
+    how = f"container {name} exited with code {code}" + (f": {words}" if words else "")
+    return _trouble(EXITED, how + again, "FailedToLoad", True, code, at)
+
+
+def _probe(container: Object) -> str:
+    for kind in ("startupProbe", "readinessProbe"):
+        probe = container.get(kind) or {}
+        if get := probe.get("httpGet"):
+            return f"its {kind}, GET :{get.get('port')}{get.get('path') or '/'}, has not succeeded yet"
+        if probe:
+            return f"its {kind} has not succeeded yet"
+    return "it is not ready yet"
+
+
+def _asked(spec: Object) -> str:
+    """What a pod asks of a node: resources, labels."""
+    amounts = [
+        f"{name} {amount}"
+        for container in spec.get("containers") or ()
+        for name, amount in _requests(container).items()
+    ]
+    labels = [f"{name}={value}" for name, value in sorted((spec.get("nodeSelector") or {}).items())]
+    return ", ".join(amounts) + (f" on a node with {', '.join(labels)}" if labels else "") or "nothing in particular"
+
+
+def _requests(container: Object) -> dict[str, Any]:
+    resources = container.get("resources") or {}
+    return {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
+
+
+def _trouble(
+    reason: str, message: str, state: str = "Pending", final: bool = False, code: Any = None, time: str = ""
+) -> Trouble:
+    exit_code = code if isinstance(code, int) else None
+    return Trouble(cut(printable(reason), 100), cut(printable(message), _MOST), state, final, exit_code, time)
+
+
+def worst(troubles: Iterable[Trouble]) -> Trouble | None:
+    """The one to look at first: what does not mend itself, then what hinders most."""
+    order = {UNSCHEDULABLE: 1, PROBE: 2, STARTS: 3}
+    return min(troubles, key=lambda one: (not one.final, order.get(one.reason, 0)), default=None)

@@ -1,0 +1,143 @@
+"""What a service is to be made of: model, weights and the runtime that serves them, or why there is none. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from modelyard.models.names import BASE_MODELS, CLUSTER_BASE_MODELS, FINE_TUNED_WEIGHTS
+from modelyard.objects import Key
+from modelyard.reconcile.plan import World
+from modelyard.runtimes import Ranking, select
+from modelyard.workloads.components import References, references, texts
+from modelyard.workloads.values import Refusal, Refused
+from modelyard.workloads.world import RUNTIMES, Offered, OfferedRuntime, StoredService
+
+RUNTIME, MODEL, GENERATION = "modelyard.dev/runtime", "modelyard.dev/model", "modelyard.dev/generation"
+"""Annotations of a status: what was rolled out last, runtime and model as KIND/NAME@GENERATION."""
+ACCEPT = "modelyard.dev/accept-changes"
+"""Annotation of a service: which changes of its runtime and its model are rolled out, by commas; ``always``: any."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """What was found for a service; ``problem`` says why that is not all it takes."""
+
+    named: References = field(default_factory=References)
+    model: Offered | None = None
+    weights: tuple[Offered, ...] = ()
+    runtime: OfferedRuntime | None = None
+    ranking: Ranking | None = None
+    problem: Refused | None = None
+
+    @property
+    def inputs(self) -> dict[str, str | None]:
+        """What the service is made of beside its own spec, as it is recorded."""
+        found: dict[str, str | None] = {RUNTIME: None, MODEL: None}
+        if self.runtime is not None:
+            found[RUNTIME] = f"{self.runtime.kind}/{self.runtime.choice.name}@{self.runtime.generation}"
+        if self.model is not None:
+            subject = self.model.served.stored.subject
+            found[MODEL] = f"{subject.kind.kind}/{subject.key.name}@{subject.generation}"
+        return found
+
+
+def recorded(service: StoredService) -> dict[str, str]:
+    """What was rolled out last."""
+    return texts(service.status.get("annotations"))
+
+
+def unasked(service: StoredService, found: Resolved) -> list[str]:
+    """What has changed beneath a service whose spec has not, and which nobody has allowed to be rolled out."""
+    before = recorded(service)
+    if before.get(GENERATION) != str(service.subject.generation):
+        return []
+    allowed = set(map(str.strip, service.annotations.get(ACCEPT, "").split(",")))
+    moved = {name: now for name, now in found.inputs.items() if now and before.get(name) not in (None, now)}
+    return (
+        []
+        if "always" in allowed
+        else [
+            f"{before[name]} was rolled out, and now it would be {now}"
+            for name, now in moved.items()
+            if now not in allowed
+        ]
+    )
+
+
+def resolve(service: StoredService, world: World) -> Resolved:
+    """Look up what the service names, and choose the runtime where it names none: a live one stays with its own."""
+    if service.resource is None:
+        assert service.problem is not None
+        return Resolved(problem=service.problem)
+    try:
+        named = references(service.resource)
+    except Refusal as refusal:
+        return Resolved(problem=refusal.refused)
+    home = service.key.namespace
+    model = _model(named, home, world)
+    found = [world[FINE_TUNED_WEIGHTS].get(Key("", name)) for name in named.weights]
+    result = Resolved(named, model, tuple(one for one in found if one is not None))
+    try:
+        if named.model and model is None:
+            problem = f"model {named.model} is not there"
+            raise Refusal("BaseModelNotFound", "spec.model.name", problem, "make it, or name another one")
+        return _with_runtime(service, result, list(_runtimes(home, world)))
+    except Refusal as refusal:
+        return Resolved(named, model, result.weights, problem=refusal.refused)
+
+
+def _model(named: References, home: str, world: World) -> Offered | None:
+    if not named.model:
+        return None
+    places = [(CLUSTER_BASE_MODELS, ""), (BASE_MODELS, home)]
+    for kind, namespace in places[1:] if named.model_kind == "BaseModel" else places:
+        found: Offered | None = world[kind].get(Key(namespace, named.model))
+        if found is not None:
+            return found
+    return None
+
+
+def _runtimes(home: str, world: World) -> Iterator[OfferedRuntime]:
+    here, everywhere = RUNTIMES
+    yield from world[here].by("namespace", home)
+    yield from world[everywhere].all()
+
+
+def _with_runtime(service: StoredService, found: Resolved, offered: list[OfferedRuntime]) -> Resolved:
+    named, home, ranking = found.named, service.key.namespace, None
+    if found.model is None:
+        if not named.runtime:
+            return found
+        chosen = next((one for one in offered if one.choice.name == named.runtime), None)
+        if chosen is None:
+            problem = f"runtime {named.runtime} is neither in namespace {home} nor one of the cluster"
+            raise Refusal("RuntimeNotFound", "spec.runtime.name", problem, "make it, or name another one")
+        if chosen.choice.disabled:
+            problem = f"runtime {named.runtime} is disabled"
+            raise Refusal("RuntimeDisabled", "spec.runtime.name", problem, "enable it, or name another one")
+    else:
+        ranking = select(
+            found.model.view,
+            [one.choice for one in offered],
+            namespace=home,
+            wishes=service.wishes,
+            named=named.runtime,
+            current=_current(service),
+        )
+        if ranking.chosen is None:
+            assert ranking.problem is not None
+            remedy = f"see 'modelyard runtimes explain {named.model}', or name a runtime in spec.runtime.name"
+            refused = Refusal(ranking.problem.code, "spec.runtime", ranking.problem.message, remedy).refused
+            return Resolved(named, found.model, found.weights, ranking=ranking, problem=refused)
+        chosen = next(one for one in offered if one.choice is ranking.chosen.runtime)
+    if chosen.resource is None:
+        problem = f"{chosen.kind} {chosen.choice.name} cannot be read: {chosen.choice.problem}"
+        raise Refusal("RuntimeInvalid", "spec.runtime", problem, "have it corrected, or name another one")
+    return Resolved(named, found.model, found.weights, chosen, ranking)
+
+
+def _current(service: StoredService) -> tuple[str, str] | None:
+    kind, _, text = recorded(service).get(RUNTIME, "").partition("/")
+    name = text.partition("@")[0]
+    return (service.key.namespace if kind == "ServingRuntime" else "", name) if name else None

@@ -1,0 +1,488 @@
+"""The life of a service, planned in memory: made once, ready when its pods are, mended, refused, taken away."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from service_world import ENGINE, FORMAT, NOW, SERVED, Fleet, serving
+
+from modelyard.reconcile.plan import ServedKind
+from modelyard.workloads.lifecycle import PATIENCE, ServiceRollOut
+from modelyard.workloads.resolution import ACCEPT
+from modelyard.workloads.returning import DEADLINE
+
+LATEST = "LatestDeploymentReady"
+
+
+def test_all_is_made_at_once_and_nothing_twice() -> None:
+    fleet = Fleet()
+    fleet.model()
+    fleet.runtime()
+    fleet.service()
+    plan = fleet.look()
+    assert plan is not None
+    made = [f"{one['kind']} {one['metadata']['name']}" for one in plan.apply]
+    assert made == [
+        "ConfigMap modelconfig-chat",
+        "Deployment chat-engine",
+        "Service chat-engine",
+        "HorizontalPodAutoscaler chat-engine",
+        "PodDisruptionBudget chat-engine",
+        "Service chat",
+    ]
+    last = fleet.settle()
+    assert last is not None
+    assert not last.writes
+    assert last.awaits == ("engine: 0 of 1 pods are ready",)
+    assert fleet.condition("Ready")[:2] == ("False", "PodsNotReady")
+    assert fleet.condition("EngineReady")[0] == "False"
+    assert fleet.status()["observedGeneration"] == 1
+
+
+def test_it_is_ready_when_its_pods_are() -> None:
+    fleet = serving()
+    for kind in ("EngineReady", "IngressReady", "RoutesReady", LATEST, "Ready"):
+        assert fleet.condition(kind)[0] == "True", kind
+    assert fleet.status()["url"] == "http://chat.shop.svc.cluster.local:8080"
+    assert fleet.status()["modelStatus"]["transitionStatus"] == "UpToDate"
+    plan = fleet.look()
+    assert plan is not None
+    assert not plan.writes
+    assert not plan.awaits
+
+
+def test_decoder_and_router_count_as_much_as_the_engine() -> None:
+    fleet = Fleet()
+    fleet.model()
+    part = {"runner": ENGINE}
+    fleet.runtime(decoderConfig=part, routerConfig=part)
+    fleet.service(decoder={}, router={})
+    fleet.settle()
+    for name in ("chat-engine", "chat-decoder"):
+        fleet.up(name)
+        fleet.settle()
+        assert fleet.condition("Ready")[0] == "False"
+    assert fleet.condition("RouterReady")[0] == "False"
+    assert fleet.status()["modelStatus"]["transitionStatus"] == "UpToDate", "the router holds no model"
+    fleet.up("chat-router")
+    fleet.settle()
+    assert fleet.condition("Ready")[0] == "True"
+
+
+def test_what_answers_stays_ready_while_a_new_revision_comes() -> None:
+    fleet = serving()
+    fleet.service(engine={"runner": {"name": "ome-container", "image": "engine:2"}})
+    fleet.settle()
+    assert fleet.condition("Ready")[0] == "True"
+    assert fleet.condition(LATEST)[0] == "False"
+    assert fleet.status()["modelStatus"]["modelRevisionStates"]["activeModelState"] == "Loaded"
+    fleet.up("chat-engine")
+    fleet.settle()
+    assert fleet.condition(LATEST)[:2] == ("True", "RolledOut")
+
+
+def test_more_replicas_that_are_starting_take_nothing_away() -> None:
+    fleet = serving()
+    fleet.objects["Deployment", "shop", "chat-engine"]["spec"]["replicas"] = 4  # by its autoscaler
+    fleet.up("chat-engine", ready=1)
+    plan = fleet.settle()
+    assert plan is not None
+    assert not plan.apply, "its replicas are the autoscaler's"
+    assert fleet.condition("Ready")[0] == "True"
+    assert fleet.condition(LATEST)[0] == "True"
+    fleet.objects["Deployment", "shop", "chat-engine"]["spec"]["replicas"] = 0
+    fleet.up("chat-engine", ready=0)
+    fleet.settle()
+    assert fleet.condition("EngineReady")[:2] == ("True", "ScaledToZero")
+    assert fleet.status()["modelStatus"]["modelRevisionStates"]["activeModelState"] == "Standby"
+
+
+def test_what_somebody_changed_is_written_again_and_what_is_theirs_stays() -> None:
+    fleet = serving()
+    service = fleet.objects["Service", "shop", "chat-engine"]
+    service["spec"]["selector"] |= {"app": "other", "more": "than that"}
+    service["metadata"]["labels"]["theirs"] = "kept"
+    del fleet.objects["ConfigMap", "shop", "modelconfig-chat"]
+    plan = fleet.look()
+    assert plan is not None
+    assert [one["kind"] for one in plan.apply] == ["ConfigMap", "Service"]
+    lines = fleet.standing().differences(plan)
+    assert lines == [
+        "ConfigMap modelconfig-chat: new",
+        "Service chat-engine: spec.selector.app: 'other' → 'chat-engine'",
+    ]
+
+
+def test_a_component_that_is_not_asked_for_goes_and_nobody_elses_does() -> None:
+    fleet = Fleet()
+    fleet.model()
+    fleet.runtime(decoderConfig={"runner": ENGINE}, routerConfig={"runner": ENGINE})
+    fleet.service(router={})
+    fleet.settle()
+    labels = {"ome.io/inferenceservice": "chat", "component": "router"}
+    fleet.put("ConfigMap", "theirs", "shop", metadata={"labels": labels})
+    fleet.service()
+    fleet.settle()
+    assert not [one for one in fleet.names() if "router" in one]
+    assert ("ConfigMap", "shop", "theirs") in fleet.objects
+    assert "router" not in fleet.status().get("components", {})
+    assert fleet.condition("RouterReady") == ("", "", "")
+
+
+def test_what_serves_goes_when_what_takes_its_place_is_ready() -> None:
+    fleet = serving()
+    fleet.service(engine={"leader": {"runner": ENGINE}, "worker": {"size": 1, "runner": ENGINE}})
+    fleet.settle()
+    assert ("Deployment", "shop", "chat-engine") in fleet.objects
+    for name in [name for kind, _, name in fleet.objects if kind == "StatefulSet"]:
+        fleet.up(name, kind="StatefulSet")
+    fleet.settle()
+    assert ("Deployment", "shop", "chat-engine") not in fleet.objects
+    assert fleet.condition("Ready")[0] == "True"
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason", "published"),
+    [
+        ({"model": {"name": "none"}}, "BaseModelNotFound", "BaseModelNotFound"),
+        ({"runtime": {"name": "none"}}, "RuntimeNotFound", "RuntimeNotRecognized"),
+        ({"runtime": {"name": "off"}}, "RuntimeDisabled", "RuntimeDisabled"),
+        ({"model": {"name": "odd"}}, "NoSupportingRuntime", "NoSupportingRuntime"),
+        ({"model": {"name": "disabled"}}, "ModelDisabled", "BaseModelDisabled"),
+        ({"engine": {"hostNetwork": True}}, "NotPermitted", "InvalidPredictorSpec"),
+        ({"engine": {"minReplicas": 0}}, "ScaleToZeroNotServed", "InvalidPredictorSpec"),
+    ],
+)
+def test_a_refusal_is_told_and_leaves_what_runs(spec: dict[str, Any], reason: str, published: str) -> None:
+    fleet = serving()
+    fleet.model("odd", modelArchitecture="OddForCausalLM")
+    fleet.model("disabled", disabled=True)
+    fleet.runtime("off", disabled=True)
+    before = fleet.names()
+    fleet.service(**spec)
+    plan = fleet.settle()
+    assert plan is not None
+    assert not plan.awaits
+    assert fleet.names() == before
+    assert fleet.condition("Ready")[0] == "True", "what runs goes on answering"
+    assert fleet.condition(LATEST)[:2] == ("False", reason)
+    failed = fleet.status()["modelStatus"]
+    assert (failed["transitionStatus"], failed["lastFailureInfo"]["reason"]) == ("InvalidSpec", published)
+    fleet.service()
+    fleet.settle()
+    assert fleet.condition(LATEST)[0] == "True"
+    assert "lastFailureInfo" not in fleet.status()["modelStatus"]
+
+
+def test_one_that_never_ran_has_the_reason_in_ready() -> None:
+    fleet = Fleet()
+    fleet.service()
+    fleet.settle()
+    assert fleet.condition("Ready")[:2] == ("False", "BaseModelNotFound")
+    assert fleet.status()["observedGeneration"] == 1
+    assert not fleet.names()
+
+
+def test_a_model_whose_files_are_not_read_yet_is_waited_for() -> None:
+    fleet = Fleet()
+    fleet.runtime()
+    fleet.put("ClusterBaseModel", "llama", spec={"storage": {"storageUri": "hf://meta/llama"}})
+    fleet.service()
+    fleet.settle()
+    assert fleet.condition("Ready")[1] == "MetadataPending"
+    assert fleet.status()["modelStatus"]["transitionStatus"] == "InProgress"
+    assert not fleet.standing().stuck
+    fleet.model()
+    fleet.settle()
+    assert "Deployment chat-engine" in fleet.names()
+
+
+def test_a_live_service_stays_on_its_runtime() -> None:
+    fleet = serving()
+    fleet.runtime("a-better-one", supportedModelFormats=[{**FORMAT, "autoSelect": True, "priority": 9}])
+    plan = fleet.settle()
+    assert plan is not None
+    assert not plan.apply
+    assert fleet.status()["annotations"]["modelyard.dev/runtime"] == "ClusterServingRuntime/small@1"
+
+
+def newer(fleet: Fleet, image: str = "engine:2") -> None:
+    fleet.runtime(engineConfig={"runner": {**ENGINE, "image": image, "ports": [{"containerPort": 9000}]}})
+
+
+def image_of(fleet: Fleet) -> str:
+    body = fleet.objects["Deployment", "shop", "chat-engine"]
+    return str(body["spec"]["template"]["spec"]["containers"][0]["image"])
+
+
+@pytest.mark.parametrize("allowed", ["always", "ClusterServingRuntime/small@2"])
+def test_a_changed_runtime_restarts_nothing_until_it_is_allowed(allowed: str) -> None:
+    fleet = serving()
+    newer(fleet)
+    plan = fleet.settle()
+    assert plan is not None
+    assert image_of(fleet) == "engine:1"
+    status, reason, message = fleet.condition(LATEST)
+    assert (status, reason) == ("True", "ChangesHeld")
+    assert message.startswith("ClusterServingRuntime/small@1 was rolled out, and now it would be")
+    assert fleet.status()["url"].endswith(":8080"), "where it answers now"
+    assert fleet.condition("Ready")[0] == "True"
+    fleet.objects["InferenceService", "shop", "chat"]["metadata"]["annotations"] = {ACCEPT: allowed}
+    fleet.settle()
+    assert image_of(fleet) == "engine:2"
+    fleet.up("chat-engine")
+    fleet.settle()
+    assert fleet.condition(LATEST)[1] == "RolledOut"
+    assert fleet.status()["annotations"]["modelyard.dev/runtime"] == "ClusterServingRuntime/small@2"
+    assert fleet.status()["url"].endswith(":9000")
+    newer(fleet, "engine:3")
+    fleet.settle()
+    assert image_of(fleet) == ("engine:3" if allowed == "always" else "engine:2")
+
+
+def test_whoever_changes_the_service_gets_the_runtime_as_it_is() -> None:
+    fleet = serving()
+    newer(fleet)
+    fleet.settle()
+    fleet.service(engine={"minReplicas": 2})
+    fleet.settle()
+    assert image_of(fleet) == "engine:2"
+
+
+def test_a_runtime_that_goes_takes_nothing_with_it_and_no_other_takes_over() -> None:
+    fleet = serving()
+    entry = {**FORMAT, "autoSelect": True, "priority": 1}
+    fleet.runtime("other", supportedModelFormats=[entry], engineConfig={"runner": {**ENGINE, "image": "other:1"}})
+    del fleet.objects["ClusterServingRuntime", "", "small"]
+    fleet.settle()
+    assert image_of(fleet) == "engine:1"
+    assert fleet.condition(LATEST)[1] == "ChangesHeld"
+    del fleet.objects["ClusterServingRuntime", "", "other"]
+    fleet.settle()
+    assert fleet.condition(LATEST)[:2] == ("False", "NoSupportingRuntime")
+    assert fleet.condition("Ready")[0] == "True"
+
+
+def test_changes_that_reach_no_pod_are_taken_as_they_are() -> None:
+    fleet = serving()
+    fleet.model(maxTokens=4096)
+    fleet.runtime(protocolVersions=["openAI"])
+    fleet.settle()
+    assert fleet.condition(LATEST)[1] == "RolledOut"
+    assert fleet.status()["annotations"]["modelyard.dev/model"] == "ClusterBaseModel/llama@2"
+
+
+def test_a_name_that_is_taken_is_a_conflict_of_the_later_one() -> None:
+    fleet = serving()
+    fleet.service("chat-engine")
+    fleet.settle("chat-engine")
+    reason, message = fleet.condition("Ready", "chat-engine")[1:]
+    assert reason == "ChildConflict"
+    assert message == "Service chat-engine belongs to InferenceService chat - rename one of the two"
+    assert not [one for one in fleet.names() if "chat-engine-engine" in one]
+    fleet.settle()
+    assert fleet.condition("Ready")[0] == "True"
+
+
+def test_what_a_run_could_not_do_is_told_until_it_can() -> None:
+    fleet = Fleet()
+    fleet.model()
+    fleet.runtime()
+    fleet.service(annotations={"modelyard.dev/failed": "1 Deployment shop/chat-engine: exceeded quota"})
+    plan = fleet.look()
+    assert plan is not None
+    assert plan.status is not None
+    said = {one.type: one for one in plan.status.conditions}[LATEST]
+    assert (said.reason, said.message) == ("ApplyFailed", "Deployment shop/chat-engine: exceeded quota")
+    fleet.settle()
+    assert fleet.objects["InferenceService", "shop", "chat"]["metadata"]["annotations"] == {}
+
+
+def test_that_no_node_has_the_model_is_told_with_why() -> None:
+    fleet = Fleet()
+    fleet.model()
+    fleet.runtime()
+    fleet.service()
+    fleet.settle()
+    fleet.objects["ClusterBaseModel", "", "llama"]["status"] = {
+        "state": "In_Transit",
+        "conditions": [{"type": "Ready", "status": "False", "message": "2 nodes fetch it"}],
+    }
+    label = "models.ome.io/clusterbasemodel.llama"
+    unscheduled = {"type": "PodScheduled", "status": "False", "message": "0/1 nodes are available."}
+    fleet.pod("p", conditions=[unscheduled], phase="Pending", spec={"nodeSelector": {label: "Ready"}})
+    fleet.settle()
+    message = fleet.condition("EngineReady")[2]
+    assert fleet.condition("EngineReady")[1] == "NoNodeHasModel"
+    assert message.endswith("no node has the model yet; llama: 2 nodes fetch it")
+    fleet.put("Node", "gpu-1", status={}, metadata={"labels": {label: "Ready"}})
+    fleet.settle()
+    assert fleet.condition("EngineReady")[1] == "Unschedulable"
+
+
+def test_a_run_does_not_stay_for_ever() -> None:
+    fleet = Fleet()
+    fleet.model()
+    fleet.runtime()
+    fleet.service()
+    fleet.settle()
+    assert fleet.look(now=NOW + PATIENCE - 1).awaits  # type: ignore[union-attr]
+    assert not fleet.look(now=NOW + PATIENCE + 1).awaits  # type: ignore[union-attr]
+    waiting = {
+        "name": "ome-container",
+        "state": {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}},
+    }
+    fleet.pod("p", phase="Pending", containerStatuses=[waiting])
+    plan = fleet.settle()
+    assert plan is not None
+    assert not plan.awaits, "waiting mends no image"
+    assert fleet.condition(LATEST)[1] == "ImagePullFailed"
+    assert fleet.standing().stuck
+
+
+def test_what_others_scale_has_no_autoscaler() -> None:
+    fleet = Fleet(served=SERVED | {ServedKind("llmd.ai/v1alpha1", "VariantAutoscaling")})
+    fleet.model()
+    fleet.runtime()
+    fleet.service()
+    fleet.put("VariantAutoscaling", "v", "shop", spec={"scaleTargetRef": {"kind": "Deployment", "name": "chat-engine"}})
+    fleet.settle()
+    assert "HorizontalPodAutoscaler chat-engine" not in fleet.names()
+    assert "replicas" not in fleet.objects["Deployment", "shop", "chat-engine"]["spec"]
+
+
+def test_one_that_cannot_be_read_says_so_and_a_deleted_one_is_left_alone() -> None:
+    fleet = Fleet()
+    fleet.put("InferenceService", "chat", "shop", spec={"engine": "text"}, status={})
+    fleet.settle()
+    assert fleet.condition("Ready")[1] == "InvalidSpec"
+    fleet.put(
+        "InferenceService",
+        "gone",
+        "shop",
+        spec={"engine": {}},
+        status={},
+        metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"},
+    )
+    assert fleet.look("gone") is None
+
+
+def test_a_virtual_deployment_is_told_and_nothing_made() -> None:
+    fleet = serving()
+    fleet.service(annotations={"ome.io/deploymentMode": "VirtualDeployment"})
+    fleet.settle()
+    assert fleet.condition("Ready")[:2] == ("True", "VirtualDeployment")
+    assert list(fleet.status()["components"]) == ["predictor"]
+    assert not fleet.names()
+
+
+def _content(fleet: Fleet) -> dict[Any, Any]:
+    """All there is, but for what differs from run to run."""
+    found = copy.deepcopy(fleet.objects)
+    for obj in found.values():
+        for name in ("uid", "generation", "ownerReferences"):
+            obj["metadata"].pop(name, None)
+    return found
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"router": {}, "engine": {"minReplicas": 2}},
+        {"decoder": {}},
+        {"model": {"name": "none"}},
+        {"engine": {"leader": {"runner": ENGINE}, "worker": {"size": 1, "runner": ENGINE}}},
+    ],
+)
+def test_whoever_is_killed_after_any_write_is_carried_on_to_the_same_end(change: dict[str, Any]) -> None:
+    def begun() -> Fleet:
+        fleet = Fleet()
+        fleet.model()
+        fleet.runtime(decoderConfig={"runner": ENGINE}, routerConfig={"runner": ENGINE})
+        if change:
+            fleet.service(router={})
+            fleet.settle()
+        fleet.service(**change)
+        return fleet
+
+    whole = begun()
+    count = whole.carry(whole.look())
+    whole.settle()
+    assert count > 0
+    for most in range(count):
+        killed = begun()
+        killed.carry(killed.look(), most=most)
+        killed.lifecycle = ServiceRollOut("home", SERVED)
+        killed.settle()
+        assert _content(killed) == _content(whole), f"killed after {most} of {count} writes"
+
+
+def updated(fleet: Fleet, *, deadline: str = "60") -> None:
+    """A new image, whose pod does not come up."""
+    fleet.service(engine={"runner": {"name": "ome-container", "image": "engine:2"}}, annotations={DEADLINE: deadline})
+    fleet.settle()
+    fleet.deployed("chat-engine", "two", 2)
+    fleet.objects["Deployment", "shop", "chat-engine"]["status"] |= {"updatedReplicas": 1, "replicas": 2}
+
+
+def test_an_update_that_does_not_become_ready_goes_back_by_itself() -> None:
+    fleet = serving()
+    assert fleet.status()["annotations"]["modelyard.dev/good"] == "engine=one"
+    updated(fleet)
+    plan = fleet.settle(now=NOW + 59)
+    assert plan is not None
+    assert plan.due == NOW + 60
+    assert image_of(fleet) == "engine:2"
+    fleet.settle(now=NOW + 60)
+    assert image_of(fleet) == "engine:1"
+    fleet.deployed("chat-engine", "one", 3)
+    fleet.up("chat-engine")
+    last = fleet.settle(now=NOW + 100)
+    assert last is not None
+    assert not last.awaits
+    status, reason, message = fleet.condition(LATEST)
+    assert (status, reason) == ("False", "RolledBack")
+    assert "generation 2 did not become ready (engine: 0 of 1 pods are ready" in message
+    assert fleet.condition("Ready")[0] == "True"
+    assert fleet.standing().stuck
+    fleet.objects["Deployment", "shop", "chat-engine"]["spec"]["template"]["spec"]["containers"][0]["image"] = "by-hand"
+    fleet.settle(now=NOW + 200)
+    assert image_of(fleet) == "engine:1", "what was given up does not come back, nor does anything else"
+    fleet.service(engine={"runner": {"name": "ome-container", "image": "engine:3"}})
+    fleet.settle(now=NOW + 300)
+    assert image_of(fleet) == "engine:3"
+    assert fleet.condition(LATEST)[1] != "RolledBack"
+
+
+def test_pods_that_do_not_mend_themselves_end_it_sooner() -> None:
+    fleet = serving()
+    updated(fleet, deadline="1000")
+    waiting = {"name": "ome-container", "state": {"waiting": {"reason": "ImagePullBackOff", "message": "none such"}}}
+    fleet.pod("p", phase="Pending", containerStatuses=[waiting])
+    fleet.settle(now=NOW + 59)
+    assert image_of(fleet) == "engine:2"
+    fleet.settle(now=NOW + 61)
+    assert image_of(fleet) == "engine:1"
+    assert "ImagePullBackOff" in fleet.condition(LATEST)[2]
+
+
+def test_without_a_revision_that_served_there_is_nothing_to_go_back_to() -> None:
+    fleet = serving()
+    updated(fleet)
+    del fleet.objects["ReplicaSet", "shop", "chat-engine-one"]
+    fleet.settle(now=NOW + 100)
+    assert image_of(fleet) == "engine:2"
+    assert fleet.condition(LATEST)[1] == "RollingOut"
+
+
+def test_what_is_accepted_late_has_its_whole_time() -> None:
+    fleet = serving()
+    newer(fleet)
+    later = NOW + 100_000
+    fleet.objects["InferenceService", "shop", "chat"]["metadata"]["annotations"] = {ACCEPT: "always"}
+    fleet.settle(now=later)
+    fleet.settle(now=later + 59)
+    assert image_of(fleet) == "engine:2"
