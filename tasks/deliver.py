@@ -37,6 +37,7 @@ async def _helps(task: Task[..., object], task_run: TaskRun, state: State[object
 
 @task(
     name="resolve",
+    task_run_name="resolve",
     description="Find the models, or make the one that is asked for, and let this run work on them.",
     retries=3,
     retry_delay_seconds=[1, 5, 15],
@@ -53,6 +54,7 @@ async def resolve(following: Following, asked: Callable[[Following], Awaitable[l
 
 @task(
     name="place",
+    task_run_name="place",
     description="Choose the nodes, make a Job for each, a few at a time, and write down what became of it.",
     retries=3,
     retry_delay_seconds=[1, 5, 15],
@@ -103,7 +105,13 @@ async def fetch(
         await asyncio.wait([placing], timeout=LOOK if leg is None or leg.stage is not NodeStage.READY else 0.2)
 
 
-@task(name="publish", description="The table of nodes, and how each model stands.", timeout_seconds=120, **STAGE)
+@task(
+    name="publish",
+    task_run_name="publish",
+    description="The table of nodes, and how each model stands.",
+    timeout_seconds=120,
+    **STAGE,
+)
 async def publish(following: Following, keys: Sequence[Key], nodes: Sequence[NodeOutcome]) -> list[Ended]:
     """Tell people; how each model stands."""
     ended = [await following.ended(key) for key in keys]

@@ -124,6 +124,8 @@ def main(out: Path, *, keep: bool) -> int:
     except KeyboardInterrupt:
         print("stopped")
         return 130
+    except asyncio.CancelledError:  # SIGTERM
+        return 143
 
 
 async def demonstrate(out: Path, *, keep: bool) -> int:
@@ -247,7 +249,7 @@ def end(prefect: PrefectStack, stack: LocalStack, show: Show, keep: bool) -> Non
     for line in (
         f"{kubectl} describe clusterbasemodel tiny-llama     # conditions, what was found in the files, Events",
         f"{kubectl} label node cpu-0 {SELECTOR}    # a third node: the files come there, too",
-        "modelyard models",
+        f"{Path(sys.executable).with_name('modelyard')} models",
         f"{kubectl} delete clusterbasemodel tiny-llama       # its files go, also from the disks",
         f"ls -R {stack.paths.files / 'nodes'} | head",
     ):
