@@ -83,7 +83,11 @@ def _name(into: Table, name: str, addresses: Iterable[str], ports: Iterable[int]
 
 
 def _ip(pod: Object) -> str:
-    return str((pod.get("status") or {}).get("podIP") or "")
+    """Empty where there is none; whatever else a status says would be written into files that programs believe."""
+    text = str((pod.get("status") or {}).get("podIP") or "")
+    with suppress(ValueError):
+        return str(ipaddress.ip_address(text))
+    return ""
 
 
 def _ports(pod: Object) -> set[int]:

@@ -39,6 +39,7 @@ WEB = Address("127.20.128.7", 80)
         (pod(1, metadata={"namespace": "other"}), False),
         (pod(1, metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"}), False),
         (pod(1, status={"podIP": ""}), False),
+        (pod(1, status={"podIP": "127.20.1.1\noutput = x"}), False),
         (pod(1, status={"phase": "Succeeded"}), False),
     ],
 )
