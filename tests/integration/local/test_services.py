@@ -215,7 +215,13 @@ async def test_a_dead_engine_costs_nobody_a_connection(space: Namespace, http: a
     pods = await engines(space, "web", 2)
     url = f"http://web.{space.name}.svc"
     await until(lambda: models(http, url))
-    os.kill(process_of(next(iter(pods.values()))).pid, signal.SIGKILL)
+    process = process_of(next(iter(pods.values())))
+    process.send(signal.SIGKILL)
+
+    async def dead() -> bool:
+        return not process.alive()
+
+    await until(dead)
     for _ in range(30):
         assert await models(http, url) == ["test/model"]
 
