@@ -274,7 +274,6 @@ class Model(Resource):
     api_version: ClassVar = REGISTRY
     plural: ClassVar = "models"
     columns: ClassVar = (
-        Column("Backends", ".spec.backends[*].name"),
         Column("Active", '.status.conditions[?(@.type=="Active")].status'),
         Column("Failed", '.status.conditions[?(@.type=="Failed")].reason', priority=1),
         AGE,

@@ -155,3 +155,11 @@ PUBLISHED_COLUMNS = {
 @ALL
 def test_columns_of_the_published_definitions_and_ours_are_there(kind: type[Resource]) -> None:
     assert {column.name for column in kind.columns} >= PUBLISHED_COLUMNS.get(kind.kind, set())
+
+
+@ALL
+def test_a_column_shows_no_first_item_for_a_list(kind: type[Resource]) -> None:
+    """A server prints the first match alone: only columns of published runtimes, whose status nobody writes, may."""
+    lists = {column.name for column in kind.columns if "[*]" in column.path}
+    assert lists <= {"ModelFormat", "ModelFramework", "ModelFrameworkVersion", "Architecture"}
+    assert not lists or kind.kind in ("ServingRuntime", "ClusterServingRuntime")
