@@ -114,7 +114,7 @@ def fetch(
     in_use: Used = None,
     public: Annotated[bool, typer.Option("--public", help="Connect to addresses of the internet only.")] = False,
     parallel: Annotated[int, typer.Option(min=1, max=64, help="Requests at a time.")] = 8,
-    part_size: Annotated[int, typer.Option(min=65536, help="Bytes of a part; what a kill may cost.")] = 8 << 20,
+    part_size: Annotated[int, typer.Option(min=65536, help="Bytes of a part; what a kill may cost.")] = 4 << 20,
     bandwidth: Annotated[float | None, typer.Option(min=1, help="Bytes per second, at most.")] = None,
     patience: Annotated[float, typer.Option(min=0, help="Seconds without a byte before giving up.")] = 300.0,
 ) -> None:

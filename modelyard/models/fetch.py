@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import hashlib
+import itertools
 import os
 import threading
 import time
@@ -29,6 +30,11 @@ SPARE = 0.10
 """Of all bytes, what must be free beyond what is still to come."""
 TRIES = 3
 """How often a file that arrives with another checksum is fetched."""
+TOGETHER = 8
+"""Parts that follow each other and are asked for at once, where there is enough for all threads: a request costs more
+than what a part more or less in it does."""
+BUFFER = MIB // 4
+"""Bytes that are read back at a time to be hashed: they stay in the processor's cache."""
 
 
 @dataclass(slots=True)
@@ -167,18 +173,21 @@ class Download:
             self.store.promise(self.digest, total)
 
     def _pull(self, work: Sequence[_Work]) -> None:
-        queue = self._parts(work)
+        parallel = self.pace.limits.parallel
+        parts = sum(self._parts_of(one.file) - len(one.done) for one in work)
+        self._together = max(1, min(TOGETHER, parts // (2 * parallel)))
+        queue = self._requests(work)
         lock = threading.Lock()
 
         def pull() -> None:
-            buffer = bytearray(MIB)
+            buffer = bytearray(BUFFER)
             try:
                 while True:
                     with lock:
                         item = next(queue, None)
                     if item is None:
                         return
-                    self._part(*item, buffer)
+                    self._fetch(*item, buffer)
             except Stopped:
                 return
             except BaseException as error:
@@ -186,8 +195,7 @@ class Download:
                     self._failed = self._failed or error
                 self.pace.stop.set()
 
-        parallel = max(1, min(self.pace.limits.parallel, sum(max(1, self._parts_of(one.file)) for one in work)))
-        threads = [threading.Thread(target=pull, daemon=True) for _ in range(parallel)]
+        threads = [threading.Thread(target=pull, daemon=True) for _ in range(min(parallel, parts + len(work)))]
         for thread in threads:
             thread.start()
         try:
@@ -206,27 +214,30 @@ class Download:
         if self._failed is not None:
             raise self._failed
 
-    def _parts(self, work: Sequence[_Work]) -> Iterator[tuple[_Work, int]]:
-        """Parts to fetch, file by file; -1: nothing to fetch of a file, only to finish it. Files are opened here."""
+    def _requests(self, work: Sequence[_Work]) -> Iterator[tuple[_Work, range]]:
+        """What to ask for, file by file. Files are opened here."""
         for one in work:
-            missing = [part for part in range(self._parts_of(one.file)) if part not in one.done]
             one.fd = self.store.home.open(self._name(one.file), os.O_RDWR | os.O_CREAT)
             if os.fstat(one.fd).st_size != one.file.size:
                 os.ftruncate(one.fd, one.file.size)
-            one.restart()
-            one.left = max(1, len(missing))
-            for part in missing or [-1]:
-                yield one, part
+            for parts in self._missing(one):
+                yield one, parts
 
-    def _part(self, work: _Work, part: int, buffer: bytearray) -> None:
-        if part >= 0 and part not in work.done:
-            start, length = part * self._size, self._length(work.file, part)
+    def _missing(self, work: _Work) -> list[range]:
+        """The parts of a file that are not there, as they are asked for; none, to finish it, where there is no such."""
+        work.restart()
+        missing = [part for part in range(self._parts_of(work.file)) if part not in work.done]
+        found = []
+        for _, following in itertools.groupby(enumerate(missing), lambda one: one[1] - one[0]):
+            parts = [part for _, part in following]
+            found += [range(at, min(at + self._together, parts[-1] + 1)) for at in parts[:: self._together]]
+        work.left = max(1, len(found))
+        return found or [range(0)]
+
+    def _fetch(self, work: _Work, parts: range, buffer: bytearray) -> None:
+        if not work.done.issuperset(parts):
             try:
-                self._read(work, start, length)
-                with work.lock:
-                    work.done.add(part)
-                if self._parts_of(work.file) > 1:
-                    self.journal.note("p", work.index, part)
+                self._read(work, parts)
             except RangesIgnored:
                 self._read_whole(work)
         self._hash(work, buffer)
@@ -236,8 +247,9 @@ class Download:
         if last:
             self._finish(work, buffer)
 
-    def _read(self, work: _Work, start: int, length: int) -> None:
-        """These bytes onto the disk, through whatever interruptions; hashed on the way where it is their turn."""
+    def _read(self, work: _Work, parts: range) -> None:
+        """These parts onto the disk, through whatever interruptions; hashed on the way where it is their turn."""
+        start, length = parts.start * self._size, sum(self._length(work.file, part) for part in parts)
         got, attempt = 0, 0
         with work.lock:
             mine = not work.hashing and work.hashed == start
@@ -258,12 +270,15 @@ class Download:
                             work.hashed += size
                         got += size
                         self.pace.took(size)
+                        while parts and (got >= length or got >= (parts.start + 1) * self._size - start):
+                            self._there(work, parts.start)
+                            parts = parts[1:]
                         if got < length:
                             self.pace.throttle()
                     if got < length:
                         raise FetchError("SourceUnavailable", f"{work.file.name}: ended early", retryable=True)
                 except RangesIgnored:
-                    self.pace.count(size=-got)
+                    self.pace.count(size=-(got % self._size))
                     raise
                 except FetchError as error:
                     attempt = 0 if got > before else attempt + 1
@@ -272,6 +287,13 @@ class Download:
             if mine:
                 with work.lock:
                     work.hashing = False
+
+    def _there(self, work: _Work, part: int) -> None:
+        """A part is on the disk."""
+        with work.lock:
+            work.done.add(part)
+        if self._parts_of(work.file) > 1:
+            self.journal.note("p", work.index, part)
 
     def _read_whole(self, work: _Work) -> None:
         """From a server that knows no ranges: by one thread, and from the first byte after each interruption."""
@@ -350,10 +372,8 @@ class Download:
             work.tries += 1
             self.pace.count(size=-file.size)
             work.done.clear()
-            work.restart()
-            work.left = max(1, self._parts_of(file))
-            for part in range(work.left):
-                self._part(work, part if file.size else -1, buffer)
+            for parts in self._missing(work):
+                self._fetch(work, parts, buffer)
             return
         os.close(work.fd)
         work.fd = -1

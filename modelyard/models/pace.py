@@ -17,7 +17,7 @@ class Limits:
     """How hard to pull. Memory is about 60 MiB and 2 MiB for each of ``parallel``, whatever the size of parts."""
 
     parallel: int = 8
-    part_size: int = 8 * MIB
+    part_size: int = 4 * MIB
     bandwidth: float | None = None
     """Bytes per second."""
     patience: float = 300.0

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from model_hub import Hub, serve
 from node_jobs import Node
 
+from modelyard.models.fetch import TOGETHER
 from modelyard.models.pace import Limits
 
 _CONTEXT = multiprocessing.get_context("forkserver")
@@ -21,7 +22,7 @@ _CONTEXT.set_forkserver_preload(["modelyard.models.node", "modelyard.models.sour
 
 _FAST = "/dev/shm" if Path("/dev/shm").is_dir() else None
 """Killed processes leave nothing in the page cache that others could miss: a disk in memory shows the same."""
-LIMITS = Limits(parallel=4, part_size=32768, patience=10.0)
+LIMITS = Limits(parallel=4, part_size=4096, patience=10.0)
 _random = random.Random(7)
 FILES = {
     "model-1.safetensors": _random.randbytes(700_000),
@@ -74,4 +75,4 @@ def test_after_any_kill_the_rest_is_fetched_and_no_more(fifth: int, data: st.Dat
         assert node.files() == FILES
         assert node.check().outcome == "Verified"
         assert node.leftovers() == []
-        assert hub.bytes_served <= SIZE + len(kills) * LIMITS.parallel * LIMITS.part_size
+        assert hub.bytes_served <= SIZE + len(kills) * LIMITS.parallel * TOGETHER * LIMITS.part_size
