@@ -337,7 +337,7 @@ def _prove_access(pace: Pace, source: ModelSource, files: tuple[SourceFile, ...]
 
 def _detect(report: Report, folder: Path) -> None:
     """What the files say of the model. They are a stranger's: whatever is wrong with them is no failure of fetching."""
-    from modelyard.models.detection import detect  # A third of a second, where nothing is new.
+    from modelyard.models.detection import detect  # Not imported where nothing is new.
 
     try:
         report.facts = json.loads(detect(folder).to_json())
