@@ -28,7 +28,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 ONE_WORKER = (
     ("tests/integration/prefect/test_prefect_deployments",),
     ("tests/integration/prefect/",),
-    ("tests/integration/local/", "tests/integration/deliveries/"),
+    ("tests/integration/local/", "tests/integration/deliveries/", "tests/integration/services/"),
     ("tests/integration/live/",),
     tuple(f"tests/integration/{room}/" for room in ("bindings", "crds", "routing", "cluster", "reconcile")),
 )

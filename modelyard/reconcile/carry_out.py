@@ -31,7 +31,19 @@ from modelyard.objects import Key, WorkloadId
 from modelyard.objects.documents import counted, cut, printable
 from modelyard.reconcile import status as statuses
 from modelyard.reconcile.fence import Fence, NotTheWriter
-from modelyard.reconcile.plan import FAILED, MISSING, OWNER, Child, HandOver, Mark, Plan, Ref, Scale, Subject
+from modelyard.reconcile.plan import (
+    FAILED,
+    MISSING,
+    OWNER,
+    WHOLE_MAPS,
+    Child,
+    HandOver,
+    Mark,
+    Plan,
+    Ref,
+    Scale,
+    Subject,
+)
 from modelyard.reconcile.turns import in_turn
 
 log = logging.getLogger(__name__)
@@ -357,6 +369,10 @@ class _CarryOut:
             metadata.setdefault("ownerReferences", [{**owner, "controller": True, "blockOwnerDeletion": True}])
         if found is not None:
             metadata["uid"] = found["metadata"]["uid"]
+            if foreign := _foreign(found, manifest):
+                foreign["metadata"] = {"uid": metadata["uid"]}
+                place, limit = metadata.get("namespace"), await self._may_write()
+                await self.cluster.merge_patch(kind, metadata["name"], foreign, place, timeout=limit)
         # One that somebody made a moment ago is not taken over: without ``force`` their fields conflict.
         await self.cluster.apply(
             {**manifest, "metadata": metadata}, force=found is not None, timeout=await self._may_write()
@@ -438,3 +454,13 @@ class _CarryOut:
             else:
                 self.outcome.scaled[self.subject.ref, workload] = (found.replicas, wanted)
                 return
+
+
+def _foreign(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """A patch that takes away what others added to maps that are whole: servers before 1.21 apply entry by entry."""
+    patch: dict[str, Any] = {}
+    for name, value in wanted.items():
+        if isinstance(value, Mapping) and isinstance(found := there.get(name), Mapping):
+            less = dict.fromkeys(found.keys() - value.keys()) if name in WHOLE_MAPS else _foreign(found, value)
+            patch |= {name: less} if less else {}
+    return patch

@@ -28,6 +28,8 @@ MISSING = "modelyard.dev/missing"
 OWNER = "modelyard.dev/owner"
 """Label of an object in another namespace than its owner's, which no ownerReference could name: the owner's uid."""
 FINALIZER = "modelyard.dev/cleanup"
+WHOLE_MAPS = frozenset(("selector", "matchLabels", "nodeSelector"))
+"""Maps of children in which one more entry is another meaning."""
 
 
 class Ref(NamedTuple):

@@ -13,12 +13,11 @@ from typing import Any
 
 from modelyard.objects.documents import shown
 from modelyard.objects.parse import controller_of
+from modelyard.reconcile.plan import WHOLE_MAPS
 from modelyard.resources.quantity import Quantity
 from modelyard.workloads.values import ChildObject
 
 Object = Mapping[str, Any]
-_WHOLE = frozenset(("selector", "matchLabels", "nodeSelector"))
-"""Maps in which one more entry is another meaning."""
 Identity = tuple[str, str, str]
 """API group, kind and name."""
 
@@ -95,7 +94,7 @@ def _different(there: Any, wanted: Any, path: str, whole: bool = False) -> list[
     if isinstance(there, Mapping) and isinstance(wanted, Mapping):
         found = []
         for name, value in wanted.items():
-            found += _different(there.get(name), value, f"{path}.{name}", name in _WHOLE)
+            found += _different(there.get(name), value, f"{path}.{name}", name in WHOLE_MAPS)
         return found or [f"{path}: {shown(there)} → {shown(wanted)}"]
     if isinstance(there, list) and isinstance(wanted, list) and len(there) == len(wanted):
         items = enumerate(zip(there, wanted, strict=True))
@@ -109,7 +108,7 @@ def _covers(there: Any, wanted: Any, whole: bool = False) -> bool:
             return not wanted and there is None
         if whole and there.keys() - wanted.keys():
             return False
-        return all(_covers(there.get(name), value, name in _WHOLE) for name, value in wanted.items())
+        return all(_covers(there.get(name), value, name in WHOLE_MAPS) for name, value in wanted.items())
     if isinstance(wanted, list):
         given = there or []
         return isinstance(given, list) and len(given) == len(wanted) and all(map(_covers, given, wanted))

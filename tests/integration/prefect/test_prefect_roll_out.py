@@ -1,0 +1,90 @@
+"""The flow ``roll_out`` on a real Prefect server and on nodes that run its pods: by hand, as from a pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prefect.client.orchestration import PrefectClient
+from prefect.client.schemas.filters import (
+    ArtifactFilter,
+    ArtifactFilterFlowRunId,
+    TaskRunFilter,
+    TaskRunFilterFlowRunId,
+)
+from prefect.client.schemas.objects import State
+from prefect_support import until
+
+from flows.roll_out import roll_out
+from modelyard.cluster import Cluster
+from modelyard.local.stack import LocalStack
+from modelyard.models.names import CLUSTER_BASE_MODELS
+from modelyard.workloads.render import SELECTION
+from modelyard.workloads.world import INFERENCE_SERVICES, RUNTIMES
+
+pytestmark = pytest.mark.integration
+
+SIMULATED = Path(__file__).parents[3] / "config" / "runtimes" / "local" / "simulated.yaml"
+MODEL = {
+    "modelFormat": {"name": "safetensors", "version": "1.0.0"},
+    "modelFramework": {"name": "transformers", "version": "4.43.0"},
+    "modelArchitecture": "LlamaForCausalLM",
+    "storage": {"storageUri": "vendor://acme/model/llama"},
+}
+
+
+@pytest.fixture
+async def space(
+    local_stack: LocalStack, local_cluster: Cluster, local_namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[str]:
+    """A namespace, beside a model and the runtime for it."""
+    monkeypatch.setenv("KUBECONFIG", str(local_stack.kubeconfig))
+    await local_cluster.create(CLUSTER_BASE_MODELS, {"metadata": {"name": "rolled-llama"}, "spec": MODEL})
+    await local_cluster.apply(yaml.safe_load(SIMULATED.read_text(encoding="utf-8")))
+    yield local_namespace
+    await local_cluster.delete(RUNTIMES[1], "simulated")
+    await local_cluster.delete(CLUSTER_BASE_MODELS, "rolled-llama")
+
+
+async def run(**parameters: Any) -> State[Any]:
+    state: State[Any] = await roll_out(**parameters, return_state=True)
+    return state
+
+
+async def test_a_pipeline_waits_for_a_service_and_is_told_why_one_cannot_be(
+    local_cluster: Cluster, client: PrefectClient, space: str
+) -> None:
+    spec: dict[str, Any] = {"model": {"name": "rolled-llama"}, "engine": {}}
+    # Nobody delivers models here.
+    metadata = {"name": "chat", "namespace": space, "annotations": {SELECTION: "none"}}
+    await local_cluster.create(INFERENCE_SERVICES, {"metadata": metadata, "spec": spec})
+    state = await run(name="chat", namespace=space, controller_namespace=space, timeout_seconds=150)
+    assert state.name == "Completed", state.message
+    assert state.message == f"{space}/chat answers at http://chat.{space}.svc.cluster.local:8080"
+    run_id = state.state_details.flow_run_id
+    assert run_id is not None
+    chosen = TaskRunFilter(flow_run_id=TaskRunFilterFlowRunId(any_=[run_id]))
+
+    async def recorded() -> set[str]:
+        found = {one.name for one in await client.read_task_runs(task_run_filter=chosen)}
+        return found if any(name.startswith("publish") for name in found) else set()
+
+    steps = await until(recorded, "the task runs are on record")
+    assert {name.split("-")[0] for name in steps} == {"resolve", "compare", "apply", "answer", "publish"}
+    about = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[run_id]))
+    artifacts = {one.key: str(one.data) for one in await client.read_artifacts(artifact_filter=about)}
+    assert {"roll-out-changes", "roll-out-components", "roll-out-progress"} <= artifacts.keys()
+    assert "- Deployment chat-engine: new" in artifacts["roll-out-changes"]
+
+    wrong = {"metadata": {"name": "wrong", "namespace": space}, "spec": {**spec, "runtime": {"name": "none"}}}
+    await local_cluster.create(INFERENCE_SERVICES, wrong)
+    state = await run(name="wrong", namespace=space, controller_namespace=space)
+    assert state.name == "Failed"
+    assert f"{space}/wrong is not ready: RuntimeNotFound" in (state.message or "")
+    missing = await run(name="missing", namespace=space, controller_namespace=space)
+    assert missing.name == "Failed"
+    assert "missing" in (missing.message or "")
+    assert (await run()).name == "Completed", "nothing is named, so there is nothing to do"

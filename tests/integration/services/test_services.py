@@ -1,0 +1,236 @@
+"""InferenceServices on the local cluster: made, ready, updated, mended, refused, kept apart, gone."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from conftest import HPA, NAME, Services, conditions, is_ready
+
+from modelyard.cli.services import list_services, why_service
+from modelyard.cluster import CONFIG_MAPS, DEPLOYMENTS, NotFound, Object
+from modelyard.objects.kinds import PODS
+from modelyard.objects.kinds import SERVICES as KUBERNETES_SERVICES
+from modelyard.workloads.returning import DEADLINE
+from modelyard.workloads.world import INFERENCE_SERVICES
+
+pytestmark = pytest.mark.integration
+
+
+async def test_a_service_becomes_pods_that_are_ready_and_leaves_nothing(
+    services: Services, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await services.make("chat")
+    obj = await services.until(is_ready, "chat")
+    space, status = services.space, obj["status"]
+    assert status["url"] == f"http://chat.{space}.svc.cluster.local:8080"
+    assert status["address"]["url"] == status["url"]
+    assert status["annotations"]["modelyard.dev/runtime"] == "ClusterServingRuntime/simulated@1"
+    engine = status["components"]["engine"]
+    assert engine["url"] == f"http://chat-engine.{space}.svc.cluster.local:8080"
+    assert engine["latestReadyRevision"] == engine["latestCreatedRevision"] == "1"
+    assert status["modelStatus"] == {
+        "transitionStatus": "UpToDate",
+        "modelRevisionStates": {"activeModelState": "Loaded", "targetModelState": "Loaded"},
+        "modelCopies": {"totalCopies": 1, "failedCopies": 0},
+    }
+    said = conditions(obj)
+    assert {name: one[0] for name, one in said.items()} == dict.fromkeys(
+        ("EngineReady", "IngressReady", "RoutesReady", "LatestDeploymentReady", "Ready"), "True"
+    )
+    there = await services.children("chat")
+    assert [one for one in there if not one.startswith("Pod ")] == [
+        "ConfigMap modelconfig-chat",
+        "Deployment chat-engine",
+        "HorizontalPodAutoscaler chat-engine",
+        "PodDisruptionBudget chat-engine",
+        "Service chat",
+        "Service chat-engine",
+    ]
+    await list_services(space, services.shift.home)
+    line = capsys.readouterr().out.splitlines()[1].split()
+    assert line[:6] == [space, "chat", NAME, "simulated", "1/1", "True"]
+    await why_service("chat", space, services.shift.home)
+    said = capsys.readouterr().out
+    print(said)
+    assert f"model: ClusterBaseModel {NAME}: Ready" in said
+    assert "runtime: ClusterServingRuntime simulated" in said
+    assert re.search(r"engine +RawDeployment +chat-engine-\S+ +a100-0 +True +0", said), said
+    await services.cluster.delete(INFERENCE_SERVICES, "chat", space)
+
+    async def nothing() -> bool:
+        return not await services.children("chat")
+
+    await services.settled(nothing)
+
+
+async def test_an_update_is_rolled_out_and_what_is_ready_is_left_alone(services: Services) -> None:
+    await services.make("chat")
+    before = await services.until(is_ready, "chat")
+    deployment = await services.cluster.get(DEPLOYMENTS, "chat-engine", services.space)
+    patch = {"spec": {"engine": {"runner": {"name": "ome-container", "env": [{"name": "SEED", "value": "7"}]}}}}
+    await services.patch("chat", patch)
+    obj = await services.until(is_ready, "chat")
+    assert obj["status"]["components"]["engine"]["latestReadyRevision"] == "2"
+    changed = await services.cluster.get(DEPLOYMENTS, "chat-engine", services.space)
+    assert changed["metadata"]["uid"] == deployment["metadata"]["uid"]
+    (container,) = changed["spec"]["template"]["spec"]["containers"]
+    assert {"name": "SEED", "value": "7"} in container["env"]
+    started = {one["type"]: one["lastTransitionTime"] for one in before["status"]["conditions"]}
+    ended = {one["type"]: one["lastTransitionTime"] for one in obj["status"]["conditions"]}
+    assert ended["Ready"] == started["Ready"], "the old pods have served until the new ones did"
+    # A label that reaches no pod changes the children, and restarts none.
+    await services.cluster.merge_patch(
+        INFERENCE_SERVICES,
+        "chat",
+        {"metadata": {"annotations": {"ome.io/targetUtilizationPercentage": "50"}}},
+        services.space,
+    )
+
+    async def scaled_at_50() -> bool:
+        body = await services.cluster.get(HPA, "chat-engine", services.space)
+        return bool(body["spec"]["metrics"][0]["resource"]["target"]["averageUtilization"] == 50)
+
+    await services.settled(scaled_at_50)
+    again = await services.cluster.get(DEPLOYMENTS, "chat-engine", services.space)
+    assert again["spec"] == changed["spec"]
+
+
+async def test_what_somebody_edits_or_deletes_by_hand_is_mended(services: Services) -> None:
+    await services.make("chat")
+    await services.until(is_ready, "chat")
+    space = services.space
+    patch = {"spec": {"selector": {"somebody": "else"}}}
+    await services.cluster.merge_patch(KUBERNETES_SERVICES, "chat-engine", patch, space)
+    await services.cluster.delete(CONFIG_MAPS, "modelconfig-chat", space)
+
+    async def mended() -> bool:
+        found = await services.cluster.get(KUBERNETES_SERVICES, "chat-engine", space)
+        try:
+            await services.cluster.get(CONFIG_MAPS, "modelconfig-chat", space)
+        except NotFound:
+            return False
+        return "somebody" not in found["spec"]["selector"]
+
+    await services.settled(mended)
+    await services.until(is_ready, "chat")
+
+
+async def test_a_router_that_is_not_asked_for_any_more_goes_with_all_it_had(services: Services) -> None:
+    shell = {"name": "router", "image": "modelyard.dev/simulated-engine", "args": ["--model=router", "--port=9000"]}
+    router = {"runner": {**shell, "ports": [{"name": "http", "containerPort": 9000}]}}
+    await services.make("routed", router=router)
+    obj = await services.until(is_ready, "routed")
+    assert obj["status"]["url"].endswith(":9000")
+    assert conditions(obj)["RouterReady"][0] == "True"
+    mine = await services.cluster.create(
+        CONFIG_MAPS,
+        {"metadata": {"name": "mine", "labels": {"ome.io/inferenceservice": "routed", "component": "router"}}},
+        services.space,
+    )
+    await services.patch("routed", {"spec": {"router": None}})
+
+    async def gone() -> bool:
+        return not [one for one in await services.children("routed") if "router" in one]
+
+    await services.settled(gone)
+    obj = await services.until(is_ready, "routed")
+    assert "router" not in obj["status"]["components"]
+    assert "RouterReady" not in conditions(obj)
+    assert obj["status"]["url"].endswith(":8080")
+    assert await services.cluster.get(CONFIG_MAPS, mine["metadata"]["name"], services.space), "it is not the service's"
+
+
+async def test_refused_ones_say_what_to_do_and_stop_nobody(services: Services) -> None:
+    await services.make("unknown", model={"name": "nobodys"})
+    await services.make("elsewhere", runtime={"name": "missing"})
+    await services.make("secretive", engine={"hostNetwork": True})
+    await services.make("reaching", engine={"volumes": [{"hostPath": {"path": "/"}, "name": "root"}]})
+    await services.make("fine")
+    await services.until(is_ready, "fine")
+    said = await services.until_reason("unknown", "Ready", "BaseModelNotFound")
+    assert said == "spec.model.name: model nobodys is not there - make it, or name another one"
+    await services.until_reason("elsewhere", "Ready", "RuntimeNotFound")
+    assert "modelyard.dev/allow-in-pods: host-namespaces" in await services.until_reason(
+        "secretive", "Ready", "NotPermitted"
+    )
+    await services.until(lambda obj: conditions(obj).get("Ready", ("",))[0] == "False", "reaching")
+    failed = (await services.get("unknown"))["status"]["modelStatus"]
+    assert failed["transitionStatus"] == "InvalidSpec"
+    assert failed["lastFailureInfo"]["reason"] == "BaseModelNotFound"
+    for name in ("unknown", "elsewhere", "secretive", "reaching"):
+        assert await services.children(name) == []
+    await services.patch("unknown", {"spec": {"model": {"name": NAME}}})
+    obj = await services.until(is_ready, "unknown")
+    assert "lastFailureInfo" not in obj["status"]["modelStatus"]
+
+
+async def test_two_services_that_want_one_name_do_not_fight(services: Services) -> None:
+    await services.make("a")
+    await services.until(is_ready, "a")
+    await services.make("a-engine")  # whose Service would be that of the other's engine
+    said = await services.until_reason("a-engine", "Ready", "ChildConflict")
+    assert said == "Service a-engine belongs to InferenceService a - rename one of the two"
+    assert not [one for one in await services.children("a-engine") if one.startswith("Deployment")]
+    body = {"metadata": {"name": "b-engine"}, "spec": {"ports": [{"port": 1}]}}
+    await services.cluster.create(KUBERNETES_SERVICES, body, services.space)
+    await services.make("b")
+    said = await services.until_reason("b", "LatestDeploymentReady", "ApplyFailed")
+    assert "Service" in said
+    assert "does not belong to it" in said
+    await services.until(is_ready, "a")
+    await services.cluster.delete(KUBERNETES_SERVICES, "b-engine", services.space)
+    obj = await services.until(is_ready, "b", timeout=200)
+    assert "modelyard.dev/failed" not in obj["metadata"]["annotations"]
+
+
+async def test_why_pods_are_not_ready_is_told_in_words(services: Services) -> None:
+    def engine(**runner: Any) -> dict[str, Any]:
+        return {"runner": {"name": "ome-container", **runner}}
+
+    await services.make("image", engine=engine(image="nowhere.example/engine:1"))
+    await services.make("greedy", engine=engine(resources={"limits": {"nvidia.com/gpu": "9"}}))
+    await services.make("dying", engine=engine(command=["python3", "-c", "raise SystemExit(3)"], args=["x"]))
+    await services.make("silent", engine=engine(command=["sleep"], args=["1000"]))
+    said = await services.until_reason("image", "EngineReady", "ImageNotRunnable")
+    assert "nowhere.example/engine:1" in said
+    said = await services.until_reason("greedy", "EngineReady", "Unschedulable")
+    assert "Insufficient nvidia.com/gpu" in said
+    assert "nvidia.com/gpu 9" in said
+    said = await services.until_reason("dying", "EngineReady", "ContainerExited")
+    assert "exited with code 3" in said
+
+    def failed_to_load(obj: Object) -> bool:
+        status = obj["status"]["modelStatus"]
+        failure = status.get("lastFailureInfo") or {}
+        return (status["transitionStatus"], failure.get("exitCode")) == ("BlockedByFailedLoad", 3)
+
+    await services.until(failed_to_load, "dying")
+    said = await services.until_reason("silent", "EngineReady", "ProbeFailing")
+    assert "readinessProbe, GET :8080/health, has not succeeded" in said
+    for name in ("image", "greedy", "dying", "silent"):
+        assert conditions(await services.get(name))["Ready"][0] == "False"
+
+
+async def test_an_update_whose_pods_do_not_come_up_goes_back_and_is_not_tried_again(services: Services) -> None:
+    await services.make("chat", annotations={DEADLINE: "10"})
+    await services.until(is_ready, "chat")
+    await services.patch(
+        "chat", {"spec": {"engine": {"runner": {"name": "ome-container", "image": "nowhere.example/e:1"}}}}
+    )
+    said = await services.until_reason("chat", "LatestDeploymentReady", "RolledBack")
+    assert "generation 2 did not become ready" in said
+    assert "nowhere.example/e:1" in said
+
+    async def back() -> bool:
+        body = await services.cluster.get(DEPLOYMENTS, "chat-engine", services.space)
+        (container,) = body["spec"]["template"]["spec"]["containers"]
+        pods = await services.cluster.list(PODS, services.space)
+        return container["image"].startswith("modelyard.dev/simulated-engine") and len(pods.items) == 1
+
+    await services.settled(back)
+    obj = await services.get("chat")
+    assert conditions(obj)["Ready"][0] == "True"
+    await services.patch("chat", {"spec": {"engine": {"runner": {"image": None}}}})
+    await services.until(is_ready, "chat")
