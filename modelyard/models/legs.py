@@ -123,6 +123,17 @@ def deliver(wish: Wish, site: Site, now: float) -> Leg:
         for other in site.jobs
         if other is not job and not other.deleting and not (other.task.purpose == REMOVE and other.task.root in left)
     )
+    has_it = goal.fetches and current and entry is not None and entry.status == READY
+    if has_it and not nudged and job is None:  # nearly all of a fleet, each time: nothing is made that is not needed
+        leg = Leg(node.name, NodeStage.READY, "Delivered", "", READY, site.entry, delete=stale)
+        if not node.ready:
+            return replace(leg, stage=NodeStage.WAITING, reason="NodeNotReady", message="the node is not ready")
+        if site.label != READY and goal.claim is None:
+            return replace(leg, stage=NodeStage.ACTIVE, reason="Marking", message="its label is set")
+        if max(done.verified, done.finished) < model.verify:
+            start = _start(wish, site, CHECK, done, "Checking", "its files are checked against their manifest")
+            return replace(start, stage=NodeStage.READY, label=READY, entry=site.entry, delete=stale)
+        return _tidy(leg, wish, site, left, now) if left else leg
     leg = Leg(
         node.name, NodeStage.WAITING, "Queued", "waits for its turn at the source", delete=stale, entry=site.entry
     )
@@ -137,17 +148,6 @@ def deliver(wish: Wish, site: Site, now: float) -> Leg:
         return replace(leg, stage=stage, reason="Vendor", message="brought by its vendor", label=READY, entry=ready)
     if job is not None and job.state != "Active":
         return _ended(wish, said, job, site, done, now)
-    if current and entry is not None and entry.status == READY and not nudged and job is None:
-        if not node.ready:
-            return replace(said, label=READY, reason="NodeNotReady", message="the node is not ready")
-        if site.label != READY and goal.claim is None:
-            return replace(leg, stage=NodeStage.ACTIVE, reason="Marking", message="its label is set", label=READY)
-        if not max(done.verified, done.finished) < model.verify:
-            if left:
-                return _tidy(replace(leg, label=READY), wish, site, left, now)
-            return replace(leg, stage=NodeStage.READY, reason="Delivered", message="", label=READY)
-        start = _start(wish, site, CHECK, done, "Checking", "its files are checked against their manifest")
-        return replace(start, stage=NodeStage.READY, label=READY, entry=site.entry, delete=stale, starts=start.starts)
     if not node.ready and job is None:
         return replace(said, reason="NodeNotReady", message="the node is not ready", entry=_updating(entry, wish, done))
     if job is not None:

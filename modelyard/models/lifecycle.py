@@ -7,7 +7,7 @@ its files go, unless they are to be kept; a node that is gone holds up nothing.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -79,7 +79,7 @@ class ModelDelivery:
         """All models (they share sources), nodes, what is made for models, and the pods that wait for one."""
         return (
             *map(_models, names.KINDS),
-            Want(NODES, world.node, cached=True, use="models"),
+            Want(NODES, world.node, cached=True, indexes={"model": world.labels_of}, use="models"),
             Want(
                 CONFIG_MAPS,
                 world.report,
@@ -146,25 +146,25 @@ class ModelDelivery:
     # Nodes
 
     def _parts(self, wish: Wish, world: World, now: float) -> list[Leg]:
-        model = wish.model
-        assert model.spec is not None
-        sites = self._sites(model, world)
-        parts: list[Leg] = []
-        for node in world[NODES].all():
-            if not _why_not(model, node, wish.settings):
-                site = sites.pop(node.name) if node.name in sites else self._site(model, node, world)
-                report: NodeReport | None = world[REPORTS].get(Key(self.home, node.name))
-                full = site.entry is None and report is not None and report.size > FULL
-                parts.append(legs.no_room(site) if full else legs.deliver(wish, site, now))
-        parts += [legs.remove(wish, site, now) for site in sites.values()]
-        return self._in_turn(wish, parts, world, self._sites(model, world) if any(p.starts for p in parts) else {})
+        model, parts = wish.model, []
+        chosen = {node.name for node in world[NODES].all() if not _why_not(model, node, wish.settings)}
+        sites = self._sites(model, world, chosen)
+        for name, site in sites.items():
+            report: NodeReport | None = world[REPORTS].get(Key(self.home, name))
+            if name not in chosen:
+                parts.append(legs.remove(wish, site, now))
+            elif site.entry is None and report is not None and report.size > FULL:
+                parts.append(legs.no_room(site))
+            else:
+                parts.append(legs.deliver(wish, site, now))
+        return self._in_turn(wish, parts, sites, world) if any(leg.starts for leg in parts) else parts
 
     def not_chosen(self, model: StoredModel, node: ModelNode, world: World) -> str:
         """Why a node is not given the model; ``""``: it is."""
         found, _ = DeliverySettings.read(next(iter(world[SETTINGS].all()), ""))
         return _why_not(model, node, found)
 
-    def _in_turn(self, wish: Wish, parts: list[Leg], world: World, sites: Mapping[str, Site]) -> list[Leg]:
+    def _in_turn(self, wish: Wish, parts: list[Leg], sites: Mapping[str, Site], world: World) -> list[Leg]:
         """Of the parts that would begin, as many as have their turn at the source; the others stand aside.
 
         Of the namespaces that wait the one with the fewest turns is next, and none has more than its share, whatever
@@ -184,40 +184,30 @@ class ModelDelivery:
         free = wish.settings.nodes_per_source - len(busy) - sum(claims.values())
         free = min(free, share(space) - turns[space] - claims.get(space, 0))
         done = []
-        for leg in sorted(parts, key=lambda leg: leg.node):
+        for leg in parts:
             if leg.starts and free <= 0:
-                site = sites.get(leg.node) or Site(leg.node, None, None, None)
-                done.append(legs.stand_aside(leg, site))
+                done.append(legs.stand_aside(leg, sites[leg.node]))
                 continue
             free -= leg.starts
             done.append(leg)
         return done
 
-    def _sites(self, model: StoredModel, world: World) -> dict[str, Site]:
-        """The nodes that say something of the model, or have a Job for it; those that are gone among them."""
-        jobs_of = tuple(one for one in world[JOBS].by("model", model.identifier) if one.key.namespace == self.home)
-        known = {one.task.node for one in jobs_of} | {one.key.name for one in world[REPORTS].by("model", model.entry)}
-        known |= {node.name for node in world[NODES].all() if model.label in node.labels}
-        return {name: self._site(model, world[NODES].get(Key("", name)), world, name) for name in sorted(known)}
-
-    def _site(self, model: StoredModel, node: ModelNode | None, world: World, name: str = "") -> Site:
-        name = node.name if node is not None else name
-        ours = tuple(
-            one
-            for one in world[JOBS].by("model", model.identifier)
-            if one.task.node == name and one.key.namespace == self.home
-        )
-        entry = self._entry(model, name, world)
-        return Site(
-            name,
-            node,
-            node.labels.get(model.label) if node is not None else None,
-            entry,
-            ours,
-            _pods(ours, world),
-            tuple(world[PODS].by("node", name)),
-            self._progress(model, name, entry),
-        )
+    def _sites(self, model: StoredModel, world: World, chosen: Iterable[str] = ()) -> dict[str, Site]:
+        """These nodes, and those that say something of the model or have a Job for it, be they gone; by name."""
+        jobs_of = defaultdict[str, list[ModelJob]](list)
+        for one in world[JOBS].by("model", model.identifier):
+            if one.key.namespace == self.home:
+                jobs_of[one.task.node].append(one)
+        known = {*chosen, *jobs_of, *(one.key.name for one in world[REPORTS].by("model", model.entry))}
+        known |= {node.name for node in world[NODES].by("model", model.label)}
+        sites = {}
+        for name in sorted(known):
+            node: ModelNode | None = world[NODES].get(Key("", name))
+            label = node.labels.get(model.label) if node is not None else None
+            entry, ours = self._entry(model, name, world), tuple(jobs_of.get(name, ()))
+            users, progress = tuple(world[PODS].by("node", name)), self._progress(model, name, entry)
+            sites[name] = Site(name, node, label, entry, ours, _pods(ours, world), users, progress)
+        return sites
 
     def _entry(self, model: StoredModel, node: str, world: World) -> ReportEntry | None:
         found: NodeReport | None = world[REPORTS].get(Key(self.home, node))

@@ -17,8 +17,10 @@ def selects(selector: Mapping[str, str] | None, affinity: Any, name: str, labels
 
     Only its required part counts. Whatever cannot be read matches nothing, as an invalid term does in the scheduler.
     """
-    if any(labels.get(key) != value for key, value in (selector or {}).items()):
+    if selector and any(labels.get(key) != value for key, value in selector.items()):
         return False
+    if affinity is None:
+        return True
     required = _mapping(affinity).get("requiredDuringSchedulingIgnoredDuringExecution")
     if required is None:
         return True

@@ -66,26 +66,17 @@ class StoredModel:
     filled: str
     told: bool
     """Whether anybody wants to know what is in its files."""
+    entry: str
+    """Its entry in node reports."""
+    label: str
+    """Its label on nodes."""
+    identifier: str
+    """Its name in labels of what is made for it."""
 
     @property
     def key(self) -> Key:
         """Namespace and name."""
         return self.subject.key
-
-    @property
-    def entry(self) -> str:
-        """Its entry in node reports."""
-        return names.entry_key(self.subject.kind, self.key)
-
-    @property
-    def label(self) -> str:
-        """Its label on nodes."""
-        return names.label_key(self.subject.kind, self.key)
-
-    @property
-    def identifier(self) -> str:
-        """Its name in labels of what is made for it."""
-        return names.identifier(self.subject.kind, self.key)
 
     @property
     def source(self) -> str:
@@ -119,6 +110,7 @@ def model(kind: ResourceType, obj: Object) -> StoredModel:
     status = dict(status) if isinstance(status, Mapping) else {}
     conditions = status.get("conditions")
     status["conditions"] = [c for c in conditions if isinstance(c, Mapping)] if isinstance(conditions, list) else []
+    key = key_of(obj)
     return StoredModel(
         Subject.of(kind, obj),
         epoch(metadata.get("creationTimestamp")),
@@ -134,6 +126,9 @@ def model(kind: ResourceType, obj: Object) -> StoredModel:
         annotations.get(CHECKED, ""),
         annotations.get(FILLED, ""),
         not any(annotations.get(name, "").lower() == "true" for name in SKIP_ANNOTATIONS),
+        names.entry_key(kind, key),
+        names.label_key(kind, key),
+        names.identifier(kind, key),
     )
 
 
@@ -200,6 +195,11 @@ def node(obj: Object) -> ModelNode:
         epoch(ready.get("lastTransitionTime")),
         taints.isdisjoint(_CONTROL_PLANE),
     )
+
+
+def labels_of(one: ModelNode) -> Iterable[str]:
+    """Index of nodes: the labels of models."""
+    return (label for label in one.labels if label.startswith(names.PREFIX))
 
 
 Text = Annotated[str, Field(max_length=1024)]

@@ -53,7 +53,7 @@ class Store(Generic[T]):
     """The objects somebody wants, parsed; a ``reconcile.plan.Store``.
 
     One that cannot be read is in ``problems``, told once, and stops no other. ``by("namespace", name)`` is always
-    there. ``version`` grows with every change.
+    there. ``version`` grows with every change of what is kept; a node's heartbeat, or a pod that nobody wants, is none.
     """
 
     def __init__(self, want: Want[T]) -> None:
@@ -107,12 +107,13 @@ class Store(Generic[T]):
         elif self.problems.get(key) != problem:
             self.problems[key] = problem
             log.error("%s %s is left alone, it cannot be read: %s", self.kind.kind, key, problem)
-        self._unfile(key)
-        if value is not None:
-            self._values[key] = value
-            for place in places:
-                self._files.setdefault(place, {})[key] = value
-                self._sorted.pop(place, None)
+        if value != self._values.get(key):
+            self._unfile(key)
+            if value is not None:
+                self.version += 1
+                for place in (EVERYTHING, *places):
+                    self._files.setdefault(place, {})[key] = value
+                    self._sorted.pop(place, None)
         if self._want.wish is None:
             return False
         before, self._wishes[key] = self._wishes.get(key), wish
@@ -130,11 +131,11 @@ class Store(Generic[T]):
             self.drop(key)
 
     def _unfile(self, key: Key) -> None:
-        self.version += 1
-        self._sorted.pop(EVERYTHING, None)
         old = self._values.pop(key, None)
         if old is None:
             return
+        self.version += 1
+        self._sorted.pop(EVERYTHING, None)
         for place in self._places(key, old):
             filed = self._files[place]
             filed.pop(key, None)
@@ -295,7 +296,7 @@ class _Part:
             await asyncio.sleep(self._mirror.retry_after)
 
     def _take(self, event: WatchEvent) -> None:
-        changed = False
+        changed, version = False, self.store.version
         if event.kind == "SYNC":
             # What went while this part looked elsewhere is told by nobody.
             known = {Key(*key) for key in self.watch.keys}
@@ -308,7 +309,8 @@ class _Part:
                 changed = self.store.drop(key)
             elif not self.spaces or key.namespace in self.spaces:
                 changed = self.store.put(event.object)
-        self._mirror.tell(changed and self._begun)
+        if changed or event.kind == "SYNC" or self.store.version != version:
+            self._mirror.tell(changed and self._begun)
 
 
 class _Holding(Generic[T]):

@@ -1,7 +1,7 @@
 """What all lifecycles would write now: every object's plan, from stores that are current, fairly by namespace.
 
-It costs nothing while nothing moves: a lifecycle whose stores are as they were when everything was settled is not
-asked again. One object that cannot be planned is logged and stops no other, and one namespace takes no more than its
+It costs nothing while nothing moves: an object that was settled is not planned again while the stores are as they were
+then. One object that cannot be planned is logged and stops no other, and one namespace takes no more than its
 share of the time; what it did not come to has its turn the next time. Of a namespace that cannot be read nothing is
 planned, and of the others all the same.
 """
@@ -57,8 +57,8 @@ class Survey:
         self._adapting = [one for one in mine if isinstance(one, Adapting)]
         self._adapted = -math.inf
         self._worlds = {one: self._world(one) for one in mine if not isinstance(one, Adapting)}
-        self._settled: dict[Lifecycle, tuple[tuple[object, ...], float]] = {}
-        """What the stores were like when all was settled, and until when that holds."""
+        self._settled: dict[Lifecycle, tuple[tuple[object, ...], dict[Key, float]]] = {}
+        """What the stores were like, and which objects were settled then, each until when."""
         self._left_off: dict[tuple[Lifecycle, str], Key] = {}
         self._said: dict[object, str] = {}
 
@@ -79,13 +79,13 @@ class Survey:
             if "" in errors:
                 continue
             version = (frozenset(errors), *(store.version for store in world.values()))
-            before, until = self._settled.get(lifecycle, ((), 0.0))
-            if before == version and now < until:
-                continue
-            plans, complete, due = await self._plan(lifecycle, world, now, errors.keys())
-            if complete and not plans:
-                self._settled[lifecycle] = version, due
-            found[lifecycle] = plans
+            before, settled = self._settled.get(lifecycle, ((), {}))
+            if before != version:
+                settled = {}
+                self._settled[lifecycle] = version, settled
+            plans = await self._plan(lifecycle, world, now, errors.keys(), settled)
+            if plans is not None:
+                found[lifecycle] = plans
         return found
 
     def _world(self, lifecycle: Lifecycle) -> dict[ResourceType | str, Store[Any]]:
@@ -113,37 +113,36 @@ class Survey:
             await self._mirror.read(want, want.spaces(self._spaces), partial=True)
 
     async def _plan(
-        self, lifecycle: Lifecycle, world: Mapping[ResourceType | str, Store[Any]], now: float, unread: Collection[str]
-    ) -> tuple[list[Plan], bool, float]:
-        """The plans that are not settled outside of ``unread`` namespaces, whether every object was planned, and when
-        one of those that are settled is due.
-        """
+        self,
+        lifecycle: Lifecycle,
+        world: Mapping[ResourceType | str, Store[Any]],
+        now: float,
+        unread: Collection[str],
+        settled: dict[Key, float],
+    ) -> list[Plan] | None:
+        """The plans of what is not settled, outside of ``unread`` namespaces; ``None`` where everything is."""
         plans: list[Plan] = []
-        complete, due = True, math.inf
         keys = [one.key for one in world[lifecycle.about].all() if one.key.namespace not in unread]
+        keys = [key for key in keys if key not in settled or settled[key] <= now]
         for space, own in self._in_turn(lifecycle, keys):
             until = self._clock() + self._budget
             for key in own:
                 if self._clock() > until:
                     self._left_off[lifecycle, space] = key
-                    complete = False
                     self._complain((lifecycle, space), f"{lifecycle.name}: {space} has too much to plan in one go")
                     break
                 try:
                     plan = lifecycle.plan(key, world, now)
                 except Exception as error:
-                    complete = False
                     what = f"{lifecycle.about.kind} {key} cannot be planned: {type(error).__name__}: {error}"
                     self._complain((lifecycle, key), what)
                     continue
-                if plan is None:
-                    continue
-                if plan.writes or plan.awaits:
+                if plan is not None and (plan.writes or plan.awaits):
                     plans.append(plan)
-                elif plan.due is not None:
-                    due = min(due, plan.due)
+                else:
+                    settled[key] = plan.due if plan is not None and plan.due is not None else math.inf
             await asyncio.sleep(0)  # watches and the Lease have their turn
-        return plans, complete, due
+        return plans if keys else None
 
     def _in_turn(self, lifecycle: Lifecycle, keys: Iterable[Key]) -> Iterable[tuple[str, list[Key]]]:
         """The keys of each namespace, beginning where it left off."""

@@ -34,6 +34,25 @@ def test_an_object_is_what_was_put_last() -> None:
     assert store.all() == (found,)
 
 
+def test_what_nobody_looks_at_is_no_change() -> None:
+    """Heartbeats of nodes and pods of others go on all the time; what is planned is planned anew after changes only."""
+    phases: Want[str] = Want(PODS, lambda obj: obj["status"]["phase"] if obj["metadata"]["name"] == "ours" else None)
+    store = Store(phases)
+    store.put(stored("ours"))
+    before = store.version
+    store.put(stored("ours", version="2", node="elsewhere"))
+    store.put(stored("theirs"))
+    store.drop(Key("chat", "theirs"))
+    assert (store.version, store.all()) == (before, ("Running",))
+    for change in (stored("ours", phase="Failed"), stored("ours", phase="Running")):
+        store.put(change)
+        assert store.version > before
+        before = store.version
+    store.drop(Key("chat", "ours"))
+    assert store.version > before
+    assert store.all() == ()
+
+
 def test_nothing_is_kept_of_what_is_gone() -> None:
     class Seen(str):
         """Text that can be referred to weakly."""

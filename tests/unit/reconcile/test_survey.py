@@ -127,7 +127,9 @@ async def test_a_namespace_takes_its_share_of_the_time_and_goes_on_where_it_left
         await survey.look(0)
         assert wishes.heard() == ["a/one", "b/one", "greedy/n0", "greedy/n1"]
         await survey.look(1)
-        assert wishes.heard() == ["a/one", "b/one", "greedy/n2", "greedy/n3"]
+        assert wishes.heard() == ["greedy/n2", "greedy/n3"], "who is settled gives way"
+        assert await survey.look(2) == {}
+        assert wishes.heard() == []
 
 
 async def test_a_lifecycle_that_may_not_see_what_it_needs_is_left_out_and_says_so_once(
