@@ -115,7 +115,19 @@ def test_a_bad_file_is_one_line_too(tmp_path: Path) -> None:
     assert line.startswith(f"error: {tmp_path / 'm.yaml'}, line 2")
 
 
-READ_A_CLUSTER = ("models", "add", "why", "plan", "exporter", "crds", "explain", "autoscale", "run", "worker")
+READ_A_CLUSTER = (
+    "models",
+    "add",
+    "why",
+    "plan",
+    "exporter",
+    "crds",
+    "explain",
+    "autoscale",
+    "run",
+    "worker",
+    "services",
+)
 ONE_SPELLING = {
     "namespace": ("-n", "--namespace"),
     "prometheus": ("--prometheus",),
@@ -148,7 +160,7 @@ def test_an_option_is_spelled_the_same_everywhere() -> None:
                 raise AssertionError(f"{command}: {parameter.opts} is no {name}")
     assert {command for command, name in seen if name == "context"} == set(READ_A_CLUSTER)
     assert {command for command, name in seen if name == "namespace"} == {
-        *("models", "add", "why", "plan", "replay", "exporter", "autoscale", "explain", "load", "render")
+        *("models", "add", "why", "plan", "replay", "exporter", "autoscale", "explain", "load", "render", "services")
     }
     assert {command for command, name in seen if name == "settings"} == {"plan", "replay", "autoscale"}
     assert {command for command, name in seen if name == "output"} == {"plan", "replay", "status", "explain", "render"}
