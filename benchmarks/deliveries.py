@@ -31,7 +31,7 @@ from modelyard.cluster import Cluster, ClusterSettings
 from modelyard.cluster.transport import ApiRequest
 from modelyard.local.settings import Component, StackSettings
 from modelyard.local.stack import LocalStack
-from modelyard.models import jobs, legs, names, world
+from modelyard.models import bringing, jobs, legs, names, world
 from modelyard.models.lifecycle import ModelDelivery
 from modelyard.models.settings import DeliverySettings
 from modelyard.models.world import Delivered, ReportEntry
@@ -42,13 +42,13 @@ from modelyard.reconcile.reconciler import Reconciler, Registered
 
 HOME = "modelyard"
 MODELS = names.CLUSTER_BASE_MODELS
-REQUESTS = re.compile(r'^apiserver_request_total\{.*verb="([A-Z]+)".*\} (\S+)$', re.MULTILINE)
+REQUESTS = re.compile(r'^apiserver_request_total\{.*resource="[^"]+".*verb="([A-Z]+)".*\} (\S+)$', re.MULTILINE)
 FACTS = {"modelType": "llama", "architecture": "LlamaForCausalLM", "format": "safetensors", "parameters": 8030261248}
 FACTS |= {"contextLength": 131072, "layers": 32, "heads": 32, "kvHeads": 8, "headSize": 128, "weightBytes": 16060522496}
 
 
 async def calls(cluster: Cluster) -> float:
-    """Requests that the API server has answered, but for watches and this one."""
+    """Requests that the API server has answered, of resources, but for watches."""
     text = (await cluster.transport.send(ApiRequest("GET", "/metrics", "read", "metrics"))).decode()
     return sum(float(count) for verb, count in REQUESTS.findall(text) if verb != "WATCH")
 
@@ -76,7 +76,7 @@ async def make(cluster: Cluster, models: int, nodes: int, pools: int) -> int:
         settings = DeliverySettings()
         wish = legs.Wish(one, jobs.target(one, settings), settings, HOME)
         size = {"bytes": 16060522496, "files": 12, "seconds": 31.2, "fetched_bytes": 16060522496, "from_store": False}
-        done = legs.replace_done(
+        done = bringing.replace_done(
             Delivered(), wish, revision="c" * 40, manifest_sha256="a" * 64, finished=1.8e9, facts=FACTS, **size
         )
         entries[number % pools][one.entry] = ReportEntry(name=one.key.name, status=legs.READY, delivered=done).text()
@@ -123,11 +123,12 @@ async def measure(models: int, nodes: int, pools: int) -> None:
                     begin, at = time.process_time(), time.monotonic()
                     planned = bool(await reconciler.look())
                     cpu, wall, count = cpu + time.process_time() - begin, wall + time.monotonic() - at, count + 1
-                asked = await calls(cluster) - before - 1
+                asked = await calls(cluster) - before
                 print(
                     f"{title}: CPU {cpu:.3f} s, wall {wall:.3f} s in {count} ticks, {asked:.0f} API calls", flush=True
                 )
 
+            await ticks("the statuses that were written come back")
             await ticks("nothing has moved")
             await asyncio.gather(*(beat(cluster, f"node-{number:04}") for number in range(nodes)))
             await ticks("heartbeats")

@@ -37,14 +37,17 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 MIB = 1 << 20
 BIN = Path(sys.executable).parent
-SURROUNDINGS = {name: value for name, value in os.environ.items() if name != "AWS_CA_BUNDLE"}
-"""Debian's rclone fails where that is set; nothing here is encrypted."""
+SURROUNDINGS = {
+    name: value for name, value in os.environ.items() if name not in ("AWS_CA_BUNDLE", "PYTHONDONTWRITEBYTECODE")
+}
+"""Debian's rclone fails with the first, and nothing here is encrypted; what is installed has its bytecode."""
 
 
 class Files(BaseHTTPRequestHandler):
     """Files of a folder, as an S3 server and as a hub shows them: lists, redirects, ranges. Reads only."""
 
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # As servers do; else a small file's bytes wait for its headers, for 40 ms.
     folder: Path
     sums: dict[str, str]
     sent = 0

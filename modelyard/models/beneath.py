@@ -145,7 +145,7 @@ class Beneath:
             os.close(opened)
 
 
-def parts(name: str, what: str, limit: int = 1024) -> list[str]:
+def parts(name: str, what: str) -> list[str]:
     """The parts of a relative name that is fit for a disk; FetchError (HostileName) where it is not."""
     found = name.split("/")
     problem = ""
@@ -153,10 +153,7 @@ def parts(name: str, what: str, limit: int = 1024) -> list[str]:
         problem = "is empty, absolute, or has an empty part, '.' or '..'"
     elif not name.isprintable() or "\\" in name:
         problem = "has control characters or a backslash"
-    elif (
-        any(len(part.encode("utf-8", "replace")) > 255 for part in found)
-        or len(name.encode("utf-8", "replace")) > limit
-    ):
+    elif len(name.encode("utf-8", "replace")) > 1024 or any(len(p.encode("utf-8", "replace")) > 255 for p in found):
         problem = "is too long"
     if problem:
         raise FetchError("HostileName", f"{what} {name[:200]!r} {problem}; rename it at the source")

@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import hashlib
 import itertools
+import mmap
 import os
 import threading
 import time
@@ -21,7 +22,7 @@ from typing import Any
 
 from modelyard.models.errors import FetchError
 from modelyard.models.journal import PartsJournal
-from modelyard.models.pace import MIB, Pace, Stopped
+from modelyard.models.pace import Pace, Stopped
 from modelyard.models.sources import Chunk, Listing, ModelSource, RangesIgnored, SourceFile
 from modelyard.models.store import EXPECTED, FileManifest, Kept, NodeStore, storage_error
 from modelyard.objects.documents import amount
@@ -33,8 +34,7 @@ TRIES = 3
 TOGETHER = 8
 """Parts that follow each other and are asked for at once, where there is enough for all threads: a request costs more
 than what a part more or less in it does."""
-BUFFER = MIB // 4
-"""Bytes that are read back at a time to be hashed: they stay in the processor's cache."""
+_AS_IT_IS = mmap.MAP_PRIVATE | mmap.MAP_POPULATE
 
 
 @dataclass(slots=True)
@@ -50,6 +50,8 @@ class _Work:
     left: int = 0
     tries: int = 1
     lock: threading.Lock = field(default_factory=threading.Lock)
+    writing: threading.Lock = field(default_factory=threading.Lock)
+    """One write to a file at a time: so the kernel has it, too, where waiting for it costs processor time."""
     whole: threading.Lock = field(default_factory=threading.Lock)
     sums: list[Any] = field(default_factory=list)
 
@@ -180,14 +182,13 @@ class Download:
         lock = threading.Lock()
 
         def pull() -> None:
-            buffer = bytearray(BUFFER)
             try:
                 while True:
                     with lock:
                         item = next(queue, None)
                     if item is None:
                         return
-                    self._fetch(*item, buffer)
+                    self._fetch(*item)
             except Stopped:
                 return
             except BaseException as error:
@@ -234,18 +235,18 @@ class Download:
         work.left = max(1, len(found))
         return found or [range(0)]
 
-    def _fetch(self, work: _Work, parts: range, buffer: bytearray) -> None:
+    def _fetch(self, work: _Work, parts: range) -> None:
         if not work.done.issuperset(parts):
             try:
                 self._read(work, parts)
             except RangesIgnored:
                 self._read_whole(work)
-        self._hash(work, buffer)
+        self._hash(work)
         with work.lock:
             work.left -= 1
             last = work.left == 0
         if last:
-            self._finish(work, buffer)
+            self._finish(work)
 
     def _read(self, work: _Work, parts: range) -> None:
         """These parts onto the disk, through whatever interruptions; hashed on the way where it is their turn."""
@@ -263,7 +264,8 @@ class Download:
                         size = len(chunk)
                         if size > length - got:
                             raise _more(work.file)
-                        _write(work.fd, chunk, start + got)
+                        with work.writing:
+                            _write(work.fd, chunk, start + got)
                         if mine:
                             for one in work.sums:
                                 one.update(chunk)
@@ -332,9 +334,8 @@ class Download:
                     attempt += 1
                     self.pace.retry(error, attempt)
 
-    def _hash(self, work: _Work, buffer: bytearray) -> None:
+    def _hash(self, work: _Work) -> None:
         """Carries the checksums on over what is on the disk in one piece, unless another thread is at it."""
-        view = memoryview(buffer)
         while True:
             with work.lock:
                 part = work.hashed // self._size
@@ -343,21 +344,26 @@ class Download:
                 work.hashing = True
             try:
                 end = min(work.file.size, (part + 1) * self._size)
-                while work.hashed < end:
-                    size = os.preadv(work.fd, [view[: min(len(view), end - work.hashed)]], work.hashed)
-                    if size <= 0:
-                        raise FetchError("StorageError", f"{work.file.name}: cut short on the disk", retryable=True)
+                skip = work.hashed % mmap.ALLOCATIONGRANULARITY
+                start = work.hashed - skip
+                # Mapped: a copy would cost as much as receiving it did. (Cut short from now on, it ends this process.)
+                with (
+                    mmap.mmap(work.fd, end - start, _AS_IT_IS, mmap.PROT_READ, offset=start) as mapped,
+                    memoryview(mapped)[skip:] as view,
+                ):
                     for one in work.sums:
-                        one.update(view[:size])
-                    work.hashed += size
+                        one.update(view)
+                work.hashed = end
+            except ValueError as error:
+                raise FetchError("StorageError", f"{work.file.name}: cut short on the disk", retryable=True) from error
             finally:
                 with work.lock:
                     work.hashing = False
 
-    def _finish(self, work: _Work, buffer: bytearray) -> None:
+    def _finish(self, work: _Work) -> None:
         """All parts are there: size and checksums as listed, or once more."""
         file = work.file
-        self._hash(work, buffer)
+        self._hash(work)
         sums = [one.hexdigest() for one in work.sums]
         expected = [file.sha256 or sums[0], *([file.git_sha1] if file.git_sha1 else [])]
         if work.hashed != file.size or sums != expected:
@@ -373,7 +379,7 @@ class Download:
             self.pace.count(size=-file.size)
             work.done.clear()
             for parts in self._missing(work):
-                self._fetch(work, parts, buffer)
+                self._fetch(work, parts)
             return
         os.close(work.fd)
         work.fd = -1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,7 +32,6 @@ class NodeOutcome:
     bytes: int
     seconds: float
     from_store: bool
-    reason: str = ""
 
     @property
     def row(self) -> dict[str, Any]:
@@ -83,10 +83,15 @@ class Following:
     # Asking
 
     async def order(
-        self, key: Key, uri: str, node_selector: Mapping[str, str], parameters: Mapping[str, str] | None = None
+        self,
+        key: Key,
+        uri: str,
+        node_selector: Mapping[str, str],
+        parameters: Mapping[str, str] | None = None,
+        secret: str = "",
     ) -> None:
-        """Make a model of this name and URI, or give the one there is this URI."""
-        given = {"nodeSelector": dict(node_selector), "parameters": dict(parameters or {})}
+        """Make a model of this name and URI, or give the one there is this URI. ``secret``: name of its credentials."""
+        given = {"nodeSelector": dict(node_selector), "parameters": dict(parameters or {}), "key": secret}
         storage = {"storageUri": uri, **{name: values for name, values in given.items() if values}}
         body = {
             "apiVersion": self.kind.api_version,
@@ -125,9 +130,9 @@ class Following:
 
     # Following
 
-    async def moved(self, seconds: float) -> None:
-        """Wait until there is a newer plan, so many seconds at most."""
-        await self._seen.moved(seconds)
+    async def moved(self, seconds: float, running: asyncio.Future[Any] | None = None) -> None:
+        """Wait until there is a newer plan, or what is ``running`` is done, so many seconds at most."""
+        await self._seen.moved(seconds, running)
 
     def parts(self) -> list[tuple[Key, Leg]]:
         """Every node that is busy with a model, or has a Job for it."""

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from modelyard.models import names
-from modelyard.models.settings import CONFIG_MAP, DeliverySettings
-from modelyard.models.uri import ClaimFolder, HubModel, LocalFolder, VendorModel
-from modelyard.models.world import MODEL, WORK, ModelNode, StoredModel, Task, has_files
+from modelyard.models.running import MODEL, WORK, Task
+from modelyard.models.settings import CA_FILE, CONFIG_MAP, DeliverySettings
+from modelyard.models.uri import Bucket, ClaimFolder, HubModel, LocalFolder, VendorModel
+from modelyard.models.world import ModelNode, StoredModel, has_files
 from modelyard.objects import Key
 from modelyard.objects.documents import shown
 from modelyard.objects.kinds import JOBS
@@ -70,6 +71,13 @@ def target(model: StoredModel, settings: DeliverySettings) -> Goal:
     digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
     if "endpoint" in parameters and (why := settings.refusal(parameters["endpoint"])) is not None:
         raise NotAllowed("EndpointNotAllowed", why)
+    signed = parameters.get("auth", "").lower().endswith("principal")
+    if signed and isinstance(uri, Bucket) and uri.kind == "oci" and not storage.key:
+        raise NotAllowed(
+            "InvalidSpec",
+            f"parameters.auth: {shown(parameters['auth'])}: a principal's signature is not read here; put a customer"
+            " secret key (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY) into a Secret and name that in spec.storage.key",
+        )
     if "secretKey" in parameters and not _SECRET_KEY.match(parameters["secretKey"]):
         raise NotAllowed(
             "InvalidSpec",
@@ -166,7 +174,8 @@ def make(
         "name": task.purpose,
         "image": settings.image,
         "command": ["modelyard", "node", task.purpose],
-        "args": _arguments(model, goal, task, settings, node, bool(secret), in_use),
+        # Kubernetes would fill in $(NAME): what was checked is what runs.
+        "args": [one.replace("$", "$$") for one in _arguments(model, goal, task, settings, node, bool(secret), in_use)],
         "env": _environment(model, goal, settings),
         "volumeMounts": mounts,
         "terminationMessagePath": REPORT,
@@ -263,6 +272,7 @@ def _arguments(
     parameters = storage.parameters or {}
     given = ["--uri", storage.storage_uri, "--path", goal.path, "--below", goal.below, *common, *used]
     given += ["--patience", str(PATIENCE)]
+    given += ["--parallel", str(settings.parallel), "--part-size", str(settings.part_size)]
     endpoint = parameters.get("endpoint") or (settings.hub_endpoint if isinstance(model.uri, HubModel) else None)
     if endpoint:
         given.append(f"--endpoint={endpoint}")
@@ -301,6 +311,7 @@ def _environment(model: StoredModel, goal: Goal, settings: DeliverySettings) -> 
     if model.key.namespace and not settings.node_identity:
         # What the node may read in the cloud is not for whoever may write a BaseModel.
         env |= {"AWS_EC2_METADATA_DISABLED": "true", "GCE_METADATA_HOST": "metadata.invalid"}
+        env["AZURE_FEDERATED_TOKEN_FILE"] = ""
     if settings.ca_bundle and goal.claim is None:
-        env |= dict.fromkeys(("SSL_CERT_FILE", "AWS_CA_BUNDLE"), f"{AUTHORITIES}/ca.crt")
+        env |= dict.fromkeys(("SSL_CERT_FILE", "AWS_CA_BUNDLE"), f"{AUTHORITIES}/{CA_FILE}")
     return [{"name": name, "value": value} for name, value in env.items()]

@@ -12,17 +12,15 @@ from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from modelyard.models import jobs, legs, names, settings, story, world
+from modelyard.models import bringing, clearing, jobs, legs, names, running, settings, story, world
 from modelyard.models.legs import Leg, NodeStage, Site, Wish
 from modelyard.models.placement import selects
+from modelyard.models.running import MODEL, ModelJob, ModelPod
 from modelyard.models.settings import DeliverySettings
 from modelyard.models.world import (
     CHECKED,
-    MODEL,
     ModelClaim,
-    ModelJob,
     ModelNode,
-    ModelPod,
     NodeReport,
     ReportEntry,
     StoredModel,
@@ -40,7 +38,7 @@ FLUSH = 30.0
 """Seconds between two notes of a transfer's progress in a node's report."""
 _LARGEST_REPORT = 2 * 1024 * 1024
 FULL = 768 * 1024
-"""Characters of a node's report beyond which no model is added: a ConfigMap has a MiB, and what is there grows."""
+"""Bytes of a node's report beyond which no model is added: a ConfigMap has a MiB, and what is there grows."""
 
 
 def _wish(obj: Mapping[str, Any]) -> object:
@@ -92,22 +90,22 @@ class ModelDelivery:
             Want(
                 CONFIG_MAPS,
                 settings.read,
-                field_selector=f"metadata.name={settings.CONFIG_MAP}",
+                label_selector=f"!{names.REPORT_LABEL}",
                 namespace=self.home,
                 called=SETTINGS,
             ),
             Want(
                 JOBS,
-                world.job,
+                running.job,
                 label_selector=MODEL,
-                indexes={"model": world.model_of, "source": world.busy_at},
+                indexes={"model": running.model_of, "source": running.busy_at},
                 namespace="",
             ),
             Want(
                 PODS,
-                world.pod,
+                running.pod,
                 cached=True,
-                indexes={"waits": world.waits_of, "job": world.job_of, "node": world.mounted_on},
+                indexes={"waits": running.waits_of, "job": running.job_of, "node": running.mounted_on},
                 use="models",
                 namespace="",
             ),
@@ -120,12 +118,15 @@ class ModelDelivery:
         if model is None:
             self.seen.pop(key, None)
             return None
-        found, wrong = DeliverySettings.read(next(iter(world[SETTINGS].all()), ""))
+        found, wrong = self._settings(world)
         if (other := self._namesake(model, world)) is not None:
             return self._apart(model, other, now)
+        if wrong is not None:
+            self.seen[key] = ()
+            return story.held(model, "SettingsInvalid", wrong, now)
         if model.subject.deleting:
             return self._end(model, found, world, now)
-        problem = ("SettingsInvalid", wrong) if wrong else model.problem or self._too_many(model, found, world)
+        problem = model.problem or self._too_many(model, found, world)
         goal: jobs.Goal | None = None
         if problem is None:
             try:
@@ -135,13 +136,27 @@ class ModelDelivery:
                 problem = error.reason, str(error)
         if problem is not None or goal is None:
             return self._refuse(model, problem or ("InvalidSpec", ""), world, now)
-        wish = Wish(model, goal, found, self.home)
+        wish = Wish(model, goal, found, self.home, self._lacks(found, world))
         if goal.claim is not None:
             return self._of_claim(wish, world, now)
         parts = self._parts(wish, world, now)
         self.seen[key] = parts
         plan = story.told(wish, parts, _parent_facts(parts), now)
         return self._with(plan, model, parts, world)
+
+    def _settings(self, world: World) -> tuple[DeliverySettings, str | None]:
+        stored: settings.ConfigText | None = world[SETTINGS].get(Key(self.home, settings.CONFIG_MAP))
+        return DeliverySettings.read(stored.text if stored is not None else None)
+
+    def _lacks(self, found: DeliverySettings, world: World) -> str:
+        """What Jobs are to mount and could not."""
+        stored = world[SETTINGS].get(Key(self.home, found.ca_bundle)) if found.ca_bundle else None
+        if not found.ca_bundle or (stored is not None and stored.authorities):
+            return ""
+        return (
+            f"ConfigMap {self.home}/{found.ca_bundle}, which caBundle in ConfigMap {settings.CONFIG_MAP} names, has no"
+            f" {settings.CA_FILE}: create it, or leave caBundle out"
+        )
 
     # Nodes
 
@@ -152,16 +167,16 @@ class ModelDelivery:
         for name, site in sites.items():
             report: NodeReport | None = world[REPORTS].get(Key(self.home, name))
             if name not in chosen:
-                parts.append(legs.remove(wish, site, now))
-            elif site.entry is None and report is not None and report.size > FULL:
-                parts.append(legs.no_room(site))
+                parts.append(clearing.remove(wish, site, now))
+            elif site.entry is None and report is not None and _full(report, model.key.namespace):
+                parts.append(bringing.no_room(site))
             else:
-                parts.append(legs.deliver(wish, site, now))
+                parts.append(bringing.deliver(wish, site, now))
         return self._in_turn(wish, parts, sites, world) if any(leg.starts for leg in parts) else parts
 
     def not_chosen(self, model: StoredModel, node: ModelNode, world: World) -> str:
         """Why a node is not given the model; ``""``: it is."""
-        found, _ = DeliverySettings.read(next(iter(world[SETTINGS].all()), ""))
+        found, _ = self._settings(world)
         return _why_not(model, node, found)
 
     def _in_turn(self, wish: Wish, parts: list[Leg], sites: Mapping[str, Site], world: World) -> list[Leg]:
@@ -186,7 +201,7 @@ class ModelDelivery:
         done = []
         for leg in parts:
             if leg.starts and free <= 0:
-                done.append(legs.stand_aside(leg, sites[leg.node]))
+                done.append(bringing.stand_aside(leg, sites[leg.node]))
                 continue
             free -= leg.starts
             done.append(leg)
@@ -286,7 +301,7 @@ class ModelDelivery:
             return None
         goal = jobs.Goal(found.models_root, found.models_root, "", "")
         wish = Wish(model, goal, found, self.home)
-        parts = [legs.remove(wish, site, now) for site in self._sites(model, world).values()]
+        parts = [clearing.remove(wish, site, now) for site in self._sites(model, world).values()]
         self.seen[model.key] = parts
         plan = self._with(Plan(model.subject, "Removing", story.removing(parts)), model, parts, world)
         claimed = [one for one in world[JOBS].by("model", model.identifier) if one.key.namespace != self.home]
@@ -360,12 +375,12 @@ class ModelDelivery:
         node = ModelNode("", "", {}, place is not None and place.bound, 0.0, True)
         entry = ReportEntry.read(model.checked) if model.checked else None
         site = Site("", node, None, entry, ours, _pods(ours, world))
-        leg = legs.deliver(wish, site, now)
+        leg = bringing.deliver(wish, site, now)
         if place is None or not place.bound:
             reason = "ClaimNotFound" if place is None else "ClaimNotBound"
             what = "does not exist: create it" if place is None else "is not bound to a volume yet"
             leg = replace(leg, reason=reason, message=f"PersistentVolumeClaim {goal.claim} {what}")
-        elsewhere = [legs.remove(wish, site, now) for site in self._sites(model, world).values()]
+        elsewhere = [clearing.remove(wish, site, now) for site in self._sites(model, world).values()]
         self.seen[model.key] = [leg, *elsewhere]
         plan = self._with(story.told(wish, [leg], _parent_facts([leg]), now), model, elsewhere, world)
         wanted = leg.entry.text() if leg.entry is not None else None
@@ -392,7 +407,7 @@ class ModelDelivery:
 
 
 def _why_not(model: StoredModel, node: ModelNode, found: DeliverySettings) -> str:
-    if model.spec is None:
+    if model.spec is None or model.uri is None:
         return "the model cannot be read"
     storage = model.spec.storage
     if not node.serves:
@@ -411,6 +426,11 @@ def _order(model: StoredModel, turns: Mapping[str, int], world: World) -> tuple[
     """Whose turn it is: of the namespace with the fewest, then whom most pods wait for, then who waits longest."""
     pending = len(tuple(world[PODS].by("waits", model.label)))
     return turns[model.key.namespace], -pending, *_age(model)
+
+
+def _full(report: NodeReport, namespace: str) -> bool:
+    """Whether a node's report has no room for another model: a namespace's have half of it."""
+    return report.size > FULL or bool(namespace and report.of(namespace) > FULL // 2)
 
 
 def _age(model: StoredModel) -> tuple[float, str, Key]:

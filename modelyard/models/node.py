@@ -9,20 +9,22 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from modelyard import __version__
 from modelyard.models.errors import FetchError
 from modelyard.models.fetch import Download
 from modelyard.models.filters import FileRules, choose
 from modelyard.models.pace import Limits, Pace
-from modelyard.models.sources import Credentials, Listing, ModelSource, RangesIgnored, SourceFile, open_source
+from modelyard.models.sources import Credentials, ModelSource, RangesIgnored, SourceFile, open_source
 from modelyard.models.store import HOME, FileManifest, InUse, ModelRecord, NodeStore, digest_of
 from modelyard.models.uri import ClaimFolder, LocalFolder, StorageURI, VendorModel, parse
 from modelyard.objects.documents import counted, printable
+
+T = TypeVar("T")
 
 REPORT_LIMIT = 4096
 """Bytes that a container's termination message may have."""
@@ -307,7 +309,7 @@ def _fill(report: Report, manifest: FileManifest) -> None:
     report.bytes, report.files = manifest.size, len(manifest.files)
 
 
-def _patiently(pace: Pace, call: Callable[[], Listing]) -> Listing:
+def _patiently(pace: Pace, call: Callable[[], T]) -> T:
     attempt = 0
     while True:
         try:
@@ -322,17 +324,14 @@ def _patiently(pace: Pace, call: Callable[[], Listing]) -> Listing:
 def _prove_access(pace: Pace, source: ModelSource, files: tuple[SourceFile, ...]) -> None:
     """Another model has brought these files; that this one may read them is for the source to say."""
     largest = max(files, key=lambda file: file.size, default=None)
-    attempt = 0
-    while largest is not None and largest.size:
-        try:
+    if largest is None or not largest.size:
+        return
+
+    def read() -> None:
+        with suppress(RangesIgnored):
             next(iter(source.read(largest, 0, 1)), None)
-        except RangesIgnored:
-            return
-        except FetchError as error:
-            attempt += 1
-            pace.retry(error, attempt)
-        else:
-            return
+
+    _patiently(pace, read)
 
 
 def _detect(report: Report, folder: Path) -> None:

@@ -8,8 +8,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-_MOST = 100
-"""Terms, and expressions of one, that are looked at; whoever writes more matches nothing."""
+from modelyard.objects.documents import mapping
+
+MOST_EXPRESSIONS, MOST_VALUES = 100, 1000
+"""Of an affinity, in all: each is looked at for every node."""
+
+
+def excess(affinity: Any) -> str:
+    """What there is too much of in a core/v1 NodeAffinity; ``""``: it may be evaluated for every node."""
+    expressions = values = 0
+    required = mapping(mapping(affinity).get("requiredDuringSchedulingIgnoredDuringExecution"))
+    for term in _list(required.get("nodeSelectorTerms")):
+        ones = [one for part in ("matchExpressions", "matchFields") for one in _list(mapping(term).get(part))]
+        expressions += max(1, len(ones))
+        values += sum(len(_list(mapping(one).get("values"))) for one in ones)
+    for count, most, what in ((expressions, MOST_EXPRESSIONS, "expressions"), (values, MOST_VALUES, "values")):
+        if count > most:
+            return f"has {count} {what}: write {most} at most, or label the nodes and name that label in nodeSelector"
+    return ""
 
 
 def selects(selector: Mapping[str, str] | None, affinity: Any, name: str, labels: Mapping[str, str]) -> bool:
@@ -21,25 +37,24 @@ def selects(selector: Mapping[str, str] | None, affinity: Any, name: str, labels
         return False
     if affinity is None:
         return True
-    required = _mapping(affinity).get("requiredDuringSchedulingIgnoredDuringExecution")
+    required = mapping(affinity).get("requiredDuringSchedulingIgnoredDuringExecution")
     if required is None:
         return True
-    terms = _list(_mapping(required).get("nodeSelectorTerms"))
-    return len(terms) <= _MOST and any(_term(term, name, labels) for term in terms)
+    terms = _list(mapping(required).get("nodeSelectorTerms"))
+    return any(_term(term, name, labels) for term in terms)
 
 
 def _term(term: Any, name: str, labels: Mapping[str, str]) -> bool:
-    expressions, fields = (_list(_mapping(term).get(part)) for part in ("matchExpressions", "matchFields"))
+    expressions, fields = (_list(mapping(term).get(part)) for part in ("matchExpressions", "matchFields"))
     if not expressions and not fields:  # an empty term matches nothing
         return False
-    return len(expressions) + len(fields) <= _MOST and (
-        all(_expression(one, labels) for one in expressions)
-        and all(_expression(one, {"metadata.name": name}, fields=True) for one in fields)
+    return all(_expression(one, labels) for one in expressions) and all(
+        _expression(one, {"metadata.name": name}, fields=True) for one in fields
     )
 
 
 def _expression(one: Any, values_of: Mapping[str, str], fields: bool = False) -> bool:
-    expression = _mapping(one)
+    expression = mapping(one)
     key, operator, values = expression.get("key"), expression.get("operator"), _list(expression.get("values"))
     if not isinstance(key, str):
         return False
@@ -73,10 +88,6 @@ def _whole(text: Any) -> int | None:
     except ValueError:
         return None
     return number if -(2**63) <= number < 2**63 else None
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
 
 
 def _list(value: Any) -> list[Any]:

@@ -9,17 +9,20 @@ import fnmatch
 import ipaddress
 import posixpath
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
-from modelyard.objects.documents import DocumentError, parse_document
+from modelyard.objects.documents import DocumentError, first_fault, parse_document
 
 CONFIG_MAP = "modelyard-models"
-KEY = "settings"
+KEY, CA_FILE = "settings", "ca.crt"
 LOCAL_IMAGE = "modelyard.dev/modelyard:local"
+
+LONGEST_PATH = 1024
+"""Bytes of a model's path."""
 
 Folder = Annotated[str, Field(pattern=r"^(/[A-Za-z0-9_][A-Za-z0-9._-]*)+$", max_length=512)]
 
@@ -50,6 +53,10 @@ class DeliverySettings(BaseModel):
         False, description="whether models of a namespace may use the cloud identity of the node they are fetched on"
     )
     nodes_per_source: int = Field(4, ge=1, le=1000, description="nodes that fetch from one source at a time")
+    parallel: int = Field(8, ge=1, le=64, description="requests that one Job has under way at a time")
+    part_size: int = Field(
+        4 << 20, ge=65536, le=1 << 30, description="bytes of one request, and what a kill of the Job may cost each"
+    )
     bandwidth: int | None = Field(None, ge=1, description="bytes per second that one Job may fetch; unset: no limit")
     source_bandwidth: int | None = Field(
         None,
@@ -81,9 +88,7 @@ class DeliverySettings(BaseModel):
         except DocumentError as error:
             return cls(), f"ConfigMap {CONFIG_MAP}, key {KEY}: {error}"
         except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-            where = ".".join(map(str, first["loc"])) or "document"
-            return cls(), f"ConfigMap {CONFIG_MAP}, key {KEY}: {where}: {first['msg']}"
+            return cls(), f"ConfigMap {CONFIG_MAP}, key {KEY}: {first_fault(error)}"
 
     @property
     def rate(self) -> int | None:
@@ -106,6 +111,8 @@ class DeliverySettings(BaseModel):
         """The root and folder that a model of the namespace may have this path in; ``None``: in none."""
         if not path.startswith("/") or posixpath.normpath(path) != path.rstrip("/") or "\0" in path:
             return None
+        if len(path.encode("utf-8", "replace")) > LONGEST_PATH:
+            return None
         for root, below in self.allowed(namespace):
             inside = path.startswith(f"{below}/") and not path.startswith(f"{root}/.modelyard")
             if inside:
@@ -114,16 +121,35 @@ class DeliverySettings(BaseModel):
 
     def names(self, endpoint: str) -> bool:
         """Whether the endpoint's host is listed as it stands: only then may it be one inside the cluster."""
+        return self._hosts.names(endpoint)
+
+    def refusal(self, endpoint: str) -> str | None:
+        """Why nothing is fetched from this endpoint, with the remedy; ``None``: it may be."""
+        return self._hosts.refusal(endpoint, "fetched from")
+
+    @property
+    def _hosts(self) -> AllowedHosts:
+        return AllowedHosts(tuple(self.endpoints), f"endpoints in ConfigMap {CONFIG_MAP}")
+
+
+class AllowedHosts(NamedTuple):
+    """The hosts that tenants may name, as an administrator lists them; ``where`` they are listed, for messages."""
+
+    listed: tuple[str, ...]
+    where: str
+
+    def names(self, endpoint: str) -> bool:
+        """Whether the endpoint's host is listed as it stands: only then may it be one inside the cluster."""
         parts = urlsplit(endpoint)
         return (parts.hostname or "").rstrip(".") in self._for(parts.port)
 
     def _for(self, port: int | None) -> list[str]:
         """Hosts, with * for a part, that are listed without a port or with this one."""
-        split = [one.partition(":") if one.count(":") == 1 else (one, "", "") for one in self.endpoints]
+        split = [one.partition(":") if one.count(":") == 1 else (one, "", "") for one in self.listed]
         return [host for host, _, number in split if number in ("", str(port))]
 
-    def refusal(self, endpoint: str) -> str | None:
-        """Why nothing is fetched from this endpoint, with the remedy; ``None``: it may be."""
+    def refusal(self, endpoint: str, purpose: str) -> str | None:
+        """Why this endpoint is not for this purpose, with the remedy; ``None``: it may be."""
         try:
             parts = urlsplit(endpoint)
             host, port = (parts.hostname or "").rstrip("."), parts.port
@@ -134,8 +160,8 @@ class DeliverySettings(BaseModel):
         if self.names(endpoint) or (not internal(host) and any(fnmatch.fnmatchcase(host, p) for p in self._for(port))):
             return None
         return (
-            f"endpoint {endpoint[:200]!r} is not among those that may be fetched from: whoever administers the cluster"
-            f" allows it by adding {host} to endpoints in ConfigMap {CONFIG_MAP}"
+            f"endpoint {endpoint[:200]!r} is not among those that may be {purpose}: whoever administers the cluster"
+            f" allows it by adding {host} to {self.where}"
         )
 
 
@@ -148,8 +174,14 @@ def internal(host: str) -> bool:
     return True
 
 
-def read(obj: Mapping[str, Any]) -> str:
-    """The text in the ConfigMap."""
-    data = obj.get("data")
-    text = data.get(KEY, "") if isinstance(data, Mapping) else ""
-    return text if isinstance(text, str) else ""
+class ConfigText(NamedTuple):
+    """What a ConfigMap has: settings, as text, and whether there are authorities in it."""
+
+    text: str
+    authorities: bool
+
+
+def read(obj: Mapping[str, Any]) -> ConfigText:
+    """A ConfigMap of the controller's namespace."""
+    data = obj.get("data") or {}
+    return ConfigText(data.get(KEY, ""), CA_FILE in data)

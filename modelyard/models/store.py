@@ -35,6 +35,7 @@ import orjson
 from modelyard.models.beneath import Beneath, parts
 from modelyard.models.errors import FetchError
 from modelyard.models.sources import Listing, SourceFile
+from modelyard.models.uri import overlap
 
 HOME = ".modelyard"
 EXPECTED = "expected"
@@ -289,7 +290,7 @@ class NodeStore:
                 f"path {self.root / record.path}: a folder on the way is a link or a file ({error.strerror})",
             ) from error
 
-    def link(self, record: ModelRecord, in_use: InUse, now: float) -> ModelRecord:
+    def link(self, record: ModelRecord, in_use: InUse, now: float) -> None:
         """The model's path leads to ``record.wanted`` from now on; what it led to is held for pods that mount it."""
         assert record.wanted is not None
         self.check_path(record)
@@ -309,21 +310,22 @@ class NodeStore:
                 os.rename(temporary, last, src_dir_fd=folder, dst_dir_fd=folder)
                 os.fsync(folder)
         self.write(done)
-        return self._release(done, in_use)
+        self._release(done, in_use)
 
     def remove(self, model: str, in_use: InUse) -> bool:
         """The model's link and record, under the lock; InUse where a pod mounts its path. Whether it was there."""
         record = self.record(model)
         if record is None:
             return False
-        for path in {record.path, *(held.path for held in record.held)}:
-            if any(_touches(str(self.root / path), used) for used in in_use):
+        paths = {record.path, *(held.path for held in record.held)}
+        for path in paths:
+            if any(overlap(str(self.root / path), used) for used in in_use):
                 raise FetchError(
                     "InUse",
                     f"{self.root / path} is mounted by a running pod; its files stay until it is gone",
                     retryable=True,
                 )
-        for path in {record.path, *(held.path for held in record.held)}:
+        for path in paths:
             self._unlink(path, model)
         self.home.unlink(f"models/{_key(model)}.json")
         return True
@@ -354,22 +356,20 @@ class NodeStore:
             if self._own_link(folder, last, path) is not None:
                 os.unlink(last, dir_fd=folder)
 
-    def _release(self, record: ModelRecord, in_use: InUse) -> ModelRecord:
+    def _release(self, record: ModelRecord, in_use: InUse) -> None:
         """Lets go of what no pod can see any more."""
         held = tuple(
             one
             for one in record.held
             if any(
-                _touches(str(self.root / one.path), used) and (start is None or start <= one.since)
+                overlap(str(self.root / one.path), used) and (start is None or start <= one.since)
                 for used, start in in_use.items()
             )
         )
         for path in {one.path for one in record.held} - {one.path for one in held} - {record.path}:
             self._unlink(path, record.model)
         if held != record.held:
-            record = replace(record, held=held)
-            self.write(record)
-        return record
+            self.write(replace(record, held=held))
 
     def collect(self) -> None:
         """Removes what no record names. Takes the lock; what another process is fetching is left to it."""
@@ -403,8 +403,3 @@ def storage_error(error: OSError, what: str) -> FetchError:
 
 def _key(model: str) -> str:
     return model if len(model) <= 200 else f"{hashlib.sha256(model.encode()).hexdigest()[:16]}-{model[-180:]}"
-
-
-def _touches(path: str, used: str) -> bool:
-    """Whether what is mounted at ``used`` shows ``path``, or something in it."""
-    return path == used or path.startswith(f"{used.rstrip('/')}/") or used.startswith(f"{path}/")

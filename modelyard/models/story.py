@@ -98,6 +98,14 @@ def refused(model: StoredModel, problem: tuple[str, str], now: float) -> Plan:
     return _tell(model, FAILED, conditions, ([], []), None, {}, now)
 
 
+def held(model: StoredModel, reason: str, message: str, now: float) -> Plan:
+    """The plan of a model of which nothing can be decided, by no fault of its own: what there is stays, and is told."""
+    wrong = replace(_condition(RESOLVED, False, reason, message), observed_generation=model.subject.generation)
+    wanted = Status({} if model.status.get("state") else {"state": CREATING}, (wrong,))
+    due = is_due(wanted, model.status, now, 0.0)
+    return Plan(model.subject, reason, message, status=wanted if due else None)
+
+
 def while_removing(plan: Plan, model: StoredModel, parts: Sequence[Leg], now: float) -> Plan:
     """A model that is being deleted says what it still waits for."""
     message = removing(parts)

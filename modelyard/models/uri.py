@@ -1,8 +1,7 @@
 """Where a model's files are: one grammar for every storage URI, and the typed value it gives.
 
 Nine kinds: hf, s3, oci, gs, az, github, pvc, local, vendor. Prefixes are case-sensitive, nothing is decoded, and no
-part is looked up anywhere: parsing is pure. ``of_downloader`` reads the dialects of Kthena's downloader as the same
-values.
+part is looked up anywhere: parsing is pure.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from modelyard.models.errors import FetchError, invalid_uri
+from modelyard.models.errors import invalid_uri
 
 LONGEST = 2048
 """Characters of a URI; the longest object key of any source is 1024 bytes."""
@@ -42,33 +41,25 @@ class HubModel:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """What lies below a prefix of a bucket. ``namespace`` is that of oci, ``region`` of s3 and oci, where given."""
+    """What lies below a prefix of a bucket; at Azure, of a container.
 
-    kind: Literal["s3", "oci", "gs"]
+    ``namespace`` is that of oci, and the account of az; ``region`` is that of s3 and oci, where given.
+    """
+
+    kind: Literal["s3", "oci", "gs", "az"]
     bucket: str
     prefix: str = ""
     region: str | None = None
     namespace: str | None = None
 
     def __str__(self) -> str:
+        if self.kind == "az":
+            return f"az://{self.namespace}/{self.bucket}" + (f"/{self.prefix}" if self.prefix else "")
         if self.namespace is not None:
             region = f"@{self.region}" if self.region else ""
             return f"oci://n/{self.namespace}{region}/b/{self.bucket}/o/{self.prefix}"
         region = f"@{self.region}" if self.region else ""
         return f"{self.kind}://{self.bucket}{region}" + (f"/{self.prefix}" if self.prefix else "")
-
-
-@dataclass(frozen=True, slots=True)
-class AzureContainer:
-    """What lies below a path of an Azure container."""
-
-    account: str
-    container: str
-    path: str = ""
-    kind: Literal["az"] = "az"
-
-    def __str__(self) -> str:
-        return f"az://{self.account}/{self.container}" + (f"/{self.path}" if self.path else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,41 +112,24 @@ class VendorModel:
         return f"vendor://{self.vendor}/{self.resource_type}/{self.path}"
 
 
-StorageURI: TypeAlias = HubModel | Bucket | AzureContainer | GitHubRelease | ClaimFolder | LocalFolder | VendorModel
+StorageURI: TypeAlias = HubModel | Bucket | GitHubRelease | ClaimFolder | LocalFolder | VendorModel
 
 
 def parse(uri: str) -> StorageURI:
     """The value of a storage URI; FetchError with the reason InvalidURI says what is wrong and what can be written."""
     kinds = ", ".join(f"{kind}://" for kind in _KINDS)
     kind, found, rest = uri.partition("://")
-    if len(uri) > LONGEST:
-        raise invalid_uri(uri, f"is longer than {LONGEST} characters", "write a shorter one")
+    kind = "s3" if kind == "obs" else kind  # it speaks that protocol
+    if len(uri.encode("utf-8", "replace")) > LONGEST:
+        raise invalid_uri(uri, f"is longer than {LONGEST} bytes", "write a shorter one")
     if not found or kind not in _KINDS:
         known = f"; the scheme is written in lower case: {kind.lower()}://" if kind.lower() in _KINDS else ""
+        if kind == "ms":
+            known = "; ModelScope is not read: copy the model to a bucket or a hub"
         raise invalid_uri(uri, "unknown storage type", f"begin with one of {kinds}{known}")
     if any(character.isspace() or not character.isprintable() for character in uri):
         raise invalid_uri(uri, "has white space or control characters", "write it without")
     return _KINDS[kind](uri, rest)
-
-
-def of_downloader(source: str) -> StorageURI:
-    """What Kthena's downloader is given: a URI of ``parse``, ``obs://`` (read as s3), or a bare repository of the hub.
-
-    ``pvc://`` there is a path inside the container that mounts the claim.
-    """
-    scheme, found, rest = source.partition("://")
-    if not found:
-        return parse(f"hf://{source}")
-    if scheme == "obs":
-        return parse(f"s3://{rest}")
-    if scheme == "ms":
-        raise FetchError(
-            "UnsupportedSource",
-            f"source {source[:200]!r}: ModelScope is not fetched from; name the model on a hub (hf://) or in a bucket",
-        )
-    if scheme == "pvc":
-        return LocalFolder(_plain(source, "/" + rest.strip("/"), "path"))
-    return parse(source)
 
 
 def cache_path(cache_uri: str) -> str:
@@ -168,6 +142,12 @@ def cache_path(cache_uri: str) -> str:
 def kthena_model_path(cache_uri: str, model_uri: str) -> str:
     """Where every container of a Kthena backend expects the model: below the cache, by the MD5 of the URI's text."""
     return f"{cache_path(cache_uri)}/{hashlib.md5(model_uri.encode(), usedforsecurity=False).hexdigest()}"
+
+
+def overlap(one: str, other: str) -> bool:
+    """Whether of two absolute paths one is the other, or leads into it: what is mounted at one shows the other."""
+    one, other = one.rstrip("/"), other.rstrip("/")
+    return one == other or other.startswith(f"{one}/") or one.startswith(f"{other}/")
 
 
 def _plain(uri: str, path: str, what: str) -> str:
@@ -244,7 +224,7 @@ def _oci(uri: str, rest: str) -> Bucket:
     return Bucket("oci", _bucket_name(uri, bucket, shape), _plain(uri, prefix, "path"), where, namespace)
 
 
-def _az(uri: str, rest: str) -> AzureContainer:
+def _az(uri: str, rest: str) -> Bucket:
     shape = "write az://account/container or az://account/container/path"
     account, _, behind = rest.partition("/")
     account = account.removesuffix(_AZURE_HOST)
@@ -257,7 +237,7 @@ def _az(uri: str, rest: str) -> AzureContainer:
         raise invalid_uri(uri, f"{account!r} is no account name (3 to 24 lower-case letters and digits)", shape)
     if not _BUCKET.match(container):
         raise invalid_uri(uri, f"{container!r} is no container name", shape)
-    return AzureContainer(account, container, _plain(uri, path, "path"))
+    return Bucket("az", container, _plain(uri, path, "path"), namespace=account)
 
 
 def _github(uri: str, rest: str) -> GitHubRelease:

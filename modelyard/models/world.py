@@ -1,4 +1,4 @@
-"""What the delivery of models looks at, as plain values: models, nodes, reports, Jobs, pods, claims. Pure.
+"""What the delivery of models looks at, as plain values: models, nodes, reports and claims. Pure.
 
 Nothing here raises: a model that cannot be read is kept with what is wrong with it.
 """
@@ -9,18 +9,19 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
-from modelyard.models import names
+from modelyard.models import names, placement
 from modelyard.models.detection import SKIP_ANNOTATIONS
 from modelyard.models.errors import FetchError
 from modelyard.models.uri import ClaimFolder, LocalFolder, StorageURI, VendorModel, parse
 from modelyard.objects import Key, ResourceType
-from modelyard.objects.documents import cut, listed, printable
+from modelyard.objects.documents import cut, listed
 from modelyard.objects.parse import epoch, key_of
-from modelyard.reconcile.plan import MISSING, Subject
+from modelyard.reconcile.plan import Subject
 from modelyard.resources import ClusterBaseModel, FineTunedWeight, ResourceInvalid
 from modelyard.resources.ome.models import BaseModel as BaseModelResource
 from modelyard.resources.ome.models import BaseModelSpec, FineTunedWeightSpec
@@ -38,13 +39,8 @@ FILLED = "modelyard.dev/filled"
 CHECKED = "modelyard.dev/claim-report"
 """Annotation: what was found in the claim of a model whose files are in one."""
 
-MODEL = "modelyard.dev/model"
-"""Label of what is made for a model."""
-WORK = "modelyard.dev/work"
-"""Annotation of such a Job: what it is to do, as JSON."""
-
-_MOST_TOLD = 1000
-_MOST_REPORT = 8192
+MOST_TOLD = 1000
+"""Characters of one message of others that are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +76,14 @@ class StoredModel:
 
     @property
     def source(self) -> str:
-        """What is shared with others that fetch from there."""
+        """What is shared with others that fetch from there: the host, however its address is written."""
         parameters = self.spec.storage.parameters if self.spec is not None else None
         endpoint = (parameters or {}).get("endpoint", "")
-        return f"{self.uri.kind if self.uri is not None else ''} {endpoint}"[:256].strip()
+        try:
+            host = (urlsplit(endpoint).hostname or "").rstrip(".")
+        except ValueError:  # then nothing is fetched from there
+            host = ""
+        return host[:256] or (self.uri.kind if self.uri is not None else "")
 
     @property
     def waiting(self) -> int:
@@ -103,8 +103,8 @@ _RESOURCES: Mapping[ResourceType, type[BaseModelResource] | type[FineTunedWeight
 def model(kind: ResourceType, obj: Object) -> StoredModel:
     """A model as the API sends it."""
     metadata = obj["metadata"]
-    annotations = _texts(metadata.get("annotations"))
-    labels = _texts(metadata.get("labels"))
+    annotations = texts(metadata.get("annotations"))
+    labels = texts(metadata.get("labels"))
     spec, uri, problem, ignored = _spec(kind, obj)
     status = obj.get("status")
     status = dict(status) if isinstance(status, Mapping) else {}
@@ -141,14 +141,16 @@ def _spec(
     except ResourceInvalid as error:
         text = "; ".join(f"{path}: {text}" for path, text in error.problems)
         reason = "InvalidURI" if all(path.endswith("storageUri") for path, _ in error.problems) else "InvalidSpec"
-        return None, None, (reason, cut(text, _MOST_TOLD)), ""
+        return None, None, (reason, cut(text, MOST_TOLD)), ""
     except Exception as error:  # whatever a tenant has thought of
-        return None, None, ("InvalidSpec", cut(f"cannot be read: {type(error).__name__}: {error}", _MOST_TOLD)), ""
+        return None, None, ("InvalidSpec", cut(f"cannot be read: {type(error).__name__}: {error}", MOST_TOLD)), ""
     spec: BaseModelSpec | FineTunedWeightSpec = found.spec
+    if wrong := placement.excess(spec.storage.node_affinity):
+        return spec, None, ("InvalidSpec", f"spec.storage.nodeAffinity {wrong}"), ""
     try:
         return spec, parse(spec.storage.storage_uri), None, listed(found.ignored)
     except FetchError as error:
-        return spec, None, (error.reason, cut(str(error), _MOST_TOLD)), ""
+        return spec, None, (error.reason, cut(str(error), MOST_TOLD)), ""
 
 
 def called(one: StoredModel) -> tuple[str, ...]:
@@ -205,40 +207,13 @@ def labels_of(one: ModelNode) -> Iterable[str]:
 Text = Annotated[str, Field(max_length=1024)]
 
 
-class _Document(BaseModel):
+class Noted(BaseModel):
+    """What was written as JSON: more than is known is left out."""
+
     model_config = ConfigDict(extra="ignore", frozen=True, alias_generator=to_camel, populate_by_name=True)
 
 
-class JobOutcome(_Document):
-    """What a Job says at its end: the contract of ``modelyard node``."""
-
-    outcome: Text
-    reason: Text | None = None
-    message: Text | None = None
-    retryable: bool = False
-    retry_after: float | None = Field(None, ge=0, le=86_400, allow_inf_nan=False)
-    revision: Text | None = None
-    bytes: int | None = Field(None, ge=0)
-    files: int | None = Field(None, ge=0)
-    seconds: float | None = Field(None, ge=0, allow_inf_nan=False)
-    fetched_bytes: int | None = Field(None, ge=0)
-    from_store: bool | None = None
-    manifest_sha256: Text | None = None
-    facts: dict[str, Any] = Field(default_factory=dict)
-    facts_error: Text | None = None
-
-    @classmethod
-    def read(cls, text: str) -> JobOutcome | None:
-        """The value of a termination message; ``None`` where it is none of ours."""
-        if len(text) > _MOST_REPORT:
-            return None
-        try:
-            return cls.model_validate_json(text)
-        except ValidationError:
-            return None
-
-
-class Delivered(_Document):
+class Delivered(Noted):
     """How far a model's files are in one place, and which: the part of a node's report that only Modelyard has.
 
     ``failures`` counts in a row, of which ``failed`` were told as such, since ``failing`` (epoch seconds); ``next`` is
@@ -271,7 +246,7 @@ class Delivered(_Document):
     left: Annotated[tuple[Text, ...], Field(max_length=8)] = ()
 
 
-class TransferProgress(_Document):
+class TransferProgress(Noted):
     """How far a transfer is, as published for node reports; ``trouble``, which is ours: what is being tried again."""
 
     phase: Text = ""
@@ -284,7 +259,7 @@ class TransferProgress(_Document):
     trouble: Text = ""
 
 
-class ReportEntry(_Document):
+class ReportEntry(Noted):
     """A model's entry in the report of a node: published keys, and ours in ``delivered``."""
 
     name: Annotated[str, Field(max_length=253)] = ""
@@ -303,7 +278,8 @@ class ReportEntry(_Document):
 
     def text(self) -> str:
         """As it is stored: the same for the same entry."""
-        return json.dumps(self.model_dump(mode="json", by_alias=True, exclude_defaults=True), sort_keys=True)
+        found = self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+        return json.dumps(found, sort_keys=True, ensure_ascii=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,9 +290,13 @@ class NodeReport:
     uid: str
     entries: Mapping[str, str]
     size: int
-    """Characters of all entries."""
+    """Bytes of all entries."""
     parsed: dict[str, ReportEntry | None] = field(default_factory=dict, compare=False)
     """Entries that were asked for: a fleet's are many, and change rarely."""
+
+    def of(self, namespace: str) -> int:
+        """Bytes of the entries of a namespace's models."""
+        return sum(_bytes(text) for key, text in self.entries.items() if key.startswith(f"{namespace}."))
 
     def entry(self, model: str) -> ReportEntry | None:
         """A model's entry; ``None`` where there is none that can be read."""
@@ -326,183 +306,19 @@ class NodeReport:
         return self.parsed[model]
 
 
+def _bytes(text: str) -> int:
+    return len(text.encode("utf-8", "replace"))
+
+
 def report(obj: Object) -> NodeReport:
     """A node's report as the API sends it."""
-    entries = _texts(obj.get("data"))
-    return NodeReport(key_of(obj), obj["metadata"]["uid"], entries, sum(map(len, entries.values())))
+    entries = texts(obj.get("data"))
+    return NodeReport(key_of(obj), obj["metadata"]["uid"], entries, sum(map(_bytes, entries.values())))
 
 
 def entries_of(one: NodeReport) -> Iterable[str]:
     """Index of reports: the models with an entry."""
     return one.entries
-
-
-class Task(_Document):
-    """What a Job does, as an annotation of it says: ``purpose`` is fetch, check or remove."""
-
-    purpose: Text
-    node: Text
-    uid: Text
-    fingerprint: Text = ""
-    attempt: int = 0
-    source: Text = ""
-    namespace: Text = ""
-    root: Text = ""
-    path: Text = ""
-    verify: float = 0
-    nudge: Text = ""
-
-
-@dataclass(frozen=True, slots=True)
-class ModelJob:
-    """A Job for a model. ``state`` is Active, Complete or Failed; ``ended`` when (epoch seconds)."""
-
-    key: Key
-    uid: str
-    model: str
-    task: Task
-    state: str
-    reason: str
-    message: str
-    created: float
-    ended: float
-    deleting: bool
-    missing: str
-    """The Secret that it was to be handed and that was not there."""
-
-
-def job(obj: Object) -> ModelJob | None:
-    """A Job as the API sends it; ``None`` for one that is not for a model."""
-    metadata, status = obj["metadata"], obj.get("status") or {}
-    try:
-        task = Task.model_validate_json(_texts(metadata.get("annotations")).get(WORK, ""))
-    except ValidationError:
-        return None
-    ended: Object = next(
-        (c for c in status.get("conditions") or () if c["type"] in ("Complete", "Failed") and c["status"] == "True"), {}
-    )
-    return ModelJob(
-        key_of(obj),
-        metadata["uid"],
-        _texts(metadata.get("labels")).get(MODEL, ""),
-        task,
-        ended.get("type", "Active"),
-        ended.get("reason") or "",
-        cut(printable(ended.get("message") or ""), _MOST_TOLD),
-        epoch(metadata.get("creationTimestamp")),
-        epoch(ended.get("lastTransitionTime")),
-        bool(metadata.get("deletionTimestamp")),
-        cut(_texts(metadata.get("annotations")).get(MISSING, ""), _MOST_TOLD),
-    )
-
-
-def model_of(one: ModelJob) -> tuple[str, ...]:
-    """Index of Jobs: the model they are for."""
-    return (one.model,)
-
-
-def busy_at(one: ModelJob) -> tuple[str, ...]:
-    """Index of Jobs: the source that they are busy with."""
-    return (one.task.source,) if one.state == "Active" and one.task.source else ()
-
-
-@dataclass(frozen=True, slots=True)
-class ModelPod:
-    """A pod, as far as models are concerned: that of a Job of ours, one that waits for a model, one that uses files.
-
-    ``waiting`` and ``message`` say why its container does not run, or how it ended without a word of its own.
-    """
-
-    key: Key
-    uid: str
-    node: str
-    job: str
-    phase: str
-    report: str
-    waiting: str
-    message: str
-    labels: tuple[str, ...]
-    mounts: tuple[str, ...]
-    started: str
-    created: float
-
-
-def pod(obj: Object) -> ModelPod | None:
-    """A pod as the API sends it; ``None`` for one that has nothing to do with models."""
-    metadata, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
-    phase = status.get("phase") or "Pending"
-    ours = MODEL in _texts(metadata.get("labels"))
-    owners = [owner["uid"] for owner in metadata.get("ownerReferences") or () if owner.get("kind") == "Job"] or [""]
-    waits = () if ours or phase != "Pending" or spec.get("nodeName") else tuple(sorted(_model_labels(spec)))
-    live = not ours and phase in ("Pending", "Running") and spec.get("nodeName")
-    paths = tuple(sorted(_host_paths(spec))) if live else ()
-    if not (ours or waits or paths):
-        return None
-    said, waiting, message = _container(status) if ours else ("", "", "")
-    return ModelPod(
-        key_of(obj),
-        metadata.get("uid", ""),
-        spec.get("nodeName") or "",
-        owners[0] if ours else "",
-        phase,
-        said,
-        waiting,
-        message,
-        waits,
-        paths,
-        str(status.get("startTime") or metadata.get("creationTimestamp") or ""),
-        epoch(metadata.get("creationTimestamp")),
-    )
-
-
-def _container(status: Object) -> tuple[str, str, str]:
-    """What the only container said at its end, or else why it waits or how it ended."""
-    for one in status.get("containerStatuses") or ():
-        state = one.get("state") or {}
-        if ended := state.get("terminated"):
-            words = str(ended.get("message") or "")
-            how = f"exit code {ended.get('exitCode')}: {words}" if words else f"exit code {ended.get('exitCode')}"
-            return words, str(ended.get("reason") or "Error"), cut(printable(how), _MOST_TOLD)
-        if waiting := state.get("waiting"):
-            return "", str(waiting.get("reason") or ""), cut(printable(str(waiting.get("message") or "")), _MOST_TOLD)
-    for one in status.get("conditions") or ():
-        if one.get("type") == "PodScheduled" and one.get("status") == "False":
-            return "", str(one.get("reason") or "Unschedulable"), cut(printable(one.get("message") or ""), _MOST_TOLD)
-    if status.get("phase") == "Failed":
-        return "", str(status.get("reason") or "PodFailed"), cut(printable(status.get("message") or ""), _MOST_TOLD)
-    return "", "", ""
-
-
-def _model_labels(spec: Object) -> set[str]:
-    """Labels of models that a pod insists on."""
-    wanted = {key for key in _texts(spec.get("nodeSelector")) if key.startswith(names.PREFIX)}
-    affinity = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(
-        "requiredDuringSchedulingIgnoredDuringExecution"
-    ) or {}
-    for term in affinity.get("nodeSelectorTerms") or ():
-        wanted |= {
-            one["key"] for one in term.get("matchExpressions") or () if str(one.get("key")).startswith(names.PREFIX)
-        }
-    return wanted
-
-
-def _host_paths(spec: Object) -> set[str]:
-    return {str(volume["hostPath"].get("path")) for volume in spec.get("volumes") or () if volume.get("hostPath")}
-
-
-def waits_of(one: ModelPod) -> tuple[str, ...]:
-    """Index of pods: the labels of models that they wait for."""
-    return one.labels
-
-
-def job_of(one: ModelPod) -> tuple[str, ...]:
-    """Index of pods: the Job they belong to."""
-    return (one.job,) if one.job else ()
-
-
-def mounted_on(one: ModelPod) -> tuple[str, ...]:
-    """Index of pods that have files of a node: the node."""
-    return (one.node,) if one.mounts else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -523,5 +339,6 @@ def has_files(uri: StorageURI) -> bool:
     return not isinstance(uri, ClaimFolder | LocalFolder | VendorModel)
 
 
-def _texts(value: Any) -> dict[str, str]:
+def texts(value: Any) -> dict[str, str]:
+    """The entries of a map whose values are text."""
     return {k: v for k, v in value.items() if isinstance(v, str)} if isinstance(value, Mapping) else {}

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from modelyard.models.detection import Facts, MemoryFit, fit
+from modelyard.objects.documents import mapping
 from modelyard.resources import Quantity
 
 _GIB = 2**30
@@ -38,13 +39,13 @@ class AcceleratorClass:
     @classmethod
     def of(cls, obj: Mapping[str, Any]) -> AcceleratorClass:
         """The object as the API or a file has it; what cannot be read counts as not said."""
-        spec = _mapping(obj.get("spec"))
-        able, cost = _mapping(spec.get("capabilities")), _mapping(spec.get("cost"))
-        performance = _mapping(able.get("performance"))
+        spec = mapping(obj.get("spec"))
+        able, cost = mapping(spec.get("capabilities")), mapping(spec.get("cost"))
+        performance = mapping(able.get("performance"))
         features = able.get("features")
         spot, hour = _number(cost.get("spotPerHour")), _number(cost.get("perHour"))
         return cls(
-            str(_mapping(obj.get("metadata")).get("name", "")),
+            str(mapping(obj.get("metadata")).get("name", "")),
             str(spec.get("family") or ""),
             _memory(able.get("memoryGB")),
             _number(able.get("memoryBandwidthGBps")) or 0.0,
@@ -184,10 +185,6 @@ def numeric(version: object) -> tuple[int, ...]:
 
 def _dotted(version: Iterable[int]) -> str:
     return ".".join(map(str, version)) or "unknown"
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
 
 
 def _number(value: object) -> float | None:

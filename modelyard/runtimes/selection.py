@@ -48,6 +48,7 @@ def _differences(formats: Iterable[SupportedFormat], kind: ModelKind) -> list[st
     alike: dict[tuple[str, ...], list[dict[str, None]]] = {}
     for entry in formats:
         found = differences(entry, kind)
+        found = tuple(cut(text, _MOST_SAID) for text in found)
         split = [_WANTED.fullmatch(text) for text in found]
         heads = tuple(one["head"] if one else text for one, text in zip(split, found, strict=True))
         values = alike.setdefault(heads, [{} for _ in heads])
@@ -186,14 +187,16 @@ def _by_name(
 
 def _none(model: ModelView, verdicts: Sequence[RuntimeVerdict], namespace: str) -> Reason:
     inside = sum(bool(verdict.runtime.namespace) for verdict in verdicts)
-    why = [f"{verdict.runtime.name} ({cut(verdict.why, _MOST_SAID // 4)})" for verdict in verdicts]
+    some = verdicts[:NAME_IN_MESSAGE]
+    why = [f"{verdict.runtime.name} ({cut(verdict.why, _MOST_SAID // 4)})" for verdict in some]
+    why += [f"and {len(verdicts) - len(some)} more"] if verdicts[len(some) :] else []
     fmt = model.kind.format.name if model.kind.format else "unknown"
     where = f" in namespace {namespace}" if namespace else ""
     text = f"no runtime found to support model {model.name} with format {fmt}{where}. "
     checked = counted(len(verdicts), "runtime")
     text += f"Checked {checked} ({inside} namespace-scoped, {len(verdicts) - inside} cluster-scoped)"
     if why:
-        text += ". Excluded runtimes: " + "; ".join(few(why, NAME_IN_MESSAGE))
+        text += ". Excluded runtimes: " + "; ".join(why)
     return Reason("NoSupportingRuntime", text)
 
 

@@ -10,7 +10,7 @@ from decimal import Decimal
 from typing import Any, Literal, NamedTuple
 
 from modelyard.models.detection import CAPABILITIES, Facts, fill, parse_size
-from modelyard.objects.documents import cut, printable
+from modelyard.objects.documents import cut, mapping, printable
 from modelyard.objects.parse import container_gpus
 from modelyard.resources import (
     BaseModel,
@@ -78,7 +78,6 @@ class SupportedFormat(NamedTuple):
     auto_select: bool = False
     priority: int | None = None
     release_only: bool = False
-    legacy: tuple[str, str] = ("", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,37 +260,33 @@ def parse_wishes(obj: Mapping[str, Any]) -> Wishes:
 
 
 def _wishes(spec: InferenceServiceSpec, annotations: Mapping[str, Any]) -> Wishes:
-    selector = _mapping(spec.accelerator_selector)
+    selector = mapping(spec.accelerator_selector)
     named = [annotations.get(ACCELERATOR_CLASS), selector.get("acceleratorClass")]
     named += [
-        _mapping(part.accelerator_override).get("acceleratorClass") for part in (spec.engine, spec.decoder) if part
+        mapping(part.accelerator_override).get("acceleratorClass") for part in (spec.engine, spec.decoder) if part
     ]
     mode = annotations.get(DEPLOYMENT_MODE)
     return Wishes(
         classes=tuple(dict.fromkeys(one for one in named if isinstance(one, str) and one)),
-        constraints=Constraints.of(_mapping(selector.get("constraints"))),
+        constraints=Constraints.of(mapping(selector.get("constraints"))),
         policy=_text(selector.get("policy")),
         mode=mode if mode in MODES else "",
     )
 
 
 def _identity(obj: Mapping[str, Any], namespaced: bool) -> tuple[str, str]:
-    metadata = _mapping(obj.get("metadata"))
+    metadata = mapping(obj.get("metadata"))
     return _text(metadata.get("name")), (_text(metadata.get("namespace")) or "default") if namespaced else ""
 
 
 def _annotations(obj: Mapping[str, Any]) -> Mapping[str, Any]:
-    return _mapping(_mapping(obj.get("metadata")).get("annotations"))
+    return mapping(mapping(obj.get("metadata")).get("annotations"))
 
 
 def _wrong(error: Exception) -> str:
     if isinstance(error, ResourceInvalid):
         return cut(printable("; ".join(f"{path}: {text}" for path, text in error.problems)), _MOST_TOLD)
     return cut(printable(f"{type(error).__name__}: {error}"), _MOST_TOLD)
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
 
 
 def _text(value: object) -> str:
@@ -318,7 +313,6 @@ def _format(entry: SupportedModelFormat, release_only: bool) -> SupportedFormat:
         bool(entry.auto_select),
         entry.priority,
         release_only,
-        ((entry.name or "").lower(), entry.version or ""),
     )
 
 
@@ -328,7 +322,7 @@ _PARTS = ("scheduler", "textEncoder", "tokenizer", "transformer", "vae")
 def _diffusion(found: Mapping[str, Any] | None) -> Diffusion | None:
     if found is None:
         return None
-    others = _mapping(found.get("additionalComponents"))
+    others = mapping(found.get("additionalComponents"))
     return Diffusion(
         _text(found.get("className")),
         tuple(_component(name, found[name]) for name in _PARTS if found.get(name)),
@@ -337,12 +331,12 @@ def _diffusion(found: Mapping[str, Any] | None) -> Diffusion | None:
 
 
 def _component(name: str, value: object) -> tuple[str, str, str]:
-    found = _mapping(value)
+    found = mapping(value)
     return name, _text(found.get("library")), _text(found.get("type"))
 
 
 def _classes(requirements: Mapping[str, Any] | None) -> tuple[str, ...]:
-    listed = _mapping(requirements).get("acceleratorClasses")
+    listed = mapping(requirements).get("acceleratorClasses")
     return tuple(one for one in listed[:100] if isinstance(one, str)) if isinstance(listed, list) else ()
 
 
@@ -354,7 +348,7 @@ def _devices(spec: ServingRuntimeSpec) -> int:
         count = 0
         for pod, times in ((part, 1), (part.leader, 1), (part.worker, part.worker.size if part.worker else 0)):
             runner = pod.runner if pod is not None else None
-            resources = _mapping(runner.model_dump().get("resources")) if runner is not None else {}
+            resources = mapping(runner.model_dump().get("resources")) if runner is not None else {}
             count += sum(container_gpus({"resources": resources}).values()) * (times or 0)
         found.append(count)
     return min((count for count in found if count), default=0)

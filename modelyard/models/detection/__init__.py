@@ -15,10 +15,9 @@ SKIP_ANNOTATIONS = ("ome.oracle.com/skip-config-parsing", "ome.io/skip-config-pa
 """Annotations of a model that, where they say ``true`` in any case, mean that its files are not looked at."""
 
 
-def detect(folder: Path, within: Path | None = None) -> Facts:
+def detect(folder: Path) -> Facts:
     """What the files in ``folder`` say of the model; what cannot be told is unset, and ``Facts.problems`` says why.
 
-    Never raises for what files contain or lack. Links are followed as far as they lead to below ``within``, which is
-    the folder itself where it is not given.
+    Never raises for what files contain or lack. Links are followed as far as they lead to below the folder.
     """
-    return interpret(read(folder, within))
+    return interpret(read(folder))

@@ -62,15 +62,15 @@ class Files:
     problems: tuple[str, ...] = ()
 
 
-def read(folder: Path, within: Path | None = None) -> Files:
+def read(folder: Path) -> Files:
     """Everything that ``interpret`` wants to see of the folder. Never raises for what is in it."""
-    return _Reader(folder, within).read()
+    return _Reader(folder).read()
 
 
 class _Reader:
-    def __init__(self, folder: Path, within: Path | None) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.root = os.path.realpath(within or folder)
+        self.root = os.path.realpath(folder)
         self.problems: list[str] = []
         self.sizes: dict[str, int] = {}
         self.documents: dict[str, Mapping[str, Any]] = {}

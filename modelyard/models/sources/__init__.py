@@ -16,7 +16,7 @@ from modelyard.models.errors import FetchError
 from modelyard.models.uri import Bucket, GitHubRelease, HubModel, StorageURI
 
 Chunk = bytes | memoryview
-"""Some bytes of a file, as they arrived."""
+"""Some bytes of a file, as they arrived; they hold until the next are asked for."""
 
 MOST_FILES = 200_000
 """Files of one model: they are all in memory for a moment."""
@@ -67,6 +67,7 @@ class ModelSource(Protocol):
 _ENDPOINTS = {
     "hf": ("HF_ENDPOINT",),
     "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "ENDPOINT"),
+    "az": ("AZURE_STORAGE_ENDPOINT",),
 }
 """Where a source is, by kind, where no option says so: variables of this process. A Secret is a tenant's, and where a
 tenant's model may come from is for the administrator to say.
@@ -106,9 +107,7 @@ def open_source(
     public: bool = False,
 ) -> ModelSource:
     """The source of a URI whose files are fetched over the network; with ``public``, over the internet only."""
-    endpoint = endpoint or Credentials(None, credentials.environ).get(*_ENDPOINTS.get(uri.kind, ()))
-    if endpoint is not None:
-        check_host(endpoint, public)
+    endpoint = checked_endpoint(uri, credentials, endpoint, public)
     if isinstance(uri, HubModel):
         from modelyard.models.sources.hub import Hub
 
@@ -123,8 +122,16 @@ def open_source(
         return GitHub(uri, endpoint, credentials.get("GITHUB_TOKEN", token_key), parallel, public)
     raise FetchError(
         "UnsupportedSource",
-        f"{uri}: this kind is not fetched; copy the model to a bucket (s3://, gs://) or a hub (hf://)",
+        f"{uri}: this kind is not fetched; copy the model to a bucket (s3://, gs://, az://) or a hub (hf://)",
     )
+
+
+def checked_endpoint(uri: StorageURI, credentials: Credentials, endpoint: str | None, public: bool) -> str | None:
+    """The address that is given, else the one that the environment names for this kind; ``check_host`` refuses some."""
+    endpoint = endpoint or Credentials(None, credentials.environ).get(*_ENDPOINTS.get(uri.kind, ()))
+    if endpoint is not None:
+        check_host(endpoint, public)
+    return endpoint
 
 
 _T = TypeVar("_T")

@@ -1,45 +1,89 @@
-"""Buckets: S3 and what speaks its protocol (oci, OBS, MinIO), and Google's. obstore lists them and signs addresses."""
+"""Buckets: S3 and what speaks its protocol (oci, obs, MinIO), Google's, and Azure's containers.
+
+obstore lists them, signs addresses, and writes.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import obstore
 import urllib3
 from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
-from obstore.store import GCSStore, S3Store
+from obstore.store import AzureStore, GCSStore, S3Store
 
 from modelyard.models.errors import FetchError
-from modelyard.models.sources import Chunk, Credentials, Listing, SourceFile, bounded
+from modelyard.models.sources import Chunk, Credentials, Listing, SourceFile, azure, bounded, checked_endpoint
 from modelyard.models.sources.guard import guarded
 from modelyard.models.sources.http import ERROR_CODE, Http, of_status
 from modelyard.models.uri import Bucket, is_region
 
 _STATUS = re.compile(r"status(?: code)?:? (\d{3})")
 SIGNED_FOR = timedelta(hours=1)
+_GOOGLE = "storage.googleapis.com"
+
+
+class _Opened(NamedTuple):
+    """A store; where it is over HTTP, how an address there is signed, and what is sent along; what was refused."""
+
+    store: S3Store | GCSStore | AzureStore
+    where: str
+    sign: Callable[[str], str] | None
+    headers: dict[str, str]
+    refused: list[FetchError]
 
 
 def open_bucket(
     uri: Bucket, credentials: Credentials, endpoint: str | None, region: str | None, parallel: int, public: bool
 ) -> BucketSource:
+    """The source that this URI is."""
+    store, where, sign, headers, refused = _open(uri, credentials, endpoint, region, public)
+    return BucketSource(uri, store, Http(where, {}, parallel, public), sign, refused, headers)
+
+
+def open_store(
+    uri: Bucket, credentials: Credentials, endpoint: str | None, region: str | None, public: bool
+) -> BucketObjects:
+    """The objects of this URI's bucket, to be written, too; endpoints as those of sources are found and refused."""
+    endpoint = checked_endpoint(uri, credentials, endpoint, public)
+    try:
+        opened = _open(uri, credentials, endpoint, region, public)
+    except (BaseError, ValueError):  # What it says shows what it was given.
+        raise FetchError(
+            "Unauthorized", f"{uri}: the credentials cannot be read; copy them to the Secret anew"
+        ) from None
+    return BucketObjects(uri, opened.store, opened.refused)
+
+
+def _open(uri: Bucket, credentials: Credentials, endpoint: str | None, region: str | None, public: bool) -> _Opened:
     """The store of this URI, with the credentials there are, else anonymous."""
     options: Any = {"connect_timeout": "10s", "read_timeout": "60s", "timeout": "1h", "user_agent": "modelyard"}
     refused: list[FetchError] = []
     if endpoint is not None:  # obstore goes wherever it is sent.
         options |= {"proxy_url": guarded(public, refused), "allow_http": endpoint.startswith("http://")}
     retries: Any = {"max_retries": 0}  # Retried by whoever fetches, who knows how patient to be.
-    store: S3Store | GCSStore
+    store: S3Store | GCSStore | AzureStore
+    sign: Callable[[str], str] | None
+    headers: dict[str, str] = {}
+    if uri.kind == "az":
+        store, where, sign = azure.open_container(
+            uri, credentials, endpoint, client_options=options, retry_config=retries
+        )
+        return _Opened(store, where, sign, azure.HEADERS, refused)
     if uri.kind == "gs":
         config = _google(credentials, endpoint)
         store = GCSStore(uri.bucket, config=config, client_options=options, retry_config=retries)
-        where = f"{(endpoint or 'https://storage.googleapis.com').rstrip('/')}/{uri.bucket}"
+        where = f"{(endpoint or f'https://{_GOOGLE}').rstrip('/')}/{uri.bucket}"
         signs = "skip_signature" not in config
+        if signs and endpoint is not None:
+            headers["Host"] = _GOOGLE  # What obstore signs for, wherever that is.
     else:
         region = uri.region or region
         if uri.kind == "s3" or endpoint is not None:
@@ -65,7 +109,8 @@ def open_bucket(
             virtual_hosted_style_request=endpoint is None and "." not in uri.bucket,
             **signing,
         )
-    return BucketSource(uri, store, Http(where, {}, parallel, public), signs, refused)
+    sign = (lambda key: obstore.sign(store, "GET", key, SIGNED_FOR)) if signs else None
+    return _Opened(store, where, sign, headers, refused)
 
 
 def _amazon(credentials: Credentials, *, ambient: bool) -> dict[str, Any]:
@@ -123,9 +168,16 @@ class BucketSource:
     """What lies below a prefix. A bucket has no revisions: that of a listing is the state of all its objects."""
 
     def __init__(
-        self, uri: Bucket, store: S3Store | GCSStore, http: Http, signs: bool, refused: list[FetchError]
+        self,
+        uri: Bucket,
+        store: S3Store | GCSStore | AzureStore,
+        http: Http,
+        sign: Callable[[str], str] | None,
+        refused: list[FetchError],
+        headers: Mapping[str, str],
     ) -> None:
-        self.uri, self._store, self._http, self._signs, self._refused = uri, store, http, signs, refused
+        self.uri, self._store, self._http, self._sign, self._refused = uri, store, http, sign, refused
+        self._headers = headers
 
     def list(self) -> Listing:
         """Every object below the prefix, or the one object of that name."""
@@ -137,14 +189,14 @@ class BucketSource:
                 found = [obstore.head(self._store, prefix)]
                 prefix = prefix.rpartition("/")[0]
         except FileNotFoundError as error:
-            if "NoSuchBucket" in str(error):
+            if "NoSuchBucket" in str(error) or "ContainerNotFound" in str(error):
                 raise FetchError("NotFound", f"{self.uri}: there is no such bucket; check storageUri") from error
             found = []
         except (BaseError, OSError, ValueError) as error:
-            raise self._error(error, str(self.uri)) from error
+            raise _failed(error, str(self.uri), self._refused) from error
         skip = len(prefix) + 1 if prefix else 0
         files = tuple(
-            SourceFile(one["path"][skip:], one["size"], one["path"], etag=one["e_tag"])
+            SourceFile(one["path"][skip:], one["size"], one["path"], etag=_quoted(one["e_tag"]))
             for one in sorted(found, key=lambda one: one["path"])
         )
         # Consoles make objects of no bytes that stand for folders.
@@ -165,13 +217,12 @@ class BucketSource:
         Over an address that is signed here: statuses, waits and interruptions are then those of every other source.
         """
         try:
-            url = f"{self._http.base}/{quote(file.key)}"
-            if self._signs:
-                url = obstore.sign(self._store, "GET", file.key, SIGNED_FOR)
+            url = self._sign(file.key) if self._sign else f"{self._http.base}/{quote(file.key)}"
         except (BaseError, OSError, ValueError) as error:
-            raise self._error(error, file.key) from error
+            raise _failed(error, file.key, self._refused) from error
+        headers = {**self._headers, **({"If-Match": file.etag} if file.etag else {})}
         try:
-            yield from self._http.read(url, file.size, start, length, {"If-Match": file.etag} if file.etag else {})
+            yield from self._http.read(url, file.size, start, length, headers)
         except FetchError as error:
             if error.reason == "NotFound":
                 raise FetchError(
@@ -179,18 +230,59 @@ class BucketSource:
                 ) from error
             raise
 
-    def _error(self, error: Exception, what: str) -> FetchError:
-        """What obstore has met. Its types are few; status and code are in its text."""
-        if self._refused:
-            return self._refused[0]
-        text = str(error)
-        status = _STATUS.search(text)
-        code = found[1] if (found := ERROR_CODE.search(text)) else ""
-        if isinstance(error, UnauthenticatedError):
-            return of_status(401, what, code)
-        if isinstance(error, PermissionDeniedError):
-            return of_status(403, what, code)
-        if status is not None:
-            return of_status(int(status[1]), what, code)
-        shown = text.splitlines()[0][:300] if text else type(error).__name__
-        return FetchError("SourceUnavailable", f"{what}: {shown}", retryable=True)
+
+class BucketObjects:
+    """Objects of a bucket by their key. All raise ``FetchError``."""
+
+    def __init__(self, uri: Bucket, store: S3Store | GCSStore | AzureStore, refused: list[FetchError]) -> None:
+        self._uri, self._store, self._refused = uri, store, refused
+
+    def put(self, key: str, body: bytes) -> None:
+        """This object, in the place of an older one."""
+        with self._explained(key):
+            obstore.put(self._store, key, body, use_multipart=False)
+
+    def get(self, key: str, largest: int) -> bytes:
+        """What it holds, of so many bytes at most."""
+        with self._explained(key):
+            found = obstore.get(self._store, key)
+            if found.meta["size"] > largest:
+                raise FetchError("SourceRefused", f"{self._uri}, {key}: more than {largest} bytes")
+            return bytes(found.bytes())
+
+    def keys(self, prefix: str) -> Iterator[str]:
+        """Those below a prefix."""
+        with self._explained(prefix):
+            for page in obstore.list(self._store, prefix=prefix, chunk_size=1000):
+                yield from (one["path"] for one in page)
+
+    @contextmanager
+    def _explained(self, key: str) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise FetchError("NotFound", f"{self._uri}: there is no such bucket or object: {key}") from error
+        except (BaseError, OSError, ValueError) as error:
+            raise _failed(error, f"{self._uri}, {key}", self._refused) from error
+
+
+def _failed(error: Exception, what: str, refused: list[FetchError]) -> FetchError:
+    """What obstore has met. Its types are few; status and code are in its text."""
+    if refused:
+        return refused[0]
+    text = str(error)
+    status = _STATUS.search(text)
+    code = found[1] if (found := ERROR_CODE.search(text)) else ""
+    if isinstance(error, UnauthenticatedError):
+        return of_status(401, what, code)
+    if isinstance(error, PermissionDeniedError):
+        return of_status(403, what, code)
+    if status is not None:
+        return of_status(int(status[1]), what, code)
+    shown = text.splitlines()[0][:300] if text else type(error).__name__
+    return FetchError("SourceUnavailable", f"{what}: {shown}", retryable=True)
+
+
+def _quoted(etag: str | None) -> str | None:
+    """As a condition has it: Azure's lists have it bare."""
+    return etag if etag is None or etag.startswith(('"', "W/")) else f'"{etag}"'

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 from modelyard.models.errors import FetchError
-from modelyard.models.sources import Listing, SourceFile
+from modelyard.models.sources import Chunk, Listing, SourceFile
 from modelyard.models.sources.http import Http
 from modelyard.models.uri import GitHubRelease
 
@@ -48,7 +48,7 @@ class GitHub:
         revision = f"{named}-{hashlib.sha256(json.dumps(states).encode()).hexdigest()[:16]}"
         return Listing(f"github {self._http.base} {self.uri.owner}/{self.uri.repository}", revision, files)
 
-    def read(self, file: SourceFile, start: int, length: int) -> Iterator[bytes]:
+    def read(self, file: SourceFile, start: int, length: int) -> Iterator[Chunk]:
         """By range, from where the API sends to."""
         url = f"{self._http.base}{file.key}"
         return self._http.read(url, file.size, start, length, {"Accept": "application/octet-stream"})

@@ -33,6 +33,7 @@ def guarded(public: bool, refused: list[FetchError]) -> str:
 
 class _Guard(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
     pool: urllib3.PoolManager
     public: bool
     refused: list[FetchError]
@@ -68,10 +69,17 @@ class _Guard(BaseHTTPRequestHandler):
         headers = {name: value for name, value in self.headers.items() if name.lower() not in _HOP}
         try:
             check_host(self.path, self.public)
+            body = self.rfile.read(int(self.headers["Content-Length"])) if "Content-Length" in self.headers else None
             answer = self.pool.request(
-                self.command, self.path, headers=headers, redirect=False, preload_content=False, decode_content=False
+                self.command,
+                self.path,
+                body,
+                headers=headers,
+                redirect=False,
+                preload_content=False,
+                decode_content=False,
             )
-        except (FetchError, urllib3.exceptions.HTTPError) as error:
+        except (FetchError, ValueError, urllib3.exceptions.HTTPError) as error:
             self._refuse(error)
             return
         self.close_connection = True
@@ -86,7 +94,7 @@ class _Guard(BaseHTTPRequestHandler):
                 self.wfile.write(piece)
         answer.close()
 
-    do_HEAD = do_GET
+    do_HEAD = do_PUT = do_POST = do_DELETE = do_GET
 
     def _refuse(self, error: Exception) -> None:
         if isinstance(error, FetchError):

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from email.utils import parsedate_to_datetime
+from http.client import HTTPException
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 
@@ -23,7 +24,11 @@ PAGE_LIMIT = 64 << 20
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)\Z")
 ERROR_CODE = re.compile(r"<Code>(\w{1,64})</Code>")
 """What has gone wrong, as object stores say it."""
-_REFUSED_KEYS = ("ExpiredToken", "InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "RequestTimeTooSkewed")
+_REFUSED_KEYS = (
+    *("ExpiredToken", "InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "RequestTimeTooSkewed"),
+    *("AuthenticationFailed", "InvalidAuthenticationInfo"),
+)
+_STATUSES = {"SlowDown": 429, "ServerBusy": 429, "PublicAccessNotPermitted": 403}
 _RESET = re.compile(r"[;,]\s*t\s*=\s*(\d+)")
 
 
@@ -81,7 +86,9 @@ class Http:
             response.close()
         return bytes(body)
 
-    def read(self, url: str, size: int, start: int, length: int, headers: Mapping[str, str] = {}) -> Iterator[bytes]:
+    def read(
+        self, url: str, size: int, start: int, length: int, headers: Mapping[str, str] = {}
+    ) -> Iterator[memoryview]:
         """These bytes of the file of ``size`` bytes at ``url``; a file of another size has changed."""
         whole = start == 0 and length == size
         wanted = {**headers, "Accept-Encoding": "identity"}
@@ -99,8 +106,15 @@ class Http:
                     f"{url.partition('?')[0]}: has {told} bytes, not the {size} it was listed with",
                     retryable=True,
                 )
-            yield from response.stream(CHUNK, decode_content=False)
-        except urllib3.exceptions.HTTPError as error:
+            # One buffer for all of it, filled from the socket: urllib3 makes one for each piece.
+            body: Any = response
+            view = memoryview(bytearray(min(CHUNK, length)))
+            while got := body._fp.readinto(view):
+                length -= got
+                yield view[:got]
+            if length > 0:
+                raise FetchError("SourceUnavailable", f"{self.host}: ended early", retryable=True)
+        except (HTTPException, OSError) as error:
             raise self._broken(error) from error
         finally:
             # What was not read to the end cannot serve another request.
@@ -159,7 +173,7 @@ class Http:
 def of_status(status: int, what: str, code: str = "", wait: float | None = None) -> FetchError:
     """What an HTTP status means to whoever fetches ``what``."""
     said = f"{what}: HTTP {status}" + (f" ({code})" if code else "")
-    status = 401 if code in _REFUSED_KEYS else 429 if code == "SlowDown" else status
+    status = 401 if code in _REFUSED_KEYS else _STATUSES.get(code, status)
     match status:
         case 401:
             remedy = "give a valid token or key in the Secret that spec.storage.key names, and check the name"

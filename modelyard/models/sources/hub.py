@@ -17,7 +17,7 @@ from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.hf_api import RepoFile
 
 from modelyard.models.errors import FetchError
-from modelyard.models.sources import Listing, SourceFile, bounded, check_address, check_host
+from modelyard.models.sources import Chunk, Listing, SourceFile, bounded, check_address, check_host
 from modelyard.models.sources.http import Http, of_status, retry_after
 from modelyard.models.uri import HubModel
 
@@ -32,7 +32,11 @@ def _client(public: bool) -> httpx2.Client:
 
     def answered(response: httpx2.Response) -> None:
         stream = response.extensions.get("network_stream")
-        if stream is not None and (peer := stream.get_extra_info("server_addr")):
+        try:
+            peer = stream.get_extra_info("server_addr") if stream is not None else None
+        except OSError as error:  # closed by now: whose answer it is cannot be told, so it is asked for again
+            raise httpx2.ReadError("the connection was closed", request=response.request) from error
+        if peer:
             check_address(str(peer[0]), response.url.host, public)
 
     return httpx2.Client(
@@ -79,7 +83,7 @@ class Hub:
             ) from error
         return Listing(f"hf {self.endpoint} {self.uri.repository}", self._revision, files)
 
-    def read(self, file: SourceFile, start: int, length: int) -> Iterator[bytes]:
+    def read(self, file: SourceFile, start: int, length: int) -> Iterator[Chunk]:
         """By range, of the file as it is in the commit."""
         url = hf_hub_url(self.uri.repository, file.key, revision=self._revision, endpoint=self.endpoint)
         return self._http.read(url, file.size, start, length)

@@ -156,7 +156,6 @@ def test_what_is_not_there(buckets: Buckets, at_s3: Node) -> None:
     assert at_s3.fetch("s3://not-there/m").reason == "NotFound"
     assert at_s3.fetch("s3://there/nothing").reason == "NothingToFetch"
     assert at_s3.fetch("oci://n/ns/b/bkt/o/x", endpoint=None).reason == "InvalidURI"
-    assert at_s3.fetch("az://account/container").reason == "UnsupportedSource"
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import ssl
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 from command_line import modelyard
 from model_hub import Hub, serve
+from own_authority import vouched
 
 WEIGHTS = bytes(range(256)) * 100
 FILES = {"config.json": b"{}", "w.safetensors": WEIGHTS}
@@ -28,25 +28,13 @@ class Company:
     bundle: Path
 
 
-def openssl(*arguments: object) -> None:
-    subprocess.run(["openssl", *map(str, arguments)], check=True, capture_output=True)
-
-
 @pytest.fixture(scope="module")
 def company(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Company]:
-    folder = tmp_path_factory.mktemp("authority")
-    ca, key, request, cert = (folder / name for name in ("ca.crt", "ca.key", "server.csr", "server.crt"))
-    own, names = folder / "server.key", folder / "names"
-    names.write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
-    subject = ("-subj", "/CN=company")
-    openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", ca, "-days", 2, *subject)
-    openssl("req", "-newkey", "rsa:2048", "-nodes", "-keyout", own, "-out", request, "-subj", "/CN=localhost")
-    given = ("-CA", ca, "-CAkey", key, "-CAcreateserial", "-days", 2, "-extfile", names)
-    openssl("x509", "-req", "-in", request, "-out", cert, *given)
+    made = vouched(tmp_path_factory.mktemp("authority"))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(cert, own)
+    context.load_cert_chain(made.certificate, made.key)
     with serve(context) as hub:
-        yield Company(hub, hub.address, ca)
+        yield Company(hub, hub.address, made.authority)
 
 
 @pytest.mark.parametrize("uri", ["hf://o/m", "github://o/r", "s3://bucket/m", "gs://bucket/m"])

@@ -9,7 +9,8 @@ from typing import Any
 
 from modelyard.models import names
 from modelyard.models.lifecycle import REPORTS, SETTINGS, ModelDelivery
-from modelyard.models.world import MODEL
+from modelyard.models.running import MODEL
+from modelyard.models.settings import CONFIG_MAP
 from modelyard.objects import Key, ResourceType
 from modelyard.objects.kinds import JOBS, NODES
 from modelyard.reconcile import status as statuses
@@ -77,10 +78,11 @@ class Cluster:
         for want in lifecycle.wants:
             store = stores[want.called or want.kind] = Store(want)
             if want.called == SETTINGS:
-                store.put({"metadata": {"name": "s"}, "data": {"settings": self.settings}})
-                continue
+                metadata = {"name": CONFIG_MAP, "namespace": HOME}
+                store.put({"metadata": metadata, "data": {"settings": self.settings}})
             for obj in self.all(want.kind.kind):
-                if want.called == REPORTS and names.REPORT_LABEL not in obj["metadata"].get("labels", {}):
+                is_report = names.REPORT_LABEL in obj["metadata"].get("labels", {})
+                if want.called in (REPORTS, SETTINGS) and is_report is not (want.called == REPORTS):
                     continue
                 if want.kind == JOBS and MODEL not in obj["metadata"].get("labels", {}):
                     continue

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from model_world import HOME, Cluster, model
+from model_world import HOME, Cluster, condition, model
 
-from modelyard.models import names
+from modelyard.models import names, world
 from modelyard.models.names import BASE_MODELS, CLUSTER_BASE_MODELS, FINE_TUNED_WEIGHTS, entry_key, label_key, shortened
-from modelyard.models.placement import selects
+from modelyard.models.placement import excess, selects
 from modelyard.models.settings import DeliverySettings
 from modelyard.objects import Key
 
@@ -98,6 +98,24 @@ def test_nodes_are_chosen_by_the_schedulers_rules(terms: list[dict[str, Any]], c
     assert not selects({"gpu": "a100"}, affinity(*terms), "n", labels)
 
 
+@pytest.mark.parametrize(
+    ("terms", "wrong"),
+    [
+        ([], ""),
+        ([term(*[e("gpu", "Exists")] * 100)], ""),
+        ([term(*[e("gpu", "Exists")] * 101)], "101 expressions"),
+        ([term(e("gpu", "Exists"), e("gpu", "Exists"))] * 51, "102 expressions"),
+        ([term()] * 101, "101 expressions"),
+        ([term(e("gpu", "In", *map(str, range(1000))))], ""),
+        ([term(e("gpu", "In", *map(str, range(600))))] * 2, "1200 values"),
+    ],
+)
+def test_what_would_be_looked_at_for_every_node_is_bounded(terms: list[Any], wrong: str) -> None:
+    assert (wrong in excess(affinity(*terms))) if wrong else excess(affinity(*terms)) == ""
+    told = world.model(CLUSTER_BASE_MODELS, model("m", nodeAffinity=affinity(*terms))).problem
+    assert told is None if not wrong else told is not None and told[0] == "InvalidSpec" and wrong in told[1]
+
+
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=20),
     lambda inner: (
@@ -158,7 +176,7 @@ def test_a_tenants_path_never_leads_out_of_its_folder(path: str) -> None:
     ],
 )
 def test_endpoints_are_those_that_an_administrator_lists(endpoint: str, allowed: bool) -> None:
-    settings = DeliverySettings(endpoints=["*.amazonaws.com", "10.0.0.7:9000", "*"][:2])
+    settings = DeliverySettings(endpoints=["*.amazonaws.com", "10.0.0.7:9000"])
     assert (settings.refusal(endpoint) is None) is allowed
     if endpoint.startswith("http://169"):
         assert DeliverySettings(endpoints=["*"]).refusal(endpoint) is not None, "a star is no internal address"
@@ -183,11 +201,13 @@ def test_a_job_has_the_least_rights_and_no_secret_in_its_arguments() -> None:
     arguments = container["args"]
     assert arguments[arguments.index("--below") + 1] == "/mnt/models/chat"
     assert {"name": "AWS_EC2_METADATA_DISABLED", "value": "true"} in container["env"]
+    assert {"name": "AZURE_FEDERATED_TOKEN_FILE", "value": ""} in container["env"]
 
 
 def test_a_job_believes_the_authorities_that_the_administrator_names() -> None:
     for text, name in (("", None), ("caBundle: company-ca", "company-ca")):
         cluster = Cluster("a", settings=text)
+        cluster.put("ConfigMap", {"metadata": {"name": "company-ca", "namespace": HOME}, "data": {"ca.crt": "PEM"}})
         cluster.settle(cluster.put("ClusterBaseModel", model()))
         (job,) = cluster.jobs().values()
         spec = job["spec"]["template"]["spec"]
@@ -197,6 +217,34 @@ def test_a_job_believes_the_authorities_that_the_administrator_names() -> None:
         mounts = {one["name"]: one["mountPath"] for one in container["volumeMounts"]}
         assert volumes.get("authorities") == name
         assert found == (f"{mounts['authorities']}/ca.crt" if name else None)
+
+
+def test_authorities_that_are_not_there_are_told_before_a_job_waits_for_them() -> None:
+    cluster = Cluster("a", settings="caBundle: company-ca")
+    obj = cluster.put("ClusterBaseModel", model())
+    for there in ({}, {"other.crt": "PEM"}):
+        cluster.settle(obj)
+        assert condition(obj, "Ready") == ("False", "CABundleNotFound")
+        assert "company-ca" in obj["status"]["conditions"][-1]["message"]
+        assert not cluster.jobs()
+        bundle = cluster.put("ConfigMap", {"metadata": {"name": "company-ca", "namespace": HOME}, "data": there})
+    bundle["data"] = {"ca.crt": "PEM"}
+    cluster.settle(obj)
+    (job,) = cluster.jobs().values()
+    pod = cluster.get("Pod", job["metadata"]["name"], HOME)
+    waiting = {"state": {"waiting": {"reason": "ContainerCreating"}}}
+    pod["status"] = {"phase": "Pending", "containerStatuses": [waiting]}
+    cluster.settle(obj)
+    assert condition(obj, "Ready") == ("False", "Starting")
+    bundle["data"] = {}
+    cluster.settle(obj)
+    assert condition(obj, "Ready") == ("False", "CABundleNotFound")
+    bundle["data"] = {"ca.crt": "PEM"}
+    cluster.end(job, revision="r")
+    cluster.settle(obj)
+    bundle["data"] = {}
+    cluster.settle(obj)
+    assert condition(obj, "Ready") == ("True", "Ready"), "what is there stays there"
 
 
 @pytest.mark.parametrize(

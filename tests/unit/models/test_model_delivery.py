@@ -65,6 +65,25 @@ def test_a_model_comes_onto_every_node_and_says_so() -> None:
     assert not last.awaits
 
 
+def test_a_job_fetches_as_the_settings_say() -> None:
+    cluster = Cluster("a", settings="{parallel: 3, partSize: 1048576}")
+    cluster.settle(cluster.put("ClusterBaseModel", model()))
+    arguments = cluster.jobs("fetch")["a"]["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert arguments[arguments.index("--parallel") + 1] == "3"
+    assert arguments[arguments.index("--part-size") + 1] == "1048576"
+
+
+def test_a_principal_of_oracle_is_refused_unless_there_is_a_key() -> None:
+    cluster = Cluster("a")
+    uri = "oci://n/ns@eu-frankfurt-1/b/bkt/o/llama"
+    obj = cluster.put("ClusterBaseModel", model(uri=uri, parameters={"auth": "InstancePrincipal"}))
+    cluster.settle(obj)
+    assert condition(obj, "Resolved") == ("False", "InvalidSpec")
+    edit(obj, key="oracle")
+    cluster.settle(obj)
+    assert condition(obj, "Resolved") == ("True", "Resolved")
+
+
 def test_our_own_status_delivers_nothing_again_an_edit_does() -> None:
     cluster = Cluster("a")
     obj = cluster.put("ClusterBaseModel", model())
@@ -196,24 +215,44 @@ def test_what_needs_a_change_fails_at_once_and_is_tried_again_by_hand() -> None:
     assert obj["status"]["state"] == "Ready"
 
 
-def test_the_table_of_states() -> None:
+@pytest.mark.parametrize(
+    ("ends", "state", "ready", "everywhere"),
+    [
+        (("", "", ""), "In_Transit", "Downloading", "Downloading"),
+        (("Fetched", "Fetched", "Fetched"), "Ready", "Ready", "AllNodesReady"),
+        (("Fetched", "", "NotFound"), "Ready", "Ready", "Downloading"),
+        (("Fetched", "DiskPressure", "NotFound"), "Ready", "Ready", "DiskPressure"),
+        (("NotFound", "", "DiskPressure"), "In_Transit", "Downloading", "DiskPressure"),
+        (("NotFound", "DiskPressure", "NotFound"), "Failed", "NotFound", "NotFound"),
+        (("NotFound", "DiskPressure", "Forbidden"), "Failed", "DiskPressure", "DiskPressure"),
+    ],
+)
+def test_the_table_of_states(ends: tuple[str, ...], state: str, ready: str, everywhere: str) -> None:
     cluster = Cluster("a", "b", "c")
     obj = cluster.put("ClusterBaseModel", model())
     cluster.settle(obj)
-    jobs = cluster.jobs()
-    cluster.end(jobs["a"], "Failed", reason="NotFound", message="404")
+    for end, job in zip(ends, cluster.jobs().values(), strict=True):
+        if end == "Fetched":
+            cluster.end(job, bytes=1)
+        elif end:
+            cluster.end(job, "Failed", reason=end, message=end)
     cluster.settle(obj)
-    assert obj["status"]["state"] == "In_Transit", "none ready, some failed, some under way"
-    cluster.end(jobs["b"], bytes=1)
-    cluster.end(jobs["c"], "Failed", reason="DiskPressure", message="full", retryable=False)
-    cluster.settle(obj)
-    assert obj["status"]["state"] == "Ready"
-    assert condition(obj, "AllNodesReady")[0] == "False"
-    assert condition(obj, "MetadataDetected")[0] == "False"
+    assert obj["status"]["state"] == state
+    assert (condition(obj, "Ready")[1], condition(obj, "AllNodesReady")[1]) == (ready, everywhere)
+    assert len(obj["status"].get("nodesFailed", ())) == sum(end not in ("", "Fetched") for end in ends)
     obj["spec"]["disabled"] = True
     cluster.settle(obj)
-    assert obj["status"]["state"] == "Ready"
-    assert condition(obj, "Disabled") == ("True", "Disabled")
+    assert (obj["status"]["state"], condition(obj, "Disabled")) == (state, ("True", "Disabled"))
+
+
+def test_a_model_for_which_no_node_is_chosen_or_begun() -> None:
+    cluster = Cluster("a", settings="nodesPerSource: 1")
+    cluster.settle(cluster.put("ClusterBaseModel", model("first")))
+    waits = cluster.put("ClusterBaseModel", model("second"))
+    nowhere = cluster.put("ClusterBaseModel", model("third", nodeSelector={"gpu": "h100"}))
+    for obj, state, reason in ((waits, "Creating", "Queued"), (nowhere, "In_Transit", "NoMatchingNodes")):
+        cluster.settle(obj)
+        assert (obj["status"]["state"], condition(obj, "Ready")[1]) == (state, reason)
 
 
 def test_deletion_removes_the_files_and_then_lets_go() -> None:
@@ -319,3 +358,19 @@ def test_a_lost_job_is_made_again() -> None:
     del cluster.objects["Job", (HOME, job["metadata"]["name"])]  # type: ignore[index]
     cluster.settle(obj)
     assert cluster.jobs()
+
+
+def test_settings_that_cannot_be_read_take_nothing_away() -> None:
+    cluster = Cluster("a", "b")
+    obj = cluster.put("ClusterBaseModel", model())
+    delivered(cluster, obj)
+    cluster.settings = "nodesPerSource: many"
+    obj["metadata"]["deletionTimestamp"] = rfc(NOW)
+    plan = cluster.step(obj)
+    assert plan is not None
+    assert not plan.acts
+    assert condition(obj, "Resolved") == ("False", "SettingsInvalid")
+    assert condition(obj, "Ready") == ("True", "Ready")
+    assert (obj["status"]["state"], obj["status"]["nodesReady"]) == ("Ready", ["a", "b"])
+    assert cluster.label("a", LABEL) == "Ready"
+    assert obj["metadata"]["finalizers"] == ["clusterbasemodels.ome.io/finalizer"]

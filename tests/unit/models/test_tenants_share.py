@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
 
 import pytest
 from model_world import HOME, NOW, Cluster, condition, delete, edit, model, rfc
 
+from modelyard.models.running import MODEL, WORK
 from modelyard.models.settings import DeliverySettings
-from modelyard.models.world import MODEL, WORK
 
 Object = dict[str, Any]
 
@@ -150,6 +151,34 @@ def test_a_report_that_is_full_takes_no_other_model_and_keeps_those_it_has() -> 
     assert cluster.label("a", "models.ome.io/clusterbasemodel.late") is None
 
 
+def test_no_namespace_has_more_than_half_of_a_report() -> None:
+    cluster = Cluster("a")
+    first = cluster.put("BaseModel", namespaced("first", "evil"))
+    cluster.settle(first)
+    cluster.get("ConfigMap", "a", HOME)["data"]["evil.basemodel.large"] = "\N{GRINNING FACE}" * 100_000
+    cluster.end(cluster.jobs().popitem()[1], revision="r")
+    late, mine = (cluster.put("BaseModel", namespaced("late", space)) for space in ("evil", "evil-not"))
+    for obj in (first, late, mine):
+        cluster.settle(obj)
+    assert condition(first, "Ready") == ("True", "Ready"), "what is there is kept"
+    assert condition(late, "Ready") == ("False", "ReportFull")
+    assert busy(cluster, "evil-not") == 1
+
+
+def test_an_entry_of_a_report_has_its_limits_in_bytes() -> None:
+    cluster = Cluster("a")
+    for name, storage, reason in (
+        ("uri", {"storageUri": "s3://bucket/" + "\N{GRINNING FACE}" * 600}, "InvalidURI"),
+        ("path", {"path": "/mnt/models/evil/" + "\N{GRINNING FACE}" * 300}, "PathNotAllowed"),
+    ):
+        obj = cluster.put("BaseModel", namespaced(name, "evil", **storage))
+        cluster.settle(obj)
+        assert condition(obj, "Resolved") == ("False", reason)
+    obj = cluster.put("BaseModel", namespaced("odd", "evil", storageUri="s3://bucket/" + "\N{GRINNING FACE}" * 500))
+    cluster.settle(obj)
+    assert len(cluster.get("ConfigMap", "a", HOME)["data"]["evil.basemodel.odd"].encode()) < 3000
+
+
 @pytest.mark.parametrize(
     ("text", "rate"),
     [
@@ -189,6 +218,39 @@ def test_an_endpoint_that_only_a_pattern_allows_is_one_of_the_internet(endpoint:
     cluster.settle(cluster.put("BaseModel", namespaced("mine", "chat", parameters={"endpoint": endpoint})))
     (job,) = cluster.jobs().values()
     assert ("--public" in job["spec"]["template"]["spec"]["containers"][0]["args"]) is public
+
+
+def test_one_host_is_one_source_however_its_address_is_written() -> None:
+    cluster = Cluster(*"abcdefgh", settings="endpoints: [minio.example.com]")
+    written = (
+        "https://minio.example.com",
+        "https://minio.example.com/x",
+        "http://MINIO.example.com.:80",
+        "https://minio.example.com:443/y",
+    )
+    objs = [
+        cluster.put("BaseModel", namespaced(f"m{at}", "chat", storageUri=uri, parameters={"endpoint": one}))
+        for at, (one, uri) in enumerate(itertools.product(written, ("s3://bucket/x", "hf://meta/llama")))
+    ]
+    for obj in objs:
+        cluster.settle(obj)
+    assert len(cluster.all("Job")) == 2, "half of nodesPerSource"
+
+
+def test_kubernetes_fills_nothing_into_what_was_checked() -> None:
+    """$(HOME) is /tmp in a Job: the host would be another one than the pattern was compared with."""
+    cluster = Cluster("a", settings='endpoints: ["*.example.com"]')
+    endpoint = "https://evil.example.net$(HOME).example.com"
+    cluster.settle(
+        cluster.put(
+            "BaseModel",
+            namespaced("mine", "chat", storageUri="s3://bucket/$(HOME)$$", parameters={"endpoint": endpoint}),
+        )
+    )
+    (job,) = cluster.jobs().values()
+    arguments = job["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert "--endpoint=https://evil.example.net$$(HOME).example.com" in arguments
+    assert "s3://bucket/$$(HOME)$$$$" in arguments
 
 
 def fetched(cluster: Cluster, obj: Object) -> None:

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from modelyard.models.errors import FetchError
 from modelyard.models.uri import (
-    AzureContainer,
     Bucket,
     ClaimFolder,
     GitHubRelease,
@@ -18,7 +17,6 @@ from modelyard.models.uri import (
     VendorModel,
     cache_path,
     kthena_model_path,
-    of_downloader,
     parse,
 )
 
@@ -42,8 +40,9 @@ GOOD: dict[str, StorageURI] = {
     "s3://bkt@eu-west-1/p": Bucket("s3", "bkt", "p", "eu-west-1"),
     "s3://bkt@eu-west-1": Bucket("s3", "bkt", "", "eu-west-1"),
     "s3://bkt/p@v2": Bucket("s3", "bkt", "p@v2"),
-    "az://account/container": AzureContainer("account", "container"),
-    "az://account.blob.core.windows.net/container/p/q": AzureContainer("account", "container", "p/q"),
+    "obs://bkt/p/q": Bucket("s3", "bkt", "p/q"),
+    "az://account/container": Bucket("az", "container", namespace="account"),
+    "az://account.blob.core.windows.net/container/p/q": Bucket("az", "container", "p/q", namespace="account"),
     "gs://bkt/models/x": Bucket("gs", "bkt", "models/x"),
     "gs://bkt": Bucket("gs", "bkt"),
     "github://owner/repo": GitHubRelease("owner", "repo"),
@@ -54,6 +53,7 @@ BAD = {
     "": "unknown storage type",
     "http://x/y": "unknown storage type",
     "gcs://bkt/x": "unknown storage type",
+    "ms://owner/name": "ModelScope is not read",
     "S3://bkt/x": "lower case: s3://",
     "HF://a/b": "lower case: hf://",
     "hf:/a/b": "unknown storage type",
@@ -135,18 +135,6 @@ def test_whatever_is_written_is_a_value_or_an_error_and_no_path_leads_up(kind: s
         return
     assert parse(str(value)) == value
     assert ".." not in str(value).split("://")[1].split("/")
-
-
-def test_the_dialects_of_the_downloader_are_the_same_values() -> None:
-    assert of_downloader("Qwen/Qwen3-8B") == HubModel("Qwen/Qwen3-8B")
-    assert of_downloader("obs://bkt/p") == Bucket("s3", "bkt", "p")
-    assert of_downloader("s3://bkt/p") == Bucket("s3", "bkt", "p")
-    assert of_downloader("pvc://claim/models/x") == LocalFolder("/claim/models/x")
-    with pytest.raises(FetchError, match="ModelScope") as caught:
-        of_downloader("ms://a/b")
-    assert caught.value.reason == "UnsupportedSource"
-    with pytest.raises(FetchError, match=r"'\.\.'"):
-        of_downloader("pvc://../etc")
 
 
 @pytest.mark.parametrize(

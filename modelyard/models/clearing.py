@@ -1,0 +1,112 @@
+"""One node's part where files of a model are to go: all of them, or what it has left in another root. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from modelyard.models import jobs
+from modelyard.models.jobs import REMOVE
+from modelyard.models.legs import (
+    GONE_AFTER,
+    GRACE,
+    UPDATING,
+    Leg,
+    NodeStage,
+    Site,
+    Wish,
+    failure,
+    fetched,
+    gone,
+    in_use,
+    outcome_of,
+    users,
+)
+from modelyard.models.running import Task
+from modelyard.models.world import Delivered, ReportEntry
+
+
+def remove(wish: Wish, site: Site, now: float) -> Leg:
+    """The part of a node that is not to have the model (any more). A node that is gone holds up nothing."""
+    model, node = wish.model, site.node
+    leg = Leg(site.name, NodeStage.GONE, "Removed", "")
+    alive = tuple(job for job in site.jobs if not job.deleting)
+    if node is None:
+        return replace(leg, delete=tuple(map(gone, alive)))
+    done = site.entry.delivered if site.entry is not None else Delivered()
+    roots = (*done.left, done.root) if done.root and fetched(done.uri) else done.left
+    job = next((one for one in alive if one.task.purpose == REMOVE and one.task.root in roots[:1]), None)
+    stale = tuple(gone(one) for one in alive if one is not job)
+    kept = model.retain or site.entry is None or not roots
+    leg = replace(leg, stage=NodeStage.REMOVING, reason="Removing", message="its files are removed", entry=site.entry)
+    lost = not node.ready and now - node.since > GONE_AFTER
+    if stale or (not lost and any(one.deleting for one in site.jobs)):
+        return replace(leg, delete=stale, awaits=("Jobs to stop",))
+    if kept:
+        left = replace(
+            leg, stage=NodeStage.GONE, reason="Retained" if model.retain else "Removed", message="", entry=None
+        )
+        return replace(left, delete=(gone(job),) if job is not None else ())
+    if lost and job is None:
+        why = f"the node has not been ready for {GONE_AFTER / 60:.0f} minutes: its files are left there"
+        return replace(leg, stage=NodeStage.GONE, reason="NodeGone", message=why, entry=None)
+    if job is not None and job.state == "Active":
+        if lost:
+            return replace(leg, delete=(gone(job),), awaits=("Jobs to stop",))
+        return replace(leg, awaits=(f"Job {job.key}",), job=job, pod=site.pods.get(job.uid))
+    if job is not None:
+        said = outcome_of(job, site.pods.get(job.uid))
+        if said.outcome == "Removed" and len(roots) > 1:
+            rest = done.model_copy(update={"left": done.left[1:]})
+            entry = (site.entry or ReportEntry()).model_copy(update={"delivered": rest, "status": UPDATING})
+            return replace(leg, entry=entry, delete=(gone(job),), awaits=("its removal",))
+        if said.outcome == "Removed":
+            return replace(leg, stage=NodeStage.GONE, reason="Removed", message="", entry=None, delete=(gone(job),))
+        after, _ = failure(done, said, job.ended or now, site.name, model.subject.uid)
+        entry = (site.entry or ReportEntry()).model_copy(update={"delivered": after, "status": UPDATING})
+        return replace(
+            leg, reason=after.reason, message=after.message, entry=entry, delete=(gone(job),), due=after.next
+        )
+    if not node.ready:
+        return replace(leg, reason="NodeNotReady", message="the node is not ready", due=node.since + GONE_AFTER + 1)
+    if having := users(site, done.path):
+        first = having[0]
+        return replace(leg, reason="InUse", message=f"pod {first.key} has them mounted; they are removed when it ends")
+    if done.failures and done.reason != "" and now < done.next:
+        return replace(leg, reason=done.reason, message=done.message, due=done.next)
+    made = _removal(wish, site, roots[0], done)
+    return replace(leg, apply=(made.manifest,), awaits=("its removal",))
+
+
+def tidy(leg: Leg, wish: Wish, site: Site, left: tuple[str, ...], now: float) -> Leg:
+    """A node that has what it is to have: what the model has left elsewhere goes, once no pod has it mounted."""
+    leg = replace(leg, stage=NodeStage.READY, reason="Delivered", message="")
+    assert site.entry is not None
+    entry = site.entry.model_copy(update={"delivered": site.entry.delivered.model_copy(update={"left": left})})
+    ours = [one for one in site.jobs if one.task.purpose == REMOVE and one.task.root in left]
+    job = next((one for one in ours if not one.deleting), None)
+    if job is None and not ours:
+        made = _removal(wish, site, left[0], site.entry.delivered)
+        return replace(leg, apply=(made.manifest,), awaits=("what it has left elsewhere",), entry=entry)
+    if job is None or job.state == "Active":
+        return replace(leg, awaits=("what it has left elsewhere",), entry=entry)
+    if outcome_of(job, site.pods.get(job.uid)).outcome == "Removed":
+        rest = tuple(root for root in left if root != job.task.root)
+        entry = entry.model_copy(update={"delivered": entry.delivered.model_copy(update={"left": rest})})
+        return replace(leg, delete=(*leg.delete, gone(job)), entry=entry)
+    again = (job.ended or now) + GRACE  # a pod has it mounted, say
+    return replace(leg, delete=(*leg.delete, gone(job)) if now >= again else leg.delete, due=again, entry=entry)
+
+
+def _removal(wish: Wish, site: Site, root: str, done: Delivered) -> jobs.Made:
+    """The Job that removes what the model has below a root."""
+    model = wish.model
+    task = Task(
+        purpose=REMOVE,
+        node=site.name,
+        uid=model.subject.uid,
+        attempt=done.failures,
+        namespace=model.key.namespace,
+        root=root,
+        path=done.path,
+    )
+    return jobs.make(model, wish.goal, task, wish.settings, wish.home, site.node, in_use(site, root))

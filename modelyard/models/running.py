@@ -1,0 +1,236 @@
+"""What runs for models and what uses them, as plain values: Jobs, their reports, and pods. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from pydantic import Field, ValidationError
+
+from modelyard.models import names
+from modelyard.models.world import MOST_TOLD, Noted, Object, Text, texts
+from modelyard.objects import Key
+from modelyard.objects.documents import cut, printable
+from modelyard.objects.parse import epoch, key_of
+from modelyard.reconcile.plan import MISSING
+
+MODEL = "modelyard.dev/model"
+"""Label of what is made for a model."""
+WORK = "modelyard.dev/work"
+"""Annotation of such a Job: what it is to do, as JSON."""
+
+_MOST_REPORT = 8192
+
+
+class JobOutcome(Noted):
+    """What a Job says at its end: the contract of ``modelyard node``."""
+
+    outcome: Text
+    reason: Text | None = None
+    message: Text | None = None
+    retryable: bool = False
+    retry_after: float | None = Field(None, ge=0, le=86_400, allow_inf_nan=False)
+    revision: Text | None = None
+    bytes: int | None = Field(None, ge=0)
+    files: int | None = Field(None, ge=0)
+    seconds: float | None = Field(None, ge=0, allow_inf_nan=False)
+    fetched_bytes: int | None = Field(None, ge=0)
+    from_store: bool | None = None
+    manifest_sha256: Text | None = None
+    facts: dict[str, Any] = Field(default_factory=dict)
+    facts_error: Text | None = None
+
+    @classmethod
+    def read(cls, text: str) -> JobOutcome | None:
+        """The value of a termination message; ``None`` where it is none of ours."""
+        if len(text) > _MOST_REPORT:
+            return None
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError:
+            return None
+
+
+class Task(Noted):
+    """What a Job does, as an annotation of it says: ``purpose`` is fetch, check or remove."""
+
+    purpose: Text
+    node: Text
+    uid: Text
+    fingerprint: Text = ""
+    attempt: int = 0
+    source: Text = ""
+    namespace: Text = ""
+    root: Text = ""
+    path: Text = ""
+    verify: float = 0
+    nudge: Text = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelJob:
+    """A Job for a model. ``state`` is Active, Complete or Failed; ``ended`` when (epoch seconds)."""
+
+    key: Key
+    uid: str
+    model: str
+    task: Task
+    state: str
+    reason: str
+    message: str
+    created: float
+    ended: float
+    deleting: bool
+    missing: str
+    """The Secret that it was to be handed and that was not there."""
+
+
+class JobEnd(NamedTuple):
+    """How a Job stands: Active, Complete or Failed, why, and since when (epoch seconds)."""
+
+    state: str
+    reason: str
+    message: str
+    at: float
+
+
+def job_end(obj: Object) -> JobEnd:
+    """How a Job as the API sends it stands."""
+    conditions = (obj.get("status") or {}).get("conditions") or ()
+    ended: Object = next((c for c in conditions if c["type"] in ("Complete", "Failed") and c["status"] == "True"), {})
+    message = cut(printable(ended.get("message") or ""), MOST_TOLD)
+    return JobEnd(
+        ended.get("type", "Active"), ended.get("reason") or "", message, epoch(ended.get("lastTransitionTime"))
+    )
+
+
+def job(obj: Object) -> ModelJob | None:
+    """A Job as the API sends it; ``None`` for one that is not for a model."""
+    metadata = obj["metadata"]
+    try:
+        task = Task.model_validate_json(texts(metadata.get("annotations")).get(WORK, ""))
+    except ValidationError:
+        return None
+    end = job_end(obj)
+    return ModelJob(
+        key_of(obj),
+        metadata["uid"],
+        texts(metadata.get("labels")).get(MODEL, ""),
+        task,
+        end.state,
+        end.reason,
+        end.message,
+        epoch(metadata.get("creationTimestamp")),
+        end.at,
+        bool(metadata.get("deletionTimestamp")),
+        cut(texts(metadata.get("annotations")).get(MISSING, ""), MOST_TOLD),
+    )
+
+
+def model_of(one: ModelJob) -> tuple[str, ...]:
+    """Index of Jobs: the model they are for."""
+    return (one.model,)
+
+
+def busy_at(one: ModelJob) -> tuple[str, ...]:
+    """Index of Jobs: the source that they are busy with."""
+    return (one.task.source,) if one.state == "Active" and one.task.source else ()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelPod:
+    """A pod, as far as models are concerned: that of a Job of ours, one that waits for a model, one that uses files.
+
+    ``waiting`` and ``message`` say why its container does not run, or how it ended without a word of its own.
+    """
+
+    key: Key
+    uid: str
+    node: str
+    job: str
+    phase: str
+    report: str
+    waiting: str
+    message: str
+    labels: tuple[str, ...]
+    mounts: tuple[str, ...]
+    started: str
+    created: float
+
+
+def pod(obj: Object) -> ModelPod | None:
+    """A pod as the API sends it; ``None`` for one that has nothing to do with models."""
+    metadata, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
+    phase = status.get("phase") or "Pending"
+    ours = MODEL in texts(metadata.get("labels"))
+    owners = [owner["uid"] for owner in metadata.get("ownerReferences") or () if owner.get("kind") == "Job"] or [""]
+    waits = () if ours or phase != "Pending" or spec.get("nodeName") else tuple(sorted(_model_labels(spec)))
+    live = not ours and phase in ("Pending", "Running") and spec.get("nodeName")
+    paths = tuple(sorted(_host_paths(spec))) if live else ()
+    if not (ours or waits or paths):
+        return None
+    said, waiting, message = container_words(status) if ours else ("", "", "")
+    return ModelPod(
+        key_of(obj),
+        metadata.get("uid", ""),
+        spec.get("nodeName") or "",
+        owners[0] if ours else "",
+        phase,
+        said,
+        waiting,
+        message,
+        waits,
+        paths,
+        str(status.get("startTime") or metadata.get("creationTimestamp") or ""),
+        epoch(metadata.get("creationTimestamp")),
+    )
+
+
+def container_words(status: Object) -> tuple[str, str, str]:
+    """What the only container said at its end, or else why it waits or how it ended."""
+    for one in status.get("containerStatuses") or ():
+        state = one.get("state") or {}
+        if ended := state.get("terminated"):
+            words = str(ended.get("message") or "")
+            how = f"exit code {ended.get('exitCode')}: {words}" if words else f"exit code {ended.get('exitCode')}"
+            return words, str(ended.get("reason") or "Error"), cut(printable(how), MOST_TOLD)
+        if waiting := state.get("waiting"):
+            return "", str(waiting.get("reason") or ""), cut(printable(str(waiting.get("message") or "")), MOST_TOLD)
+    for one in status.get("conditions") or ():
+        if one.get("type") == "PodScheduled" and one.get("status") == "False":
+            return "", str(one.get("reason") or "Unschedulable"), cut(printable(one.get("message") or ""), MOST_TOLD)
+    if status.get("phase") == "Failed":
+        return "", str(status.get("reason") or "PodFailed"), cut(printable(status.get("message") or ""), MOST_TOLD)
+    return "", "", ""
+
+
+def _model_labels(spec: Object) -> set[str]:
+    """Labels of models that a pod insists on."""
+    wanted = {key for key in texts(spec.get("nodeSelector")) if key.startswith(names.PREFIX)}
+    affinity = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(
+        "requiredDuringSchedulingIgnoredDuringExecution"
+    ) or {}
+    for term in affinity.get("nodeSelectorTerms") or ():
+        wanted |= {
+            one["key"] for one in term.get("matchExpressions") or () if str(one.get("key")).startswith(names.PREFIX)
+        }
+    return wanted
+
+
+def _host_paths(spec: Object) -> set[str]:
+    return {str(volume["hostPath"].get("path")) for volume in spec.get("volumes") or () if volume.get("hostPath")}
+
+
+def waits_of(one: ModelPod) -> tuple[str, ...]:
+    """Index of pods: the labels of models that they wait for."""
+    return one.labels
+
+
+def job_of(one: ModelPod) -> tuple[str, ...]:
+    """Index of pods: the Job they belong to."""
+    return (one.job,) if one.job else ()
+
+
+def mounted_on(one: ModelPod) -> tuple[str, ...]:
+    """Index of pods that have files of a node: the node."""
+    return (one.node,) if one.mounts else ()
