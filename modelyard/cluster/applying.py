@@ -1,7 +1,9 @@
-"""Server-side apply, with two repairs that the server does not make.
+"""Server-side apply, with three repairs that the server does not make.
 
 * Replicas: a manager that stops applying ``spec.replicas`` gives the field up, and where the server does not record
   that a scaler took it over (before 1.22) it falls back to 1. So the field is first handed to a second manager.
+* Structs: of one that is applied no more, such as a probe, what the server has set by default stays, and without the
+  rest that is invalid. So where the server says so, what was applied before is first taken away whole.
 * Unknown fields: servers before 1.25 ignore ``fieldValidation`` and drop them silently. So what was sent is compared
   with what was stored, and a loss is logged.
 """
@@ -9,15 +11,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import random
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from modelyard.cluster.discovery import Discovery
 from modelyard.cluster.errors import Conflict, Invalid, NotFound
 from modelyard.cluster.objects import Object, metadata, resource_version
-from modelyard.cluster.transport import APPLY_PATCH, ApiRequest, Transport
+from modelyard.cluster.transport import APPLY_PATCH, MERGE_PATCH, ApiRequest, Transport
+from modelyard.objects.documents import in_order
 from modelyard.objects.kinds import ResourceType
 
 logger = logging.getLogger(__name__)
@@ -61,7 +66,13 @@ async def apply(
     ):
         await _hand_over_replicas(transport, type, name, namespace, field_manager, timeout)
 
-    stored = await _send(transport, type, body, field_manager, force, subresource, dry_run, timeout)
+    try:
+        stored = await _send(transport, type, body, field_manager, force, subresource, dry_run, timeout)
+    except Invalid:
+        if dry_run or subresource or not await _give_up(transport, type, body, field_manager, timeout):
+            raise
+        stored = await _send(transport, type, body, field_manager, force, subresource, dry_run, timeout)
+        await _forget(transport, type, stored, f"{field_manager}-structs", timeout)
     warn_of_dropped_fields(body, stored, type.describe(namespace, name))
     return stored
 
@@ -93,6 +104,100 @@ async def _send(
             timeout=timeout,
         )
     )
+
+
+async def _give_up(
+    transport: Transport, type: ResourceType, body: Object, field_manager: str, timeout: float | None
+) -> bool:
+    """Make an object be as its manifest says in one write that takes away what ``field_manager`` applies no more.
+
+    Whether there was something to take away. That write's own claims must be dropped by ``_forget``.
+    """
+    name, namespace = metadata(body)["name"], metadata(body).get("namespace")
+    path, shown = type.path(namespace, name), type.describe(namespace, name)
+    try:
+        live = await transport.json(ApiRequest("GET", path, "get", shown, timeout=timeout))
+    except NotFound:
+        return False
+    if metadata(body).get("uid") not in (None, metadata(live)["uid"]):
+        return False
+    entries = metadata(live).get("managedFields") or ()
+    claims = [(entry.get("manager") == field_manager, entry.get("fieldsV1") or {}) for entry in entries]
+    applied: Object = next((fields for mine, fields in claims if mine), {})
+    theirs = [fields for mine, fields in claims if not mine]
+    parts = {key: value for key, value in body.items() if key not in ("apiVersion", "kind", "metadata", "status")}
+    if "replicas" in (live.get("spec") or {}):
+        parts["spec"] = {"replicas": live["spec"]["replicas"], **(parts.get("spec") or {})}
+    there = {key: live[key] for key in parts if key in live}
+    patch = _merge_patch(there, _without_given_up(there, parts, applied, theirs))
+    if not patch:
+        return False
+    patch["metadata"] = {"uid": metadata(live)["uid"], "resourceVersion": resource_version(live)}
+    query = {"fieldManager": f"{field_manager}-structs"}
+    await transport.json(ApiRequest("PATCH", path, "patch", shown, query, patch, MERGE_PATCH, timeout=timeout))
+    return True
+
+
+async def _forget(
+    transport: Transport, type: ResourceType, stored: Object, manager: str, timeout: float | None
+) -> None:
+    """Drop what a manager is said to have updated: it would keep fields that are applied no more."""
+    given = metadata(stored)
+    entries = given.get("managedFields") or []
+    left = [entry for entry in entries if entry.get("manager") != manager]
+    if len(left) == len(entries):
+        return
+    path, shown = (do(given.get("namespace"), given["name"]) for do in (type.path, type.describe))
+    patch = {"metadata": {"resourceVersion": resource_version(stored), "managedFields": left}}
+    with suppress(Conflict):
+        await transport.json(ApiRequest("PATCH", path, "patch", shown, {}, patch, MERGE_PATCH, timeout=timeout))
+
+
+def _without_given_up(live: Any, wanted: Any, applied: Object, theirs: list[Object]) -> Any:
+    """What is there, as it is wanted, and without what was ``applied`` and is not wanted any more, unless some of it is
+    ``theirs``, the others'. Both are ``fieldsV1``."""
+
+    def below(place: str) -> tuple[Object, list[Object]]:
+        return applied.get(place) or {}, [fields[place] for fields in theirs if place in fields]
+
+    if isinstance(live, dict) and isinstance(wanted, dict):
+        result = {**live, **wanted}
+        for key in result:
+            mine, others = below(f"f:{key}")
+            if key in wanted:
+                result[key] = _without_given_up(live.get(key), wanted[key], mine, others)
+            elif others and isinstance(live[key], dict):
+                result[key] = _without_given_up(live[key], {}, mine, others)
+        gone = {key for key in live.keys() - wanted.keys() if f"f:{key}" in applied and not below(f"f:{key}")[1]}
+        return {key: value for key, value in result.items() if key not in gone}
+    if isinstance(live, list) and isinstance(wanted, list):
+        keys = {place: json.loads(place[2:]) for place in applied if place.startswith("k:")}
+        items, left = [], list(live)
+        for item in wanted:
+            place = next((place for place, key in keys.items() if _has(item, key)), "")
+            there = next((one for one in left if place and _has(one, keys[place])), None)
+            if there is not None:
+                left.remove(there)
+            items.append(_without_given_up(there, item, *below(place)))
+        return [*items, *(one for one in left if keys and not any(_has(one, key) for key in keys.values()))]
+    return wanted
+
+
+def _has(item: Any, key: Object) -> bool:
+    """Whether an item of a list is the one that this names; a protocol that is not said is TCP."""
+    return isinstance(item, dict) and all(item.get(name, "TCP") == value for name, value in key.items())
+
+
+def _merge_patch(live: Any, wanted: Any) -> Any:
+    """The JSON merge patch from one object to another."""
+    patch: Object = {key: None for key in live if key not in wanted}
+    for key, value in wanted.items():
+        before = live.get(key)
+        if isinstance(before, dict) and isinstance(value, dict):
+            patch |= {key: inner} if (inner := _merge_patch(before, value)) else {}
+        elif before != value:
+            patch[key] = value
+    return patch
 
 
 async def _hand_over_replicas(
@@ -159,7 +264,7 @@ def dropped_fields(sent: Any, stored: Any, path: str = "") -> Iterator[str]:
             elif not _is_empty(value) and key not in _WRITE_ONLY:
                 yield here
     elif isinstance(sent, list) and isinstance(stored, list) and len(sent) == len(stored):
-        for index, (left, right) in enumerate(zip(sent, stored, strict=True)):
+        for index, (left, right) in enumerate(zip(sent, in_order(stored, sent), strict=True)):
             yield from dropped_fields(left, right, f"{path}[{index}]")
 
 

@@ -69,6 +69,9 @@ def build_parser() -> argparse.ArgumentParser:
     engine.add_argument("--block-size", "--page-size", type=int, help="tokens per KV cache block")
     engine.add_argument("--max-waiting", type=int, help="longest queue; beyond it requests get 429 (default: no limit)")
     engine.add_argument("--prefix-hit-ratio", type=float, help="share of each prompt found in the prefix cache")
+    engine.add_argument(
+        "--prefix-segment", type=int, help="a real prefix cache, by segments of so many tokens (default: none)"
+    )
     engine.add_argument("--jitter", type=float, help="relative standard deviation of step times")
     adapters = parser.add_argument_group("LoRA adapters")
     adapters.add_argument("--enable-lora", action=argparse.BooleanOptionalAction, help="serve adapters")

@@ -17,7 +17,9 @@ class EngineConfig:
     down to whole blocks. ``max_model_len`` (prompt + output) defaults to the KV cache and may not exceed it, so that
     any accepted request can finish alone. ``max_waiting`` bounds the queue (``None``: unbounded, as in vLLM).
     ``prefix_hit_ratio`` is the share of each prompt found in the prefix cache (whole blocks; saves prefill time, not
-    cache). ``jitter`` is the relative standard deviation of a step's time, clamped to 0.3 .. 1.7 of the mean.
+    cache). ``prefix_segment``, in tokens and a multiple of ``block_size``, gives the engine a real prefix cache
+    instead: prompts share what begins alike, in segments of that size (0: none). ``jitter`` is the relative standard
+    deviation of a step's time, clamped to 0.3 .. 1.7 of the mean.
     Raises ``ValueError`` naming the field.
     """
 
@@ -32,6 +34,7 @@ class EngineConfig:
     max_num_batched_tokens: int = 2048
     max_waiting: int | None = None
     prefix_hit_ratio: float = 0.0
+    prefix_segment: int = 0
     jitter: float = 0.0
 
     def __post_init__(self) -> None:
@@ -57,6 +60,12 @@ class EngineConfig:
             )
         if self.max_waiting is not None and self.max_waiting < 0:
             raise ValueError(f"max_waiting must be >= 0, not {self.max_waiting!r}")
+        if self.prefix_segment < 0 or self.prefix_segment % self.block_size:
+            raise ValueError(
+                f"prefix_segment ({self.prefix_segment}) must be 0 or a multiple of block_size ({self.block_size})"
+            )
+        if self.prefix_segment and self.prefix_hit_ratio:
+            raise ValueError("prefix_hit_ratio must be 0 where prefix_segment gives a real prefix cache")
         if self.prefix_hit_ratio > 1:
             raise ValueError(f"prefix_hit_ratio must be <= 1, not {self.prefix_hit_ratio!r}")
 

@@ -23,6 +23,9 @@ request has filled its last block takes another; when none is free the youngest 
 its blocks, goes back to the *front* of the queue, and later computes prompt and generated tokens again. What it left
 never suffices for itself, so a step that preempts admits nothing.
 
+Where ``prefix_segment`` switches it on, a prompt that begins like one before shares its blocks (``BlockPool``) and
+computes only the rest.
+
 **Cost.** A decode step is O(1) whatever the batch: tokens are counted by one step counter, block needs by the
 residue of the position, ends by a heap. Runs of identical steps are taken at once.
 """
@@ -33,8 +36,9 @@ import heapq
 import math
 import random
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable, Sequence
 
+from modelyard.engine.blocks import BlockPool
 from modelyard.engine.config import EngineConfig
 from modelyard.engine.request import Event, EventKind, Request, RequestState
 from modelyard.engine.stats import EngineStats
@@ -65,7 +69,7 @@ class EngineCore:
         self._gamma = config.gamma / 1000
         self._delta = config.delta / 1000
         self._block = config.block_size
-        self._free = config.num_blocks
+        self._pool = BlockPool(config.num_blocks, config.prefix_segment // config.block_size)
         self._random = random.Random(seed)
         self._submitted = 0
         self._events: list[Event] = []
@@ -79,6 +83,7 @@ class EngineCore:
         # Decode steps done so far; ends as (step, request number), stale entries included; and, for each residue of
         # the step counter, how many decoding sequences need a new block in such steps.
         self._step = 0
+        self._decoded = 0
         self._ends: list[tuple[int, int]] = []
         self._due = [0] * self._block
         # The iteration in progress ends at _anchor + _count * _duration: counting from an anchor keeps times exactly
@@ -103,7 +108,7 @@ class EngineCore:
     @property
     def kv_used_blocks(self) -> int:
         """KV cache blocks held by running sequences."""
-        return self.config.num_blocks - self._free
+        return self.config.num_blocks - self._pool.free
 
     @property
     def kv_usage(self) -> float:
@@ -130,6 +135,20 @@ class EngineCore:
             return self._blocks(request.prompt_tokens + self.generated(request))
         return 0
 
+    def computed(self) -> tuple[float, float, float]:
+        """Decode steps, tokens decoded and prompt tokens computed so far; of the step in progress the share done.
+
+        Without jitter the clock is the idle time + alpha * steps + beta * decoded + delta * prompt tokens.
+        """
+        steps, decoded = float(self._step), float(self._decoded)
+        prompts = self.stats.iteration_tokens.total - self._decoded
+        if self._busy and self._duration > 0:
+            done = 1 - (self._step_end() - self.clock) / self._duration
+            steps += done * (self._batch > 0)
+            decoded += done * self._batch
+            prompts += done * sum(chunk for _, chunk in self._chunks)
+        return steps, decoded, prompts
+
     def submit(
         self,
         prompt_tokens: int,
@@ -138,11 +157,14 @@ class EngineCore:
         max_tokens: int | None = None,
         reason: str = "length",
         tag: object = None,
+        prefix: Sequence[Hashable] = (),
     ) -> Request:
         """Hand in a request that arrives now (at ``clock``).
 
         It will generate exactly ``output_tokens`` and then finish with ``reason``. ``max_tokens`` is what the client
-        asked for (for the metrics only). Raises ``Rejected`` when it can never fit or the queue is full.
+        asked for (for the metrics only). ``prefix`` names the prompt's segments from the first on, a name standing for
+        the segment and all before it; only whole ones count. Raises ``Rejected`` when it can never fit or the queue
+        is full.
         """
         if prompt_tokens < 1 or output_tokens < 1:
             raise ValueError(f"prompt and output need at least one token each, not {prompt_tokens}+{output_tokens}")
@@ -158,6 +180,8 @@ class EngineCore:
         asked = output_tokens if max_tokens is None else max_tokens
         arrived, eligible = self.clock, self.clock + self._gamma
         request = Request(self._submitted, prompt_tokens, output_tokens, asked, reason, tag, arrived, eligible)
+        if self.config.prefix_segment:
+            request.prefix = prefix[: prompt_tokens // self.config.prefix_segment]
         self._submitted += 1
         self._arriving.append(request)
         return request
@@ -173,7 +197,7 @@ class EngineCore:
         elif state is RequestState.WAITING:
             self._waiting.remove(request)
         elif state is RequestState.PREFILL or state is RequestState.DECODE:
-            self._free += self.held_blocks(request)
+            self._pool.release(request, self.held_blocks(request))
             if state is RequestState.PREFILL:
                 self._prefilling.remove(request)
             else:
@@ -284,18 +308,18 @@ class EngineCore:
         """Take the blocks that this step's decode tokens need, preempting while they are missing."""
         due = self._due
         slot = self._step % self._block
-        while due[slot] > self._free:
+        while due[slot] > self._pool.free:
             self._preempt(next(reversed(self._running.values())), at)
-        self._free -= due[slot]
+        self._pool.take(due[slot])
 
     def _preempt(self, request: Request, at: float) -> None:
         if request.state is RequestState.DECODE:
             # Called between steps: the block for the next token has not been taken yet.
-            self._free += self._blocks(request.prompt_tokens + self.generated(request) - 1)
+            self._pool.release(request, self._blocks(request.prompt_tokens + self.generated(request) - 1))
             self._stop_decoding(request)
             request.last_token_at = at
         else:
-            self._free += self._blocks(request.prompt_tokens + request.tokens)
+            self._pool.release(request, self._blocks(request.prompt_tokens + request.tokens))
             self._prefilling.remove(request)
         del self._running[request.number]
         request.state = RequestState.WAITING
@@ -308,19 +332,21 @@ class EngineCore:
         """Move the head of the queue into the batch if it fits; whether it did."""
         request = self._waiting[0]
         tokens = request.prompt_tokens + request.tokens
-        blocks = self._blocks(tokens)
-        if len(self._running) >= self.config.max_num_seqs or blocks > self._free:
+        if len(self._running) >= self.config.max_num_seqs:
+            return False
+        found = self._pool.cached(request)
+        if not self._pool.admit(request, found, self._blocks(tokens)):
             return False
         self._waiting.popleft()
-        self._free -= blocks
         self._running[request.number] = request
         self._prefilling.append(request)
         request.state = RequestState.PREFILL
-        if request.preemptions == 0:
-            request.scheduled_at = at
+        if request.preemptions == 0 or self.config.prefix_segment:
             cached = int(request.prompt_tokens * self.config.prefix_hit_ratio) // self._block * self._block
             # The last prompt token is always computed: its output is the first generated token.
-            request.cached_tokens = min(cached, request.prompt_tokens - 1)
+            request.cached_tokens = min(len(found) * self.config.prefix_segment or cached, request.prompt_tokens - 1)
+        if request.preemptions == 0:
+            request.scheduled_at = at
             self.stats.prefix_queries_total += request.prompt_tokens
             self.stats.prefix_hits_total += request.cached_tokens
         request.to_prefill = tokens - request.cached_tokens
@@ -333,6 +359,7 @@ class EngineCore:
         tokens = decoding
         if decoding:
             self._step += 1
+            self._decoded += decoding
             stats.generation_tokens_total += decoding
             stats.itl.observe(self._duration, decoding)
             self._finish_due(at)
@@ -359,6 +386,7 @@ class EngineCore:
     def _first_token(self, request: Request, at: float) -> None:
         """A prefill is complete and yields a token: the first one, or the next one after a preemption."""
         stats = self.stats
+        self._pool.keep(request)
         request.tokens += 1
         stats.generation_tokens_total += 1
         if request.tokens == 1:
@@ -389,7 +417,7 @@ class EngineCore:
 
     def _finish(self, request: Request, at: float) -> None:
         # The last token generated is never stored.
-        self._free += self._blocks(request.prompt_tokens + request.output_tokens - 1)
+        self._pool.release(request, self._blocks(request.prompt_tokens + request.output_tokens - 1))
         del self._running[request.number]
         request.state = RequestState.FINISHED
         request.finished_at = at
@@ -422,10 +450,11 @@ class EngineCore:
         due, block, step = self._due, self._block, self._step
         rounds, rest = divmod(steps, block)
         blocks = rounds * decoding + sum(due[(step + i) % block] for i in range(1, rest + 1))
-        if blocks > self._free:
+        if blocks > self._pool.free:
             return
-        self._free -= blocks
+        self._pool.take(blocks)
         self._step += steps
+        self._decoded += steps * decoding
         self._count += steps
         self.stats.generation_tokens_total += steps * decoding
         self.stats.itl.observe(duration, steps * decoding)

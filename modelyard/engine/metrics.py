@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
-from typing import Final
+from typing import Any, Final
 
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
@@ -98,16 +98,23 @@ def one_two_five(limit: int) -> tuple[float, ...]:
     return tuple(float(step) for step in steps if step <= limit)
 
 
-def readers(engine: Engine) -> Mapping[str, Callable[[EngineCore], float]]:
+def _buckets(attribute: str, core: EngineCore) -> tuple[int, ...]:
+    histogram: Histogram = getattr(core.stats, attribute)
+    return tuple(histogram.counts)
+
+
+def readers(engine: Engine) -> Mapping[str, Callable[[EngineCore], Any]]:
     """What reads an engine's metrics in our units, by the name of their samples. Several series of one are added up;
-    of a histogram there are ``_sum`` and ``_count``, unless a label splits it."""
-    found: dict[str, Callable[[EngineCore], float]] = {}
+    of a histogram there are ``_sum``, ``_count`` and ``_bucket`` (all its buckets, each by itself), unless a label
+    splits it."""
+    found: dict[str, Callable[[EngineCore], Any]] = {}
     for family in engine.families:
         if family.kind is not Kind.HISTOGRAM:
             found[family.name] = partial(_added, _VALUES[family.signal])
         elif attribute := _HISTOGRAMS[family.signal].get(""):
             found[f"{family.name}_sum"] = attrgetter(f"stats.{attribute}.total")
             found[f"{family.name}_count"] = attrgetter(f"stats.{attribute}.count")
+            found[f"{family.name}_bucket"] = partial(_buckets, attribute)
     return found
 
 

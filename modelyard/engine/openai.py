@@ -9,11 +9,12 @@ word, so a completion sent back as part of a prompt counts what it did when it w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
+import xxhash
 
 _WORD: Final = "tok "
 _WORDS: Final = tuple((_WORD * count).encode() for count in range(256))
@@ -47,10 +48,13 @@ class Generation:
     ignore_eos: bool
     stream: bool
     include_usage: bool
+    prefix: tuple[int, ...] = ()
 
 
-def parse_generation(body: bytes, *, chat: bool) -> Generation:
+def parse_generation(body: bytes, *, chat: bool, segment: int = 0) -> Generation:
     """Read the body of ``/v1/chat/completions`` (``chat``) or ``/v1/completions``.
+
+    With ``segment`` its ``prefix`` names the prompt's segments of so many tokens, each with all before it.
 
     Fields that do not matter to a simulation (temperature, stop ...) are accepted and ignored. Raises ``ApiError``.
     """
@@ -66,11 +70,12 @@ def parse_generation(body: bytes, *, chat: bool) -> Generation:
     if _integer(data, "n", minimum=1, default=1) != 1:
         raise _bad("n must be 1: this engine generates one choice per request", "n")
     max_tokens = _integer(data, "max_tokens", minimum=1)
+    prompt: Sequence[str | int]
     if chat:
-        prompt_tokens = _count_messages(data.get("messages"))
+        prompt = _words_of_messages(data.get("messages"))
         max_tokens = _integer(data, "max_completion_tokens", minimum=1, default=max_tokens)
     else:
-        prompt_tokens = _count_prompt(data.get("prompt"))
+        prompt = _words_of_prompt(data.get("prompt"))
         if max_tokens is None:
             max_tokens = 16
     min_tokens = _integer(data, "min_tokens", minimum=0, default=0) or 0
@@ -86,13 +91,22 @@ def parse_generation(body: bytes, *, chat: bool) -> Generation:
     return Generation(
         chat=chat,
         model=model,
-        prompt_tokens=prompt_tokens,
+        prompt_tokens=max(1, len(prompt)),
         max_tokens=max_tokens,
         min_tokens=min_tokens,
         ignore_eos=_boolean(data, "ignore_eos"),
         stream=stream,
         include_usage=_boolean(options or {}, "include_usage", "stream_options.include_usage"),
+        prefix=_names(prompt, segment),
     )
+
+
+def _names(prompt: Sequence[str | int], segment: int) -> tuple[int, ...]:
+    names, name = [], 0
+    for start in range(0, len(prompt) - segment + 1, segment) if segment else ():
+        name = xxhash.xxh64_intdigest(f"{name} {prompt[start : start + segment]}")
+        names.append(name)
+    return tuple(names)
 
 
 def parse_adapter(body: bytes, *names: str) -> tuple[str, ...]:
@@ -217,10 +231,10 @@ def _boolean(data: dict[str, Any], name: str, path: str | None = None) -> bool:
     return value
 
 
-def _count_messages(messages: object) -> int:
+def _words_of_messages(messages: object) -> list[str]:
     if not isinstance(messages, list) or not messages:
         raise _bad(f"messages must be a non-empty array, not {_kind(messages)}", "messages")
-    tokens = 0
+    words: list[str] = []
     for index, message in enumerate(messages):
         where = f"messages[{index}]"
         if not isinstance(message, dict):
@@ -229,26 +243,26 @@ def _count_messages(messages: object) -> int:
             raise _bad(f"{where}.role must be a string, not {_kind(message.get('role'))}", f"{where}.role")
         content = message.get("content")
         if isinstance(content, str):
-            tokens += len(content.split())
+            words += content.split()
         elif isinstance(content, list):
             for part in content:
                 text = part.get("text") if isinstance(part, dict) else None
                 if not isinstance(text, str):
                     raise _bad(f"{where}.content must have only parts of type text", f"{where}.content")
-                tokens += len(text.split())
+                words += text.split()
         elif content is not None:
             raise _bad(f"{where}.content must be a string or an array, not {_kind(content)}", f"{where}.content")
-    return max(1, tokens)
+    return words
 
 
-def _count_prompt(prompt: object) -> int:
+def _words_of_prompt(prompt: object) -> Sequence[str | int]:
     if isinstance(prompt, str):
-        return max(1, len(prompt.split()))
+        return prompt.split()
     if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], (str, list)):
-        return _count_prompt(prompt[0])
+        return _words_of_prompt(prompt[0])
     if isinstance(prompt, list) and prompt:
         if all(type(token) is int for token in prompt):
-            return len(prompt)
+            return prompt
         raise _bad(
             "prompt must be one text or one array of token ids: this engine takes one prompt per request", "prompt"
         )

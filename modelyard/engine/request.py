@@ -6,7 +6,8 @@ All times are virtual seconds.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
@@ -44,6 +45,9 @@ class Request:
     tokens: int = 0
     to_prefill: int = 0
     cached_tokens: int = 0
+    # Names of the segments that the prompt begins with, and how many of those it holds in the prefix cache.
+    prefix: Sequence[Hashable] = ()
+    held: list[Hashable] = field(default_factory=list)
     preemptions: int = 0
     # While decoding: generated tokens = the engine's count of decode steps - offset.
     offset: int = 0

@@ -259,7 +259,7 @@ class EngineServer:
             # Decided before the body is read: a request that came in before SIGTERM is in flight.
             if why := self._unready():
                 return _error(ApiError(503, "ServiceUnavailableError", why))
-            generation = parse_generation(await http.read(), chat=chat)
+            generation = parse_generation(await http.read(), chat=chat, segment=self.core.config.prefix_segment)
             request = self._submit(generation)
             try:
                 answer = Answer(generation, request.number, int(time.time()))
@@ -294,6 +294,7 @@ class EngineServer:
                 max_tokens=max_tokens,
                 reason="length" if output_tokens == max_tokens else "stop",
                 tag=_Listener(generation.stream),
+                prefix=generation.prefix,
             )
         except Rejected as error:
             if error.retryable:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from datetime import datetime
 
 from pydantic import BaseModel, Field
 
 from modelyard.cluster import NODES, PODS, Cluster, ClusterError, ClusterSettings, Object
 from modelyard.local.agent.records import RecordStore
+from modelyard.local.agent.services import REFUSED
 from modelyard.local.processes import resident_bytes
 from modelyard.local.stack import LocalStack
 from modelyard.local.state import ComponentPhase, Phase, StackEvent
@@ -73,6 +75,7 @@ class Overview(BaseModel):
     nodes: list[NodeRow] = Field(default_factory=list)
     pods: list[PodRow] = Field(default_factory=list)
     events: list[StackEvent] = Field(default_factory=list)
+    services: list[str] = Field(default_factory=list, description="ports of Services that do not answer, and why")
     problem: str = Field("", description="why Nodes and pods could not be read")
 
 
@@ -118,6 +121,8 @@ def collect(stack: LocalStack) -> Overview:
         components=components,
         events=state.events,
     )
+    with suppress(OSError):
+        overview.services = (stack.paths.root / REFUSED).read_text("utf-8").splitlines()
     if any(row.name == "apiserver" and row.pid is not None for row in components):
         try:
             overview.nodes, overview.pods = asyncio.run(_read(stack))

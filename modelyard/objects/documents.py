@@ -7,10 +7,13 @@ length, and nothing but ``DocumentError`` comes out.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import yaml
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 MAX_TEXT = 64 * 1024
 """Characters of one document."""
@@ -65,6 +68,12 @@ def parse_document(text: str) -> Any:
         raise DocumentError(f"is not valid YAML{line}: {getattr(error, 'problem', None) or error}") from None
     except Exception as error:  # what looks like a number and is none gives whatever Python says of it
         raise DocumentError(f"is not valid YAML: {shown(str(error))}") from None
+
+
+def first_fault(error: ValidationError) -> str:
+    """Where a document is not as it has to be, and why: of several faults the first."""
+    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    return f"{'.'.join(map(str, first['loc'])) or 'document'}: {first['msg']}"
 
 
 def events(text: str, most: int) -> Iterator[Any]:
@@ -124,6 +133,11 @@ def _check(text: str) -> None:
             raise DocumentError(f"has more than {MAX_VALUES} values")
 
 
+def mapping(value: object) -> Mapping[str, Any]:
+    """The value where it is an object, else an empty one."""
+    return value if isinstance(value, Mapping) else {}
+
+
 def shown(value: object) -> str:
     """A value as a message shows it: its literal, cut."""
     return cut(repr(value), SHOWN)
@@ -161,3 +175,21 @@ def amount(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1024
     return f"{count:.1f} TiB"
+
+
+_NAMING = ("mountPath", "containerPort", "name")
+
+
+def in_order(items: list[Any], others: list[Any]) -> list[Any]:
+    """The items in the order of ``others`` where both name the same things, each once, in whatever order.
+
+    Servers before 1.22 keep the order that such a list of an object had, whatever is applied later.
+    """
+    for key in _NAMING:
+        named, wanted = (
+            {one[key]: one for one in some if isinstance(one, Mapping) and isinstance(one.get(key), str | int)}
+            for some in (items, others)
+        )
+        if len(named) == len(items) and named.keys() == wanted.keys():
+            return [named[name] for name in wanted]
+    return items

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -29,6 +30,11 @@ ATTEMPTS = 5
 """Times in a row that an object's writes may fail before the run leaves it to a later one."""
 SHORTEST_WAIT = 0.1
 """Seconds between two looks, however fast somebody changes what is looked at."""
+APART = 3
+"""Namespaces up to which a run reads each on its own: it wants some twenty kinds in each of them."""
+PATIENCE = 600.0
+"""Seconds after which a run that nobody waits for ends where it would only look on: what is under way goes on in the
+cluster, another run is started when there is something to do, and others may have its place at the worker."""
 LONGEST_WAIT = 5.0
 """Seconds after which to look again, whatever the watches say: plans may wait for a moment in time."""
 
@@ -42,17 +48,20 @@ class Acted:
     failed: dict[Key, str] = field(default_factory=dict)
 
 
-async def act(cluster: Cluster, lifecycle: Lifecycle, keys: Iterable[Key], run: str) -> Acted:
+async def act(
+    cluster: Cluster, lifecycle: Lifecycle, keys: Iterable[Key], run: str, patience: float = math.inf
+) -> Acted:
     """Carry the plans of these objects out, again and again, until each is settled, lost or given up.
 
+    After ``patience`` seconds it is enough that there is nothing to write.
     Raises ``ClusterError`` when what the lifecycle needs to see cannot be read.
     """
     acted, failures, said = Acted(), dict[Key, int](), Said()
-    left = sorted(set(keys))
+    left, end = sorted(set(keys)), time.monotonic() + patience
     spaces = {key.namespace for key in left if key.namespace}
     if isinstance(lifecycle, Adapting):
         await adapt(cluster, lifecycle)
-    async with Mirror(cluster) as mirror:
+    async with Mirror(cluster, apart=APART) as mirror:
         mirror.follow()
         while True:
             world = await _world(mirror, lifecycle, spaces)
@@ -81,7 +90,7 @@ async def act(cluster: Cluster, lifecycle: Lifecycle, keys: Iterable[Key], run: 
                     acted.failed[key] = outcome.errors[plan.subject.ref]
             left = [key for key in left if key not in acted.lost and key not in acted.failed]
             try:
-                if acted.settled.issuperset(left):
+                if acted.settled.issuperset(left) or (not plans and time.monotonic() >= end):
                     return acted
                 await asyncio.sleep(SHORTEST_WAIT)
                 async with asyncio.timeout(LONGEST_WAIT):
@@ -92,15 +101,27 @@ async def act(cluster: Cluster, lifecycle: Lifecycle, keys: Iterable[Key], run: 
                 moved.cancel()
 
 
-async def look(cluster: Cluster, lifecycle: Lifecycle, namespaces: Iterable[str] = ()) -> dict[Key, Plan]:
-    """What would be written now for the objects of these namespaces (none: of all); nothing is."""
+async def look(
+    cluster: Cluster, lifecycle: Lifecycle, namespaces: Iterable[str] = (), only: Iterable[Key] | None = None
+) -> dict[Key, Plan]:
+    """What would be written now for the objects of these namespaces (none: of all), or ``only`` these; nothing is.
+
+    One that cannot be planned is left out.
+    """
     if isinstance(lifecycle, Adapting):
         await adapt(cluster, lifecycle)
     async with Mirror(cluster) as mirror:
         world = await _world(mirror, lifecycle, set(namespaces))
-        keys = [one.key for one in world[lifecycle.about].within(namespaces)]
-        plans = {key: lifecycle.plan(key, world, time.time()) for key in keys}
-    return {key: plan for key, plan in plans.items() if plan is not None}
+        plans = {}
+        for key in [one.key for one in world[lifecycle.about].within(namespaces)] if only is None else only:
+            try:
+                plan = lifecycle.plan(key, world, time.time())
+            except Exception:  # one object's failure is never another's
+                log.exception("%s %s", lifecycle.about.kind, key)
+                continue
+            if plan is not None:
+                plans[key] = plan
+    return plans
 
 
 async def _world(mirror: Mirror, lifecycle: Lifecycle, spaces: set[str]) -> dict[ResourceType | str, Store[Any]]:

@@ -80,7 +80,9 @@ async def carry_out(cluster: Cluster, plans: Iterable[Plan], fence: Fence) -> Ou
     urgent = sorted((plan for plan in plans if plan.writes), key=lambda plan: not plan.scales)
     due, beyond = in_turn(urgent, lambda plan: plan.subject.key.namespace, MOST_PLANS)
     for namespace, count in Counter(plan.subject.key.namespace for plan in beyond).items():
-        log.warning("%s: %d writes are beyond its share of %d; they wait", namespace, count, MOST_PLANS)
+        log.warning(
+            "%s: %d writes are beyond its share of %d; they wait", namespace or "the cluster", count, MOST_PLANS
+        )
 
     async def one(plan: Plan) -> None:
         async with gate:
@@ -243,7 +245,9 @@ class _CarryOut:
             if why := self._superseded(current):
                 superseded.append(why)
                 return None
-            return statuses.patch(status, current.get("status") or {}, time.time())
+            told = current.get("status") or {}
+            body = statuses.patch(status, told, time.time())
+            return body if statuses.changes(body, told) else None  # another writer may have said it meanwhile
 
         try:
             self.current = await self.cluster.update_status(
@@ -335,8 +339,16 @@ class _CarryOut:
 
     # What it owns
 
-    async def _own(self, kind: ResourceType, key: Key) -> Object | None:
+    async def _own(
+        self, kind: ResourceType, key: Key, through: tuple[ResourceType, Key] | None = None
+    ) -> Object | None:
         """The object of this name, ``None`` when there is none. Raises ``_Stop`` when it is somebody else's."""
+        mine = self.subject.uid
+        if through is not None:
+            between = await self._own(*through)
+            if between is None:
+                return None
+            mine = between["metadata"]["uid"]
         if self._is_outside(key.namespace) and key.namespace not in self.plan.homes:
             self._fail(f"{kind.describe(key.namespace, key.name)} would be outside its namespace; left alone")
             raise _Stop
@@ -348,7 +360,7 @@ class _CarryOut:
         owners = {owner.get("uid") for owner in metadata.get("ownerReferences") or ()}
         if self._is_outside(key.namespace):
             owners = {(metadata.get("labels") or {}).get(OWNER)}
-        if self.subject.uid not in owners:
+        if mine not in owners:
             self._fail(f"{kind.describe(key.namespace, key.name)} is there and does not belong to it; left alone")
             raise _Stop
         return found
@@ -408,7 +420,7 @@ class _CarryOut:
             await self.cluster.create(SECRETS, body, timeout=await self._may_write())
 
     async def _delete(self, child: Child) -> None:
-        found = await self._own(child.kind, child.key)
+        found = await self._own(child.kind, child.key, child.through)
         if found is None or found["metadata"]["uid"] != child.uid:
             return
         try:

@@ -124,13 +124,13 @@ def _next(plan: Plan, runs: Mapping[str, RunFate], now: float) -> Claim | None:
     if before is None or before.at > now + LONGEST_PAUSE:  # nobody's, or not ours: it is from the future
         return Claim("", wanted, 1, now)
     run = runs.get(before.run)
-    if run is not None and run.ended is None:
+    if run is None:  # it was never created, which is no attempt
+        return Claim("", wanted, before.attempt, now) if now >= before.at + FIRST_PAUSE else None
+    if run.ended is None:
         return None
-    if before.fingerprint != wanted and run is not None:
+    if before.fingerprint != wanted:
         return Claim("", wanted, 1, now)  # it got somewhere, or there is something else to do
-    since = before.at if run is None or run.ended is None else max(before.at, run.ended)
-    died = run is not None and run.died
-    if now < since + _pause(before.attempt, died):
+    if now < max(before.at, run.ended) + _pause(before.attempt, run.died):
         return None
     return Claim("", wanted, before.attempt + 1, now)
 

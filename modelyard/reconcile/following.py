@@ -28,13 +28,14 @@ class Followed(dict[Key, T]):
         super().__setitem__(key, value)
         self._moved.set()
 
-    async def moved(self, seconds: float) -> None:
-        """Wait until there is a newer one, so many seconds at most."""
+    async def moved(self, seconds: float, running: asyncio.Future[Any] | None = None) -> None:
+        """Wait until there is a newer one, or what is ``running`` is done, so many seconds at most."""
+        newer = asyncio.ensure_future(self._moved.wait())
+        others = () if running is None else (running,)
         try:
-            async with asyncio.timeout(seconds):
-                await self._moved.wait()
-        except TimeoutError:
-            pass
+            await asyncio.wait([newer, *others], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            newer.cancel()
         self._moved.clear()
 
 

@@ -10,6 +10,8 @@ from typing import Annotated, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
+from modelyard.objects.documents import first_fault
+
 log = logging.getLogger(__name__)
 
 Memory = TypeVar("Memory", bound=BaseModel)
@@ -32,9 +34,7 @@ def parse_memory(model: type[Memory], annotation: str, text: str | None) -> tupl
     try:
         return model.model_validate_json(text), None
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "document"
-        return model(), f"annotation {annotation} unreadable at {where}: {first['msg']}; starting afresh"
+        return model(), f"annotation {annotation} unreadable at {first_fault(error)}; starting afresh"
 
 
 def render_memory(memory: BaseModel) -> str | None:

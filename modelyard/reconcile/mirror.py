@@ -326,7 +326,7 @@ class _Holding(Generic[T]):
         """Parts that cover these namespaces (none: all of them), made where they are missing."""
         whole = self.parts.get(None)
         covered = whole is not None and whole.error is None and whole.covers(spaces)
-        if spaces and len(spaces) <= NAMESPACE_LISTS and not covered:
+        if spaces and len(spaces) <= (self._mirror.apart or NAMESPACE_LISTS) and not covered:
             return [self.part(space) for space in sorted(spaces)]
         if whole is None:
             whole = self.part(None)
@@ -360,10 +360,18 @@ class Mirror:
 
     ``retry_after`` is the pause in seconds before something that the cluster does not serve or allow is watched again.
     ``loudness`` is the log level at which it is told that something cannot be read (each reason once in a row).
+    Up to ``apart`` namespaces (0: the usual number) are read each on its own.
     """
 
-    def __init__(self, cluster: Cluster, retry_after: float = 15.0, loudness: int = logging.DEBUG) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        retry_after: float = 15.0,
+        loudness: int = logging.DEBUG,
+        apart: int = 0,
+    ) -> None:
         self.cluster = cluster
+        self.apart = apart
         self.retry_after = retry_after
         self.loudness = loudness
         self.following = False

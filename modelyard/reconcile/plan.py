@@ -129,11 +129,14 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """An object of the subject's to delete: only while it has this uid and the subject owns it."""
+    """An object of the subject's to delete: only while it has this uid and the subject owns it, or what stands between
+    them (``through``, an object of the subject's) does.
+    """
 
     kind: ResourceType
     key: Key
     uid: str
+    through: tuple[ResourceType, Key] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,7 +129,9 @@ class Survey:
             for key in own:
                 if self._clock() > until:
                     self._left_off[lifecycle, space] = key
-                    self._complain((lifecycle, space), f"{lifecycle.name}: {space} has too much to plan in one go")
+                    self._complain(
+                        (lifecycle, space), f"{lifecycle.name}: {space or 'the cluster'} has too much to plan in one go"
+                    )
                     break
                 try:
                     plan = lifecycle.plan(key, world, now)

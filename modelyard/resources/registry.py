@@ -260,6 +260,7 @@ class ModelStatus(StatusPart):
         "Initialized, Active and Failed: how far the model is, and why.", json_schema_extra=CONDITIONS
     )
     backend_statuses: list[ModelBackendStatus] | None = optional("How each backend is doing.")
+    annotations: StringMap | None = optional("Which generation was rolled out, since when, and what served last.")
     observed_generation: Int64 | None = optional("The metadata.generation this status was computed from.")
 
 

@@ -7,16 +7,20 @@ Source: Kthena Model controller reference, "Create-or-update rule" and "Cleanup"
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
-from modelyard.objects.documents import shown
+from modelyard.objects.documents import in_order, shown
 from modelyard.objects.parse import controller_of
 from modelyard.reconcile.plan import WHOLE_MAPS
 from modelyard.resources.quantity import Quantity
-from modelyard.workloads.values import ChildObject
+from modelyard.workloads.values import ChildObject, canonical
 
+APPLIED: Final = "modelyard.dev/applied"
+"""Annotation of a child: what was asked for when it was last written, as a hash. By it what is asked for no more is
+noticed, of which an object that may have more than it should shows nothing."""
 Object = Mapping[str, Any]
 Identity = tuple[str, str, str]
 """API group, kind and name."""
@@ -62,11 +66,32 @@ def changes(uid: str, children: Sequence[ChildObject], there: Iterable[Object], 
             conflicts.append(f"{called} belongs to {owner.kind} {owner.name} - rename one of the two")
         elif one["metadata"].get("deletionTimestamp"):
             leaving.append(called)
-        elif owner is None or not says(one, child.body):
+        elif owner is None or not says(one, child.body) or _mark(one) not in ("", asked(child.body)):
             apply.append(child)
     ours = [one for one in found.values() if (owner := controller_of(one)) is not None and owner.uid == uid]
     gone = tuple(one for one in ours if not one["metadata"].get("deletionTimestamp"))
     return Changes(tuple(apply), gone, tuple(leaving), tuple(conflicts))
+
+
+def asked(wanted: Object) -> str:
+    """What is asked for, as a hash; the replicas may be others'."""
+    spec = wanted.get("spec")
+    if isinstance(spec, Mapping):
+        wanted = {**wanted, "spec": {name: value for name, value in spec.items() if name != "replicas"}}
+    return hashlib.sha256(canonical(wanted).encode()).hexdigest()[:16]
+
+
+def marked(body: Object, wanted: Object) -> Object:
+    """A child as it is written, with what is asked for of it."""
+    metadata = body["metadata"]
+    return {
+        **body,
+        "metadata": {**metadata, "annotations": {**(metadata.get("annotations") or {}), APPLIED: asked(wanted)}},
+    }
+
+
+def _mark(there: Object) -> str:
+    return str((there["metadata"].get("annotations") or {}).get(APPLIED) or "")
 
 
 def says(there: Object, wanted: Object) -> bool:
@@ -82,9 +107,12 @@ def differences(there: Object | None, wanted: Object) -> list[str]:
         return []
     found = []
     for name in ("labels", "annotations"):
-        found += _different(there["metadata"].get(name) or {}, wanted["metadata"].get(name) or {}, f"metadata.{name}")
+        given = {key: value for key, value in (wanted["metadata"].get(name) or {}).items() if key != APPLIED}
+        found += _different(there["metadata"].get(name) or {}, given, f"metadata.{name}")
     for name in wanted.keys() - {"apiVersion", "kind", "metadata"}:
         found += _different(there.get(name), wanted[name], name)
+    if not found and _mark(wanted) != _mark(there) != "":
+        return ["what is not asked for any more goes"]
     return sorted(found)
 
 
@@ -97,13 +125,15 @@ def _different(there: Any, wanted: Any, path: str, whole: bool = False) -> list[
             found += _different(there.get(name), value, f"{path}.{name}", name in WHOLE_MAPS)
         return found or [f"{path}: {shown(there)} → {shown(wanted)}"]
     if isinstance(there, list) and isinstance(wanted, list) and len(there) == len(wanted):
-        items = enumerate(zip(there, wanted, strict=True))
+        items = enumerate(zip(in_order(there, wanted), wanted, strict=True))
         return [text for at, (one, other) in items for text in _different(one, other, f"{path}[{at}]")]
     return [f"{path}: {shown(there)} → {shown(wanted)}"]
 
 
 def _covers(there: Any, wanted: Any, whole: bool = False) -> bool:
-    if isinstance(wanted, Mapping):
+    if isinstance(wanted, str) and there == wanted:  # most of what there is
+        return True
+    if isinstance(wanted, dict | Mapping):
         if not isinstance(there, Mapping):
             return not wanted and there is None
         if whole and there.keys() - wanted.keys():
@@ -111,7 +141,8 @@ def _covers(there: Any, wanted: Any, whole: bool = False) -> bool:
         return all(_covers(there.get(name), value, name in WHOLE_MAPS) for name, value in wanted.items())
     if isinstance(wanted, list):
         given = there or []
-        return isinstance(given, list) and len(given) == len(wanted) and all(map(_covers, given, wanted))
+        same = isinstance(given, list) and len(given) == len(wanted)
+        return same and all(map(_covers, in_order(given, wanted), wanted))
     if there == wanted and isinstance(there, bool) == isinstance(wanted, bool):
         return True
     if there is None:

@@ -14,8 +14,9 @@ _IMAGE: Final = frozenset(
 )
 _STARTING: Final = frozenset(("", "ContainerCreating", "PodInitializing"))
 _MOST = 600
-OUT_OF_MEMORY, EXITED, IMAGE, UNSCHEDULABLE, PROBE, STARTS = (
+OUT_OF_MEMORY, EXITED, IMAGE, UNSCHEDULABLE, PROBE, STARTS, NODE = (
     *("OutOfMemory", "ContainerExited", "ImagePullFailed", "Unschedulable", "ProbeFailing", "Starting"),
+    "NodeNotReady",
 )
 
 
@@ -61,6 +62,9 @@ def of_pod(obj: Object) -> Trouble:
             return _trouble(PROBE, said, "Loading")
     if (conditions.get("Ready") or {}).get("reason") == "ReadinessGatesNotReady":
         return _trouble("ReadinessGatesNotReady", str(conditions["Ready"].get("message") or ""))
+    mains = status.get("containerStatuses") or ()
+    if mains and all(one.get("ready") for one in mains):  # only what looks after nodes takes it back from there
+        return _trouble(NODE, f"its containers were ready when node {spec.get('nodeName')} was last heard of")
     return _trouble(STARTS, f"its containers are being created on {spec.get('nodeName') or 'no node yet'}")
 
 
@@ -68,9 +72,11 @@ _KINDS = ("initContainers", "containers")
 
 
 def _ended(one: Object, container: Object) -> Trouble | None:
-    """How a container ended that is not running now, other than well."""
+    """How a container ended, other than well. One that runs again may mend that; until it is ready that stays the
+    reason, which would else change with every start."""
     state = one.get("state") or {}
-    if state.get("running"):
+    running = bool(state.get("running"))
+    if running and one.get("ready"):
         return None
     ended = state.get("terminated") or (one.get("lastState") or {}).get("terminated")
     if not ended or (ended.get("exitCode") == 0 and ended.get("reason") == "Completed" and not state.get("waiting")):
@@ -81,10 +87,10 @@ def _ended(one: Object, container: Object) -> Trouble | None:
     if ended.get("reason") == "OOMKilled":
         limit = ((container.get("resources") or {}).get("limits") or {}).get("memory")
         said = f"container {name} was killed: out of memory" + (f", of which it may have {limit}" if limit else "")
-        return _trouble(OUT_OF_MEMORY, said + again, "FailedToLoad", True, code, at)
+        return _trouble(OUT_OF_MEMORY, said + again, "FailedToLoad", not running, code, at)
     words = str(ended.get("message") or "").strip()
     how = f"container {name} exited with code {code}" + (f": {words}" if words else "")
-    return _trouble(EXITED, how + again, "FailedToLoad", True, code, at)
+    return _trouble(EXITED, how + again, "FailedToLoad", not running, code, at)
 
 
 def _probe(container: Object) -> str:
@@ -121,6 +127,7 @@ def _trouble(
 
 
 def worst(troubles: Iterable[Trouble]) -> Trouble | None:
-    """The one to look at first: what does not mend itself, then what hinders most."""
-    order = {UNSCHEDULABLE: 1, PROBE: 2, STARTS: 3}
+    """The one to look at first: what does not mend itself, then what hinders most; a pod that has served comes before
+    one that was made up for."""
+    order = {NODE: -1, UNSCHEDULABLE: 1, PROBE: 2, STARTS: 3}
     return min(troubles, key=lambda one: (not one.final, order.get(one.reason, 0)), default=None)

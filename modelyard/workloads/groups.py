@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from modelyard.workloads import names
+from modelyard.workloads import metadata, names
 from modelyard.workloads.pods import PodDraft, grouped, in_group, template
 from modelyard.workloads.values import Body
 
@@ -25,7 +25,6 @@ class PodGroup:
     workers: int
     labels: Mapping[str, str]
     annotations: Mapping[str, str]
-    pod_labels: Mapping[str, str]
     pod_annotations: Mapping[str, str]
     selector: Mapping[str, str]
     """Labels that only pods of this component have."""
@@ -37,8 +36,7 @@ class PodGroup:
 
     def metadata(self, name: str, labels: Mapping[str, str] | None = None) -> Body:
         """Of an object made for it."""
-        found: Body = {"name": name, "namespace": self.namespace, "labels": {**self.labels, **(labels or {})}}
-        return {**found, "annotations": dict(self.annotations)} if self.annotations else found
+        return metadata.of(name, self.namespace, {**self.labels, **(labels or {})}, self.annotations)
 
     @property
     def worker_annotations(self) -> dict[str, str]:
@@ -48,13 +46,13 @@ class PodGroup:
 
 def leader_worker_set(group: PodGroup, replicas: int | None) -> Body:
     """One object for all groups; without ``replicas`` an autoscaler has them."""
-    leader = template(group.leader, group.pod_labels, group.pod_annotations)
+    leader = template(group.leader, group.labels, group.pod_annotations)
     pods: Body = {"size": group.size, "restartPolicy": "RecreateGroupOnPodRestart"}
     if group.worker is None or group.size == 1:
         pods["workerTemplate"] = leader
     else:
         pods["leaderTemplate"] = leader
-        pods["workerTemplate"] = template(group.worker, group.pod_labels, group.worker_annotations)
+        pods["workerTemplate"] = template(group.worker, group.labels, group.worker_annotations)
     spec: Body = {
         "leaderWorkerTemplate": pods,
         "networkConfig": {"subdomainPolicy": "Shared"},
@@ -71,6 +69,8 @@ def leader_worker_set(group: PodGroup, replicas: int | None) -> Body:
     return {"apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec}
 
 
+MOST_OBJECTS: Final = 64
+"""Workloads of a component whose groups are objects of their own."""
 GROUP: Final = "modelyard.dev/group"
 """Label: the number of the group that a pod belongs to, where there is no LeaderWorkerSet."""
 
@@ -97,11 +97,13 @@ def _one_group(group: PodGroup, number: int) -> list[Body]:
         base = group.leader if index == 0 or group.worker is None else group.worker
         pod: Mapping[str, Any] = template(
             in_group(base, address, group.size, index),
-            grouped({**group.pod_labels, GROUP: str(number)}, index),
+            grouped({**group.labels, GROUP: str(number)}, index),
             group.pod_annotations if index == 0 else group.worker_annotations,
         )
         selector = {**own, names.WORKER_INDEX: str(index)}
-        spec = {"replicas": 1, "serviceName": home, "selector": {"matchLabels": selector}, "template": pod}
+        # In order, a pod that does not become ready would be waited for, and never replaced by a mended one.
+        spec: Body = {"replicas": 1, "podManagementPolicy": "Parallel", "serviceName": home}
+        spec |= {"selector": {"matchLabels": selector}, "template": pod}
         metadata = group.metadata(names.group_member(group.component, number, index), {GROUP: str(number)})
         result.append({"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": metadata, "spec": spec})
     return result

@@ -6,25 +6,32 @@ ready. A service that is refused keeps what runs, and says why there is nothing 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableMapping
+import functools
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from modelyard.models import settings as models_settings
 from modelyard.models.settings import DeliverySettings
 from modelyard.models.world import ModelNode, node
 from modelyard.objects import Key, Namespace, ResourceType
 from modelyard.objects.kinds import CONFIG_MAPS, NAMESPACES, NODES, PODS
-from modelyard.objects.parse import namespace
+from modelyard.objects.parse import epoch, namespace
 from modelyard.reconcile.plan import FAILED, Child, Plan, ServedKind, Want, World
-from modelyard.workloads import returning, settings
-from modelyard.workloads.changes import Changes, Identity, changes, identity
+from modelyard.resources import InferenceService
+from modelyard.workloads import canaries, gates, holding, returning, settings
+from modelyard.workloads.canaries import is_canary
+from modelyard.workloads.changes import changes, identity
 from modelyard.workloads.components import texts
+from modelyard.workloads.deeds import Deeds
 from modelyard.workloads.diagnosis import UNSCHEDULABLE, Trouble
+from modelyard.workloads.recovery import groups, recover
 from modelyard.workloads.render import render
-from modelyard.workloads.resolution import Resolved, recorded, resolve, unasked
+from modelyard.workloads.resolution import Resolved, recorded, resolve
+from modelyard.workloads.returning import Aim
 from modelyard.workloads.settings import ServingSettings
-from modelyard.workloads.standing import COMPONENTS, ComponentStanding, floor, is_workload, stand
+from modelyard.workloads.standing import COMPONENTS, ComponentStanding, floor, in_turn, is_workload, makes_pods, stand
 from modelyard.workloads.story import LATEST, Standing, told
 from modelyard.workloads.values import Abilities, Refused, Rendered
 from modelyard.workloads.world import (
@@ -32,7 +39,7 @@ from modelyard.workloads.world import (
     BINDINGS,
     INFERENCE_SERVICES,
     MODELS_WANTED,
-    PODS_WANTED,
+    OF_SERVICE,
     RUNTIMES_WANTED,
     SERVICES_WANTED,
     VARIANTS,
@@ -51,31 +58,68 @@ _ROUTES = ("external-service", "ingress")
 
 
 @dataclass(eq=False)
-class ServiceRollOut:
-    """InferenceServices. ``home`` is the controller's namespace, where the settings are.
+class RollOut(ABC):
+    """Services of one kind. ``home`` is the controller's namespace, where the settings are.
 
     ``served`` are the kinds that the server has, of those it may have; ``seen`` is where the last look at each service
-    is left for whoever follows a roll-out.
+    is left for whoever follows a roll-out. Updates are compared where there is a ``prometheus`` (its address), by the
+    ``readings`` of who measures (``None``: nobody here does).
     """
 
     home: str
     served: frozenset[ServedKind] = frozenset()
     seen: MutableMapping[Key, Standing] = field(default_factory=dict)
+    prometheus: str = ""
+    readings: MutableMapping[Key, gates.GateReading] | None = None
 
+    labels = OF_SERVICE
     name = "roll-out"
     about = INFERENCE_SERVICES
     asks = ASKED
+    well: ClassVar[Mapping[str, str]] = {LATEST: "True", "Ready": "True"}
+    """Of a status that says that all is as it was asked for: the conditions, the one to look at first."""
+
+    @property
+    @abstractmethod
+    def kinds(self) -> tuple[ResourceType, ...]:
+        """Of what is made, where the server has them."""
+
+    @property
+    @abstractmethod
+    def named(self) -> tuple[Want[Any], ...]:
+        """The services, and what they name."""
+
+    @abstractmethod
+    def resolve(self, service: StoredService, world: World) -> Resolved:
+        """What the service names."""
+
+    @abstractmethod
+    def render(self, service: StoredService, found: Resolved, abilities: Abilities, world: World) -> Rendered | Refused:
+        """What is to be there for it."""
+
+    def beside(self, service: StoredService, world: World) -> Sequence[str]:
+        """What another controller has made of the service, with pods that would be beside those that are made here."""
+        return ()
+
+    def canaries(self, service: StoredService, found: Resolved, result: Rendered) -> Mapping[str, int]:
+        """By component, the percentage of requests that a new revision is to have, beside what serves."""
+        return {}
+
+    @abstractmethod
+    def tell(self, here: Standing, doing: Sequence[str], now: float) -> Plan:
+        """A plan with its status. ``doing`` names what is being written or taken away."""
+
+    def least(self, service: StoredService, result: Rendered, component: str) -> int:
+        """The replicas of a workload below which its component is not ready."""
+        return floor(result.children, component)
 
     @property
     def wants(self) -> tuple[Want[Any], ...]:
         """Services, what they name, what is made for them, their pods, nodes, and what administrators say."""
         return (
-            SERVICES_WANTED,
-            *MODELS_WANTED,
-            *RUNTIMES_WANTED,
-            *wanted(self.served),
-            PODS_WANTED,
-            returning.REVISIONS_WANTED,
+            *self.named,
+            *wanted(self.kinds, self.labels, self.served),
+            returning.revisions_wanted(self.labels),
             Want(NODES, node, cached=True, use="models"),
             Want(NAMESPACES, namespace, use="services"),
             self._settings(settings.CONFIG_MAP, SETTINGS),
@@ -94,79 +138,91 @@ class ServiceRollOut:
 
     def plan(self, key: Key, world: World, now: float) -> Plan | None:
         """What is to be made, taken away and told for the service of this name."""
-        service: StoredService | None = world[INFERENCE_SERVICES].get(key)
+        service: StoredService | None = world[self.about].get(key)
         if service is None or service.subject.deleting:
             self.seen.pop(key, None)
             return None
-        resolved = resolve(service, world)
-        here = self._returned(
-            self._standing(service, resolved, self._rendered(service, resolved, world), world), world, now
-        )
+        resolved = self.resolve(service, world)
+        result = self._rendered(service, resolved, world)
+        here = self._judged(self._standing(service, resolved, result, world), world, now)
         self.seen[key] = here
-        deeds = _Deeds.of(here, self._owned(service, world))
-        plan = told(here, deeds.words, now)
+        owned = self._owned(service, world)
+        deeds, recovery = Deeds.of(here, owned), recover(groups(owned, self._pods(service, world)), now)
+        good = here.aim.revision.name if here.aim is not None and here.done else here.good
+        kept, older = returning.kept(here.aim if here.states else None, good, self.labels, service, world)
+        plan = self.tell(here, [*deeds.words, *recovery.words], now)
+        again = returning.look_again(service, here.aim, now) if here.aim is not None and not here.done else None
         waits = deeds.waits or [one.message for one in here.states.values() if self._awaited(here, one, now)]
+        waits = [*waits, *([here.watch.words] if here.watch is not None else ())]
         return replace(
             plan,
-            apply=tuple(child for child in deeds.apply),
-            delete=tuple(Child(one.kind, one.key, one.body["metadata"]["uid"]) for one in deeds.delete),
+            apply=(*deeds.apply, *kept),
+            delete=(
+                *(Child(one.kind, one.key, one.body["metadata"]["uid"]) for one in deeds.delete),
+                *older,
+                *recovery.children(owned),
+            ),
+            notices=(*plan.notices, *recovery.notices),
             awaits=tuple(waits),
             noted=True,
-            due=returning.look_again(service, resolved, here.states.values(), now) if here.good else None,
+            due=min((one for one in (again, recovery.due) if one is not None), default=None),
             annotations=_forgotten(service) if not deeds.words else {},
         )
 
     def _rendered(self, service: StoredService, found: Resolved, world: World) -> Rendered | Refused:
-        if found.problem is not None or service.resource is None:
-            assert found.problem is not None
-            return found.problem
+        if problem := found.problem or service.problem:
+            return problem
         home = service.key.namespace
-        folders, _ = DeliverySettings.read(_text(world, MODEL_SETTINGS).get(models_settings.KEY, ""))
-        chosen, _ = ServingSettings.read(_text(world, SETTINGS), folders)
+        chosen = self._settings_of(world)
         here: Namespace | None = world[NAMESPACES].get(Key("", home))
         abilities = Abilities(frozenset(map(str, self.served)), chosen, {home: here} if here is not None else {})
-        kinds = [one for one in (VARIANTS, BINDINGS) if one in world]
-        elsewhere = frozenset(
-            name for kind in kinds for one in world[kind].by("namespace", home) for name in one.workloads
-        )
-        return render(
-            service.resource,
-            found.model.served if found.model is not None else None,
-            found.runtime.resource if found.runtime is not None else None,
-            abilities,
-            weights=[one.served for one in found.weights],
-            elsewhere=elsewhere,
-        )
+        return self.render(service, found, abilities, world)
+
+    def _settings_of(self, world: World) -> ServingSettings:
+        folders = _text(world, MODEL_SETTINGS).get(models_settings.KEY, "")
+        return _chosen(folders, tuple(_text(world, SETTINGS).items()))
+
+    def _scaled(self, service: StoredService, world: World) -> frozenset[str]:
+        """The workloads of its namespace, by name, that others scale."""
+        stores = (world[one] for kind in (VARIANTS, BINDINGS) if (one := f"scaled by {kind.kind}") in world)
+        scalers = (one for store in stores for one in store.by("namespace", service.key.namespace))
+        return frozenset(name for one in scalers if one.owner != service.subject.uid for name in one.workloads)
 
     def _owned(self, service: StoredService, world: World) -> list[StoredChild]:
-        return [one for kind in child_kinds(self.served) for one in world[kind].by("owner", service.subject.uid)]
+        """Of its own namespace: anybody may write its uid down elsewhere."""
+        found = (one for kind in self.kinds for one in world[kind].by("owner", service.subject.uid))
+        return [one for one in found if one.key.namespace == service.key.namespace]
+
+    def _pods(self, service: StoredService, world: World) -> Iterable[ServicePod]:
+        found: Iterable[ServicePod] = world[PODS].by("service", (service.key.namespace, service.label))
+        return found
 
     def _standing(
         self, service: StoredService, resolved: Resolved, result: Rendered | Refused, world: World
     ) -> Standing:
         home = service.key.namespace
-        owned = {identity(one.body): one for one in self._owned(service, world) if one.key.namespace == home}
+        owned = {identity(one.body): one for one in self._owned(service, world)}
         pods: dict[str, list[ServicePod]] = {}
-        for pod in world[PODS].by("service", (home, service.label)):
+        for pod in self._pods(service, world):
             pods.setdefault(pod.component, []).append(pod)
         if isinstance(result, Refused):
             alive = [one for one in owned.values() if is_workload(one)]
             states = {
                 kind: stand(kind, "", [one for one in alive if one.component == kind], pods.get(kind, ()), 1)
-                for kind in COMPONENTS
+                for kind in dict.fromkeys((*COMPONENTS, *(one.component for one in alive)))
                 if any(one.component == kind for one in alive)
             }
             routed = any(one.component in _ROUTES for one in owned.values())
-            return Standing(service, resolved, result, states=states, routed=routed)
+            return Standing(service, resolved, result, states=states, routed=routed, there=owned)
         there = dict(owned)
-        kinds = {(kind.group, kind.kind): kind for kind in child_kinds(self.served)}
+        kinds = {(kind.group, kind.kind): kind for kind in self.kinds}
         for child in result.children:
             found = identity(child.body)
             other = world[kinds[found[:2]]].get(Key(home, child.name)) if found[:2] in kinds else None
             if other is not None:
                 there[found] = other
         diff = changes(service.subject.uid, result.children, [one.body for one in there.values()], {})
-        held = _held(service, resolved, result, diff, owned)
+        held = holding.held(service, resolved, result, diff, owned, self.beside(service, world))
         if held:
             diff = replace(
                 diff,
@@ -176,43 +232,83 @@ class ServiceRollOut:
         stale = {identity(one.body) for one in diff.apply}
         states = {}
         for kind, mode in result.modes.items():
-            made = {identity(c.body) for c in result.children if c.component == kind and _makes_pods(c.body)}
+            making = [one.body for one in result.children if one.component == kind and makes_pods(one.body)]
+            made = {identity(one) for one in making if not is_canary(one)}
             mine = [owned[one] for one in made if one in owned]
             if held:  # in whatever form it is there
                 mine = [one for one in owned.values() if one.component == kind and is_workload(one)]
                 made = {identity(one.body) for one in mine}
-            state = stand(kind, mode, mine, pods.get(kind, ()), floor(result.children, kind), stale, len(made))
+            state = stand(kind, mode, mine, pods.get(kind, ()), self.least(service, result, kind), stale, len(made))
+            if held and not mine:  # another controller's: all that is known of them are the pods
+                state = replace(state, ready=state.ready_pods > 0, wanted=max(1, len(state.pods)))
+            for one in filter(is_canary, making):  # which serves nothing that would be missed
+                tried = stand(kind, mode, [owned[identity(one)]] if identity(one) in owned else [], (), 1, stale)
+                state = replace(
+                    state, rolled_out=state.rolled_out and tried.rolled_out, wanted=state.wanted + tried.wanted
+                )
             states[kind] = self._explained(state, resolved, world)
         routes = {identity(one.body) for one in result.children if one.component in _ROUTES}
         return Standing(service, resolved, result, diff, states, all(one in owned for one in routes), there, held)
 
-    def _returned(self, here: Standing, world: World, now: float) -> Standing:
-        """As it is to be where an update has not become ready: with the pods of the revision before."""
+    def _judged(self, here: Standing, world: World, now: float) -> Standing:
+        """With what is made of it: rolled out, so that it is kept; or given up, and as it was before."""
         service, result = here.service, here.result
         if isinstance(result, Refused) or here.held or here.changes.conflicts:
             return here
-        owned = self._owned(service, world)
-        here = replace(here, good=returning.good_revisions(service, here.states, owned, world))
-        given_up = returning.given_up(service, here.resolved, here.states.values(), now)
-        again = returning.returned(service, here.resolved)
-        if not again and given_up is None:
-            return here
-        before = returning.as_it_was(service, result, owned, world)
+        aim, noted = Aim.of(service, here.resolved, result), recorded(service)
+        compared = noted.get(gates.COMPARED, "") if aim.since is not None else ""
+        good = noted.get(returning.GOOD, "")
+        before = returning.before(service, aim, world) if good != aim.revision.name else None
+        if (
+            before is not None
+            and not aim.returned(service)
+            and (wanted := self.canaries(service, here.resolved, result))
+        ):
+            mixed = canaries.beside(result, before.rendered(), wanted, here.there)
+            if mixed is not None:
+                here = replace(
+                    self._standing(service, here.resolved, mixed, world), canary=canaries.told(mixed, wanted)
+                )
+        begun = not any(makes_pods(one.body) for one in in_turn(here.changes.apply, here.there.values()))
+        here = replace(here, aim=aim, begun=begun, good=good, compared=compared)
+        done = returning.is_done(aim, result, here.states.values(), now)
+        accepted = here if here.canary else replace(here, good=aim.revision.name, done=True)
         if before is None:
+            return accepted if done else here
+        if aim.returned(service):
+            why = recorded(service)[returning.RETURNED]
+        elif (stuck := returning.given_up(service, aim, here.states.values(), now)) is not None:
+            why = _why(service, f"did not become ready ({stuck.hindrance})")
+        elif not done or aim.since is None:
             return here
-        if again:
-            stored: Mapping[str, Any] = next(
-                (one for one in service.status["conditions"] if one.get("type") == LATEST), {}
-            )
-            why = str(stored.get("message") or "")
+        elif compared or (watch := self._watch(here, aim.since, before.rendered(), world, now)) is None:
+            return accepted
+        elif (verdict := gates.verdict(watch, (self.readings or {}).get(service.key), now)) is None:
+            late = (
+                self.readings is None and not here.canary and now >= watch.until
+            )  # then it takes a run, which measures
+            return replace(here, watch=watch, done=late)
+        elif not verdict.worse:
+            return replace(accepted, compared=verdict.words)
         else:
-            assert given_up is not None
-            why = (
-                f"generation {service.subject.generation} did not become ready ({given_up.message}); what served before"
-            )
-            why += " serves again: change the service to try anew"
-        there = self._standing(service, here.resolved, before, world)
-        return replace(there, good=recorded(service).get(returning.GOOD, ""), returned=why)
+            why = _why(service, f"served worse ({verdict.words})")
+        there = self._standing(service, here.resolved, before.rendered(), world)
+        return replace(there, aim=aim, begun=begun, good=here.good, returned=why)
+
+    def _watch(
+        self, here: Standing, since: float, before: Rendered, world: World, now: float
+    ) -> gates.GateWatch | None:
+        """What is to be compared; ``None`` where nothing is."""
+        cluster, noted = self._settings_of(world).gate, recorded(here.service)
+        gate, problem = gates.settings(here.service.annotations.get(gates.GATE, ""), cluster)
+        if not gate.enabled or not (gate.prom_server_address or self.prometheus):
+            return None
+        pods = frozenset(pod.key.name for one in here.states.values() for pod in one.pods)
+        names = gates.pods_of(one.name for one in before.children if makes_pods(one.body))
+        if here.canary and not (pods := frozenset(name for name in pods if names.fullmatch(name) is None)):
+            return None
+        ready = epoch(noted[gates.READY]) if gates.READY in noted else now
+        return gates.GateWatch(here.service.key.namespace, pods, names, since, ready, gate, bool(here.canary), problem)
 
     def _explained(self, state: ComponentStanding, resolved: Resolved, world: World) -> ComponentStanding:
         """With what the scheduler cannot know: that no node has the model yet, and why."""
@@ -233,72 +329,68 @@ class ServiceRollOut:
         """Whether a run stays for a component: while it can still become ready, and not for ever."""
         if one.rolled_out or here.problem is not None or (one.trouble is not None and one.trouble.final):
             return False
-        since = returning.begun(here.service, here.resolved)
-        return since is None or now < since + PATIENCE
+        return here.aim is None or here.aim.since is None or now < here.aim.since + PATIENCE
 
 
-@dataclass(frozen=True, slots=True)
-class _Deeds:
-    """What is to be written and taken away now, and in words; ``waits``: what has to go before the rest is written."""
-
-    apply: tuple[Mapping[str, Any], ...] = ()
-    delete: tuple[StoredChild, ...] = ()
-    waits: tuple[str, ...] = ()
+class ServiceRollOut(RollOut):
+    """InferenceServices."""
 
     @property
-    def words(self) -> list[str]:
-        made = [f"{one['kind']} {one['metadata']['name']}" for one in self.apply]
-        return made + [f"{one.kind.kind} {one.key.name} (goes)" for one in self.delete]
+    def kinds(self) -> tuple[ResourceType, ...]:
+        """Of what is made, where the server has them."""
+        return child_kinds(self.served)
 
-    @classmethod
-    def of(cls, here: Standing, owned: list[StoredChild]) -> _Deeds:
-        result, diff = here.result, here.changes
-        if isinstance(result, Refused) or diff.conflicts:
-            return cls()
-        done = {kind for kind, one in here.states.items() if one.rolled_out}
-        ready = {kind for kind, one in here.states.items() if one.ready}
-        apply = tuple(child.body for child in diff.apply if ready.issuperset(child.after))
-        kept = {
-            (one.kind, one.name) for one in result.retired if not done.issuperset(set(one.after) & here.states.keys())
-        }
-        mine = {identity(one.body): one for one in owned}
-        delete = []
-        for one in _found(diff, mine):
-            # What serves goes when what takes its place does.
-            replaced = is_workload(one) and one.component in here.states and one.component not in done
-            if not replaced and (one.kind.kind, one.key.name) not in kept:
-                delete.append(one)
-        return cls(apply, tuple(delete), tuple(f"{one} to be gone" for one in diff.leaving))
+    @property
+    def named(self) -> tuple[Want[Any], ...]:
+        """Services, models, weights and runtimes."""
+        return (SERVICES_WANTED, *MODELS_WANTED, *RUNTIMES_WANTED)
 
+    def resolve(self, service: StoredService, world: World) -> Resolved:
+        """Its model and its runtime."""
+        return resolve(service, world)
 
-def _held(
-    service: StoredService,
-    resolved: Resolved,
-    result: Rendered,
-    diff: Changes,
-    owned: Mapping[Identity, StoredChild],
-) -> tuple[str, ...]:
-    """Why what would restart live pods is not done: nobody has asked for it."""
-    alive = {one.component for one in owned.values() if is_workload(one)}
-    changed = {identity(one.body) for one in diff.apply} | {identity(one) for one in diff.delete}
-    restarts = any(name in changed for name, one in owned.items() if is_workload(one))
-    return tuple(unasked(service, resolved)) if restarts and alive.issuperset(result.modes) else ()
+    def render(self, service: StoredService, found: Resolved, abilities: Abilities, world: World) -> Rendered | Refused:
+        """What is to be there for it."""
+        assert isinstance(service.resource, InferenceService)
+        result = render(
+            service.resource,
+            found.model.served if found.model is not None else None,
+            found.runtime.resource if found.runtime is not None else None,
+            abilities,
+            weights=[one.served for one in found.weights],
+            elsewhere=self._scaled(service, world),
+        )
+        if isinstance(result, Refused) or result.virtual:
+            return result
+        noted = canaries.notes(self.canaries(service, found, result), result.modes)
+        return replace(result, notes=(*result.notes, *noted)) if noted else result
 
+    def canaries(self, service: StoredService, found: Resolved, result: Rendered) -> Mapping[str, int]:
+        """Of Deployments alone."""
+        assert isinstance(service.resource, InferenceService)
+        return canaries.wished(
+            service.resource, found.runtime.resource if found.runtime is not None else None, result.modes
+        )
 
-def _found(diff: Changes, mine: Mapping[Identity, StoredChild]) -> Iterator[StoredChild]:
-    for body in diff.delete:
-        if (one := mine.get(identity(body))) is not None:
-            yield one
+    def tell(self, here: Standing, doing: Sequence[str], now: float) -> Plan:
+        """Conditions per component, where it answers, how far its model is."""
+        return told(here, doing, now)
 
 
-def _makes_pods(body: Mapping[str, Any]) -> bool:
-    group, kind, _ = identity(body)
-    return is_workload(StoredChild(ResourceType(group, "", kind, "", True), dict(body), ""))
+def _why(service: StoredService, what: str) -> str:
+    generation = service.subject.generation
+    return f"generation {generation} {what}; what served before serves again: change the service to try anew"
 
 
 def _forgotten(service: StoredService) -> dict[str, str | None]:
     """Nothing is left to do, so that nothing has failed."""
     return dict.fromkeys([one for one in (FAILED,) if one in service.annotations])
+
+
+@functools.lru_cache(maxsize=4)
+def _chosen(folders: str, serving: tuple[tuple[str, str], ...]) -> ServingSettings:
+    """What administrators have set, read once for all services."""
+    return ServingSettings.read(dict(serving), DeliverySettings.read(folders)[0])[0]
 
 
 def _text(world: World, called: str) -> Mapping[str, str]:

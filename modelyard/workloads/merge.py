@@ -78,7 +78,8 @@ def merge_lists(
         merge(base[places[name]], one, f"{path}[{name}]", field) if name in places else dict(one)
         for name, one in zip(ours, over, strict=True)
     ]
-    left = [(place, one) for place, (name, one) in enumerate(zip(theirs, base, strict=True)) if name not in set(ours)]
+    known = set(ours)
+    left = [(place, one) for place, (name, one) in enumerate(zip(theirs, base, strict=True)) if name not in known]
     result: list[Body] = []
     i = j = 0
     while i < len(left) and j < len(merged):

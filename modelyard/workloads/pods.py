@@ -25,6 +25,8 @@ _NAMED = ("env", "volumeMounts", "ports")
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 _MOST = 1000
 """Elements of one list."""
+_LONGEST = 65536
+"""Characters that are filled in for placeholders: a few of them may name a long annotation thousands of times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,11 +214,20 @@ def filled(container: Body, metadata: Mapping[str, Any]) -> Body:
     """The container with the placeholders of a service's metadata filled in: in command, arguments and values of
     variables, unescaped. Any other braces, those of a chat template for example, stay as they are."""
 
+    left = _LONGEST
+
     def value(found: re.Match[str]) -> str:
+        nonlocal left
         if found["plain"]:
-            return str(metadata.get(found["plain"].lower()) or "")
-        values = metadata.get((found["map"] or found["imap"]).lower()) or {}
-        return str(values.get(found["key"] or found["ikey"], ""))
+            text = str(metadata.get(found["plain"].lower()) or "")
+        else:
+            values = metadata.get((found["map"] or found["imap"]).lower()) or {}
+            text = str(values.get(found["key"] or found["ikey"], ""))
+        left -= len(text)
+        if left < 0:
+            problem = f"what is filled in is longer than {_LONGEST} characters"
+            raise Refusal("InvalidSpec", f"containers[{container['name']}]", problem, "refer to shorter values")
+        return text
 
     def fill(text: str) -> str:
         return _PLACEHOLDER.sub(value, text)

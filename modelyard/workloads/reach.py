@@ -24,6 +24,8 @@ _CAPABILITIES = frozenset(
         *("SETFCAP", "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT"),
     )
 )
+_APPARMOR = "container.apparmor.security.beta.kubernetes.io/"
+_SECCOMP = ("seccomp.security.alpha.kubernetes.io/", "container.seccomp.security.alpha.kubernetes.io/")
 _OWN_PARTS = ("containers", "initContainers", "ephemeralContainers", "volumes", "securityContext")
 _OWN_RUNNER = (
     *("image", "command", "lifecycle", "volumeMounts", "volumeDevices", "envFrom", "securityContext"),
@@ -47,6 +49,16 @@ def allowed(namespace: Namespace) -> frozenset[str]:
 def rights(spec: Mapping[str, Any]) -> frozenset[Right]:
     """What a pod's spec (one that was checked) has of these."""
     return frozenset(_rights(spec))
+
+
+def by_annotations(annotations: Mapping[str, str]) -> frozenset[Right]:
+    """The same of a pod's annotations, in which older servers have profiles."""
+    return frozenset(
+        Right(PRIVILEGED, f"annotations[{name}]", value)
+        for name, value in annotations.items()
+        if (name.startswith(_APPARMOR) and value != "runtime/default" and not value.startswith("localhost/"))
+        or (name.startswith(_SECCOMP) and value == "unconfined")
+    )
 
 
 def _rights(spec: Mapping[str, Any]) -> Iterator[Right]:

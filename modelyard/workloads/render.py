@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from modelyard.objects import Namespace
 from modelyard.resources import InferenceService, ServingRuntime
@@ -27,7 +27,7 @@ from modelyard.workloads.components import (
     texts,
 )
 from modelyard.workloads.files import ServedModel, mounted
-from modelyard.workloads.groups import LEADER_WORKER_SET, PodGroup, leader_worker_set, stateful_sets
+from modelyard.workloads.groups import LEADER_WORKER_SET, MOST_OBJECTS, PodGroup, leader_worker_set, stateful_sets
 from modelyard.workloads.metadata import Marked
 from modelyard.workloads.pods import (
     MODEL_PATH,
@@ -46,7 +46,7 @@ from modelyard.workloads.pods import (
     with_env,
     with_files,
 )
-from modelyard.workloads.reach import Right, check, rights
+from modelyard.workloads.reach import Right, by_annotations, check, rights
 from modelyard.workloads.scaling import ScaleTarget, Scaling, disruption_budget, scaled, without_replicas
 from modelyard.workloads.shared import shared
 from modelyard.workloads.special import knative, ray_clusters, with_rdma
@@ -72,6 +72,9 @@ _NOT_BUILT = {
     "ome.io/inject-fine-tuned-adapter": "name the weights in spec.model.fineTunedWeights",
 }
 """Annotations that ask for containers which only the peer's own images can run, and what to do instead."""
+
+_OF_A_PREDICTOR = (("apps/v1", "Deployment"), ("autoscaling/v1", "HorizontalPodAutoscaler"), ("v1", "Service"))
+"""What a service in the older form has under its own name."""
 
 
 def render(
@@ -157,8 +160,8 @@ class _Rendering:
             children=tuple(children),
             retired=tuple(
                 Retired(version, kind, service.name, tuple(parts))
-                for version, kind in (("apps/v1", "Deployment"), ("autoscaling/v1", "HorizontalPodAutoscaler"))
-                if older
+                for version, kind in _OF_A_PREDICTOR
+                if older and (kind, service.name) not in {(one.kind, one.name) for one in children}
             ),
             notes=tuple(note for part in parts.values() for note in part.notes),
             modes=modes,
@@ -213,7 +216,10 @@ class _Rendering:
             disruption_budget(one, about, selector, self.abilities),
         ]
         return _Parts(
-            _children(bodies, one.kind), scaling.notes, backend, metadata.selector(self.service.name, one.kind)
+            _children(bodies, one.kind, None if "replicas" in spec else max(one.least, 1)),
+            scaling.notes,
+            backend,
+            metadata.selector(self.service.name, one.kind),
         )
 
     def _scaled(self, one: ServiceComponent, target: ScaleTarget, about: Body) -> Scaling:
@@ -248,7 +254,6 @@ class _Rendering:
             workers,
             marks.labels,
             marks.annotations,
-            marks.labels,
             annotations,
             all_pods,
         )
@@ -256,6 +261,7 @@ class _Rendering:
         fixed, more = max(one.least, 1), one.most if one.spec.get("maxReplicas") else 0
         notes: tuple[Note, ...] = ()
         bodies: list[Body | None] = []
+        seed = None
         if self.abilities.version(LEADER_WORKER_SET[1], LEADER_WORKER_SET[0]):
             target = ScaleTarget(*LEADER_WORKER_SET, names.group_set(one.name))
             scaler: Body | None = None
@@ -264,7 +270,9 @@ class _Rendering:
                 scaling = self._scaled(one, target, about)
                 scaler, replicas, notes = scaling.scaler, scaling.replicas, scaling.notes
             bodies += [leader_worker_set(group, replicas), scaler]
+            seed = fixed if replicas is None else None
         else:
+            _few(one, fixed * group.size)
             bodies += stateful_sets(group, fixed)
             if more > fixed:
                 message = (
@@ -274,7 +282,7 @@ class _Rendering:
                 notes = (Note("ScalerNotServed", message, one.kind),)
         bodies.append(self._service(one, marks, marks.labels, leaders, pod))
         bodies.append(disruption_budget(one, about, all_pods, self.abilities))
-        return _Parts(_children(bodies, one.kind), notes, backend, leaders)
+        return _Parts(_children(bodies, one.kind, seed), notes, backend, leaders)
 
     def _ray(
         self,
@@ -287,6 +295,7 @@ class _Rendering:
     ) -> _Parts:
         prober, namespace = self.settings.multinode_prober, self.service.namespace
         heads = {**metadata.selector(self.service.name, one.kind), "ray.io/node-type": "head"}
+        _few(one, one.least)
         bodies: list[Body | None] = [
             *ray_clusters(
                 one.name,
@@ -378,7 +387,7 @@ class _Rendering:
             pod = pod.with_container(lambda container: with_env(container, values, replace=True))
         steering = one.metadata if spec is one.spec else texts(spec.get("annotations"))
         pod = with_rdma(pod, steering, self.settings.rdma_profiles, one.path)
-        asked = rights(pod.spec)
+        asked = rights(pod.spec) | by_annotations(steering)
         if one.kind == names.ROUTER:
             asked = frozenset(one for one in asked if not one.field.startswith("serviceAccount"))
         return pod, asked
@@ -391,8 +400,18 @@ class _Rendering:
         return wanted
 
 
-def _children(bodies: Sequence[Body | None], component: str) -> list[ChildObject]:
-    return [ChildObject(body, component) for body in bodies if body is not None]
+def _children(bodies: Sequence[Body | None], component: str, seed: int | None = None) -> list[ChildObject]:
+    """``seed`` is of the first, the workload, where a scaler has its replicas."""
+    found = [ChildObject(body, component) for body in bodies if body is not None]
+    return found if seed is None else [replace(found[0], seed=seed), *found[1:]]
+
+
+def _few(one: ServiceComponent, count: int) -> None:
+    """Raise ``Refusal`` where groups would be more objects of their own than are made of one component."""
+    if count > MOST_OBJECTS:
+        problem = f"its groups would be {count} objects of their own, at most {MOST_OBJECTS} are made"
+        remedy = "lower it, or have LeaderWorkerSet installed, which has all groups in one object"
+        raise Refusal("TooManyGroups", f"{one.path}.minReplicas", problem, remedy)
 
 
 def _strategy(given: Mapping[str, object]) -> Body:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from modelyard.models.names import BASE_MODELS, CLUSTER_BASE_MODELS, FINE_TUNED_WEIGHTS
 from modelyard.objects import Key
 from modelyard.reconcile.plan import World
-from modelyard.runtimes import Ranking, select
+from modelyard.resources import InferenceService
+from modelyard.runtimes import select
 from modelyard.workloads.components import References, references, texts
 from modelyard.workloads.values import Refusal, Refused
 from modelyard.workloads.world import RUNTIMES, Offered, OfferedRuntime, StoredService
@@ -21,13 +22,16 @@ ACCEPT = "modelyard.dev/accept-changes"
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """What was found for a service; ``problem`` says why that is not all it takes."""
+    """What was found for a service; ``problem`` says why that is not all it takes.
+
+    ``better`` is the runtime, by name, that a new service of this kind would have.
+    """
 
     named: References = field(default_factory=References)
     model: Offered | None = None
     weights: tuple[Offered, ...] = ()
     runtime: OfferedRuntime | None = None
-    ranking: Ranking | None = None
+    better: str = ""
     problem: Refused | None = None
 
     @property
@@ -67,7 +71,7 @@ def unasked(service: StoredService, found: Resolved) -> list[str]:
 
 def resolve(service: StoredService, world: World) -> Resolved:
     """Look up what the service names, and choose the runtime where it names none: a live one stays with its own."""
-    if service.resource is None:
+    if not isinstance(service.resource, InferenceService):
         assert service.problem is not None
         return Resolved(problem=service.problem)
     try:
@@ -105,7 +109,7 @@ def _runtimes(home: str, world: World) -> Iterator[OfferedRuntime]:
 
 
 def _with_runtime(service: StoredService, found: Resolved, offered: list[OfferedRuntime]) -> Resolved:
-    named, home, ranking = found.named, service.key.namespace, None
+    named, home, better = found.named, service.key.namespace, ""
     if found.model is None:
         if not named.runtime:
             return found
@@ -129,12 +133,13 @@ def _with_runtime(service: StoredService, found: Resolved, offered: list[Offered
             assert ranking.problem is not None
             remedy = f"see 'modelyard runtimes explain {named.model}', or name a runtime in spec.runtime.name"
             refused = Refusal(ranking.problem.code, "spec.runtime", ranking.problem.message, remedy).refused
-            return Resolved(named, found.model, found.weights, ranking=ranking, problem=refused)
+            return Resolved(named, found.model, found.weights, problem=refused)
         chosen = next(one for one in offered if one.choice is ranking.chosen.runtime)
+        better = ranking.better.runtime.name if ranking.better is not None else ""
     if chosen.resource is None:
         problem = f"{chosen.kind} {chosen.choice.name} cannot be read: {chosen.choice.problem}"
         raise Refusal("RuntimeInvalid", "spec.runtime", problem, "have it corrected, or name another one")
-    return Resolved(named, found.model, found.weights, chosen, ranking)
+    return Resolved(named, found.model, found.weights, chosen, better)
 
 
 def _current(service: StoredService) -> tuple[str, str] | None:

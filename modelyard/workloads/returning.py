@@ -1,69 +1,132 @@
-"""An update that does not become ready goes back by itself to the revision that was. Pure.
+"""An update that does not become ready goes back by itself to what served before. Pure.
 
-Kubernetes keeps that revision: the ReplicaSet of a Deployment. Which one was good is recorded while it is.
+What served is kept whole, as it was rendered, in a ControllerRevision of the service: so pods of whatever kind come
+back, with the ports, routes and scalers that they had. Which one it is, is recorded in the service's status.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+import hashlib
+import json
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from modelyard.objects import Key
-from modelyard.objects.kinds import REPLICA_SETS
+from modelyard.objects.kinds import CONTROLLER_REVISIONS
 from modelyard.objects.parse import controller_of, epoch, key_of
-from modelyard.reconcile.plan import Want, World
+from modelyard.reconcile.plan import LARGEST, Child, Want, World
 from modelyard.workloads import names
 from modelyard.workloads.changes import Object
-from modelyard.workloads.components import texts
 from modelyard.workloads.resolution import GENERATION, Resolved, recorded
-from modelyard.workloads.standing import ComponentStanding
-from modelyard.workloads.values import Body, Rendered
-from modelyard.workloads.world import StoredChild, StoredService
+from modelyard.workloads.standing import ComponentStanding, makes_pods
+from modelyard.workloads.values import Body, ChildObject, Note, Rendered, canonical
+from modelyard.workloads.world import OwnLabels, StoredService
 
-GOOD, RETURNED, SINCE = "modelyard.dev/good", "modelyard.dev/returned", "modelyard.dev/since"
-"""Annotations of a status: the revisions that served last (COMPONENT=HASH), the generation that was given up, and since
-when this generation is rolled out."""
+PODS, SINCE = "modelyard.dev/pods", "modelyard.dev/since"
+"""Annotations of a status: which pods are rolled out, as a hash of what makes them, and since when."""
+GOOD, RETURNED = "modelyard.dev/good", "modelyard.dev/returned"
+"""Annotations of a status: the ControllerRevision of what served last, and why what is asked for was given up."""
 DEADLINE = "modelyard.dev/progress-deadline-seconds"
 """Annotation of a service: how long an update may take to become ready."""
 USUAL, SHORTEST, LONGEST = 1800.0, 10.0, 86_400.0
 GRACE = 60.0
 """Seconds before an update is given up whose pods do not mend themselves; less where the deadline is shorter."""
-_HASH: Final = "pod-template-hash"
-_REVISION: Final = "deployment.kubernetes.io/revision"
+UNOBSERVED = 10.0
+"""Seconds after which a LeaderWorkerSet is taken at its word, which does not say what it has observed."""
+_DIGITS: Final = 16
+_DATA: Final = "rendered"
+
+
+class Revision(NamedTuple):
+    """A rendering as it is kept: ``name`` ends with the hash of ``text``, so that nothing else is brought back by it.
+
+    ``pods`` is the hash of what makes its pods, whatever the number of them.
+    """
+
+    name: str
+    text: str
+    pods: str
+
+    @classmethod
+    def of(cls, service: StoredService, result: Rendered) -> Revision:
+        """How a rendering is kept."""
+        parts = {
+            "children": [[one.body, one.component, one.after, one.seed] for one in result.children],
+            "notes": [[one.reason, one.message, one.component] for one in result.notes],
+            **{name: getattr(result, name) for name in ("modes", "entry", "url", "address")},
+        }
+        text = canonical(parts)
+        name = f"{names.fitting(service.key.name, names.LONGEST - _DIGITS - 1)}-{_hash(text)}"
+        return cls(name, text, _hash(canonical({"pods": list(filter(None, map(_pods, result.children)))})))
+
+    def manifest(self, service: StoredService, labels: OwnLabels) -> Body:
+        """The object that keeps it."""
+        about = {"name": self.name, "namespace": service.key.namespace, "labels": {labels.service: service.label}}
+        kind, data = CONTROLLER_REVISIONS, {_DATA: self.text}
+        identity = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": about}
+        return {**identity, "data": data, "revision": service.subject.generation}
 
 
 class StoredRevision(NamedTuple):
-    """What a Deployment ran, or runs: ``owner`` is the Deployment's uid, ``hash`` what its pods are told apart by."""
+    """One that is there; ``owner`` is the service's uid. Without ``text`` it is not what its name says."""
 
     key: Key
+    uid: str
     owner: str
-    hash: str
-    revision: str
-    template: Body
+    text: str
+
+    def rendered(self) -> Rendered:
+        """What served."""
+        parts: dict[str, Any] = json.loads(self.text)
+        children = (ChildObject(body, kind, tuple(after), seed) for body, kind, after, seed in parts.pop("children"))
+        return Rendered(tuple(children), notes=tuple(Note(*one) for one in parts.pop("notes")), **parts)
 
 
-def _revision(obj: Object) -> StoredRevision:
-    metadata, owner = obj["metadata"], controller_of(obj)
-    template = dict((obj.get("spec") or {}).get("template") or {})
-    about = dict(template.get("metadata") or {})
-    about["labels"] = {name: value for name, value in texts(about.get("labels")).items() if name != _HASH}
-    return StoredRevision(
-        key_of(obj),
-        owner.uid if owner is not None else "",
-        texts(metadata.get("labels")).get(_HASH, ""),
-        texts(metadata.get("annotations")).get(_REVISION, ""),
-        {**template, "metadata": {name: value for name, value in about.items() if value}},
-    )
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
+
+
+def _pods(child: ChildObject) -> Body | None:
+    if not makes_pods(child.body):
+        return None
+    spec = {name: value for name, value in child.body["spec"].items() if name != "replicas"}
+    return {"kind": child.kind, "name": child.name, "spec": spec}
+
+
+def _stored(obj: Object) -> StoredRevision | None:
+    owner, key, text = controller_of(obj), key_of(obj), (obj.get("data") or {}).get(_DATA)
+    if owner is None or not isinstance(text, str):
+        return None  # a StatefulSet's
+    return StoredRevision(key, obj["metadata"]["uid"], owner.uid, text if key.name.endswith(f"-{_hash(text)}") else "")
 
 
 def _owner(one: StoredRevision) -> tuple[str, ...]:
-    return (one.owner,) if one.owner else ()
+    return (one.owner,)
 
 
-REVISIONS_WANTED = Want(
-    REPLICA_SETS, _revision, label_selector=names.SERVICE, indexes={"owner": _owner}, use="services"
-)
+def revisions_wanted(labels: OwnLabels) -> Want[StoredRevision]:
+    """What is kept of services."""
+    return Want(CONTROLLER_REVISIONS, _stored, label_selector=labels.service, indexes={"owner": _owner}, use="services")
+
+
+class Aim(NamedTuple):
+    """What is rolled out: how it is recorded (``marks``), and since when (epoch seconds; ``None``: from now on)."""
+
+    revision: Revision
+    marks: Mapping[str, str | None]
+    since: float | None
+
+    @classmethod
+    def of(cls, service: StoredService, found: Resolved, result: Rendered) -> Aim:
+        """What a service asks for."""
+        revision, before = Revision.of(service, result), recorded(service)
+        marks = {**found.inputs, GENERATION: str(service.subject.generation), PODS: revision.pods}
+        known = SINCE in before and all(before.get(name) == value for name, value in marks.items())
+        return cls(revision, marks, epoch(before[SINCE]) if known else None)
+
+    def returned(self, service: StoredService) -> bool:
+        """Whether it was given up."""
+        return self.since is not None and RETURNED in recorded(service)
 
 
 def deadline(service: StoredService) -> float:
@@ -72,78 +135,56 @@ def deadline(service: StoredService) -> float:
     return min(max(float(text), SHORTEST), LONGEST) if text.isascii() and text.isdigit() and len(text) < 7 else USUAL
 
 
-def begun(service: StoredService, found: Resolved) -> float | None:
-    """Since when this is rolled out (epoch seconds); ``None``: from now on."""
-    before, asked = recorded(service), {**found.inputs, GENERATION: str(service.subject.generation)}
-    return epoch(before.get(SINCE)) if all(before.get(name) == value for name, value in asked.items()) else None
-
-
-def returned(service: StoredService, found: Resolved) -> bool:
-    """Whether this was given up."""
-    return begun(service, found) is not None and RETURNED in recorded(service)
-
-
 def given_up(
-    service: StoredService, found: Resolved, states: Iterable[ComponentStanding], now: float
+    service: StoredService, aim: Aim, states: Iterable[ComponentStanding], now: float
 ) -> ComponentStanding | None:
     """The component for whose sake an update is given up now."""
-    since = begun(service, found)
     behind = [one for one in states if one.exists and not one.rolled_out]
-    if since is None or not behind:
+    if aim.since is None or not behind:
         return None
     stuck = next((one for one in behind if one.trouble is not None and one.trouble.final), None)
-    if stuck is not None and now >= since + min(GRACE, deadline(service)):
+    if stuck is not None and now >= aim.since + min(GRACE, deadline(service)):
         return stuck
-    return behind[0] if now >= since + deadline(service) else None
+    return behind[0] if now >= aim.since + deadline(service) else None
 
 
-def look_again(
-    service: StoredService, found: Resolved, states: Iterable[ComponentStanding], now: float
-) -> float | None:
-    """When to look whether an update is to be given up."""
-    since = begun(service, found)
-    if since is None or returned(service, found) or all(one.rolled_out for one in states):
+def is_done(aim: Aim, result: Rendered, states: Collection[ComponentStanding], now: float) -> bool:
+    """Whether all is rolled out that is asked for."""
+    sets = any(one.kind == "LeaderWorkerSet" for one in result.children)
+    observed = not sets or (aim.since is not None and now >= aim.since + UNOBSERVED)
+    return bool(states) and all(one.rolled_out for one in states) and observed
+
+
+def look_again(service: StoredService, aim: Aim, now: float) -> float | None:
+    """When to look whether an update is rolled out, or is to be given up."""
+    if aim.since is None or aim.returned(service):
         return None
-    moments = (since + min(GRACE, deadline(service)), since + deadline(service))
+    moments = sorted(aim.since + seconds for seconds in (UNOBSERVED, min(GRACE, deadline(service)), deadline(service)))
     return next((one for one in moments if one > now), None)
 
 
-def good_revisions(
-    service: StoredService, states: Mapping[str, ComponentStanding], owned: Iterable[StoredChild], world: World
-) -> str:
-    """What is to be recorded as good: of each component the revision that is rolled out, else what was before."""
-    found = _recorded(service)
-    for child in owned:
-        state = states.get(child.component)
-        if child.kind.kind == "Deployment" and state is not None and state.rolled_out:
-            current = texts(child.body["metadata"].get("annotations")).get(_REVISION)
-            revisions = world[REPLICA_SETS].by("owner", child.body["metadata"]["uid"])
-            found.update((child.component, one.hash) for one in revisions if one.revision == current and one.hash)
-    return ",".join(f"{kind}={value}" for kind, value in sorted(found.items()) if kind in states)
+def before(service: StoredService, aim: Aim, world: World) -> StoredRevision | None:
+    """What served last, unless that has the pods that are asked for: then there is nothing to go back to."""
+    found: StoredRevision | None = world[CONTROLLER_REVISIONS].get(
+        Key(service.key.namespace, recorded(service).get(GOOD, ""))
+    )
+    if found is None or not found.text or found.owner != service.subject.uid:
+        return None
+    return None if Revision.of(service, found.rendered()).pods == aim.revision.pods else found
 
 
-def as_it_was(service: StoredService, result: Rendered, owned: Iterable[StoredChild], world: World) -> Rendered | None:
-    """The rendering with the pods of the good revisions; ``None`` where one of them is not there any more."""
-    good = _recorded(service)
-    templates: dict[str, Body] = {}
-    for child in owned:
-        if child.kind.kind == "Deployment" and child.component in result.modes:
-            revisions = world[REPLICA_SETS].by("owner", child.body["metadata"]["uid"])
-            wanted = good.get(child.component)
-            templates.update((child.key.name, one.template) for one in revisions if one.hash == wanted)
-    children = []
-    for one in result.children:
-        if one.kind == "Deployment":
-            if one.name not in templates:
-                return None
-            spec: dict[str, Any] = {**one.body["spec"], "template": templates[one.name]}
-            one = replace(one, body={**one.body, "spec": spec})
-        elif one.kind in ("StatefulSet", "LeaderWorkerSet", "RayCluster"):
-            return None
-        children.append(one)
-    return replace(result, children=tuple(children)) if templates else None
-
-
-def _recorded(service: StoredService) -> dict[str, str]:
-    pairs = (text.partition("=") for text in recorded(service).get(GOOD, "").split(",")[:10])
-    return {kind: value for kind, _, value in pairs if value}
+def kept(
+    aim: Aim | None, good: str, labels: OwnLabels, service: StoredService, world: World
+) -> tuple[tuple[Body, ...], tuple[Child, ...]]:
+    """What to make so that what is rolled out is kept from its beginning, and which others to take away: all but it and
+    the ``good`` one. Without an aim all stay as they are."""
+    if aim is None:
+        return (), ()
+    new = None if aim.returned(service) else aim.revision
+    found = world[CONTROLLER_REVISIONS].by("owner", service.subject.uid)
+    there = [one for one in found if one.key.namespace == service.key.namespace]
+    stay = {good, *([new.name] if new is not None else ())}
+    others = tuple(Child(CONTROLLER_REVISIONS, one.key, one.uid) for one in there if one.key.name not in stay)
+    if new is None or len(new.text) > LARGEST // 2 or any(one.key.name == new.name and one.text for one in there):
+        return (), others
+    return (new.manifest(service, labels),), others

@@ -21,7 +21,10 @@ VIRTUAL_SERVICE: Final = ("VirtualService", "networking.istio.io/v1", "networkin
 _PREFIX: Final = "ome.io/ingress-"
 _FOR_LOAD_BALANCERS = ("service.beta.kubernetes.io/", "cloud.google.com/", "service.kubernetes.io/")
 _SECONDS = 60
-_FIELD = re.compile(r"\{\{-?\s*(.*?)\s*-?\}\}")
+_FIELD = re.compile(r"\{\{-?([^{}]*)\}\}")
+_LONGEST = 1024
+"""Characters of a template."""
+_MOST_DOMAINS = 20
 _MAPPED = re.compile(r"\.(Labels|Annotations)\.([-\w./]+)\Z")
 _HOST = re.compile(r"(?=.{1,253}\Z)[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?)+\Z")
 _PATH = re.compile(r"/[A-Za-z0-9._~!$&'()*+,;=:@%/-]*\Z")
@@ -73,6 +76,9 @@ def overridden(settings: IngressSettings, annotations: Mapping[str, str]) -> Ing
         found["path_template"] = path
     if (domains := annotations.get(f"{_PREFIX}additional-domains")) is not None:
         found["additional_ingress_domains"] = tuple(one for one in map(str.strip, domains.split(",")) if one)
+        if len(found["additional_ingress_domains"]) > _MOST_DOMAINS:
+            where, problem = f"metadata.annotations[{_PREFIX}additional-domains]", f"names more than {_MOST_DOMAINS}"
+            raise Refusal("InvalidSpec", where, problem, "name fewer")
     for name, field in (
         ("disable-istio-virtualhost", "disable_istio_virtual_host"),
         ("disable-creation", "disable_ingress_creation"),
@@ -86,7 +92,7 @@ def expanded(template: str, values: Mapping[str, Any], field: str) -> str:
     """A template of a host or path filled in. Raises ``Refusal`` for a field that is not known."""
 
     def value(found: re.Match[str]) -> str:
-        wanted = found[1]
+        wanted = found[1].strip().removesuffix("-").rstrip()
         if mapped := _MAPPED.match(wanted):
             return str(values[mapped[1]].get(mapped[2], ""))
         known = values.get(wanted.removeprefix(".")) if wanted.startswith(".") else None
@@ -95,6 +101,8 @@ def expanded(template: str, values: Mapping[str, Any], field: str) -> str:
             raise Refusal("InvalidSpec", field, f"{wanted} is no field of such a template", remedy)
         return known
 
+    if len(template) > _LONGEST:
+        raise Refusal("InvalidSpec", field, f"is longer than {_LONGEST} characters", "write a shorter one")
     result = _FIELD.sub(value, template)
     if "{{" in result or "}}" in result:
         raise Refusal("InvalidSpec", field, f"{template} is no template", "write {{ .Name }} and the like")
@@ -137,7 +145,10 @@ def path(of: RoutedService, settings: IngressSettings) -> str:
 def _its_own(
     of: RoutedService, hosts: Sequence[str], where: str, settings: IngressSettings, namespace: Namespace
 ) -> None:
-    """A tenant that chooses its host or path has its namespace in it, or could take over somebody else's."""
+    """A tenant that chooses its host or path has its namespace in it, or could take over somebody else's.
+
+    ``settings`` are the administrator's. In domains of theirs, where services are NAME.NAMESPACE, it comes last.
+    """
     chosen = [
         name
         for name in ("domain-template", "domain", "additional-domains", "path-template")
@@ -146,12 +157,18 @@ def _its_own(
     if not chosen or HOSTS in allowed(namespace):
         return
     remedy = f"have the namespace as a part of its own in it, or have {ALLOW}: {HOSTS} put on Namespace {of.namespace}"
+    domains = (settings.ingress_domain, *settings.additional_ingress_domains)
     for one in hosts:
-        if of.namespace not in one.split("."):
+        domain = next((known for known in domains if f".{one}".endswith(f".{known}")), "")
+        parts = one.removesuffix(domain).rstrip(".").split(".")
+        if of.namespace not in (parts[-1:] if domain else parts):
             problem = f"host {one} could be somebody else's"
+            if domain:
+                remedy = f"have it end in {of.namespace}.{domain}, or {remedy.partition(', or ')[2]}"
             raise Refusal("NotPermitted", f"metadata.annotations[{_PREFIX}{chosen[0]}]", problem, remedy)
-    if where and of.namespace not in where.split("/"):
+    if where and where.strip("/").split("/")[0] != of.namespace:
         problem = f"path {where} could be somebody else's"
+        remedy = f"have it begin with /{of.namespace}, or {remedy.partition(', or ')[2]}"
         raise Refusal("NotPermitted", f"metadata.annotations[{_PREFIX}path-template]", problem, remedy)
 
 
@@ -209,7 +226,11 @@ def routed(
                 backend,
             )
         )
-    _its_own(of, [one for _, hosts, _ in pairs for one in hosts], where, settings, namespace)
+    theirs = abilities.settings.ingress
+    chosen = [one for _, hosts, _ in pairs for one in hosts]
+    if where and settings.ingress_domain != theirs.ingress_domain:  # the host of the path
+        chosen.append(settings.ingress_domain)
+    _its_own(of, chosen, where, theirs, namespace)
     if settings.enable_gateway_api:
         bodies = _http_routes(of, pairs, where, settings, abilities)
     else:
@@ -325,7 +346,7 @@ def serverless(
             remedy = "set it in ConfigMap inferenceservice-config"
             raise Refusal("InvalidConfiguration", "ingress.ingressGateway", "is needed for outside requests", remedy)
         more = [outside, *additional_hosts(outside, settings.ingress_domain, settings.additional_ingress_domains)]
-        _its_own(of, more, "", settings, namespace)
+        _its_own(of, more, "", abilities.settings.ingress, namespace)
         hosts += more
         gateways.append(settings.ingress_gateway)
 

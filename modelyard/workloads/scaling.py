@@ -167,7 +167,8 @@ def _scaled_object(
         "type": "prometheus",
         "metadata": {"serverAddress": server, "metricName": metric or "tps", "query": text, "threshold": threshold},
     }
-    _authenticated(trigger, config, keda, where, namespace)
+    elsewhere = server != keda.prom_server_address
+    _authenticated(trigger, config, keda, where, namespace, elsewhere)
     body = {
         "apiVersion": KEDA[0],
         "kind": KEDA[1],
@@ -182,8 +183,13 @@ def _scaled_object(
     return Scaling(body, notes=tuple(notes))
 
 
-def _authenticated(trigger: Body, config: Body, keda: KedaSettings, where: str, namespace: Namespace) -> None:
-    """Put the credentials into the trigger. Those of the whole cluster go only where an administrator sends them."""
+def _authenticated(
+    trigger: Body, config: Body, keda: KedaSettings, where: str, namespace: Namespace, elsewhere: bool
+) -> None:
+    """Put the credentials into the trigger. Those of the whole cluster go only where an administrator sends them.
+
+    ``elsewhere``: the service has chosen another server than theirs.
+    """
     own = config.get("authenticationRef")
     reference = own or keda.authentication_ref
     if not reference:
@@ -193,7 +199,7 @@ def _authenticated(trigger: Body, config: Body, keda: KedaSettings, where: str, 
         problem = "sends credentials of the whole cluster to an address of the service's choice"
         remedy = f"use a TriggerAuthentication, or have {ALLOW}: {CREDENTIALS} put on Namespace {namespace.name}"
         raise Refusal("NotPermitted", f"{where}.authenticationRef.kind", problem, remedy)
-    if not own and config.get("promServerAddress"):
+    if not own and elsewhere:
         return
     trigger["authenticationRef"] = {"name": reference["name"], "kind": kind}
     if modes := (config.get("authModes") or keda.auth_modes):

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 from modelyard.models.settings import DeliverySettings
-from modelyard.objects.documents import DocumentError, parse_document
+from modelyard.objects.documents import DocumentError, first_fault, parse_document
 
 CONFIG_MAP = "inferenceservice-config"
 
@@ -73,6 +73,19 @@ class RdmaProfile(_Document):
     privileged: bool = True
 
 
+class GateSettings(_Document):
+    """Key ``gate``: how an update is compared with what served before it, where there is a Prometheus."""
+
+    enabled: bool = True
+    window_seconds: float = Field(120, ge=10, le=3600, description="for so long, from when it is ready")
+    requests: float = Field(50, ge=1, description="that each side must have served; fewer are not compared")
+    error_rate: float = Field(
+        0.05, ge=0, le=1, description="a greater part of them failing than before is worse by that"
+    )
+    ttft_ratio: float = Field(1.5, ge=1, description="times the mean time to first token of before is too much")
+    prom_server_address: str = Field("", description="of Prometheus; without it PROMETHEUS_BASE_URL of the worker")
+
+
 _HCAS = (0, 1, 3, 4, 5, 6, 7, 8, 9, 10, 12, 13, 14, 15, 16, 17)
 OCI_ROCE = RdmaProfile(
     env={
@@ -108,6 +121,7 @@ class ServingSettings(_Document):
     keda_config: KedaSettings = Field(default_factory=KedaSettings)
     multinode_prober: ProberSettings = Field(default_factory=ProberSettings)
     rdma_profiles: dict[str, RdmaProfile] = Field(default_factory=lambda: {"oci-roce": OCI_ROCE})
+    gate: GateSettings = Field(default_factory=GateSettings)
     models: DeliverySettings = Field(default_factory=DeliverySettings)
 
     @classmethod
@@ -117,7 +131,7 @@ class ServingSettings(_Document):
         """The settings in the ConfigMap's data, and what is wrong with it: a key of no use counts as absent."""
         found: dict[str, Any] = {"models": models or DeliverySettings()}
         problems = []
-        for name in ("ingress", "kedaConfig", "multinodeProber", "rdmaProfiles"):
+        for name in ("ingress", "kedaConfig", "multinodeProber", "rdmaProfiles", "gate"):
             try:
                 document = parse_document((data or {}).get(name, ""))
                 if document is not None:
@@ -126,9 +140,7 @@ class ServingSettings(_Document):
             except DocumentError as error:
                 problems.append(f"ConfigMap {CONFIG_MAP}, key {name}: {error}")
             except ValidationError as error:
-                first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-                where = ".".join(map(str, first["loc"]))
-                problems.append(f"ConfigMap {CONFIG_MAP}, key {name}: {where}: {first['msg']}")
+                problems.append(f"ConfigMap {CONFIG_MAP}, key {name}: {first_fault(error)}")
         settings = cls.model_validate(found)
         profiles = {"oci-roce": OCI_ROCE, **settings.rdma_profiles}
         return settings.model_copy(update={"rdma_profiles": profiles}), problems

@@ -9,10 +9,10 @@ from typing import Any
 from modelyard.workloads import names
 from modelyard.workloads.changes import Identity, identity
 from modelyard.workloads.diagnosis import Trouble, worst
+from modelyard.workloads.groups import GROUP
 from modelyard.workloads.values import Body, ChildObject
-from modelyard.workloads.world import WORKLOADS, ServicePod, StoredChild
+from modelyard.workloads.world import KNATIVE, WORKLOADS, ServicePod, StoredChild
 
-_KNATIVE = "serving.knative.dev"
 COMPONENTS = (names.ENGINE, names.DECODER, names.ROUTER)
 
 
@@ -52,6 +52,11 @@ class ComponentStanding:
         return self.trouble.reason if self.trouble is not None else "PodsNotReady"
 
     @property
+    def hindrance(self) -> str:
+        """What keeps an update from being ready, in words."""
+        return f"{self.kind}: {self.trouble.message}" if self.trouble is not None else self.message
+
+    @property
     def message(self) -> str:
         """In words."""
         if not self.exists:
@@ -59,7 +64,11 @@ class ComponentStanding:
         if self.zero:
             return f"{self.kind}: scaled to zero"
         count = f"{self.kind}: {self.ready_pods} of {self.wanted} pods are ready"
-        return count if self.trouble is None else f"{count}; {self.trouble.message}"
+        if self.trouble is None:
+            return count
+        # What is ready beside what is not has served before.
+        which = "of the update: " if self.ready and not self.rolled_out else ""
+        return f"{count}; {which}{self.trouble.message}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +82,39 @@ class _Workload:
     failure: Trouble | None = None
 
 
+def makes_pods(body: Body) -> bool:
+    """Whether pods come of an object."""
+    return body["kind"] in WORKLOADS or str(body["apiVersion"]).startswith(f"{KNATIVE}/")
+
+
 def is_workload(child: StoredChild) -> bool:
     """Whether pods come of it."""
-    return child.kind.kind in WORKLOADS or child.kind.group == _KNATIVE
+    return makes_pods(child.body)
+
+
+def in_turn(apply: Sequence[ChildObject], there: Iterable[StoredChild]) -> list[ChildObject]:
+    """What may be written now: of groups of StatefulSets, which have no controller that would roll them out, those that
+    do not serve, else one, and only while all others do."""
+    stale = {identity(one.body) for one in apply}
+    serving: dict[tuple[str, int], bool] = {}
+    waiting: set[tuple[str, int]] = set()
+    for child in there:
+        if (group := _group(child.body)) is not None:
+            is_stale, state = identity(child.body) in stale, _of(child.body, 1)
+            waiting |= {group} if is_stale else set()
+            serving[group] = serving.get(group, True) and state.ready and (is_stale or state.current)
+    due = {group for group in waiting if not serving[group]}
+    if not due and all(serving.values()):
+        due = set(sorted(waiting)[:1])
+    return [one for one in apply if (group := _group(one.body)) not in waiting or group in due]
+
+
+def _group(body: Body) -> tuple[str, int] | None:
+    labels = body["metadata"].get("labels") or {}
+    number = str(labels.get(GROUP) or "")
+    if body["kind"] != "StatefulSet" or not number.isdecimal():
+        return None
+    return str(labels.get(names.COMPONENT) or ""), int(number)
 
 
 def floor(children: Iterable[ChildObject], component: str) -> int:
@@ -99,11 +138,14 @@ def stand(
     expected: int = 1,
 ) -> ComponentStanding:
     """How a component stands. ``stale`` are objects that do not say yet what they should; ``expected`` is how many
-    workloads it should have.
+    workloads it should have (0: it is to have no pods).
     """
     seen = [_of(one.body, least) for one in workloads if one.kind.kind != "RayCluster"]
-    mine = tuple(sorted((one for one in pods if not one.deleting), key=lambda one: (-one.created, one.key)))
-    complete = bool(seen) and len(workloads) >= expected
+    mine = tuple(sorted((one for one in pods if one.deleting is None), key=lambda one: (-one.created, one.key)))
+    wanted = sum(one.pods for one in seen)
+    if sum(one.ready for one in mine) >= wanted:  # those that are over have been made up for
+        mine = tuple(one for one in mine if not one.over)
+    complete = (bool(seen) or not expected) and len(workloads) >= expected
     ready = complete and all(one.ready for one in seen)
     current = not any(identity(one.body) in stale for one in workloads) and all(one.current for one in seen)
     failures = [one.failure for one in seen if one.failure is not None]
@@ -111,11 +153,11 @@ def stand(
     return ComponentStanding(
         kind,
         mode,
-        bool(workloads),
+        bool(workloads) or not expected,
         ready,
         ready and current,
         sum(one.ready for one in mine),
-        sum(one.pods for one in seen),
+        wanted,
         ", ".join(sorted({one.revision for one in seen if one.revision})),
         mine,
         worst(troubles),
@@ -125,7 +167,7 @@ def stand(
 def _of(body: Body, least: int) -> _Workload:
     status, spec = body.get("status") or {}, body.get("spec") or {}
     conditions = {one.get("type"): one for one in status.get("conditions") or ()}
-    if str(body["apiVersion"]).startswith(_KNATIVE):
+    if str(body["apiVersion"]).startswith(KNATIVE):
         held = (conditions.get("Ready") or {}).get("status") == "True"
         created, ready = status.get("latestCreatedRevisionName"), status.get("latestReadyRevisionName")
         return _Workload(held, held and created == ready, 1, str(created or ""))

@@ -12,14 +12,18 @@ from typing import Any
 
 from modelyard.objects import Condition, Notice
 from modelyard.objects.documents import cut
+from modelyard.objects.kinds import CONTROLLER_REVISIONS
 from modelyard.reconcile.plan import Plan, Status
 from modelyard.reconcile.status import is_due, timestamp
 from modelyard.workloads import names
+from modelyard.workloads.canaries import shares
 from modelyard.workloads.changes import Changes, Identity, differences, identity
 from modelyard.workloads.components import VIRTUAL
-from modelyard.workloads.resolution import ACCEPT, GENERATION, Resolved
-from modelyard.workloads.returning import GOOD, RETURNED, SINCE, begun
-from modelyard.workloads.standing import ComponentStanding
+from modelyard.workloads.gates import COMPARED, GateWatch
+from modelyard.workloads.gates import READY as READY_SINCE
+from modelyard.workloads.resolution import ACCEPT, Resolved
+from modelyard.workloads.returning import GOOD, RETURNED, SINCE, Aim
+from modelyard.workloads.standing import ComponentStanding, makes_pods
 from modelyard.workloads.values import Refused, Rendered
 from modelyard.workloads.world import ServicePod, StoredChild, StoredService
 
@@ -64,8 +68,20 @@ class Standing:
     """What is there under the names of its children, and all that is its own."""
     held: Sequence[str] = ()
     """What has changed beneath it and is not rolled out unless that is allowed."""
+    aim: Aim | None = None
+    """What is rolled out; ``None``: nothing new."""
+    begun: bool = False
+    """Whether all of its pods are asked for that may be by now."""
     good: str = ""
-    """The revisions of its components that served last."""
+    """The revision that served last."""
+    done: bool = False
+    """Whether all of it is rolled out, so that nothing before it is kept any more."""
+    canary: str = ""
+    """What of it serves beside what was before, in words."""
+    watch: GateWatch | None = None
+    """How what is asked for is compared with what served before."""
+    compared: str = ""
+    """What came of that."""
     returned: str = ""
     """Why what it asks for was given up."""
 
@@ -90,14 +106,17 @@ class Standing:
         )
 
     def differences(self, plan: Plan) -> list[str]:
-        """What the plan would make, change and take away, a line each."""
+        """What the plan would make, change and take away, a line each; not what is kept of what served."""
         found = []
         for body in plan.apply:
+            if body["kind"] == CONTROLLER_REVISIONS.kind:
+                continue
             there = self.there.get(identity(body))
             called = f"{body['kind']} {body['metadata']['name']}"
             lines = differences(there.body, body) if there is not None else []
             found += [f"{called}: new"] if there is None else [f"{called}: {line}" for line in lines]
-        return found + [f"{one.kind.kind} {one.key.name}: goes" for one in plan.delete]
+        gone = [one for one in plan.delete if one.kind != CONTROLLER_REVISIONS]
+        return found + [f"{one.kind.kind} {one.key.name}: goes" for one in gone]
 
 
 def told(here: Standing, doing: Sequence[str], now: float) -> Plan:
@@ -111,20 +130,30 @@ def told(here: Standing, doing: Sequence[str], now: float) -> Plan:
     }
     if isinstance(here.result, Rendered) and not here.held:
         fields |= {"url": here.result.url or None, "address": {"url": here.result.address or None}}
-        since = begun(here.service, here.resolved)
-        fields["annotations"] = {
-            **here.resolved.inputs,
-            GENERATION: str(subject.generation),
-            SINCE: timestamp(now if since is None else since),
-            GOOD: here.good or None,
-            RETURNED: str(subject.generation) if here.returned else None,
-        }
-    status = Status(_slim(fields, stored), tuple(wanted.values()), transient=OURS)
+    fields |= record(here, now)
+    status = Status(slim(fields, stored), tuple(wanted.values()), transient=OURS)
     main = wanted[READY] if wanted[READY].status != "True" or LATEST not in wanted else wanted[LATEST]
     plan = Plan(subject, reason=main.reason, message=main.message)
     if not is_due(status, stored, now, 0.0, subject.uid):
         return plan
     return Plan(subject, main.reason, main.message, status=status, notices=tuple(_news(here, wanted)))
+
+
+def record(here: Standing, now: float) -> dict[str, Any]:
+    """What a status keeps of what is rolled out: which it is, since when, and what came of it."""
+    if here.aim is None:
+        return {}
+    since = now if here.aim.since is None and here.begun else here.aim.since
+    return {
+        "annotations": {
+            **here.aim.marks,
+            SINCE: timestamp(since) if since is not None else None,
+            GOOD: here.good or None,
+            RETURNED: cut(here.returned, _MOST) or None,
+            READY_SINCE: timestamp(here.watch.ready) if here.watch is not None else None,
+            COMPARED: here.compared or None,
+        }
+    }
 
 
 def _conditions(here: Standing, doing: Sequence[str]) -> dict[str, Condition]:
@@ -133,7 +162,7 @@ def _conditions(here: Standing, doing: Sequence[str]) -> dict[str, Condition]:
         message = "InferenceService is in VirtualDeployment mode"
         return {READY: Condition(READY, "True", VIRTUAL, message)}
     found = [_component(one) for one in here.states.values()]
-    latest = _latest(here, doing)
+    latest = as_asked(here, doing)
     failing = next((one for one in found if one.status != "True"), None)
     if here.routed:
         ingress = Condition(INGRESS, "True", "RoutesMade", "what leads to its components is there")
@@ -160,7 +189,7 @@ def _component(one: ComponentStanding) -> Condition:
     return Condition(f"{one.kind.capitalize()}Ready", str(one.ready), one.reason, cut(one.message, _MOST))
 
 
-def _latest(here: Standing, doing: Sequence[str]) -> Condition:
+def as_asked(here: Standing, doing: Sequence[str]) -> Condition:
     """Whether what was asked for is what runs; if not, which step it is at, and why."""
 
     def no(reason: str, message: str) -> Condition:
@@ -185,12 +214,18 @@ def _latest(here: Standing, doing: Sequence[str]) -> Condition:
     if behind:
         one = behind[0]
         return no(one.trouble.reason if one.trouble is not None else "RollingOut", one.message)
+    if here.watch is not None:
+        return no("Comparing", f"what was asked for is what runs, {here.watch.words}")
+    if here.canary:
+        return Condition(LATEST, "True", "Canary", cut("; ".join(filter(None, (here.canary, here.compared))), _MOST))
     if here.held:
-        said = f"{'; '.join(here.held)}: allow it by the annotation {ACCEPT} (what it would be, or always)"
+        said = f"{'; '.join(here.held)}: allow it by the annotation {ACCEPT} (what it would be, adoption, or always)"
         return Condition(LATEST, "True", "ChangesHeld", cut(said, _MOST))
     notes = here.result.notes if isinstance(here.result, Rendered) else ()
     said = "what was asked for is what runs"
-    return Condition(LATEST, "True", "RolledOut", cut("; ".join((said, *(note.message for note in notes))), _MOST))
+    better = f"a new service would have runtime {here.resolved.better}" if here.resolved.better else ""
+    words = filter(None, (said, here.compared, better, *(note.message for note in notes)))
+    return Condition(LATEST, "True", "RolledOut", cut("; ".join(words), _MOST))
 
 
 def _components(here: Standing) -> dict[str, Any]:
@@ -200,12 +235,13 @@ def _components(here: Standing) -> dict[str, Any]:
     if isinstance(here.result, Rendered) and here.result.virtual:
         return {**dict.fromkeys(before), "predictor": {"url": here.result.url}}
     found: dict[str, Any] = dict.fromkeys(before)
-    urls = _urls(here)
+    urls, uid = _urls(here), here.service.subject.uid
     for kind, one in here.states.items():
         told: dict[str, Any] = {"latestCreatedRevision": one.revision or None, "url": urls.get(kind)}
         if one.rolled_out:
             told |= {"latestReadyRevision": one.revision or None, "latestRolledoutRevision": one.revision or None}
-        found[kind] = told
+        mine = [child.body for child in here.there.values() if child.component == kind and child.owner == uid]
+        found[kind] = {**told, "traffic": shares(filter(makes_pods, mine))}
     return found
 
 
@@ -298,13 +334,13 @@ def _failure(reason: str, message: str) -> dict[str, Any]:
     return {"reason": reason, "message": cut(message, _MOST), "location": None, "exitCode": None, "time": None}
 
 
-def _slim(wanted: Mapping[str, Any], stored: Mapping[str, Any]) -> dict[str, Any]:
+def slim(wanted: Mapping[str, Any], stored: Mapping[str, Any]) -> dict[str, Any]:
     """A merge patch without removals of what is not there, which would be a change each time."""
     found: dict[str, Any] = {}
     for name, value in wanted.items():
         before = stored.get(name)
         if isinstance(value, Mapping):
-            value = _slim(value, before if isinstance(before, Mapping) else {})
+            value = slim(value, before if isinstance(before, Mapping) else {})
             if not value and before is None:
                 continue
         elif value is None and before is None:

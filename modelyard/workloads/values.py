@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from modelyard.objects import Namespace
 from modelyard.objects.documents import cut, printable
+from modelyard.resources import ResourceInvalid
+from modelyard.resources.base import Resource
 from modelyard.workloads.settings import ServingSettings
 
 Body = dict[str, Any]
+T = TypeVar("T", bound=Resource)
 
 MOST_NESTED: Final = 40
 """Depth of what is rendered; a pod's template needs about fifteen."""
@@ -40,11 +43,15 @@ class Refusal(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ChildObject:
-    """A whole object to apply. ``after`` names the components that must be ready before it is made or changed."""
+    """A whole object to apply. ``after`` names the components that must be ready before it is made or changed.
+
+    ``seed`` is how many replicas it is made with where a scaler has them from then on.
+    """
 
     body: Body
     component: str = ""
     after: tuple[str, ...] = ()
+    seed: int | None = None
 
     @property
     def kind(self) -> str:
@@ -55,6 +62,13 @@ class ChildObject:
     def name(self) -> str:
         """Its name."""
         return str(self.body["metadata"]["name"])
+
+    @property
+    def seeded(self) -> Body:
+        """As it is first made."""
+        if self.seed is None:
+            return self.body
+        return {**self.body, "spec": {**self.body["spec"], "replicas": self.seed}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +120,29 @@ class Abilities:
     def version(self, kind: str, *versions: str) -> str:
         """The first of these ``apiVersion`` in which the kind is served; ``""``: in none."""
         return next((version for version in versions if f"{version}/{kind}" in self.served), "")
+
+
+def read_resource(parser: type[T], obj: Mapping[str, Any]) -> T | Refused:
+    """An object as the API sends it (or a file has it); nothing a tenant writes makes it raise."""
+    try:
+        return parser.parse(obj, unknown="accept")
+    except ResourceInvalid as error:
+        field, text = error.problems[0]
+        more = f" (and {len(error.problems) - 1} more)" if error.problems[1:] else ""
+        problem, _, remedy = text.rpartition(" - ")
+        return refused(field, problem or text, (remedy if problem else "correct it") + more)
+    except Exception as error:  # whatever a tenant has thought of
+        return unreadable(error)
+
+
+def unreadable(error: Exception) -> Refused:
+    """What a tenant has thought of that nobody else has."""
+    return refused("spec", f"cannot be read: {type(error).__name__}: {error}", "write it as the reference has it")
+
+
+def refused(field: str, problem: str, remedy: str) -> Refused:
+    """The spec is not valid."""
+    return Refused("InvalidSpec", *(cut(printable(text), 500) for text in (field, problem, remedy)))
 
 
 def canonical(body: Mapping[str, Any]) -> str:

@@ -5,13 +5,15 @@ Nothing here raises: what cannot be read is kept with what is wrong with it.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from modelyard.models.names import BASE_MODELS, CLUSTER_BASE_MODELS, FINE_TUNED_WEIGHTS
 from modelyard.objects import Key, ResourceType
-from modelyard.objects.documents import cut, listed, printable
+from modelyard.objects.documents import cut, printable
 from modelyard.objects.kinds import CONFIG_MAPS, DEPLOYMENTS, PODS, SERVICE_ACCOUNTS, SERVICES, STATEFUL_SETS
 from modelyard.objects.parse import controller_of, epoch, key_of
 from modelyard.reconcile.plan import CLAIM, FAILED, ServedKind, Subject, Want
@@ -19,7 +21,7 @@ from modelyard.resources import (
     AutoscalingPolicyBinding,
     ClusterServingRuntime,
     InferenceService,
-    ResourceInvalid,
+    Model,
     ServingRuntime,
     VariantAutoscaling,
 )
@@ -29,9 +31,9 @@ from modelyard.workloads.changes import Object
 from modelyard.workloads.components import texts
 from modelyard.workloads.diagnosis import Trouble, of_pod
 from modelyard.workloads.files import ServedModel, served
-from modelyard.workloads.values import Body, Refused
+from modelyard.workloads.values import Body, Refused, read_resource
 
-INFERENCE_SERVICES = ResourceType.of_resource(InferenceService)
+INFERENCE_SERVICES, MODELS = map(ResourceType.of_resource, (InferenceService, Model))
 RUNTIMES: Final = (ResourceType.of_resource(ServingRuntime), ResourceType.of_resource(ClusterServingRuntime))
 VARIANTS, BINDINGS = map(ResourceType.of_resource, (VariantAutoscaling, AutoscalingPolicyBinding))
 
@@ -57,6 +59,7 @@ _VERSIONED: Final = (
     ("VirtualService", "virtualservices", "networking.istio.io", ("v1", "v1beta1")),
 )
 """Kinds that a server has in one version or another, or not at all; the first that is served counts."""
+KNATIVE: Final = "serving.knative.dev"
 WORKLOADS: Final = frozenset(("Deployment", "StatefulSet", "LeaderWorkerSet", "RayCluster"))
 ASKED: Final = (
     *(ServedKind(f"{group}/{version}", kind) for kind, _, group, versions in _VERSIONED for version in versions),
@@ -64,6 +67,7 @@ ASKED: Final = (
 )
 
 
+@functools.lru_cache(maxsize=4)
 def child_kinds(there: frozenset[ServedKind]) -> tuple[ResourceType, ...]:
     """The kinds of what is made for services, where these are served."""
     found = list(_EVERYWHERE)
@@ -85,13 +89,16 @@ def _wish(obj: Object) -> object:
 
 @dataclass(frozen=True, slots=True)
 class StoredService:
-    """An InferenceService; ``problem`` says why there is no ``resource``."""
+    """An InferenceService or a Model; ``problem`` says why there is no ``resource``.
+
+    ``label`` is what its children say of it.
+    """
 
     subject: Subject
-    resource: InferenceService | None
+    resource: InferenceService | Model | None
+    label: str
     wishes: Wishes
     problem: Refused | None
-    ignored: str
     status: Mapping[str, Any]
     annotations: Mapping[str, str]
 
@@ -100,36 +107,33 @@ class StoredService:
         """Namespace and name."""
         return self.subject.key
 
-    @property
-    def label(self) -> str:
-        """What its children say of it."""
-        return names.label_value(self.key.name)
-
 
 def service(obj: Object) -> StoredService:
-    """A service as the API sends it."""
+    """An InferenceService as the API sends it."""
+    return _service(INFERENCE_SERVICES, InferenceService, obj, names.label_value(obj["metadata"]["name"]))
+
+
+def model(obj: Object) -> StoredService:
+    """A Model as the API sends it."""
+    return _service(MODELS, Model, obj, names.label_value(obj["metadata"].get("uid") or ""))
+
+
+def _service(kind: ResourceType, parser: type[InferenceService | Model], obj: Object, label: str) -> StoredService:
     metadata = {name: value for name, value in obj["metadata"].items() if name != "managedFields"}
     status = obj.get("status")
     status = dict(status) if isinstance(status, Mapping) else {}
     conditions = status.get("conditions")
     status["conditions"] = [c for c in conditions if isinstance(c, Mapping)] if isinstance(conditions, list) else []
-    resource, problem, ignored = None, None, ""
-    try:
-        resource = InferenceService.parse({**obj, "metadata": metadata}, unknown="accept")
-        ignored = listed(resource.ignored)
-    except ResourceInvalid as error:
-        field, text = error.problems[0]
-        problem = Refused("InvalidSpec", cut(field, 500), cut(printable(text), 1000), "correct it")
-    except Exception as error:  # whatever a tenant has thought of
-        text = cut(printable(f"cannot be read: {type(error).__name__}: {error}"), 1000)
-        problem = Refused("InvalidSpec", "spec", text, "correct it")
-    found = Subject.of(INFERENCE_SERVICES, obj)
-    return StoredService(
-        found, resource, parse_wishes(obj), problem, ignored, status, texts(metadata.get("annotations"))
-    )
+    result = read_resource(parser, {**obj, "metadata": metadata})
+    resource, problem = (None, result) if isinstance(result, Refused) else (result, None)
+    found, noted = Subject.of(kind, obj), texts(metadata.get("annotations"))
+    return StoredService(found, resource, label, parse_wishes(obj), problem, status, noted)
 
 
-SERVICES_WANTED = Want(INFERENCE_SERVICES, service, wish=_wish)
+SERVICES_WANTED, SERVED_MODELS_WANTED = (
+    Want(INFERENCE_SERVICES, service, wish=_wish),
+    Want(MODELS, model, wish=_wish),
+)
 
 
 # What services name
@@ -196,40 +200,59 @@ def _runtime(kind: ResourceType) -> Want[OfferedRuntime]:
 # What is made for services
 
 
+class OwnLabels(NamedTuple):
+    """The labels by which what is made for services is known: which service, which of its components."""
+
+    service: str
+    component: str
+
+
+OF_SERVICE = OwnLabels(names.SERVICE, names.COMPONENT)
+
+
 class StoredChild(NamedTuple):
     """Something that is there and says that it belongs to a service; ``owner`` is the uid of its controller."""
 
     kind: ResourceType
     body: Body
     owner: str
+    component: str = ""
+    """Which component it says it belongs to."""
 
     @property
     def key(self) -> Key:
         """Namespace and name."""
         return key_of(self.body)
 
-    @property
-    def component(self) -> str:
-        """Which component it says it belongs to."""
-        return texts(self.body["metadata"].get("labels")).get(names.COMPONENT, "")
+
+_UNREAD = frozenset(("managedFields", "resourceVersion"))
 
 
-def _child(kind: ResourceType) -> Want[StoredChild]:
+def _child(kind: ResourceType, labels: OwnLabels) -> Want[StoredChild]:
+    told = kind.kind in WORKLOADS or kind.group == KNATIVE
+
     def parse(obj: Object) -> StoredChild:
-        metadata = {name: value for name, value in obj["metadata"].items() if name != "managedFields"}
+        metadata = {name: value for name, value in obj["metadata"].items() if name not in _UNREAD}
         owner = controller_of(obj)
         body = {**obj, "apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata}
-        return StoredChild(kind, body, owner.uid if owner is not None else "")
+        if not told:  # an autoscaler's changes every few seconds: nobody is to look again for that
+            body.pop("status", None)
+        component = texts(metadata.get("labels")).get(labels.component, "")
+        return StoredChild(kind, body, owner.uid if owner is not None else "", component)
 
     def owner(one: StoredChild) -> tuple[str, ...]:
         return (one.owner,) if one.owner else ()
 
-    return Want(kind, parse, label_selector=names.SERVICE, indexes={"owner": owner}, use="services")
+    return Want(kind, parse, label_selector=labels.service, indexes={"owner": owner}, use="services")
 
 
 @dataclass(frozen=True, slots=True)
 class ServicePod:
-    """A pod of a service's component. ``selector`` holds the labels that it wants of a node."""
+    """A pod of a service's component. ``selector`` holds the labels that it wants of a node.
+
+    ``since`` is when it became ready, or ceased to be, ``deleting`` when it was to go (epoch seconds, ``None``: it
+    stays). ``owner`` is the uid of its controller, ``entry`` whether it is the first of a group.
+    """
 
     key: Key
     service: str
@@ -237,29 +260,52 @@ class ServicePod:
     created: float
     node: str
     ready: bool
-    deleting: bool
+    deleting: float | None
     restarts: int
     selector: Mapping[str, str]
     trouble: Trouble | None
+    uid: str = ""
+    owner: str = ""
+    since: float = 0.0
+    phase: str = "Running"
+    entry: bool = False
+
+    @property
+    def failed(self) -> bool:
+        """Whether it was well, or should be."""
+        well = self.phase == "Running" and self.ready
+        return not well and (self.phase == "Failed" or self.restarts > 0)
+
+    @property
+    def over(self) -> bool:
+        """Whether its containers have ended for good, as those of one that was evicted have."""
+        return self.phase in ("Failed", "Succeeded")
 
 
-def pod(obj: Object) -> ServicePod:
+def pod(obj: Object, own: OwnLabels = OF_SERVICE) -> ServicePod:
     """A pod as the API sends it."""
     metadata, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
     labels = texts(metadata.get("labels"))
-    ready = any(c.get("type") == "Ready" and c.get("status") == "True" for c in status.get("conditions") or ())
+    told: Object = next((c for c in status.get("conditions") or () if c.get("type") == "Ready"), {})
+    ready, created, owner = told.get("status") == "True", epoch(metadata.get("creationTimestamp")), controller_of(obj)
+    leaves, grace = metadata.get("deletionTimestamp"), metadata.get("deletionGracePeriodSeconds")
     containers = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
     return ServicePod(
         key_of(obj),
-        labels.get(names.SERVICE, ""),
-        labels.get(names.COMPONENT, ""),
-        epoch(metadata.get("creationTimestamp")),
+        labels.get(own.service, ""),
+        labels.get(own.component, ""),
+        created,
         spec.get("nodeName") or "",
         ready,
-        bool(metadata.get("deletionTimestamp")),
+        epoch(leaves) - (grace or 0) if leaves else None,
         sum(int(one.get("restartCount") or 0) for one in containers),
         texts(spec.get("nodeSelector")),
         None if ready else of_pod(obj),
+        metadata.get("uid") or "",
+        owner.uid if owner is not None else "",
+        epoch(told["lastTransitionTime"]) if told.get("lastTransitionTime") else created,
+        str(status.get("phase") or ""),
+        labels.get(names.WORKER_INDEX) == "0",
     )
 
 
@@ -268,17 +314,22 @@ def _of_service(one: ServicePod) -> tuple[tuple[str, str], ...]:
 
 
 class Scaled(NamedTuple):
-    """The workloads, by name, that a VariantAutoscaling or a binding scales."""
+    """The workloads, by name, that a VariantAutoscaling or a binding scales; a variant that names none that of its
+    own name."""
 
     key: Key
     workloads: tuple[str, ...]
+    owner: str
+    """The uid of its controller."""
 
 
 def _scaled(kind: ResourceType) -> Want[Scaled]:
     def parse(obj: Object) -> Scaled:
-        return Scaled(key_of(obj), tuple(_targets(obj.get("spec"), 0)))
+        key, owner = key_of(obj), controller_of(obj)
+        named = tuple(_targets(obj.get("spec"), 0)) or ((key.name,) if kind == VARIANTS else ())
+        return Scaled(key, named, owner.uid if owner is not None else "")
 
-    return Want(kind, parse, use="services")
+    return Want(kind, parse, use="services", called=f"scaled by {kind.kind}")
 
 
 def _targets(value: Any, depth: int) -> Iterable[str]:
@@ -298,12 +349,14 @@ def _targets(value: Any, depth: int) -> Iterable[str]:
 
 MODELS_WANTED = tuple(map(_offered, (BASE_MODELS, CLUSTER_BASE_MODELS, FINE_TUNED_WEIGHTS)))
 RUNTIMES_WANTED = tuple(map(_runtime, RUNTIMES))
-PODS_WANTED = Want(
-    PODS, pod, label_selector=names.SERVICE, cached=True, indexes={"service": _of_service}, use="services"
-)
 
 
-def wanted(there: frozenset[ServedKind]) -> tuple[Want[Any], ...]:
-    """The stores of what differs between servers: children, and who else scales them."""
+def wanted(kinds: Iterable[ResourceType], labels: OwnLabels, there: frozenset[ServedKind]) -> tuple[Want[Any], ...]:
+    """What is made for services (objects of these ``kinds``), their pods, and of the server's kinds who else scales."""
     others = [one for one in (VARIANTS, BINDINGS) if ServedKind(one.api_version, one.kind) in there]
-    return (*map(_child, child_kinds(there)), *map(_scaled, others))
+    pods = partial(pod, own=labels)
+    return (
+        *(_child(kind, labels) for kind in kinds),
+        Want(PODS, pods, label_selector=labels.service, cached=True, indexes={"service": _of_service}, use="services"),
+        *map(_scaled, others),
+    )

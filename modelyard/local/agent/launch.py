@@ -19,6 +19,7 @@ from pathlib import Path
 
 from modelyard.cluster import CONFIG_MAPS, SECRETS, Cluster, ClusterError, NotFound, Object
 from modelyard.local.agent.volumes import relocated
+from modelyard.local.paths import cache_dir
 from modelyard.local.processes import python_path_environment
 
 _HERE = re.compile(r"(?<![\w.:-])(?:127\.0\.0\.1|localhost)(?=:(\d+)(?!\d))")
@@ -29,7 +30,10 @@ ENGINE_IMAGE = "modelyard.dev/simulated-engine"
 _MODULES = {ENGINE_IMAGE: "modelyard.engine", "modelyard.dev/simulated-router": "modelyard.engine.router"}
 _ENGINE_PORT = 8000
 # What a program needs of the machine to run at all; everything else a container gets from its spec alone.
-_INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "SSL_CERT_FILE")
+_INHERITED = (
+    *("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "SSL_CERT_FILE"),
+    "GENAI_BENCH",
+)
 
 
 @dataclass(frozen=True)
@@ -84,14 +88,15 @@ def repository(image: str) -> str:
 
 
 def expand(text: str, env: Mapping[str, str]) -> str:
-    """Replace `$(NAME)` by the variable's value and `$$` by `$`; unknown names stay, as Kubernetes has it."""
+    """Replace `$(NAME)` by the variable's value and `$$` by `$`; unknown names stay, as Kubernetes has it.
+
+    A name is whatever stands before the next closing bracket.
+    """
 
     def value(found: re.Match[str]) -> str:
-        if found[0] == "$$":
-            return "$"
-        return env.get(found[1], found[0])
+        return "$" if found[0] == "$$" else env.get(found[1], found[0])
 
-    return re.sub(r"\$\$|\$\(([^()$\s]+)\)", value, text)
+    return re.sub(r"\$\$|\$\(([^)]*)\)", value, text)
 
 
 def plan(container: Object, env: Mapping[str, str], inside: Inside, pod_name: str) -> Launch:
@@ -129,6 +134,8 @@ def plan(container: Object, env: Mapping[str, str], inside: Inside, pod_name: st
         )
     base = {name: os.environ[name] for name in _INHERITED if name in os.environ}
     base |= python_path_environment() | {"PYTHONUNBUFFERED": "1", "HOSTNAME": pod_name}
+    # What was obtained once is there for every pod, wherever its HOME is.
+    base["MODELYARD_CACHE"] = str(cache_dir())
     folder = inside(str(container.get("workingDir") or ""))
     return Launch(argv, {**base, **env}, Path(folder) if Path(folder).is_dir() and folder else None, inside)
 

@@ -5,7 +5,8 @@ What kube-proxy and the cluster's DNS do elsewhere. ClusterIPs are loopback addr
 after the other; without ready pods nothing listens, and connections are refused. A connection stays with its pod until
 one of its two ends closes it, whatever becomes of Service and readiness.
 
-Names are written to two files: one in the form of /etc/hosts, one that curl reads by itself.
+Names are written to two files: one in the form of /etc/hosts, one that curl reads by itself. A third has the Services
+that do not answer, and why.
 """
 
 from __future__ import annotations
@@ -18,13 +19,17 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
+
+import psutil
 
 from modelyard.cluster import Object
 from modelyard.local.paths import write_atomically
 
 logger = logging.getLogger(__name__)
 
+REFUSED: Final = "services-not-open"
+"""File of a line for each port of a Service that cannot be had: which, and why."""
 _DOMAIN = "cluster.local"
 _SETTLE = 0.05
 _RETRY = 5.0
@@ -200,7 +205,8 @@ class Services:
                     await self._refuse(address, wanted.services[address], error)
                     continue
             self._listeners[address].backends = backends
-        for name, text in (("hosts", hosts_text(wanted)), (".curlrc", curl_text(wanted))):
+        refused = "".join(f"{_called(wanted.services[one])}: {said}\n" for one, said in sorted(self._warned.items()))
+        for name, text in (("hosts", hosts_text(wanted)), (".curlrc", curl_text(wanted)), (REFUSED, refused)):
             if self._written.get(name) != text:
                 await asyncio.to_thread(write_atomically, self._folder / name, text)
                 self._written[name] = text
@@ -208,14 +214,30 @@ class Services:
     async def _refuse(self, address: Address, service: Object, error: OSError) -> None:
         remedy = {
             errno.EACCES: f"ports below 1024 are for root: `sysctl net.ipv4.ip_unprivileged_port_start={address.port}`",
-            errno.EADDRINUSE: "end the program that listens on this port of all addresses, or choose another port",
+            errno.EADDRINUSE: f"end {await asyncio.to_thread(_holder, address)}, or choose another port",
             errno.EADDRNOTAVAIL: f"the ClusterIPs here are of {self._network}: delete the Service and create it again",
         }.get(error.errno or 0, "look at the agent's log")
         message = f"{address} does not answer: {error.strerror or error}; {remedy}"
         if self._warned.get(address) != message:
             self._warned[address] = message
-            logger.warning("service %s: %s", service["metadata"]["name"], message)
+            logger.warning("service %s: %s", _called(service), message)
             await self._warn(service, "PortNotOpen", message)
+
+
+def _called(service: Object) -> str:
+    return f"{service['metadata']['namespace']}/{service['metadata']['name']}"
+
+
+def _holder(address: Address) -> str:
+    """The program that has a port, of this or of all addresses, as far as this user may know."""
+    with suppress(psutil.Error):
+        for one in psutil.net_connections("tcp"):
+            if one.status == psutil.CONN_LISTEN and one.pid and one.laddr:
+                ip, port = one.laddr
+                if port == address.port and ip in (address.ip, "0.0.0.0", "::"):
+                    named = f"{psutil.Process(one.pid).name()} (process {one.pid})"
+                    return f"{named}, which listens on port {port} of {ip}"
+    return f"the program that listens on port {address.port} of all addresses"
 
 
 class _Listener:

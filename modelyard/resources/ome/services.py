@@ -200,7 +200,8 @@ class InferenceService(Resource):
     name_pattern: ClassVar = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
     columns: ClassVar = (
         Column("Model", ".spec.model.name"),
-        Column("Runtime", ".spec.runtime.name"),
+        # The one that is named, else the one that was chosen: the first of the matches is shown.
+        Column("Runtime", r"..['spec','status']['runtime','annotations']['name','modelyard\.dev/runtime']"),
         Column("URL", ".status.url"),
         Column("Ready", '.status.conditions[?(@.type=="Ready")].status'),
         Column("Prev", '.status.components.engine.traffic[?(@.tag=="prev")].percent', "integer", priority=1),

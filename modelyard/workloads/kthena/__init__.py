@@ -2,6 +2,6 @@
 
 ``render`` puts together what the others say: ``config`` (an engine's options), ``files`` (where the model is),
 ``engines`` (how each engine is run), ``pods``, ``workloads``, ``traffic`` and ``scaling`` (the children). Of what is
-there already, ``changes`` says what to write, ``adapters`` which LoRA adapters to load, ``recovery`` which pods to
-replace, ``status`` what to tell.
+there already, ``adapters`` says which LoRA adapters to load, ``status`` what to tell. ``lifecycle`` is what a Model has
+in place of the parts of an InferenceService.
 """

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from modelyard.objects.documents import cut, printable
-from modelyard.resources import ResourceInvalid
 from modelyard.resources.registry import Model
 from modelyard.workloads.kthena import engines
 from modelyard.workloads.kthena.files import BackendFiles, files
@@ -18,7 +16,19 @@ from modelyard.workloads.kthena.setup import REVISION, Existing, ModelSettings, 
 from modelyard.workloads.kthena.templates import LIST_FILE, adapter_list, adapter_list_name
 from modelyard.workloads.kthena.traffic import model_route, model_server
 from modelyard.workloads.kthena.workloads import mode, workloads
-from modelyard.workloads.values import Abilities, Body, ChildObject, Note, Refusal, Refused, Rendered, canonical, plain
+from modelyard.workloads.values import (
+    Abilities,
+    Body,
+    ChildObject,
+    Note,
+    Refusal,
+    Refused,
+    Rendered,
+    canonical,
+    plain,
+    read_resource,
+    unreadable,
+)
 
 _UNSCALED: Final = frozenset(("replicas",))
 
@@ -34,23 +44,23 @@ def render_model(
     ``modes`` says how each backend's pods are kept; a child's component is its backend. ``existing`` is what keeps an
     autoscaler's replicas: without it every workload is as it is first made.
     """
+    model = read_resource(Model, obj)
+    return model if isinstance(model, Refused) else rendered(model, abilities, settings, existing)
+
+
+def rendered(
+    model: Model, abilities: Abilities, settings: ModelSettings | None = None, existing: Existing | None = None
+) -> Rendered | Refused:
+    """The same of a Model that has been read."""
     try:
-        model = Model.parse(plain(obj), unknown="accept")
-        canonical(plain(obj)).encode()
-        return _render(model, abilities, settings or ModelSettings(), existing or Existing())
+        found = _render(model, abilities, settings or ModelSettings(), existing or Existing())
+        for child in found.children:
+            canonical(child.body).encode()
+        return found
     except Refusal as refusal:
         return refusal.refused
-    except ResourceInvalid as error:
-        field, text = error.problems[0]
-        more = f" (and {len(error.problems) - 1} more)" if error.problems[1:] else ""
-        problem, _, remedy = text.rpartition(" - ")
-        return _refused(field, problem or text, (remedy if problem else "correct it") + more)
     except Exception as error:  # whatever a tenant has thought of
-        return _refused("spec", f"cannot be read: {type(error).__name__}: {error}", "write it as the reference has it")
-
-
-def _refused(field: str, problem: str, remedy: str) -> Refused:
-    return Refused("InvalidSpec", *(cut(printable(text), 500) for text in (field, problem, remedy)))
+        return unreadable(error)
 
 
 def _render(model: Model, abilities: Abilities, settings: ModelSettings, existing: Existing) -> Rendered:

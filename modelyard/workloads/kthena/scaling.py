@@ -5,7 +5,8 @@ Source: Kthena Model controller reference, "Policy and binding" and "Autoscaling
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from modelyard.resources.duration import Duration
@@ -23,7 +24,13 @@ from modelyard.workloads.names import fitting
 from modelyard.workloads.values import Body, Refusal
 
 GRACE: Final = "modelyard.dev/scale-to-zero-grace"
+RATIO: Final = "modelyard.dev/role-ratio"
+"""Annotation of a Model: prefill replicas for one decode replica, at least and at most (``1/4..1``), of backends whose
+roles a policy scales. Without it as the backend's own workers have them. The binding of prefill carries it on."""
+WAKE: Final = "modelyard.dev/wake-query"
+"""Annotation of a Model, which its bindings carry on: PromQL for the demand that waits while nothing runs."""
 DEFAULT_EXPANSION: Final = 200
+_SPAN: Final = re.compile(r"[0-9][0-9./]{0,31}", re.ASCII)
 _DOWN_WINDOW: Final = Duration("5m")
 _NONE: Final = Duration("0s")
 
@@ -72,7 +79,8 @@ def scaling(model: Model, setups: Sequence[Setup]) -> list[Body]:
         for called, worker, target in _scaled(setup):
             one = {"scalingConfiguration": _target(setup, worker, target)}
             grace = backend.scale_to_zero_grace_period
-            found.append(_binding(model, backend.name, called, name, one, grace))
+            ratio = _ratio(setup, name) if worker.type == "prefill" else ""
+            found.append(_binding(model, backend.name, called, name, one, grace, ratio))
     return found
 
 
@@ -83,6 +91,19 @@ def _scaled(setup: Setup) -> list[tuple[str, ModelWorker, str]]:
         return [(base, setup.backend.workers[0], setup.name)]
     roles = [one for one in setup.backend.workers if one.type in ("prefill", "decode")]
     return [(fitting(f"{base}-{one.type}"), one, role_name(setup, 0, role_of(one))) for one in roles]
+
+
+def _ratio(setup: Setup, base: str) -> str:
+    """What the binding of prefill says of that of decode."""
+    replicas = {one.type: one.replicas or 1 for one in setup.backend.workers}
+    span = str(_annotations(setup.model).get(RATIO) or f"{replicas['prefill']}/{replicas['decode']}")
+    if not _SPAN.fullmatch(span):
+        raise Refusal("InvalidSpec", f"metadata.annotations[{RATIO}]", "is no ratio", "write it as 1/4..1, or 1/2")
+    return f"{fitting(f'{base}-decode')}={span}"
+
+
+def _annotations(model: Model) -> Mapping[str, object]:
+    return (model.metadata.model_extra or {}).get("annotations") or {}
 
 
 def _target(setup: Setup, worker: ModelWorker, name: str) -> Body:
@@ -100,10 +121,19 @@ def _target(setup: Setup, worker: ModelWorker, name: str) -> Body:
     }
 
 
-def _binding(model: Model, backend: str, name: str, policy: str, configuration: Body, grace: Duration | None) -> Body:
+def _binding(
+    model: Model,
+    backend: str,
+    name: str,
+    policy: str,
+    configuration: Body,
+    grace: Duration | None,
+    ratio: str = "",
+) -> Body:
     found = _object(model, backend, "AutoscalingPolicyBinding", name, {"policyRef": {"name": policy}, **configuration})
-    if grace is not None:
-        found["metadata"].setdefault("annotations", {})[GRACE] = str(grace)
+    marks = {GRACE: "" if grace is None else str(grace), RATIO: ratio, WAKE: str(_annotations(model).get(WAKE) or "")}
+    if said := {mark: text for mark, text in marks.items() if text}:
+        found["metadata"].setdefault("annotations", {}).update(said)
     return found
 
 

@@ -186,6 +186,8 @@ def understand(model: Model, index: int, abilities: Abilities, settings: ModelSe
     many = not disaggregated and (backend.workers[0].pods or 1) > 1
     grouped = (disaggregated and backend.autoscaling_policy is None) or (many and not lws)
     name = fitting(f"{model.name}-{backend.name}", _GROUPED if many or disaggregated else 63)
+    if backend.name != label_value(backend.name):
+        raise Refusal("InvalidSpec", f"{path}.name", "is longer than 63 characters", "write a shorter one")
     given: dict[str, Mapping[str, tuple[str, ...]]] = {}
     ports: dict[str, int] = {}
     for place, worker in enumerate(backend.workers):
@@ -246,7 +248,7 @@ def _check(setup: Setup) -> None:
             f"instances of {setup.pods} pods cannot be scaled here, for the cluster has no {LWS}",
             "install LeaderWorkerSet, or remove the autoscalingPolicy and give minReplicas and maxReplicas one value",
         )
-    if setup.grouped and (made := backend.min_replicas * setup.pods) > MOST_OBJECTS:
+    if setup.grouped and (made := backend.min_replicas * setup.pods * _instances(setup)) > MOST_OBJECTS:
         raise Refusal(
             "TooManyGroups",
             f"{path}.minReplicas",
@@ -266,6 +268,11 @@ def _check(setup: Setup) -> None:
     if backend.lora_adapters and not setup.engine.lora_flag:
         remedy = "remove loraAdapters, or use the type vLLM or SGLang"
         raise Refusal("InvalidSpec", f"{path}.loraAdapters", f"{backend.type} takes no adapters here", remedy)
+
+
+def _instances(setup: Setup) -> int:
+    """Instances of a group that are objects of their own; roles that run apart are replicas of one."""
+    return 1 if setup.disaggregated else setup.backend.workers[0].replicas or 1
 
 
 def _count(quantity: Any) -> int:

@@ -1,4 +1,4 @@
-"""What a Model's status should say, from what was rendered and what is there: computed once, written if new. Pure.
+"""What a Model's status should say, from how its backends stand: computed once, written if new. Pure.
 
 Source: Kthena Model controller reference, "Conditions" and "Model.status", with their repairs: nothing flickers, and
 ``Failed`` is taken back.
@@ -7,120 +7,108 @@ Source: Kthena Model controller reference, "Conditions" and "Model.status", with
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
 
-from modelyard.objects import Condition
+from modelyard.objects import Condition, Notice
 from modelyard.objects.documents import cut, few
-from modelyard.workloads.changes import Identity, identity
-from modelyard.workloads.kthena.setup import OF_GROUP, OF_MODEL
-from modelyard.workloads.values import Refused, Rendered
+from modelyard.reconcile.plan import Plan, Status
+from modelyard.reconcile.status import is_due
+from modelyard.resources import Model
+from modelyard.workloads.components import texts
+from modelyard.workloads.kthena.setup import OF_GROUP
+from modelyard.workloads.standing import is_workload
+from modelyard.workloads.story import Standing, as_asked, record, slim
+from modelyard.workloads.values import Body
 
 INITIALIZED, ACTIVE, FAILED = "Initialized", "Active", "Failed"
-WORKLOADS: Final = ("Deployment", "StatefulSet", "LeaderWorkerSet")
-_LONGEST: Final = 1000
+_LONGEST: Final = 2000
 
 
-class Ready(NamedTuple):
-    """Groups of a backend: those that are ready, those there are, and how many must be ready."""
-
-    ready: int
-    total: int
-    needed: int
-    missing: tuple[str, ...] = ()
-
-
-class ModelState(NamedTuple):
-    """The conditions, and the other fields of the status."""
-
-    conditions: tuple[Condition, ...]
-    fields: Mapping[str, Any]
+def told(here: Standing, doing: Sequence[str], now: float) -> Plan:
+    """A plan with the status as it should be. ``doing`` names what is being written or taken away."""
+    subject, stored = here.service.subject, here.service.status
+    conditions = _conditions(here, doing)
+    fields = {"backendStatuses": _backends(here), "observedGeneration": subject.generation, **record(here, now)}
+    status = Status(slim(fields, stored), conditions)
+    _, active, failed = conditions
+    main = failed if failed.status == "True" or active.status == "True" else active
+    plan = Plan(subject, reason=main.reason, message=main.message)
+    if not is_due(status, stored, now, 0.0, subject.uid):
+        return plan
+    return Plan(subject, main.reason, main.message, status=status, notices=_news(here, active, failed))
 
 
-def state(
-    model: Mapping[str, Any],
-    rendered: Rendered | Refused,
-    there: Iterable[Mapping[str, Any]],
-    failures: Sequence[str] = (),
-) -> ModelState:
-    """The status of a Model. ``there`` are its workloads; ``failures`` say what could not be written."""
-    generation = int(model["metadata"].get("generation") or 0)
-    spec = model.get("spec")
-    given = spec.get("backends") if isinstance(spec, Mapping) else None
-    backends = [one for one in given if isinstance(one, Mapping)] if isinstance(given, list) else []
-    found = _backends(backends, rendered, list(there))
-    waiting = [_waiting(name, one) for name, one in found.items() if one.missing or one.ready < one.needed]
-    wrong = [str(rendered)] if isinstance(rendered, Refused) else []
-    wrong += failures
-    if not found:
-        waiting = ["there is no workload"]
-
+def _conditions(here: Standing, doing: Sequence[str]) -> tuple[Condition, Condition, Condition]:
     def condition(type: str, status: bool, reason: str, message: str) -> Condition:
-        return Condition(type, str(status), reason, cut(message, _LONGEST), generation)
+        return Condition(type, str(status), reason, cut(message, _LONGEST), here.service.subject.generation)
 
-    conditions = (
+    waiting = [f"backend {one.message}" for one in here.states.values() if not one.ready]
+    active = bool(here.states) and not waiting
+    said = "every backend has the replicas that it must have"
+    latest = as_asked(here, doing)
+    failed = latest.status == "False" and (here.stuck or latest.reason == "ApplyFailed")
+    because = latest.message if latest.status == "True" else f"{latest.reason}: {latest.message}"
+    return (
         condition(INITIALIZED, True, "ModelCreating", "the model is looked after"),
-        condition(ACTIVE, False, "ModelProcessing", "; ".join(few(waiting)))
-        if waiting
-        else condition(ACTIVE, True, "ModelAvailable", "every backend has the replicas that it must have"),
-        condition(FAILED, True, "ModelAbnormal", "; ".join(few(wrong)))
-        if wrong
-        else condition(FAILED, False, "Reconciled", "everything is as the spec has it"),
+        condition(ACTIVE, True, "ModelAvailable", said)
+        if active
+        else condition(ACTIVE, False, "ModelProcessing", "; ".join(few(waiting)) or "there is no workload"),
+        condition(FAILED, True, "ModelAbnormal", because)
+        if failed
+        else condition(FAILED, False, "Reconciled" if latest.status == "True" else "Reconciling", because),
     )
-    statuses = [{"name": name, "replicas": one.ready, "totalReplicas": one.total} for name, one in found.items()]
-    return ModelState(conditions, {"backendStatuses": statuses, "observedGeneration": generation})
 
 
-def _waiting(name: str, one: Ready) -> str:
-    if one.missing:
-        return f"backend {name}: not there yet: {', '.join(few(one.missing, 3))}"
-    return f"backend {name}: {one.ready} of {one.needed} replicas are ready"
+def _news(here: Standing, active: Condition, failed: Condition) -> tuple[Notice, ...]:
+    """What is worth an Event: whether it answers, and what keeps it from what was asked for."""
+    stored = {one.get("type"): one.get("status") for one in here.service.status["conditions"]}
+    found = []
+    if stored.get(ACTIVE, "False") != active.status:
+        found.append(Notice(active.reason, active.message, "Normal" if active.status == "True" else "Warning"))
+    if stored.get(FAILED, "False") != failed.status:
+        found.append(Notice(failed.reason, failed.message, "Warning" if failed.status == "True" else "Normal"))
+    return tuple(found)
 
 
-def _backends(
-    backends: Sequence[Mapping[str, Any]], rendered: Rendered | Refused, there: list[Mapping[str, Any]]
-) -> dict[str, Ready]:
-    """By backend, in the order of the spec. Of a Model that is refused, what still runs is told."""
-    wanted: defaultdict[str, list[Identity]] = defaultdict(list)
-    for child in rendered.children if isinstance(rendered, Rendered) else ():
-        if child.kind in WORKLOADS:
-            wanted[child.component].append(identity(child.body))
-    of: defaultdict[str, list[Mapping[str, Any]]] = defaultdict(list)
-    for one in there:
-        of[(one["metadata"].get("labels") or {}).get(f"{OF_MODEL}/backend-name", "")].append(one)
-    found = {}
-    for backend in backends:
-        name = str(backend.get("name") or "")
-        own, should = of.get(name, []), wanted.get(name, [])
-        if isinstance(rendered, Rendered) or own:
-            known = {identity(one) for one in own}
-            missing = tuple(f"{kind} {called}" for group, kind, called in should if (group, kind, called) not in known)
-            found[name] = _ready(backend, [one for one in own if not should or identity(one) in should], missing)
+def _backends(here: Standing) -> list[dict[str, Any]]:
+    """Of each backend the replicas that are ready, and all there are."""
+    resource = here.service.resource
+    each = (
+        {one.name: one.workers[0].replicas or 1 for one in resource.spec.backends}
+        if isinstance(resource, Model)
+        else {}
+    )
+    found = []
+    for name in here.states:
+        mine = [one for one in here.there.values() if is_workload(one) and one.component == name]
+        ready, total = _replicas([one.body for one in mine if one.owner == here.service.subject.uid], each.get(name, 1))
+        found.append({"name": name, "replicas": ready, "totalReplicas": total})
     return found
 
 
-def _ready(backend: Mapping[str, Any], workloads: list[Mapping[str, Any]], missing: tuple[str, ...]) -> Ready:
-    least = backend.get("minReplicas")
-    least = least if isinstance(least, int) else 0
+def _replicas(workloads: Iterable[Body], each: int) -> tuple[int, int]:
+    """Groups that are ready, and those there are; ``each`` is how many of a workload's replicas are one of the
+    backend's."""
     groups: defaultdict[str, list[tuple[int, int, int]]] = defaultdict(list)
+    count = 0
     for one in workloads:
-        spec = one.get("spec") or {}
-        labels = ((spec.get("template") or {}).get("metadata") or {}).get("labels") or {}
-        groups[labels.get(f"{OF_GROUP}/group-name") or one["metadata"]["name"]].append(_counts(one))
-    if len(groups) == 1 and len(workloads) == 1:
-        ready, total, wished = next(iter(groups.values()))[0]
-        workers = backend.get("workers")
-        first = workers[0] if isinstance(workers, list) and workers else None
-        given = first.get("replicas") if isinstance(first, Mapping) else None
-        each = given if isinstance(given, int) and given > 0 else 1
-        return Ready(ready // each, total // each, min(least, -(-wished // each)), missing)
+        count += 1
+        pods = ((one.get("spec") or {}).get("template") or {}).get("metadata") or {}
+        group = texts(pods.get("labels")).get(f"{OF_GROUP}/group-name")
+        groups[group or one["metadata"]["name"]].append(_counts(one))
+    if count == 1:
+        ((ready, total, _),) = next(iter(groups.values()))
+        return ready // each, total // each
     # A group is ready when all it is made of is; one whose roles are scaled to zero has nothing that could be.
-    whole = [all(ready >= wished for ready, _, wished in parts) for parts in groups.values()]
-    some = [any(wished for _, _, wished in parts) for parts in groups.values()]
-    return Ready(sum(map(all, zip(whole, some, strict=True))), len(groups), sum(some), missing)
+    whole = [
+        all(ready >= wished for ready, _, wished in parts) and any(wished for _, _, wished in parts)
+        for parts in groups.values()
+    ]
+    return sum(whole), len(groups)
 
 
-def _counts(workload: Mapping[str, Any]) -> tuple[int, int, int]:
+def _counts(workload: Body) -> tuple[int, int, int]:
     """Ready, there, wished; of a workload whose controller has not seen its newest form nothing is ready."""
     status, spec = workload.get("status") or {}, workload.get("spec") or {}
     wished = spec.get("replicas")

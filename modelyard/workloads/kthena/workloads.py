@@ -65,15 +65,18 @@ def bounds(setup: Setup, worker: ModelWorker) -> tuple[int, int]:
 
 
 def _replicas(setup: Setup, worker: ModelWorker, name: str) -> int | None:
-    """What ``spec.replicas`` says; ``None`` leaves it to whoever scales the workload, within the backend's bounds."""
+    """What ``spec.replicas`` says; ``None`` leaves it to whoever scales the workload, by the backend's own policy
+    within its bounds."""
+    there = setup.existing.replicas.get(name)
+    if worker.type not in ("server", "prefill", "decode"):
+        return worker.replicas or 1
+    if there is not None and not setup.existing.scaled.isdisjoint((name, setup.name)):
+        return None
     if setup.disaggregated and not setup.governed:
         return worker.replicas or 1
     least, most = bounds(setup, worker)
-    there = setup.existing.replicas.get(name)
     if not setup.governed or there is None:
         return least
-    if worker.type not in ("server", "prefill", "decode"):
-        return worker.replicas or 1
     return None if least <= there <= most else min(max(there, least), most)
 
 
@@ -132,6 +135,7 @@ def _group(setup: Setup, files: BackendFiles, worker: ModelWorker, number: int) 
         one = in_group(PodDraft(pods["spec"], "engine"), address, setup.pods, index)
         spec = {
             "replicas": 1,
+            "podManagementPolicy": "Parallel",
             "serviceName": home,
             "selector": {"matchLabels": {**selecting(labels), WORKER_INDEX: str(index)}},
             "template": {"metadata": {"labels": labels}, "spec": one.spec},

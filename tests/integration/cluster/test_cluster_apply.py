@@ -47,6 +47,49 @@ async def test_an_unknown_kind_cannot_be_applied(cluster: Cluster, place: str) -
         await cluster.apply({"apiVersion": "x.example/v1", "kind": "Gadget", "metadata": {"name": "a"}})
 
 
+PROBE = {"httpGet": {"path": "/health", "port": 8080}, "periodSeconds": 5}
+FIELD = {"valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"readinessProbe": PROBE, "lifecycle": {"preStop": {"exec": {"command": ["stop"]}}}}, {}),
+        ({"livenessProbe": PROBE}, {"livenessProbe": {"tcpSocket": {"port": 8080}, "periodSeconds": 5}}),
+        ({"env": [{"name": "A", **FIELD}]}, {"env": [{"name": "A", "value": "1"}]}),
+        ({"ports": [{"containerPort": 1}], "readinessProbe": PROBE}, {"ports": [{"containerPort": 2}]}),
+    ],
+    ids=["removed", "of another kind", "a value in place of a reference", "beside others"],
+)
+async def test_a_struct_that_is_no_longer_applied_goes_with_what_the_server_had_set_in_it(
+    cluster: Cluster, place: str, before: Object, after: Object
+) -> None:
+    def engine(fields: Object) -> Object:
+        body = deployment("web", place)
+        (container,) = body["spec"]["template"]["spec"]["containers"]
+        container.update(fields)
+        return body
+
+    await cluster.apply(engine(before))
+    theirs = {"containers": [{"name": "beside", "image": "i"}]}
+    marks = {"template": {"metadata": {"annotations": {"somebody": "else"}}, "spec": theirs}}
+    other = {key: value for key, value in deployment("web", place).items() if key != "spec"}
+    await cluster.apply({**other, "spec": marks}, field_manager="somebody")
+    await cluster.write_scale(DEPLOYMENTS, "web", place, 3)
+    applied = await cluster.apply(engine(after))
+    assert applied["spec"]["replicas"] == 3
+    assert applied["spec"]["template"]["metadata"]["annotations"] == {"somebody": "else"}
+    first, second = sorted(applied["spec"]["template"]["spec"]["containers"], key=lambda one: one["name"] == "beside")
+    assert second["name"] == "beside"
+    fresh = await cluster.apply({**engine(after), "metadata": {"name": "fresh", "namespace": place}}, dry_run=True)
+    assert first == fresh["spec"]["template"]["spec"]["containers"][0], "as if it had never been"
+    # Nothing of it stays ours that is not applied.
+    bare = await cluster.apply(engine({}))
+    first = min(bare["spec"]["template"]["spec"]["containers"], key=lambda one: one["name"] == "beside")
+    assert not first.keys() & {"readinessProbe", "livenessProbe", "lifecycle"}
+    assert not [one for one in bare["metadata"]["managedFields"] if one["manager"] == "modelyard-structs"]
+
+
 @pytest.mark.parametrize("scaled_to", [3, 0])
 async def test_giving_up_replicas_keeps_what_the_scaler_set(cluster: Cluster, place: str, scaled_to: int) -> None:
     await cluster.apply(deployment("web", place, replicas=5))

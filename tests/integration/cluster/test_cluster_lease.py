@@ -84,9 +84,7 @@ async def test_a_dead_holder_is_followed_after_its_time(cluster: Cluster, place:
     async with contender(cluster, place, "dead", 2) as dead, contender(cluster, place, "heir", 2) as heir:
         assert await dead.acquire(timeout=0)
         await vanish(dead)
-        for _ in range(5000):
-            if await heir.acquire(timeout=0):
-                break
+        assert await heir.acquire(timeout=60), "also when a busy server's answers came too late in between"
         assert not dead.held, "the old holder has stopped by itself before"
         assert heir.held
         assert heir.generation == dead.generation + 1

@@ -256,6 +256,18 @@ async def test_kubectl_installs_and_lists(
         ),
     ):
         await control_plane_cluster.merge_patch(TYPES[kind], name, {"status": status}, namespace, "status")
+    chosen = {"status": {"annotations": {"modelyard.dev/runtime": "ClusterServingRuntime/small@1"}}}
+    for name, more in (("named", {"runtime": {"name": "mine"}}), ("chosen", {}), ("neither", {})):
+        one = {"metadata": {"name": name}, "spec": {"model": {"name": "llama"}, "engine": {}, **more}}
+        await control_plane_cluster.create(TYPES["InferenceService"], one, namespace)
+        if name != "neither":
+            await control_plane_cluster.merge_patch(TYPES["InferenceService"], name, chosen, namespace, "status")
+    rows = (await kubectl(control_plane, "get", "isvc", "-n", namespace, "--no-headers")).splitlines()
+    assert [row.split()[:3] for row in rows] == [
+        ["chosen", "llama", "ClusterServingRuntime/small@1"],
+        ["named", "llama", "mine"],
+        ["neither", "llama", rows[2].split()[-1]],
+    ]
     shown = await kubectl(control_plane, "get", "autoscalingpolicies,variantautoscalings", "-n", namespace)
     assert "vllm:gpu_cache_usage_perc=0.75, vllm:num_requests_waiting=5" in shown
     assert "H100-shown" in shown

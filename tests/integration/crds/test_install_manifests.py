@@ -215,7 +215,7 @@ def test_the_example_scaled_object_consumes_the_example_variant() -> None:
 
 def test_every_file_of_the_folder_is_installed_or_a_choice_or_an_example() -> None:
     files = {path.name for path in FOLDER.glob("*.yaml")}
-    assert files == {*resources(), "kustomization.yaml", "rbac-namespaced.yaml", "monitoring.yaml"}
+    assert files == {*resources(), "kustomization.yaml", "rbac-namespaced.yaml", "monitoring.yaml", "router.yaml"}
     for path in (FOLDER / "examples").glob("*.yaml"):
         assert all(document["kind"] for document in yaml.safe_load_all(path.read_text(encoding="utf-8")))
 

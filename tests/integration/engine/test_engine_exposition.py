@@ -166,7 +166,7 @@ async def test_a_saturated_engine_shows_a_full_batch_and_a_growing_queue(start_e
     tasks = []
     queues = []
     for wave in range(1, 4):
-        tasks += [asyncio.create_task(ask(session, engine, 50, 400)) for _ in range(20)]
+        tasks += [asyncio.create_task(ask(session, engine, 50, 1500)) for _ in range(20)]
         submitted = 20 * wave
         scrape = await engine.eventually(
             lambda m, submitted=submitted: (

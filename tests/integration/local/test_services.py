@@ -17,6 +17,7 @@ from cluster_helpers import Namespace, engine, is_ready, process_of, shell
 
 from modelyard.cluster import DEPLOYMENTS, EVENTS, PODS, SERVICES, STATEFUL_SETS, Object
 from modelyard.hosts import HostsFile, ServiceResolver
+from modelyard.local.overview import collect
 from modelyard.local.settings import Component
 from modelyard.local.stack import LocalStack
 
@@ -275,7 +276,9 @@ async def test_services_answer_again_after_the_agent_was_killed(
     assert process_of(pod) == process_of(next(iter(pods.values())))
 
 
-async def test_a_port_that_cannot_be_had_is_said_and_tried_again(space: Namespace, http: aiohttp.ClientSession) -> None:
+async def test_a_port_that_cannot_be_had_is_said_and_tried_again(
+    space: Namespace, local_stack: LocalStack, http: aiohttp.ClientSession
+) -> None:
     with socket.socket() as taken:
         taken.bind(("0.0.0.0", 0))
         taken.listen()
@@ -287,7 +290,10 @@ async def test_a_port_that_cannot_be_had_is_said_and_tried_again(space: Namespac
             events = await space.cluster.list(EVENTS, space.name)
             return next((e["message"] for e in events if e["reason"] == "PortNotOpen"), "")
 
-        assert "end the program that listens on this port" in await until(told)
+        said = await until(told)
+        assert f"(process {os.getpid()}), which listens on port {port} of 0.0.0.0, or choose another port" in said
+        status = await until(lambda: asyncio.to_thread(lambda: collect(local_stack).services))
+        assert status == [f"{space.name}/web: {said}"]
     assert await until(lambda: models(http, f"http://web.{space.name}.svc:{port}"))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from modelyard.objects.kinds import CONFIG_MAPS
 from modelyard.reconcile import acting
 from modelyard.reconcile.acting import Acted, act
 from modelyard.reconcile.dispatch import Claim
-from modelyard.reconcile.plan import CLAIM
+from modelyard.reconcile.plan import CLAIM, Plan, World
 
 pytestmark = pytest.mark.integration
 
@@ -77,6 +78,21 @@ async def test_a_run_carries_on_until_its_objects_are_settled(maps: Maps) -> Non
     await maps.annotate("a", copies="1")
     assert {key.name for key in (await maps.act("a")).settled} == {"a"}
     assert await maps.children() == ["a-0"]
+
+
+class Waiting(Copies):
+    """Waits for something else when all is written."""
+
+    def plan(self, key: Key, world: World, now: float) -> Plan | None:
+        found = super().plan(key, world, now)
+        return found and replace(found, awaits=("time",))
+
+
+async def test_a_run_that_would_only_look_on_leaves_its_place_to_others(maps: Maps) -> None:
+    await maps.ask("a", 2)
+    acted = await act(maps.cluster, Waiting(), [Key(maps.namespace, "a")], "mine", patience=0.0)
+    assert await maps.children() == ["a-0", "a-1"], "not before everything is written"
+    assert acted == Acted()
 
 
 async def test_a_run_that_is_not_named_writes_nothing(maps: Maps) -> None:

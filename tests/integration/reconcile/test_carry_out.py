@@ -360,3 +360,32 @@ async def test_who_has_much_to_tell_keeps_nobody_waiting(
         for one in (objects, neighbour)
     }
     assert told == {objects.namespace: ["News0", "News1"], other_namespace: ["News0"]}
+
+
+async def test_what_a_child_owns_goes_through_that_child_and_nobody_elses_does(objects: Objects) -> None:
+    subject = await objects.subject()
+    await objects.carry_out(Plan(subject, apply=(objects.child("between"),)))
+    between = await objects.find("between")
+    assert between is not None
+    owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "between", "uid": between["metadata"]["uid"]}
+    found = {}
+    for name, owners in (("below", [owner]), ("stranger", [])):
+        body = {"metadata": {"name": name, "ownerReferences": owners}}
+        found[name] = (await objects.cluster.create(CONFIG_MAPS, body, objects.namespace))["metadata"]["uid"]
+    through = (CONFIG_MAPS, Key(objects.namespace, "between"))
+    for name, uid in found.items():
+        child = Child(CONFIG_MAPS, Key(objects.namespace, name), uid, through)
+        outcome = await objects.carry_out(Plan(subject, delete=(child,)))
+        assert bool(outcome.errors) == (name == "stranger")
+    assert await objects.find("below") is None
+    assert await objects.find("stranger") is not None
+    # Nor by way of what is not the subject's itself.
+    body = {
+        "metadata": {"name": "theirs", "ownerReferences": [{**owner, "name": "stranger", "uid": found["stranger"]}]}
+    }
+    theirs = await objects.cluster.create(CONFIG_MAPS, body, objects.namespace)
+    way = (CONFIG_MAPS, Key(objects.namespace, "stranger"))
+    child = Child(CONFIG_MAPS, Key(objects.namespace, "theirs"), theirs["metadata"]["uid"], way)
+    outcome = await objects.carry_out(Plan(subject, delete=(child,)))
+    assert "ConfigMap" in outcome.errors[subject.ref]
+    assert await objects.find("theirs") is not None

@@ -20,8 +20,9 @@ from modelyard.objects import ResourceType
 from modelyard.objects.kinds import CONFIG_MAPS, DEPLOYMENTS, PODS, SERVICES
 from modelyard.reconcile.dispatch import Acting
 from modelyard.reconcile.reconciler import Registered
+from modelyard.workloads.kthena.lifecycle import ModelRollOut
 from modelyard.workloads.lifecycle import ServiceRollOut
-from modelyard.workloads.world import INFERENCE_SERVICES, RUNTIMES
+from modelyard.workloads.world import INFERENCE_SERVICES, MODELS, RUNTIMES
 
 HPA = ResourceType("autoscaling", "v2beta2", "HorizontalPodAutoscaler", "horizontalpodautoscalers", True)
 PDB = ResourceType("policy", "v1beta1", "PodDisruptionBudget", "poddisruptionbudgets", True)
@@ -53,6 +54,10 @@ def is_ready(obj: Object) -> bool:
 class Services:
     """Services of one namespace, ``space``, and the shift that rolls them out."""
 
+    kind = INFERENCE_SERVICES
+    label = "ome.io/inferenceservice"
+    made: tuple[ResourceType, ...] = (CONFIG_MAPS, DEPLOYMENTS, SERVICES, PODS, HPA, PDB)
+
     def __init__(self, cluster: Cluster, stack: LocalStack, shift: Shift, space: str) -> None:
         self.cluster, self.stack, self.shift, self.space = cluster, stack, shift, space
 
@@ -64,10 +69,10 @@ class Services:
         return await self.cluster.create(INFERENCE_SERVICES, {"metadata": metadata, "spec": spec})
 
     async def get(self, name: str, space: str = "") -> Object:
-        return await self.cluster.get(INFERENCE_SERVICES, name, space or self.space)
+        return await self.cluster.get(self.kind, name, space or self.space)
 
     async def patch(self, name: str, patch: dict[str, Any]) -> Object:
-        return await self.cluster.merge_patch(INFERENCE_SERVICES, name, patch, self.space)
+        return await self.cluster.merge_patch(self.kind, name, patch, self.space)
 
     async def until(self, holds: Callable[[Object], Any], name: str, space: str = "", timeout: float = 120) -> Object:
         """Wait until it holds of the service; the service."""
@@ -90,11 +95,10 @@ class Services:
 
     async def children(self, name: str) -> list[str]:
         """What is there for a service, by kind and name."""
-        selector = f"ome.io/inferenceservice={name}"
-        kinds = (CONFIG_MAPS, DEPLOYMENTS, SERVICES, PODS, HPA, PDB)
+        selector = f"{self.label}={name}"
         found = [
             f"{kind.kind} {one['metadata']['name']}"
-            for kind in kinds
+            for kind in self.made
             for one in await self.cluster.list(kind, self.space, label_selector=selector)
         ]
         return sorted(found)
@@ -127,8 +131,10 @@ async def services(
     """The shift is running; what a test makes is deleted after it."""
     monkeypatch.setenv("KUBECONFIG", str(local_stack.kubeconfig))
     registered = [Registered(ModelDelivery(kind, home), Acting("deliver/deliver")) for kind in KINDS]
-    registered.append(Registered(ServiceRollOut(home), Acting("roll-out/roll-out", batch=20)))
+    rolled_out = (ServiceRollOut(home), ModelRollOut(home))
+    registered += [Registered(one, Acting("roll-out/roll-out", batch=20)) for one in rolled_out]
     async with Shift(registered, home) as shift:
         yield Services(local_cluster, local_stack, shift, local_namespace)
-        for one in await local_cluster.list(INFERENCE_SERVICES, local_namespace):
-            await local_cluster.delete(INFERENCE_SERVICES, one["metadata"]["name"], local_namespace)
+        for kind in (INFERENCE_SERVICES, MODELS):
+            for one in await local_cluster.list(kind, local_namespace):
+                await local_cluster.delete(kind, one["metadata"]["name"], local_namespace)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from conftest import HPA, NAME, Services, conditions, is_ready
 
+from modelyard.cli.options import UsageError
 from modelyard.cli.services import list_services, why_service
 from modelyard.cluster import CONFIG_MAPS, DEPLOYMENTS, NotFound, Object
 from modelyard.objects.kinds import PODS
@@ -50,10 +51,9 @@ async def test_a_service_becomes_pods_that_are_ready_and_leaves_nothing(
     ]
     await list_services(space, services.shift.home)
     line = capsys.readouterr().out.splitlines()[1].split()
-    assert line[:6] == [space, "chat", NAME, "simulated", "1/1", "True"]
+    assert line[:7] == [space, "InferenceService", "chat", NAME, "simulated", "1/1", "True"]
     await why_service("chat", space, services.shift.home)
     said = capsys.readouterr().out
-    print(said)
     assert f"model: ClusterBaseModel {NAME}: Ready" in said
     assert "runtime: ClusterServingRuntime simulated" in said
     assert re.search(r"engine +RawDeployment +chat-engine-\S+ +a100-0 +True +0", said), said
@@ -142,7 +142,9 @@ async def test_a_router_that_is_not_asked_for_any_more_goes_with_all_it_had(serv
     assert await services.cluster.get(CONFIG_MAPS, mine["metadata"]["name"], services.space), "it is not the service's"
 
 
-async def test_refused_ones_say_what_to_do_and_stop_nobody(services: Services) -> None:
+async def test_refused_ones_say_what_to_do_and_stop_nobody(
+    services: Services, capsys: pytest.CaptureFixture[str]
+) -> None:
     await services.make("unknown", model={"name": "nobodys"})
     await services.make("elsewhere", runtime={"name": "missing"})
     await services.make("secretive", engine={"hostNetwork": True})
@@ -161,6 +163,15 @@ async def test_refused_ones_say_what_to_do_and_stop_nobody(services: Services) -
     assert failed["lastFailureInfo"]["reason"] == "BaseModelNotFound"
     for name in ("unknown", "elsewhere", "secretive", "reaching"):
         assert await services.children(name) == []
+    await list_services(services.space, services.shift.home)
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    shown = {line[2]: line for line in lines if line[:2] == [services.space, "InferenceService"]}
+    assert {"0/0", "False"} <= {*shown["unknown"]}
+    assert shown["fine"][4:7] == ["simulated", "1/1", "True"]
+    await why_service("secretive", services.space, services.shift.home)
+    assert "refused: NotPermitted: spec.engine.hostNetwork" in capsys.readouterr().out
+    with pytest.raises(UsageError, match=f"there is no service missing in namespace {services.space}"):
+        await why_service("missing", services.space, services.shift.home)
     await services.patch("unknown", {"spec": {"model": {"name": NAME}}})
     obj = await services.until(is_ready, "unknown")
     assert "lastFailureInfo" not in obj["status"]["modelStatus"]
@@ -213,24 +224,62 @@ async def test_why_pods_are_not_ready_is_told_in_words(services: Services) -> No
         assert conditions(await services.get(name))["Ready"][0] == "False"
 
 
-async def test_an_update_whose_pods_do_not_come_up_goes_back_and_is_not_tried_again(services: Services) -> None:
-    await services.make("chat", annotations={DEADLINE: "10"})
+BAD = "nowhere.example/e:1"
+
+
+async def test_an_update_ends_at_its_first_bad_pod_goes_back_and_is_not_tried_again(services: Services) -> None:
+    await services.make("chat", {"minReplicas": 2}, annotations={DEADLINE: "10"})
     await services.until(is_ready, "chat")
-    await services.patch(
-        "chat", {"spec": {"engine": {"runner": {"name": "ome-container", "image": "nowhere.example/e:1"}}}}
-    )
-    said = await services.until_reason("chat", "LatestDeploymentReady", "RolledBack")
+    before = {one["metadata"]["uid"] for one in await services.cluster.list(PODS, services.space)}
+    await services.patch("chat", {"spec": {"engine": {"runner": {"name": "ome-container", "image": BAD}}}})
+    images: list[list[str]] = []
+
+    async def returned() -> bool:
+        found = await services.cluster.list(PODS, services.space)
+        images.append([one["spec"]["containers"][0]["image"] for one in found])
+        return conditions(await services.get("chat"))["LatestDeploymentReady"][1] == "RolledBack"
+
+    await services.settled(returned)
+    assert max(seen.count(BAD) for seen in images) == 1, "its strategy makes one more at a time"
+    assert min(len(seen) - seen.count(BAD) for seen in images) == 2, "and takes none away for it"
+    said = conditions(await services.get("chat"))["LatestDeploymentReady"][2]
     assert "generation 2 did not become ready" in said
-    assert "nowhere.example/e:1" in said
+    assert BAD in said
 
     async def back() -> bool:
         body = await services.cluster.get(DEPLOYMENTS, "chat-engine", services.space)
         (container,) = body["spec"]["template"]["spec"]["containers"]
-        pods = await services.cluster.list(PODS, services.space)
-        return container["image"].startswith("modelyard.dev/simulated-engine") and len(pods.items) == 1
+        pods = {one["metadata"]["uid"] for one in await services.cluster.list(PODS, services.space)}
+        return container["image"].startswith("modelyard.dev/simulated-engine") and pods == before
 
     await services.settled(back)
     obj = await services.get("chat")
     assert conditions(obj)["Ready"][0] == "True"
-    await services.patch("chat", {"spec": {"engine": {"runner": {"image": None}}}})
+    # The bad pod was to end soon; a good one may take its time.
+    mended = {"metadata": {"annotations": {DEADLINE: "120"}}, "spec": {"engine": {"runner": {"image": None}}}}
+    await services.patch("chat", mended)
     await services.until(is_ready, "chat")
+
+
+async def test_groups_are_updated_one_after_another_and_go_back(services: Services) -> None:
+    image = "modelyard.dev/simulated-engine:latest"
+    shell = {"name": "engine", "args": ["--model=llama", "--port=8080"], "ports": [{"containerPort": 8080}]}
+    shell["readinessProbe"] = {"httpGet": {"path": "/health", "port": 8080}, "periodSeconds": 2}
+    leader = {"leader": {"runner": {**shell, "image": image}}}
+    await services.make("large", {"minReplicas": 2, **leader}, annotations={DEADLINE: "10"})
+    await services.until(is_ready, "large")
+
+    async def pods() -> dict[str, str]:
+        found = await services.cluster.list(PODS, services.space, label_selector="component=engine")
+        return {one["metadata"]["name"]: one["spec"]["containers"][0]["image"] for one in found}
+
+    assert await pods() == dict.fromkeys(("large-engine-0-0-0", "large-engine-1-0-0"), image)
+    await services.patch("large", {"spec": {"engine": {"leader": {"runner": {"image": BAD}}}}})
+    await services.until_reason("large", "EngineReady", "ImageNotRunnable")
+    assert await pods() == {"large-engine-0-0-0": BAD, "large-engine-1-0-0": image}
+    await services.until_reason("large", "LatestDeploymentReady", "RolledBack")
+
+    async def back() -> bool:
+        return conditions(await services.get("large"))["Ready"][0] == "True" and BAD not in (await pods()).values()
+
+    await services.settled(back)

@@ -227,6 +227,30 @@ def test_the_prefix_cache_saves_prefill_time_but_no_cache():
     assert (core.stats.prefix_queries_total, core.stats.prefix_hits_total) == (320, 160)
 
 
+def test_prompts_that_begin_alike_share_blocks_and_compute_the_rest():
+    core = EngineCore(config(gamma=0, prefix_segment=32, kv_cache_tokens=320))
+    first = core.submit(100, 2, prefix="abc")
+    core.advance(0.0051)  # it decodes
+    again = core.submit(100, 2, prefix="abc")
+    other = core.submit(70, 2, prefix="ax")
+    core.advance(0.0171)
+    assert [r.cached_tokens for r in (first, again, other)] == [0, 96, 32]
+    assert core.num_running == 2
+    assert core.kv_used_blocks == 7 + 5 - 2
+    run_out(core)
+    assert core.kv_used_blocks == 0
+    whole = core.submit(96, 1, prefix="abc")
+    run_out(core)
+    assert whole.cached_tokens == 95  # the last one is always computed
+    # Of 20 blocks it needs 19: no segment of two fits beside them.
+    core.submit(290, 2, prefix="qrstuvwxy")
+    run_out(core)
+    found = [core.submit(100, 1, prefix=prefix) for prefix in ("abc", "ax")]
+    run_out(core)
+    assert [r.cached_tokens for r in found] == [0, 0]
+    assert core.stats.prefix_hits_total == 96 + 32 + 95
+
+
 def test_jitter_changes_single_steps_not_the_mean():
     core = EngineCore(config(jitter=0.2), seed=3)
     request = core.submit(10, 4000)
@@ -268,6 +292,8 @@ def test_statistics_agree_with_the_requests():
         ({"max_model_len": 100_001}, "max_model_len"),
         ({"max_waiting": -1}, "max_waiting"),
         ({"prefix_hit_ratio": 1.5}, "prefix_hit_ratio"),
+        ({"prefix_segment": 40}, "prefix_segment"),
+        ({"prefix_segment": 32, "prefix_hit_ratio": 0.5}, "prefix_hit_ratio"),
     ],
 )
 def test_a_wrong_configuration_is_named(changes, message):

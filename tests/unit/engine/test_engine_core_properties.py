@@ -1,6 +1,8 @@
 """What holds for the engine core whatever is thrown at it."""
 
 import math
+from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -24,6 +26,11 @@ configs = st.builds(
     prefix_hit_ratio=st.sampled_from([0.0, 0.6]),
     jitter=st.sampled_from([0.0, 0.0, 0.2]),
 )
+configs = st.tuples(configs, st.sampled_from([0, 1, 3])).map(
+    lambda drawn: (
+        replace(drawn[0], prefix_segment=drawn[1] * drawn[0].block_size, prefix_hit_ratio=0.0) if drawn[1] else drawn[0]
+    )
+)
 # (seconds since the one before, prompt, output, cancel one of the unfinished before it)
 arrivals = st.lists(
     st.tuples(
@@ -37,11 +44,18 @@ def check_invariants(core):
     running = list(core.running)
     assert len(running) <= core.config.max_num_seqs
     assert 0 <= core.kv_used_blocks <= core.config.num_blocks
-    assert core.kv_used_blocks == sum(core.held_blocks(r) for r in running)
+    held = Counter(name for r in running for name in r.held)
+    shared = core.config.prefix_segment // core.config.block_size * sum(count - 1 for count in held.values())
+    assert core.kv_used_blocks == sum(core.held_blocks(r) for r in running) - shared
     waiting = [r.number for r in core.waiting]
     assert waiting == sorted(waiting), "the queue keeps the order of arrival"
     if running and waiting:
         assert max(r.number for r in running) < waiting[0], "nobody overtakes"
+
+
+def family(prompt):
+    """Segments of one of three kinds of prompts that begin alike."""
+    return [(prompt % 3, index) for index in range(prompt)]
 
 
 def drive(config, plan, *, stops=1, seed=0):
@@ -58,7 +72,7 @@ def drive(config, plan, *, stops=1, seed=0):
             core.cancel(accepted[victim % len(accepted)])
             check_invariants(core)
         try:
-            accepted.append(core.submit(prompt, output))
+            accepted.append(core.submit(prompt, output, prefix=family(prompt)))
         except Rejected:
             rejected += 1
     while (at := core.next_event_time()) < math.inf:
@@ -127,7 +141,7 @@ def drive_in_one_go(config, plan, seed):
         now += gap
         events += core.advance(now)
         try:
-            accepted.append(core.submit(prompt, output))
+            accepted.append(core.submit(prompt, output, prefix=family(prompt)))
         except Rejected:
             rejected += 1
     events += core.advance(now + 10_000)

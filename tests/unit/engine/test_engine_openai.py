@@ -29,6 +29,18 @@ def test_prompts_are_counted(prompt, tokens):
     assert parse(TEXT | {"prompt": prompt}, chat=False).prompt_tokens == tokens
 
 
+def test_prompts_share_the_names_of_segments_as_far_as_they_begin_alike():
+    one, two = ({"messages": [CHAT["messages"][0], {"role": "user", "content": text}]} for text in ("a b c d", "a b x"))
+    names = [
+        parse_generation(json.dumps(CHAT | change).encode(), chat=True, segment=2).prefix for change in (one, two, {})
+    ]
+    assert [len(found) for found in names] == [3, 3, 1]
+    assert names[0][:2] == names[1][:2] != names[2]
+    assert names[0][2] != names[1][2]
+    assert names[2] == names[0][:1]
+    assert parse(CHAT, chat=True).prefix == ()
+
+
 @pytest.mark.parametrize(
     ("messages", "tokens"),
     [

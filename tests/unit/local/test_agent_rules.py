@@ -54,11 +54,17 @@ def test_an_image_without_tag_and_digest(image: str, name: str) -> None:
         ("$(MISSING)", "$(MISSING)"),
         ("$$(A)", "$(A)"),
         ("$$$(A)", "$1"),
+        ("$$$$(A)", "$$(A)"),
         ("$A ${A}", "$A ${A}"),
+        ("$(A", "$(A"),
+        ("$()$(A)$", "$()1$"),
+        ("$(X$(A))", "$(X$(A))"),
+        ("$(a.b-c)", "3"),
+        ("$( A)", "$( A)"),
     ],
 )
 def test_variables_expand_as_in_kubernetes(text: str, expanded: str) -> None:
-    assert expand(text, {"A": "1", "B": "2"}) == expanded
+    assert expand(text, {"A": "1", "B": "2", "a.b-c": "3"}) == expanded
 
 
 @pytest.mark.parametrize(
@@ -99,6 +105,16 @@ def test_the_containers_own_port_argument_wins() -> None:
 def test_the_users_environment_stays_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "private")
     assert "HF_TOKEN" not in plan(ENGINE, {}, Inside("127.20.1.1"), "p").env
+
+
+def test_what_was_obtained_once_is_there_for_a_pod_with_another_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("MODELYARD_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    found = plan(ENGINE, {"HOME": "/tmp"}, Inside("127.20.1.1"), "p").env
+    assert (found["HOME"], found["MODELYARD_CACHE"]) == ("/tmp", str(tmp_path / ".cache" / "modelyard"))
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,8 @@ def test_a_headless_service_is_its_pods_by_their_names(tmp_path: Path) -> None:
         assert hosts.addresses(form) == ["127.20.1.2"]
     assert hosts.addresses("x.web.chat.svc") == []
     assert hosts.addresses("example.com") == []
+    assert hosts.located("http://web-2.web.chat.svc:8000/v1") == "http://127.20.1.2:8000/v1"
+    assert hosts.located("https://example.com/v1") == "https://example.com/v1"
     assert 'resolve = "web-2.web.chat.svc:8000:127.20.1.2"\n' in curl_text(found)
     path.write_text("")
     assert hosts.addresses("web.chat.svc") == []

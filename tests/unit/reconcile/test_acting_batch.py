@@ -12,7 +12,7 @@ from scripted_api import scripted_api
 
 from modelyard.cluster import CONFIG_MAPS
 from modelyard.objects import Key
-from modelyard.reconcile.acting import act
+from modelyard.reconcile.acting import act, look
 from modelyard.reconcile.dispatch import Claim
 from modelyard.reconcile.plan import Plan, Subject, Want, World
 
@@ -68,3 +68,12 @@ async def test_one_that_waits_for_ever_keeps_no_other_from_being_served(tmp_path
         acted = await run
     assert acted.settled == {Key("hostile", "one"), Key("modest", "one")}
     assert acted.failed == {Key("broken", "one"): "it cannot be planned: RuntimeError: a bug"}
+
+
+async def test_one_that_cannot_be_planned_keeps_no_other_from_being_shown(tmp_path: Path) -> None:
+    async with scripted_api(tmp_path) as (api, cluster):
+        for space, name, state in (("shop", "broken", "broken"), ("shop", "one", "fine"), ("shop", "other", "fine")):
+            await api.put(space, name, x=state)
+        assert set(await look(cluster, Waiting(), ["shop"])) == {Key("shop", "one"), Key("shop", "other")}
+        keys = [Key("shop", "broken"), Key("shop", "one")]
+        assert set(await look(cluster, Waiting(), ["shop"], keys)) == {Key("shop", "one")}

@@ -76,7 +76,8 @@ def test_what_only_tells_starts_nothing() -> None:
         (RunFate(NOW), 40, 599, []),
         (RunFate(NOW), 40, 600, [41]),
         (None, 1, 9, []),
-        (None, 1, 10, [2]),
+        (None, 1, 10, [1]),
+        (None, 40, 10, [40]),
     ],
 )
 def test_a_run_is_followed_by_another_in_good_time(

@@ -26,6 +26,12 @@ def value(obj: dict[str, Any]) -> str:
 WANT = Want(CONFIG_MAPS, value, wish=lambda obj: obj["data"]["x"])
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A watch of a busy machine is late, and withholds nothing."""
+    monkeypatch.setattr(mirrors, "PATIENCE", 60.0)
+
+
 @pytest.fixture
 async def served(tmp_path: Path) -> AsyncIterator[tuple[ScriptedApi, Cluster]]:
     async with scripted_api(tmp_path, watch_patience=0) as (api, cluster):

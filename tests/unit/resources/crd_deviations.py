@@ -95,6 +95,7 @@ ADDED_FIELDS: dict[str, str] = {
         f"ModelServerStatus.{name}": "the reference leaves this status empty; it counts the pods that can serve"
         for name in ("readyPods", "prefillPods", "decodePods", "completeGroups")
     },
+    "ModelStatus.annotations": "which generation was rolled out, since when, and what served last: a bad one goes back",
     "ModelBackendStatus.totalReplicas": "replicas are those that are ready, as the reference says; this one has all",
     **{
         f"{owner}.{name}": _CONTAINER

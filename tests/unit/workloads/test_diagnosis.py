@@ -67,6 +67,12 @@ def state(restarts: int = 0, last: dict[str, Any] | None = None, **now: Any) -> 
             True,
         ),
         (
+            state(3, {"exitCode": 1, "reason": "Error", "message": "no CUDA"}, running={"startedAt": "2026-01-01"}),
+            "ContainerExited",
+            f"container {NAME} exited with code 1: no CUDA; started again 3 times",
+            False,
+        ),
+        (
             state(running={"startedAt": "2026-01-01T00:00:00Z"}),
             "ProbeFailing",
             f"container {NAME} runs since 2026-01-01T00:00:00Z; its readinessProbe, GET :8080/health, has not"
@@ -77,6 +83,12 @@ def state(restarts: int = 0, last: dict[str, Any] | None = None, **now: Any) -> 
             {"phase": "Failed", "reason": "Evicted", "message": "The node was low on memory"},
             "Evicted",
             "The node was low on memory",
+            False,
+        ),
+        (
+            {"phase": "Running", "containerStatuses": [{"name": NAME, "ready": True, "state": {"running": {}}}]},
+            "NodeNotReady",
+            "its containers were ready when node gpu-1 was last heard of",
             False,
         ),
         (
@@ -105,6 +117,9 @@ def test_what_does_not_mend_itself_is_looked_at_first() -> None:
     dead, full = Trouble("ContainerExited", "", final=True), Trouble("Unschedulable", "")
     assert worst([Trouble("Starting", ""), full, dead]) is dead
     assert worst([Trouble("Starting", ""), full]) is full
+    lost, evicted = Trouble("NodeNotReady", ""), Trouble("Evicted", "")
+    assert worst([evicted, lost]) is lost
+    assert worst([evicted, full]) is evicted
     assert worst([]) is None
 
 

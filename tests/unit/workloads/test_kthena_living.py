@@ -1,4 +1,4 @@
-"""A Model's children as they live: what is written, which adapters are loaded, which pods go, what is told."""
+"""A Model's children as they live: what is written, which adapters are loaded."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ from dataclasses import asdict
 from typing import Any
 
 import pytest
-from kthena_models import LWS, UID, a_backend, a_model, a_worker, children, model_named, names, refused, rendered_named
+from kthena_models import UID, a_backend, a_model, children, names, rendered_named
 
 from modelyard.workloads.changes import changes, says
-from modelyard.workloads.kthena import adapters, recovery, status
+from modelyard.workloads.kthena import adapters
 from modelyard.workloads.kthena.files import Adapter
-from modelyard.workloads.kthena.recovery import GroupPod
 from modelyard.workloads.kthena.setup import Existing
-from modelyard.workloads.values import Refused, Rendered
 
 MINE = {"registry.volcano.sh/model-uid": UID}
 
@@ -109,6 +107,15 @@ def test_what_is_on_its_way_out_is_waited_for() -> None:
         (True, 1, False),
         ([1, 2], [1], False),
         ({"a": 1, "b": 2}, {"a": 1}, True),
+        ([{"name": "a", "value": "1"}, {"name": "b"}], [{"name": "b"}, {"name": "a", "value": "1"}], True),
+        ([{"name": "a", "value": "1"}, {"name": "b"}], [{"name": "b"}, {"name": "a", "value": "2"}], False),
+        ([{"name": "a"}, {"name": "a"}], [{"name": "a"}, {"name": "b"}], False),
+        (
+            [{"name": "v", "mountPath": "/b"}, {"name": "v", "mountPath": "/a"}],
+            [{"mountPath": "/a"}, {"mountPath": "/b"}],
+            True,
+        ),
+        ([{"name": []}, 7], [{"name": "a"}, {"name": "b"}], False),
     ],
 )
 def test_notations(there: Any, wanted: Any, same: bool) -> None:
@@ -152,140 +159,3 @@ def test_a_list_of_adapters_stays_in_its_folder() -> None:
     assert adapters.wanted(json.dumps([*hostile, *entries]), "/models") == (ONE, TWO)
     with pytest.raises(ValueError, match="no list"):
         adapters.wanted("{}", "/models")
-
-
-# Recovery
-
-
-def a_pod(name: str, **more: Any) -> GroupPod:
-    fixed: dict[str, Any] = {"uid": name, "group": "g", "created": 0.0, "since": 5.0, "entry": name == "entry"}
-    return GroupPod(name, **(fixed | more))
-
-
-@pytest.mark.parametrize(
-    ("pods", "now", "replaced", "due"),
-    [
-        ([a_pod("entry"), a_pod("w")], 999, False, None),
-        ([a_pod("entry", ready=False, restarts=1, since=100), a_pod("w")], 159, False, 160),
-        ([a_pod("entry", ready=False, restarts=1, since=100), a_pod("w")], 160, True, None),
-        ([a_pod("entry"), a_pod("w", phase="Failed", ready=False, since=100)], 200, True, None),
-        ([a_pod("entry", restarts=3), a_pod("w")], 999, False, None),
-        ([a_pod("entry", ready=False, phase="Pending"), a_pod("w", ready=False, phase="Pending")], 999, False, None),
-        ([a_pod("entry"), a_pod("w", deleting=True)], 1, True, None),
-        ([a_pod("entry", deleting=True), a_pod("w", deleting=True)], 1, False, None),
-        ([a_pod("entry", since=50), a_pod("w", created=60, since=61)], 62, True, None),
-        ([a_pod("entry", ready=False, since=50), a_pod("w", created=60, since=61)], 62, False, None),
-        ([a_pod("entry", ready=False, restarts=1, since=0)], 999, False, None),
-    ],
-)
-def test_recovery(pods: list[GroupPod], now: float, replaced: bool, due: float | None) -> None:
-    found = recovery.recover(pods, now)
-    assert [one.group for one in found.replace] == (["g"] if replaced else [])
-    assert found.due == due
-    for one in found.replace:
-        assert {pod.name for pod in one.pods} == {pod.name for pod in pods if not pod.deleting}
-        assert one.reason
-
-
-def test_a_group_that_was_replaced_is_not_replaced_again() -> None:
-    """Made together at 100: the workers run at once, the entry pod is ready long after."""
-    fresh = [a_pod("entry", created=100.0, since=400.0), a_pod("w", created=102.0, since=103.0)]
-    for now in (101.0, 103.0, 400.0, 9999.0):
-        seen = (
-            [a_pod("entry", created=100.0, since=100.0, ready=False, phase="Pending"), fresh[1]] if now < 400 else fresh
-        )
-        assert recovery.recover(seen, now).replace == ()
-
-
-def test_other_groups_are_left_alone() -> None:
-    pods = [a_pod("entry", phase="Failed", ready=False), a_pod("w"), a_pod("x", group="h"), a_pod("y", group="h")]
-    assert [one.group for one in recovery.recover(pods, 100).replace] == ["g"]
-
-
-# Status
-
-
-def told(
-    model: dict[str, Any], rendered: Rendered | Refused, there: list[dict[str, Any]], *failures: str
-) -> dict[str, str]:
-    found = status.state(model, rendered, there, failures)
-    assert found.fields["observedGeneration"] == 1
-    assert all(one.message for one in found.conditions)
-    return {one.type: f"{one.status} {one.reason}" for one in found.conditions}
-
-
-def running(rendered: Rendered, ready: int | None = None) -> list[dict[str, Any]]:
-    there = []
-    for child in rendered.children:
-        if child.kind in status.WORKLOADS:
-            one = stored(child.body)
-            wished = one["spec"]["replicas"]
-            count = wished if ready is None else ready
-            one["status"] = {"readyReplicas": count, "replicas": wished, "observedGeneration": 1}
-            there.append(one)
-    return there
-
-
-@pytest.mark.parametrize("name", names())
-def test_a_model_is_active_when_all_of_it_is_ready(name: str) -> None:
-    model, rendered = model_named(name), rendered_named(name)
-    assert told(model, rendered, running(rendered)) == {
-        "Initialized": "True ModelCreating",
-        "Active": "True ModelAvailable",
-        "Failed": "False Reconciled",
-    }
-    least = [backend["minReplicas"] for backend in model["spec"]["backends"]]
-    expected = "False ModelProcessing" if any(least) else "True ModelAvailable"
-    assert told(model, rendered, running(rendered, ready=0))["Active"] == expected
-
-
-def test_what_is_missing_is_told() -> None:
-    model = a_model(a_backend(minReplicas=2, maxReplicas=2, workers=[a_worker(replicas=2)]))
-    rendered = children(model)
-    active = status.state(model, rendered, running(rendered, ready=3)).conditions[1]
-    assert (active.status, active.message) == ("False", "backend main: 1 of 2 replicas are ready")
-    missing = status.state(model, rendered, []).conditions[1]
-    assert missing.message == "backend main: not there yet: Deployment chat-main"
-
-
-def test_replicas_are_ready_groups_by_the_backends_name() -> None:
-    model = a_model(a_backend("vLLMDisaggregated", minReplicas=2, maxReplicas=2))
-    rendered = children(model)
-    there = running(rendered)
-    there[0]["status"]["readyReplicas"] = 0
-    found = status.state(model, rendered, there).fields["backendStatuses"]
-    assert found == [{"name": "main", "replicas": 1, "totalReplicas": 2}]
-    large = a_model(a_backend(minReplicas=2, maxReplicas=2, workers=[a_worker(pods=2)]))
-    rendered = children(large, LWS)
-    assert status.state(large, rendered, running(rendered, ready=1)).fields["backendStatuses"] == [
-        {"name": "main", "replicas": 1, "totalReplicas": 2}
-    ]
-
-
-def test_a_workload_whose_newest_form_was_not_seen_is_not_ready() -> None:
-    model = a_model()
-    rendered = children(model)
-    there = running(rendered)
-    there[0]["metadata"]["generation"] = 2
-    assert told(model, rendered, there)["Active"] == "False ModelProcessing"
-
-
-def test_growing_does_not_make_a_model_inactive() -> None:
-    policy = {"metrics": [{"metricName": "x", "targetValue": 1}]}
-    model = a_model(a_backend(minReplicas=1, maxReplicas=3, autoscalingPolicy=policy))
-    rendered = children(model)
-    there = running(rendered)
-    there[0]["spec"]["replicas"] = 3
-    assert told(model, rendered, there)["Active"] == "True ModelAvailable"
-
-
-def test_failures_are_told_and_taken_back_and_what_runs_still_counts() -> None:
-    model = a_model()
-    rendered = children(model)
-    there = running(rendered)
-    assert told(model, rendered, there, "quota exceeded")["Failed"] == "True ModelAbnormal"
-    broken = copy.deepcopy(model)
-    broken["spec"]["backends"][0]["cacheURI"] = "hostpath:///etc"
-    found = told(broken, refused(broken), there)
-    assert (found["Failed"], found["Active"]) == ("True ModelAbnormal", "True ModelAvailable")
-    assert told(broken, refused(broken), [])["Active"] == "False ModelProcessing"

@@ -477,7 +477,21 @@ def test_an_autoscalers_replicas_stay_within_their_bounds(there: int | None, rep
 
 def test_replicas_are_the_specs_without_an_autoscaler() -> None:
     assert only(a_model(), existing=Existing({"chat-main": 3}))["spec"]["replicas"] == 1
-    assert "replicas" not in only(a_model(), existing=Existing({"chat-main": 1}, frozenset({"chat-main"})))["spec"]
+
+
+@pytest.mark.parametrize("there", [0, 1, 7])
+@pytest.mark.parametrize("scaled", ["chat-main", "chat-main-0-decode"])
+def test_what_others_scale_is_left_to_them(there: int, scaled: str) -> None:
+    if scaled == "chat-main":
+        found = only(a_model(), existing=Existing({scaled: there}, frozenset({scaled})))
+        assert "replicas" not in found["spec"]
+        return
+    apart = a_model(a_backend("vLLMDisaggregated"))
+    made = of_kind(children(apart, existing=Existing({scaled: there}, frozenset({scaled}))), "Deployment")
+    assert {one["metadata"]["name"]: one["spec"].get("replicas") for one in made} == {
+        "chat-main-0-prefill": 1,
+        scaled: None,
+    }
 
 
 # Route
@@ -577,6 +591,14 @@ def test_a_binding_names_the_real_workload_port_and_path() -> None:
     assert target["additionalMatchLabels"] == {"modelinfer.volcano.sh/entry": "true"}
 
 
+def test_a_binding_carries_what_can_wake_it() -> None:
+    zero = a_backend(minReplicas=0, maxReplicas=4, scaleToZeroGracePeriod="1m", autoscalingPolicy=POLICY)
+    model = a_model(zero)
+    model["metadata"]["annotations"] = {"modelyard.dev/wake-query": "sum(waiting)"}
+    marks = only(model, "AutoscalingPolicyBinding")["metadata"]["annotations"]
+    assert marks["modelyard.dev/wake-query"] == "sum(waiting)"
+
+
 @pytest.mark.parametrize(
     ("type", "name", "own"),
     [
@@ -630,6 +652,11 @@ def test_unified_metrics_are_read_by_the_engines_own_names(type: str, name: str,
         ),
         (
             a_model(a_backend("vLLMDisaggregated", minReplicas=1_000_000, maxReplicas=1_000_000)),
+            "spec.backends[0].minReplicas",
+            "objects of their own",
+        ),
+        (
+            a_model(a_backend(workers=[a_worker(replicas=1_000_000, pods=2)])),
             "spec.backends[0].minReplicas",
             "objects of their own",
         ),

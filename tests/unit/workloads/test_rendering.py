@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import random
 from collections.abc import Callable
 from functools import cache
@@ -142,6 +143,9 @@ def annotated(**annotations: str) -> Edit:
         "nodes": "modelyard.dev/model-node-selection",
         "init": "ome.io/inject-model-init",
         "domain": "ome.io/ingress-domain",
+        "domains": "ome.io/ingress-additional-domains",
+        "apparmor": "container.apparmor.security.beta.kubernetes.io/vllm",
+        "seccomp": "seccomp.security.alpha.kubernetes.io/pod",
         "template": "ome.io/ingress-domain-template",
         "path": "ome.io/ingress-path-template",
         "scheme": "ome.io/ingress-url-scheme",
@@ -290,6 +294,12 @@ RIGHTS = [
     ("securityContext: {windowsOptions: {hostProcess: true}}", "privileged", "windowsOptions"),
     ("runner: {ports: [{containerPort: 8080, hostPort: 80}]}", "host-namespaces", "hostPort"),
     ("initContainers: [{name: i, image: i, securityContext: {privileged: true}}]", "privileged", "initContainers[i]"),
+    (
+        "annotations: {container.apparmor.security.beta.kubernetes.io/vllm: unconfined}",
+        "privileged",
+        "annotations[container.apparmor",
+    ),
+    ("annotations: {seccomp.security.alpha.kubernetes.io/pod: unconfined}", "privileged", "annotations[seccomp"),
 ]
 
 
@@ -374,8 +384,13 @@ def test_nobodys_business_stays_out_of_the_description_of_a_model() -> None:
 @pytest.mark.parametrize(
     ("chosen", "message"),
     [
-        ({"domain": "victim.example.com"}, ""),
+        ({"domain": "shop.example.org"}, ""),
+        ({"domain": "example.org"}, "host example.org could be somebody else's"),
+        ({"domain": "other.prod.example.com"}, "host chat.shop.other.prod.example.com could be somebody else's"),
+        ({"template": "chat.shop.prod.example.com"}, ""),
+        ({"template": "shop.other.prod.example.com"}, "host shop.other.prod.example.com could be somebody else's"),
         ({"template": "chat.other.example.com"}, "host chat.other.example.com could be somebody else's"),
+        ({"path": "/chat/shop"}, "path /chat/shop could be somebody else's"),
         ({"template": "shop.{{ .Name }}.com"}, ""),
         ({"template": "workshop.{{ .Name }}.com"}, "host workshop.chat.com could be somebody else's"),
         ({"path": "/other/chat"}, "path /other/chat could be somebody else's"),
@@ -393,6 +408,68 @@ def test_credentials_of_the_cluster_go_only_where_an_administrator_sends_them() 
     edit = engine("kedaConfig: {authenticationRef: {name: a, kind: ClusterTriggerAuthentication}}")
     assert "NotPermitted: spec.engine.kedaConfig.authenticationRef.kind: " in refusal("keda", edit)
     assert isinstance(changed("keda", edit, allow="cluster-credentials"), Rendered)
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        engine("kedaConfig: {promServerAddress: 'http://own:9090'}"),
+        lambda found: found["InferenceService"]["metadata"]["annotations"].update(
+            {"autoscaling.keda.sh/prometheus.serverAddress": "http://own:9090"}
+        ),
+    ],
+)
+def test_credentials_of_the_cluster_do_not_go_to_a_server_that_the_service_chose(edit: Edit) -> None:
+    def with_credentials(found: dict[str, dict[str, Any]]) -> None:
+        reference = {"name": "of-all", "kind": "ClusterTriggerAuthentication"}
+        found["ConfigMap"]["data"] = {"kedaConfig": json.dumps({"authenticationRef": reference})}
+
+    (scaler,) = children("keda", with_credentials, "ScaledObject")
+    assert scaler["spec"]["triggers"][0]["authenticationRef"]["name"] == "of-all"
+
+    def both(found: dict[str, dict[str, Any]]) -> None:
+        with_credentials(found)
+        found["InferenceService"]["metadata"].setdefault("annotations", {})
+        edit(found)
+
+    (scaler,) = children("keda", both, "ScaledObject")
+    (trigger,) = scaler["spec"]["triggers"]
+    assert trigger["metadata"]["serverAddress"] == "http://own:9090"
+    assert "authenticationRef" not in trigger
+
+
+def long_values(found: dict[str, dict[str, Any]]) -> None:
+    found["InferenceService"]["metadata"]["annotations"] = {"big": "x" * 50_000}
+    engine("runner: {args: ['" + "{{.Annotations.big}}" * 5000 + "']}")(found)
+
+
+def many_variables(found: dict[str, dict[str, Any]]) -> None:
+    engine(json.dumps({"runner": {"env": [{"name": f"own-{i}"} for i in range(20_000)]}}))(found)
+    config = found["ClusterServingRuntime"]["spec"]["engineConfig"]
+    config["runner"]["env"] = [{"name": f"given-{i}"} for i in range(20_000)]
+
+
+@pytest.mark.parametrize(
+    ("case", "edit", "message"),
+    [
+        ("ingress", annotated(template="{{" + " " * 100_000), "is longer than 1024 characters"),
+        ("ingress", annotated(domains=",".join(f"{i}.org" for i in range(1000))), "names more than 20"),
+        ("raw", long_values, "what is filled in is longer than 65536 characters"),
+        ("raw", many_variables, "is not a list of at most 1000 objects"),
+        ("multi-node-stateful", engine("{minReplicas: 2000000000, maxReplicas: 2000000000}"), "TooManyGroups: "),
+        ("multi-node-stateful", engine("worker: {size: 2000000000}"), "TooManyGroups: "),
+        ("ray", engine("{minReplicas: 2000000000, maxReplicas: 2000000000}"), "TooManyGroups: "),
+    ],
+)
+def test_what_would_take_all_time_or_memory_is_refused(case: str, edit: Edit, message: str) -> None:
+    """Each of these takes hours, or more memory than there is, where nothing stops it."""
+    assert message in refusal(case, edit)
+
+
+def test_profiles_that_annotations_ask_for_are_looked_at_on_the_service_too() -> None:
+    for asked in ({"apparmor": "unconfined"}, {"seccomp": "unconfined"}):
+        assert refusal("raw", annotated(**asked)).startswith("NotPermitted: spec.engine.annotations[")
+    assert isinstance(changed("raw", annotated(apparmor="localhost/tight", seccomp="runtime/default")), Rendered)
 
 
 def test_fast_networking_comes_with_an_administrators_runtime_and_keeps_what_is_set() -> None:

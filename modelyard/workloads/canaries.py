@@ -1,0 +1,120 @@
+"""A canary: a new revision in a share of a component's pods, beside what serves, until it is promoted or goes. Pure.
+
+A second Deployment has the new pods; its replicas stand to those of the first as the percentage wants it. The Service
+of the component leads to both, so that requests go by the number of pods. Everything else stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from modelyard.objects.documents import counted
+from modelyard.resources import InferenceService, ServingRuntime
+from modelyard.workloads import names
+from modelyard.workloads.changes import Identity, Object, identity
+from modelyard.workloads.components import RAW, SERVERLESS, components, effective
+from modelyard.workloads.values import Body, ChildObject, Note, Rendered, plain
+from modelyard.workloads.world import KNATIVE, StoredChild
+
+CANARY: Final = "modelyard.dev/canary"
+"""Label of a canary's Deployment and pods."""
+
+
+def wished(service: InferenceService, runtime: ServingRuntime | None, modes: Mapping[str, str]) -> dict[str, int]:
+    """By component, the percentage of requests that a new revision is to have; not those that it has all of."""
+    found = {}
+    for one in components(service, effective(service), runtime):
+        percent = one.spec.get("canaryTrafficPercent")
+        if isinstance(percent, int) and percent < 100 and modes.get(one.kind) != SERVERLESS:  # which has its own
+            found[one.kind] = max(percent, 0)
+    return found
+
+
+def notes(wanted: Mapping[str, int], modes: Mapping[str, str]) -> tuple[Note, ...]:
+    """Of components that cannot have one."""
+    said = "{}: canaryTrafficPercent has no effect on groups of pods, whose updates are rolled out as a whole"
+    return tuple(Note("CanaryNotServed", said.format(kind), kind) for kind in wanted if modes[kind] != RAW)
+
+
+def is_canary(body: Object) -> bool:
+    """Whether a Deployment is one."""
+    return CANARY in (body["metadata"].get("labels") or {})
+
+
+def share(replicas: int, percent: int) -> int:
+    """Pods of a canary beside so many others."""
+    return max(1, round(replicas * percent / (100 - percent))) if percent and replicas else 0
+
+
+def beside(
+    new: Rendered, old: Rendered, wanted: Mapping[str, int], there: Mapping[Identity, StoredChild]
+) -> Rendered | None:
+    """What serves, with canaries of the components whose pods are new; ``None`` where there are none to be."""
+    before = {one.component: one for one in old.children if one.kind == "Deployment"}
+    made = {}
+    for child in new.children:
+        kind = child.component
+        if child.kind != "Deployment" or kind not in wanted or kind not in before or new.modes.get(kind) != RAW:
+            continue
+        first = before[kind]
+        if first.name == child.name and first.body["spec"]["template"] != child.body["spec"]["template"]:
+            live = there.get(identity(first.body))
+            replicas = (live.body["spec"] if live is not None else first.body["spec"]).get("replicas", 1)
+            made[kind] = ChildObject(_canary(child.body, share(replicas, wanted[kind])), kind)
+    if not made:
+        return None
+    stays = [one for one in old.children if one.component in made or one.component not in new.modes]
+    moves = [one for one in new.children if one.component in new.modes and one.component not in made]
+    return replace(old, children=(*stays, *moves, *made.values()), modes=new.modes, notes=new.notes)
+
+
+def _canary(body: Body, replicas: int) -> Body:
+    mark = {CANARY: "true"}
+    metadata, spec = body["metadata"], body["spec"]
+    pods = spec["template"]
+    labels = {**pods["metadata"]["labels"], **mark}
+    return {
+        **body,
+        "metadata": {
+            **metadata,
+            "name": names.fitting(f"{metadata['name']}-canary"),
+            "labels": {**metadata["labels"], **mark},
+        },
+        "spec": {
+            **spec,
+            "replicas": replicas,
+            "selector": {"matchLabels": {**spec["selector"]["matchLabels"], **mark}},
+            "template": {**pods, "metadata": {**pods["metadata"], "labels": labels}},
+        },
+    }
+
+
+def shares(workloads: Iterable[Body]) -> list[Body] | None:
+    """How a component's requests are shared between revisions, as Knative writes it: by the pods that are available,
+    where there is a canary; as Knative itself has it. ``None``: one has them all."""
+    found = list(workloads)
+    for one in found:
+        if str(one["apiVersion"]).startswith(f"{KNATIVE}/"):
+            return plain((one.get("status") or {}).get("traffic")) or None
+    if not any(map(is_canary, found)):
+        return None
+    pods = {one["metadata"]["name"]: (one.get("status") or {}).get("availableReplicas") or 0 for one in found}
+    canary = next(one["metadata"]["name"] for one in found if is_canary(one))
+    share = round(100 * pods[canary] / (sum(pods.values()) or 1))
+    return [
+        {"revisionName": name, "percent": share if name == canary else 100 - share, "latestRevision": name == canary}
+        for name in sorted(pods)
+    ]
+
+
+def told(result: Rendered, wanted: Mapping[str, int]) -> str:
+    """What stands beside what, in words."""
+    found = [one for one in result.children if is_canary(one.body)]
+    said = [
+        f"{one.component}: {counted(one.body['spec']['replicas'], 'pod')} of what was asked for last beside what"
+        f" served before (canaryTrafficPercent {wanted[one.component]})"
+        for one in found
+    ]
+    return "; ".join([*said, "100 or none rolls it out"]) if said else ""

@@ -1,0 +1,53 @@
+"""A canary beside what serves, on the local cluster: behind the same Service, and promoted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from conftest import Services, conditions, is_ready
+
+from modelyard.cluster import DEPLOYMENTS, Object
+from modelyard.objects.kinds import PODS, SERVICES
+
+pytestmark = pytest.mark.integration
+
+
+def is_pod_ready(pod: Object) -> bool:
+    found = pod["status"].get("conditions") or ()
+    return any(one["type"] == "Ready" and one["status"] == "True" for one in found)
+
+
+async def test_a_canary_serves_beside_what_is_there_until_it_is_promoted(services: Services) -> None:
+    async def pods() -> dict[str, str]:
+        found = await services.cluster.list(PODS, services.space, label_selector="component=engine")
+        return {one["metadata"]["name"].rsplit("-", 2)[0]: one["metadata"]["uid"] for one in found}
+
+    async def behind() -> int:
+        service = await services.cluster.get(SERVICES, "chat", services.space)
+        selector = ",".join(f"{name}={value}" for name, value in service["spec"]["selector"].items())
+        found = await services.cluster.list(PODS, services.space, label_selector=selector)
+        return sum(is_pod_ready(one) for one in found)
+
+    await services.make("chat")
+    await services.until(is_ready, "chat")
+    before = await pods()
+    runner: dict[str, Any] = {"name": "ome-container", "env": [{"name": "SEED", "value": "7"}]}
+    await services.patch("chat", {"spec": {"engine": {"runner": runner, "canaryTrafficPercent": 50}}})
+    said = await services.until_reason("chat", "LatestDeploymentReady", "Canary")
+    assert said.startswith("engine: 1 pod of what was asked for last beside what served before"), said
+    there = await pods()
+    assert there.keys() == {"chat-engine", "chat-engine-canary"}
+    assert there["chat-engine"] == before["chat-engine"], "what serves is left alone"
+
+    assert await behind() == 2
+    await services.patch("chat", {"spec": {"engine": {"canaryTrafficPercent": None}}})
+    obj = await services.until(is_ready, "chat")
+    assert conditions(obj)["LatestDeploymentReady"][1] == "RolledOut"
+
+    async def alone() -> bool:
+        deployments = await services.cluster.list(DEPLOYMENTS, services.space)
+        return (await pods()).keys() == {"chat-engine"} and len(deployments.items) == 1
+
+    await services.settled(alone)
+    assert (await pods())["chat-engine"] != before["chat-engine"]

@@ -1,0 +1,80 @@
+"""Updates of a service under load, compared by what a real Prometheus has of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+
+import aiohttp
+import pytest
+from conftest import Services, conditions, is_ready
+
+from modelyard.cluster import SERVICES
+from modelyard.workloads.gates import GATE, GateReading
+from modelyard.workloads.lifecycle import ServiceRollOut
+from tasks.roll_out import measure
+
+pytestmark = pytest.mark.integration
+
+
+async def load(services: Services, name: str) -> None:
+    """Requests without end."""
+    service = await services.cluster.get(SERVICES, name, services.space)
+    url, body = f"http://{service['spec']['clusterIP']}:8080/v1", {"prompt": "x", "max_tokens": 2, "ignore_eos": True}
+    async with aiohttp.ClientSession() as http:
+        async with http.get(f"{url}/models") as answer:
+            body["model"] = (await answer.json())["data"][0]["id"]
+        while True:
+            with suppress(aiohttp.ClientError, OSError):
+                async with http.post(f"{url}/completions", json=body) as answer:
+                    await answer.read()
+            await asyncio.sleep(0.1)
+
+
+@pytest.fixture
+async def measured(services: Services, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Services]:
+    """With somebody who measures, as a run does."""
+    monkeypatch.setenv("PROMETHEUS_BASE_URL", services.stack.prometheus_url)
+    found = (one.lifecycle for one in services.shift.registered if isinstance(one.lifecycle, ServiceRollOut))
+    lifecycle = next(found)
+    readings: dict[object, GateReading] = {}
+    lifecycle.prometheus, lifecycle.readings = services.stack.prometheus_url, readings  # type: ignore[assignment]
+
+    async def follow() -> None:
+        while True:
+            if watches := {key: here.watch for key, here in lifecycle.seen.items() if here.watch is not None}:
+                readings.update(await measure.fn(watches))
+            await asyncio.sleep(0.5)
+
+    task = asyncio.create_task(follow())
+    yield services
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+
+
+async def test_an_update_under_load_is_taken_where_it_serves_as_well_and_goes_back_where_not(
+    measured: Services,
+) -> None:
+    services = measured
+    gate = "{windowSeconds: 10, requests: 5, ttftRatio: 50}"
+    await services.make("chat", annotations={GATE: gate, "ome.io/enable-prometheus-scraping": "true"})
+    await services.until(is_ready, "chat")
+    requests = asyncio.create_task(load(services, "chat"))
+    try:
+        await asyncio.sleep(6)
+        runner = {"name": "ome-container", "env": [{"name": "SEED", "value": "7"}]}
+        await services.patch("chat", {"spec": {"engine": {"runner": runner}}})
+        said = await services.until_reason("chat", "LatestDeploymentReady", "Comparing")
+        assert "compared with what served before until" in said
+        obj = await services.until(is_ready, "chat")
+        said = conditions(obj)["LatestDeploymentReady"][2]
+        assert "0.0% of" in said, said
+        assert "TTFT" in said, said
+        arguments = ["--model=$(MODEL_PATH)", "--port=8080", "--failure-rate=0.5"]
+        await services.patch("chat", {"spec": {"engine": {"runner": {"args": arguments}}}})
+        said = await services.until_reason("chat", "LatestDeploymentReady", "RolledBack")
+        assert said.startswith("generation 3 served worse ("), said
+    finally:
+        requests.cancel()

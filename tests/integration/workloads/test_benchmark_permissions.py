@@ -1,0 +1,88 @@
+"""Benchmarks under the account of deployments/kubernetes: rbac-benchmarks.yaml has what they need, no more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from conftest import Fleets
+from fleet_fixture import eventually
+from in_process_runs import Shift
+from install_manifests import AUTOSCALER, CONTROLLER_NAMESPACE, documents, in_force, install_roles, kubeconfig_of
+from needed_rights import Right, noted
+
+from modelyard.benchmarks.lifecycle import BenchmarkRuns
+from modelyard.benchmarks.world import BENCHMARK_JOBS
+from modelyard.cluster import PERSISTENT_VOLUME_CLAIMS, Cluster, Object
+from modelyard.local.stack import LocalStack
+from modelyard.objects.kinds import JOBS
+from modelyard.reconcile.dispatch import Acting
+from modelyard.reconcile.reconciler import Registered
+
+pytestmark = pytest.mark.integration
+
+TOLD = {("", "events", verb) for verb in ("create", "get", "patch")}
+"""Rights of rbac.yaml, which whoever tells has."""
+WHERE_OWNERS_ARE_GUARDED = {("ome.io", "benchmarkjobs/finalizers", "update")}
+"""What an admission plug-in asks for that this server does not have."""
+
+
+async def test_benchmarks_need_exactly_the_rights_of_the_manifest(
+    fleets: Fleets,
+    control_plane: LocalStack,
+    control_plane_cluster: Cluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster, space = control_plane_cluster, await fleets.space()
+    await install_roles(cluster)
+    for document in documents("rbac-benchmarks.yaml"):
+        await cluster.apply(document)
+    account = await kubeconfig_of(cluster, AUTOSCALER, control_plane.kubeconfig, tmp_path / "account")
+    await in_force(account, PERSISTENT_VOLUME_CLAIMS, space)
+    monkeypatch.setenv("KUBECONFIG", str(account))
+    notes = noted(monkeypatch)
+    notes.account = str(account)
+    claim = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
+    await cluster.create(PERSISTENT_VOLUME_CLAIMS, {"metadata": {"name": "results"}, "spec": claim}, space)
+    endpoint = {"url": f"http://chat.{space}.svc:8080", "apiFormat": "openai", "modelName": "llama"}
+    spec = {
+        "endpoint": {"endpoint": endpoint},
+        "task": "text-to-text",
+        "trafficScenarios": ["D(20,10)"],
+        "numConcurrency": [1],
+        "maxTimePerIteration": 1,
+        "maxRequestsPerIteration": 10,
+        "outputLocation": {"storageUri": "pvc://results/nightly"},
+    }
+    await cluster.create(BENCHMARK_JOBS, {"metadata": {"name": "nightly"}, "spec": spec}, space)
+    registered = [Registered(BenchmarkRuns(CONTROLLER_NAMESPACE), Acting("benchmark/benchmark"))]
+    async with Shift(registered, CONTROLLER_NAMESPACE, namespaces=[space]):
+        jobs: list[Object] = []
+
+        async def made() -> bool:
+            jobs[:] = (await cluster.list(JOBS, space)).items
+            return bool(jobs)
+
+        await eventually(made, "there is a Job for the run", seconds=180)
+        conditions = [{"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded"}]
+        status = {"status": {"conditions": conditions, "failed": 1}}
+        await cluster.merge_patch(JOBS, jobs[0]["metadata"]["name"], status, space, subresource="status")
+
+        async def gone() -> bool:
+            return jobs[0]["metadata"]["uid"] not in {
+                one["metadata"]["uid"] for one in (await cluster.list(JOBS, space)).items
+            }
+
+        await eventually(gone, "the Job of an attempt in vain is gone", seconds=180)
+    assert notes.forbidden == []
+    allowed: set[Right] = {
+        (group, one, verb)
+        for document in documents("rbac-benchmarks.yaml")
+        for rule in document.get("rules", ())
+        for group in rule["apiGroups"]
+        for one in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    assert notes.needed - TOLD <= allowed
+    assert allowed - WHERE_OWNERS_ARE_GUARDED - notes.needed == set()
