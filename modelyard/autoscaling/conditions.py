@@ -18,6 +18,7 @@ OPTIMIZATION_READY = "OptimizationReady"
 ACCELERATOR_RESOLVED = "AcceleratorResolved"
 PROFILE_VALID = "ProfileValid"
 SLO_FEASIBLE = "SLOFeasible"
+PROFILE_DRIFT = "ProfileDrift"
 CAPACITY_LIMITED = "CapacityLimited"
 SCALE_FROM_ZERO = "ScaleFromZero"
 

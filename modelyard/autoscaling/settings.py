@@ -10,6 +10,7 @@ from enum import StrEnum
 from pydantic import BaseModel, ConfigDict, Field
 
 from modelyard.metrics.values import Allowed
+from modelyard.metrics.vocabulary import Signal
 
 
 class Mode(StrEnum):
@@ -24,6 +25,20 @@ class Compatibility(StrEnum):
 
     REPAIRED = "repaired"
     PUBLISHED = "published"
+
+
+class SizingAim(StrEnum):
+    """What the forecast of a model's replicas aims at: ``mean`` latencies of the queueing model, or the share of
+    requests within their targets (``attainment``), learnt from the model's own history."""
+
+    MEAN = "mean"
+    ATTAINMENT = "attainment"
+
+
+ATTAINMENT_HISTORY = 5400.0
+"""Seconds of load that rules are tried on."""
+TAIL = 99.0
+"""Per cent of the requests that should be within their targets, where nothing else is said."""
 
 
 class FleetSettings(BaseModel):
@@ -125,10 +140,21 @@ class FleetSettings(BaseModel):
         0.9, gt=0, le=1, description="most load on a replica, as a share of its highest rate, where no TTFT target is"
     )
     ttft_percentile: float | None = Field(
-        None, ge=50, lt=100, description="size for this percentile of TTFT instead of the mean; unset: the mean"
+        None,
+        ge=50,
+        lt=100,
+        description="size for this percentile of TTFT instead of the mean; unset: the mean (aim 'attainment': 99)",
+    )
+    itl_percentile: float | None = Field(
+        None, ge=50, lt=100, description="aim 'attainment': the percentile of ITL that is aimed at; unset: 99"
     )
     transition_penalty: float = Field(
         0.1, ge=0, le=1, description="share of a replica's cost that moving it between variants counts for"
+    )
+    aim: SizingAim = Field(
+        SizingAim.MEAN,
+        description="SLO form: size for 'mean' latencies, or for the share of requests within both targets "
+        "('attainment')",
     )
     feedback: bool = Field(True, description="correct predicted TTFT and ITL by what is observed")
     estimator: bool = Field(False, description="learn performance parameters online instead of using the profile's")
@@ -143,6 +169,19 @@ class FleetSettings(BaseModel):
     startup_default: float = Field(
         120, ge=0, description="start-up time in seconds of a variant whose own has not been learnt yet"
     )
+
+    @property
+    def load_history(self) -> float:
+        """Seconds of load history that decisions look at."""
+        return max(self.trend_window, ATTAINMENT_HISTORY if self.aim is SizingAim.ATTAINMENT else 0.0)
+
+    @property
+    def tails(self) -> dict[Signal, float]:
+        """The shares of requests that TTFT and ITL are aimed at for."""
+        return {
+            Signal.TTFT: (self.ttft_percentile or TAIL) / 100,
+            Signal.TPOT: (self.itl_percentile or TAIL) / 100,
+        }
 
     def compressed(self, factor: float) -> FleetSettings:
         """The same for a world that runs ``factor`` times faster than the wall clock (demonstrations)."""

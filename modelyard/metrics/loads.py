@@ -16,7 +16,7 @@ from modelyard.metrics.values import ModelLoad
 Pair = tuple[str, str]
 """(namespace, model)"""
 
-POINTS = 40
+POINTS = 400
 """At most this many points of a history are asked for."""
 
 

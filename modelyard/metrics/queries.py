@@ -7,7 +7,7 @@ WVA saturation reference, "Replica signals" and "Token-analyzer signals"; WVA SL
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import lru_cache, wraps
 from typing import ParamSpec
 
@@ -50,6 +50,7 @@ def namespace_matcher(namespaces: Iterable[str]) -> str:
 
 
 METRIC = "$metric"
+TAILS = {Signal.TTFT: 0.99, Signal.TPOT: 0.99}
 
 GATEWAY = "gateway queue"
 LOAD = "offered load"
@@ -130,28 +131,36 @@ def performance_queries(
     namespaces: Collection[str],
     latency_in: Collection[str] | None = None,
     caches_in: Collection[str] | None = None,
+    tails_in: Collection[str] | None = None,
+    tails: Mapping[Signal, float] = TAILS,
 ) -> dict[str, str]:
     """PromQL by purpose for these namespaces (none: nothing); means and counts over ``window`` seconds.
 
-    ``latency_in`` and ``caches_in``: the namespaces whose latencies, or caches, are wanted; ``None``: all of them.
+    ``latency_in``, ``caches_in`` and ``tails_in``: the namespaces whose latencies, caches, or tails of latencies are
+    wanted; ``None``: all of them. ``tails`` are the shares (0 to 1) of requests that a tail speaks of.
     """
-    wanted = {Needed.ALWAYS: namespaces, Needed.LATENCIES: latency_in, Needed.CACHES: caches_in}
+    wanted = {
+        Needed.ALWAYS: namespaces, Needed.LATENCIES: latency_in, Needed.CACHES: caches_in, Needed.TAILS: tails_in
+    }  # fmt: skip
     spaces = {needed: namespaces if given is None else given for needed, given in wanted.items()}
     where = {needed: namespace_matcher(given) for needed, given in spaces.items() if given}
     return {
-        measure.purpose: _of_pods(measure, where[measure.needed], window)
+        measure.purpose: _of_pods(measure, where[measure.needed], window, tails)
         for measure in PodPerformance.measures().values()
         if measure.needed in where
     }
 
 
-def _of_pods(measure: Measure, where: str, window: float) -> str:
+def _of_pods(measure: Measure, where: str, window: float, tails: Mapping[Signal, float] = TAILS) -> str:
     """The query of a measure for the namespaces that ``where`` matches."""
     metric, span = METRIC + where, duration(window)
     if measure.over is Over.CACHE:
         return _caches(where)
-    if measure.over is Over.MEAN:
-        return ratios(measure.signal, BY_POD, f"rate({metric}[{span}])")
+    if measure.over is Over.TAIL:
+        return _tail(measure.signal, tails[measure.signal], f"rate({METRIC}_bucket{where}[{duration(5 * window)}])")
+    if measure.over in (Over.MEAN, Over.STEADY):
+        over = span if measure.over is Over.MEAN else duration(5 * window)
+        return ratios(measure.signal, BY_POD, f"rate({metric}[{over}])")
     series = {
         Over.NOW: metric,
         Over.TIME: f"timestamp({metric})",
@@ -163,6 +172,20 @@ def _of_pods(measure: Measure, where: str, window: float) -> str:
     }
     highest = measure.over in (Over.PEAK, Over.TIME)
     return each(measure.signal, "max" if highest else "sum", BY_POD, series[measure.over])
+
+
+@_kept
+def _tail(signal: Signal, share: float, growth: str) -> str:
+    """What this share of a histogram's observations is below, by pod, in our units."""
+    return first(
+        _scaled(
+            f"histogram_quantile({share:g}, sum by (le, {BY_POD}) ({_ours(engine, growth.replace(METRIC, name))}))",
+            family.scale,
+        )
+        for engine in ENGINES.values()
+        if (family := engine.of.get(signal))
+        for name in family.names
+    )
 
 
 @_kept

@@ -16,6 +16,7 @@ from modelyard.metrics.loads import LoadHistory, Pair, model_of
 from modelyard.metrics.queries import (
     GATEWAY,
     LOAD,
+    TAILS,
     finished_over,
     fleet_queries,
     offered_load,
@@ -76,6 +77,8 @@ async def read_signals(
     performance_in: Iterable[str] = (),
     latency_in: Collection[str] | None = None,
     caches_in: Collection[str] | None = None,
+    tails_in: Collection[str] = (),
+    tails: Mapping[Signal, float] = TAILS,
 ) -> Signals:
     """All signals of one tick.
 
@@ -85,7 +88,8 @@ async def read_signals(
     one more query tells stale from never seen.
     ``loads``: measure offered load too, and keep its history there. ``performance_in``: the namespaces whose engines'
     performance is needed; none costs nothing. Both are taken over ``load_window`` seconds. ``latency_in`` and
-    ``caches_in`` are those of them whose TTFT and ITL, or whose caches, matter (``None``: all).
+    ``caches_in`` are those of them whose TTFT and ITL, or whose caches, matter (``None``: all);
+    ``tails_in`` those whose tails of latencies do, and ``tails`` the shares these speak of.
     """
     namespaces = list(namespaces)
     periods = {f"finished requests over {period} s": period for period in sorted(retentions)}
@@ -95,7 +99,7 @@ async def read_signals(
     if loads is not None:
         asked[LOAD] = offered_load(load_window, namespaces)
     if measured:
-        asked |= performance_queries(load_window, measured, latency_in, caches_in)
+        asked |= performance_queries(load_window, measured, latency_in, caches_in, tails_in, tails)
     answers = await asyncio.gather(
         *(prometheus.query(text, purpose) for purpose, text in asked.items()), return_exceptions=True
     )

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import Enum, StrEnum
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from modelyard.metrics.vocabulary import Signal
 from modelyard.objects import Key
@@ -35,6 +35,8 @@ class Over(Enum):
     RATE = "growth per second over five windows"
     GROWTH = "growth over the window"
     MEAN = "the mean of a histogram, or a share, over the window"
+    STEADY = "the mean of a histogram over five windows"
+    TAIL = "a high percentile of a histogram over five windows"
     CACHE = "the size of the KV cache, by whatever the engine says of it"
 
 
@@ -43,6 +45,7 @@ class Needed(Enum):
 
     ALWAYS = "of all whose performance is"
     LATENCIES = "where latencies matter"
+    TAILS = "where the share of requests within their targets is aimed at"
     CACHES = "where caches matter"
 
 
@@ -139,6 +142,22 @@ class PodPerformance(PodMeasures):
     itl: float | None = _measured(
         Signal.ITL, Over.MEAN, "inter-token latency", "mean in milliseconds", needed=Needed.LATENCIES, scale=1000
     )
+    steady_prompt: float | None = _measured(
+        Signal.REQUEST_PROMPT_TOKENS, Over.STEADY, "prompt tokens over five windows", "mean prompt tokens of a request",
+        UnderLoad.SAME, Needed.TAILS,
+    )  # fmt: skip
+    steady_output: float | None = _measured(
+        Signal.REQUEST_OUTPUT_TOKENS, Over.STEADY, "output tokens over five windows", "mean output tokens of a request",
+        UnderLoad.SAME, Needed.TAILS,
+    )  # fmt: skip
+    ttft_tail: float | None = _measured(
+        Signal.TTFT, Over.TAIL, "tail of the time to first token", "percentile in milliseconds", needed=Needed.TAILS,
+        scale=1000,
+    )  # fmt: skip
+    itl_tail: float | None = _measured(
+        Signal.TPOT, Over.TAIL, "tail of requests' inter-token latency", "percentile in milliseconds",
+        needed=Needed.TAILS, scale=1000,
+    )  # fmt: skip
     kv_tokens: int | None = _measured(
         Signal.KV_TOKENS, Over.CACHE, "KV-cache sizes", "tokens", UnderLoad.SAME, Needed.CACHES
     )
@@ -194,6 +213,33 @@ class Signals:
         places = (namespace, model), ("", model)
         known = [self.gateway_queue[place] for place in places if place in self.gateway_queue]
         return sum(known) if known else None
+
+
+class ServedRequests(NamedTuple):
+    """What pods have served over a time: requests that ended, those of them that failed, and the mean time to first
+    token in seconds (``None``: not known)."""
+
+    requests: float = 0.0
+    failed: float = 0.0
+    ttft: float | None = None
+
+    @classmethod
+    def of(cls, parts: Iterable[ServedRequests]) -> ServedRequests:
+        """Of several pods; a mean counts by its requests."""
+        parts = list(parts)
+        timed = [(one.ttft, one.requests) for one in parts if one.ttft is not None and one.requests > 0]
+        count = sum(requests for _, requests in timed)
+        ttft = sum(value * requests for value, requests in timed) / count if count else None
+        return cls(sum(one.requests for one in parts), sum(one.failed for one in parts), ttft)
+
+
+class RoutedRequests(NamedTuple):
+    """What a router sent somewhere over a time: requests that ended, those of them that failed, and the time to first
+    token in seconds that 95 % of the streams were within (``None``: not known)."""
+
+    requests: float = 0.0
+    failed: float = 0.0
+    ttft: float | None = None
 
 
 def with_errors(

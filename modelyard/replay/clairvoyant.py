@@ -8,9 +8,11 @@ duration. The number of replicas before the first request is free to choose and 
     δ·(p − cached) + (o − 1)·(β + α/D),   D = min(max_num_seqs, (ITL target − α)/β)
 
 seconds of its own: a step with *d* sequences lasts at least α + β·d, which is (α + β·d)/d for each; a mean step of at
-most the target means a mean *d* of at most D over the request's tokens, and 1/d is convex. This work lies between the
-request's arrival and arrival + TTFT target + (o − 1)·ITL target. Requests that miss, of which there may be (1 −
-attainment) of all, cost nothing here.
+most the target means a mean *d* of at most D over the request's tokens, and 1/d is convex. The prompt's part lies
+between the request's arrival and
+arrival + TTFT target, the rest before arrival + TTFT target + (o − 1)·ITL target. Requests that miss, of which there
+may be (1 − attainment) of all, cost nothing here. That prompts lengthen the steps of others is left out: a router may
+keep them on engines of their own, so that nothing follows from it for a fleet.
 
 **Replicas.** Time is cut into intervals. Two relaxations are solved, and the higher value is the bound:
 
@@ -22,8 +24,9 @@ attainment) of all, cost nothing here.
 
 **Limits.** It is a bound for this simulator: queueing, routing, the KV cache and the choice of what to batch are
 relaxed, so it may be below what even perfect foresight could reach, most of all when few replicas serve (a share of a
-replica is enough for light load if start-ups are short) or targets are tight against queueing. With ``jitter`` it
-holds in the mean. Missed requests are priced generously: each frees as much as the largest of its interval.
+replica is enough for light load if start-ups are short) or targets are tight against queueing. With ``jitter`` and
+drawn start-ups it holds in the mean. Missed requests are priced generously: each frees as much as the largest of its
+interval.
 """
 
 from __future__ import annotations
@@ -88,11 +91,13 @@ class _Grid:
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Requests of one model that arrive in interval ``first`` and must be done in ``last``: how many, their computed
-    prompt tokens (by variant that serves the model, whose caches differ) and decoded tokens, and the largest of each.
+    """Requests of one model that arrive in interval ``first``, must have their first token in ``begun`` and be done in
+    ``last``: how many, their computed prompt tokens (by variant that serves the model, whose caches differ) and decoded
+    tokens, and the largest of each.
     """
 
     first: int
+    begun: int
     last: int
     count: int
     prompt: dict[int, float]
@@ -156,23 +161,25 @@ class Clairvoyant:
         deadline = trace.at + slo.ttft + (trace.output - 1) * slo.itl + 2 * SLACK
         first = np.minimum(trace.at // interval, count - 1).astype(np.int64)
         last = np.minimum(deadline // interval, count - 1).astype(np.int64)
+        begun = np.minimum((trace.at + slo.ttft + 2 * SLACK) // interval, count - 1).astype(np.int64)
         # What may be done after the end costs nothing.
         rows = np.flatnonzero(self._possible & (deadline <= trace.duration))
         groups: list[_Group] = []
         if not len(rows):
             return _Grid(interval, np.diff(edges), groups)
         names, codes = np.unique(self._model, return_inverse=True)
-        unique, inverse = np.unique(np.stack([codes, first, last], axis=1)[rows], axis=0, return_inverse=True)
+        unique, inverse = np.unique(np.stack([codes, first, begun, last], axis=1)[rows], axis=0, return_inverse=True)
         inverse = inverse.ravel()
         order = np.argsort(inverse, kind="stable")
         cuts = np.searchsorted(inverse[order], np.arange(len(unique) + 1))
-        for number, (code, begin, end) in enumerate(unique.tolist()):
+        for number, (code, begin, first_token, end) in enumerate(unique.tolist()):
             inside = rows[order[cuts[number] : cuts[number + 1]]]
             eligible = [place for place, spec in enumerate(self._variants) if spec.model == names[code]]
             decoded = trace.output[inside] - 1
             groups.append(
                 _Group(
                     begin,
+                    first_token,
                     end,
                     len(inside),
                     {place: float(self._computed[place][inside].sum()) for place in eligible},
@@ -223,7 +230,7 @@ class Clairvoyant:
                     seconds = amount * (speed.prompt if kind == "prompt" else speed.output)
                     if not math.isfinite(seconds):
                         continue
-                    for moment in range(group.first, group.last + 1):
+                    for moment in range(group.first, (group.begun if kind == "prompt" else group.last) + 1):
                         column = programme.column(0.0)
                         programme.entry(capacity[place][moment], column, seconds)
                         entries.append((column, 1.0))

@@ -16,10 +16,11 @@ from modelyard.replay.policies.parse import CLAIRVOYANT, PolicyText, make
 from modelyard.replay.report import Summary, Timeline, summarize, timeline
 from modelyard.replay.scenario import Scenario
 from modelyard.replay.simulate import simulate
+from modelyard.traffic.trace import Trace
 
 
 class Batch:
-    """What to replay. ``bound``: also the least cost at the attainment reached. Deliberately no dataclass: runners
+    """What to replay. ``bound``: also the least cost, if the SLO was held. Deliberately no dataclass: runners
     must not walk into it."""
 
     def __init__(self, scenario: Scenario, policy: PolicyText, rate: float, bound: bool = False) -> None:
@@ -68,22 +69,27 @@ def replay(batch: Batch, progress: Callable[[float], None] | None = None) -> Bat
 
     run = simulate(trace, fleet.variants, policy, scenario.settings, hear, fleet.nodes)
     summary = dataclasses.replace(summarize(run, scenario.slo), rate=batch.rate)
-    if batch.bound:
-        bound = Clairvoyant(trace, fleet.variants, scenario.slo).bound(summary.attainment)
-        summary = dataclasses.replace(summary, bound=bound.cost)
+    if batch.bound and summary.attainment >= scenario.slo.attainment:
+        summary = dataclasses.replace(summary, bound=_bound(scenario, trace).cost)
     return BatchResult(summary, timeline(run, scenario.slo))
+
+
+def _bound(scenario: Scenario, trace: Trace) -> Bound:
+    """At the SLO's attainment, for what counts."""
+    counted = trace.since(scenario.settings.warm_up)
+    return Clairvoyant(counted, scenario.fleet.variants, scenario.slo).bound(scenario.slo.attainment)
 
 
 def least(scenario: Scenario, rate: float) -> tuple[Bound, str]:
     """The least that any policy could pay at the SLO's attainment, and that in words."""
     slo = scenario.slo
-    bound = Clairvoyant(scenario.at_rate(rate), scenario.fleet.variants, slo).bound(slo.attainment)
+    bound = _bound(scenario, scenario.at_rate(rate))
     share = f"{slo.attainment:.4g} of the requests"
     if math.isinf(bound.cost):
         text = f"no policy can have {share} within the targets: on these engines {bound.attainable:.4g} is the most"
     else:
         text = (
             f"no policy can have {share} within the targets for less than {bound.replica_hours:.2f} replica-hours or a "
-            f"cost of {bound.cost:.2f}; × BOUND is a policy's cost over the least possible at the attainment it reached"
+            f"cost of {bound.cost:.2f}; × BOUND is the cost of a policy that held it over that"
         )
     return bound, f"clairvoyant: {text}"

@@ -290,7 +290,10 @@ class SimulatedFleet:
             pod.ready_at = at + spec.startup
             self._serve(pod)
         else:
-            self._push(at + spec.startup, _Due.READY, pod, serial)
+            self._push(at + self._startup(pod), _Due.READY, pod, serial)
+
+    def _startup(self, pod: SimulatedPod) -> float:
+        return self.settings.drawn_startup(pod.variant.startup, pod.serial)
 
     def _on_ready(self, pod: SimulatedPod) -> None:
         if pod.life is not Life.STARTING:
@@ -390,7 +393,7 @@ class SimulatedFleet:
             if node is not None:
                 self._homeless.remove(waiting)
                 waiting.node, waiting.unschedulable = node, ""
-                self._push(self.now + waiting.variant.startup, _Due.READY, waiting, waiting.serial)
+                self._push(self.now + self._startup(waiting), _Due.READY, waiting, waiting.serial)
 
     def _on_expire(self, model: str) -> None:
         queue, limit = self._queues[model], self.settings.queue_limit

@@ -97,7 +97,11 @@ def as_csv(summaries: Sequence[Summary]) -> str:
 def _flat(summary: Summary) -> dict[str, object]:
     row: dict[str, object] = {}
     for name, value in dataclasses.asdict(summary).items():
-        if name == "problems":
+        if name == "by_output":
+            for part in value:
+                limit = part["tokens"]
+                row[f"attainment_{'longer' if limit is None else f'to_{limit}'}"] = _cell(part["attainment"])
+        elif name == "problems":
             row[name] = "; ".join(value)
         elif name == "hours_by_variant":
             continue

@@ -13,18 +13,31 @@ from modelyard.replay.simulate import Run, Steps
 from modelyard.traffic.latency import SLO, Ending, Latency, Percentiles, percentile, percentiles
 
 MINUTE = 60.0
+OUTPUTS = (10, 50, 200)
+"""Bounds of the classes of answers, tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutputClass:
+    """Requests by the length of their answer: up to ``tokens`` (``None``: all longer ones), how many, and the share of
+    them within both targets. A mean over few tokens is a strict target, over many a lenient one."""
+
+    tokens: int | None
+    requests: int
+    attainment: float
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """One policy's row. Replica time is counted from a replica's creation to its end, within the trace's duration.
+    """One policy's row. Replica time is counted from a replica's creation to its end, within the trace's duration and
+    after its warm-up.
 
     ``cost`` is replica-hours times each variant's cost. ``attainment`` is the share of all requests within both
     targets. ``itl_max`` are percentiles of each request's longest gap between tokens. ``minutes_below`` are the minutes
     (of those with arrivals, ``minutes``) in which the attainment of that minute's arrivals was below the SLO's.
     ``rejected`` found no replica in time or were refused by the engine; ``waited`` found none ready on arrival.
-    ``bound`` is the least cost that any policy could have reached at this attainment, where it was computed; ``rate``:
-    at so many times the recorded requests.
+    ``bound`` is the least cost at which any policy could have held the SLO, where it was computed and this one held it;
+    ``rate``: at so many times the recorded requests.
     """
 
     policy: str
@@ -48,6 +61,7 @@ class Summary:
     waited: int
     hours_by_variant: Mapping[str, float]
     problems: tuple[str, ...] = ()
+    by_output: tuple[OutputClass, ...] = ()
     bound: float | None = None
     rate: float = 1.0
 
@@ -67,12 +81,13 @@ class Timeline:
 
 def summarize(run: Run, slo: SLO) -> Summary:
     """The row of one replay."""
-    results = run.results
+    results = run.results.since(run.begin)
     latency = Latency.of(results, slo)
+    within = np.logical_and(*results.within(slo))
     endings = np.bincount(results.ending, minlength=len(Ending))
-    minute = _minutes(run)
+    minute = _minutes(run)[run.results.at >= run.begin]
     arrivals = np.bincount(minute)
-    met = np.bincount(minute, weights=np.logical_and(*results.within(slo)).astype(np.float64))
+    met = np.bincount(minute, weights=within.astype(np.float64))
     busy = arrivals > 0
     below = int(np.count_nonzero(met[busy] < slo.attainment * arrivals[busy] - 1e-9))
     hours = {str(spec.key): run.replica_seconds(spec.key) / 3600 for spec in run.variants}
@@ -87,9 +102,11 @@ def summarize(run: Run, slo: SLO) -> Summary:
         ttft=latency.ttft,
         itl=latency.itl,
         itl_max=percentiles(results.itl_max[results.answered]),
-        scale_ups=sum(action.after > action.before for action in run.actions if action.at <= run.duration),
-        scale_downs=sum(action.after < action.before for action in run.actions if action.at <= run.duration),
-        peak_replicas=max(run.replicas()[1]),
+        scale_ups=sum(action.after > action.before for action in run.actions if run.begin <= action.at <= run.duration),
+        scale_downs=sum(
+            action.after < action.before for action in run.actions if run.begin <= action.at <= run.duration
+        ),
+        peak_replicas=_peak(run.replicas(), run.begin),
         minutes=int(np.count_nonzero(busy)),
         minutes_below=below,
         rejected=int(endings[Ending.NO_ENDPOINT] + endings[Ending.REJECTED]),
@@ -98,11 +115,26 @@ def summarize(run: Run, slo: SLO) -> Summary:
         waited=int(results.waited.sum()),
         hours_by_variant=hours,
         problems=run.problems,
+        by_output=_by_output(results.output, within),
     )
 
 
+def _peak(steps: Steps, begin: float) -> int:
+    times, counts = steps
+    return max(count for until, count in zip([*times[1:], math.inf], counts, strict=True) if until > begin)
+
+
+def _by_output(tokens: NDArray[np.int64], within: NDArray[np.bool_]) -> tuple[OutputClass, ...]:
+    places = np.searchsorted(OUTPUTS, tokens)
+    found = []
+    for place, limit in enumerate((*OUTPUTS, None)):
+        mine = within[places == place]
+        found.append(OutputClass(limit, len(mine), float(mine.mean()) if len(mine) else math.nan))
+    return tuple(found)
+
+
 def timeline(run: Run, slo: SLO) -> Timeline:
-    """The replay minute by minute."""
+    """The replay minute by minute, its warm-up included."""
     results = run.results
     minute = _minutes(run)
     length = max(1, math.ceil(run.duration / MINUTE))

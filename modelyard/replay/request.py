@@ -18,6 +18,7 @@ from modelyard.autoscaling.settings import FleetSettings
 from modelyard.objects.durations import parse_go_duration
 from modelyard.replay.settings import POLICIES, Gaps
 from modelyard.reports import place, within
+from modelyard.traffic.copies import Copies
 from modelyard.traffic.router import Routing
 
 if TYPE_CHECKING:
@@ -157,6 +158,12 @@ class ReplayRequest(BaseModel):
     rates: Annotated[tuple[Factor, ...], BeforeValidator(_parts)] = Field(
         (1.0,), min_length=1, max_length=20, description="each policy at so many times the requests"
     )
+    copies: Copies = Field(
+        Copies.INDEPENDENT,
+        description="what more requests are at a rate above 1: 'independent' (others' sizes, spread over a minute) or "
+        "'clumped' (the same ones, at once)",
+    )
+    warm_up: Seconds = Field(0, description="first seconds of the traffic that are replayed and do not count")
     prompt_scale: float = Field(1.0, gt=0, description="so many times the prompt tokens")
     output_scale: float = Field(1.0, gt=0, description="so many times the output tokens")
     diurnal: float | None = Field(
@@ -168,6 +175,9 @@ class ReplayRequest(BaseModel):
     fleet: FleetSettings = Field(default_factory=FleetSettings, description="settings of the decisions")
     startup: Seconds = Field(
         120, le=7200, description="seconds from a pod's creation to Ready, where the engine's arguments do not say"
+    )
+    startup_spread: float = Field(
+        0, ge=0, le=2, description="how much start-ups differ: the standard deviation of their logarithm"
     )
     profile: Literal["h100", "a100", "l40s"] | None = Field(
         None, description="engine profile; unset: by the accelerator label"

@@ -25,6 +25,7 @@ from modelyard.replay.policies.bindings import remarks
 from modelyard.replay.request import ReplayRequest
 from modelyard.replay.settings import SimulationSettings
 from modelyard.replay.variants import VariantSpec, variants_of
+from modelyard.traffic.copies import Copies
 from modelyard.traffic.latency import SLO
 from modelyard.traffic.trace import Trace, parse_columns, read_trace
 
@@ -74,16 +75,17 @@ def read_fleet(
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A fleet, its traffic at rate 1, what users expect, and the simulation's settings."""
+    """A fleet, its traffic at rate 1, what users expect, the simulation's settings, and what more requests are."""
 
     fleet: ReplayedFleet
     trace: Trace
     slo: SLO
     settings: SimulationSettings
+    copies: Copies = Copies.INDEPENDENT
 
     def at_rate(self, rate: float) -> Trace:
         """The traffic at so many times the requests."""
-        return self.trace.scaled(rate=rate, seed=self.settings.seed)
+        return self.trace.scaled(rate=rate, seed=self.settings.seed, copies=self.copies)
 
     def context(self, source: str, trace: Trace) -> dict[str, Any]:
         """What a report says about it all besides the policies."""
@@ -111,13 +113,18 @@ async def read_scenario(request: ReplayRequest, beside: Sequence[Path] = ()) -> 
     if request.start or request.minutes is not None:
         trace = trace.stretch(request.start, request.minutes)
     if request.diurnal is not None:
-        trace = trace.over_days(request.diurnal, seed=request.seed)
+        trace = trace.over_days(request.diurnal, seed=request.seed, copies=request.copies)
     trace = trace.scaled(prompt=request.prompt_scale, output=request.output_scale)
     settings = SimulationSettings(
-        routing=request.routing, queue_limit=request.queue_limit, scrape_interval=request.scrape, seed=request.seed
+        routing=request.routing,
+        queue_limit=request.queue_limit,
+        scrape_interval=request.scrape,
+        startup_spread=request.startup_spread,
+        warm_up=request.warm_up,
+        seed=request.seed,
     )
     slo = SLO(request.slo_ttft, request.slo_itl, request.attainment)
-    return Scenario(fleet, trace, slo, settings), source, warnings
+    return Scenario(fleet, trace, slo, settings, request.copies), source, warnings
 
 
 def _fleet(request: ReplayRequest, beside: Sequence[Path]) -> ReplayedFleet:

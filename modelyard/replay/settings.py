@@ -3,6 +3,8 @@ and what gaps in a recorded past stand for."""
 
 from __future__ import annotations
 
+import math
+import random
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -37,7 +39,9 @@ class SimulationSettings:
     ``queue_limit``: a request that found no ready replica for so long is rejected. ``scrape_interval``: Prometheus'.
     ``actuation_delay``: from a decision to the pods it creates or ends. ``drain_limit``: how long after the last
     arrival the simulation goes on for requests that are still being served. ``pre_roll``: seconds for which the first
-    replicas have been idle, and sampled, before the first request.
+    replicas have been idle, and sampled, before the first request. ``startup_spread``: the standard deviation of the
+    logarithm of start-ups, whose mean stays what the variant says; 0: all equal. ``warm_up``: the first seconds of the
+    trace, which are replayed and do not count.
     """
 
     routing: Routing = Routing.LEAST_OUTSTANDING
@@ -46,4 +50,14 @@ class SimulationSettings:
     actuation_delay: float = 1.0
     drain_limit: float = 900.0
     pre_roll: float = 600.0
+    startup_spread: float = 0.0
+    warm_up: float = 0.0
     seed: int = 0
+
+    def drawn_startup(self, mean: float, serial: int) -> float:
+        """The start-up of the replica with this number, in seconds."""
+        if not self.startup_spread:
+            return mean
+        spread = self.startup_spread
+        normal = random.Random(f"{self.seed}/{serial}").gauss(0.0, 1.0)
+        return mean * math.exp(spread * normal - spread * spread / 2)

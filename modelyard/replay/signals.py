@@ -6,17 +6,30 @@ What is measured of a pod is answered here by ``Over``, as ``modelyard.metrics.q
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from modelyard.metrics.queries import TAILS
 from modelyard.metrics.values import Measure, ModelLoad, Over, PodMeasures, PodPerformance, PodSignal, Signals
 from modelyard.metrics.vocabulary import Signal
-from modelyard.replay.metrics import MEASURES, Metrics, PodSeries, delta, field, field_of, increase, metrics_of
+from modelyard.replay.metrics import (
+    MEASURES,
+    Metrics,
+    PodSample,
+    PodSeries,
+    delta,
+    field,
+    field_of,
+    increase,
+    metrics_of,
+    quantile,
+)
 
 Pair = tuple[str, str]
 """(namespace, model)"""
 
 _FINISHED, _RUNNING, _WAITING = (field_of(signal) for signal in (Signal.FINISHED, Signal.RUNNING, Signal.WAITING))
+_TAILED = {Signal.TTFT: "ttft", Signal.TPOT: "tpot"}
 _FIELDS = {measure: [field(metric) for metric in metrics_of(measure)] for measure in MEASURES}
 
 
@@ -27,10 +40,13 @@ class SignalReader:
     how many seconds of load are kept.
     """
 
-    def __init__(self, metrics: Metrics, origin: float, *, history: float) -> None:
+    def __init__(
+        self, metrics: Metrics, origin: float, *, history: float, tails: Mapping[Signal, float] = TAILS
+    ) -> None:
         self._metrics = metrics
         self._origin = origin
         self._history = history
+        self._tails = tails
         self._loads: dict[Pair, list[tuple[float, float]]] = {}
 
     def read(
@@ -105,16 +121,28 @@ class SignalReader:
             if newest is None:
                 return None
             return measure.value(newest.at + self._origin if measure.over is Over.TIME else fields[0](newest))
-        span = 5 * window if measure.over is Over.RATE else window
+        span = 5 * window if measure.over in (Over.RATE, Over.STEADY, Over.TAIL) else window
         samples = series.window(now, span)
+        if measure.over is Over.TAIL:
+            return measure.value(self._tail(measure, series, samples))
         if measure.over is Over.PEAK:
             return measure.value(max(map(fields[0], samples), default=None))
         found, *count = (increase(samples, one, now, span) for one in fields)
-        if measure.over is Over.MEAN:
+        if measure.over in (Over.MEAN, Over.STEADY):
             found = found / count[0] if count[0] > 0 else math.nan
         elif measure.over is Over.RATE:
             found /= span
         return measure.value(found) if math.isfinite(found) else None
+
+    def _tail(self, measure: Measure, series: PodSeries, samples: Sequence[PodSample]) -> float | None:
+        place = quantile(samples, _FIELDS[measure][0], self._tails[measure.signal])
+        if math.isnan(place):
+            return None
+        bounds: tuple[float, ...] = (0.0, *getattr(series.pod.core.stats, _TAILED[measure.signal]).bounds)
+        # As Prometheus has it, the last bucket has no width.
+        whole = min(int(place), len(bounds) - 1)
+        upper = bounds[min(whole + 1, len(bounds) - 1)]
+        return bounds[whole] + (upper - bounds[whole]) * (place - whole)
 
     def _load(self, now: float, arrivals: dict[Pair, float]) -> dict[Pair, ModelLoad]:
         at = now + self._origin

@@ -32,6 +32,8 @@ class Run:
     pods: tuple[SimulatedPod, ...]
     actions: tuple[ScaleAction, ...]
     problems: tuple[str, ...] = ()
+    begin: float = 0.0
+    """What came before is warm-up and does not count."""
 
     @property
     def duration(self) -> float:
@@ -42,7 +44,7 @@ class Run:
         """Time that replicas existed, from creation to end, start-up and draining included."""
         return sum(
             # The lesser of both; a pod that has not ended has no time (NaN), which counts for nothing.
-            max(0.0, float(np.fmin(pod.ended, self.duration)) - max(pod.created, 0.0))
+            max(0.0, float(np.fmin(pod.ended, self.duration)) - max(pod.created, self.begin))
             for pod in self.pods
             if pod.variant.key == variant
         )
@@ -76,6 +78,11 @@ def simulate(
     settings = settings or SimulationSettings()
     if not len(trace):
         raise SimulationError("the trace has no requests (in the stretch chosen): nothing can be replayed")
+    if not trace.at[-1] >= settings.warm_up:
+        raise SimulationError(
+            f"the trace has no requests after the warm-up of {settings.warm_up:g} s: shorten it (--warm-up), or replay "
+            "a longer trace"
+        )
     initial: Mapping[Key, int] = policy.initial(variants)
     chosen = tuple(dataclasses.replace(spec, initial=initial.get(spec.key, spec.initial)) for spec in variants)
     metrics = Metrics(settings.scrape_interval, policy.keep)
@@ -98,4 +105,5 @@ def simulate(
         tuple(fleet.pods),
         tuple(fleet.actions),
         tuple(getattr(policy, "errors", ())),
+        settings.warm_up,
     )

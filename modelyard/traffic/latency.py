@@ -5,10 +5,12 @@ Pure. Times and durations are seconds of the trace.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,6 +88,13 @@ class Results:
             ttft = self.answered & (self.ttft <= slo.ttft + SLACK)
             itl = self.answered & ((self.output <= 1) | (self.itl <= slo.itl + SLACK))
         return ttft, itl
+
+    def since(self, begin: float) -> Self:
+        """Those that came from then on."""
+        counted = self.at >= begin
+        return dataclasses.replace(
+            self, **{field.name: getattr(self, field.name)[counted] for field in dataclasses.fields(self)}
+        )
 
 
 @dataclass(frozen=True, slots=True)

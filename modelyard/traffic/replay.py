@@ -83,8 +83,9 @@ def columns(results: Sequence[RequestResult]) -> Results:
 class ReplaySettings:
     """How to replay.
 
-    ``endpoint_wait`` and ``request_timeout`` (which includes that wait) are virtual seconds; ``refresh_interval`` and
-    ``ejection_time`` are those of ``Endpoints``, in wall seconds.
+    ``connect_anew``: each request has a connection of its own, so that a Service's pods, which share connections, share
+    the requests. ``endpoint_wait`` and ``request_timeout`` (which includes that wait) are virtual seconds;
+    ``refresh_interval`` and ``ejection_time`` are those of ``Endpoints``, in wall seconds.
     """
 
     model: str
@@ -93,6 +94,7 @@ class ReplaySettings:
     request_timeout: float = 600.0
     refresh_interval: float = 0.25
     ejection_time: float = 1.0
+    connect_anew: bool = False
 
     def __post_init__(self) -> None:
         for name in ("time_compression", "endpoint_wait", "request_timeout", "refresh_interval", "ejection_time"):
@@ -135,7 +137,7 @@ class Replay:
         When cancelled, requests in flight are dropped and recorded as unfinished; those not yet due have no result.
         """
         compression = self.settings.time_compression
-        async with self.endpoints.running(), open_session() as session:
+        async with self.endpoints.running(), open_session(self.settings.connect_anew) as session:
             loop = asyncio.get_running_loop()
             self._origin = loop.time()
             async with asyncio.TaskGroup() as tasks:
@@ -233,10 +235,13 @@ def chat_body(model: str, prompt_tokens: int, output_tokens: int) -> bytes:
     )
 
 
-def open_session() -> aiohttp.ClientSession:
-    """A session for any number of concurrent streams. Bound each request's time by ``asyncio.timeout``."""
+def open_session(connect_anew: bool = False) -> aiohttp.ClientSession:
+    """A session for any number of concurrent streams; ``connect_anew``: a connection for each request.
+
+    Bound each request's time by ``asyncio.timeout``.
+    """
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, resolver=ServiceResolver(HostsFile.found())),
+        connector=aiohttp.TCPConnector(limit=0, resolver=ServiceResolver(HostsFile.found()), force_close=connect_anew),
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=5.0),
         cookie_jar=aiohttp.DummyCookieJar(),
         headers={"Content-Type": "application/json"},

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from modelyard.traffic.copies import Copies
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -29,6 +31,11 @@ DAY: Final = 86400.0
 PEAK_HOUR: Final = 15.0
 SWING: Final = 0.6
 """The day curve swings by this share around its mean: from 0.4 at three in the morning to 1.6 in the afternoon."""
+
+
+APART: Final = {Copies.INDEPENDENT: 30.0, Copies.CLUMPED: 0.5}
+"""Seconds by which a copy is moved at most."""
+SIZES_WITHIN: Final = 60.0
 
 
 class TraceInputError(ValueError):
@@ -87,11 +94,24 @@ class Trace:
         inside = (self.at >= begin) & (self.at < begin + length * 60)
         return self._take(inside, self.at[inside] - begin, length * 60)
 
-    def scaled(self, *, rate: float = 1.0, prompt: float = 1.0, output: float = 1.0, seed: int = 0) -> Trace:
+    def since(self, begin: float) -> Trace:
+        """What comes after ``begin`` seconds, with times from there."""
+        inside = self.at >= begin
+        return self._take(inside, self.at[inside] - begin, max(0.0, self.duration - begin))
+
+    def scaled(
+        self,
+        *,
+        rate: float = 1.0,
+        prompt: float = 1.0,
+        output: float = 1.0,
+        seed: int = 0,
+        copies: Copies = Copies.INDEPENDENT,
+    ) -> Trace:
         """``rate`` times the requests, with ``prompt`` and ``output`` times the tokens; the course over time stays.
 
-        Below 1 requests are dropped at random, above 1 repeated, each copy moved by up to half a second so that copies
-        do not arrive as one. Equal seeds give equal traces. Raises ``TraceInputError`` for a factor that is not > 0.
+        Below 1 requests are dropped at random, above 1 ``copies`` are added. Equal seeds give equal traces. Raises
+        ``TraceInputError`` for a factor that is not > 0.
         """
         for name, value in (("rate", rate), ("prompt", prompt), ("output", output)):
             if not (math.isfinite(value) and value > 0):
@@ -101,9 +121,9 @@ class Trace:
         )
         if rate == 1.0:
             return sized
-        return sized._repeated(np.full(len(self), rate), np.random.default_rng(seed))
+        return sized._repeated(np.full(len(self), rate), np.random.default_rng(seed), copies)
 
-    def over_days(self, hours: float, *, seed: int = 0) -> Trace:
+    def over_days(self, hours: float, *, seed: int = 0, copies: Copies = Copies.INDEPENDENT) -> Trace:
         """The trace again and again for ``hours``, thinned and thickened by a smooth curve over the day.
 
         Hour 0 is midnight; the curve has mean 1 over a day, its top (1.6) at 15:00 and its bottom (0.4) at 03:00.
@@ -119,16 +139,24 @@ class Trace:
         index = np.tile(np.arange(len(self)), rounds)[at < duration]
         tiled = self._take(index, at[at < duration], duration)
         curve = 1 + SWING * np.cos(2 * np.pi * (tiled.at / DAY - PEAK_HOUR / 24))
-        return tiled._repeated(curve, np.random.default_rng(seed))
+        return tiled._repeated(curve, np.random.default_rng(seed), copies)
 
-    def _repeated(self, factors: Floats, chance: np.random.Generator) -> Trace:
+    def _repeated(self, factors: Floats, chance: np.random.Generator, copies: Copies) -> Trace:
         whole = np.floor(factors)
-        copies = (whole + (chance.random(len(self)) < factors - whole)).astype(np.intp)
-        index = np.repeat(np.arange(len(self)), copies)
+        counts = (whole + (chance.random(len(self)) < factors - whole)).astype(np.intp)
+        index = np.repeat(np.arange(len(self)), counts)
         first = np.ones(len(index), dtype=bool)
         first[1:] = index[1:] != index[:-1]
-        moved = self.at[index] + np.where(first, 0.0, chance.uniform(-0.5, 0.5, len(index)))
-        return self._take(index, np.clip(moved, 0.0, self.duration), self.duration)
+        apart = APART[copies]
+        moved = self.at[index] + np.where(first, 0.0, chance.uniform(-apart, apart, len(index)))
+        # What would lie outside is reflected: a limit would heap it up there.
+        moved = np.clip(np.where(moved > self.duration, 2 * self.duration - moved, np.abs(moved)), 0.0, self.duration)
+        if copies is Copies.INDEPENDENT:
+            begin = np.searchsorted(self.at, self.at[index] - SIZES_WITHIN)
+            end = np.searchsorted(self.at, self.at[index] + SIZES_WITHIN, side="right")
+            others = begin + (chance.random(len(index)) * (end - begin)).astype(np.intp)
+            index = np.where(first, index, others)
+        return self._take(index, moved, self.duration)
 
 
 def _sized(tokens: Ints, factor: float) -> Ints:

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from modelyard.autoscaling.bindings import story
+from modelyard.autoscaling.bindings import roles, story
 from modelyard.autoscaling.bindings.problems import INVALID, Problem, conflicts, problem_of
 from modelyard.autoscaling.bindings.shares import Choice, most_blocks, parse_choice
 from modelyard.autoscaling.bindings.total import TotalDecision, decide_total
@@ -35,7 +35,7 @@ from modelyard.autoscaling.memory.bindings import BindingMemory
 from modelyard.autoscaling.mixing import Effort
 from modelyard.autoscaling.settings import FleetSettings, Mode
 from modelyard.autoscaling.view import BindingView, TargetView
-from modelyard.objects import Condition, Notice
+from modelyard.objects import Condition, Key, Notice
 from modelyard.reconcile.plan import Subject
 
 CONFLICT = "TargetConflict"
@@ -56,21 +56,32 @@ def decide_bindings(
     lost = conflicts(views)
     asks = [Ask(view.key.namespace, _units(view), waiting_since(view.conditions, story.READY)) for view in views]
     efforts: defaultdict[str, Effort] = defaultdict(lambda: Effort(SEARCHES))
-    decisions: list[BindingDecision] = []
+    decisions: dict[Key, BindingDecision] = {}
+    decided: list[BindingView] = []
     errors: list[str] = []
+
+    def attempt(view: BindingView, kept: roles.RatioChange | None = None) -> None:
+        try:
+            decisions[view.key] = decide_binding(view, settings, now, efforts[view.key.namespace], kept)
+        except Exception as error:  # one binding's failure must never stop another
+            decisions.pop(view.key, None)
+            errors.append(
+                f"AutoscalingPolicyBinding {view.key}: deciding failed: {type(error).__name__}: {error}; "
+                "replicas are kept"
+            )
+
     for view, ask, granted in zip(views, asks, within_share(asks), strict=True):
         if view.key in lost and view.problem is None:
             view = replace(view, problem=lost[view.key], problem_reason=CONFLICT)
         elif not granted and view.problem is None:
             view = replace(view, problem=ask.refusal, problem_reason=BEYOND)
-        try:
-            decisions.append(decide_binding(view, settings, now, efforts[view.key.namespace]))
-        except Exception as error:  # one binding's failure must never stop another
-            errors.append(
-                f"AutoscalingPolicyBinding {view.key}: deciding failed: {type(error).__name__}: {error}; "
-                "replicas are kept"
-            )
-    return tuple(decisions), tuple(errors)
+        decided.append(view)
+        attempt(view)
+    changed = roles.kept(decided, decisions)
+    for view in decided:
+        if view.key in changed and view.key in decisions:
+            attempt(view, changed[view.key])
+    return tuple(decisions.values()), tuple(errors)
 
 
 def _units(view: BindingView) -> float:
@@ -85,12 +96,16 @@ def _units(view: BindingView) -> float:
 
 
 def decide_binding(
-    view: BindingView, settings: FleetSettings, now: float, effort: Effort | None = None
+    view: BindingView,
+    settings: FleetSettings,
+    now: float,
+    effort: Effort | None = None,
+    kept: roles.RatioChange | None = None,
 ) -> BindingDecision:
     """What every target of the binding should have now, why, and what to remember.
 
     ``now`` is epoch seconds; ``settings.tick`` the seconds between two decisions, which the windows count in.
-    ``effort`` bounds the search for exact shares.
+    ``effort`` bounds the search for exact shares. ``kept`` is what the ratio to another role makes of it.
     """
     chosen = {key: view.annotations[key] for key in (ACTUATION, COMPATIBILITY) if key in view.annotations}
     how = handling_of(chosen, fleet_handling(settings))
@@ -104,7 +119,7 @@ def decide_binding(
     if problem is None and not view.deleting:
         choice = parse_choice(view.annotations, [target.name for target in view.targets])
         notices += [Notice(INVALID, text, "Warning") for text in choice.problems]
-        return _decided(view, choice, memory, how, notices, settings, now, effort)
+        return _decided(view, choice, memory, how, notices, settings, now, effort, kept)
     if view.deleting:
         problem = Problem("Deleting", "the binding is being deleted: replicas are kept")
     elif problem is not None:
@@ -129,6 +144,7 @@ def _decided(
     settings: FleetSettings,
     now: float,
     effort: Effort | None,
+    kept: roles.RatioChange | None,
 ) -> BindingDecision:
     policy = view.policy
     assert policy is not None
@@ -137,6 +153,10 @@ def _decided(
         total = decide_total(view, policy, choice, memory, settings, now, how.rules, effort)
     else:
         total = TotalDecision(story.NOTHING_KNOWN, memory)
+    if known and kept is not None:
+        total = roles.applied(total, kept, memory, known[0])
+        if kept.reason == INVALID:
+            notices.append(Notice(INVALID, kept.text, "Warning"))
     metrics = story.metrics_story(view, policy.targets)
     records: list[Record] = []
     asked: dict[str, int] = {}
@@ -157,7 +177,8 @@ def _decided(
     # Rates and percentiles take a second look, which a process that has just started has not had yet.
     before = any(c.type == story.METRICS_AVAILABLE and c.reason == UNMEASURED for c in view.conditions)
     failing = unmeasured and before and total.replicas is None
-    told = story.of_outcome(view, bool(known) and not failing, message, metrics, now)
+    wrong = kept is not None and kept.reason == INVALID
+    told = story.of_outcome(view, bool(known) and not failing and not wrong, message, metrics, now)
     memory = _followed(view, total.memory, asked, now)
     return _decision(view, tuple(records), told, notices, memory, message, panic)
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from modelyard.autoscaling import conditions
 from modelyard.autoscaling.bindings.recommend import Recommendation
+from modelyard.autoscaling.bindings.roles import KEPT
 from modelyard.autoscaling.bindings.total import TotalDecision
 from modelyard.autoscaling.budget import BEYOND
 from modelyard.autoscaling.conditions import Story
@@ -76,10 +77,11 @@ def of_skip(target: TargetView, metrics: Story | None, advice: Recommendation) -
 
 def of_target(view: BindingView, target: TargetView, total: TotalDecision, replicas: int) -> tuple[str, str]:
     """Reason and message of a decided target."""
-    parts = _parts(view, total, f", of which {replicas} here")
+    parts = _parts(view, total, f", of which {replicas} here") if total.correction is not None else [total.ratio]
     if (held := total.held.get(str(target.workload))) is not None:
         parts.append(held)
-    return _reason(view, target, total, replicas, target.current or 0), "; ".join(parts)
+    reason = KEPT if total.ratio else _reason(view, target, total, replicas, target.current or 0)
+    return reason, "; ".join(parts)
 
 
 def _parts(view: BindingView, total: TotalDecision, share: str = "") -> list[str]:
@@ -93,6 +95,8 @@ def _parts(view: BindingView, total: TotalDecision, share: str = "") -> list[str
         parts = ["pending demand wakes it", *(parts if advice.replicas else ())]
     if correction.blocked:
         parts.append(correction.blocked)
+    if total.ratio:
+        parts.append(total.ratio)
     return parts
 
 

@@ -39,6 +39,8 @@ class TotalDecision:
     """Targets whose last instance stays, and why."""
     current: int = 0
     """The total the decision started from, instances of missing targets included."""
+    ratio: str = ""
+    """What the other role's replicas changed, in words."""
 
 
 def decide_total(

@@ -28,7 +28,7 @@ from modelyard.autoscaling.live.demands import (
     wake_expressions,
     workload_of,
 )
-from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.settings import FleetSettings, SizingAim
 from modelyard.autoscaling.variants.saturation_config import SaturationConfigs
 from modelyard.autoscaling.variants.slo.classes import class_references
 from modelyard.cluster import (
@@ -87,7 +87,7 @@ async def collect(
     pause = gc.isenabled()
     gc.disable()
     try:
-        loads = loads or LoadHistory(settings.trend_window, settings.tick)
+        loads = loads or LoadHistory(settings.load_history, settings.tick)
         return await _collect(mirror, prometheus, expressions, settings, selection, last_seen, loads, sorted(homes))
     finally:
         if pause:
@@ -234,15 +234,19 @@ async def _signals(
             performance_in=sized | asked.tokens,
             latency_in=sized,
             caches_in=asked.tokens,
+            tails_in=sized if settings.aim is SizingAim.ATTAINMENT else (),
+            tails=settings.tails,
         )
     except PrometheusError as error:
         return Signals(error=str(error))
 
 
 async def read_workloads(
-    mirror: Mirror, wanted: set[WorkloadId], homes: list[str], partial: bool = False
+    mirror: Mirror, wanted: set[WorkloadId], homes: list[str], partial: bool = False, backends: Iterable[Key] = ()
 ) -> tuple[dict[WorkloadId, Workload], dict[WorkloadId, str]]:
     """Those of the wanted workloads that exist, and why others could not be read.
+
+    ``backends`` are those of Models, as (namespace, MODEL-BACKEND), whose workloads are wanted, whatever their names.
 
     Kinds that are not listed take two calls for each workload: each namespace has its turn and its share of them.
     ``partial``: a namespace that may not be read is the problem of the workloads in it alone.
@@ -263,6 +267,8 @@ async def read_workloads(
                 errors.update(dict.fromkeys(mine, str(error)))
                 return
         store = await mirror.read(wants.workloads(resource, group, kind), homes, partial=partial)
+        for key in backends:
+            found.update((one.id, one) for one in store.by(wants.BACKEND, key))
         for one in mine:
             if (forbidden := store.errors.get(one.namespace)) is not None:
                 errors[one] = str(forbidden)

@@ -64,7 +64,7 @@ class Controller:
         self._stack = AsyncExitStack()
         self._last_seen = LastSeen()
         self._loads = LoadHistory(
-            self.fleet_settings.trend_window, self.fleet_settings.tick, scale=1 / settings.time_compression
+            self.fleet_settings.load_history, self.fleet_settings.tick, scale=1 / settings.time_compression
         )
         self._policies: PolicyState
         self._wakes: WakeWatch

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -22,6 +22,8 @@ from modelyard.reconcile.plan import Want
 
 LISTED = {("apps", "Deployment"), ("apps", "StatefulSet"), ("leaderworkerset.x-k8s.io", "LeaderWorkerSet")}
 """Workloads that are read whole. Of other kinds no more is known than their scale subresource says."""
+BACKEND = "backend"
+"""The index of workloads by the backend of a Model that they are of."""
 OURS = frozenset({ANNOTATION, POLICY_ANNOTATION, PREDICTION})
 """Annotations that the loop itself writes."""
 Object = Mapping[str, Any]
@@ -76,7 +78,11 @@ def nodes(label_selector: str) -> Want[Node]:
 
 def workloads(resource: ResourceType, group: str, kind: str) -> Want[Workload]:
     """Workloads of one of the kinds in ``LISTED``."""
-    return Want(resource, partial(parse.workload, group=group, kind=kind))
+    return Want(resource, partial(parse.workload, group=group, kind=kind), indexes={BACKEND: _backend})
+
+
+def _backend(one: Workload) -> Iterable[Key]:
+    return objects.backends_of((one,))
 
 
 def owners(resource: ResourceType) -> Want[Owned]:

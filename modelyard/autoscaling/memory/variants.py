@@ -32,6 +32,16 @@ class SLOMemory(BaseModel):
     itl_factor: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
         default=1.0, description="observed over predicted ITL, learnt slowly"
     )
+    corrected: tuple[float, ...] = Field(
+        default=(), max_length=4, description="the profile that those two are about; with another one they begin anew"
+    )
+    capacity: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
+        default=1.0,
+        description="what a replica holds of the load it was thought to, learnt from the tails of latencies",
+    )
+    rule: tuple[Count, Count, Count] | None = Field(
+        default=None, description="margin, memory and trend that are followed, as places in their lists"
+    )
     estimate: tuple[float, ...] = Field(default=(), description="state of the online estimator (alpha, beta, gamma)")
     covariance: tuple[float, ...] = Field(default=(), description="its covariance, row by row")
     updates: Count = Field(default=0, ge=0, description="observations the estimator has taken")

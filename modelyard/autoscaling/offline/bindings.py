@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from modelyard.autoscaling.live.bindings.objects import BindingSpec, PolicySpec, TargetSpec
+from modelyard.autoscaling.live.bindings.objects import BindingSpec, PolicySpec, TargetSpec, backends_of, workload_of
 from modelyard.autoscaling.live.bindings.views import ListedBindings, policy_of
 from modelyard.autoscaling.offline.files import PlanInputError
 from modelyard.autoscaling.offline.snapshot import PolicyEntry
@@ -29,21 +29,29 @@ def views_of(
 ) -> tuple[BindingView, ...]:
     """The bindings, in key order, with their policies and workloads and nothing measured yet."""
     listed = ListedBindings(tuple(bindings), {policy.key: policy for policy in policies})
-    return tuple(_view(binding, listed, workloads) for binding in sorted(bindings, key=lambda b: b.view.key))
+    backends = backends_of(workloads.values())
+    return tuple(_view(binding, listed, workloads, backends) for binding in sorted(bindings, key=lambda b: b.view.key))
 
 
-def _view(binding: BindingSpec, listed: ListedBindings, workloads: Mapping[WorkloadId, Workload]) -> BindingView:
+def _view(
+    binding: BindingSpec,
+    listed: ListedBindings,
+    workloads: Mapping[WorkloadId, Workload],
+    backends: Mapping[Key, Sequence[Workload]],
+) -> BindingView:
     policy, problem = policy_of(binding, listed)
     problems = [text for text in (binding.view.problem, problem) if text]
-    targets = tuple(_target(spec, workloads) for spec in binding.targets)
+    targets = tuple(_target(spec, workloads, backends) for spec in binding.targets)
     return replace(binding.view, policy=policy, targets=targets, problem="; ".join(problems) or None)
 
 
-def _target(spec: TargetSpec, workloads: Mapping[WorkloadId, Workload]) -> TargetView:
-    workload = next((workloads[id_] for id_ in spec.candidates if id_ in workloads), None)
+def _target(
+    spec: TargetSpec, workloads: Mapping[WorkloadId, Workload], backends: Mapping[Key, Sequence[Workload]]
+) -> TargetView:
+    workload, problem = workload_of(spec, workloads, backends)
     bare = TargetView(spec.name, spec.workload, spec.minimum, spec.maximum, spec.cost)
     if workload is None:
-        return replace(bare, problem=nowhere(spec))
+        return replace(bare, problem=problem or nowhere(spec))
     current = 1 if workload.spec_replicas is None else workload.spec_replicas
     errors = (f"{workload.id}: {SILENT}",) if current else ()
     return replace(bare, workload=workload.id, current=current, ready=0, gpus=workload.gpus or 1, scrape_errors=errors)

@@ -12,6 +12,7 @@ from modelyard.autoscaling.decision import Step
 from modelyard.autoscaling.variants.state import Group, State
 from modelyard.autoscaling.variants.strategy import Idle
 from modelyard.metrics.values import Signals
+from modelyard.objects.documents import counted
 
 
 def enforce(group: Group, states: Sequence[State], signals: Signals, now: float, idle: Idle) -> None:
@@ -53,7 +54,7 @@ def proven_idle(group: Group, states: Sequence[State], signals: Signals, now: fl
 def _in_flight(group: Group, states: Sequence[State], signals: Signals) -> str | None:
     queued = signals.queued(group.namespace, group.model_id)
     if queued:
-        return f"{queued:g} requests are queued at the gateway"
+        return f"{counted(queued, 'request is', 'requests are')} queued at the gateway"
     if queued is None and signals.gateway_unknown:
         return "the gateway's queue could not be read"
     for state in states:

@@ -106,6 +106,7 @@ def _conditions(state: State, message: str, now: float, limiter: bool) -> tuple[
         own = (
             (conditions.PROFILE_VALID, stories.profile_valid(work)),
             (conditions.SLO_FEASIBLE, stories.slo_feasible(work)),
+            (conditions.PROFILE_DRIFT, stories.profile_drift(state)),
             (conditions.CAPACITY_LIMITED, stories.capacity_limited(state, limiter)),
         )
         if work.price_problem:

@@ -48,7 +48,8 @@ def wake(group: Group, signals: Signals, backlog: float, settings: FleetSettings
         start(state, replicas, queue, now, also)
         takes += _takes(state, replicas)
     if not takes:
-        text = f"{queue:g} requests wait and no variant may be woken (maximum 0, or pods that cannot be scheduled)"
+        count = counted(queue, "request waits", "requests wait")
+        text = f"{count} and no variant may be woken (maximum 0, or pods that cannot be scheduled)"
         for state in asleep:
             state.message = f"{text}; {state.message}"
 

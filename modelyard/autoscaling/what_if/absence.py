@@ -15,6 +15,7 @@ from modelyard.autoscaling.what_if.errors import WhatIfError, listed
 from modelyard.autoscaling.what_if.spread import Spread, engine_of, states_of
 from modelyard.metrics.values import PodPerformance, PodSignal
 from modelyard.objects import Key
+from modelyard.objects.documents import counted
 
 
 def without(fleet: Fleet, settings: FleetSettings, name: str) -> tuple[Fleet, list[str]]:
@@ -44,7 +45,8 @@ def without(fleet: Fleet, settings: FleetSettings, name: str) -> tuple[Fleet, li
         removed = [p for p in fleet.signals.performance if Key(p.namespace, p.pod) in gone and p.model == model]
         fleet, lost = without_pods(fleet, states, gone)
         if lost:
-            told.append(f"none of them has a replica that reports: its {lost:g} requests wait at the gateway")
+            waiting = counted(lost, "request waits", "requests wait")
+            told.append(f"none of them has a replica that reports: its {waiting} at the gateway")
         workloads = {id_: found for id_, found in fleet.workloads.items() if id_ != mine.workload_id}
         fleet = replace(fleet, workloads=workloads)
     variants = tuple(

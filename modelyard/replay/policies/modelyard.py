@@ -61,7 +61,7 @@ class ModelyardPolicy:
         self._variants = {variant.key: variant for variant in self._base.variants}
         self._bindings = Bindings(manifests, self.settings, ORIGIN)
         self._periods = sorted(set(retentions(self._base.variants, self._base.config_maps, self.settings).values()))
-        self.keep = max(5 * self.settings.peak_window, self.settings.load_window, *self._periods, 0.0)
+        self.keep = max(5 * self.settings.peak_window, 5 * self.settings.load_window, *self._periods, 0.0)
         self._reader: SignalReader | None = None
         self._followers: dict[Key, Horizontal] = {}
         self.errors: dict[str, None] = {}
@@ -120,7 +120,7 @@ class ModelyardPolicy:
     def _signals(self, now: float, fleet: SimulatedFleet, metrics: Metrics) -> Signals:
         settings = self.settings
         if self._reader is None:
-            self._reader = SignalReader(metrics, ORIGIN, history=settings.trend_window)
+            self._reader = SignalReader(metrics, ORIGIN, history=settings.load_history, tails=settings.tails)
         models = {spec.model for spec in fleet.variants.values()}
         return self._reader.read(
             now,

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from modelyard.autoscaling.offline.manifests import Manifest
 from modelyard.autoscaling.settings import Compatibility, FleetSettings
+from modelyard.objects.documents import first_fault
 from modelyard.replay.policies.base import Fixed, Policy
 from modelyard.replay.policies.horizontal import METRICS, HPAPolicy, KEDAPolicy
 from modelyard.replay.policies.modelyard import ModelyardPolicy
@@ -69,9 +70,7 @@ def make(text: PolicyText, manifests: Sequence[Manifest], settings: FleetSetting
     try:
         return _made(text, manifests, settings)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise PolicyInputError(f"--policy {text}: {where}: {first['msg']}") from error
+        raise PolicyInputError(f"--policy {text}: {first_fault(error)}") from error
     except ValueError as error:
         raise PolicyInputError(f"--policy {text}: {error}; write {POLICIES}") from error
 

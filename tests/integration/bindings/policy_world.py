@@ -79,6 +79,8 @@ class PolicyWorld:
     prometheus: Prometheus | PrometheusError = NO_PROMETHEUS
     addresses: dict[str, str] = field(default_factory=dict)
     """pod: the address it got"""
+    selectors: dict[str, str] = field(default_factory=dict)
+    """workload: the labels of its pods, where they are not ``app`` and its name"""
     written: dict[Ref, float] = field(default_factory=dict)
     """when a status was last written"""
 
@@ -97,9 +99,13 @@ class PolicyWorld:
         await self.cluster.create(KINDS[kind], body, self.namespace)
         await self.settle(name, replicas, load)
 
+    def selector(self, workload: str) -> str:
+        """Its pods."""
+        return self.selectors.get(workload, f"app={workload}")
+
     async def pods(self, workload: str) -> list[dict[str, Any]]:
         """Its pods that are not going away."""
-        listed = await self.cluster.list(PODS, self.namespace, f"app={workload}")
+        listed = await self.cluster.list(PODS, self.namespace, self.selector(workload))
         return [pod for pod in listed.items if not pod["metadata"].get("deletionTimestamp")]
 
     async def settle(self, workload: str, replicas: int, load: float | None = None, ready: int | None = None) -> None:
@@ -125,7 +131,7 @@ class PolicyWorld:
 
     async def _shown(self, workload: str, wanted: set[str]) -> bool:
         """Whether the server's watch cache, from which pods are read, tells of exactly these Ready pods."""
-        listed = await self.cluster.list(PODS, self.namespace, f"app={workload}", cached=True)
+        listed = await self.cluster.list(PODS, self.namespace, self.selector(workload), cached=True)
         return wanted == {
             pod["metadata"]["name"]
             for pod in listed.items

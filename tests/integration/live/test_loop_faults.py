@@ -104,7 +104,8 @@ async def test_a_useless_prometheus_scales_nothing(served: ServedModel, reply: s
     await served.deploy("llama", 2)
     await served.vary("llama")
     with answering(reply) as url:
-        async with Controller(quick(url, served.namespace)) as loop:
+        settings = quick(url, served.namespace).model_copy(update={"prometheus_timeout": 3})
+        async with Controller(settings) as loop:
             await run_tick(loop)
     condition = await served.condition("llama", "MetricsAvailable")
     assert (condition["status"], condition["reason"]) == ("False", reason)

@@ -1,7 +1,4 @@
-"""Whole ticks, a Lease and the exporter under the service accounts of deployments/kubernetes: enough rights, none idle.
-
-Every request is noted on its way out, so that a refusal counts even where the code goes on without the answer.
-"""
+"""Ticks, a Lease and the exporter under the service accounts of deployments/kubernetes: enough rights, none idle."""
 
 from __future__ import annotations
 
@@ -10,8 +7,6 @@ import os
 import socket
 import sys
 import uuid
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import aiohttp
@@ -26,6 +21,7 @@ from install_manifests import (
     kubeconfig_of,
     narrow_accounts,
 )
+from needed_rights import Notes, Right, noted
 from prometheus_server import PrometheusServer
 
 from modelyard.autoscaling.kinds import BINDINGS, POLICIES, VARIANTS
@@ -43,14 +39,10 @@ from modelyard.cluster import (
     Forbidden,
     NotFound,
 )
-from modelyard.cluster.transport import ApiRequest, Transport
 from modelyard.local.stack import LocalStack
 from modelyard.objects import Key
 
 pytestmark = pytest.mark.integration
-
-Right = tuple[str, str, str]
-"""API group, resource (with subresource), verb."""
 
 NOT_SERVED_HERE = {
     "leaderworkerset.x-k8s.io",
@@ -63,60 +55,9 @@ FOR_INFERENCE_POOLS = {("", "services", "get")}
 """Needed only where there are inference pools."""
 
 
-class Notes:
-    """The rights that one account's requests needed, and what the server refused to it."""
-
-    def __init__(self) -> None:
-        self.account = ""
-        self.needed: set[Right] = set()
-        self.forbidden: list[tuple[Right | None, str]] = []
-
-    def take(self, transport: Transport, request: ApiRequest) -> None:
-        if self.account and self.account in transport.source and (right := right_of(request)):
-            self.needed.add(right)
-
-
-def right_of(request: ApiRequest) -> Right | None:
-    """As the API server reads a request; ``None`` for discovery, which everybody may do."""
-    parts = [part for part in request.path.split("?")[0].split("/") if part]
-    group, rest = ("", parts[2:]) if parts[0] == "api" else (parts[1] if len(parts) > 1 else "", parts[3:])
-    if len(rest) > 2 and rest[0] == "namespaces":
-        rest = rest[2:]
-    if not rest:
-        return None
-    resource, *named = rest
-    if len(named) > 1:
-        resource += f"/{named[1]}"
-    verb = {"GET": "get" if named else "list", "POST": "create", "PUT": "update", "PATCH": "patch"}[request.method]
-    return group, resource, "watch" if request.query.get("watch") else verb
-
-
 @pytest.fixture
 def notes(monkeypatch: pytest.MonkeyPatch) -> Notes:
-    taken = Notes()
-    send, stream = Transport.send, Transport.stream
-
-    async def noted_send(self: Transport, request: ApiRequest) -> bytes:
-        taken.take(self, request)
-        try:
-            return await send(self, request)
-        except Forbidden as error:
-            taken.forbidden.append((right_of(request), str(error)))
-            raise
-
-    @asynccontextmanager
-    async def noted_stream(self: Transport, request: ApiRequest, silence: float) -> AsyncIterator[AsyncIterator[bytes]]:
-        taken.take(self, request)
-        try:
-            async with stream(self, request, silence) as lines:
-                yield lines
-        except Forbidden as error:
-            taken.forbidden.append((right_of(request), str(error)))
-            raise
-
-    monkeypatch.setattr(Transport, "send", noted_send)
-    monkeypatch.setattr(Transport, "stream", noted_stream)
-    return taken
+    return noted(monkeypatch)
 
 
 def granted(role: str) -> set[Right]:

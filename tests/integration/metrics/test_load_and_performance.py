@@ -20,6 +20,7 @@ from prometheus_server import PrometheusServer, free_port
 from modelyard.metrics.client import Prometheus, PrometheusError, PrometheusSettings
 from modelyard.metrics.loads import LoadHistory
 from modelyard.metrics.queries import offered_load
+from modelyard.metrics.served import read_served
 from modelyard.metrics.signals import read_signals
 from modelyard.metrics.values import PodPerformance, Signals
 from modelyard.metrics.vocabulary import ENGINES
@@ -49,6 +50,7 @@ def engines() -> dict[tuple[str, str], Gauges]:
     sglang = {
         "sglang:token_usage": 0.4,
         "sglang:num_requests_total": steadily(6),
+        "sglang:num_aborted_requests_total": steadily(1.5),
         "sglang:num_running_reqs": 3.0,
         "sglang:num_queue_reqs": steadily(2),
         "sglang:prompt_tokens_total": steadily(600),
@@ -396,3 +398,15 @@ async def test_an_unreachable_server_says_so_for_ranges_too() -> None:
     async with Prometheus(settings) as prometheus:
         with pytest.raises(PrometheusError, match="connection failed"):
             await prometheus.query_range(offered_load(4), "load history", 0, 10, 1)
+
+
+async def test_what_pods_served_is_read_as_of_any_moment(prometheus: Prometheus) -> None:
+    now = time.time()
+    found = (await read_served(prometheus, "saturated", WINDOW, now))["p"]
+    assert found.requests == pytest.approx(5 * WINDOW, rel=0.2)
+    assert found.failed == 0
+    assert found.ttft == pytest.approx(0.25, rel=0.01)
+    sglang = (await read_served(prometheus, "sglang", WINDOW, now))["p"]
+    assert sglang.requests == pytest.approx(6 * WINDOW, rel=0.2)
+    assert sglang.failed == pytest.approx(1.5 * WINDOW, rel=0.2)
+    assert await read_served(prometheus, "saturated", WINDOW, now - 3600) == {}

@@ -5,17 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from kthena_models import rendered_named
 
 from modelyard.autoscaling.live.bindings.objects import (
     GRACE,
+    ROLE,
     SOURCES,
     WAKE_QUERY,
     BindingSpec,
+    backends_of,
     binding,
     policy,
     within_reach,
+    workload_of,
 )
-from modelyard.objects import Namespace, WorkloadId
+from modelyard.objects import Namespace, WorkloadId, parse
 
 LWS = "leaderworkerset.x-k8s.io"
 
@@ -86,6 +90,39 @@ def test_what_a_target_may_be(reference: dict[str, Any], candidates: list[tuple[
     spec = scaling(reference=reference)
     assert spec.view.problem is None
     assert [tuple(id_)[:3] for id_ in spec.targets[0].candidates] == candidates
+
+
+def of_backend(name: str, reference: str, role: str = "", **more: Any) -> tuple[Any, str]:
+    """What a target of kind ModelInfer is, among the workloads that are made for a Model of the files."""
+    found = []
+    for child in rendered_named(name).children:
+        if child.kind in ("Deployment", "StatefulSet", "LeaderWorkerSet"):
+            group = LWS if child.kind == "LeaderWorkerSet" else "apps"
+            found.append(parse.workload(child.body, group, child.kind))
+    labels = {"additionalMatchLabels": {ROLE: role}} if role else {}
+    place = {"kind": "ModelInfer", "name": reference, "namespace": "shop"}
+    target = {"target": {"targetRef": place, **labels}, "minReplicas": 1, "maxReplicas": 4}
+    spec = binding(stored({"scalingConfiguration": target})).targets[0]
+    workload, why = workload_of(spec, {one.id: one for one in found}, backends_of(found))
+    return workload and (workload.id.kind, workload.id.name), why
+
+
+def test_a_model_infer_is_what_was_made_for_the_backend() -> None:
+    assert of_backend("vllm", "chat-h100") == (("Deployment", "chat-h100"), "")
+    assert of_backend("vllm-several-pods-lws", "large-main") == (("LeaderWorkerSet", "large-main"), "")
+    assert of_backend("vllm-disaggregated-scaled", "chat-pd", "decode") == (("Deployment", "chat-pd-0-decode"), "")
+    found, why = of_backend("vllm-disaggregated-scaled", "chat-pd")
+    assert found is None
+    assert "has several roles (decode, prefill), each a workload of its own; choose one by additional" in why
+    assert f"{ROLE}: prefill" in why
+    assert of_backend("vllm-disaggregated-scaled", "chat-pd", "router") == (
+        None,
+        "ModelInfer shop/chat-pd has no role router; it has decode, prefill",
+    )
+    found, why = of_backend("vllm-several-pods", "large-main")
+    assert found is None
+    assert "workloads, which nothing scales together; give the backend an autoscalingPolicy, or install" in why
+    assert of_backend("vllm", "chat-other") == (None, ""), "there is just none of that name"
 
 
 def test_both_and_neither_configuration_are_kept_with_what_is_wrong() -> None:

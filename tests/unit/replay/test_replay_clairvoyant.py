@@ -71,7 +71,8 @@ def test_two_variants_are_mixed_at_least_cost() -> None:
     for replicas in (1, 2):
         never_beaten(traffic, Fixed(replicas), SLO(1.0, 0.02), fast, slow)
     both = Clairvoyant(traffic, [fast, slow], SLO(1.0, 0.02)).bound(0.99)
-    alone = Clairvoyant(traffic, [slow], SLO(1.0, 0.02)).bound(0.99)
+    runs = (simulate(traffic, [replace(slow, initial=number)], Fixed(), QUICK) for number in range(1, 10))
+    alone = next(paid for paid in (summarize(run, SLO(1.0, 0.02)) for run in runs) if paid.attainment >= 0.99)
     assert both.cost <= alone.cost + 1e-9
     assert both.replica_hours <= alone.replica_hours + 1e-9
 

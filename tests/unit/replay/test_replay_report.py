@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,13 +15,18 @@ import typer
 from replay_fleets import KEY, Script, poisson, spec, trace_of
 from typer.testing import CliRunner
 
+from modelyard.autoscaling.settings import FleetSettings
 from modelyard.cli.replay import replay
 from modelyard.replay import output
+from modelyard.replay.compare import Batch
+from modelyard.replay.compare import replay as compare
 from modelyard.replay.output import write_report
 from modelyard.replay.policies.base import Fixed
+from modelyard.replay.policies.parse import split
 from modelyard.replay.report import Summary, Timeline, summarize, timeline
 from modelyard.replay.request import numbers, seconds
-from modelyard.replay.settings import SimulationSettings
+from modelyard.replay.scenario import ReplayedFleet, Scenario
+from modelyard.replay.settings import SimulationError, SimulationSettings
 from modelyard.replay.simulate import Run, simulate
 from modelyard.reports import OutputError
 from modelyard.traffic.latency import SLO
@@ -55,6 +61,45 @@ def test_a_summary_by_hand() -> None:
     assert (one.minutes, one.minutes_below) == (2, 2)
     assert summarize(small(), SLO(0.1, 0.011, attainment=0.6)).minutes_below == 1
     assert summarize(small(), SLO(1.0, 0.011, attainment=0.6)).attainment == pytest.approx(4 / 5)
+
+
+def test_a_warm_up_is_replayed_and_does_not_count() -> None:
+    run = small()
+    warm = summarize(replace(run, begin=60.0), SLO(0.1, 0.011, attainment=0.7))
+    assert (warm.requests, warm.minutes, warm.minutes_below) == (2, 1, 1)
+    assert warm.attainment == pytest.approx(1 / 2)
+    assert warm.replica_hours == pytest.approx((120 + 60) / 3600)
+    late = summarize(replace(run, begin=140.0), SLO(0.1, 0.011))
+    assert (late.requests, late.scale_ups, late.scale_downs, late.peak_replicas) == (0, 0, 1, 2)
+    with pytest.raises(SimulationError, match="no requests after the warm-up of 100 s"):
+        simulate(run.trace, [spec()], Fixed(1), replace(QUICK, warm_up=100.0))
+
+
+def test_attainment_is_told_by_the_length_of_the_answer() -> None:
+    told = summarize(small(), SLO(0.1, 0.011)).by_output
+    assert [(one.tokens, one.requests) for one in told] == [(10, 2), (50, 3), (200, 0), (None, 0)]
+    assert [one.attainment for one in told[:2]] == pytest.approx([1 / 2, 2 / 3])
+    assert math.isnan(told[2].attainment)
+
+
+def test_start_ups_are_drawn_around_their_mean() -> None:
+    settings = replace(QUICK, startup_spread=0.3, seed=5)
+    drawn = [settings.drawn_startup(120.0, serial) for serial in range(4000)]
+    assert np.mean(drawn) == pytest.approx(120, rel=0.02)
+    assert np.std(np.log(drawn)) == pytest.approx(0.3, rel=0.05)
+    assert drawn[7] == settings.drawn_startup(120.0, 7) != replace(settings, seed=6).drawn_startup(120.0, 7)
+    run = simulate(poisson(1, 300), [spec(startup=60)], Script((15, 3)), settings)
+    waited = [pod.ready_at - pod.created for pod in run.pods[1:]]
+    assert waited == pytest.approx([settings.drawn_startup(60.0, serial) for serial in (1, 2)])
+
+
+def test_the_ratio_to_the_bound_is_only_told_where_the_target_was_held() -> None:
+    fleet = ReplayedFleet((), (spec(startup=30),), (), FleetSettings())
+    scenario = Scenario(fleet, poisson(20, 150, seed=1), SLO(1.0, 0.02), QUICK)
+    rows = [compare(Batch(scenario, split(f"fixed:{count}")[0], 1.0, bound=True)).summary for count in (1, 6)]
+    assert [row.attainment >= 0.99 for row in rows] == [False, True]
+    assert rows[0].bound is None
+    assert 0 < (rows[1].bound or 0) <= rows[1].cost
 
 
 def test_a_timeline_by_hand() -> None:

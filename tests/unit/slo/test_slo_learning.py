@@ -94,6 +94,39 @@ def test_it_can_be_switched_off():
     assert record.why.prediction.itl == pytest.approx(PREDICTED_ITL, abs=1e-3)
 
 
+def drift(record: Told):
+    return next((one for one in record.conditions if one.type == "ProfileDrift"), None)
+
+
+def test_a_profile_that_does_not_hold_is_told_until_it_holds_again():
+    """Never said of one that holds; back from further below than it came."""
+    assert drift(converge(variant(PREDICTED_ITL * 1.2))[0]) is None
+    told = drift(converge(variant(PREDICTED_ITL * 1.6))[0])
+    assert (told.status, told.reason) == ("True", "LatenciesDiffer")
+    assert "ITL 1.5" in told.message
+
+    def again(factor: float):
+        seen = variant(PREDICTED_ITL * factor, memory=SLOMemory(itl_factor=factor), variant={"conditions": (told,)})
+        return drift(one_slo(seen, load=16.0, settings=STILL))
+
+    assert again(1.25).status == "True"
+    assert (again(1.1).status, again(1.1).reason) == ("False", "ProfileHolds")
+    assert again(0.8).status == "True"
+
+
+def test_another_profile_is_corrected_anew():
+    """What was learnt of the one before would be counted twice."""
+    record, _ = converge(variant(PREDICTED_ITL * 1.6))
+    memory = record.memory.slo
+    assert memory.corrected
+    same = one_slo(variant(PREDICTED_ITL * 1.6, memory=memory), load=16.0, settings=STILL)
+    assert same.memory.slo.itl_factor == memory.itl_factor
+    changed = memory.model_copy(update={"corrected": (1.0, *memory.corrected[1:])})
+    other = one_slo(variant(PREDICTED_ITL, memory=changed), load=16.0, settings=STILL)
+    assert factors(other) == (1.0, 1.0)
+    assert other.memory.slo.corrected == ()
+
+
 class TestEstimator:
     settings = STILL.model_copy(update={"estimator": True})
 

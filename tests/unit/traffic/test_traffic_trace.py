@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from modelyard.traffic.copies import Copies
 from modelyard.traffic.trace import Trace, TraceInputError, from_rates, parse_columns, read_trace
 
 SHIPPED = Path(__file__).resolve().parents[3] / "benchmarks/data/azure-llm-inference-2023-conversation.csv"
@@ -113,6 +114,21 @@ def test_scaling_the_rate_keeps_the_course(rate: float) -> None:
     assert halves[0] == pytest.approx(halves[1], rel=0.1)
     again = steady().scaled(rate=rate, seed=1)
     assert np.array_equal(scaled.at, again.at)
+
+
+def test_copies_are_other_requests_unless_they_are_to_clump() -> None:
+    """Each request of a trace has a size of its own here, so that one sees which was repeated."""
+    steps = np.arange(600)
+    trace = Trace(steps.astype(float), steps + 1, steps + 1001, 600.0)
+    mixed = trace.scaled(rate=10, seed=3)
+    clumped = trace.scaled(rate=10, seed=3, copies=Copies.CLUMPED)
+    assert (mixed.output - mixed.prompt == 1000).all(), "prompt and output stay together"
+    assert (np.abs(mixed.at - (mixed.prompt - 1)) <= 90 + 1e-9).all(), "moved by 30 s, with a size within a minute"
+    assert (np.abs(clumped.at - (clumped.prompt - 1)) <= 0.5 + 1e-9).all()
+    assert set(np.bincount(clumped.prompt)[1:]) == {10}
+    assert len(set(np.bincount(mixed.prompt)[1:])) > 5
+    # Neither heaps up at the ends nor thins out there.
+    assert (np.abs(np.histogram(mixed.at, 20, (0, 600))[0] - 300) < 80).all()
 
 
 def test_scaling_sizes_leaves_at_least_one_token() -> None:

@@ -74,7 +74,7 @@ class TestWhoWakes:
         assert names == ["b"]
         states, names = woken(asleep("a"), backlog=1, consumers=[scaler])
         assert names == []
-        assert states["a"].message.startswith("1 requests wait and no variant may be woken")
+        assert states["a"].message.startswith("1 request waits and no variant may be woken")
 
     def test_a_second_only_where_the_queue_outgrows_the_first(self):
         """One replica takes a batch of 256 and 5 more before it counts as saturated."""

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from modelyard.autoscaling.handling import fleet_handling, handling_of
 from modelyard.autoscaling.live import wants
-from modelyard.autoscaling.live.bindings.objects import TargetSpec
+from modelyard.autoscaling.live.bindings.objects import TargetSpec, backends_of, workload_of
 from modelyard.autoscaling.live.bindings.others import binding_claims, claims_beyond, reachable
 from modelyard.autoscaling.live.bindings.pods import TargetPods, target_pods
 from modelyard.autoscaling.live.bindings.state import PolicyState
@@ -31,7 +31,7 @@ from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.view import BindingView
 from modelyard.cluster import Forbidden, UnknownKind
 from modelyard.metrics.expressions import Expressions
-from modelyard.objects import Workload, WorkloadId
+from modelyard.objects import Key, Workload, WorkloadId
 from modelyard.objects.selectors import parse_selector
 from modelyard.reconcile.mirror import Mirror
 
@@ -86,8 +86,9 @@ async def observe_bindings(
         return ()
     homes = listed.homes
     wanted = {id_ for binding in listed.bindings for target in binding.targets for id_ in target.candidates}
+    named = {Key(t.workload.namespace, t.workload.name) for b in listed.bindings for t in b.targets if t.is_alias}
     (workloads, errors), pods, answers = await asyncio.gather(
-        read_workloads(mirror, wanted, homes, partial=True),
+        read_workloads(mirror, wanted, homes, partial=True, backends=named),
         mirror.read(wants.LIVE_PODS, homes, partial=True),
         expressions.numbers(one for b in listed.bindings for one in b.queries(policy_of(b, listed)[0])),
     )
@@ -95,8 +96,10 @@ async def observe_bindings(
         if place in homes:
             log.warning("pods of policy targets cannot be measured: %s", error)
 
+    backends = backends_of(workloads.values())
+
     def find(spec: TargetSpec) -> tuple[Workload | None, str | None, TargetPods]:
-        workload, problem = _workload_of(spec, workloads, errors)
+        workload, problem = _usable(spec, workloads, backends, errors)
         if workload is None:
             return None, problem, TargetPods()
         return workload, None, target_pods(pods, workload, spec.match_labels, state.startup.get(workload.id))
@@ -120,20 +123,24 @@ async def observe_bindings(
     )
 
 
-def _workload_of(
-    spec: TargetSpec, workloads: Mapping[WorkloadId, Workload], errors: Mapping[WorkloadId, str]
+def _usable(
+    spec: TargetSpec,
+    workloads: Mapping[WorkloadId, Workload],
+    backends: Mapping[Key, Sequence[Workload]],
+    errors: Mapping[WorkloadId, str],
 ) -> tuple[Workload | None, str | None]:
-    for id_ in spec.candidates:
-        workload = workloads.get(id_)
-        if workload is None:
-            continue
+    workload, problem = workload_of(spec, workloads, backends)
+    if workload is not None:
+        id_ = workload.id
         if workload.deleting:
             return None, f"{id_} is being deleted"
         if spec.uid and workload.uid and spec.uid != workload.uid:
             return None, f"{id_} has the uid {workload.uid}, targetRef.uid asks for {spec.uid}; correct or remove it"
         return workload, None
-    if len(spec.candidates) == 1:
+    if problem:
+        return None, problem
+    if not spec.is_alias:
         why = errors.get(spec.workload)
         return None, f"{spec.workload} could not be read: {why}" if why else f"{spec.workload} does not exist"
     names = " or ".join(id_.kind for id_ in spec.candidates)
-    return None, f"no {names} {spec.workload.namespace}/{spec.workload.name} exists"
+    return None, f"no {names} {spec.workload.namespace}/{spec.workload.name} exists, and no backend of a Model is that"

@@ -6,17 +6,18 @@ a rule existed must be reported, not lost.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from modelyard.autoscaling.bindings.defaults import DEFAULT_PORT, DEFAULT_URI, policy_view
+from modelyard.autoscaling.bindings.roles import RATIO
 from modelyard.autoscaling.bindings.shares import CAPACITY, OPTIMIZER
 from modelyard.autoscaling.handling import ACTUATION, COMPATIBILITY
 from modelyard.autoscaling.memory.bindings import ANNOTATION, BindingMemory
 from modelyard.autoscaling.view import BindingView, PolicyView
 from modelyard.metrics.expressions import Expression
-from modelyard.objects import Key, Namespace, TargetRef, WorkloadId
+from modelyard.objects import Key, Namespace, TargetRef, Workload, WorkloadId
 from modelyard.objects.documents import listed, parse_document, shown
 from modelyard.objects.durations import parse_go_duration
 from modelyard.objects.parse import conditions, epoch, key_of
@@ -32,11 +33,15 @@ WAKE_QUERY = "modelyard.dev/wake-query"
 GRACE = "modelyard.dev/scale-to-zero-grace"
 """How long everything must have been idle before the last instance goes, a Go duration. Default: 30s."""
 
-READ = (ACTUATION, COMPATIBILITY, OPTIMIZER, CAPACITY)
+READ = (ACTUATION, COMPATIBILITY, OPTIMIZER, CAPACITY, RATIO)
 """Annotations that are kept of a binding, besides its memory and what is made of those above."""
 ANY_KIND = "ModelInfer"
 ALIASES = frozenset({ANY_KIND, "ModelServing"})
-"""Kinds that stand for whatever serves under that name; an absent kind does as well."""
+"""Kinds that stand for whatever serves under that name, or as that backend (MODEL-BACKEND) of a Model; an absent kind
+does as well."""
+ROLE = "modelinfer.volcano.sh/role"
+"""Label of a backend's pods: by ``additionalMatchLabels`` a target is the workload of one role."""
+_MODEL, _BACKEND = "registry.volcano.sh/model-name", "registry.volcano.sh/backend-name"
 DEFAULT_GRACE = 30.0
 _GROUPS = {"LeaderWorkerSet": "leaderworkerset.x-k8s.io"}
 _SERVES = (("leaderworkerset.x-k8s.io", "LeaderWorkerSet"), ("apps", "Deployment"), ("apps", "StatefulSet"))
@@ -59,10 +64,15 @@ class TargetSpec:
     cost: float
 
     @property
+    def is_alias(self) -> bool:
+        """Whether what it is has to be looked up."""
+        return self.workload.kind in ALIASES
+
+    @property
     def candidates(self) -> tuple[WorkloadId, ...]:
         """What the target may be, best first."""
         id_ = self.workload
-        if id_.kind not in ALIASES:
+        if not self.is_alias:
             return (id_,)
         written = (id_,) if id_.group else ()
         return (*written, *(WorkloadId(id_.namespace, group, kind, id_.name) for group, kind in _SERVES))
@@ -191,6 +201,44 @@ def within_reach(binding: BindingSpec, namespaces: Mapping[str, Namespace]) -> B
     return replace(
         binding, view=view, targets=tuple(one for one in binding.targets if one.workload.namespace not in refused)
     )
+
+
+def workload_of(
+    spec: TargetSpec, workloads: Mapping[WorkloadId, Workload], backends: Mapping[Key, Sequence[Workload]]
+) -> tuple[Workload | None, str]:
+    """The workload that a target is, or why there is none (empty: there is just none of that name).
+
+    ``backends`` is what ``backends_of`` makes of the workloads there are.
+    """
+    for id_ in spec.candidates:
+        if id_ in workloads:
+            return workloads[id_], ""
+    if not spec.is_alias:
+        return None, ""
+    name = f"{spec.workload.kind} {spec.workload.namespace}/{spec.workload.name}"
+    role = spec.match_labels.get(ROLE)
+    found = backends.get(Key(spec.workload.namespace, spec.workload.name), ())
+    roles = sorted({one.template_labels.get(ROLE, "") for one in found})
+    found = [one for one in found if role in (None, one.template_labels.get(ROLE))]
+    if len(found) == 1:
+        return found[0], ""
+    if not roles or not found:
+        return None, f"{name} has no role {role}; it has {', '.join(roles)}" if roles else ""
+    if role is None and len(roles) > 1:
+        said = f"choose one by additionalMatchLabels, {ROLE}: {roles[-1]}"
+        return None, f"{name} has several roles ({', '.join(roles)}), each a workload of its own; {said}"
+    said = "give the backend an autoscalingPolicy, or install LeaderWorkerSet"
+    return None, f"{name} is {len(found)} workloads, which nothing scales together; {said}"
+
+
+def backends_of(workloads: Iterable[Workload]) -> dict[Key, list[Workload]]:
+    """The workloads of Models' backends, by namespace and MODEL-BACKEND, as the labels of their pods have it."""
+    found: dict[Key, list[Workload]] = {}
+    for one in workloads:
+        if (labels := one.template_labels).keys() >= {_MODEL, _BACKEND}:
+            key = Key(one.id.namespace, f"{labels[_MODEL]}-{labels[_BACKEND]}")
+            found.setdefault(key, []).append(one)
+    return found
 
 
 def _target(part: Object, namespace: str) -> TargetSpec | None:

@@ -32,6 +32,8 @@ def recall(states: Iterable[State], settings: FleetSettings) -> None:
     """Take the corrections from memory; without feedback, or where the parameters are learnt, there are none."""
     for state in states:
         work = work_of(state)
+        if work.memory.corrected and work.profile and work.memory.corrected != work.profile.parameters:
+            work.memory = work.memory.model_copy(update={"ttft_factor": 1.0, "itl_factor": 1.0, "corrected": ()})
         if settings.feedback and not settings.estimator:
             work.ttft_factor = _bounded(work.memory.ttft_factor)
             work.itl_factor = _bounded(work.memory.itl_factor)
@@ -92,7 +94,8 @@ def learn(groups: Sequence[Group], settings: FleetSettings, now: float) -> None:
         itl = _moved(work.itl_factor, mean(work.performance, "itl"), expected.itl)
         if (ttft, itl) != (work.ttft_factor, work.itl_factor):
             work.ttft_factor, work.itl_factor = ttft, itl
-            work.memory = work.memory.model_copy(update={"ttft_factor": ttft, "itl_factor": itl})
+            about = work.profile.parameters if work.profile else ()
+            work.memory = work.memory.model_copy(update={"ttft_factor": ttft, "itl_factor": itl, "corrected": about})
 
 
 def _moved(factor: float, observed: float | None, predicted: float | None) -> float:

@@ -71,6 +71,7 @@ def measure_load(
         ahead = plan_ahead(model, group.states, settings, now) if work.load > QUIET else NONE
         work.planned = work.load * max(1.0, ahead.factor)
         work.trend = ahead.text
+        work.history = model.history
     work.full_window = _full_window(group, model.history if model is not None else (), window, now)
 
 
@@ -98,6 +99,7 @@ def _measure(
         )
         return
     work.load = max(0.0, model.arrivals) * part
+    work.share = part
     work.idle = work.load <= QUIET and _nothing_in_flight(group) and not completions(group, performances, window)
 
 

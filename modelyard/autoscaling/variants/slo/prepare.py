@@ -14,9 +14,10 @@ from modelyard.autoscaling.accelerators import ACCELERATOR_LABEL
 from modelyard.autoscaling.config_maps import ObjectNotice
 from modelyard.autoscaling.fleet import Fleet
 from modelyard.autoscaling.memory.variants import SLOMemory
-from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.settings import FleetSettings, SizingAim
 from modelyard.autoscaling.variants.attribution import Performances, by_pod
 from modelyard.autoscaling.variants.slo import feedback, online
+from modelyard.autoscaling.variants.slo.aim import attain
 from modelyard.autoscaling.variants.slo.classes import ServiceClasses, class_references, slo_look_alikes
 from modelyard.autoscaling.variants.slo.costs import UnitCosts
 from modelyard.autoscaling.variants.slo.load import attach, measure_load
@@ -137,7 +138,14 @@ def _size(groups: Sequence[Group], settings: FleetSettings, now: float) -> Mappi
         for group in groups:
             with suppress(Exception):
                 feedback.learn([group], settings, now)
-    return size_groups(groups, lambda rows: size_rows(rows, settings))
+    errors = size_groups(groups, lambda rows: size_rows(rows, settings))
+    if settings.aim is SizingAim.ATTAINMENT:
+        for group in groups:
+            try:
+                attain(group, settings, now)
+            except Exception as error:  # this group's alone
+                errors.setdefault(group, f"{type(error).__name__}: {error}")
+    return errors
 
 
 FORECASTING = Forecasting(_measure, _size, look_ahead)

@@ -29,6 +29,11 @@ class Profile:
     delta: float
     max_batch: int
 
+    @property
+    def parameters(self) -> tuple[float, float, float, float]:
+        """The four."""
+        return self.alpha, self.beta, self.gamma, self.delta
+
 
 class ProfileInvalid(ValueError):
     """A profile that cannot be sized with; the text names every wrong key and what it must be."""

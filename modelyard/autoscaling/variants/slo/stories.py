@@ -5,11 +5,15 @@ Source: WVA SLO reference, "Status and conditions" and "Current allocation".
 
 from __future__ import annotations
 
-from modelyard.autoscaling.conditions import Story
+from modelyard.autoscaling.conditions import PROFILE_DRIFT, Story
 from modelyard.autoscaling.decision import CurrentAllocation
 from modelyard.autoscaling.sizing.within import NEAREST
 from modelyard.autoscaling.variants.slo.work import VariantWork
 from modelyard.autoscaling.variants.state import State
+
+DRIFTED, STILL_DRIFTED = 1.3, 1.2
+"""How many times the predicted latency, or which part of it, is too far from the profile; and below what it no more is.
+A profile that holds is off by less: the queueing model itself is, by about a tenth."""
 
 
 def profile_valid(work: VariantWork) -> Story:
@@ -57,6 +61,20 @@ def _below(name: str, target: float, best: float, field: str, where: str) -> str
 
 def _target(value: float) -> str:
     return f"{value:g} ms" if value else "without target"
+
+
+def profile_drift(state: State) -> Story | None:
+    """Whether what is observed is so far from the profile that the engine should be measured again; ``None`` while it
+    is not and never was."""
+    work = state.slo
+    assert work is not None
+    before = next((c.status for c in state.variant.conditions if c.type == PROFILE_DRIFT), None)
+    observed = f"observed TTFT is {work.ttft_factor:.2f} times, ITL {work.itl_factor:.2f} times what the profile says"
+    furthest = max(max(one, 1 / one) for one in (work.ttft_factor, work.itl_factor))
+    if furthest > (STILL_DRIFTED if before == "True" else DRIFTED):
+        text = f"{observed}, in steady state; sized for that, but measure the engine again and fit a new profile"
+        return ("True", "LatenciesDiffer", text)
+    return None if before is None else ("False", "ProfileHolds", observed)
 
 
 def capacity_limited(state: State, limiter: bool) -> Story | None:

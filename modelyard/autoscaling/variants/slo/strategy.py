@@ -167,6 +167,8 @@ def sizing_text(work: VariantWork) -> str:
         f"{name} {value:g} ms" for name, value in (("TTFT", service.ttft), ("ITL", service.itl)) if value > 0
     )
     within = f" within {targets} ({service.name})" if targets else f" ({service.name}: no latency target)"
+    if work.attains:
+        return f"a replica takes {work.rate:.4g}/s{within} for {work.attains}"
     if work.feasible is False or work.eased:
         cannot = "only an almost idle one could meet" if work.eased else "cannot be met"
         return f"a replica takes {work.rate:.4g}/s at the nearest target worth it{within}, which {cannot}"

@@ -110,7 +110,7 @@ def propose(group: Group, settings: FleetSettings, now: float, safe: bool | None
     if supply < work.planned * (1 - 1e-9):
         work.wanted = covering(group, states, work.planned, penalty)
         return _grow(group, states, work, base, supply, settings)
-    roomy = work.planned / (1 - min(settings.scale_down_margin, 0.99))
+    roomy = work.planned if work.attaining else work.planned / (1 - min(settings.scale_down_margin, 0.99))
     work.wanted = covering(group, states, roomy, penalty)
     useless = {s.name: max(s.bounds.lower, s.base - gone) for s in states if (gone := first_to_go(s))}
     if useless and any(s.base > lost(s) for s in states):
@@ -198,6 +198,9 @@ def _relax(
     steps = (Shrink(s.memory, s.base, max(s.base - budget, work.wanted[s.name])) for s in down)
     # A load that is gone is at no edge between two sizes, whatever was regretted before.
     delay = settings.scale_down_delay if work.idle else shrink_delay(steps, settings.scale_down_delay, now)
+    if work.attaining and not work.idle:
+        # The rule that is followed remembers as long as the load's own history asks for.
+        delay = 0.0
     left = delay - (now - since)
     if left > 0:
         text = f"{wish} would do; waiting for {delay:.0f} s without a break, {left:.0f} s to go"

@@ -7,7 +7,7 @@ are requests per second, times milliseconds, costs per hour.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from modelyard.autoscaling.decision import Alternative, Prediction
@@ -50,6 +50,8 @@ class VariantWork:
     sized_utilisation: float = math.nan
     assumed_sizes: bool = False
     """Whether the request sizes are made up, so that only "infeasible whatever comes" can be said."""
+    attains: str = ""
+    """What the rate holds, in words, where the share of requests within the targets is aimed at."""
     override: str = ""
     """What saturation overruled, in words."""
     limited: str = ""
@@ -86,7 +88,13 @@ class GroupWork:
     trend: str = ""
     sizes: RequestSizes | None = None
     idle: bool = False
+    attaining: bool = False
+    """Whether ``planned`` is what the share of requests within the targets asks for, margin and memory included."""
     full_window: bool = True
+    history: Sequence[tuple[float, float]] = ()
+    """(time, requests per second) of the whole model, oldest first."""
+    share: float = 1.0
+    """Of the model's load, what is this group's."""
     wanted: Mapping[str, int] = field(default_factory=dict)
     """The covering's replicas by variant name, before anything damps it."""
     forecast: bool = False

@@ -1,0 +1,66 @@
+"""Which runs to measure for a profile: the fewest that determine it, and the next one while it is not known well."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from modelyard.autoscaling.sizing.fit import Fit
+
+TIGHT = 0.05
+"""Half an interval, as a share of the latency that its parameter decides, below which nothing more is measured."""
+
+
+class PlannedRun(NamedTuple):
+    """One run to measure: requests in flight, tokens of each prompt."""
+
+    concurrency: int
+    prompt_tokens: int
+
+
+def smallest(max_batch: int, lengths: tuple[int, int]) -> tuple[PlannedRun, ...]:
+    """Runs at 1 and all of the batch limit with the shorter prompts, at a quarter and half of it with the longer ones.
+
+    With these all four parameters are determined, and the lines are seen to be straight or not. All places with long
+    prompts would tell least: there it is luck which prompts an engine computes together. Raises ValueError for
+    a batch of less than 2 and lengths that are too much alike.
+    """
+    short, long = sorted(lengths)
+    if max_batch < 2:
+        raise ValueError(f"max_batch is {max_batch}; beta and delta show from 2 on")
+    if short < 1 or 2 * short > long:
+        raise ValueError(f"prompts of {short} and {long} tokens: the longer must have at least twice the shorter's")
+    batches = 1, max(1, max_batch // 4), max(1, max_batch // 2), max_batch
+    runs = (PlannedRun(batch, length) for batch, length in zip(batches, (short, long, long, short), strict=True))
+    return tuple(dict.fromkeys(runs))
+
+
+def doubt(found: Fit) -> dict[str, float]:
+    """For each parameter half its interval, as a share of the latency it decides: alpha and gamma of an idle engine,
+    beta and delta at the highest measured load. Infinite where there is no interval."""
+    loads = [point.concurrency for point in found.points], [p.concurrency * p.prompt_tokens for p in found.points]
+    shares = {}
+    for names, line, load in (("alpha beta", found.itl, loads[0]), ("gamma delta", found.ttft, loads[1])):
+        ends = min(load), max(load)
+        for name, parameter, factor, at in zip(names.split(), line[:2], (1.0, ends[1]), ends, strict=True):
+            latency = line.intercept.estimate + line.slope.estimate * at
+            half = parameter.half_width * factor
+            shares[name] = math.inf if math.isnan(half) or latency <= 0 else half / latency
+    return shares
+
+
+def next_run(found: Fit, runs: Sequence[PlannedRun], tight: float = TIGHT) -> PlannedRun | None:
+    """The run among ``runs`` that narrows the most doubtful parameter; None when all intervals are tight.
+
+    Intercepts are narrowed at the lowest load, slopes at the highest.
+    """
+    shares = doubt(found)
+    worst = max(shares, key=lambda name: shares[name])
+    if shares[worst] <= tight:
+        return None
+
+    def load(run: PlannedRun) -> float:
+        return run.concurrency * (run.prompt_tokens if worst in ("gamma", "delta") else 1)
+
+    return (min if worst in ("alpha", "gamma") else max)(runs, key=load)

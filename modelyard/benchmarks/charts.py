@@ -1,0 +1,115 @@
+"""Results of a benchmark as pictures: what more concurrency brings and costs, how latencies spread, and how a run that
+is made again and again comes out."""
+
+from __future__ import annotations
+
+from itertools import cycle, groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from modelyard.benchmarks.values import MeasuredRun
+
+THROUGHPUT, PERCENTILES, TREND = "throughput-latency.png", "percentiles.png", "trend.png"
+_COLOURS = ("#5e81ac", "#bf616a", "#a3be8c", "#b48ead", "#d08770", "#2e3440")
+_STYLES = {"p50": "-", "p95": "--", "p99": ":"}
+
+
+def draw(title: str, found: Sequence[MeasuredRun], folder: Path) -> list[Path]:
+    """The pictures of runs in order of scenario and concurrency, as PNG files in a folder."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot
+
+    scenarios = [(name, list(runs)) for name, runs in groupby(found, key=lambda run: run.scenario)]
+    written = []
+    for name, width, paint in ((THROUGHPUT, 7.5, _throughput), (PERCENTILES, 12.0, _percentiles)):
+        figure = pyplot.figure(figsize=(width, 5), layout="constrained")
+        paint(figure, scenarios)
+        figure.suptitle(title.replace("$", r"\$")[:100], fontsize=10)
+        figure.savefig(folder / name, dpi=110)
+        pyplot.close(figure)
+        written.append(folder / name)
+    return written
+
+
+def trend(title: str, found: Sequence[MeasuredRun], folder: Path) -> Path:
+    """The picture of one run made again and again, the oldest first, as a PNG file in a folder."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot
+
+    streams = any(run.ttft is not None for run in found)
+    shown = (
+        (("ttft", "TTFT", 1.0, "s"), ("itl", "ITL", 1000.0, "ms")) if streams else (("latency", "latency", 1.0, "s"),)
+    )
+    figure = pyplot.figure(figsize=(7.5, 6), layout="constrained")
+    *panels, rates = figure.subplots(len(shown) + 1, 1, sharex=True)
+    moments = [f"{run.started[:10]}\n{run.started[11:16]}" for run in found]
+    places = range(len(found))
+    for panel, (name, label, scale, unit) in zip(panels, shown, strict=True):
+        for part, style in _STYLES.items():
+            spreads = [getattr(run, name) for run in found]
+            values = [float("nan") if one is None else getattr(one, part) * scale for one in spreads]
+            panel.plot(places, values, style, marker="o", ms=4, color=_COLOURS[0], label=part)
+        panel.set_ylabel(f"{label}, {unit}")
+        _finish(panel)
+    rates.plot(places, [run.output_rate or run.requests_rate for run in found], marker="o", ms=4, color=_COLOURS[1])
+    rates.set_ylabel("tokens/s" if any(run.output_rate for run in found) else "requests/s")
+    rates.set_ylim(0, 1.05 * rates.get_ylim()[1])
+    rates.grid(alpha=0.25, lw=0.5)
+    every = max(1, len(found) // 6)
+    rates.set_xticks(list(places)[::every], moments[::every], fontsize=7)
+    figure.suptitle(title.replace("$", r"\$")[:100], fontsize=10)
+    figure.savefig(folder / TREND, dpi=110)
+    pyplot.close(figure)
+    return folder / TREND
+
+
+def _throughput(figure: Any, scenarios: list[tuple[str, list[MeasuredRun]]]) -> None:
+    """Latency of a request over the rate of tokens, a point for each concurrency; of requests where none come out."""
+    panel = figure.subplots()
+    streams = any(run.output_rate for _, runs in scenarios for run in runs)
+    for (scenario, runs), colour in zip(scenarios, cycle(_COLOURS), strict=False):
+        rates = [run.output_rate if streams else run.requests_rate for run in runs]
+        for part in ("p50", "p95"):
+            values = [getattr(run.latency, part) for run in runs]
+            panel.plot(rates, values, _STYLES[part], marker="o", ms=4, color=colour, label=f"{scenario}, {part}")
+        for run, rate in zip(runs, rates, strict=True):
+            panel.annotate(
+                f"{run.concurrency}", (rate, run.latency.p50), (3, 4), textcoords="offset points", fontsize=8
+            )
+    panel.set_xlabel("output tokens per second" if streams else "requests per second")
+    panel.set_ylabel("latency of a request, s (numbers: concurrency)")
+    _finish(panel)
+
+
+def _percentiles(figure: Any, scenarios: list[tuple[str, list[MeasuredRun]]]) -> None:
+    """TTFT and ITL by concurrency; of what streams nothing, the latency."""
+    streams = any(run.ttft is not None for _, runs in scenarios for run in runs)
+    shown = (
+        (("ttft", "TTFT", 1.0, "s"), ("itl", "ITL", 1000.0, "ms")) if streams else (("latency", "latency", 1.0, "s"),)
+    )
+    panels = figure.subplots(1, len(shown), squeeze=False)[0]
+    for panel, (name, title, scale, unit) in zip(panels, shown, strict=True):
+        for (scenario, runs), colour in zip(scenarios, cycle(_COLOURS), strict=False):
+            seen = [run for run in runs if getattr(run, name) is not None]
+            for part, style in _STYLES.items():
+                values = [getattr(getattr(run, name), part) * scale for run in seen]
+                levels = [run.concurrency for run in seen]
+                panel.plot(levels, values, style, marker="o", ms=4, color=colour, label=f"{scenario}, {part}")
+        panel.set_xscale("log", base=2)
+        panel.xaxis.set_major_formatter("{x:.0f}")
+        panel.set_xlabel("concurrency")
+        panel.set_ylabel(f"{title}, {unit}")
+        _finish(panel)
+
+
+def _finish(panel: Any) -> None:
+    panel.set_ylim(0, 1.05 * panel.get_ylim()[1])
+    panel.grid(alpha=0.25, lw=0.5)
+    panel.legend(fontsize=7, frameon=False)

@@ -1,0 +1,120 @@
+"""The life of a BenchmarkJob: one Kubernetes Job for each run, one after the other, until all are measured. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from modelyard.benchmarks import settings as benchmark_settings
+from modelyard.benchmarks.series import RUN_PODS, BenchmarkLook, Chosen
+from modelyard.benchmarks.settings import BenchmarkSettings
+from modelyard.benchmarks.story import Here, told
+from modelyard.benchmarks.world import (
+    BENCHMARK_JOBS,
+    LABEL,
+    MEMORY,
+    PUBLISHED_FINALIZER,
+    StoredBenchmark,
+    benchmark,
+    engine_pod,
+    of_service,
+    run_job,
+    run_pod,
+    wish,
+)
+from modelyard.models import settings as models_settings
+from modelyard.models import world as models_world
+from modelyard.models.settings import DeliverySettings
+from modelyard.objects import Key
+from modelyard.objects.kinds import CONFIG_MAPS, JOBS, NAMESPACES, PERSISTENT_VOLUME_CLAIMS, PODS
+from modelyard.objects.parse import namespace
+from modelyard.reconcile.memory import render_memory
+from modelyard.reconcile.plan import FAILED, Plan, Want, World
+from modelyard.workloads import names
+from modelyard.workloads.world import MODELS_WANTED, SERVICES_WANTED
+
+SETTINGS, MODEL_SETTINGS = "benchmark-settings", "model-settings"
+
+
+@dataclass(eq=False)
+class BenchmarkRuns:
+    """BenchmarkJobs. ``home`` is the controller's namespace, where the settings are; ``seen`` is where the last look at
+    each is left for whoever follows them."""
+
+    home: str
+    seen: MutableMapping[Key, Here] = field(default_factory=dict)
+
+    name = "benchmark"
+    about = BENCHMARK_JOBS
+
+    @property
+    def wants(self) -> tuple[Want[Any], ...]:
+        """BenchmarkJobs, what they measure, their Jobs and pods, claims, and what administrators say."""
+        return (
+            Want(BENCHMARK_JOBS, benchmark, wish=wish),
+            SERVICES_WANTED._replace(namespace="", use="benchmarks"),
+            *MODELS_WANTED,
+            Want(
+                PODS,
+                engine_pod,
+                label_selector=names.SERVICE,
+                cached=True,
+                indexes={"service": of_service},
+                use="benchmarks",
+                namespace="",
+            ),
+            Want(JOBS, run_job, label_selector=LABEL, indexes=_OF_JOBS, namespace=""),
+            Want(PODS, run_pod, label_selector=LABEL, indexes={"job": lambda one: (one.job,)}, called=RUN_PODS),
+            Want(NAMESPACES, namespace, use="services"),
+            Want(PERSISTENT_VOLUME_CLAIMS, models_world.claim, cached=True, namespace=""),
+            self._settings(benchmark_settings.CONFIG_MAP, SETTINGS),
+            self._settings(models_settings.CONFIG_MAP, MODEL_SETTINGS),
+        )
+
+    def _settings(self, name: str, called: str) -> Want[Mapping[str, str]]:
+        return Want(
+            CONFIG_MAPS,
+            lambda obj: models_world.texts(obj.get("data")),
+            field_selector=f"metadata.name={name}",
+            namespace=self.home,
+            use="benchmarks",
+            called=called,
+        )
+
+    def plan(self, key: Key, world: World, now: float) -> Plan | None:
+        """What is to be made, taken away, kept and told for the BenchmarkJob of this name."""
+        one: StoredBenchmark | None = world[BENCHMARK_JOBS].get(key)
+        if one is None or one.subject.deleting:
+            self.seen.pop(key, None)
+            if one is None or PUBLISHED_FINALIZER not in one.finalizers:
+                return None
+            return Plan(one.subject, "Removing", finalizer=False, finalizer_name=PUBLISHED_FINALIZER)
+        here, deeds = BenchmarkLook(one, world, now, self.chosen(world)).result()
+        self.seen[key] = here
+        wanted = render_memory(here.memory)
+        stored = render_memory(one.memory) if one.damaged is None else ""
+        annotations = {MEMORY: wanted} if wanted != stored else {}
+        if one.failed_before and not deeds.apply and not deeds.delete:
+            annotations[FAILED] = None
+        plan = told(here, now)
+        return replace(
+            plan,
+            annotations=annotations,
+            apply=deeds.apply,
+            delete=deeds.delete,
+            awaits=deeds.awaits,
+            due=deeds.due,
+            noted=True,
+        )
+
+    def chosen(self, world: World) -> Chosen:
+        """What administrators have set, and what is wrong with it."""
+        mine: Mapping[str, str] = next(iter(world[SETTINGS].all()), {})
+        models: Mapping[str, str] = next(iter(world[MODEL_SETTINGS].all()), {})
+        found, wrong = BenchmarkSettings.read(mine.get(benchmark_settings.KEY))
+        delivery, _ = DeliverySettings.read(models.get(models_settings.KEY))
+        return found, delivery, wrong
+
+
+_OF_JOBS: Final = {"owner": lambda one: (one.owner,), "target": lambda one: (one.target,)}

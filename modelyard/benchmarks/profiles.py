@@ -1,0 +1,188 @@
+"""From a benchmark's results to a performance profile: points for the fit; the fit as the body that patches a
+VariantAutoscaling, with where it comes from; and a library of such profiles in a ConfigMap, for reuse. Pure."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from modelyard.autoscaling.config_maps import read_document
+from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.sizing.fit import Fit, FitError, Parameter, Point
+from modelyard.benchmarks.results import BenchmarkResults
+from modelyard.objects import Key
+from modelyard.objects.documents import MAX_TEXT, shown
+from modelyard.resources.llmd import VariantProfile
+
+PROVENANCE = "modelyard.dev/profile-provenance"
+"""The annotation that tells, as JSON, where a profile comes from and how far it is to be believed."""
+LIBRARY = "modelyard-profiles"
+"""The ConfigMap with profiles, one a data key."""
+NAMES = ("alpha", "beta", "gamma", "delta")
+_SPREAD = re.compile(r"([NU])\((\d{1,7}),(\d{1,7})\)/\((\d{1,7}),(\d{1,7})\)")
+
+
+def points(results: BenchmarkResults) -> list[Point]:
+    """The runs that streamed, in ms. Raises ``FitError`` where there is none, and for runs of several models: they
+    are of no one engine."""
+    models = sorted({record.measurement.model for record in results.records})
+    if len(models) > 1:
+        raise FitError(f"{results.name}: has runs of several models ({', '.join(models[:5])}); fit one at a time")
+    found = []
+    for run in results.runs:
+        if run.ttft is None or run.itl is None:
+            continue
+        latencies = (run.ttft.mean, run.itl.mean, run.ttft.p50, run.ttft.p95, run.itl.p50, run.itl.p95)
+        point = Point(run.concurrency, run.prompt_tokens, run.output_tokens, *(1000 * one for one in latencies))
+        prompts, outputs = _spreads(run.scenario)
+        answered = run.requests - run.failed or None
+        found.append(point._replace(requests=answered, prompt_spread=prompts, output_spread=outputs))
+    if not found:
+        raise FitError(f"{results.name}: no run has a TTFT and an ITL; profiles are of endpoints that stream")
+    return found
+
+
+def _spreads(scenario: str) -> tuple[float | None, float | None]:
+    """Standard deviations of the tokens of prompts and answers; none where all are of one length."""
+    found = _SPREAD.fullmatch(scenario)
+    if found is None:
+        return None, None
+    kind, *given = found.groups()
+    one, two, three, four = map(float, given)
+    each = (two, four) if kind == "N" else ((two - one) / math.sqrt(12), (four - three) / math.sqrt(12))
+    return each[0] if each[0] > 0 else None, each[1] if each[1] > 0 else None
+
+
+def patch(
+    found: Fit, source: str, max_batch: int | None = None, *, engine: Fit | None = None, measured: str = ""
+) -> dict[str, Any]:
+    """The merge patch that gives a VariantAutoscaling this profile. ``engine`` is the fit of the engine where the
+    profile was laid through it, and ``measured`` when that was. The batch is no more than the cache holds of the
+    longest requests. Raises ``FitError`` where alpha is 0, with which nothing can be sized."""
+    if found.alpha.estimate <= 0:
+        raise FitError("alpha is 0, with which nothing can be sized: measure again at low concurrency")
+    parameters = {name: f"{getattr(found, name).estimate:.6g}" for name in NAMES}
+    runs = engine or found
+    told: dict[str, Any] = {
+        "source": source[:600],
+        "runs": len(runs.points),
+        "intervals": {name: _bounds(getattr(runs, name)) for name in NAMES},
+        "rSquared": {"itl": round(runs.itl.r_squared, 4), "ttft": round(runs.ttft.r_squared, 4)},
+        "range": {name: [round(one, 1) for one in bounds] for name, bounds in runs.ranges.items()},
+    }
+    if engine is not None:
+        told["engine"] = {name: float(f"{getattr(engine, name).estimate:.6g}") for name in NAMES}
+        told["for"] = {name: round(found.ranges[name][1], 1) for name in ("prompt_tokens", "output_tokens")}
+    given = {"measured": measured[:40], "kvTokens": runs.kv_tokens, "startupSeconds": runs.startup}
+    told |= {name: value for name, value in given.items() if value}
+    batch = max_batch or runs.usable_batch
+    if runs.kv_tokens:
+        tokens = sum(found.ranges[name][1] for name in ("prompt_tokens", "output_tokens"))
+        batch = max(1, min(batch, int(runs.kv_tokens / tokens)))
+    profile = {
+        "perfParms": {
+            "decodeParms": {name: parameters[name] for name in NAMES[:2]},
+            "prefillParms": {name: parameters[name] for name in NAMES[2:]},
+        },
+        "maxBatchSize": batch,
+    }
+    annotations: Mapping[str, str] = {PROVENANCE: json.dumps(told, separators=(",", ":"))}
+    return {"metadata": {"annotations": annotations}, "spec": {"variantProfile": profile}}
+
+
+def _bounds(parameter: Parameter) -> list[float] | None:
+    bounds = parameter.low, parameter.high
+    return None if bounds[0] != bounds[0] else [float(f"{bound:.4g}") for bound in bounds]
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileKey:
+    """What a profile is of: a model on so many of an accelerator (its parallelism), served by a runtime."""
+
+    model: str
+    accelerator: str
+    count: int
+    runtime: str
+
+    @property
+    def name(self) -> str:
+        """The data key in the library."""
+        text = "-".join((self.model, self.accelerator, str(self.count), self.runtime))
+        return re.sub(r"[^-._a-zA-Z0-9]+", "-", text)[:240].strip("-.")
+
+
+class LibraryProfile(BaseModel):
+    """An entry of the library."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True)
+
+    model: Annotated[str, Field(alias="model_id", min_length=1, max_length=600)]
+    accelerator: Annotated[str, Field(min_length=1, max_length=300)]
+    count: Annotated[int, Field(alias="acceleratorCount", ge=1, le=1024)]
+    runtime: Annotated[str, Field(max_length=300)] = ""
+    profile: Annotated[VariantProfile, Field(alias="variantProfile")]
+    provenance: dict[str, Any] = Field(default_factory=dict)
+
+    @property
+    def key(self) -> ProfileKey:
+        """What it is of."""
+        return ProfileKey(self.model, self.accelerator, self.count, self.runtime)
+
+    def patch(self) -> dict[str, Any]:
+        """As ``patch``."""
+        told = json.dumps(self.provenance, separators=(",", ":"))
+        profile = self.profile.model_dump(by_alias=True, mode="json", exclude_none=True)
+        return {"metadata": {"annotations": {PROVENANCE: told}}, "spec": {"variantProfile": profile}}
+
+
+def library_patch(key: ProfileKey, body: Mapping[str, Any]) -> dict[str, Any]:
+    """The merge patch that puts a profile, as ``patch`` has it, into the library."""
+    entry = {
+        "model_id": key.model,
+        "accelerator": key.accelerator,
+        "acceleratorCount": key.count,
+        "runtime": key.runtime,
+        "variantProfile": body["spec"]["variantProfile"],
+        "provenance": provenance(body),
+    }
+    return {"data": {key.name: yaml.safe_dump(entry, sort_keys=False)}}
+
+
+def read_library(where: Key, data: Mapping[str, str]) -> tuple[dict[str, LibraryProfile], list[str]]:
+    """The profiles of a library by their data keys, and what is wrong with the others."""
+    document = read_document(where, data, FleetSettings())
+    found, wrong = {}, list(document.broken.values())
+    for entry in document.entries:
+        try:
+            found[entry.key] = LibraryProfile.model_validate(dict(entry.fields))
+        except ValidationError as error:
+            first = error.errors()[0]
+            wrong.append(f"{entry.where}: {'.'.join(map(str, first['loc']))}: {first['msg']}")
+    return found, wrong
+
+
+def provenance(obj: Mapping[str, Any]) -> dict[str, Any]:
+    """What an object says of where its profile comes from; nothing where it says nothing that can be read."""
+    text = ((obj.get("metadata") or {}).get("annotations") or {}).get(PROVENANCE)
+    if not isinstance(text, str) or len(text) > MAX_TEXT:
+        return {}
+    try:
+        told = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return told if isinstance(told, dict) else {}
+
+
+def described(told: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+    """Where a profile comes from, a line a fact, for people."""
+    facts = ("source", "measured", "runs", "for", "range", "engine", "intervals", "rSquared", "kvTokens")
+    for name in (*facts, "startupSeconds"):
+        if name in told:
+            yield name, shown(told[name]) if isinstance(told[name], str) else json.dumps(told[name])[:300]

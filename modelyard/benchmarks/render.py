@@ -1,0 +1,178 @@
+"""The Kubernetes Job of one run: a pod of our image that finds what to measure, and its credentials, in its variables.
+
+It needs no accelerator and no rights: no token of a service account, no capability, no selector of GPU nodes. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from modelyard.benchmarks.settings import BenchmarkSettings
+from modelyard.benchmarks.targets import COLUMNS, DATASET, RESULTS, BenchmarkTarget, Load, ResultPlace
+from modelyard.benchmarks.values import MEASUREMENT, MeasuredServer, Measurement
+from modelyard.benchmarks.world import LABEL, TARGET, WORK, Work, digest
+from modelyard.models.uri import ClaimFolder
+from modelyard.objects import Key, Namespace
+from modelyard.reconcile.plan import Subject
+from modelyard.resources.ome.benchmarks import BenchmarkJobSpec
+from modelyard.workloads.merge import merge
+from modelyard.workloads.names import fitting, label_value
+from modelyard.workloads.pods import PodDraft, checked, with_env, with_files
+from modelyard.workloads.reach import check, rights
+from modelyard.workloads.values import Body
+
+REPORT: Final = "/dev/termination-log"
+CONTAINER: Final = "genai-bench"
+BEYOND: Final = 1200
+"""Seconds that a run may take beside its measuring: starting, storing what was measured, ending."""
+_CONTAINER_FIELDS = ("image", "env", "envFrom", "volumeMounts", "resources")
+_POD_FIELDS = ("volumes", "affinity", "nodeSelector", "tolerations")
+_HUB_TOKENS = ("HF_TOKEN", "HUGGINGFACE_API_KEY")
+
+
+def measurement(
+    spec: BenchmarkJobSpec, key: Key, load: Load, target: BenchmarkTarget, results: ResultPlace, data: str | None
+) -> Measurement:
+    """What the process of a run is asked for."""
+    about, parameters = spec.service_metadata, spec.dataset.parameters if spec.dataset is not None else None
+    server = (
+        MeasuredServer(engine=about.engine, version=about.version, gpu_type=about.gpu_type, gpu_count=about.gpu_count)
+        if about is not None
+        else MeasuredServer()
+    )
+    return Measurement(
+        reference=str(key),
+        service=target.service,
+        backend=target.backend,
+        url=target.url,
+        public=target.public,
+        model=target.model,
+        tokenizer=target.tokenizer,
+        task=spec.task,
+        scenario=load.scenario,
+        concurrency=load.concurrency,
+        minutes=spec.max_time_per_iteration,
+        requests=spec.max_requests_per_iteration,
+        request_parameters=dict(spec.additional_request_params or {}),
+        dataset=data,
+        columns={name: value for name, value in (parameters or {}).items() if name in COLUMNS},
+        server=server,
+        output=results.output,
+    )
+
+
+def job(
+    subject: Subject,
+    spec: BenchmarkJobSpec,
+    work: Work,
+    asked: Measurement,
+    target: BenchmarkTarget,
+    results: ResultPlace,
+    claim: ClaimFolder | None,
+    settings: BenchmarkSettings,
+    namespace: Namespace,
+) -> Body:
+    """The Job of a run. Raises ``Refusal`` for a ``podOverride`` that cannot be, or asks for what it may not have."""
+    key = subject.key
+    stem = re.sub(r"[^a-z0-9]+", "-", f"{key.name}-{work.scenario}-{work.concurrency}".lower())[:52].strip("-")
+    name = fitting(f"{stem}-{digest(subject.uid, work.series, work.scenario, work.concurrency, work.attempt)[:9]}")
+    labels = {"benchmark": label_value(key.name), LABEL: subject.uid, TARGET: target.key}
+    annotations = {"logging-forward": "true"}
+    pod = _overridden(spec, settings, namespace)
+    pod = pod.with_container(lambda one: _filled(one, spec, asked, results))
+    if target.files is not None:
+        pod = with_files(pod, target.files)
+    for volume, path, mounted in (
+        ("benchmark-output-storage", RESULTS, (results.claim, results.folder)),
+        ("benchmark-dataset", DATASET, (claim.claim, claim.path.strip("/")) if claim is not None else ("", "")),
+    ):
+        if mounted[0]:
+            pod = _mounted(pod, volume, path, *mounted, read_only=path == DATASET)
+    template = {"metadata": {"labels": labels, "annotations": annotations}, "spec": pod.spec}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {
+            "name": name,
+            "namespace": key.namespace,
+            "labels": labels,
+            "annotations": {**annotations, WORK: work.text},
+        },
+        "spec": {"backoffLimit": 0, "template": template},
+    }
+
+
+def _overridden(spec: BenchmarkJobSpec, settings: BenchmarkSettings, namespace: Namespace) -> PodDraft:
+    """The pod as it is for all, with what this one changes."""
+    config = settings.pod_config
+    container: Body = {
+        "name": CONTAINER,
+        "image": config.image,
+        "env": [{"name": "HOME", "value": "/tmp"}, {"name": "ENABLE_UI", "value": "false"}],
+        "volumeMounts": [{"name": "scratch", "mountPath": "/tmp"}],
+        "resources": {
+            "requests": {"cpu": config.cpu_request, "memory": config.memory_request},
+            "limits": {"cpu": config.cpu_limit, "memory": config.memory_limit},
+        },
+    }
+    pod: Body = {"volumes": [{"name": "scratch", "emptyDir": {}}]}
+    override = spec.pod_override
+    changes: Mapping[str, Any] = override.model_dump(by_alias=True, exclude_none=True) if override is not None else {}
+    path = "spec.podOverride"
+    container = merge(container, {n: v for n, v in changes.items() if n in _CONTAINER_FIELDS}, path)
+    pod = merge(pod, {n: v for n, v in changes.items() if n in _POD_FIELDS}, path)
+    found = checked({**pod, "containers": [container]}, path)
+    check(path, rights(found), frozenset(), namespace, ())
+    return PodDraft(
+        {
+            **found,
+            "restartPolicy": "Never",
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "activeDeadlineSeconds": 60 * spec.max_time_per_iteration + BEYOND,
+        },
+        CONTAINER,
+    )
+
+
+def _filled(container: Body, spec: BenchmarkJobSpec, asked: Measurement, results: ResultPlace) -> Body:
+    """The container with what no override changes: its program, what it is asked for, its credentials."""
+    # Kubernetes would fill in $(NAME): what was checked is what runs.
+    given: dict[str, Any] = {MEASUREMENT: asked.model_dump_json(exclude_defaults=True).replace("$", "$$")}
+    given |= {name: value.replace("$", "$$") for name, value in results.variables.items()}
+    secrets: dict[str, Any] = {}
+    if spec.hugging_face_secret_reference is not None:
+        source = {"secretKeyRef": {"name": spec.hugging_face_secret_reference.name, "key": "HUGGINGFACE_API_KEY"}}
+        secrets = dict.fromkeys(_HUB_TOKENS, source)
+    container = with_env(with_env(container, secrets), given, replace=True)
+    sources = list(container.get("envFrom") or ())
+    if results.secret:
+        sources.append({"secretRef": {"name": results.secret}})
+    return {
+        **container,
+        **({"envFrom": sources} if sources else {}),
+        "command": ["modelyard", "benchmarks", "measure"],
+        "args": ["--report", REPORT],
+        "terminationMessagePath": REPORT,
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+    }
+
+
+def _mounted(pod: PodDraft, volume: str, path: str, claim: str, folder: str, *, read_only: bool) -> PodDraft:
+    source = {"name": volume, "persistentVolumeClaim": {"claimName": claim}}
+    mount: Body = {"name": volume, "mountPath": path, "subPath": folder, **({"readOnly": True} if read_only else {})}
+    volumes = [one for one in pod.spec.get("volumes") or () if one["name"] != volume]
+
+    def mounted(container: Body) -> Body:
+        others = [one for one in container.get("volumeMounts") or () if one.get("mountPath") != path]
+        return {**container, "volumeMounts": [*others, mount]}
+
+    return PodDraft({**pod.spec, "volumes": [*volumes, source]}, pod.main).with_container(mounted)

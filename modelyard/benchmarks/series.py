@@ -1,0 +1,391 @@
+"""A series of runs: which have been measured, which is due, what spoilt one. Pure.
+
+What a run has measured is kept with the object, so that nothing is measured twice. A run is worth something only if the
+service stayed as it was; and no two loads go to one target at a time, whoever asked for them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from modelyard.benchmarks.render import job, measurement
+from modelyard.benchmarks.settings import BenchmarkSettings
+from modelyard.benchmarks.story import Here
+from modelyard.benchmarks.targets import BenchmarkTarget, Load, ResultPlace, Waits, dataset, loads, results, target
+from modelyard.benchmarks.values import MeasuredRun, MeasurementReport
+from modelyard.benchmarks.world import (
+    Failing,
+    Memory,
+    RunJob,
+    RunPod,
+    StoredBenchmark,
+    Work,
+    digest,
+    read_spec,
+    words,
+)
+from modelyard.models.settings import DeliverySettings
+from modelyard.objects import Key, Namespace
+from modelyard.objects.kinds import JOBS, NAMESPACES
+from modelyard.reconcile.plan import Child, World
+from modelyard.reconcile.reach import refusal
+from modelyard.resources.ome.benchmarks import BenchmarkJobSpec
+from modelyard.workloads.values import Body, Refusal, Refused, canonical
+
+RUN_PODS: Final = "pods of runs"
+MOST_ATTEMPTS: Final = 5
+"""Times that one run is tried."""
+MOST_ANEW: Final = 3
+"""Times that all runs are made anew since the service is not what it was."""
+FIRST_PAUSE, LONGEST_PAUSE = 30.0, 600.0
+"""Seconds between two attempts: doubled from the first to the longest."""
+SAYING: Final = 30.0
+"""Seconds after a Job's end for which its pod's report may be on its way here."""
+LARGEST_SPEC: Final = 16 * 1024
+"""Characters of a spec: what was asked for when it began is kept with the object."""
+_ERRORS: Final = 0.01
+
+Chosen = tuple[BenchmarkSettings, DeliverySettings, str | None]
+"""What administrators have set, and what is wrong with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunDeeds:
+    """What is to be done for a BenchmarkJob, what a run stays for, and when to look again."""
+
+    apply: tuple[Body, ...] = ()
+    delete: tuple[Child, ...] = ()
+    awaits: tuple[str, ...] = ()
+    due: float | None = None
+
+
+class BenchmarkLook:
+    """One look at one BenchmarkJob."""
+
+    def __init__(self, one: StoredBenchmark, world: World, now: float, chosen: Chosen) -> None:
+        self.one, self.world, self.now, self.key = one, world, now, one.key
+        self.settings, self.delivery, self.wrong = chosen
+        self.memory = one.memory
+        self.target: BenchmarkTarget | None = None
+        self.delete: list[Child] = []
+
+    def result(self) -> tuple[Here, RunDeeds]:
+        """What is there, with what is remembered from now on, and what is to be done."""
+        self._begin()
+        spec, problem = self._spec()
+        here = Here(self.one, self.memory, changed=self._changed())
+        if spec is None:
+            return self._refused(here, problem)
+        try:
+            wanted = loads(spec)
+            here = replace(here, loads=tuple(wanted), minutes=spec.max_time_per_iteration)
+            if self.memory.ended:
+                self._cleared()
+                return replace(here, memory=self.memory), RunDeeds(delete=tuple(self.delete))
+            found = self._found(spec)
+        except Refusal as refusal:
+            return self._refused(here, refusal.refused)
+        except Waits as waits:
+            return self._waits(here, waits.reason, str(waits))
+        if self.wrong is not None:
+            return replace(here, memory=self.memory, reason="SettingsInvalid", message=self.wrong), RunDeeds()
+        self.target = found[0]
+        self._stays()
+        return self._next(here, spec, wanted, *found)
+
+    # What it is about
+
+    def _begin(self) -> None:
+        """Whether a new series begins."""
+        memory, one = self.memory, self.one
+        if not memory.began or one.re_run == memory.re_run:
+            if memory.failed and memory.ended and self._changed():
+                self.memory = Memory(re_run=one.re_run)
+            elif not memory.began:
+                self.memory = memory.model_copy(update={"re_run": one.re_run})
+            return
+        if memory.failed and not self._changed():  # what was measured is worth as much as before
+            kept = {"failed": "", "ended": 0.0, "failing": Failing(), "anew": 0}
+            self.memory = memory.model_copy(update={**kept, "re_run": one.re_run})
+        else:
+            self.memory = Memory(re_run=one.re_run)
+
+    def _changed(self) -> bool:
+        """Whether it asks for something else than when it began."""
+        memory, one = self.memory, self.one
+        if not memory.began:
+            return False
+        return canonical(memory.asked) != canonical(one.asked) or memory.tokenizer != one.tokenizer
+
+    def _spec(self) -> tuple[BenchmarkJobSpec | None, Refused | None]:
+        """What is measured: what was asked for when it began."""
+        if self.memory.began:
+            return read_spec(self.memory.asked, self.key.name)
+        if len(canonical(self.one.asked)) > LARGEST_SPEC:
+            return None, Refused(
+                "InvalidSpec",
+                "spec",
+                f"is longer than {LARGEST_SPEC} characters",
+                "leave out of podOverride what is not needed",
+            )
+        return self.one.spec, self.one.problem
+
+    @property
+    def tokenizer(self) -> str:
+        """What names it beside the spec."""
+        return self.memory.tokenizer if self.memory.began else self.one.tokenizer
+
+    def _found(self, spec: BenchmarkJobSpec) -> tuple[BenchmarkTarget, ResultPlace, str | None, Any]:
+        began = datetime.fromtimestamp(self.memory.began or self.now, UTC).strftime("%Y%m%d-%H%M%S")
+        where = results(spec, self.key, began, self.delivery, self.world)
+        data, claim = dataset(spec, self.key, self.world)
+        found = target(spec, self.tokenizer, self.key, self.settings, self.delivery, self.world)
+        return found, where, data, claim
+
+    def _refused(self, here: Here, problem: Refused | None) -> tuple[Here, RunDeeds]:
+        problem = problem or Refused("InvalidSpec", "spec", "cannot be read", "correct it")
+        gone = [_child(one) for one in self._jobs() if one.active and not one.deleting]
+        if self.memory.began:
+            self.memory = self.memory.model_copy(update={"failed": words(f"{problem}"), "ended": self.now})
+        here = replace(here, memory=self.memory, reason=problem.reason, message=str(problem), refused=True)
+        return here, RunDeeds(delete=tuple(gone))
+
+    def _waits(self, here: Here, reason: str, message: str) -> tuple[Here, RunDeeds]:
+        """A run that is under way while its service is not what it was is given up, and so is one that just ended."""
+        for one in self._jobs():
+            if not one.deleting:
+                if one.work.series == self._series():
+                    self._failed(one, reason, f"during the run: {message}", again=True)
+                self.delete.append(_child(one))
+        here = replace(here, memory=self.memory, reason=reason, message=message)
+        return here, RunDeeds(delete=tuple(self.delete), due=self.memory.failing.next or None)
+
+    # Runs
+
+    def _jobs(self) -> list[RunJob]:
+        """Its own: of its namespace, and made for it."""
+        found = self.world[JOBS].by("owner", self.one.subject.uid)
+        return [one for one in found if one.key.namespace == self.key.namespace]
+
+    def _series(self) -> str:
+        memory = self.memory
+        return digest(canonical(memory.asked), memory.tokenizer, memory.re_run, memory.anew, memory.began)
+
+    def _measured(self) -> set[Load]:
+        return {Load(one.scenario, one.concurrency) for one in self.memory.runs}
+
+    def _cleared(self) -> None:
+        """Nothing is left to do: Jobs go but for that of the run that has failed, whose log tells more."""
+        done, series = self._measured(), self._series()
+        for one in self._jobs():
+            last = one.work.series == series and one.work.attempt == self.memory.failing.attempts - 1
+            failed = self.memory.failed and Load(one.work.scenario, one.work.concurrency) not in done
+            if not one.deleting and (one.active or not (failed and last)):
+                self.delete.append(_child(one))
+
+    def _stays(self) -> None:
+        """All runs are of one state of the service: where it is another one, all is begun anew."""
+        memory, now = self.memory, self.target.standing if self.target is not None else ""
+        if memory.service == now or not memory.began:
+            return
+        if not memory.runs:
+            self.memory = memory.model_copy(update={"service": now})
+        elif memory.anew >= MOST_ANEW:
+            why = (
+                f"ServiceChanged: {MOST_ANEW + 1} times, from {memory.service} to {now}; measure it when it is at rest"
+            )
+            self.memory = memory.model_copy(update={"failed": words(why), "ended": self.now})
+        else:
+            fresh = {"runs": (), "service": now, "anew": memory.anew + 1, "failing": Failing()}
+            self.memory = memory.model_copy(update=fresh)
+
+    def _next(
+        self,
+        here: Here,
+        spec: BenchmarkJobSpec,
+        wanted: list[Load],
+        found: BenchmarkTarget,
+        where: ResultPlace,
+        data: Any,
+        claim: Any,
+    ) -> tuple[Here, RunDeeds]:
+        """Take note of what has ended, and make the Job of the run that is due."""
+        series = self._series()
+        active: RunJob | None = None
+        leaving, silent = False, False
+        for one in self._jobs():
+            mine = one.work.series == series and not self.memory.ended
+            leaving = leaving or one.deleting
+            if one.deleting:
+                continue
+            if mine and one.active and Load(one.work.scenario, one.work.concurrency) not in self._measured():
+                if one.work.service != self._state():
+                    self._failed(one, "ServiceChanged", self._what_changed(one), again=True)
+                elif not self._another_is_first(one) and active is None:
+                    active = one
+                    continue
+            elif mine and not one.active and one.work.attempt >= self.memory.failing.attempts:
+                pod = self._pod(one)
+                if (pod is None or not pod.said) and self.now < one.end.at + SAYING and one.end.state == "Complete":
+                    silent = True
+                    continue
+                self._ended(one, pod)
+            self.delete.append(_child(one))
+        left = [one for one in wanted if one not in self._measured()]
+        if not left and not self.memory.ended:
+            self.memory = self.memory.model_copy(update={"ended": self.now})
+        if self.memory.ended:
+            kept = {one.key for one in self._jobs()} if self.memory.failed else set()
+            self.delete = [one for one in self.delete if one.key not in kept]
+            self._cleared()
+            gone = tuple({one.key: one for one in self.delete}.values())
+            return replace(here, memory=self.memory), RunDeeds(delete=gone)
+        here = replace(here, memory=self.memory, target=found, load=left[0])
+        deeds = RunDeeds(delete=tuple(self.delete))
+        if active is not None:
+            pod = self._pod(active)
+            trouble = f": {pod.reason}: {pod.message}" if pod is not None and pod.reason else ""
+            phase = pod.phase if pod is not None else "Pending"
+            said = (
+                f"{left[0]} is being measured{trouble}"
+                if phase != "Pending"
+                else f"the pod of {left[0]} begins{trouble}"
+            )
+            return (
+                replace(here, job=active, reason="Measuring", message=said),
+                replace(deeds, awaits=(f"run {left[0]}",)),
+            )
+        failing = self.memory.failing
+        if failing.attempts and failing.next > self.now:
+            message = f"{left[0]} failed {failing.attempts} times, and is tried again: {failing.message}"
+            here = replace(here, memory=self.memory, reason=failing.reason, message=message)
+            return here, replace(deeds, due=failing.next)
+        if leaving or silent or self.delete:
+            return replace(here, reason="Measuring", message="the run before is ending"), replace(
+                deeds, awaits=("the run before",)
+            )
+        if (other := self._before(found)) is not None:
+            message = f"another benchmark puts a load on it: Job {other.key}; two would spoil each other"
+            return replace(here, reason="WaitsForTurn", message=message), deeds
+        work = Work(
+            series=series,
+            scenario=left[0].scenario,
+            concurrency=left[0].concurrency,
+            attempt=failing.attempts,
+            service=self._state(),
+        )
+        space: Namespace = self.world[NAMESPACES].get(Key("", self.key.namespace)) or Namespace(self.key.namespace)
+        asked = measurement(spec, self.key, left[0], found, where, data)
+        try:
+            made = job(self.one.subject, spec, work, asked, found, where, claim, self.settings, space)
+        except Refusal as refusal:
+            return self._refused(here, refusal.refused)
+        if not self.memory.began:
+            begun = {"asked": dict(self.one.asked), "tokenizer": self.one.tokenizer, "began": float(int(self.now))}
+            begun |= {"generation": self.one.subject.generation, "service": found.standing}
+            # What a series is called depends on when it began, which is remembered before anything is made.
+            self.memory = self.memory.model_copy(update=begun)
+            here = replace(here, memory=self.memory, reason="Measuring", message=f"{left[0]} begins")
+            return here, RunDeeds(awaits=(f"run {left[0]}",))
+        here = replace(here, reason="Measuring", message=f"{left[0]} begins")
+        return here, RunDeeds(apply=(made,), awaits=(f"run {left[0]}",))
+
+    def _state(self) -> str:
+        """The service as a run must find it throughout."""
+        return f"{self.target.standing} {self.target.life}".strip() if self.target is not None else ""
+
+    def _what_changed(self, one: RunJob) -> str:
+        before, now = one.work.service.rpartition(" ")[0], self.target.standing if self.target is not None else ""
+        what = f"the service changed from {before} to {now}" if before != now else "pods of the service began anew"
+        return f"{what} during the run: what was measured is refused"
+
+    def _pod(self, one: RunJob) -> RunPod | None:
+        """The Job's pod: the one that has said something, or the newest. One in another namespace is a forgery."""
+        pods = [pod for pod in self.world[RUN_PODS].by("job", one.uid) if pod.key.namespace == one.key.namespace]
+        return max(pods, key=lambda pod: (bool(pod.said), pod.created), default=None)
+
+    def _ended(self, one: RunJob, pod: RunPod | None) -> None:
+        """Take note of how a run ended."""
+        report = pod.report if pod is not None else None
+        if report is None:
+            why = (pod.message or pod.reason if pod is not None else "") or one.end.message or "its pod is gone"
+            self._failed(one, "NoReport", f"it ended without a report: {words(why)}", again=True)
+        elif report.outcome != "Measured" or report.run is None:
+            reason = report.reason or "Failed"
+            self._failed(one, words(reason), words(report.message), again=report.retryable)
+        elif (report.run.scenario, report.run.concurrency) != (one.work.scenario, one.work.concurrency):
+            self._failed(one, "NoReport", "its report is of another run", again=True)
+        elif report.run.error_share > _ERRORS:
+            share = f"{report.run.failed} of {report.run.requests} requests failed, of which 1 % may"
+            self._failed(one, "TooManyErrors", share, again=False)
+        elif one.work.service != self._state():
+            self._failed(one, "ServiceChanged", self._what_changed(one), again=True)
+        else:
+            self._keep(report, report.run)
+
+    def _keep(self, report: MeasurementReport, run: MeasuredRun) -> None:
+        if Load(run.scenario, run.concurrency) in self._measured():
+            return
+        update = {
+            "runs": (*self.memory.runs, _slim(run)),
+            "failing": Failing(),
+            "results": words(report.results) or self.memory.results,
+        }
+        self.memory = self.memory.model_copy(update=update)
+
+    def _failed(self, one: RunJob, reason: str, message: str, *, again: bool) -> None:
+        """Take note of an attempt in vain; once for each."""
+        before = self.memory.failing
+        if one.work.attempt < before.attempts or self.memory.ended:
+            return
+        attempts = before.attempts + 1
+        pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(before.attempts, 10))
+        failing = Failing(attempts=attempts, next=self.now + pause, reason=reason[:100], message=words(message))
+        self.memory = self.memory.model_copy(update={"failing": failing})
+        if not again or attempts >= MOST_ATTEMPTS:
+            load = Load(one.work.scenario, one.work.concurrency)
+            tried = f", {attempts} times" if attempts > 1 else ""
+            said = words(f"{load} failed{tried}: {reason}: {message}")
+            self.memory = self.memory.model_copy(update={"failed": said, "ended": self.now})
+
+    # Turns
+
+    def _others(self, key: str) -> list[RunJob]:
+        """Jobs of other BenchmarkJobs that put a load on the same target, and may."""
+        assert self.target is not None
+        place = self.target.service.partition("/")[0]
+        spaces = {one.name: one for one in self.world[NAMESPACES].all()}
+        found: list[RunJob] = []
+        for one in self.world[JOBS].by("target", key):
+            theirs = one.key.namespace
+            # Anybody may make a Job that looks like one: it counts only where it could load the target.
+            may = theirs == self.key.namespace or refusal(theirs, place, spaces) is None
+            if one.active and one.owner != self.one.subject.uid and may:
+                found.append(one)
+        return found
+
+    def _another_is_first(self, mine: RunJob) -> bool:
+        """Whether two began at once, and this one gives way."""
+        assert self.target is not None
+        return any((one.created, one.uid) < (mine.created, mine.uid) for one in self._others(self.target.key))
+
+    def _before(self, found: BenchmarkTarget) -> RunJob | None:
+        return next(iter(self._others(found.key)), None)
+
+
+def _child(one: RunJob) -> Child:
+    return Child(JOBS, one.key, one.uid)
+
+
+def _slim(run: MeasuredRun) -> MeasuredRun:
+    """The run with numbers as exact as they are meant: what is kept of many has to fit."""
+    body = run.model_dump()
+
+    def rounded(value: Any) -> Any:
+        if isinstance(value, float):
+            return float(f"{value:.5g}")
+        return {name: rounded(one) for name, one in value.items()} if isinstance(value, dict) else value
+
+    return MeasuredRun.model_validate(rounded(body) | {"started": run.started[:40]})

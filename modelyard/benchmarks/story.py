@@ -1,0 +1,176 @@
+"""What is told of a BenchmarkJob: its state, what it waits for, what was measured and where the rest of it is. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from modelyard.benchmarks.targets import PLAIN, SECRETS, BenchmarkTarget, Load
+from modelyard.benchmarks.values import MeasuredRun
+from modelyard.benchmarks.world import RE_RUN, Memory, RunJob, StoredBenchmark
+from modelyard.objects import Condition, Notice
+from modelyard.objects.documents import counted, cut
+from modelyard.reconcile.plan import Plan, Status
+from modelyard.reconcile.status import is_due, timestamp
+
+PENDING, RUNNING, COMPLETED, FAILED = "Pending", "Running", "Completed", "Failed"
+ACCEPTED, DONE = "Accepted", "Completed"
+_MOST = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """All that a plan for a BenchmarkJob knows. ``loads`` are all its runs, ``load`` the one that is due, ``job`` its
+    Job; ``changed``: its spec is not what it began with; ``refused``: nothing is measured as it is."""
+
+    one: StoredBenchmark
+    memory: Memory
+    loads: tuple[Load, ...] = ()
+    minutes: int = 0
+    load: Load | None = None
+    job: RunJob | None = None
+    target: BenchmarkTarget | None = None
+    reason: str = ""
+    message: str = ""
+    changed: bool = False
+    refused: bool = False
+
+    @property
+    def state(self) -> str:
+        """The published one."""
+        if self.memory.ended:
+            return FAILED if self.memory.failed else COMPLETED
+        if self.memory.began:
+            return RUNNING
+        return FAILED if self.refused else PENDING
+
+    @property
+    def waits(self) -> bool:
+        """Whether a run by hand stays for it."""
+        return not self.memory.ended and not self.refused
+
+    @property
+    def longest(self) -> str:
+        """How long all of it takes at most."""
+        minutes = len(self.loads) * self.minutes
+        time = counted(minutes, "minute") if minutes < 120 else f"{minutes / 60:.1f} hours"
+        return (
+            f"{counted(len(self.loads), 'run')} of at most {counted(self.minutes, 'minute')}, one after the other:"
+            f" {time} at most"
+        )
+
+
+def told(here: Here, now: float) -> Plan:
+    """A plan with the status as it should be."""
+    memory, stored = here.memory, here.one.status
+    state, subject = here.state, here.one.subject
+    failure = memory.failed if memory.ended else here.message if state == FAILED else ""
+    fields: dict[str, Any] = {
+        "state": state,
+        "startTime": timestamp(memory.began) if memory.began else None,
+        "completionTime": timestamp(memory.ended) if memory.ended else None,
+        "failureMessage": failure or None,
+        "details": cut(details(here), 16 * 1024) or None,
+        "observedGeneration": subject.generation,
+    }
+    if stored.get("state") != state:
+        fields["lastReconcileTime"] = timestamp(now)
+    fields = {name: value for name, value in fields.items() if value is not None or stored.get(name) is not None}
+    conditions = _conditions(here)
+    status = Status(fields, conditions)
+    done = conditions[-1]
+    plan = Plan(subject, done.reason, done.message)
+    if not is_due(status, stored, now, 0.0, subject.uid):
+        return plan
+    return replace(plan, status=status, notices=tuple(_news(here, state, conditions)))
+
+
+def _conditions(here: Here) -> tuple[Condition, Condition]:
+    memory, generation = here.memory, here.one.subject.generation
+    if here.refused:
+        accepted = Condition(ACCEPTED, "False", here.reason, cut(here.message, _MOST), generation)
+    elif here.changed:
+        what = "goes on as it began" if not memory.ended else "the results are of what it asked for before"
+        said = f"the spec has changed since it began (generation {memory.generation}): {what}; to measure anew give the"
+        accepted = Condition(ACCEPTED, "False", "SpecChanged", f"{said} annotation {RE_RUN} another value", generation)
+    else:
+        notes = [here.longest if here.loads else "", *_about_parameters(here)]
+        accepted = Condition(ACCEPTED, "True", "Accepted", "; ".join(filter(None, notes)), generation)
+    if memory.ended and not memory.failed:
+        done = Condition(DONE, "True", "AllRunsMeasured", _count(here), generation)
+    elif memory.ended:
+        done = Condition(DONE, "False", "RunFailed", cut(memory.failed, _MOST), generation)
+    else:
+        unsaid = ("ApplyFailed", here.one.subject.failed) if here.one.subject.failed else (here.reason, here.message)
+        reason, message = unsaid
+        done = Condition(DONE, "False", reason or "Measuring", cut(f"{_count(here)}; {message}", _MOST), generation)
+    return accepted, done
+
+
+def _about_parameters(here: Here) -> Iterator[str]:
+    """What whoever gave the output's parameters should know."""
+    storage = here.one.spec.output_location if here.one.spec is not None else None
+    given, field = sorted(storage.parameters or {} if storage else {}), "spec.outputLocation.parameters"
+    if named := ", ".join(one for one in given if one in SECRETS)[:200]:
+        yield f"whoever reads it reads {named} of {field}: put it into a Secret and name that in key"
+    if named := ", ".join(one for one in given if one not in SECRETS and one not in PLAIN)[:200]:
+        yield f"{named} of {field} has no effect; credentials belong into the Secret that key names"
+
+
+def _count(here: Here) -> str:
+    return f"{len(here.memory.runs)} of {counted(len(here.loads), 'run')} measured"
+
+
+def details(here: Here) -> str:
+    """The headline, a line for each run, and where the rest is; how long it takes while nothing is measured."""
+    memory = here.memory
+    if not memory.runs:
+        return here.longest if here.loads and not memory.ended else ""
+    lines = [headline(memory.runs)]
+    if memory.service:
+        lines.append(f"service: {memory.service}")
+    if memory.results:
+        lines.append(f"results: {memory.results}")
+    return "\n".join([*lines, *map(line, memory.runs)])
+
+
+def headline(runs: Sequence[MeasuredRun]) -> str:
+    """The run with the most output tokens per second; of embeddings, the most requests."""
+    best = max(runs, key=lambda run: (run.output_rate, run.requests_rate))
+    return f"best: {line(best)}"
+
+
+def line(run: MeasuredRun) -> str:
+    """A run in words: rates, and the latencies that 95 % of its requests do not exceed."""
+    rate = f"{run.output_rate:.4g} output tokens/s" if run.output_rate else f"{run.requests_rate:.4g} requests/s"
+    parts = [rate]
+    for name, spread in (("TTFT", run.ttft), ("ITL", run.itl), ("latency", run.latency)):
+        parts += [f"{name} p95 {1000 * spread.p95:.4g} ms"] if spread is not None else []
+    return f"{Load(run.scenario, run.concurrency)}: {', '.join(parts)}; {run.failed} of {run.requests} failed"
+
+
+def row(run: MeasuredRun) -> dict[str, Any]:
+    """A run in a table; latencies in milliseconds."""
+    found: dict[str, Any] = {"scenario": run.scenario, "concurrency": run.concurrency, "requests": run.requests}
+    found |= {"failed": run.failed, "requests/s": run.requests_rate, "output tokens/s": run.output_rate}
+    for name, spread in (("TTFT", run.ttft), ("ITL", run.itl), ("latency", run.latency)):
+        found |= {f"{name} p50": _ms(spread.p50), f"{name} p95": _ms(spread.p95)} if spread is not None else {}
+    return found
+
+
+def _ms(seconds: float) -> float:
+    return float(f"{1000 * seconds:.4g}")
+
+
+def _news(here: Here, state: str, conditions: tuple[Condition, Condition]) -> list[Notice]:
+    """What is worth an Event: another state, and a spec that is not followed."""
+    before, (accepted, done) = here.one.status.get("state"), conditions
+    found = []
+    if before != state:
+        kind = "Warning" if state == FAILED else "Normal"
+        found.append(Notice(f"Benchmark{state}", accepted.message if here.refused else done.message, kind))
+    stored = {one.get("type"): one.get("reason") for one in here.one.status["conditions"]}
+    if accepted.status == "False" and not here.refused and stored.get(ACCEPTED) != accepted.reason:
+        found.append(Notice(accepted.reason, accepted.message, "Warning"))
+    return found

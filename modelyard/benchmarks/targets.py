@@ -1,0 +1,333 @@
+"""What is measured, with which loads, and where the results go: a BenchmarkJob's spec against what is there. Pure.
+
+A service is measured where it answers, by the name its engine gives its model. Any other address is a tenant's word:
+it is one that an administrator has listed, or a service of the job's own namespace.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from modelyard.benchmarks.program import OF_IMAGES
+from modelyard.benchmarks.settings import BenchmarkSettings
+from modelyard.benchmarks.values import Output
+from modelyard.benchmarks.world import TOKENIZER, EnginePod, digest
+from modelyard.models.errors import FetchError
+from modelyard.models.names import BASE_MODELS, CLUSTER_BASE_MODELS
+from modelyard.models.settings import DeliverySettings
+from modelyard.models.uri import Bucket, ClaimFolder, GitHubRelease, HubModel, parse
+from modelyard.objects import Key
+from modelyard.objects.kinds import NAMESPACES, PERSISTENT_VOLUME_CLAIMS, PODS
+from modelyard.reconcile.plan import World
+from modelyard.reconcile.reach import NOT_PERMITTED, refusal
+from modelyard.resources.ome.benchmarks import BenchmarkJobSpec, Endpoint
+from modelyard.resources.ome.models import StorageSpec
+from modelyard.workloads import names
+from modelyard.workloads.components import effective
+from modelyard.workloads.files import files
+from modelyard.workloads.pods import ModelFiles
+from modelyard.workloads.resolution import MODEL, RUNTIME, recorded
+from modelyard.workloads.values import Refusal
+from modelyard.workloads.world import INFERENCE_SERVICES, Offered, StoredService
+
+MOST_RUNS: Final = 100
+"""Runs of one BenchmarkJob: what they measured is kept with the object."""
+LONGEST_RUN: Final = 1440
+"""Minutes."""
+LEVELS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+SCENARIOS: Final[Mapping[str, tuple[str, ...]]] = {
+    "text-to-text": ("N(480,240)/(300,150)", "D(100,100)", "D(100,1000)", "D(2000,200)", "D(7800,200)"),
+    "text-to-embeddings": ("E(64)", "E(128)", "E(256)", "E(512)", "E(1024)"),
+    **dict.fromkeys(("image-to-text", "image-to-embeddings"), ("I(512,512)", "I(1024,512)", "I(2048,2048)")),
+}
+"""What is measured where a spec does not say."""
+RESULTS, DATASET = "/mnt/benchmark-results", "/mnt/benchmark-dataset"
+"""Where claims are mounted."""
+COLUMNS: Final = ("prompt_column", "image_column")
+"""Parameters of a data set."""
+_BACKENDS = {one: one for one in ("openai", "vllm", "sglang", "cohere", "oci-cohere")}
+SECRETS: Final = {
+    "aws_access_key_id": "AWS_ACCESS_KEY_ID",
+    "aws_secret_access_key": "AWS_SECRET_ACCESS_KEY",
+    "aws_session_token": "AWS_SESSION_TOKEN",
+    "azure_account_key": "AZURE_STORAGE_ACCOUNT_KEY",
+    "azure_connection_string": "AZURE_STORAGE_CONNECTION_STRING",
+    "azure_sas_token": "AZURE_STORAGE_SAS_TOKEN",
+    "github_token": "GITHUB_TOKEN",
+    "security_token": "OCI_SECURITY_TOKEN",
+}
+"""Parameters of an output that are credentials, and the variables that hold such."""
+PLAIN: Final = ("endpoint", "region", "aws_region", "azure_account_name")
+"""All other parameters that have an effect."""
+_FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}\Z")
+_TOKENIZER = re.compile(r"(/|[A-Za-z0-9])[A-Za-z0-9._/@:-]{0,499}\Z")
+
+
+class Waits(Exception):
+    """It cannot be measured yet; ``reason`` is the condition's, the message says what it waits for."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """One run: a scenario at a concurrency."""
+
+    scenario: str
+    concurrency: int
+
+    def __str__(self) -> str:
+        return f"{self.scenario} × {self.concurrency}"
+
+
+@dataclass(frozen=True, slots=True)
+class BenchmarkTarget:
+    """What is measured. ``standing`` is the state that all runs have in common, ``life`` which pods serve a run.
+
+    ``files`` are the model's, where the tokenizer is read from; ``key`` stands for what two loads would share.
+    """
+
+    service: str
+    url: str
+    public: bool
+    backend: str
+    model: str
+    tokenizer: str
+    key: str
+    standing: str = ""
+    life: str = ""
+    files: ModelFiles | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ResultPlace:
+    """Where results go: for the process, the claim that is mounted, the Secret and the variables it is given."""
+
+    output: Output
+    claim: str = ""
+    folder: str = ""
+    secret: str = ""
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+
+def loads(spec: BenchmarkJobSpec) -> list[Load]:
+    """All runs, in the order in which they are made. Raises ``Refusal``."""
+    scenarios = spec.traffic_scenarios or SCENARIOS[spec.task]
+    levels = spec.num_concurrency or LEVELS
+    if (number := len(scenarios) * len(levels)) > MOST_RUNS:
+        problem = f"{len(scenarios)} scenarios at {len(levels)} levels are {number} runs, of which {MOST_RUNS} are kept"
+        raise Refusal("TooManyRuns", "spec.numConcurrency", problem, "leave some out, or make several BenchmarkJobs")
+    if spec.max_time_per_iteration > LONGEST_RUN:
+        problem = f"{spec.max_time_per_iteration} minutes are more than a day"
+        raise Refusal("InvalidSpec", "spec.maxTimePerIteration", problem, f"write at most {LONGEST_RUN}")
+    return [Load(*one) for one in product(scenarios, levels)]
+
+
+def results(spec: BenchmarkJobSpec, key: Key, began: str, delivery: DeliverySettings, world: World) -> ResultPlace:
+    """Where the results go. Raises ``Refusal`` and ``Waits``."""
+    storage, where = spec.output_location, "spec.outputLocation.storageUri"
+    folder = spec.result_folder_name or f"{key.name}-{began}"
+    if not _FOLDER.match(folder):
+        remedy = "write letters, digits, '.', '_' and '-', at most 200"
+        raise Refusal("InvalidSpec", "spec.resultFolderName", f"{folder[:100]!r} is no name of a folder", remedy)
+    uri = _parsed(storage, where)
+    parameters = storage.parameters or {}
+    variables = {SECRETS[name]: value for name, value in parameters.items() if name in SECRETS}
+    plain = {name: value for name, value in parameters.items() if name not in SECRETS}
+    endpoint = plain.get("endpoint", "")
+    if endpoint and (why := delivery.refusal(endpoint)) is not None:
+        raise Refusal("EndpointNotAllowed", "spec.outputLocation.parameters.endpoint", why, "or leave it out")
+    output = Output(uri=storage.storage_uri, folder=folder, parameters=plain)
+    if isinstance(uri, ClaimFolder):
+        claim = _claim(uri, key, where, world)
+        return ResultPlace(output.model_copy(update={"path": RESULTS}), claim, uri.path.strip("/"))
+    if not isinstance(uri, Bucket | GitHubRelease):
+        remedy = "write oci://, s3://, gs://, az://, github:// or pvc://"
+        raise Refusal("InvalidSpec", where, f"results do not go to {uri.kind}://", remedy)
+    public = bool(endpoint) and not delivery.names(endpoint)
+    return ResultPlace(output.model_copy(update={"public": public}), secret=storage.key or "", variables=variables)
+
+
+def dataset(spec: BenchmarkJobSpec, key: Key, world: World) -> tuple[str | None, ClaimFolder | None]:
+    """Where prompts come from: a hub's id, or a folder of a claim. Raises ``Refusal`` and ``Waits``."""
+    if spec.dataset is None:
+        if spec.task in OF_IMAGES:
+            remedy = "name one of a hub (hf://OWNER/NAME) or a folder of images in a claim (pvc://CLAIM/FOLDER)"
+            raise Refusal("InvalidSpec", "spec.dataset", f"{spec.task} needs a data set of images", remedy)
+        return None, None
+    where = "spec.dataset.storageUri"
+    uri = _parsed(spec.dataset, where)
+    if isinstance(uri, HubModel):
+        return uri.repository, None
+    if isinstance(uri, ClaimFolder):
+        _claim(uri, key, where, world)
+        return DATASET, uri
+    raise Refusal("InvalidSpec", where, f"a dataset is not read from {uri.kind}://", "write hf:// or pvc://")
+
+
+def _parsed(storage: StorageSpec, where: str) -> Any:
+    try:
+        return parse(storage.storage_uri)
+    except FetchError as error:
+        raise Refusal(error.reason, where, str(error), "correct it") from None
+
+
+def _claim(uri: ClaimFolder, key: Key, where: str, world: World) -> str:
+    if uri.namespace not in (None, key.namespace):
+        problem = f"the claim is in namespace {uri.namespace}, and pods mount claims of their own only"
+        raise Refusal(NOT_PERMITTED, where, problem, f"name one of namespace {key.namespace}")
+    if world[PERSISTENT_VOLUME_CLAIMS].get(Key(key.namespace, uri.claim)) is None:
+        raise Waits("ClaimNotFound", f"{where}: PVC {uri.claim} not found in namespace {key.namespace}: create it")
+    return uri.claim
+
+
+def target(
+    spec: BenchmarkJobSpec,
+    tokenizer: str,
+    key: Key,
+    settings: BenchmarkSettings,
+    delivery: DeliverySettings,
+    world: World,
+) -> BenchmarkTarget:
+    """What is measured. Raises ``Refusal`` and ``Waits``."""
+    if tokenizer and (not _TOKENIZER.match(tokenizer) or ".." in tokenizer):
+        problem = f"{tokenizer[:100]!r} is neither an absolute folder nor a hub's id"
+        raise Refusal("InvalidSpec", f"metadata.annotations[{TOKENIZER}]", problem, "write such as meta-llama/Llama-3")
+    if spec.endpoint.endpoint is not None:
+        return _direct(spec.endpoint.endpoint, tokenizer, key, settings)
+    reference = spec.endpoint.inference_service
+    assert reference is not None
+    place = Key(reference.namespace, reference.name)
+    namespaces = {one.name: one for one in world[NAMESPACES].all()} if place.namespace != key.namespace else {}
+    if (why := refusal(key.namespace, place.namespace, namespaces)) is not None:
+        raise Refusal(NOT_PERMITTED, "spec.endpoint.inferenceService.namespace", why, "or measure one of its own")
+    service: StoredService | None = world[INFERENCE_SERVICES].get(place)
+    if service is None or service.subject.deleting:
+        raise Waits("ServiceNotFound", f"InferenceService {place} is not there: create it, or name another one")
+    return _service(service, tokenizer, key, settings, delivery, world)
+
+
+def _direct(endpoint: Endpoint, tokenizer: str, key: Key, settings: BenchmarkSettings) -> BenchmarkTarget:
+    where, url = "spec.endpoint.endpoint", endpoint.url.rstrip("/").removesuffix("/v1")
+    own = _internal(url, key.namespace)
+    if not own and (why := settings.hosts.refusal(url, "measured")) is not None:
+        remedy = f"or measure a service of namespace {key.namespace}"
+        raise Refusal("EndpointNotAllowed", f"{where}.url", why, remedy)
+    if not endpoint.model_name:
+        raise Refusal("InvalidSpec", f"{where}.modelName", "is empty", "write the name to send in requests")
+    public = not own and not settings.hosts.names(url)
+    shared = digest(key.namespace, url)
+    name = endpoint.model_name
+    return BenchmarkTarget(url, url, public, endpoint.api_format, name, tokenizer or name, shared)
+
+
+def _internal(url: str, namespace: str) -> bool:
+    """Whether this is a plain URL of a Service of the namespace."""
+    try:
+        parts = urlsplit(url)
+        host = (parts.hostname or "").rstrip(".")
+        plain = bool(host) and (parts.port is None or parts.port > 0) and not (parts.username or parts.query)
+    except ValueError:
+        return False
+    found = host.removesuffix(".cluster.local").removesuffix(".svc").split(".")
+    known = host.endswith((".svc", ".svc.cluster.local")) or host.count(".") == 1
+    return plain and known and len(found) == 2 and found[1] == namespace
+
+
+def _service(
+    service: StoredService,
+    tokenizer: str,
+    key: Key,
+    settings: BenchmarkSettings,
+    delivery: DeliverySettings,
+    world: World,
+) -> BenchmarkTarget:
+    status, called = service.status, f"InferenceService {service.key}"
+    ready: Mapping[str, Any] = next((c for c in status["conditions"] if c.get("type") == "Ready"), {})
+    if service.problem is not None:
+        raise Waits("ServiceNotReady", f"{called} cannot be read: {service.problem}")
+    if ready.get("status") != "True" or status.get("observedGeneration") != service.subject.generation:
+        raise Waits("ServiceNotReady", f"{called} is not ready: {ready.get('message') or 'nothing is told of it yet'}")
+    pods: list[EnginePod] = list(world[PODS].by("service", (service.key.namespace, service.label)))
+    engines = [one for one in pods if one.component in (names.ENGINE, names.DECODER)]
+    if not any(one.ready for one in engines):
+        raise Waits("ServiceScaledToZero", f"{called} has no pod that is ready: give it at least one replica")
+    if not all(one.ready for one in pods):
+        behind = next(one.key.name for one in pods if not one.ready)
+        raise Waits("ServiceNotReady", f"{called}: pod {behind} is not ready yet")
+    address = status.get("address")
+    offered = [status.get("url"), address.get("url") if isinstance(address, Mapping) else None]
+    urls = [one.rstrip("/") for one in offered if isinstance(one, str) and one]
+    url = next((one for one in urls if _internal(one, service.key.namespace)), None)
+    if (
+        url is None
+        and (url := next((one for one in urls if settings.hosts.refusal(one, "measured") is None), None)) is None
+    ):
+        raise Waits("ServiceNotReady", f"{called} has no URL inside the cluster in its status")
+    made, kept = recorded(service), _model(service, world)
+    replicas = {kind: sum(one.component == kind for one in pods) for kind in sorted({one.component for one in pods})}
+    inputs = ", ".join(made[name] for name in (RUNTIME, MODEL) if made.get(name))
+    standing = f"generation {service.subject.generation}" + (f" with {inputs}" if inputs else "")
+    standing += "".join(f", {number} {kind}" for kind, number in replicas.items())
+    read, mounted = (tokenizer, None) if tokenizer else _tokenizer(service, kept, key, delivery)
+    name = next((one.model for one in engines if one.model), "vllm-model")
+    public = not _internal(url, service.key.namespace) and not settings.hosts.names(url)
+    life = digest(*sorted(one.life for one in pods))
+    return BenchmarkTarget(
+        str(service.key), url, public, _backend(service), name, read, digest(service.key), standing, life, mounted
+    )
+
+
+def _model(service: StoredService, world: World) -> Offered | None:
+    """The model that was rolled out."""
+    kind, _, text = recorded(service).get(MODEL, "").partition("/")
+    name = text.rpartition("@")[0]
+    places = {
+        BASE_MODELS.kind: (BASE_MODELS, service.key.namespace),
+        CLUSTER_BASE_MODELS.kind: (CLUSTER_BASE_MODELS, ""),
+    }
+    if kind not in places:
+        return None
+    store, namespace = places[kind]
+    found: Offered | None = world[store].get(Key(namespace, name))
+    return found
+
+
+def _tokenizer(
+    service: StoredService, model: Offered | None, key: Key, delivery: DeliverySettings
+) -> tuple[str, ModelFiles | None]:
+    """The model's folder, with what is mounted there, or the hub's id that it came from."""
+    remedy = f"name a hub's id, or a folder that podOverride mounts, in the annotation {TOKENIZER}"
+    where = "spec.endpoint.inferenceService"
+    if model is None:
+        raise Refusal("TokenizerUnknown", where, f"it is not known which model {service.key} serves", remedy)
+    stored = model.served.stored
+    # A namespace that lets others measure its services has not given them the files of its models.
+    if stored.key.namespace in ("", key.namespace):
+        found = files(model.served, key.namespace, delivery, where)
+        if found.volume:
+            return found.path, found
+    if isinstance(stored.uri, HubModel):
+        return stored.uri.repository, None
+    raise Refusal("TokenizerUnknown", where, f"the files of model {stored.key.name} are not to be had", remedy)
+
+
+def _backend(service: StoredService) -> str:
+    resource = service.resource
+    spec: Any = effective(resource) if resource is not None else {}  # type: ignore[arg-type]
+    runner = (spec.get("engine") or {}).get("runner") or {}
+    said = {one.get("name"): one.get("value") for one in runner.get("env") or () if isinstance(one, Mapping)}
+    asked = str((spec.get("model") or {}).get("protocolVersion") or said.get("PROTOCOL_VERSION") or "openai")
+    if (found := _BACKENDS.get(asked.lower())) is None:
+        known = ", ".join(_BACKENDS)
+        raise Refusal(
+            "BackendUnknown", "spec.endpoint.inferenceService", f"it speaks {asked[:60]!r}", f"known are {known}"
+        )
+    return found

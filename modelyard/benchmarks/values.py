@@ -1,0 +1,117 @@
+"""What one run of a benchmark is asked for and what came of it: the contract between a BenchmarkJob's lifecycle, which
+makes a Kubernetes Job for each run, and the process in that Job's pod, which measures.
+
+The pod runs ``modelyard benchmarks measure``. It finds a ``Measurement`` as JSON in the variable ``MEASUREMENT``, the
+credentials of the endpoint and of the output in its environment and nowhere else, and writes a ``MeasurementReport`` as
+JSON to the file that ``--report`` names (``/dev/termination-log``; at most 4096 bytes) and as the last line of its
+output. Exit status: 0 measured; 1 failed and needs a change; 75 failed, trying again may help.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+MEASUREMENT = "MEASUREMENT"
+"""The variable that holds the ``Measurement``."""
+REPORT_LIMIT = 4096
+"""Bytes that a container's termination message may have."""
+
+
+class _Value(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Output(_Value):
+    """Where results go: below ``uri`` in the folder of the BenchmarkJob. ``parameters`` hold no credentials."""
+
+    uri: str
+    folder: str
+    parameters: dict[str, str] = Field(default_factory=dict)
+    path: str | None = None
+    public: bool = False
+
+
+class MeasuredServer(_Value):
+    """What serves, to be kept with the results; as a BenchmarkJob's ``serviceMetadata`` names it."""
+
+    engine: str | None = None
+    version: str | None = None
+    gpu_type: str | None = None
+    gpu_count: int | None = None
+
+
+class Measurement(_Value):
+    """One run: one scenario at one concurrency (or batch size, for embeddings) against one endpoint.
+
+    ``url`` has host and port and no ``/v1``; ``tokenizer`` is a folder or a hub's id; ``minutes`` and ``requests`` end
+    the run, whichever comes first; of its requests at most the share ``errors`` may fail. ``dataset`` is a folder or a
+    hub's id, ``columns`` are its ``prompt_column`` and ``image_column`` where given. ``reference`` names the
+    BenchmarkJob (namespace/name) and ``service`` what was measured, for comparisons.
+    """
+
+    reference: str
+    service: str
+    backend: str
+    url: str
+    model: str
+    tokenizer: str
+    task: str
+    scenario: str
+    concurrency: int
+    minutes: int
+    requests: int
+    request_parameters: dict[str, str] = Field(default_factory=dict)
+    dataset: str | None = None
+    columns: dict[str, str] = Field(default_factory=dict)
+    server: MeasuredServer = MeasuredServer()
+    errors: float = 0.01
+    public: bool = False
+    output: Output
+
+
+class LatencySpread(_Value):
+    """How a latency is spread over a run's requests, in seconds."""
+
+    mean: float
+    p50: float
+    p90: float
+    p95: float
+    p99: float
+
+
+class MeasuredRun(_Value):
+    """What one run measured. Rates are per second over the whole run; ``itl`` is the time per output token after the
+    first of each request; ``failed`` of ``requests`` got no answer. Where an endpoint streams nothing (embeddings)
+    there is no ``ttft`` and no ``itl``."""
+
+    scenario: str
+    concurrency: int
+    started: str
+    seconds: float
+    requests: int
+    failed: int
+    requests_rate: float
+    output_rate: float
+    prompt_tokens: float
+    output_tokens: float
+    latency: LatencySpread
+    ttft: LatencySpread | None = None
+    itl: LatencySpread | None = None
+
+    @property
+    def error_share(self) -> float:
+        """Share of the requests that failed."""
+        return self.failed / self.requests if self.requests else 1.0
+
+
+class MeasurementReport(_Value):
+    """How a measurement ended. ``results`` is where its files are; ``reason`` is one word for a condition."""
+
+    outcome: Literal["Measured", "Failed"]
+    reason: str = ""
+    message: str = ""
+    retryable: bool = False
+    results: str = ""
+    run: MeasuredRun | None = None

@@ -1,0 +1,166 @@
+"""The life of an onboarding: what it looks at, and what follows from it. It stands for itself as a ConfigMap. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from modelyard.benchmarks.values import MeasuredRun
+from modelyard.benchmarks.world import BENCHMARK_JOBS, EnginePod, benchmark, engine_pod
+from modelyard.models.names import BASE_MODELS
+from modelyard.objects import Key, ResourceType
+from modelyard.objects.documents import cut
+from modelyard.objects.kinds import CONFIG_MAPS, NODES, PODS
+from modelyard.objects.parse import epoch, node
+from modelyard.onboarding import objects
+from modelyard.onboarding.fits import fits
+from modelyard.onboarding.plan import Findings, Name, NextSteps, name_of, next_steps
+from modelyard.onboarding.request import MOST_CANDIDATES, OnboardRequest, ServingCandidate
+from modelyard.reconcile.memory import Seconds, parse_memory, render_memory
+from modelyard.reconcile.plan import Child, Plan, Subject, Want, World
+from modelyard.workloads import names
+from modelyard.workloads.world import INFERENCE_SERVICES, RUNTIMES_WANTED, VARIANTS
+
+MEMORY = "modelyard.dev/onboarding-memory"
+"""Annotation: what cannot be seen any more, or may look different later."""
+_KINDS: tuple[ResourceType, ...] = (BASE_MODELS, INFERENCE_SERVICES, BENCHMARK_JOBS, VARIANTS)
+_BY_KIND = {one.kind: one for one in (*_KINDS, CONFIG_MAPS)}
+_KEPT = frozenset(("BaseModel", "ConfigMap", "VariantAutoscaling"))
+
+Text = Annotated[str, Field(max_length=2000)]
+
+
+class OnboardMemory(BaseModel):
+    """``candidates`` are all that fitted when they were selected; by runtime, ``given_up`` says why a candidate is out
+    and ``probed`` from when until when (epoch seconds) its probe was there."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    candidates: Annotated[tuple[ServingCandidate, ...], Field(max_length=MOST_CANDIDATES)] = ()
+    given_up: Annotated[dict[str, Text], Field(max_length=MOST_CANDIDATES)] = Field(default_factory=dict)
+    probed: Annotated[dict[str, tuple[Seconds, Seconds]], Field(max_length=MOST_CANDIDATES)] = Field(
+        default_factory=dict
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class OnboardStanding:
+    """An onboarding as it was seen: ``asked`` with its candidates, what there is, and what comes next."""
+
+    asked: OnboardRequest
+    found: Findings
+    steps: NextSteps
+    memory: OnboardMemory
+
+
+@dataclass(eq=False)
+class Onboarding:
+    """One onboarding. ``seen`` is where the last look is left for whoever follows it."""
+
+    asked: OnboardRequest
+    seen: MutableMapping[Key, OnboardStanding] = field(default_factory=dict)
+
+    name = "onboard"
+    about = CONFIG_MAPS
+
+    @property
+    def key(self) -> Key:
+        """Of the ConfigMap that stands for it."""
+        return Key(self.asked.namespace, objects.order_name(self.asked))
+
+    @property
+    def wants(self) -> tuple[Want[Any], ...]:
+        """What it makes, and what a model can be served by."""
+        return (
+            Want(CONFIG_MAPS, dict, label_selector=objects.LABEL, use="onboard"),
+            *(Want(kind, dict, use="onboard") for kind in _KINDS),
+            *RUNTIMES_WANTED,
+            Want(NODES, node, cached=True, use="onboard"),
+            Want(PODS, engine_pod, label_selector=names.SERVICE, cached=True, use="onboard"),
+        )
+
+    def plan(self, key: Key, world: World, now: float) -> Plan | None:
+        """What is to be made, taken away and kept for the onboarding of this name."""
+        stored = world[CONFIG_MAPS].get(key)
+        if stored is None or stored["metadata"].get("deletionTimestamp"):
+            self.seen.pop(key, None)
+            return None
+        asked, annotations = self.asked, stored["metadata"].get("annotations") or {}
+        memory, damaged = parse_memory(OnboardMemory, MEMORY, annotations.get(MEMORY))
+        model = self._get(world, BASE_MODELS, asked.name)
+        refused: Mapping[str, str] = {}
+        if model is not None and (model.get("status") or {}).get("state") == "Ready":
+            runtimes = [one for want in RUNTIMES_WANTED for one in world[want.kind].all()]
+            offered, refused = fits(asked, model, runtimes, world[NODES].all())
+            if not asked.candidates:
+                memory = memory if memory.candidates else memory.model_copy(update={"candidates": offered})
+                asked = asked.model_copy(update={"candidates": memory.candidates})
+        found = self._found(asked, world, memory, refused, now)
+        steps = next_steps(asked, found)
+        memory = _remembered(asked, found, steps, memory, now)
+        self.seen[key] = OnboardStanding(asked, found, steps, memory)
+        wanted = render_memory(memory)
+        keep = {MEMORY: wanted} if wanted != (None if damaged else annotations.get(MEMORY)) else {}
+        # Of two looks while it goes, the second has nothing to do but to wait.
+        going = [found.there[one]["metadata"] for one in steps.remove]
+        delete = tuple(
+            Child(_BY_KIND[kind], Key(key.namespace, name), metadata["uid"])
+            for (kind, name), metadata in zip(steps.remove, going, strict=True)
+            if not metadata.get("deletionTimestamp")
+        )
+        awaits = (*steps.awaits, *(f"{kind} {name}: gone" for kind, name in steps.remove))
+        subject = Subject.of(CONFIG_MAPS, stored)
+        apply = tuple(_owned(asked, one) for one in steps.apply)
+        return Plan(subject, annotations=keep, apply=apply, delete=delete, awaits=awaits)
+
+    def _get(self, world: World, kind: ResourceType, name: str) -> dict[str, Any] | None:
+        found: dict[str, Any] | None = world[kind].get(Key(self.asked.namespace, name))
+        return found
+
+    def _found(
+        self, asked: OnboardRequest, world: World, memory: OnboardMemory, refused: Mapping[str, str], now: float
+    ) -> Findings:
+        named = {kind.kind: [asked.name] for kind in (BASE_MODELS, INFERENCE_SERVICES, VARIANTS)}
+        named["ConfigMap"] = [objects.class_name(asked)]
+        probes = [objects.probe_name(asked, one) for one in asked.candidates]
+        named[INFERENCE_SERVICES.kind] = [*named[INFERENCE_SERVICES.kind], *probes]
+        named[BENCHMARK_JOBS.kind] = probes
+        there: dict[Name, dict[str, Any]] = {}
+        for kind, called in named.items():
+            for name in called:
+                if (one := self._get(world, _BY_KIND[kind], name)) is not None:
+                    there[kind, name] = one
+        runs: dict[str, tuple[MeasuredRun, ...]] = {}
+        for each, name in zip(asked.candidates, probes, strict=True):
+            job = there.get((BENCHMARK_JOBS.kind, name))
+            if job is not None and (job.get("status") or {}).get("state") == "Completed":
+                runs[each.runtime] = benchmark(job).memory.runs
+        pods: list[EnginePod] = [one for one in world[PODS].all() if one.service == asked.name]
+        served = next((one.model for one in pods if one.component == names.ENGINE), None)
+        return Findings(there, runs, memory.given_up, refused, served, now)
+
+
+def _remembered(
+    asked: OnboardRequest, found: Findings, steps: NextSteps, memory: OnboardMemory, now: float
+) -> OnboardMemory:
+    """What is to be kept before the steps are taken."""
+    given_up = {name: cut(why, 2000) for name, why in steps.given_up.items()}
+    probed = dict(memory.probed)
+    for one in asked.candidates:
+        name = "InferenceService", objects.probe_name(asked, one)
+        if name in steps.remove:
+            since = epoch(found.there[name]["metadata"].get("creationTimestamp"))
+            if probed.get(one.runtime, (0.0, 0.0))[0] != since:
+                probed[one.runtime] = since, float(round(now))
+    return memory.model_copy(update={"given_up": given_up or memory.given_up, "probed": probed})
+
+
+def _owned(asked: OnboardRequest, document: objects.Document) -> objects.Document:
+    """What stays has no owner; probes and benchmarks go with the onboarding."""
+    kind, name = name_of(document)
+    if kind not in _KEPT and name != asked.name:
+        return document
+    return {**document, "metadata": {**document["metadata"], "ownerReferences": []}}

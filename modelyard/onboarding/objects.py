@@ -1,0 +1,161 @@
+"""The objects of an onboarding, the same that a user would write. Pure.
+
+What exists only to find out (probes, benchmarks) and what stays (model, class, service, variant) carry one label, by
+which a later run finds them, and the digest of what was asked, by which two onboardings of one name refuse each other.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from modelyard.autoscaling.accelerators import ACCELERATOR_LABEL
+from modelyard.onboarding.choose import Assessed
+from modelyard.onboarding.request import OnboardRequest, ServingCandidate
+from modelyard.workloads.names import ENGINE, component, fitting
+
+LABEL, DIGEST = "modelyard.dev/onboarding", "modelyard.dev/onboarding-request"
+CLASS_KEY, REQUEST_KEY = "class.yaml", "request.json"
+Document = dict[str, Any]
+
+
+def base_model(asked: OnboardRequest) -> Document:
+    """The model, by its URI."""
+    storage: Document = {"storageUri": asked.uri}
+    storage |= {"nodeSelector": asked.node_selector} if asked.node_selector else {}
+    storage |= {"parameters": asked.parameters} if asked.parameters else {}
+    return _object(asked, "ome.io/v1beta1", "BaseModel", asked.name, {"storage": storage})
+
+
+def order(asked: OnboardRequest) -> Document:
+    """What stands for the onboarding itself, and takes its probes and benchmarks along when it is deleted."""
+    made = _object(asked, "v1", "ConfigMap", order_name(asked), None)
+    return made | {"data": {REQUEST_KEY: asked.model_dump_json(exclude_defaults=True)}}
+
+
+def order_name(asked: OnboardRequest) -> str:
+    """Of the ConfigMap that stands for the onboarding."""
+    return f"{asked.name}-onboarding"
+
+
+def probe(asked: OnboardRequest, candidate: ServingCandidate) -> Document:
+    """A service of one replica, which nothing scales while it is measured."""
+    return _service(asked, probe_name(asked, candidate), candidate, 1, 1)
+
+
+def probe_name(asked: OnboardRequest, candidate: ServingCandidate) -> str:
+    """Of a candidate's probe and of its BenchmarkJob."""
+    return fitting(f"{asked.name}-probe-{candidate.runtime}".replace(".", "-"), 50)
+
+
+def benchmark(asked: OnboardRequest, candidate: ServingCandidate) -> Document:
+    """What is measured of a probe: the expected request at each level."""
+    name = probe_name(asked, candidate)
+    spec = {
+        "endpoint": {"inferenceService": {"name": name, "namespace": asked.namespace}},
+        "task": "text-to-text",
+        "trafficScenarios": [f"D({asked.prompt_tokens},{asked.output_tokens})"],
+        "numConcurrency": list(asked.levels),
+        "maxTimePerIteration": asked.minutes,
+        "maxRequestsPerIteration": asked.requests,
+        "additionalRequestParams": {"ignore_eos": "true"},
+        "outputLocation": {"storageUri": asked.results},
+        "resultFolderName": name,
+    }
+    return _object(asked, "ome.io/v1beta1", "BenchmarkJob", name, spec)
+
+
+def chosen(asked: OnboardRequest, best: Assessed, served: str = "") -> list[Document]:
+    """Service, service class and variant of the candidate that was chosen; the model is ``served`` by that name."""
+    one, speed = best.candidate, best.speed
+    assert speed is not None
+    most = max(3, 2 * best.replicas)
+    if asked.budget is not None:
+        most = max(best.replicas, min(most, int(asked.budget / one.cost)))
+    name, _, key = (asked.service_class or f"{class_name(asked)}/{CLASS_KEY}").partition("/")
+    service = _service(asked, asked.name, one, 1, most)
+    variant = _object(
+        asked,
+        "llmd.ai/v1alpha1",
+        "VariantAutoscaling",
+        asked.name,
+        {
+            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": component(asked.name, ENGINE)},
+            "modelID": served or asked.name,
+            "variantID": f"{asked.name}-{one.accelerator}-{one.count}",
+            "accelerator": one.accelerator,
+            "acceleratorCount": one.count,
+            "variantCost": _plain(one.cost),
+            "sloClassRef": {"name": name, "key": key},
+            "variantProfile": {
+                "perfParms": {
+                    "decodeParms": {"alpha": _plain(speed.alpha), "beta": _plain(speed.beta)},
+                    "prefillParms": {"gamma": _plain(speed.gamma), "delta": _plain(speed.delta)},
+                },
+                "maxBatchSize": speed.max_batch,
+            },
+        },
+    )
+    variant["metadata"]["labels"][ACCELERATOR_LABEL] = one.accelerator
+    variant["metadata"]["annotations"]["modelyard.dev/max-replicas"] = str(most)
+    return [service, *([] if asked.service_class else [_service_class(asked, served or asked.name)]), variant]
+
+
+def _service_class(asked: OnboardRequest, model: str) -> Document:
+    """The targets, where no class that is there has them."""
+    entry = f"  - model: {json.dumps(model)}\n"
+    entry += "".join(
+        f"    {key}: {value:.12g}\n" for key, value in (("slo-ttft", asked.ttft), ("slo-tpot", asked.itl)) if value
+    )
+    text = f"name: {asked.name}\npriority: 1\ndata:\n{entry}"
+    return _object(asked, "v1", "ConfigMap", class_name(asked), None) | {"data": {CLASS_KEY: text}}
+
+
+def class_name(asked: OnboardRequest) -> str:
+    """The ConfigMap with the targets."""
+    return f"{asked.name}-slo"
+
+
+def conflict(asked: OnboardRequest, there: Document, ours: Document) -> str:
+    """Why an object that is there is not this onboarding's; empty where it is. Anybody's model of the URI will do."""
+    metadata = there.get("metadata") or {}
+    if (metadata.get("annotations") or {}).get(DIGEST) == asked.digest:
+        return ""
+    if ours["kind"] == "BaseModel" and (there.get("spec") or {}).get("storage", {}).get("storageUri") == asked.uri:
+        return ""
+    name = f"{ours['kind']} {asked.namespace}/{ours['metadata']['name']}"
+    if (metadata.get("labels") or {}).get(LABEL):
+        remedy = f"choose another name, or delete what that one has made (its label is {LABEL}={asked.name})"
+        return f"{name} belongs to another onboarding of this name, which was asked for something else; {remedy}"
+    return f"{name} is there and was made by no onboarding; choose another name, or delete it"
+
+
+def _service(asked: OnboardRequest, name: str, candidate: ServingCandidate, least: int, most: int) -> Document:
+    spec = {
+        "model": {"name": asked.name, "kind": "BaseModel"},
+        "runtime": {"name": candidate.runtime},
+        "engine": {"minReplicas": least, "maxReplicas": most},
+    }
+    service = _object(asked, "ome.io/v1beta1", "InferenceService", name, spec)
+    # The VariantAutoscaling scales it, by what its pods tell Prometheus.
+    service["metadata"]["annotations"] |= {
+        "ome.io/autoscalerClass": "external",
+        "ome.io/enable-prometheus-scraping": "true",
+    }
+    return service
+
+
+def _object(asked: OnboardRequest, version: str, kind: str, name: str, spec: Document | None) -> Document:
+    metadata = {
+        "name": name,
+        "namespace": asked.namespace,
+        "labels": {LABEL: asked.name},
+        "annotations": {DIGEST: asked.digest},
+    }
+    made: Document = {"apiVersion": version, "kind": kind, "metadata": metadata}
+    return made if spec is None else made | {"spec": spec}
+
+
+def _plain(value: float) -> str:
+    """Six digits behind the point, and no exponent."""
+    return f"{value:.6f}".rstrip("0").rstrip(".")

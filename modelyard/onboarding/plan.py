@@ -1,0 +1,166 @@
+"""What an onboarding does next, by what is there: killed anywhere, it goes on and measures nothing twice. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from modelyard.benchmarks.values import MeasuredRun
+from modelyard.objects.documents import few
+from modelyard.objects.parse import epoch
+from modelyard.onboarding import objects
+from modelyard.onboarding.choose import CandidateChoice, choose
+from modelyard.onboarding.request import OnboardRequest
+
+Name = tuple[str, str]
+"""Kind and name of an object of the onboarding's namespace."""
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What there is: objects by kind and name, and by runtime the runs measured and why a candidate was given up.
+
+    ``refused`` says of runtimes why they cannot serve the model, ``served`` by which name the service's engine has it
+    (``None``: there is no engine yet), ``now`` (epoch seconds) what the time is.
+    """
+
+    there: Mapping[Name, Mapping[str, Any]] = field(default_factory=dict)
+    runs: Mapping[str, Sequence[MeasuredRun]] = field(default_factory=dict)
+    given_up: Mapping[str, str] = field(default_factory=dict)
+    refused: Mapping[str, str] = field(default_factory=dict)
+    served: str | None = ""
+    now: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class NextSteps:
+    """Objects to apply and to remove, and what is awaited; with none of these it is over, for good or by a problem.
+
+    ``given_up`` has the candidates that were waited for too long, with the reason: that is to be kept.
+    """
+
+    apply: tuple[objects.Document, ...] = ()
+    remove: tuple[Name, ...] = ()
+    awaits: tuple[str, ...] = ()
+    verdict: CandidateChoice | None = None
+    problem: str = ""
+    given_up: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing is left to do."""
+        return not (self.apply or self.remove or self.awaits)
+
+
+def next_steps(asked: OnboardRequest, found: Findings) -> NextSteps:
+    """The steps that can be taken now, those of all candidates side by side."""
+    model = objects.base_model(asked)
+    probes = [objects.probe(asked, one) for one in asked.candidates]
+    measuring = [objects.benchmark(asked, one) for one in asked.candidates]
+    for ours in (model, *probes, *measuring):
+        there = found.there.get(name_of(ours))
+        if there is not None and (problem := objects.conflict(asked, dict(there), ours)):
+            return NextSteps(problem=problem)
+    stored = found.there.get(name_of(model))
+    if stored is None:
+        return NextSteps(apply=(model,))
+    state = (stored.get("status") or {}).get("state")
+    if state == "Failed":
+        return NextSteps(problem=f"BaseModel {asked.name} cannot be delivered; `modelyard models why` says why")
+    if state != "Ready":
+        return NextSteps(awaits=(f"BaseModel {asked.name}: its files",))
+    if not asked.candidates:
+        why = "; ".join(few([f"{name}: {text}" for name, text in found.refused.items()])) or "there is no runtime"
+        return NextSteps(problem=f"no runtime serves the model on an accelerator that has a price: {why}")
+    apply: list[objects.Document] = []
+    remove: list[Name] = []
+    awaits: list[str] = []
+    late = dict(found.given_up)
+    out = dict(found.given_up)
+    for one, service, job in zip(asked.candidates, probes, measuring, strict=True):
+        running, measured = found.there.get(name_of(service)), found.there.get(name_of(job))
+        status = (measured or {}).get("status") or {}
+        if status.get("state") == "Failed":
+            out.setdefault(one.runtime, f"benchmark failed: {status.get('failureMessage') or 'no reason given'}")
+        elif running is None and measured is None and one.runtime in found.refused:
+            out.setdefault(one.runtime, found.refused[one.runtime])
+        elif one.runtime not in found.runs and (why := _too_long(asked, found.now, running, measured)):
+            late[one.runtime] = out[one.runtime] = out.get(one.runtime, why)
+        if one.runtime in found.runs or one.runtime in out:
+            remove += [name_of(service)] if running is not None else []
+        elif status.get("state") == "Completed":
+            awaits.append(f"BenchmarkJob {name_of(job)[1]}: its results")
+        elif running is None:
+            apply.append(service)
+        elif not ready(running):
+            awaits.append(f"InferenceService {name_of(service)[1]}: ready")
+        elif measured is None:
+            apply.append(job)
+        else:
+            awaits.append(f"BenchmarkJob {name_of(job)[1]}: {status.get('state') or 'begun'}")
+    if apply or remove or awaits:
+        return NextSteps(tuple(apply), tuple(remove), tuple(awaits), given_up=late)
+    verdict = choose(asked, found.runs, out)
+    if verdict.chosen is None:
+        return NextSteps(verdict=verdict, problem=verdict.problem, given_up=late)
+    return _written(asked, found, verdict, late)
+
+
+def _written(asked: OnboardRequest, found: Findings, verdict: CandidateChoice, late: Mapping[str, str]) -> NextSteps:
+    assert verdict.chosen is not None
+    final = objects.chosen(asked, verdict.chosen, found.served or "")
+    for ours in final:
+        there = found.there.get(name_of(ours))
+        if there is not None and (problem := objects.conflict(asked, dict(there), ours)):
+            return NextSteps(verdict=verdict, problem=problem, given_up=late)
+    service, *others = final
+    running = found.there.get(name_of(service))
+    if running is None:
+        return NextSteps(apply=(service,), verdict=verdict, given_up=late)
+    if ready(running):
+        # Only what runs says by which name its model is known to the autoscaler.
+        missing = tuple(one for one in others if name_of(one) not in found.there)
+        if missing and found.served is None:
+            return NextSteps(awaits=(f"InferenceService {asked.name}: its pod",), verdict=verdict, given_up=late)
+        return NextSteps(apply=missing, verdict=verdict, given_up=late)
+    if why := _too_long(asked, found.now, running, None):
+        return NextSteps(verdict=verdict, problem=f"InferenceService {asked.name}: {why}", given_up=late)
+    return NextSteps(awaits=(f"InferenceService {asked.name}: ready",), verdict=verdict, given_up=late)
+
+
+def _too_long(
+    asked: OnboardRequest, now: float, service: Mapping[str, Any] | None, job: Mapping[str, Any] | None
+) -> str:
+    """Why a service or its benchmark is not waited for any longer; empty while it is."""
+    if job is not None:
+        # Runs may be made anew where something came between; twice their time is enough.
+        minutes = asked.patience + 2 * asked.minutes * len(asked.levels)
+        state = (job.get("status") or {}).get("state") or "not begun"
+        return f"not measured within {minutes} minutes: it is {state}" if _older(job, now, minutes) else ""
+    if service is None or ready(service) or not _older(service, now, asked.patience):
+        return ""
+    told = condition(service, "Ready")
+    why = ": ".join(filter(None, (told.get("reason"), told.get("message"))))
+    return f"not ready within {asked.patience} minutes" + (f": {why}" if why else "")
+
+
+def _older(there: Mapping[str, Any], now: float, minutes: float) -> bool:
+    created = epoch((there.get("metadata") or {}).get("creationTimestamp"))
+    return 0 < created < now - 60 * minutes
+
+
+def name_of(document: Mapping[str, Any]) -> Name:
+    """Kind and name."""
+    return document["kind"], document["metadata"]["name"]
+
+
+def condition(there: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+    """A condition of an object's status; empty where it has none of this type."""
+    conditions = (there.get("status") or {}).get("conditions") or ()
+    return next((one for one in conditions if one.get("type") == kind), {})
+
+
+def ready(there: Mapping[str, Any]) -> bool:
+    """Whether an InferenceService says that it is."""
+    return condition(there, "Ready").get("status") == "True"

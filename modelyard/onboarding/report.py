@@ -1,0 +1,230 @@
+"""What is told of an onboarding: how far its steps are, what it found out, what that cost, what holds under load. Pure.
+
+Where it is compared, a target of a percentile is that of the requests' TTFT; else both targets are those of the means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import yaml
+
+from modelyard.objects.documents import counted
+from modelyard.onboarding import objects
+from modelyard.onboarding.choose import Assessed, CandidateChoice
+from modelyard.onboarding.lifecycle import OnboardMemory, OnboardStanding
+from modelyard.onboarding.plan import condition, ready
+from modelyard.onboarding.request import OnboardRequest, ServingCandidate
+from modelyard.traffic.latency import Results
+
+COLUMNS = ("RUNTIME", "ACCELERATOR", "REQ/S EACH", "TTFT", "ITL", "REPLICAS", "COST/H", "PER 1M TOKENS", "WHY NOT")
+MOST_FAILED = 0.01
+"""Share of a check's requests that may fail."""
+
+
+def row(one: Assessed) -> tuple[str, ...]:
+    """A candidate as cells; what is not known is a dash."""
+    named = one.candidate.runtime, f"{one.candidate.accelerator}:{one.candidate.count}"
+    if one.problem:
+        return *named, *("-" * 6), one.problem
+    return (
+        *named,
+        f"{one.rate:.3g}",
+        f"{one.ttft:.4g}ms",
+        f"{one.itl:.3g}ms",
+        str(one.replicas),
+        f"{one.cost:g}",
+        f"{one.per_million:.3g}",
+        "",
+    )
+
+
+def table(assessed: Sequence[Assessed]) -> list[str]:
+    """All candidates as lines, in columns."""
+    rows = [COLUMNS, *map(row, assessed)]
+    widths = [max(map(len, column)) for column in zip(*(one[:-1] for one in rows), strict=True)]
+    padded = ([*map(str.ljust, one[:-1], widths), one[-1]] for one in rows)
+    return ["  ".join(one).rstrip() for one in padded]
+
+
+def outcome(verdict: CandidateChoice) -> str:
+    """What was chosen, in a sentence; or why nothing was."""
+    if verdict.chosen is None:
+        return verdict.problem
+    best = verdict.chosen
+    return f"chosen: {best.candidate.runtime}, replicas: {best.replicas}, for {best.cost:g} an hour"
+
+
+# How far it is
+
+
+class StepState(NamedTuple):
+    """How far a step is. ``done`` and ``failed`` are final."""
+
+    state: Literal["waits", "under way", "done", "failed"]
+    message: str = ""
+
+
+WAITS = StepState("waits")
+DELIVER, SELECT, COMPARE, SERVE = "deliver", "select", "compare", "serve"
+
+
+def of_candidate(one: ServingCandidate) -> tuple[str, str, str]:
+    """The steps of a candidate, in order."""
+    return f"roll out {one.runtime}", f"measure {one.runtime}", f"remove {one.runtime}"
+
+
+def step_states(here: OnboardStanding) -> dict[str, StepState]:
+    """Every step there is so far."""
+    asked, found, steps = here.asked, here.found, here.steps
+    model = found.there.get(("BaseModel", asked.name), {})
+    delivered = (model.get("status") or {}).get("state") == "Ready"
+    said = str(condition(model, "Ready").get("message") or "")
+    states = {DELIVER: StepState("done" if delivered else "under way", said)}
+    runtimes = ", ".join(one.runtime for one in asked.candidates)
+    states[SELECT] = StepState("done", f"candidates: {runtimes}") if delivered and runtimes else WAITS
+    out = {one.candidate.runtime: one.problem for one in steps.verdict.assessed} if steps.verdict else {}
+    out = {**out, **found.refused, **found.given_up}
+    for one in asked.candidates if delivered else ():
+        states |= zip(of_candidate(one), _of_candidate(here, one, out), strict=True)
+    verdict, service = steps.verdict, found.there.get(("InferenceService", asked.name))
+    states[COMPARE] = states[SERVE] = WAITS
+    if verdict is not None:
+        states[COMPARE] = StepState("done" if verdict.chosen is not None else "failed", outcome(verdict))
+    if service is not None:
+        url = (service.get("status") or {}).get("url")
+        told = f"ready at {url}" if ready(service) else str(condition(service, "Ready").get("message") or "")
+        states[SERVE] = StepState("done" if steps.done and not steps.problem else "under way", told)
+    return states
+
+
+def _of_candidate(here: OnboardStanding, one: ServingCandidate, out: Mapping[str, str]) -> tuple[StepState, ...]:
+    found, name = here.found, objects.probe_name(here.asked, one)
+    service, job = (found.there.get((kind, name)) for kind in ("InferenceService", "BenchmarkJob"))
+    status = (job or {}).get("status") or {}
+    details = str(status.get("details") or "").partition("\n")[0]
+    runs = found.runs.get(one.runtime)
+    # What could not be measured is known before all are compared, what cannot reach the target is not.
+    why = "" if runs is not None else out.get(one.runtime, "")
+    if status.get("state") == "Failed":
+        why = str(status.get("failureMessage") or "the benchmark failed")
+    gone = StepState("done") if service is None and (runs is not None or why) else WAITS
+    if job is None and why:
+        return StepState("failed", why), StepState("failed", why), gone
+    if job is None:
+        told = str(condition(service, "Ready").get("message") or "") if service is not None else ""
+        return StepState("under way", told) if service is not None else WAITS, WAITS, WAITS
+    if why:
+        return StepState("done"), StepState("failed", why), gone
+    if runs is None:
+        return StepState("done"), StepState("under way", details or str(status.get("state") or "")), WAITS
+    return StepState("done"), StepState("done", details), gone
+
+
+# What it cost
+
+
+def spent(asked: OnboardRequest, memory: OnboardMemory) -> tuple[float, float]:
+    """Replica-minutes of probes, and what they cost."""
+    minutes = cost = 0.0
+    for one in asked.candidates:
+        began, ended = memory.probed.get(one.runtime, (0.0, 0.0))
+        minutes += (ended - began) / 60
+        cost += (ended - began) / 3600 * one.cost
+    return minutes, cost
+
+
+# What holds
+
+
+@dataclass(frozen=True, slots=True)
+class LoadCheck:
+    """The expected load on the chosen service, simulated or real: what its clients saw. Latencies in ms."""
+
+    what: str
+    rate: float
+    replicas: int
+    seconds: float
+    requests: int
+    failed: int
+    ttft: float
+    itl: float
+    problem: str = ""
+
+    def __str__(self) -> str:
+        load = f"{self.rate:.3g} requests/s on {counted(self.replicas, 'replica')} for {self.seconds:.0f} s"
+        seen = f"TTFT {self.ttft:.4g} ms, ITL {self.itl:.4g} ms"
+        held = self.problem or "within the target"
+        return f"{self.what}: {load}: {self.requests} requests, {self.failed} failed, {seen}: {held}"
+
+
+def load_check(
+    what: str, asked: OnboardRequest, rate: float, replicas: int, seconds: float, results: Results
+) -> LoadCheck:
+    """What was seen, against the target."""
+    answered = results.answered
+    ttft, itl = results.ttft[answered] * 1000, results.itl[answered] * 1000
+    itl = itl[~np.isnan(itl)]
+    first = float("nan")
+    if len(ttft):
+        first = float(ttft.mean() if asked.percentile is None else np.percentile(ttft, asked.percentile))
+    between = float(itl.mean()) if len(itl) else 0.0
+    failed = int(len(answered) - answered.sum())
+    problems = []
+    if failed > MOST_FAILED * len(answered) or not len(ttft):
+        problems.append(f"{failed} of {counted(len(answered), 'request')} failed")
+    name = "TTFT" if asked.percentile is None else f"TTFT p{asked.percentile:g}"
+    for called, value, target in ((name, first, asked.ttft), ("ITL", between, asked.itl)):
+        if target is not None and value > target:
+            problems.append(f"{called} {value:.4g} ms is above the target of {target:g} ms")
+    return LoadCheck(what, rate, replicas, seconds, len(answered), failed, first, between, "; ".join(problems))
+
+
+# All of it
+
+
+def manifests(here: OnboardStanding, best: Assessed) -> list[dict[str, Any]]:
+    """What an onboarding leaves: the same that a user would write."""
+    return [objects.base_model(here.asked), *objects.chosen(here.asked, best, here.found.served or "")]
+
+
+def conclusion(here: OnboardStanding, checks: Sequence[LoadCheck]) -> str:
+    """In a sentence."""
+    verdict = here.steps.verdict
+    if here.steps.problem or verdict is None or verdict.chosen is None:
+        return here.steps.problem or f"not finished; it waits for {', '.join(here.steps.awaits) or 'what comes next'}"
+    missed = [str(one) for one in checks if one.problem]
+    url = (here.found.there.get(("InferenceService", here.asked.name), {}).get("status") or {}).get("url")
+    return "; ".join([outcome(verdict), f"it answers at {url}", *(missed or [])])
+
+
+def markdown(here: OnboardStanding, checks: Sequence[LoadCheck]) -> str:
+    """The report. Texts of others are in code, where nothing is markup."""
+    asked, verdict = here.asked, here.steps.verdict
+    target = ", ".join(f"{name} {value:g} ms" for name, value in (("TTFT", asked.ttft), ("ITL", asked.itl)) if value)
+    lines = [f"# Onboarding of {asked.name}", "", f"{_code(asked.uri)}: {target}; {asked.rate:g} requests/s of "]
+    lines[-1] += f"{asked.prompt_tokens} + {asked.output_tokens} tokens"
+    lines += ["", _code(conclusion(here, checks)), ""]
+    if verdict is not None:
+        lines += ["## Candidates", "", _line(COLUMNS), _line(["---"] * len(COLUMNS))]
+        lines += [_line([_code(cell) if cell else "" for cell in row(one)]) for one in verdict.assessed]
+        lines += [""]
+    minutes, cost = spent(asked, here.memory)
+    lines += [f"To find out took {minutes:.1f} replica-minutes, which cost {cost:.3g}.", ""]
+    lines += [f"- {one}" for one in checks]
+    if verdict is not None and verdict.chosen is not None:
+        text = yaml.safe_dump_all(manifests(here, verdict.chosen), sort_keys=False, allow_unicode=True)
+        lines += ["", "## What was made", "", "```yaml", text.rstrip(), "```"]
+    return "\n".join(lines)
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _code(text: str) -> str:
+    """On one line, as it is."""
+    return "`" + " ".join(text.replace("`", "'").replace("|", "/").split()) + "`"

@@ -1,0 +1,74 @@
+"""A profile that live latencies have left: whether its benchmark must be run again, or what it measured now is to be
+fitted. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from modelyard.autoscaling.conditions import PROFILE_DRIFT
+from modelyard.autoscaling.memory.variants import ANNOTATION, VariantMemory
+from modelyard.autoscaling.sizing.fit import FitError
+from modelyard.benchmarks.profiles import patch, points, provenance
+from modelyard.benchmarks.results import kept
+from modelyard.benchmarks.world import benchmark
+from modelyard.objects import Key
+from modelyard.objects.parse import conditions
+from modelyard.reconcile.memory import parse_memory
+from modelyard.replay.engine_fit import TOKENS, fit_engine, sizing_profile
+
+
+@dataclass(frozen=True, slots=True)
+class Refit:
+    """What is next for a VariantAutoscaling: ``re_run`` is the value with which its benchmark is asked for again,
+    ``patch`` gives it the new profile; with neither, ``message`` says what is awaited; or, a ``problem``, missing."""
+
+    message: str
+    problem: bool = False
+    re_run: str | None = None
+    patch: dict[str, Any] | None = None
+
+
+def drifted(variant: Mapping[str, Any]) -> float | None:
+    """Since when (epoch seconds) live latencies have differed from the profile; ``None`` where they do not."""
+    told = conditions((variant.get("status") or {}).get("conditions"))
+    return next((one.last_transition for one in told if (one.type, one.status) == (PROFILE_DRIFT, "True")), None)
+
+
+def benchmark_of(variant: Mapping[str, Any]) -> Key | None:
+    """The BenchmarkJob that a profile was fitted to: none where it was not, or is in another namespace."""
+    source = provenance(variant).get("source")
+    namespace, _, name = source.partition("/") if isinstance(source, str) else ("", "", "")
+    return Key(namespace, name) if name and namespace == variant["metadata"]["namespace"] else None
+
+
+def refit(variant: Mapping[str, Any], job: Mapping[str, Any], since: float, tokens: int = TOKENS) -> Refit:
+    """What is next for a VariantAutoscaling whose profile has not held ``since`` then, by its BenchmarkJob."""
+    one = benchmark(job)
+    wanted = f"drift-{since:.0f}"
+    if one.memory.ended < since:
+        if one.re_run == wanted or (not one.memory.ended and one.memory.began >= since):
+            return Refit(f"{one.key} is being measured again")
+        return Refit(f"{one.key} is measured again", re_run=wanted)
+    if one.memory.failed:
+        return Refit(f"{one.key} could not be measured again: {one.memory.failed}", problem=True)
+    told, batch = provenance(variant), variant["spec"]["variantProfile"]["maxBatchSize"]
+    memory, _ = parse_memory(VariantMemory, ANNOTATION, (variant["metadata"].get("annotations") or {}).get(ANNOTATION))
+    kv_tokens = told.get("kvTokens")
+    try:
+        engine = fit_engine(
+            points(kept(job)),
+            tokens=tokens,
+            max_batch=batch,
+            one_length=True,
+            kv_tokens=kv_tokens if isinstance(kv_tokens, int) and 0 < kv_tokens < 1 << 40 else None,
+            startup=memory.startup_seconds,
+        )
+        slo = memory.slo
+        lengths = (slo.prompt_tokens, slo.output_tokens) if slo else (None, None)
+        found = sizing_profile(engine, *lengths, max_batch=batch, tokens=tokens)
+        body = patch(found, str(one.key), batch, engine=engine, measured=kept(job).runs[-1].started)
+    except FitError as error:
+        return Refit(f"{one.key} determines no profile: {error}", problem=True)
+    return Refit(f"fitted to {len(engine.points)} runs of {one.key}", patch=body)

@@ -1,0 +1,168 @@
+"""What an onboarding asks, makes and chooses."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from onboarded import FAST, MEASURED, SLOW, request, runs
+from pydantic import ValidationError
+
+from modelyard.autoscaling.sizing.fit import FitError
+from modelyard.onboarding import objects
+from modelyard.onboarding.choose import choose, engine_speed
+from modelyard.onboarding.request import ServingCandidate
+from modelyard.resources import BaseModel, BenchmarkJob, InferenceService, VariantAutoscaling
+
+
+def test_the_profile_is_that_of_the_engine() -> None:
+    found = engine_speed(runs(SLOW))
+    assert (found.alpha, found.beta, found.gamma, found.delta) == pytest.approx(SLOW)
+    assert found.max_batch == 32
+
+
+def test_what_ran_faster_than_life_is_told_as_in_life() -> None:
+    alpha, beta, gamma, delta = (one / 10 for one in SLOW)
+    found = engine_speed(runs((alpha, beta, gamma, delta)), 10)
+    assert (found.alpha, found.beta, found.gamma, found.delta) == pytest.approx(SLOW)
+
+
+def test_runs_that_determine_nothing_are_refused() -> None:
+    silent = [run.model_copy(update={"ttft": None}) for run in runs(FAST)]
+    for few in ([], runs(FAST, (8,)), silent):
+        with pytest.raises(FitError):
+            engine_speed(few)
+
+
+def test_the_cheapest_that_carries_the_load_is_chosen() -> None:
+    verdict = choose(request(), MEASURED)
+    assert verdict.chosen is not None
+    assert verdict.chosen.candidate.runtime == "slow"
+    assert verdict.chosen.cost == min(one.cost for one in verdict.assessed)
+    for one in verdict.assessed:
+        assert one.replicas == math.ceil(10 / one.rate)
+        assert one.ttft <= 500 * (1 + 1e-6)
+        assert one.itl <= 40 * (1 + 1e-6)
+        assert one.per_million == pytest.approx(one.candidate.cost / (one.rate * 50 * 3600) * 1e6)
+
+
+def test_a_tight_target_takes_the_faster() -> None:
+    verdict = choose(request(itl=15), MEASURED)
+    assert verdict.chosen is not None
+    assert verdict.chosen.candidate.runtime == "fast"
+    assert "cannot be reached (ITL)" in verdict.assessed[1].problem
+
+
+def test_a_budget_too_small_says_what_it_would_cost() -> None:
+    cost = choose(request(), MEASURED).assessed[0].cost
+    assert choose(request(budget=cost), MEASURED).chosen is not None
+    verdict = choose(request(budget=cost * 0.99), MEASURED)
+    assert verdict.chosen is None
+    assert f"cost {cost:g} an hour" in verdict.problem
+
+
+def test_a_candidate_without_a_profile_does_not_hinder_the_others() -> None:
+    verdict = choose(request(), {"fast": MEASURED["fast"]}, {"slow": "never became ready"})
+    assert verdict.chosen is not None
+    assert verdict.chosen.candidate.runtime == "fast"
+    assert verdict.assessed[1].problem == "never became ready"
+    none = choose(request(), {})
+    assert none.chosen is None
+    assert "no candidate can serve the model" in none.problem
+
+
+@given(
+    st.floats(0.1, 2000), st.floats(0.1, 100), st.one_of(st.none(), st.floats(50, 99)), st.sampled_from([(), ("fast",)])
+)
+def test_the_nearest_target_that_is_named_can_be_reached(
+    ttft: float, itl: float, percentile: float | None, without: tuple[str, ...]
+) -> None:
+    out = dict.fromkeys(without, "left out")
+    verdict = choose(request(ttft=ttft, itl=itl, percentile=percentile), MEASURED, out)
+    for one in verdict.assessed:
+        if one.nearest is not None:
+            near_ttft, near_itl = one.nearest
+            assert near_ttft >= ttft
+            assert near_itl >= itl
+            assert (near_ttft, near_itl) != (ttft, itl)
+            again = choose(request(ttft=near_ttft, itl=near_itl, percentile=percentile), MEASURED, out)
+            assert not next(x for x in again.assessed if x.candidate == one.candidate).problem
+    if verdict.chosen is None:
+        assert "the nearest is TTFT" in verdict.problem
+
+
+@given(st.floats(0.1, 200), st.floats(1, 5))
+def test_more_load_never_costs_less(rate: float, factor: float) -> None:
+    one, more = (choose(request(rate=load), MEASURED).assessed[0].cost for load in (rate, rate * factor))
+    assert more >= one
+
+
+def test_all_that_is_made_is_valid_and_the_same_that_a_user_writes() -> None:
+    asked = request(budget=20)
+    best = choose(asked, MEASURED).chosen
+    assert best is not None
+    service, classes, variant = objects.chosen(asked, best)
+    BaseModel.parse(objects.base_model(asked))
+    for one in asked.candidates:
+        InferenceService.parse(objects.probe(asked, one))
+        job = BenchmarkJob.parse(objects.benchmark(asked, one))
+        assert job.spec.traffic_scenarios == ["D(100,50)"]
+        assert job.spec.num_concurrency == [1, 8, 16, 32]
+    engine = InferenceService.parse(service).spec.engine
+    assert engine is not None
+    assert engine.min_replicas == 1
+    assert engine.max_replicas is not None
+    assert engine.max_replicas * best.candidate.cost <= 20
+    spec = VariantAutoscaling.parse(variant).spec
+    assert spec.scale_target_ref is not None
+    assert spec.scale_target_ref.name == "chat-engine"
+    assert spec.variant_id == "chat-L40S-1"
+    assert spec.variant_profile is not None
+    assert spec.variant_profile.perf_parms.decode_parms == {"alpha": "20", "beta": "0.4"}
+    assert yaml.safe_load(classes["data"]["class.yaml"])["data"] == [{"model": "chat", "slo-ttft": 500, "slo-tpot": 40}]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"ttft": None, "itl": None},
+        {"ttft": None, "percentile": 95},
+        {"uri": "ftp://host/model"},
+        {"results": "nowhere"},
+        {"name": "Chat"},
+        {"rate": 0},
+        {"rate": math.inf},
+        {"budget": 0},
+        {"levels": (8,)},
+        {"levels": (8, 8)},
+        {"candidates": ()},
+        {"candidates": [{"runtime": "vllm", "accelerator": gpu, "price": 1} for gpu in ("H100", "L40S")]},
+        {"trace": "requests.csv"},
+    ],
+)
+def test_what_cannot_be_done_is_refused_before_it_begins(other: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        request(**other)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("vllm=H100:2@4.5", ("vllm", "H100", 2, 9.0)),
+        ("sglang-a=L40S@1", ("sglang-a", "L40S", 1, 1.0)),
+        ("vllm=MI300:8@3", ("vllm", "MI300", 8, 24.0)),
+    ],
+)
+def test_a_candidate_is_read_from_text(text: str, found: tuple[str, str, int, float]) -> None:
+    one = ServingCandidate.of(text)
+    assert (one.runtime, one.accelerator, one.count, one.cost) == found
+
+
+@pytest.mark.parametrize("text", ["", "vllm", "vllm=H100", "vllm=H100@", "=H100@1", "vllm=H100:0@1", "vllm=H100@-1"])
+def test_text_that_is_no_candidate_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"candidate|price|count"):
+        ServingCandidate.of(text)

@@ -1,0 +1,117 @@
+"""A profile that does not hold: what is next for it."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+from test_engine_fit import ENGINE, PLAN, measured
+
+from modelyard.autoscaling.memory.variants import ANNOTATION
+from modelyard.benchmarks.profiles import PROVENANCE
+from modelyard.benchmarks.values import LatencySpread, MeasuredRun
+from modelyard.benchmarks.world import MEMORY, RE_RUN, Memory
+from modelyard.objects import Key
+from modelyard.reconcile.memory import render_memory
+from modelyard.replay.refit import benchmark_of, drifted, refit
+
+SINCE = 1_767_225_600.0
+
+
+def variant(status: str = "True", memory: str = "", **told: Any) -> dict[str, Any]:
+    annotations = {PROVENANCE: json.dumps({"source": "shop/chat-speed", **told}), ANNOTATION: memory}
+    profile = {
+        "perfParms": {"decodeParms": {"alpha": "1", "beta": "1"}, "prefillParms": {"gamma": "1", "delta": "1"}},
+        "maxBatchSize": 64,
+    }
+    drift = {"type": "ProfileDrift", "status": status, "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    return {
+        "metadata": {"name": "chat", "namespace": "shop", "annotations": annotations},
+        "spec": {"variantProfile": profile},
+        "status": {"conditions": [{"type": "Other", "status": "True"}, drift]},
+    }
+
+
+def run(number: int) -> MeasuredRun:
+    point = measured(ENGINE, PLAN[number], number)
+
+    def spread(mean: float, p50: float | None, p95: float | None) -> LatencySpread:
+        middle, late = (p50 or mean) / 1000, (p95 or mean) / 1000
+        return LatencySpread(mean=mean / 1000, p50=middle, p90=late, p95=late, p99=late)
+
+    return MeasuredRun(
+        scenario=f"D({PLAN[number].prompt_tokens},64)",
+        concurrency=PLAN[number].concurrency,
+        started="2026-01-02T00:00:00Z",
+        seconds=60,
+        requests=int(point.requests or 0),
+        failed=0,
+        requests_rate=1,
+        output_rate=64,
+        prompt_tokens=point.prompt_tokens,
+        output_tokens=64,
+        latency=spread(point.ttft, None, None),
+        ttft=spread(point.ttft, point.ttft_p50, point.ttft_p95),
+        itl=spread(point.itl, point.itl_p50, point.itl_p95),
+    )
+
+
+def job(re_run: str = "", **memory: Any) -> dict[str, Any]:
+    annotations = {RE_RUN: re_run, MEMORY: render_memory(Memory(**memory)) or ""}
+    metadata = {"name": "chat-speed", "namespace": "shop", "uid": "u", "annotations": annotations}
+    return {"apiVersion": "ome.io/v1beta1", "kind": "BenchmarkJob", "metadata": metadata, "spec": {}}
+
+
+RUNS = tuple(run(number) for number in range(len(PLAN)))
+
+
+def test_only_profiles_that_do_not_hold_and_come_from_a_benchmark_are_looked_at() -> None:
+    assert drifted(variant()) == SINCE
+    assert drifted(variant("False")) is None
+    assert drifted({"status": None}) is None
+    assert benchmark_of(variant()) == Key("shop", "chat-speed")
+    for source in ("other/chat-speed", "results/summary.csv", "chat-speed", 7, None):
+        assert benchmark_of(variant(source=source)) is None
+
+
+def test_what_was_measured_before_is_measured_again_once() -> None:
+    asked = refit(variant(), job(began=SINCE - 900, ended=SINCE - 100, runs=RUNS), SINCE)
+    assert asked.re_run == f"drift-{SINCE:.0f}"
+    waiting = refit(variant(), job(asked.re_run, began=SINCE - 900, ended=SINCE - 100, runs=RUNS), SINCE)
+    assert (waiting.re_run, waiting.patch, waiting.problem) == (None, None, False)
+    assert refit(variant(), job(began=SINCE + 5), SINCE).re_run is None
+
+
+def test_what_was_measured_since_becomes_the_profile_for_the_requests_that_are_served() -> None:
+    memory = json.dumps({"startup_seconds": 95.0, "slo": {"prompt_tokens": 300.0, "output_tokens": 100.0}})
+    found = refit(variant(memory=memory, kvTokens=9000), job(began=SINCE + 5, ended=SINCE + 600, runs=RUNS), SINCE)
+    assert found.patch is not None, found.message
+    told = json.loads(found.patch["metadata"]["annotations"][PROVENANCE])
+    assert told["engine"]["alpha"] == pytest.approx(ENGINE.alpha, rel=0.03)
+    assert told["for"] == {"prompt_tokens": 300, "output_tokens": 100}
+    assert (told["startupSeconds"], told["kvTokens"], told["source"]) == (95, 9000, "shop/chat-speed")
+    assert told["measured"] == "2026-01-02T00:00:00Z"
+    profile = found.patch["spec"]["variantProfile"]
+    assert profile["maxBatchSize"] == 9000 // 400
+    assert float(profile["perfParms"]["decodeParms"]["alpha"]) == pytest.approx(ENGINE.alpha, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("memory", "message"),
+    [
+        ({"runs": RUNS[:1]}, "determines no profile: 1 different concurrency"),
+        ({"runs": ()}, "determines no profile: .*no run has a TTFT"),
+        ({"runs": RUNS, "failed": "the endpoint is away"}, "could not be measured again: the endpoint is away"),
+        (
+            {"runs": (*RUNS, RUNS[0].model_copy(update={"prompt_tokens": 1e9}))},
+            "determines no profile: replaying the loads",
+        ),
+    ],
+)
+def test_what_cannot_be_fitted_is_told(memory: dict[str, Any], message: str) -> None:
+    found = refit(variant(), job(began=SINCE + 5, ended=SINCE + 600, **memory), SINCE)
+    assert found.problem
+    assert found.patch is None
+    assert re.search(message, found.message)
