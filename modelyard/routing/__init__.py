@@ -1,1 +1,1 @@
-"""ModelRoutes and ModelServers: what can be said of them from routes, servers and pods alone, without a data plane."""
+"""ModelRoutes and ModelServers: what is said of them in their statuses, and what a router decides, without sockets."""

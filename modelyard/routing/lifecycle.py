@@ -14,14 +14,15 @@ from modelyard.routing import findings
 from modelyard.routing.objects import ROUTES, SERVERS, Route, Server, Stored, labels_of, names_of, route, server
 
 
-def _wish(obj: Mapping[str, Any]) -> object:
+def wish_of(obj: Mapping[str, Any]) -> object:
+    """What of a route or server people control."""
     metadata = obj["metadata"]
     return metadata.get("generation"), metadata.get("deletionTimestamp")
 
 
-_ROUTES = Want(ROUTES, route, indexes={"name": names_of}, wish=_wish)
-_SERVERS = Want(SERVERS, server, wish=_wish)
-_PODS = Want(PODS, pod, cached=True, indexes={"label": labels_of}, use="routing")
+_ROUTES = Want(ROUTES, route, indexes={"name": names_of}, wish=wish_of)
+SERVERS_WANTED = Want(SERVERS, server, wish=wish_of)
+PODS_WANTED = Want(PODS, pod, cached=True, indexes={"label": labels_of}, use="routing")
 
 
 class RouteStatus:
@@ -29,7 +30,7 @@ class RouteStatus:
 
     name = "route-status"
     about = ROUTES
-    wants = (_ROUTES, _SERVERS)
+    wants = (_ROUTES, SERVERS_WANTED)
 
     def plan(self, key: Key, world: World, now: float) -> Plan | None:
         """The status the route should have."""
@@ -47,7 +48,7 @@ class ServerStatus:
 
     name = "server-status"
     about = SERVERS
-    wants = (_SERVERS, _PODS)
+    wants = (SERVERS_WANTED, PODS_WANTED)
 
     def plan(self, key: Key, world: World, now: float) -> Plan | None:
         """The status the server should have."""

@@ -14,6 +14,9 @@ from modelyard.objects.documents import cut, listed
 from modelyard.objects.parse import epoch
 from modelyard.reconcile.plan import Subject
 from modelyard.resources import ModelRoute, ModelServer, Resource, ResourceInvalid
+from modelyard.resources.duration import Duration
+from modelyard.resources.networking import ModelMatch, RouteRule, StringMatch, TrafficPolicy
+from modelyard.routing.limits import SECONDS, Budget
 
 ROUTES = ResourceType.of_resource(ModelRoute)
 SERVERS = ResourceType.of_resource(ModelServer)
@@ -23,6 +26,8 @@ INVALID_SPEC, INVALID_REGEX, NO_TARGETS = "InvalidSpec", "InvalidRegex", "NoTarg
 _TARGETS = re.compile(r"spec\.rules\[\d+\]\.targetModels")
 _MOST_TOLD = 1000
 """Characters of what is wrong with an object that are told: field names and values may be as long as a tenant likes."""
+
+_PORTS = {"vLLM": 8000, "SGLang": 30000}
 
 Object = Mapping[str, Any]
 _R = TypeVar("_R", bound=Resource)
@@ -52,13 +57,42 @@ class Stored:
         return self.subject.key
 
 
+class TextTest(NamedTuple):
+    """How to compare one text: the first of these that is given decides."""
+
+    exact: str | None = None
+    prefix: str | None = None
+    regex: str | None = None
+
+
+class WeightedServer(NamedTuple):
+    """A ModelServer of the route's namespace and its relative weight."""
+
+    server: str
+    weight: int = 100
+
+
+class RoutingRule(NamedTuple):
+    """What a rule takes, and the targets it draws from. Header names are in lower case."""
+
+    targets: tuple[WeightedServer, ...]
+    model: str | None = None
+    path: TextTest | None = None
+    headers: tuple[tuple[str, TextTest], ...] = ()
+    name: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Route(Stored):
-    """A ModelRoute: the names it serves, and the ModelServers that its rules send to."""
+    """A ModelRoute: the names it serves, its rules and the ModelServers that they send to, its budget of tokens."""
 
     model: str = ""
     adapters: tuple[str, ...] = ()
     servers: tuple[str, ...] = ()
+    rules: tuple[RoutingRule, ...] = ()
+    budget: Budget | None = None
+    redis: str = ""
+    """Where replicas of the router count it together, as ``host:port``; empty: each counts for itself."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -77,12 +111,29 @@ class Groups:
     decode: Mapping[str, str]
 
 
+class RetryPolicy(NamedTuple):
+    """How often a failed request is tried again, and after how many seconds."""
+
+    attempts: int
+    interval: float
+
+
 @dataclass(frozen=True, slots=True)
 class Server(Stored):
     """A ModelServer: which pods serve, and how they are paired where prefill and decode are apart."""
 
     labels: Mapping[str, str] = field(default_factory=dict)
     groups: Groups | None = None
+    model: str = ""
+    """The name the engine knows the model by; empty: the name the client sent."""
+    engine: str = ""
+    scheme: str = "http"
+    port: int = 0
+    timeout: float | None = None
+    """Seconds until the response headers of one attempt; ``None``: no limit."""
+    retry: RetryPolicy | None = None
+    connector: str = ""
+    """How the KV cache travels; empty: not said."""
 
 
 def route(obj: Object) -> Route:
@@ -99,7 +150,32 @@ def route(obj: Object) -> Route:
         model=spec.model_name or "",
         adapters=tuple(spec.lora_adapters or ()),
         servers=tuple(sorted(servers)),
+        rules=tuple(map(_rule, spec.rules)),
+        budget=None
+        if spec.rate_limit is None
+        else Budget(
+            spec.rate_limit.input_tokens_per_unit,
+            spec.rate_limit.output_tokens_per_unit,
+            SECONDS[spec.rate_limit.unit],
+        ),
+        redis=spec.rate_limit.global_.redis.address if spec.rate_limit and spec.rate_limit.global_ else "",
     )
+
+
+def _rule(rule: RouteRule) -> RoutingRule:
+    match = rule.model_match or ModelMatch()
+    return RoutingRule(
+        # A target of another kind has no effect, so nothing is drawn for it.
+        tuple(WeightedServer(t.model_server_name, t.weight) for t in rule.target_models if t.model_server_name),
+        match.body.model if match.body else None,
+        _test(match.uri) if match.uri else None,
+        tuple((name.lower(), _test(test)) for name, test in (match.headers or {}).items()),
+        rule.name or "",
+    )
+
+
+def _test(match: StringMatch) -> TextTest:
+    return TextTest(match.exact, match.prefix, match.regex)
 
 
 def server(obj: Object) -> Server:
@@ -107,13 +183,27 @@ def server(obj: Object) -> Server:
     found, problem, ignored = _read(ModelServer, obj)
     if found is None:
         return Server(**_stored(SERVERS, obj, problem, ignored))
-    selector = found.spec.workload_selector
+    spec = found.spec
+    selector, policy = spec.workload_selector, spec.traffic_policy or TrafficPolicy()
     groups = selector.pd_group
     return Server(
         **_stored(SERVERS, obj, problem, ignored),
         labels=selector.match_labels,
         groups=None if groups is None else Groups(groups.group_key, groups.prefill_labels, groups.decode_labels),
+        model=spec.model or "",
+        engine=spec.inference_engine,
+        scheme=spec.workload_port.protocol if spec.workload_port else "http",
+        port=spec.workload_port.port if spec.workload_port else _PORTS[spec.inference_engine],
+        timeout=_seconds(policy.timeout) or None,
+        retry=None
+        if policy.retry is None
+        else RetryPolicy(policy.retry.attempts or 0, _seconds(policy.retry.retry_interval)),
+        connector=spec.kv_connector.type if spec.kv_connector else "",
     )
+
+
+def _seconds(duration: Duration | None) -> float:
+    return 0.0 if duration is None else duration.nanoseconds / 1e9
 
 
 def _read(kind: type[_R], obj: Object) -> tuple[_R | None, Fault | None, str]:

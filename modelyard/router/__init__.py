@@ -1,0 +1,1 @@
+"""The router: requests for a model name reach the best pod. What it decides is in ``modelyard.routing``."""

@@ -1,0 +1,144 @@
+"""A request and its answer, as far as both ends know of it; and how an attempt at an answer may end."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, Protocol
+
+import orjson
+from aiohttp import web
+from multidict import CIMultiDict
+
+from modelyard.router.settings import RouterSettings
+from modelyard.router.telemetry import RequestRecord
+from modelyard.routing import errors
+from modelyard.routing.decide import Attempt, Decider, Forward
+from modelyard.routing.errors import ErrorAnswer
+from modelyard.routing.schedule import RoutedPod
+
+STREAMS = ("text/event-stream", "application/x-ndjson")
+
+
+class KeptAnswer(NamedTuple):
+    """An engine's answer, kept."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class Unanswered(Exception):
+    """An attempt that may be followed by another. ``pod`` is the one that failed, ``kept`` what it said, if it did."""
+
+    def __init__(self, pod: RoutedPod, why: str, *, timed_out: bool = False, kept: KeptAnswer | None = None) -> None:
+        super().__init__(f"pod {pod.key} {why}")
+        self.pod, self.timed_out, self.kept = pod, timed_out, kept
+
+
+class Declined(Exception):
+    """A prefill pod refused the request itself; another would too."""
+
+    def __init__(self, kept: KeptAnswer) -> None:
+        super().__init__()
+        self.kept = kept
+
+
+class Broken(Exception):
+    """An answer that broke off after a part of it was sent."""
+
+
+class AttemptMaker(Protocol):
+    """Has an attempt made, and its answer passed on."""
+
+    async def send(
+        self, decider: Decider, forward: Forward, attempt: Attempt, exchange: Exchange, *, others: bool
+    ) -> web.StreamResponse:
+        """Raises ``Unanswered`` and ``Broken``."""
+
+
+class Exchange:
+    """A request and its answer. ``headers`` go on whatever is answered."""
+
+    def __init__(
+        self, http: web.BaseRequest, record: RequestRecord, settings: RouterSettings, leaving: Callable[[], bool]
+    ) -> None:
+        self.http, self.record, self.settings = http, record, settings
+        self.headers: dict[str, str] = {}
+        self.consumed: frozenset[str] = frozenset()
+        self.held = 0
+        """Bytes of its body."""
+        self.reached = False
+        """Whether an engine has worked on it."""
+        self.complete = False
+        """Whether the last byte was sent."""
+        self.among: frozenset[str] | None = None
+        """The addresses of the only pods that it may go to."""
+        self.told_in: int | None = None
+        """Tokens of the prompt as the engine counted them."""
+        self._response: web.StreamResponse | None = None
+        self._leaving = leaving
+
+    @property
+    def begun(self) -> bool:
+        """Whether something was sent to the client."""
+        return self._response is not None
+
+    async def send(
+        self, upstream: AttemptMaker, decider: Decider, forward: Forward, attempt: Attempt, *, others: bool
+    ) -> web.StreamResponse:
+        """Have an attempt made. Raises ``Unanswered`` and ``Broken``."""
+        return await upstream.send(decider, forward, attempt, self, others=others)
+
+    async def begin(self, status: int, headers: Mapping[str, str] | CIMultiDict[str]) -> web.StreamResponse:
+        """Send the head of an answer whose body follows in pieces."""
+        response = web.StreamResponse(status=status, headers=self._complete(headers))
+        return await self._started(response)
+
+    async def answer(self, status: int, body: bytes, headers: Mapping[str, str]) -> web.StreamResponse:
+        """Send a whole answer."""
+        self.record.status = status
+        response = await self._started(web.Response(status=status, body=body, headers=self._complete(headers)))
+        await response.write_eof()
+        self.complete = True
+        return response
+
+    async def refuse(self, error: ErrorAnswer, more: Mapping[str, str] | None = None) -> web.StreamResponse:
+        """Send an error of the router's own."""
+        self.record.reason, self.record.message = error.reason, error.message
+        headers = {"Content-Type": "application/json", **error.headers, **(more or {})}
+        return await self.answer(error.status, error.body, headers)
+
+    async def give_up(self, failed: Unanswered) -> web.StreamResponse:
+        """No attempt is left: what the last engine said, or what went wrong."""
+        if failed.kept is not None:
+            self.record.reason, self.record.message = "proxy", str(failed)
+            return await self.answer(failed.kept.status, failed.kept.body, failed.kept.headers)
+        error = errors.failed(timed_out=failed.timed_out, paired=bool(self.record.prefill))
+        return await self.refuse(error._replace(message=f"{error.message}: {failed}"))
+
+    async def break_off(self, why: str) -> web.StreamResponse:
+        """End an answer so that nobody takes it for whole."""
+        response, http = self._response, self.http
+        assert response is not None
+        if response.content_type in STREAMS:
+            told = orjson.dumps({"error": {"message": why, "type": "api_error", "param": None, "code": None}})
+            with contextlib.suppress(ConnectionError):
+                await response.write(b"data: " + told + b"\n\n")
+        if http.transport is not None:
+            http.transport.close()
+        return response
+
+    def _complete(self, headers: Mapping[str, str] | CIMultiDict[str]) -> CIMultiDict[str]:
+        found = CIMultiDict(headers)
+        found.update(self.headers)
+        found["x-request-id"] = self.record.request_id
+        return found
+
+    async def _started(self, response: web.StreamResponse) -> web.StreamResponse:
+        self._response = response
+        self.record.status = response.status
+        if self._leaving():
+            response.force_close()
+        await response.prepare(self.http)
+        return response

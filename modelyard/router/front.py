@@ -1,0 +1,319 @@
+"""The front of a router: HTTP in, the decision asked for, HTTP out to the pods. Decides nothing itself."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import uuid
+from random import Random
+from typing import Any
+from urllib.parse import unquote
+
+import orjson
+from aiohttp import web
+
+from modelyard.router.exchange import Broken, Exchange, Unanswered
+from modelyard.router.lobby import Full, Lobby
+from modelyard.router.settings import RouterSettings
+from modelyard.router.telemetry import AccessLog, RequestRecord, RouterMetrics
+from modelyard.router.upstream import Upstream
+from modelyard.routing import errors
+from modelyard.routing.decide import Arrival, Decider, Forward, Question, most_attempts, pause
+from modelyard.routing.errors import ErrorAnswer
+from modelyard.routing.limits import OverBudget
+from modelyard.routing.schedule import RoutedPod
+from modelyard.routing.seams import Admission, Left, LimitStore, NotServed, Principal, Turns
+from modelyard.routing.table import Destination
+
+log = logging.getLogger(__name__)
+
+REQUEST_ID = "x-request-id"
+_ID = re.compile(r"[\x21-\x7e]{1,128}")
+LEAVING = 1.0
+"""Seconds to wait for news of the pods where the only one refused: it may be going away."""
+
+
+class Front:
+    """Handles every request of a server. ``admission`` and ``turns`` may be left out: all may ask, all at once."""
+
+    def __init__(
+        self,
+        decider: Decider,
+        upstream: Upstream,
+        limits: LimitStore,
+        lobby: Lobby,
+        metrics: RouterMetrics,
+        access_log: AccessLog,
+        settings: RouterSettings,
+        admission: Admission | None = None,
+        turns: Turns | None = None,
+    ) -> None:
+        self.decider = decider
+        self.limits = limits
+        self.lobby = lobby
+        self.active = 0
+        """Requests in progress."""
+        self.leaving = False
+        """Whether connections are closed after their answer."""
+        self._upstream = upstream
+        self._metrics = metrics
+        self._log = access_log
+        self._settings = settings
+        self._admission = admission
+        self._turns = turns
+        self._random = Random()
+        self._held = 0
+        self._news = asyncio.Event()
+        self._over = asyncio.Event()
+
+    def changed(self) -> None:
+        """The pods are others than before."""
+        self._news.set()
+        self._news = asyncio.Event()
+
+    async def idle(self, seconds: float) -> bool:
+        """Wait until no request is in progress; whether that came to be in time."""
+        try:
+            async with asyncio.timeout(seconds):
+                while self.active:
+                    self._over.clear()
+                    await self._over.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def __call__(self, http: web.BaseRequest, kind: type[Exchange] = Exchange) -> web.StreamResponse:
+        """Answer one request, by an exchange of this kind."""
+        clock = asyncio.get_running_loop().time
+        path = http.raw_path.partition("?")[0]
+        record = RequestRecord(http.method, path.encode("utf-8", "replace").decode(), clock())
+        given = http.headers.get(REQUEST_ID, "")
+        record.request_id = given if _ID.fullmatch(given) else uuid.uuid4().hex
+        exchange = kind(http, record, self._settings, lambda: self.leaving)
+        self.active += 1
+        try:
+            if self.active > self._settings.max_requests:
+                return await exchange.refuse(errors.busy(f"{self._settings.max_requests} requests in progress"))
+            return await self._answer(http, path, record, exchange)
+        except Broken as error:
+            record.reason, record.message = "proxy", str(error)
+            return await exchange.break_off(str(error))
+        except asyncio.CancelledError:
+            if not exchange.complete:
+                record.reason, record.message = "client_gone", "the client closed the connection"
+                record.status = 499
+            raise
+        except Exception:
+            log.exception("request %s", record.request_id)
+            if exchange.begun:
+                record.reason = "internal"
+                return await exchange.break_off("the router failed on this request")
+            return await exchange.refuse(errors.internal())
+        finally:
+            self.active -= 1
+            self._held -= exchange.held
+            self._over.set()
+            now = clock()
+            self._metrics.over(record, now)
+            self._log.add(record, now, f"HTTP/{http.version.major}.{http.version.minor}")
+
+    async def _answer(
+        self, http: web.BaseRequest, path: str, record: RequestRecord, exchange: Exchange
+    ) -> web.StreamResponse:
+        headers: dict[str, str] = {}
+        for name, value in http.headers.items():
+            headers.setdefault(name.lower(), value)
+        principal = Principal()
+        if self._admission is not None:
+            admitted = await self._admission.authenticate(headers)
+            if isinstance(admitted, ErrorAnswer):
+                return await exchange.refuse(admitted)
+            principal = admitted
+            record.user = principal.subject
+        if path == "/v1/models" or path.startswith("/v1/models/"):
+            return await self._models(http, path, exchange)
+        body = await self._body(http, exchange)
+        if isinstance(body, ErrorAnswer):
+            return await exchange.refuse(body)
+        question = self.decider.question(Arrival(http.method, path, headers, body, exchange.among))
+        record.understood = asyncio.get_running_loop().time()
+        if isinstance(question, ErrorAnswer):
+            return await exchange.refuse(question)
+        record.model, record.tokens_in = question.model, question.tokens
+        label = self._metrics.label(question.model)
+        self._metrics.arrived(label)
+        try:
+            return await self._serve(question, principal, headers, exchange)
+        finally:
+            self._metrics.arrived(label, -1)
+
+    async def _serve(
+        self, question: Question, principal: Principal, headers: dict[str, str], exchange: Exchange
+    ) -> web.StreamResponse:
+        destination = self.decider.destination(question)
+        if isinstance(destination, ErrorAnswer):
+            return await exchange.refuse(destination)
+        route, record = destination.route, exchange.record
+        record.route, record.server, record.instead_of = str(route.key), str(destination.server), destination.instead_of
+        if self._admission is not None and (no := self._admission.allows(principal, route.key, question.model)):
+            return await exchange.refuse(no)
+        if route.budget is None:
+            return await self._in_turn(question, destination, principal, headers, exchange)
+        admitted = await self.limits.admit(route.key, question.tokens)
+        if isinstance(admitted, OverBudget):
+            return await exchange.refuse(errors.limited(admitted), _left(route.budget, admitted))
+        exchange.headers.update(_left(route.budget, admitted))
+        try:
+            return await self._in_turn(question, destination, principal, headers, exchange)
+        finally:
+            # Not even a client that is gone may get its tokens for nothing.
+            done = asyncio.ensure_future(
+                self.limits.settle(route.key, question.tokens, exchange.told_in, record.tokens_out)
+                if exchange.reached
+                else self.limits.refund(route.key, question.tokens)
+            )
+            await asyncio.shield(done)
+
+    async def _in_turn(
+        self,
+        question: Question,
+        destination: Destination,
+        principal: Principal,
+        headers: dict[str, str],
+        exchange: Exchange,
+    ) -> web.StreamResponse:
+        exchange.consumed = principal.consumed
+        if self._turns is None:
+            return await self._forward(question, destination, exchange)
+        clock = asyncio.get_running_loop().time
+        came = clock()
+        try:
+            async with self._turns.turn(question.model, principal, headers, question.tokens):
+                exchange.record.waited = clock() - came
+                try:
+                    return await self._forward(question, destination, exchange)
+                finally:
+                    record = exchange.record
+                    self._turns.used(question.model, principal, record.tokens_in, record.tokens_out)
+        except NotServed as refused:
+            return await exchange.refuse(refused.answer)
+
+    async def _forward(self, question: Question, destination: Destination, exchange: Exchange) -> web.StreamResponse:
+        """Try one pod after the other until one answers."""
+        record, tried, failed = exchange.record, set[RoutedPod](), None
+        patient = True
+        while True:
+            forward = await self._plan(question, destination, tried, exchange)
+            if isinstance(forward, ErrorAnswer):
+                return await exchange.refuse(forward) if failed is None else await exchange.give_up(failed)
+            if record.attempts >= most_attempts(forward):
+                assert failed is not None
+                return await exchange.give_up(failed)
+            if not forward.attempts:
+                assert failed is not None
+                if not (patient and await self._pods_changed()):
+                    return await exchange.give_up(failed)
+                patient = False
+                continue
+            if delay := pause(forward, record.attempts, 0.5 + self._random.random()):
+                await asyncio.sleep(delay)
+            attempt = forward.attempts[0]
+            if record.attempts:
+                self._metrics.retried(record.server)
+            record.attempts += 1
+            record.upstream_model = forward.upstream_model
+            record.pod = attempt.pod.key.name
+            record.prefill = attempt.prefill.key.name if attempt.prefill else ""
+            others = record.attempts < most_attempts(forward)
+            self._metrics.attempt(record.server)
+            try:
+                return await exchange.send(self._upstream, self.decider, forward, attempt, others=others)
+            except Unanswered as error:
+                failed = error
+                tried.add(error.pod)
+            finally:
+                self._metrics.attempt(record.server, -1)
+
+    async def _plan(
+        self, question: Question, destination: Destination, tried: set[RoutedPod], exchange: Exchange
+    ) -> Forward | ErrorAnswer:
+        """The ranked pods; for a server without any, once it has some."""
+        clock = asyncio.get_running_loop().time
+        key, deadline = destination.server, clock() + self._settings.wait_seconds
+        while not self.decider.fleet.has_pods(key):
+            backend = self.decider.fleet.backends.get(key)
+            if backend is None or backend.server.problem is not None:
+                break
+            came = clock()
+            upstream = question.model if destination.lora or not backend.server.model else backend.server.model
+            try:
+                if not await self.lobby.wait(key, question.model, upstream, deadline - came):
+                    return errors.no_pods(key)
+            except Full:
+                return errors.busy(f"too many requests wait for the first pod of {key}")
+            finally:
+                exchange.record.waited += clock() - came
+        return self.decider.forward(question, destination, clock(), tried)
+
+    async def _pods_changed(self) -> bool:
+        try:
+            async with asyncio.timeout(LEAVING):
+                await self._news.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def _body(self, http: web.BaseRequest, exchange: Exchange) -> bytes | ErrorAnswer:
+        """The whole body, which counts among those that are held until the request is over."""
+        settings = self._settings
+        if (http.content_length or 0) > settings.max_body:
+            return errors.too_large(settings.max_body)
+        if http.headers.get("Expect", "").lower() == "100-continue":
+            await http.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            http.writer.output_size = 0
+        parts: list[bytes] = []
+        try:
+            async with asyncio.timeout(settings.body_seconds):
+                while chunk := await http.content.readany():
+                    parts.append(chunk)
+                    exchange.held += len(chunk)
+                    self._held += len(chunk)
+                    if exchange.held > settings.max_body:
+                        return errors.too_large(settings.max_body)
+                    if self._held > settings.max_bodies:
+                        return errors.busy(f"{settings.max_bodies} bytes of bodies in progress")
+        except TimeoutError:
+            return errors.too_slow(settings.body_seconds)
+        except web.RequestPayloadError:
+            return errors.malformed("the body is not what its headers say")
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    async def _models(self, http: web.BaseRequest, path: str, exchange: Exchange) -> web.StreamResponse:
+        if http.method not in ("GET", "HEAD"):
+            return await exchange.refuse(errors.wrong_method(http.method, "/v1/models", "GET"))
+        names = self.decider.fleet.table.names
+        entry = {"object": "model", "created": 0, "owned_by": "modelyard"}
+        if path == "/v1/models":
+            told: dict[str, Any] = {"object": "list", "data": [{"id": name, **entry} for name in names]}
+        else:
+            wanted = unquote(path.removeprefix("/v1/models/"))
+            if wanted not in names:
+                return await exchange.refuse(errors.unknown_model(wanted))
+            told = {"id": wanted, **entry}
+        return await exchange.answer(200, orjson.dumps(told), {"Content-Type": "application/json"})
+
+
+def _left(budget: Any, left: Left | OverBudget) -> dict[str, str]:
+    """What is told of a budget."""
+    told = {}
+    for name, limit in (("tokens", budget.input), ("output-tokens", budget.output)):
+        if limit is not None:
+            told[f"x-ratelimit-limit-{name}"] = str(limit)
+    if isinstance(left, Left):
+        for name, value in (("tokens", left.input), ("output-tokens", left.output)):
+            if value is not None:
+                told[f"x-ratelimit-remaining-{name}"] = str(max(0, int(value)))
+    elif left.retry_after is not None:
+        told[f"x-ratelimit-reset-{'tokens' if left.kind == 'input' else 'output-tokens'}"] = f"{left.retry_after:.3f}s"
+    return told

@@ -1,0 +1,173 @@
+"""What engines tell of themselves, read again and again for the scorers: load, KV cache, latencies, loaded adapters."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import cache
+
+import aiohttp
+import orjson
+
+from modelyard.metrics.pages import Page
+from modelyard.metrics.scrape import MetricsEndpoint, Scrape, Scraper
+from modelyard.metrics.vocabulary import ENGINES, Signal
+from modelyard.routing.fleet import RoutedFleet
+from modelyard.routing.objects import Server
+from modelyard.routing.schedule import EngineGauges, RoutedPod, average
+
+log = logging.getLogger(__name__)
+
+SECONDS = 1.0
+"""Limit of one page."""
+PER_POD = 0.01
+"""Seconds between two rounds for each pod: more pods are asked less often, so that it takes no more of a core."""
+MODELS_EVERY = 15.0
+MODELS_CONCURRENCY = 64
+MOST_MODELS = 1000
+MOST_BYTES = 1 << 20
+FADES_AFTER = 120.0
+"""Seconds without a new request after which a latency says nothing any more."""
+
+_GAUGES = (Signal.WAITING, Signal.RUNNING, Signal.KV_USE)
+_TIMES = (Signal.TTFT, Signal.ITL)
+
+
+@cache
+def wanted(engine: str) -> tuple[str, ...]:
+    """The metrics to read of an engine (as ``inferenceEngine`` names it)."""
+    of = ENGINES[engine.lower()].of
+    return tuple(name for signal in (*_GAUGES, *_TIMES) if signal in of for name in of[signal].names)
+
+
+class EngineReading:
+    """What was read of one pod before: the sums and counts of its histograms, and when they grew last."""
+
+    __slots__ = ("grown", "means", "sums")
+
+    def __init__(self) -> None:
+        self.sums: dict[Signal, tuple[float, float]] = {}
+        self.means: dict[Signal, float] = {}
+        self.grown: dict[Signal, float] = {}
+
+    def take(self, engine: str, page: Page, now: float) -> EngineGauges:
+        """The gauges of a page: waiting and running summed over the series, the use of the cache their mean."""
+        values: dict[str, list[float]] = {}
+        for sample in page.samples:
+            if math.isfinite(sample.value):
+                values.setdefault(sample.name, []).append(sample.value)
+        of = ENGINES[engine.lower()].of
+        found: dict[Signal, float] = {}
+        for signal in _GAUGES:
+            family = of.get(signal)
+            shown = next((values[name] for name in (family.names if family else ()) if name in values), [])
+            if family is not None and shown:
+                total = math.fsum(shown) * family.scale
+                found[signal] = total / len(shown) if signal is Signal.KV_USE else total
+        for signal in _TIMES:
+            family = of.get(signal)
+            name = next((n for n in (family.names if family else ()) if f"{n}_count" in values), None)
+            if family is None or name is None:
+                continue
+            told = math.fsum(values.get(f"{name}_sum", ())) * family.scale, math.fsum(values[f"{name}_count"])
+            before = self.sums.get(signal)
+            if before is None or told[1] != before[1]:
+                self.grown[signal] = now
+            if now - self.grown.get(signal, now) > FADES_AFTER:
+                self.means[signal] = 0.0
+            else:
+                self.means[signal] = average(before, told, self.means.get(signal, 0.0))
+            self.sums[signal] = told
+        return EngineGauges(
+            now,
+            found.get(Signal.WAITING, 0.0),
+            found.get(Signal.RUNNING, 0.0),
+            found.get(Signal.KV_USE, 0.0),
+            self.means.get(Signal.TTFT, 0.0),
+            self.means.get(Signal.ITL, 0.0),
+        )
+
+
+class EnginePoller:
+    """Reads the pods of a fleet for ever. ``session`` is for the lists of models."""
+
+    def __init__(self, fleet: RoutedFleet, session: aiohttp.ClientSession, interval: float) -> None:
+        self._fleet = fleet
+        self._session = session
+        self._interval = interval
+        self._scraper = Scraper(SECONDS)
+        self._readings: dict[RoutedPod, EngineReading] = {}
+
+    async def run(self) -> None:
+        """Until cancelled; a defect of one round is no end of all."""
+        async with self._scraper:
+            await asyncio.gather(self._for_ever(self._metrics), self._for_ever(self._models))
+
+    async def once(self) -> None:
+        """Read everything once, for who only looks."""
+        async with self._scraper:
+            await asyncio.gather(self._metrics(), self._models())
+
+    async def _for_ever(self, once: Callable[[], Awaitable[float]]) -> None:
+        while True:
+            try:
+                pause = await once()
+            except Exception:
+                log.exception("reading the engines failed")
+                pause = self._interval
+            await asyncio.sleep(pause)
+
+    def _pods(self) -> list[tuple[Server, RoutedPod]]:
+        return [(backend.server, pod) for backend in self._fleet.backends.values() for pod in backend.pods]
+
+    async def _metrics(self) -> float:
+        pods = self._pods()
+        pages: dict[Scrape, Iterable[str]] = {}
+        places: dict[Scrape, list[tuple[Server, RoutedPod]]] = {}
+        for server, pod in pods:
+            endpoint = MetricsEndpoint(pod.identity, "", pod.key.name, _host(pod), pod.key.namespace)
+            place = Scrape(endpoint, server.port, "/metrics")
+            pages[place] = wanted(server.engine)
+            places.setdefault(place, []).append((server, pod))
+        found = await self._scraper.scrape(pages)
+        now = asyncio.get_running_loop().time()
+        self._readings = {pod: self._readings.get(pod) or EngineReading() for _, pod in pods}
+        for place, page in found.items():
+            for server, pod in places[place]:
+                if isinstance(page, str):
+                    pod.failed += 1
+                else:
+                    pod.failed = 0
+                    pod.gauges = self._readings[pod].take(server.engine, page, now)
+        return max(self._interval, PER_POD * len(pods))
+
+    async def _models(self) -> float:
+        gate = asyncio.Semaphore(MODELS_CONCURRENCY)
+
+        async def read(pod: RoutedPod) -> None:
+            async with gate:
+                pod.models = await self._listed(pod)
+
+        async with asyncio.TaskGroup() as group:
+            for _, pod in self._pods():
+                group.create_task(read(pod))
+        return MODELS_EVERY
+
+    async def _listed(self, pod: RoutedPod) -> frozenset[str]:
+        """The names a pod serves; those it had where it does not say."""
+        try:
+            async with asyncio.timeout(SECONDS), self._session.get(f"{pod.url}/v1/models") as answer:
+                told = orjson.loads(await answer.content.read(MOST_BYTES)) if answer.status == 200 else None
+        except (aiohttp.ClientError, TimeoutError, ValueError):
+            return pod.models
+        data = told.get("data") if isinstance(told, Mapping) else None
+        if not isinstance(data, list):
+            return pod.models
+        names = (one.get("id") for one in data[:MOST_MODELS] if isinstance(one, Mapping))
+        return frozenset(name for name in names if isinstance(name, str) and len(name) <= 256)
+
+
+def _host(pod: RoutedPod) -> str:
+    return pod.url.partition("://")[2].rpartition(":")[0].strip("[]")

@@ -1,0 +1,108 @@
+"""The token budgets of one router, in the memory of its process or in files that its worker processes share."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import struct
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import xxhash
+
+from modelyard.objects import Key
+from modelyard.routing.limits import OverBudget, TokenBucket, TokenLimits
+from modelyard.routing.objects import Route
+from modelyard.routing.seams import Left
+
+
+class LocalLimits:
+    """A ``LimitStore`` for a router on its own: each replica gives out the whole budget."""
+
+    def __init__(self) -> None:
+        self._limits = TokenLimits()
+
+    def configure(self, route: Key, now: Route | None) -> None:
+        """As the protocol has it."""
+        budget = None if now is None or not now.names else now.budget
+        self._limits.configure(route, budget, time.monotonic())
+
+    async def admit(self, route: Key, tokens: int) -> Left | OverBudget:
+        """As the protocol has it."""
+        now = time.monotonic()
+        return self._limits.admit(route, tokens, now) or Left(*self._limits.left(route, now))
+
+    async def settle(self, route: Key, estimated: int, real: int | None, output: int) -> None:
+        """As the protocol has it."""
+        self._limits.settle(route, estimated, real, output, time.monotonic())
+
+    async def refund(self, route: Key, tokens: int) -> None:
+        """As the protocol has it."""
+        self._limits.refund(route, tokens, time.monotonic())
+
+
+class SharedLimits:
+    """A ``LimitStore`` for the worker processes of one router: a small file for each route, locked for each change.
+
+    All of a machine's processes share its monotonic clock, which is what the files are written in.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._limits = TokenLimits()
+        self._files: dict[Key, int] = {}
+
+    def configure(self, route: Key, now: Route | None) -> None:
+        """As the protocol has it. Each worker says the same; the first one's word changes what is there."""
+        budget = None if now is None or not now.names else now.budget
+        if budget is None:
+            self._limits.configure(route, None, 0.0)
+            if (file := self._files.pop(route, None)) is not None:
+                os.close(file)
+            return
+        if route not in self._files:
+            name = f"{xxhash.xxh128_hexdigest(str(route))}.budget"
+            self._files[route] = os.open(self._folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        with self._locked(route):
+            self._limits.configure(route, budget, time.monotonic())
+
+    async def admit(self, route: Key, tokens: int) -> Left | OverBudget:
+        """As the protocol has it."""
+        now = time.monotonic()
+        with self._locked(route):
+            return self._limits.admit(route, tokens, now) or Left(*self._limits.left(route, now))
+
+    async def settle(self, route: Key, estimated: int, real: int | None, output: int) -> None:
+        """As the protocol has it."""
+        with self._locked(route):
+            self._limits.settle(route, estimated, real, output, time.monotonic())
+
+    async def refund(self, route: Key, tokens: int) -> None:
+        """As the protocol has it."""
+        await self.settle(route, tokens, 0, 0)
+
+    @contextlib.contextmanager
+    def _locked(self, route: Key) -> Iterator[None]:
+        """Take the buckets from the file, and leave them there."""
+        file = self._files.get(route)
+        if file is None:
+            yield
+            return
+        fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            said = os.pread(file, _BUCKETS.size, 0)
+            if len(said) == _BUCKETS.size:
+                values = _BUCKETS.unpack(said)
+                first, second = (TokenBucket(*one) if one[0] else None for one in (values[:4], values[4:]))
+                self._limits.restore(route, first, second)
+            yield
+            kept = [(b.limit, b.seconds, b.level, b.at) if b else (0, 0, 0, 0) for b in self._limits.buckets(route)]
+            os.pwrite(file, _BUCKETS.pack(*kept[0], *kept[1]), 0)
+        finally:
+            fcntl.flock(file, fcntl.LOCK_UN)
+
+
+_BUCKETS = struct.Struct("qqddqqdd")
+"""Limit, seconds of the unit, level and time of the bucket for input, then of that for output."""

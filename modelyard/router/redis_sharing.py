@@ -1,0 +1,259 @@
+"""Budgets and requests under way, shared by the replicas of a router through Redis.
+
+Traffic does not depend on it: what Redis does not answer in time is decided by this replica alone, at once while Redis
+is known to be away, and shared again from its first answer on. Source: kthena-routing, 10.4.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any, Literal, TypeVar
+from uuid import uuid4
+
+import redis.asyncio as redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+
+from modelyard.objects import Key
+from modelyard.routing import sharing
+from modelyard.routing.limits import Budget, OverBudget
+from modelyard.routing.objects import Route
+from modelyard.routing.seams import Left, LimitStore
+
+logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+OnFailure = Literal["local", "allow", "deny"]
+TIME_LIMIT = 0.1
+"""Seconds that a request waits for Redis at most."""
+_CONNECTIONS = 64
+_DENIED = OverBudget("input", 1.0)
+
+
+class RedisLink:
+    """A Redis that is waited for ``time_limit`` seconds at most, and left alone for a while after it failed."""
+
+    def __init__(self, address: str, url: str, time_limit: float = TIME_LIMIT) -> None:
+        self.address = address
+        self._time_limit = time_limit
+        self._breaker = sharing.Breaker()
+        pool = redis.BlockingConnectionPool.from_url(
+            url,
+            max_connections=_CONNECTIONS,
+            timeout=time_limit,
+            socket_connect_timeout=time_limit,
+            # A connection that was closed while it was idle is found out by using it.
+            retry=Retry(NoBackoff(), 1),
+            health_check_interval=0,
+        )
+        self._client = redis.Redis.from_pool(pool)
+        self._script = self._client.register_script(sharing.SCRIPT)
+
+    @property
+    def up(self) -> bool:
+        """Whether it answered when it was asked last."""
+        return not self._breaker.pause
+
+    async def budget(self, key: str, arguments: list[str]) -> list[Any] | None:
+        """What the script answers; ``None``: nothing, in time."""
+
+        async def ask() -> list[Any]:
+            found: list[Any] = await self._script(keys=[key], args=arguments)
+            return found
+
+        return await self._ask(ask)
+
+    async def exchange(self, field: str, value: bytes, gone: list[str]) -> Mapping[bytes, bytes] | None:
+        """Write one field of the requests under way, remove others, and read all."""
+
+        async def ask() -> Mapping[bytes, bytes]:
+            async with self._client.pipeline(transaction=False) as pipe:
+                pipe.hset(sharing.IN_FLIGHT, field, value)
+                if gone:
+                    pipe.hdel(sharing.IN_FLIGHT, *gone)
+                pipe.hgetall(sharing.IN_FLIGHT)
+                found: Mapping[bytes, bytes] = (await pipe.execute())[-1]
+                return found
+
+        return await self._ask(ask)
+
+    async def leave(self, field: str) -> None:
+        """Remove a field of the requests under way."""
+        await self._ask(lambda: self._client.hdel(sharing.IN_FLIGHT, field))
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self._client.aclose(close_connection_pool=True)
+
+    async def _ask(self, call: Callable[[], Awaitable[_T]]) -> _T | None:
+        now = time.monotonic()
+        if not self._breaker.asks(now):
+            return None
+        was_up = self.up
+        try:
+            async with asyncio.timeout(self._time_limit):
+                found = await call()
+        except (RedisError, OSError, TimeoutError) as error:
+            self._breaker.failed(time.monotonic())
+            if was_up:
+                logger.warning("Redis at %s does not answer, this replica counts alone: %r", self.address, error)
+            return None
+        if not self.up:
+            logger.warning("Redis at %s answers again", self.address)
+        self._breaker.worked()
+        return found
+
+
+class RedisLimits:
+    """Budgets of tokens: in Redis for routes that name one, else in the ``local`` store. A ``LimitStore``.
+
+    The local store counts what Redis gave as well, so that it goes on from there. ``servers`` gives the URL, with
+    credentials, for an address as routes name it; one of the route's own namespace may be used without. ``on_failure``
+    is what holds for a request that Redis did not answer for.
+    """
+
+    def __init__(
+        self,
+        servers: Mapping[str, str],
+        local: LimitStore,
+        on_failure: OnFailure = "local",
+        time_limit: float = TIME_LIMIT,
+    ) -> None:
+        self._servers = servers
+        self._local = local
+        self._on_failure = on_failure
+        self._time_limit = time_limit
+        self._routes: dict[Key, Route] = {}
+        self._shared: dict[Key, tuple[Budget, RedisLink]] = {}
+        self._links: dict[tuple[str, str], RedisLink] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+
+    @property
+    def away(self) -> list[str]:
+        """Addresses that did not answer when they were asked last."""
+        return sorted({address for (address, _), link in self._links.items() if not link.up})
+
+    def replace(self, servers: Mapping[str, str], on_failure: OnFailure) -> None:
+        """Other servers from now on."""
+        self._servers, self._on_failure = servers, on_failure
+        for route, told in self._routes.items():
+            self._share(route, told)
+        self._let_go()
+
+    def configure(self, route: Key, now: Route | None) -> None:
+        """Make the budget that of the route as it is now; ``None``: it is gone."""
+        self._local.configure(route, now)
+        if now is not None and now.names and now.budget is not None and now.redis:
+            self._routes[route] = now
+            self._share(route, now)
+        else:
+            self._routes.pop(route, None)
+            self._shared.pop(route, None)
+        self._let_go()
+
+    def _share(self, route: Key, told: Route) -> None:
+        assert told.budget is not None
+        self._shared.pop(route, None)
+        url = self._servers.get(told.redis)
+        if url is None and sharing.own_address(route, told.redis):
+            url = f"redis://{told.redis}"
+        if url is None:
+            logger.warning(
+                "ModelRoute %s: spec.rateLimit.global.redis.address %r is neither a Service of its namespace nor among "
+                "redis.servers of this router's configuration: each replica counts alone",
+                route,
+                told.redis[:256],
+            )
+            return
+        link = self._links.get((told.redis, url))
+        if link is None:
+            link = self._links[told.redis, url] = RedisLink(told.redis, url, self._time_limit)
+        self._shared[route] = told.budget, link
+
+    def _let_go(self) -> None:
+        """Close the connections that no route needs."""
+        used = {link for _, link in self._shared.values()}
+        for name in [name for name, link in self._links.items() if link not in used]:
+            task = asyncio.create_task(self._links.pop(name).close())
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+
+    async def admit(self, route: Key, tokens: int) -> Left | OverBudget:
+        """Check all, then take ``tokens`` of input; what is left then, or which budget forbids it."""
+        if route not in self._shared:
+            return await self._local.admit(route, tokens)
+        asked = await self._ask(route, tokens, 0, check=True)
+        if asked is not None:
+            refused, left = asked
+            if refused is None:
+                await self._local.settle(route, 0, tokens, 0)
+            return refused or Left(*left)
+        found = _DENIED if self._on_failure == "deny" else await self._local.admit(route, tokens)
+        return Left() if self._on_failure == "allow" and isinstance(found, OverBudget) else found
+
+    async def settle(self, route: Key, estimated: int, real: int | None, output: int) -> None:
+        """After the answer: put the estimate right, and charge the output."""
+        difference = 0 if real is None else real - estimated
+        if route in self._shared and (difference or output):
+            await self._ask(route, difference, output, check=False)
+        await self._local.settle(route, estimated, real, output)
+
+    async def refund(self, route: Key, tokens: int) -> None:
+        """Give back what ``admit`` took for a request that reached no engine."""
+        await self.settle(route, tokens, 0, 0)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await asyncio.gather(*self._closing, *(link.close() for link in self._links.values()))
+
+    async def _ask(
+        self, route: Key, tokens: int, output: int, *, check: bool
+    ) -> tuple[OverBudget | None, sharing.Levels] | None:
+        budget, link = self._shared[route]
+        left = sharing.levels(await self._local.admit(route, 0), budget)
+        reply = await link.budget(sharing.key(route), sharing.arguments(budget, left, tokens, output, check=check))
+        return None if reply is None else sharing.answer(reply, budget, tokens)
+
+
+class SharedLoad:
+    """Tells the other replicas what this one has under way, and its caller what they have. Use within ``running()``.
+
+    ``mine`` gives the requests under way by pod; ``heard`` is called with those of all others together.
+    """
+
+    def __init__(
+        self,
+        link: RedisLink,
+        mine: Callable[[], Mapping[Key, int]],
+        heard: Callable[[Mapping[Key, int]], None],
+        interval: float = 0.1,
+    ) -> None:
+        self._link, self._mine, self._heard, self._interval = link, mine, heard, interval
+        self._name = uuid4().hex
+        self._others = sharing.OthersInFlight(self._name)
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Exchange counts while the block runs, then take back what was told."""
+        task = asyncio.create_task(self._exchange(), name="shared-load")
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            await self._link.leave(self._name)
+
+    async def _exchange(self) -> None:
+        gone: list[str] = []
+        while True:
+            told = await self._link.exchange(self._name, self._others.tell(self._mine()), gone)
+            now = time.monotonic()
+            if told is not None:
+                gone = self._others.hear({name.decode("utf-8", "replace"): text for name, text in told.items()}, now)
+            self._heard(self._others.counts(now))
+            await asyncio.sleep(self._interval)

@@ -1,0 +1,326 @@
+"""One attempt at a pod, and its answer on the way to the client: bytes as they come, cancelled from either end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Coroutine, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import orjson
+from aiohttp import web
+from multidict import CIMultiDict
+from yarl import URL
+
+from modelyard.router.exchange import STREAMS, Broken, Declined, Exchange, KeptAnswer, Unanswered
+from modelyard.router.settings import RouterSettings
+from modelyard.router.telemetry import RouterMetrics
+from modelyard.routing.body import Connector, Relay, Usage, usage_of
+from modelyard.routing.decide import Attempt, Calls, Decider, Forward
+from modelyard.routing.errors import is_retriable
+from modelyard.routing.schedule import UNREACHABLE_AFTER, RoutedPod
+
+HOP_BY_HOP = frozenset(
+    {
+        *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer"),
+        *("transfer-encoding", "upgrade"),
+    }
+)
+_NOT_SENT = HOP_BY_HOP | {"host", "content-length", "accept-encoding", "expect", "x-request-id"}
+WHOLE = 1 << 20
+"""Bytes of an answer up to which it is kept, for its usage and to be able to try again."""
+MOST_ERROR = 1 << 16
+
+
+@dataclass(slots=True, eq=False)
+class Flow:
+    """A stream in progress: since when it waits, and for whom."""
+
+    exchange: Exchange
+    task: asyncio.Task[Any] | None
+    since: float
+    on_client: bool = False
+    stalled: bool = False
+
+
+class Upstream:
+    """The one pooled client to all pods."""
+
+    def __init__(self, settings: RouterSettings, metrics: RouterMetrics) -> None:
+        self._settings = settings
+        self._metrics = metrics
+        self._flows: set[Flow] = set()
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=30, ssl=settings.verify_pods)
+        self.session = aiohttp.ClientSession(
+            connector=connector,
+            auto_decompress=False,
+            trust_env=False,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=settings.connect_seconds),
+            skip_auto_headers=("User-Agent", "Accept-Encoding", "Accept", "Content-Type"),
+            read_bufsize=1 << 16,
+        )
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self.session.close()
+
+    async def watch(self) -> None:
+        """Break off, for ever, streams that neither end moves on."""
+        clock, limit = asyncio.get_running_loop().time, self._settings.stall_seconds
+        while True:
+            await asyncio.sleep(min(1.0, limit / 4))
+            for flow in [one for one in self._flows if clock() - one.since > limit and not one.stalled]:
+                flow.stalled = True
+                if flow.on_client:
+                    if flow.exchange.http.transport is not None:
+                        flow.exchange.http.transport.abort()
+                elif flow.task is not None:
+                    flow.task.cancel()
+
+    async def send(
+        self, decider: Decider, forward: Forward, attempt: Attempt, exchange: Exchange, *, others: bool
+    ) -> web.StreamResponse:
+        """Make an attempt and pass its answer on. Raises ``Unanswered`` and ``Broken``."""
+        record = exchange.record
+        decider.begun(forward, attempt)
+        answered = False
+        answer: aiohttp.ClientResponse | None = None
+        prefill: asyncio.Task[bytes] | None = None
+        try:
+            record.sent = asyncio.get_running_loop().time()
+            exchange.reached = False
+            body, prefill = await self.prepare(decider, forward, attempt, exchange)
+            asked = self._ask(attempt.pod.url, body, forward, attempt, exchange)
+            answer = await (asked if prefill is None else _together(asked, prefill))
+            record.upstream_status = answer.status
+            if is_retriable(answer.status, others=others and len(forward.attempts) > 1):
+                said = await self._kept(answer, attempt.pod)
+                raise Unanswered(attempt.pod, f"answered {answer.status}", kept=said)
+            exchange.reached = True
+            answered = True
+            decider.answered(forward, attempt, answer.status)
+            response = await self._pass_on(answer, attempt.pod, forward, exchange)
+            if prefill is not None:
+                await after(prefill)
+            return response
+        except Declined as no:
+            record.upstream_status = no.kept.status
+            return await exchange.answer(no.kept.status, no.kept.body, no.kept.headers)
+        finally:
+            decider.ended(forward, attempt, was_answered=answered)
+            if answer is not None:
+                answer.close() if not answer.content.at_eof() else answer.release()
+            if prefill is not None and not prefill.done():
+                prefill.cancel()
+                await asyncio.gather(prefill, return_exceptions=True)
+
+    async def prepare(
+        self, decider: Decider, forward: Forward, attempt: Attempt, exchange: Exchange
+    ) -> tuple[bytes, asyncio.Task[bytes] | None]:
+        """The body for the answering pod, after the prefill call where there is one; or beside it, which then is told.
+
+        Raises ``Unanswered`` and ``Declined``.
+        """
+        calls = decider.calls(forward, attempt)
+        if calls.prefill is None:
+            return calls.body, None
+        call = self._prefill(forward, attempt, calls, exchange)
+        if forward.connector is Connector.BOOTSTRAP:
+            return calls.body, asyncio.create_task(call)
+        told = await call
+        if forward.connector is Connector.NIXL:
+            return decider.decode_body(forward, attempt, parsed(told)), None
+        return calls.body, None
+
+    async def _ask(
+        self, url: str, body: bytes, forward: Forward, attempt: Attempt, exchange: Exchange
+    ) -> aiohttp.ClientResponse:
+        """Send, and wait for the head of the answer. A connection that was kept and is dead is replaced, once."""
+        pod, http = attempt.pod, exchange.http
+        target = URL(url + http.raw_path, encoded=True)
+        headers = _request_headers(http.headers.items(), exchange)
+        try:
+            async with asyncio.timeout(forward.server.timeout):
+                for again in (True, False):
+                    try:
+                        return await self.session.request(
+                            http.method, target, data=body, headers=headers, allow_redirects=False
+                        )
+                    except aiohttp.ClientConnectorError:
+                        raise
+                    except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
+                        if not again:
+                            raise
+                raise AssertionError
+        except TimeoutError as error:
+            if isinstance(error, aiohttp.ClientError):  # it did not take the connection in time
+                pod.failed = max(pod.failed, UNREACHABLE_AFTER)
+                raise Unanswered(pod, "took no connection", timed_out=True) from error
+            raise Unanswered(pod, f"sent no answer within {forward.server.timeout:g} s", timed_out=True) from error
+        except aiohttp.ClientConnectionError as error:
+            # It is tried last until its metrics can be read again.
+            pod.failed = max(pod.failed, UNREACHABLE_AFTER)
+            raise Unanswered(pod, f"failed: {_told(error)}") from error
+        except aiohttp.ClientError as error:
+            raise Unanswered(pod, f"failed: {_told(error)}") from error
+
+    async def _prefill(self, forward: Forward, attempt: Attempt, calls: Calls, exchange: Exchange) -> bytes:
+        """The prefill call of a pair, to its end. Raises ``Unanswered``; 4xx of the engine are the client's."""
+        assert attempt.prefill is not None
+        assert calls.prefill is not None
+        clock = asyncio.get_running_loop().time
+        begun = clock()
+        apart = Attempt(attempt.prefill)
+        answer = await self._ask(attempt.prefill.url, calls.prefill, forward, apart, exchange)
+        try:
+            said = await self._kept(answer, attempt.prefill, WHOLE)
+        finally:
+            answer.close() if not answer.content.at_eof() else answer.release()
+        if not is_retriable(answer.status, others=True) and 400 <= answer.status < 500:
+            raise Declined(said)
+        if not 200 <= answer.status < 300:
+            raise Unanswered(attempt.prefill, f"answered {answer.status}", kept=said)
+        self._metrics.prefilled(self._metrics.label(forward.question.model), clock() - begun)
+        return said.body
+
+    async def _kept(self, answer: aiohttp.ClientResponse, pod: RoutedPod, most: int = MOST_ERROR) -> KeptAnswer:
+        try:
+            body = await answer.content.read(most)
+            while not answer.content.at_eof() and len(body) < most and (more := await answer.content.read(most)):
+                body += more
+        except aiohttp.ClientError as error:
+            raise Unanswered(pod, f"broke off its answer: {_told(error)}") from error
+        return KeptAnswer(answer.status, _response_headers(answer, length=False), body)
+
+    async def _pass_on(
+        self, answer: aiohttp.ClientResponse, pod: RoutedPod, forward: Forward, exchange: Exchange
+    ) -> web.StreamResponse:
+        kind = answer.content_type
+        if kind in STREAMS:
+            return await self._stream(answer, pod, exchange, Relay(withhold=forward.withhold))
+        if kind != "application/json":
+            return await self._stream(answer, pod, exchange, None)
+        parts, size = [], 0
+        try:
+            async for chunk in answer.content.iter_any():
+                parts.append(chunk)
+                size += len(chunk)
+                if size > WHOLE:
+                    return await self._stream(answer, pod, exchange, None, b"".join(parts))
+        except aiohttp.ClientError as error:
+            raise Unanswered(pod, f"broke off its answer: {_told(error)}") from error
+        body = parts[0] if len(parts) == 1 else b"".join(parts)
+        if answer.status == 200:
+            count(exchange, usage_of(parsed(body)))
+        response = await exchange.answer(answer.status, body, _response_headers(answer, length=False))
+        exchange.record.last = asyncio.get_running_loop().time()
+        return response
+
+    async def _stream(
+        self,
+        answer: aiohttp.ClientResponse,
+        pod: RoutedPod,
+        exchange: Exchange,
+        relay: Relay | None,
+        ahead: bytes = b"",
+    ) -> web.StreamResponse:
+        """Pass pieces on as they come; the head is sent with the first, until which another pod may be tried."""
+        record, clock = exchange.record, asyncio.get_running_loop().time
+        flow = Flow(exchange, asyncio.current_task(), clock())
+        self._flows.add(flow)
+        response: web.StreamResponse | None = None
+        try:
+            chunk = ahead or await answer.content.readany()
+            response = await exchange.begin(answer.status, _response_headers(answer, length=relay is None))
+            record.first, record.streamed = clock(), relay is not None
+            while chunk:
+                if sent := chunk if relay is None else relay.feed(chunk):
+                    flow.since, flow.on_client = clock(), True
+                    await response.write(sent)
+                    flow.on_client = False
+                flow.since = clock()
+                chunk = await answer.content.readany()
+            if relay is not None and (rest := relay.end()):
+                await response.write(rest)
+            record.last = clock()
+            await response.write_eof()
+            exchange.complete = True
+            return response
+        except (aiohttp.ClientError, TimeoutError) as error:
+            if isinstance(error, aiohttp.ClientConnectionResetError):  # the client's, not the engine's
+                raise asyncio.CancelledError from error
+            if response is None:
+                raise Unanswered(pod, f"broke off its answer: {_told(error)}") from error
+            raise Broken(f"the engine broke off its answer: {_told(error)}") from error
+        except asyncio.CancelledError:
+            if not flow.stalled:
+                raise
+            if flow.on_client or flow.task is None:
+                raise
+            flow.task.uncancel()
+            why = f"sent nothing for {self._settings.stall_seconds:g} s"
+            raise (Unanswered(pod, why, timed_out=True) if response is None else Broken(f"the engine {why}")) from None
+        finally:
+            self._flows.discard(flow)
+            if relay is not None:
+                count(exchange, Usage(relay.usage.input, relay.output))
+
+
+async def after(prefill: asyncio.Task[bytes]) -> None:
+    """The decode call was answered; what its prefill call says now is no news to the client."""
+    with contextlib.suppress(Unanswered, Declined):
+        await prefill
+
+
+async def _together(decode: Coroutine[Any, Any, aiohttp.ClientResponse], prefill: asyncio.Task[bytes]) -> Any:
+    """The head of the decode call's answer, while the prefill call may go on; where that fails first, its error."""
+    asked = asyncio.create_task(decode)
+    try:
+        await asyncio.wait({asked, prefill}, return_when=asyncio.FIRST_COMPLETED)
+        if not asked.done():
+            await prefill
+        return await asked
+    finally:
+        if not asked.done():
+            asked.cancel()
+            await asyncio.gather(asked, return_exceptions=True)
+
+
+def count(exchange: Exchange, usage: Usage) -> None:
+    """Note what an engine counted."""
+    if usage.input is not None:
+        exchange.told_in = exchange.record.tokens_in = usage.input
+    if usage.output is not None:
+        exchange.record.tokens_out = usage.output
+
+
+def parsed(body: bytes) -> Any:
+    """The JSON value, or ``None``."""
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None
+
+
+def _request_headers(given: Iterable[tuple[str, str]], exchange: Exchange) -> CIMultiDict[str]:
+    kept = [(name, value, name.lower()) for name, value in given]
+    named = {one.strip().lower() for _, value, name in kept if name == "connection" for one in value.split(",")}
+    left_out = _NOT_SENT | exchange.consumed | named
+    headers = CIMultiDict([(name, value) for name, value, lower in kept if lower not in left_out])
+    headers["x-request-id"] = exchange.record.request_id
+    return headers
+
+
+def _response_headers(answer: aiohttp.ClientResponse, *, length: bool) -> CIMultiDict[str]:
+    named = {one.strip().lower() for one in answer.headers.get("Connection", "").split(",")}
+    left_out = HOP_BY_HOP | named
+    if not length:
+        left_out = left_out | {"content-length"}
+    return CIMultiDict([(name, value) for name, value in answer.headers.items() if name.lower() not in left_out])
+
+
+def _told(error: BaseException) -> str:
+    return str(error) or type(error).__name__

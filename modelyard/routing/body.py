@@ -1,0 +1,340 @@
+"""The bodies that pass through a router: what a request asks for, the few edits to it, the usage in the answer.
+
+Pure. Members that are not edited keep their bytes, so that neither big integers nor the order of keys change.
+Source: kthena-routing, 6, 8, 14.6 and 15.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+import orjson
+
+from modelyard.routing.errors import ErrorAnswer, malformed
+
+_TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|\[[^\[\]{}"]*\]|[\[\]{},:]', re.DOTALL)
+_SPACE = b" \t\r\n"
+_LONGEST_LINE = 1 << 20
+_MOST_NESTED = 100_000
+"""Lists and objects in a body, which is read in one piece while all else waits: text is fast, these are not."""
+_EXACT = 1 << 18
+"""Bytes of a body up to which members are replaced where they stand."""
+
+
+class ModelRequest(NamedTuple):
+    """A request's body as sent, and as read. ``span``: where a form names the model; a JSON object has none."""
+
+    raw: bytes
+    data: Mapping[str, Any]
+    model: str
+    span: tuple[int, int] | None = None
+
+    @property
+    def streams(self) -> bool:
+        """Whether the answer should come as a stream: the boolean only, no text that looks like it."""
+        return self.data.get("stream") is True
+
+
+def read(raw: bytes) -> ModelRequest | ErrorAnswer:
+    """A body that names a model, or the answer to one that does not."""
+    if raw.count(b"[") + raw.count(b"{") > _MOST_NESTED:
+        return malformed(f"invalid request body: more than {_MOST_NESTED} lists and objects")
+    try:
+        data = orjson.loads(raw)
+    except (orjson.JSONDecodeError, RecursionError):
+        return malformed("invalid request body: not one JSON value in UTF-8")
+    if not isinstance(data, dict):
+        return malformed("invalid request body: not a JSON object")
+    model = data.get("model")
+    if not isinstance(model, str) or not model.strip():
+        return malformed("model not found in the request body", "model")
+    return ModelRequest(raw, data, model)
+
+
+_BOUNDARY = re.compile(r';\s*boundary=(?:"([^"\r\n]{1,70})"|([^\s;"]{1,70}))', re.IGNORECASE)
+_NAMED = re.compile(
+    rb'^content-disposition:[^\r\n]*;\s*name="(model|stream)"\s*(?:;|\r|$)', re.IGNORECASE | re.MULTILINE
+)
+_MOST_HEAD = 4096
+_MOST_PARTS = 128
+
+
+def read_form(raw: bytes, content_type: str) -> ModelRequest | ErrorAnswer:
+    """A form (``multipart/form-data``) that names a model, or the answer to one that does not. Files are not read."""
+    named = _BOUNDARY.search(content_type)
+    if named is None:
+        return malformed("invalid request body: multipart/form-data without a boundary")
+    mark = b"--" + (named[1] or named[2]).encode("latin-1", "replace")
+    found: dict[str, tuple[int, int]] = {}
+    start = 0 if raw.startswith(mark) else raw.find(b"\r\n" + mark) + 2
+    for _ in range(_MOST_PARTS):
+        head = start + len(mark) + 2
+        if start < 0 or raw[head - 2 : head] != b"\r\n":
+            break
+        begin, end = raw.find(b"\r\n\r\n", head, head + _MOST_HEAD), raw.find(b"\r\n" + mark, head)
+        if begin < 0 or end < begin:
+            return malformed("invalid request body: a part of the form does not end, or has too long a head")
+        if field := _NAMED.search(raw[head : begin + 2]):
+            if field[1].decode() in found:
+                return malformed("invalid request body: the form names its model more than once", "model")
+            found[field[1].decode()] = (begin + 4, end)
+        start = end + 2
+    if "model" not in found:
+        return malformed("model not found in the request body", "model")
+    span = found["model"]
+    try:
+        model = raw[slice(*span)].decode()
+    except UnicodeDecodeError:
+        return malformed("model is not UTF-8", "model")
+    if not model.strip():
+        return malformed("model not found in the request body", "model")
+    streams = raw[slice(*found.get("stream", (0, 0)))].strip().lower() == b"true"
+    return ModelRequest(raw, {"model": model, "stream": streams}, model, span)
+
+
+def with_changes(request: ModelRequest, changes: Mapping[str, Any]) -> bytes:
+    """The body with members set or removed; the very bytes that came where there is nothing to change."""
+    if request.span is None:
+        return edited(request.raw, changes)
+    start, end = request.span
+    return (
+        request.raw[:start] + str(changes["model"]).encode() + request.raw[end:] if "model" in changes else request.raw
+    )
+
+
+def prompt_of(data: Mapping[str, Any]) -> str:
+    """The text that is counted and hashed; empty where the request has none that can be read. Never refuses."""
+    if "prompt" in data:
+        return _prompt(data["prompt"])
+    if isinstance(messages := data.get("messages"), list):
+        return _framed([{"role": "system", "content": data.get("system")}, *messages])
+    wanted = data.get("input")
+    if isinstance(wanted, str):
+        return _framed([{"role": "user", "content": wanted}])
+    if not isinstance(wanted, list):
+        return ""
+    if any(isinstance(one, str) for one in wanted):
+        return _prompt(wanted)
+    head = {"role": "developer", "content": data.get("instructions")}
+    return _framed([head, *(o for o in wanted if isinstance(o, dict) and o.get("type", "message") == "message")])
+
+
+def _prompt(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list):
+        return ""
+    if value and isinstance(value[0], int):
+        return " ".join(map(str, value))
+    return "\n".join(map(_prompt, value))
+
+
+def _framed(messages: Iterable[Any]) -> str:
+    return "".join(
+        f"<|im_start|>{one['role']}\n{text}<|im_end|>\n"
+        for one in messages
+        if isinstance(one, dict) and isinstance(one.get("role"), str) and (text := _content(one)) is not None
+    )
+
+
+def _content(message: Mapping[str, Any]) -> str | None:
+    content = message.get("content")
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        return None
+    parts = [
+        part["text"]
+        for part in content
+        if isinstance(part, dict)
+        and part.get("type", "text") in ("text", "input_text", "output_text")
+        and isinstance(part.get("text"), str)
+    ]
+    return "\n".join(parts) if parts else None
+
+
+def estimate(text: str) -> int:
+    """Tokens of a text, about: a quarter of its code points, rounded up."""
+    return -(-len(text) // 4)
+
+
+def edited(raw: bytes, changes: Mapping[str, Any]) -> bytes:
+    """The object with members set (or, where the value is ``None``, removed); all others as they were.
+
+    In a long body they are set behind all others instead: of two members with one name the last counts for engines.
+    """
+    if not changes:
+        return raw
+    if len(raw) > _EXACT:
+        end = raw.rindex(b"}")
+        told = (b"," + orjson.dumps(name) + b":" + orjson.dumps(value) for name, value in changes.items())
+        return raw[:end] + b"".join(told) + raw[end:]
+    members = _members(raw)
+    for name, value in changes.items():
+        if value is None:
+            members.pop(name, None)
+        else:
+            members[name] = orjson.dumps(value)
+    return b"{" + b",".join(orjson.dumps(name) + b":" + value for name, value in members.items()) + b"}"
+
+
+def _members(raw: bytes) -> dict[str, bytes]:
+    """The members of a valid JSON object as they are written. Of two with one name the last counts, as for engines."""
+    found: dict[str, bytes] = {}
+    depth, name, start, named = 0, "", 0, False
+    for token in _TOKEN.finditer(raw):
+        mark = token[0]
+        if depth == 1 and mark[:1] == b'"' and not named:
+            name = orjson.loads(mark)
+        elif depth == 1 and mark == b":":
+            start, named = token.end(), True
+        elif mark in (b"{", b"["):
+            depth += 1
+        elif mark in (b"}", b"]") or (mark == b"," and depth == 1):
+            depth -= mark != b","
+            if named and (mark == b"," or depth == 0):
+                found[name], named = raw[start : token.start()].strip(_SPACE), False
+    return found
+
+
+def usage_request(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The edit that makes a stream tell its usage; empty where it does anyway, or the request is no stream."""
+    if data.get("stream") is not True:
+        return {}
+    options = data.get("stream_options")
+    options = options if isinstance(options, dict) else {}
+    return {} if options.get("include_usage") is True else {"stream_options": {**options, "include_usage": True}}
+
+
+class Usage(NamedTuple):
+    """Tokens as the engine counted them; ``None`` where it did not tell."""
+
+    input: int | None = None
+    output: int | None = None
+
+
+def usage_of(data: Any) -> Usage:
+    """The usage that an answer, or an event of one, tells."""
+    told = data.get("usage") if isinstance(data, dict) else None
+    if not isinstance(told, dict):
+        return Usage()
+    return Usage(
+        _count(told.get("prompt_tokens", told.get("input_tokens"))),
+        _count(told.get("completion_tokens", told.get("output_tokens"))),
+    )
+
+
+def _count(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+_TELLS = re.compile(rb'"usage"\s*:\s*\{')
+
+
+class Relay:
+    """Passes a stream of server-sent events on, counts its usage, and withholds the event that only it asked for.
+
+    With ``withhold`` a line goes on once it is whole; without, every byte at once.
+    """
+
+    def __init__(self, *, withhold: bool) -> None:
+        self._withhold = withhold
+        self._rest = b""
+        self.usage = Usage()
+        self.events = 0
+        """Events with data other than the end: about the tokens of an answer that tells no usage."""
+
+    def feed(self, chunk: bytes) -> bytes:
+        """Take bytes as they come; return those to send on now."""
+        lines = (self._rest + chunk).split(b"\n") if self._rest else chunk.split(b"\n")
+        self._rest = lines.pop()
+        withheld = [index for index, line in enumerate(lines) if self._told(line)]
+        if len(self._rest) > _LONGEST_LINE:
+            overflow, self._rest = self._rest, b""
+        else:
+            overflow = b""
+        if not self._withhold:
+            return chunk
+        for index in reversed(withheld):
+            del lines[index]
+        return b"".join(line + b"\n" for line in lines) + overflow
+
+    def end(self) -> bytes:
+        """What is left when the stream has ended."""
+        rest, self._rest = self._rest, b""
+        return b"" if self._told(rest) or not self._withhold else rest
+
+    @property
+    def output(self) -> int:
+        """Tokens generated: as told, else the events."""
+        return self.events if self.usage.output is None else self.usage.output
+
+    def _told(self, line: bytes) -> bool:
+        """Count a line; whether it is to be withheld."""
+        if not line.startswith(b"data:"):
+            return False
+        if _TELLS.search(line) is None:
+            self.events += not line.startswith((b"data: [DONE]", b"data:[DONE]"))
+            return False
+        try:
+            data = orjson.loads(line[5:])
+        except orjson.JSONDecodeError:
+            return False
+        usage = usage_of(data)
+        if usage != Usage():
+            self.usage = usage  # of several the last counts
+        alone = isinstance(data, dict) and data.get("choices") == []
+        self.events += not alone
+        return self._withhold and alone
+
+
+class Connector(StrEnum):
+    """How the KV cache of a prompt gets from the prefill to the decode pod."""
+
+    STORE = "http"
+    """Through a store, or by the engines themselves: the two calls say nothing of each other."""
+    NIXL = "nixl"
+    """The prefill call answers with parameters for the decode call."""
+    BOOTSTRAP = "sglang"
+    """Both calls at the same time, which meet in a room with a number."""
+
+    @classmethod
+    def of(cls, engine: str, configured: str) -> Connector:
+        """The connector for an engine and ``kvConnector.type`` (empty: not set). Source: 15.2."""
+        if configured in ("nixl", "mooncake"):
+            return cls.NIXL
+        return cls.BOOTSTRAP if engine == "SGLang" and not configured else cls.STORE
+
+
+def prefill_changes(data: Mapping[str, Any], connector: Connector, room: int = 0) -> dict[str, Any]:
+    """The edits that turn a request into its prefill call. ``room``: a number below 2**63, new for each attempt."""
+    changes: dict[str, Any] = {"stream": None, "stream_options": None, "n": None, "best_of": None, "max_tokens": 1}
+    if data.get("max_completion_tokens") is not None:
+        changes["max_completion_tokens"] = 1
+    least = data.get("min_tokens")
+    if isinstance(least, int) and least > 1:
+        changes["min_tokens"] = 1
+    if connector is Connector.NIXL:
+        away = dict.fromkeys(("remote_engine_id", "remote_block_ids", "remote_host", "remote_port"))
+        changes["kv_transfer_params"] = {"do_remote_decode": True, "do_remote_prefill": False, **away}
+    elif connector is Connector.BOOTSTRAP:
+        changes["bootstrap_room"] = room
+    return changes
+
+
+def decode_changes(
+    data: Mapping[str, Any], connector: Connector, prefilled: Any = None, room: int = 0, host: str = ""
+) -> dict[str, Any]:
+    """The edits for the decode call, after a prefill call that answered ``prefilled`` or that runs on ``host``.
+
+    Without parameters in the answer none are sent, and the decode pod computes the prompt anew.
+    """
+    changes = usage_request(data)
+    if connector is Connector.NIXL:
+        changes["kv_transfer_params"] = prefilled.get("kv_transfer_params") if isinstance(prefilled, dict) else None
+    elif connector is Connector.BOOTSTRAP:
+        changes |= {"bootstrap_room": room, "bootstrap_host": host}
+    return changes

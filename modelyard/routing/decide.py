@@ -1,0 +1,283 @@
+"""What happens to one request: where it goes, in which order, with which bytes, or what it is answered. Pure.
+
+A front (the part with sockets) asks ``question`` -> ``destination`` -> ``forward`` and then, for each attempt,
+``calls`` -> ``begun`` -> ``answered`` -> ``ended``. In between it may wait for whatever it likes: nothing is held.
+Time is an argument and chance is injected. Source: kthena-routing, 6 to 9, 12, 14 and 15.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any, NamedTuple
+
+from modelyard.objects import Key
+from modelyard.routing import body, errors
+from modelyard.routing.body import Connector, ModelRequest
+from modelyard.routing.errors import ErrorAnswer
+from modelyard.routing.fleet import RoutedFleet
+from modelyard.routing.objects import Server
+from modelyard.routing.plugins import Configuration, Plugins
+from modelyard.routing.schedule import Context, FilteredOut, Memo, PrefixCache, RoutedPod, pair, prefix_hashes, rank
+from modelyard.routing.table import Asked, Destination
+
+GENERATES = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"})
+"""Paths whose answers are generated token by token: these alone are split into prefill and decode."""
+PATHS = GENERATES | {
+    *("/v1/embeddings", "/v1/rerank", "/v2/rerank", "/rerank", "/v1/score", "/score", "/v1/classify", "/classify"),
+    *("/v1/pooling", "/pooling", "/v1/moderations", "/v1/images/generations", "/v1/images/edits"),
+    *("/v1/audio/transcriptions", "/v1/audio/translations", "/v1/audio/speech", "/v1/messages/count_tokens"),
+    *("/tokenize", "/detokenize"),
+}
+"""Every path that is passed on. No others: engines are also managed by requests, such as those that load adapters."""
+USAGE_ASKED = frozenset({"/v1/chat/completions", "/v1/completions"})
+"""Paths where a stream tells its usage only when it is asked for it."""
+MOST_SESSIONS = 10_000
+OWN_TRIES = 5
+"""Attempts altogether without a retry policy, pods that came meanwhile included."""
+SESSION = "x-session-id"
+
+
+class Arrival(NamedTuple):
+    """A request as it came: the path as written, without the query, and the first value of each header by its name in
+    lower case. ``among``: the addresses of the only pods that a gateway lets it go to."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    body: bytes
+    among: frozenset[str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A request that was understood. ``tokens`` is the estimate of its prompt; ``text`` the prompt."""
+
+    request: ModelRequest
+    asked: Asked
+    text: str
+    tokens: int
+    asks_usage: bool
+    splits: bool
+    among: frozenset[str] | None = None
+
+    @property
+    def model(self) -> str:
+        """The model as the client named it."""
+        return self.request.model
+
+
+class Attempt(NamedTuple):
+    """One way to an answer: the pod that gives it, and the pod that computes the prompt before it, if that is apart.
+    ``points`` are those of each scorer for the answering pod."""
+
+    pod: RoutedPod
+    prefill: RoutedPod | None = None
+    points: Mapping[str, float] = {}
+
+
+@dataclass(slots=True)
+class Forward:
+    """A request on its way. ``attempts`` are the ranked ways; ``withhold``: the router alone asked for usage."""
+
+    question: Question
+    destination: Destination
+    server: Server
+    attempts: Sequence[Attempt]
+    upstream_model: str
+    changes: Mapping[str, Any]
+    hashes: Sequence[int]
+    connector: Connector | None = None
+
+    @property
+    def withhold(self) -> bool:
+        """Whether the event that tells the usage is kept from the client."""
+        return "stream_options" in self.changes
+
+
+class Calls(NamedTuple):
+    """The bodies of one attempt. ``prefill`` is ``None`` where one pod does all; ``room`` is that of both calls."""
+
+    body: bytes
+    prefill: bytes | None = None
+    room: int = 0
+
+
+class Decider:
+    """The decisions of one router. ``fleet`` is what it knows; ``configuration`` may be replaced at any time."""
+
+    def __init__(self, configuration: Configuration | None = None, random: Random | None = None) -> None:
+        self.fleet = RoutedFleet()
+        self.configuration = configuration or Configuration()
+        self._random = random or Random()
+        self._caches: dict[Key, PrefixCache] = {}
+        self._memos: dict[Key, Memo] = {}
+        self._sessions: OrderedDict[tuple[Key, str], Key] = OrderedDict()
+
+    def question(self, arrival: Arrival) -> Question | ErrorAnswer:
+        """Read a request, or say what is wrong with it."""
+        path, headers = arrival.path, arrival.headers
+        if path not in PATHS:
+            return errors.unknown_path(path)
+        if arrival.method != "POST":
+            return errors.wrong_method(arrival.method, path)
+        if headers.get("content-encoding", "identity") != "identity":
+            return errors.encoded(headers["content-encoding"])
+        kind = headers.get("content-type", "")
+        read = body.read_form(arrival.body, kind) if kind.startswith("multipart/form-data") else body.read(arrival.body)
+        if isinstance(read, ErrorAnswer):
+            return read
+        text = body.prompt_of(read.data)
+        asked = Asked(read.model, path, headers, headers.get(SESSION, ""))
+        tokens = body.estimate(text)
+        return Question(read, asked, text, tokens, path in USAGE_ASKED, path in GENERATES, arrival.among)
+
+    def destination(self, question: Question) -> Destination | ErrorAnswer:
+        """Which ModelServer it goes to, whether that has pods now or not."""
+        # A session keeps its pod by a scorer; the draw among targets stays independent unless a header says so.
+        found = self.fleet.table.find(question.asked, self.fleet.has_pods, self._random)
+        if found is None:
+            return errors.unknown_model(question.model)
+        if found.server not in self.fleet.backends:
+            return errors.no_server(found.server)
+        return found
+
+    def forward(
+        self, question: Question, destination: Destination, now: float, tried: Container[RoutedPod] = ()
+    ) -> Forward | ErrorAnswer:
+        """The ranked ways to an answer at this time (seconds of the clock of the gauges), and the edits of the body.
+
+        Pods that were ``tried`` are left out; with a retry policy they are taken again where no others are left.
+        """
+        backend = self.fleet.backends.get(destination.server)
+        if backend is None:
+            return errors.no_server(destination.server)
+        server = backend.server
+        serving: Sequence[RoutedPod] = backend.serving
+        if question.among is not None:
+            serving = [one for one in serving if one.address in question.among]
+        if server.problem is not None or not serving:
+            return errors.no_pods(destination.server)
+        plugins = self.configuration.of(str(destination.server))
+        upstream = question.model if destination.lora or not server.model else server.model
+        session = question.asked.session
+        context = Context(
+            upstream,
+            destination.lora,
+            prefix_hashes(question.model, question.text, plugins) if _scores(plugins, "prefix-cache") else (),
+            (),
+            self._sessions.get((destination.server, session)) if session else None,
+        )
+        cache = self._cache(destination.server, plugins)
+        # Without what was tried, or what is not allowed, it is another list of pods, for this one time.
+        memo = None if tried or question.among is not None else self._memos.setdefault(destination.server, Memo())
+        connector: Connector | None = None
+        attempts: list[Attempt] = []
+        try:
+            prefill = _untried(backend.prefill, tried, server) if question.splits else ()
+            if prefill:
+                connector = Connector.of(server.engine, server.connector)
+                decode = _untried(serving, tried, server)
+                pairs = pair(decode, prefill, context, plugins, cache, now, self._random, memo)
+                attempts = [Attempt(one.decode, one.prefill) for one in pairs]
+            else:
+                pods = _untried(serving, tried, server)
+                picked = rank(pods, context, plugins, cache, now, self._random, memo=memo)
+                attempts = [Attempt(one.replica, None, one.points) for one in picked]
+        except FilteredOut as why:
+            return errors.overloaded(why)
+        changes: dict[str, Any] = {} if upstream == question.model else {"model": upstream}
+        if question.asks_usage:
+            changes |= body.usage_request(question.request.data)
+        return Forward(question, destination, server, attempts, upstream, changes, context.hashes, connector)
+
+    def calls(self, forward: Forward, attempt: Attempt) -> Calls:
+        """The bodies to send for an attempt; ``Calls.body`` is that of the answering pod.
+
+        With parameters from the prefill call it is made by ``decode_body`` instead, after that call.
+        """
+        request, changes = forward.question.request, forward.changes
+        if attempt.prefill is None or forward.connector is None:
+            return Calls(body.with_changes(request, changes))
+        room = self._random.getrandbits(63) if forward.connector is Connector.BOOTSTRAP else 0
+        model = {name: value for name, value in changes.items() if name == "model"}
+        first = {**body.prefill_changes(request.data, forward.connector, room), **model}
+        return Calls(self.decode_body(forward, attempt, None, room), body.with_changes(request, first), room)
+
+    def decode_body(self, forward: Forward, attempt: Attempt, prefilled: Any, room: int = 0) -> bytes:
+        """The body for the decode pod of a pair, after a prefill call that answered ``prefilled``."""
+        assert forward.connector is not None
+        assert attempt.prefill is not None
+        request = forward.question.request
+        host = attempt.prefill.address.rpartition(":")[0].strip("[]")
+        told = body.decode_changes(request.data, forward.connector, prefilled, room, host)
+        told.pop("stream_options", None)
+        return body.with_changes(request, {**told, **forward.changes})
+
+    def begun(self, forward: Forward, attempt: Attempt) -> None:
+        """An attempt is being sent. Every ``begun`` has its ``ended``."""
+        for pod in _pods(attempt):
+            pod.outstanding += 1
+            pod.queued_tokens += forward.question.tokens
+
+    def answered(self, forward: Forward, attempt: Attempt, status: int) -> None:
+        """The headers of the answer are there: the prompt is done, and its pods hold it."""
+        for pod in _pods(attempt):
+            pod.queued_tokens -= forward.question.tokens
+        if not 200 <= status < 300:
+            return
+        where = forward.destination.server
+        if forward.hashes and where in self._caches:
+            for pod in _pods(attempt):
+                self._caches[where].learn(pod.key, forward.hashes)
+        if session := forward.question.asked.session:
+            self._sessions[where, session[:256]] = attempt.pod.key
+            self._sessions.move_to_end((where, session[:256]))
+            if len(self._sessions) > MOST_SESSIONS:
+                self._sessions.popitem(last=False)
+
+    def ended(self, forward: Forward, attempt: Attempt, *, was_answered: bool) -> None:
+        """An attempt is over, one way or another."""
+        for pod in _pods(attempt):
+            pod.outstanding -= 1
+            if not was_answered:
+                pod.queued_tokens -= forward.question.tokens
+
+    def forget(self, server: Key, pod: RoutedPod) -> None:
+        """A pod's process is gone, and with it what it held."""
+        if server in self._caches:
+            self._caches[server].forget(pod.key)
+        if server not in self.fleet.backends:
+            self._caches.pop(server, None)
+            self._memos.pop(server, None)
+
+    def _cache(self, server: Key, plugins: Plugins) -> PrefixCache:
+        if server not in self._caches:
+            self._caches[server] = PrefixCache(plugins.max_hashes)
+        return self._caches[server]
+
+
+def most_attempts(forward: Forward) -> int:
+    """Attempts that a request may have altogether."""
+    return OWN_TRIES if forward.server.retry is None else forward.server.retry.attempts + 1
+
+
+def pause(forward: Forward, number: int, jitter: float) -> float:
+    """Seconds before attempt ``number`` (0 is the first)."""
+    return forward.server.retry.interval * jitter if number and forward.server.retry else 0.0
+
+
+def _untried(pods: Sequence[RoutedPod], tried: Container[RoutedPod], server: Server) -> Sequence[RoutedPod]:
+    if not tried:
+        return pods
+    return [one for one in pods if one not in tried] or (pods if server.retry is not None else ())
+
+
+def _pods(attempt: Attempt) -> tuple[RoutedPod, ...]:
+    return (attempt.pod,) if attempt.prefill is None else (attempt.pod, attempt.prefill)
+
+
+def _scores(plugins: Plugins, name: str) -> bool:
+    return any(one == name for one, _ in plugins.scores)

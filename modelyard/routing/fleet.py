@@ -1,0 +1,156 @@
+"""What a router knows of the cluster: the routes, and of each ModelServer the pods that are ready. Pure.
+
+``RoutedFleet.update`` takes the objects as they are and works out anew what changed. What a request reads of it is
+replaced as a whole and never edited, so that no request sees half a configuration; what is known of a pod (requests on
+their way, what its engine told) stays with the pod as long as its process does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from modelyard.objects import Key, Pod
+from modelyard.routing.objects import Route, Server
+from modelyard.routing.schedule import RoutedPod
+from modelyard.routing.table import RouteTable
+
+_MANY = 100
+"""Routes that changed at once, beyond which the table is made anew: each change copies it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerPods:
+    """A ModelServer and its ready pods: all that serve, and of those with disaggregated serving who does what."""
+
+    server: Server
+    pods: tuple[RoutedPod, ...] = ()
+    prefill: tuple[RoutedPod, ...] = ()
+    decode: tuple[RoutedPod, ...] = ()
+
+    @property
+    def serving(self) -> tuple[RoutedPod, ...]:
+        """The pods that can answer a request."""
+        return self.pods if self.server.groups is None else self.decode
+
+
+class FleetChange(NamedTuple):
+    """What an update changed. ``routes``: (before, after) of each, in key order; ``gone``: pods that are bound to a
+    server no more, or whose process is another; ``served``: servers that have ready pods now and had none."""
+
+    routes: tuple[tuple[Route | None, Route | None], ...] = ()
+    gone: tuple[tuple[Key, RoutedPod], ...] = ()
+    served: frozenset[Key] = frozenset()
+
+
+class RoutedFleet:
+    """The routes and backends now."""
+
+    def __init__(self) -> None:
+        self.table = RouteTable()
+        self.backends: Mapping[Key, ServerPods] = {}
+        self._routes: dict[Key, Route] = {}
+        self._listed: Sequence[Route] = ()
+        self._seen: dict[str, tuple[Sequence[Server], Sequence[Pod]]] = {}
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Names that are served, and servers."""
+        return len(self.table.names), len(self.backends)
+
+    def has_pods(self, server: Key) -> bool:
+        """Whether a ModelServer has a ready pod that can answer."""
+        found = self.backends.get(server)
+        return found is not None and bool(found.serving)
+
+    def update(
+        self,
+        routes: Sequence[Route],
+        servers: Callable[[str], Sequence[Server]],
+        pods: Callable[[str], Sequence[Pod]],
+        namespaces: Sequence[str],
+    ) -> FleetChange:
+        """Take what there is. ``servers`` and ``pods`` are by namespace; ``namespaces`` are those with servers.
+
+        A sequence that is the very same as the last time holds nothing new, and costs nothing.
+        """
+        changed = self._reroute(routes)
+        backends = dict(self.backends)
+        gone: list[tuple[Key, RoutedPod]] = []
+        served: set[Key] = set()
+        for namespace in {*namespaces, *self._seen}:
+            now = servers(namespace), pods(namespace)
+            before = self._seen.get(namespace)
+            if before is not None and now[0] is before[0] and now[1] is before[1]:
+                continue
+            if now[0]:
+                self._seen[namespace] = now
+            else:
+                self._seen.pop(namespace, None)
+            labelled: dict[tuple[str, str], list[Pod]] = {}
+            for pod in now[1]:
+                for label in pod.labels.items():
+                    labelled.setdefault(label, []).append(pod)
+            there = {
+                one.key: _bind(one, _some(one, labelled), backends.get(one.key))
+                for one in now[0]
+                if not one.subject.deleting
+            }
+            for key in [one.key for one in (before[0] if before else ())]:
+                old, new = backends.pop(key, None), there.get(key)
+                kept = set(map(id, new.pods)) if new else set()
+                gone += [(key, pod) for pod in (old.pods if old else ()) if id(pod) not in kept]
+            for key, new in there.items():
+                if new.serving and not self.has_pods(key):
+                    served.add(key)
+                backends[key] = new
+        self.backends = backends
+        return FleetChange(changed, tuple(gone), frozenset(served))
+
+    def _reroute(self, routes: Sequence[Route]) -> tuple[tuple[Route | None, Route | None], ...]:
+        if routes is self._listed:
+            return ()
+        now = {one.key: one for one in routes}
+        old = self._routes
+        differ = [key for key in {*old, *now} if old.get(key) is not now.get(key)]
+        changed = [(old.get(key), now.get(key)) for key in sorted(differ)]
+        if len(changed) > _MANY:
+            self.table = RouteTable.of(routes)
+        else:
+            for before, after in changed:
+                self.table = self.table.changed(before, after)
+        self._listed, self._routes = routes, now
+        return tuple(changed)
+
+
+def _some(server: Server, labelled: Mapping[tuple[str, str], Sequence[Pod]]) -> Sequence[Pod]:
+    """The fewest pods among which all of the server are: those with one of its labels."""
+    return min((labelled.get(label, ()) for label in server.labels.items()), key=len, default=())
+
+
+def _bind(server: Server, pods: Sequence[Pod], before: ServerPods | None) -> ServerPods:
+    """The backend of a server among these pods of its namespace; a pod that is known stays the one it was."""
+    if server.problem is not None:
+        return ServerPods(server)
+    known = {one.identity: one for one in before.pods} if before else {}
+    bound, prefill, decode = [], [], []
+    groups, labels = server.groups, server.labels.items()
+    for pod in pods:
+        if not (labels and labels <= pod.labels.items() and pod.phase == "Running" and pod.ready and pod.ip):
+            continue
+        group = pod.labels.get(groups.key, "") if groups else ""
+        host = f"[{pod.ip}]" if ":" in pod.ip else pod.ip
+        url = f"{server.scheme}://{host}:{server.port}"
+        identity = f"{pod.uid} {pod.started} {url} {group}"
+        found = known.get(identity)
+        if found is None:
+            found = RoutedPod(pod.key, url, group, identity=identity)
+        bound.append(found)
+        if groups and group:
+            # A pod that carries the labels of both is a decode pod.
+            if groups.decode and groups.decode.items() <= pod.labels.items():
+                decode.append(found)
+            elif groups.prefill and groups.prefill.items() <= pod.labels.items():
+                prefill.append(found)
+    return ServerPods(server, tuple(bound), tuple(prefill), tuple(decode))

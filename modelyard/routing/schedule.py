@@ -1,0 +1,396 @@
+"""Which pods of a ModelServer should answer a request, best first: filters, scorers, prefill and decode paired.
+
+Pure: time is an argument and chance is injected. Source: kthena-routing, 12 and 15.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from random import Random
+from typing import Any, NamedTuple
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from modelyard.objects import Key
+from modelyard.routing.plugins import Plugins
+
+Floats = NDArray[np.float64]
+
+MOST_RANKED = 5
+STALE_AFTER = 10.0
+"""Seconds after which what an engine told about itself says nothing any more."""
+_LAST = 1e12
+UNREACHABLE_AFTER = 3
+"""Rounds of reading metrics in a row that failed, after which a pod is tried last."""
+_MOST_KEPT = 256
+
+
+class EngineGauges(NamedTuple):
+    """What an engine told last. Times in seconds, 0 where it told none; ``usage`` of the KV cache from 0 to 1."""
+
+    at: float
+    waiting: float = 0.0
+    running: float = 0.0
+    usage: float = 0.0
+    ttft: float = 0.0
+    tpot: float = 0.0
+
+
+@dataclass(slots=True, eq=False)
+class RoutedPod:
+    """A ready pod bound to a ModelServer. ``outstanding`` are the requests sent there and not ended, ``elsewhere``
+    those that other replicas of the router sent, ``queued_tokens`` the prompt tokens of those of ours without a first
+    token, ``failed`` the rounds of metrics in a row that failed."""
+
+    key: Key
+    url: str
+    group: str = ""
+    models: frozenset[str] = frozenset()
+    gauges: EngineGauges | None = None
+    failed: int = 0
+    outstanding: int = 0
+    queued_tokens: int = 0
+    identity: str = ""
+    """Changes with the pod's process and address."""
+    elsewhere: int = 0
+
+    @property
+    def address(self) -> str:
+        """Its host and port."""
+        return self.url.partition("://")[2]
+
+
+class Context(NamedTuple):
+    """What of a request the choice looks at; ``owners`` are the pods that hold each of its KV blocks, in order."""
+
+    upstream_model: str = ""
+    lora: bool = False
+    hashes: Sequence[int] = ()
+    owners: Sequence[Set[Key]] = ()
+    last_pod: Key | None = None
+
+
+class Picked(NamedTuple):
+    """A pod and the points of each scorer, weight included."""
+
+    replica: RoutedPod
+    points: Mapping[str, float]
+
+
+class FilteredOut(Exception):
+    """Nothing is left after a filter."""
+
+
+def average(before: tuple[float, float] | None, now: tuple[float, float], last: float = 0.0) -> float:
+    """Mean of a histogram since it was read last, from (sum, count) then and now.
+
+    0 at the first reading; ``last`` where nothing was added; the mean of the new process after a restart. Source: 13.
+    """
+    if before is None:
+        return 0.0
+    total, count = (now[0] - before[0], now[1] - before[1])
+    if total < 0 or count < 0:
+        total, count = now
+        return total / count if count else 0.0
+    return total / count if count else last
+
+
+def prefix_hashes(model: str, prompt: str, plugins: Plugins) -> list[int]:
+    """One hash for each block of the prompt, each over all before it too; none for an empty prompt."""
+    size = plugins.block_size
+    # A character takes at least a byte, so this many characters hold every block that counts.
+    text = prompt[: size * plugins.max_blocks].encode("utf-8", "replace")[: size * plugins.max_blocks]
+    chain, found = xxhash.xxh64_intdigest(model), []
+    for start in range(0, len(text), size):
+        chain = xxhash.xxh64_intdigest(b"%d" % chain + text[start : start + size])
+        found.append(chain)
+    return found
+
+
+def block_hash(tokens: Sequence[int]) -> int:
+    """The name under which engines' KV events know a block of token ids."""
+    digest = hashlib.sha256(struct.pack(f">{len(tokens)}I", *tokens)).digest()
+    return int.from_bytes(digest[:8], "big") & (2**63 - 1)
+
+
+class PrefixCache:
+    """Which pods have answered which prefixes: for each pod the ``capacity`` hashes used last."""
+
+    def __init__(self, capacity: int = 50_000) -> None:
+        self._capacity = capacity
+        self._by_pod: dict[Key, OrderedDict[int, None]] = {}
+        self._owners: dict[int, set[Key]] = {}
+
+    def learn(self, pod: Key, hashes: Sequence[int]) -> None:
+        """A pod has answered a prompt; its head counts as used last."""
+        mine = self._by_pod.setdefault(pod, OrderedDict())
+        for one in reversed(hashes):
+            mine[one] = None
+            mine.move_to_end(one)
+            self._owners.setdefault(one, set()).add(pod)
+            if len(mine) > self._capacity:
+                self._disown(mine.popitem(last=False)[0], pod)
+
+    def forget(self, pod: Key) -> None:
+        """A pod is gone, or is another process now."""
+        for one in self._by_pod.pop(pod, ()):
+            self._disown(one, pod)
+
+    def matches(self, hashes: Sequence[int], among: Set[Key], most: int) -> dict[Key, int]:
+        """Blocks that each pod has from the first one on, for the ``most`` pods with the longest matches."""
+        found: dict[Key, int] = {}
+        for index in range(len(hashes) - 1, -1, -1):
+            for pod in self._owners.get(hashes[index], ()):
+                if pod in among and pod not in found:
+                    found[pod] = index + 1
+                    if len(found) == most:
+                        return found
+        return found
+
+    def _disown(self, one: int, pod: Key) -> None:
+        owners = self._owners[one]
+        owners.discard(pod)
+        if not owners:
+            del self._owners[one]
+
+
+def least_request(bases: Floats) -> Floats:
+    """100 for no load, 0 for the highest, from ``running + 100 * waiting`` of each."""
+    most = bases.max()
+    return np.floor((most - bases) / most * 100) if most > 0 else np.full(len(bases), 100.0)
+
+
+def least_latency(ttft: Floats, tpot: Floats, ttft_share: float) -> Floats:
+    """100 for the fastest, 0 for the slowest, 50 for one without data, from TTFT and TPOT of each."""
+    known = (ttft > 0) & (tpot > 0)
+    points = np.full(len(ttft), 50.0)
+    if known.any():
+        points[known] = np.floor(ttft_share * _part(ttft[known]) + (1 - ttft_share) * _part(tpot[known]))
+    return points
+
+
+def _part(values: Floats) -> Floats:
+    low, high = values.min(), values.max()
+    return 100.0 * (high - values) / (high - low) if high > low else np.full(len(values), 100.0)
+
+
+def gpu_usage(usage: Floats) -> Floats:
+    """100 for an empty KV cache, 0 for a full one."""
+    return np.floor((1 - np.clip(usage, 0.0, 1.0)) * 100)
+
+
+def leading_blocks(owners: Sequence[Set[Key]], pods: Iterable[Key]) -> Floats:
+    """Percent of the blocks that each pod holds one after the other from the first on."""
+    counts = [next((i for i, holders in enumerate(owners) if pod not in holders), len(owners)) for pod in pods]
+    return np.floor(np.array(counts) / len(owners) * 100) if owners else np.zeros(len(counts))
+
+
+@dataclass(slots=True)
+class PodStanding:
+    """What engines told last, worked out once for all requests until one of them tells something new.
+
+    ``kept`` are the pods that pass the filters on it, ``waiting`` and ``running`` theirs, ``points`` those of scorers
+    that look at nothing else, ``total`` their weighted sum. Holds from ``since`` until ``until``.
+    """
+
+    replicas: list[RoutedPod]
+    gauges: list[EngineGauges | None]
+    failed: list[int]
+    plugins: Plugins
+    since: float
+    until: float
+    kept: list[RoutedPod]
+    places: dict[Key, int]
+    waiting: Floats
+    running: Floats
+    points: dict[str, Floats]
+    total: Floats
+
+    @classmethod
+    def of(cls, replicas: list[RoutedPod], plugins: Plugins, now: float) -> PodStanding:
+        """The standing of these pods now. What an engine told too long ago gives way to the median of the others."""
+        gauges = [one.gauges for one in replicas]
+        fresh = [one is not None and now - one.at <= STALE_AFTER for one in gauges]
+        told = np.zeros((len(replicas), len(EngineGauges._fields) - 1))
+        if any(fresh):
+            known = np.array([one[1:] for one, counts in zip(gauges, fresh, strict=True) if one and counts])
+            told[:] = np.median(known, axis=0)
+            told[fresh] = known
+        np.nan_to_num(told, copy=False)
+        waits = "least-request" in plugins.filters
+        keep = np.flatnonzero(told[:, 0] < plugins.max_waiting) if waits else np.arange(len(replicas))
+        kept = [replicas[index] for index in keep]
+        waiting, running, usage, ttft, tpot = told[keep].T
+        points: dict[str, Floats] = {}
+        # Those that cannot be reached are tried last.
+        total = np.array([-_LAST if one.failed >= UNREACHABLE_AFTER else 0.0 for one in kept])
+        for name, weight in plugins.scores:
+            if name == "least-latency":
+                points[name] = least_latency(ttft, tpot, plugins.ttft_share)
+            elif name == "gpu-usage":
+                points[name] = gpu_usage(usage)
+            else:
+                continue
+            total += weight * points[name]
+        until = min(
+            (one.at + STALE_AFTER for one, counts in zip(gauges, fresh, strict=True) if one and counts), default=now
+        )
+        failed = [one.failed for one in replicas]
+        places = {one.key: place for place, one in enumerate(kept)}
+        return cls(replicas, gauges, failed, plugins, now, until, kept, places, waiting, running, points, total)
+
+    def holds(self, replicas: list[RoutedPod], plugins: Plugins, now: float) -> bool:
+        """Whether this is the standing of these pods at that time too."""
+        return (
+            self.plugins is plugins
+            and self.since <= now <= self.until
+            and self.replicas == replicas
+            and self.gauges == [one.gauges for one in replicas]
+            and self.failed == [one.failed for one in replicas]
+        )
+
+
+class Memo:
+    """The standings of one ModelServer's pods from pick to pick: changes what a pick costs, not what it gives."""
+
+    def __init__(self) -> None:
+        self._standings: dict[tuple[str, str], PodStanding] = {}
+
+    def standing(self, slot: tuple[str, str], replicas: list[RoutedPod], plugins: Plugins, now: float) -> PodStanding:
+        """The standing of these pods, worked out anew where what was kept under ``slot`` holds no more."""
+        kept = self._standings.get(slot)
+        if kept is None or not kept.holds(replicas, plugins, now):
+            if len(self._standings) >= _MOST_KEPT:
+                self._standings.clear()
+            kept = self._standings[slot] = PodStanding.of(replicas, plugins, now)
+        return kept
+
+
+def _candidates(replicas: Sequence[RoutedPod], context: Context, plugins: Plugins) -> list[RoutedPod]:
+    """The pods whose model list fits: where the filter is on, and, if there are any, for an adapter."""
+    if not context.lora and "lora-affinity" not in plugins.filters:
+        return list(replicas)
+    having = [one for one in replicas if context.upstream_model in one.models]
+    if not having and "lora-affinity" in plugins.filters:
+        raise FilteredOut('pods have all been filtered out by "lora-affinity"')
+    return having or list(replicas)
+
+
+def rank(
+    replicas: Sequence[RoutedPod],
+    context: Context,
+    plugins: Plugins,
+    cache: PrefixCache,
+    now: float,
+    random: Random,
+    most: int = MOST_RANKED,
+    memo: Memo | None = None,
+    slot: str = "",
+) -> list[Picked]:
+    """The best pods, best first; equal ones in random order, unreachable ones last.
+
+    ``memo`` makes it fast where it is the same from call to call; ``slot`` tells apart what one memo is used for.
+    Raises ``FilteredOut``: a filter left none. No replicas: an empty list.
+    """
+    if not replicas:
+        return []
+    candidates = _candidates(replicas, context, plugins)
+    adapter = context.upstream_model if len(candidates) < len(replicas) else ""
+    standing = (memo or Memo()).standing((slot, adapter), candidates, plugins, now)
+    kept = standing.kept
+    if not kept:
+        raise FilteredOut('pods have all been filtered out by "least-request"')
+    points = {}
+    total = standing.total
+    for name, weight in plugins.scores:
+        scores = standing.points.get(name)
+        if scores is None:
+            scores = _SCORERS[name](standing, context, plugins, cache, random)
+            total = total + weight * scores
+        points[name] = weight * scores
+    return [
+        Picked(kept[index], {name: scores.item(index) for name, scores in points.items()})
+        for index in _best(total, most, random)
+    ]
+
+
+def _best(total: Floats, most: int, random: Random) -> list[int]:
+    """The places of the highest totals. Equal ones come in random order: else an idle pod would lose to the first."""
+    best = list(range(len(total)))
+    if most < len(total):
+        cut = np.partition(total, -most)[-most]
+        best = np.flatnonzero(total > cut).tolist()
+        best += random.sample(np.flatnonzero(total == cut).tolist(), most - len(best))
+    return sorted(best, key=lambda index: (total.item(index), random.random()), reverse=True)
+
+
+class PodPair(NamedTuple):
+    """A decode pod and the prefill pod of the same group that goes first."""
+
+    decode: RoutedPod
+    prefill: RoutedPod
+
+
+def pair(
+    decode: Sequence[RoutedPod],
+    prefill: Sequence[RoutedPod],
+    context: Context,
+    plugins: Plugins,
+    cache: PrefixCache,
+    now: float,
+    random: Random,
+    memo: Memo | None = None,
+) -> list[PodPair]:
+    """The best decode pods, each with the best prefill pod of its group. Raises ``FilteredOut``: there is no pair."""
+    groups: dict[str, list[RoutedPod]] = {}
+    for one in prefill:
+        groups.setdefault(one.group, []).append(one)
+    paired = [one for one in decode if one.group in groups]
+    found = []
+    for picked in rank(paired, context, plugins, cache, now, random, memo=memo):
+        try:
+            group = picked.replica.group
+            best = rank(groups[group], context, plugins, cache, now, random, 1, memo, f"prefill {group}")
+        except FilteredOut:
+            continue
+        found += [PodPair(picked.replica, one.replica) for one in best]
+    if not found:
+        raise FilteredOut("no valid prefill-decode pod pairs found" if decode else "no decode pod found")
+    return found
+
+
+def _load(standing: PodStanding, *_: Any) -> Floats:
+    sent = np.array([one.outstanding + one.elsewhere for one in standing.kept], np.float64)
+    return least_request(sent + 100 * np.maximum(sent - standing.running, standing.waiting))
+
+
+def _prefix(standing: PodStanding, context: Context, plugins: Plugins, cache: PrefixCache, _: Random) -> Floats:
+    points = np.zeros(len(standing.kept))
+    places = standing.places
+    for pod, count in cache.matches(context.hashes, places.keys(), plugins.top_matches).items():
+        points[places[pod]] = int(count / len(context.hashes) * 100)
+    return points
+
+
+def _session(standing: PodStanding, context: Context, *_: Any) -> Floats:
+    points = np.zeros(len(standing.kept))
+    if context.last_pod in standing.places:
+        points[standing.places[context.last_pod]] = 100.0
+    return points
+
+
+_Scorer = Callable[[PodStanding, Context, Plugins, PrefixCache, Random], Floats]
+_SCORERS: Mapping[str, _Scorer] = {
+    "least-request": _load,
+    "prefix-cache": _prefix,
+    "kvcache-aware": lambda standing, context, *_: leading_blocks(context.owners, standing.places),
+    "session-affinity": _session,
+    "queued-tokens": lambda standing, *_: least_request(np.array([one.queued_tokens for one in standing.kept], float)),
+    "random": lambda standing, *rest: np.array([rest[-1].randint(0, 100) for _ in standing.kept], float),
+}

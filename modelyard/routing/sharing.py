@@ -1,0 +1,196 @@
+"""What replicas of a router share through Redis: budgets of tokens, and how many requests each has under way. Pure.
+
+Here is what is asked of Redis and what its answers mean; ``modelyard.router.redis_sharing`` asks. A budget is one hash
+and one script, so that both buckets are checked before either is taken, whoever else asks at that moment, by the
+clock of the Redis server. Source: kthena-routing, 10.4 and 23.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from modelyard.objects import Key
+from modelyard.routing.limits import Budget, OverBudget
+from modelyard.routing.seams import Left
+
+SCRIPT = """
+local unit, tokens_in, tokens_out = tonumber(ARGV[2]), tonumber(ARGV[8]), tonumber(ARGV[9])
+local clock = redis.call('TIME')
+local now = tonumber(ARGV[10]) or clock[1] + clock[2] / 1e6
+local kept = redis.call('HMGET', KEYS[1], 'at', 'unit', 'input', 'input_limit', 'output', 'output_limit')
+local at, old_unit = tonumber(kept[1]) or now, tonumber(kept[2]) or unit
+
+local function level(kept_level, kept_limit, limit, first)
+  local value, old = tonumber(kept_level), tonumber(kept_limit)
+  if not value then return math.min(limit, first) end
+  value = math.min(old, value + math.max(0, now - at) * old / old_unit)
+  if old == limit and old_unit == unit then return value end
+  return value / old * limit
+end
+
+local into, out = tonumber(ARGV[4]), tonumber(ARGV[6])
+local input = into and level(kept[3], kept[4], into, tonumber(ARGV[5]))
+local output = out and level(kept[5], kept[6], out, tonumber(ARGV[7]))
+local refused = 0
+if ARGV[1] == 'take' then
+  if into and tokens_in > input then refused = 1 elseif out and output < 1 then refused = 2 end
+end
+if refused == 0 then
+  input = into and math.min(into, input - tokens_in)
+  output = out and math.min(out, output - tokens_out)
+end
+
+local function text(number) return number and string.format('%.17g', number) or '' end
+redis.call('DEL', KEYS[1])
+redis.call('HSET', KEYS[1], 'at', text(math.max(now, at)), 'unit', unit)
+if into then redis.call('HSET', KEYS[1], 'input', text(input), 'input_limit', into) end
+if out then redis.call('HSET', KEYS[1], 'output', text(output), 'output_limit', out) end
+redis.call('EXPIRE', KEYS[1], ARGV[3])
+return {refused, text(input), text(output)}
+"""
+"""Key: the budget's hash. Arguments: those of ``arguments``. Answers which bucket refuses, and what is left of both, as
+text, because Redis cuts a number's fraction off."""
+
+IN_FLIGHT = "modelyard:in-flight"
+"""The hash with a field for each replica of the router."""
+LEASE = 5.0
+"""Seconds after which the requests of a replica that tells nothing new count no more."""
+
+
+Levels = tuple[float | None, float | None]
+"""Tokens that are left for input and output; ``None``: no limit."""
+
+
+def lifetime(seconds: int) -> int:
+    """Seconds after which a budget that nobody uses is forgotten: three units, from ten minutes to 90 days."""
+    return min(max(3 * seconds, 600), 7_776_000)
+
+
+def key(route: Key) -> str:
+    """The name under which the budget of a route is kept."""
+    return f"modelyard:limits:{route.namespace}/{route.name}"
+
+
+def arguments(
+    budget: Budget,
+    left: Levels,
+    tokens: float,
+    output: float = 0,
+    *,
+    check: bool = False,
+    now: float | None = None,
+) -> list[str]:
+    """The script's arguments, to take so many tokens, if they are there or (without ``check``) into debt.
+
+    ``left`` is how full the buckets are to be where Redis knows nothing of them: what this replica counted itself, so
+    that a Redis that has lost its memory forgives no debt. ``now`` stands in for the server's clock.
+    """
+    told = ("take" if check else "settle", budget.seconds, lifetime(budget.seconds))
+    buckets = (budget.input, left[0], budget.output, left[1])
+    return ["" if one is None else str(one) for one in (*told, *buckets, tokens, output, now)]
+
+
+def answer(reply: Sequence[Any], budget: Budget, tokens: float) -> tuple[OverBudget | None, Levels]:
+    """What the script answered: which bucket refuses, if any, and what is left of both."""
+    refused, *left = reply
+    into, out = (float(one) if one else None for one in left)
+    if refused == 1 and budget.input is not None and into is not None:
+        wait = None if tokens > budget.input else (tokens - into) * budget.seconds / budget.input
+        return OverBudget("input", wait), (into, out)
+    if refused == 2 and budget.output is not None and out is not None:
+        return OverBudget("output", (1 - out) * budget.seconds / budget.output), (into, out)
+    return None, (into, out)
+
+
+def levels(told: Left | OverBudget, budget: Budget) -> Levels:
+    """How full the buckets of a store are, by what it says to a request of no tokens."""
+    if isinstance(told, Left):
+        return told
+    into, out = budget.input, budget.output
+    if told.kind == "input" and into is not None:
+        return -(told.retry_after or 0.0) * into / budget.seconds, out
+    return into, None if out is None else 1 - (told.retry_after or 0.0) * out / budget.seconds
+
+
+def own_address(route: Key, address: str) -> bool:
+    """Whether ``host:port`` is a Service of the route's namespace, by a name that says so."""
+    _name, _, rest = address.rpartition(":")[0].partition(".")
+    return bool(_name) and rest in {f"{route.namespace}{tail}" for tail in ("", ".svc", ".svc.cluster.local")}
+
+
+@dataclass(slots=True)
+class Breaker:
+    """Whether something outside is worth asking: not for a while after it failed, then by one request at a time.
+
+    The pause doubles from ``least`` to ``most`` seconds and ends with the first answer.
+    """
+
+    least: float = 0.5
+    most: float = 5.0
+    pause: float = 0.0
+    again: float = 0.0
+
+    def asks(self, now: float) -> bool:
+        """Whether to ask now. During a failure whoever is told yes asks for all."""
+        if not self.pause:
+            return True
+        if now < self.again:
+            return False
+        self.again = now + self.pause
+        return True
+
+    def failed(self, now: float) -> None:
+        """It did not answer, or not in time."""
+        self.pause = min(max(2 * self.pause, self.least), self.most)
+        self.again = now + self.pause
+
+    def worked(self) -> None:
+        """It answered."""
+        self.pause = 0.0
+
+
+class OthersInFlight:
+    """The requests that other replicas of the router have under way, from what each tells of itself.
+
+    No clock is shared: one whose telling does not change for ``LEASE`` seconds is gone, and so are its requests.
+    """
+
+    def __init__(self, me: str) -> None:
+        self._me = me
+        self._turn = 0
+        self._seen: dict[str, tuple[bytes, float]] = {}
+
+    def tell(self, counts: Mapping[Key, int]) -> bytes:
+        """What this replica says of itself: different from call to call, so that it is seen to be alive."""
+        self._turn += 1
+        pods = {f"{pod.namespace}/{pod.name}": count for pod, count in counts.items() if count > 0}
+        return orjson.dumps({"turn": self._turn, "pods": pods})
+
+    def hear(self, told: Mapping[str, bytes], now: float) -> list[str]:
+        """Take what all replicas say; returns those long gone, whose fields can be removed."""
+        for name, text in told.items():
+            if name != self._me and self._seen.get(name, (b"", 0.0))[0] != text:
+                self._seen[name] = text, now
+        gone = [name for name, (_, at) in self._seen.items() if now - at > 12 * LEASE]
+        self._seen = {name: seen for name, seen in self._seen.items() if name in told and name not in gone}
+        return gone
+
+    def counts(self, now: float) -> dict[Key, int]:
+        """Requests under way elsewhere, by pod."""
+        found: dict[Key, int] = {}
+        for text, at in self._seen.values():
+            if now - at > LEASE:
+                continue
+            try:
+                pods = orjson.loads(text)["pods"].items()
+            except (orjson.JSONDecodeError, AttributeError, KeyError, TypeError):
+                continue  # not a replica of this version
+            for name, count in pods:
+                namespace, _, pod = name.partition("/")
+                if isinstance(count, int) and count > 0:
+                    found[Key(namespace, pod)] = found.get(Key(namespace, pod), 0) + count
+        return found

@@ -1,0 +1,165 @@
+"""Which ModelServer a request goes to: the routes by model name, their rules, and the draw among targets. Pure.
+
+A ``RouteTable`` never changes; a change of a route makes a new one, so that no request sees half a configuration.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from random import Random
+from typing import Any, NamedTuple
+
+import re2
+import xxhash
+
+from modelyard.objects import Key
+from modelyard.routing.objects import Route, RoutingRule, TextTest, WeightedServer
+
+_OPTIONS = re2.Options()
+_OPTIONS.log_errors = False
+_OPTIONS.max_mem = 1 << 20
+
+
+@lru_cache(maxsize=1024)
+def _regex(text: str) -> Any:
+    try:
+        return re2.compile(text.encode(), _OPTIONS)
+    except (re2.error, UnicodeEncodeError):
+        return None
+
+
+def holds(test: TextTest, value: str) -> bool:
+    """Whether a value passes: equal, else a prefix, else RE2 *found* in it; a test of nothing takes any value.
+
+    A pattern that does not compile never matches. Source: kthena-routing, 7.3.
+    """
+    if test.exact is not None:
+        return value == test.exact
+    if test.prefix is not None:
+        return value.startswith(test.prefix)
+    if test.regex is not None:
+        found = _regex(test.regex)
+        return found is not None and found.search(value.encode("utf-8", "replace")) is not None
+    return True
+
+
+class Asked(NamedTuple):
+    """What of a request decides the route: the name as the client sent it, the decoded path without query, and the
+    first value of each header by its name in lower case."""
+
+    model: str
+    path: str = ""
+    headers: Mapping[str, str] = {}
+    session: str = ""
+    """Requests with the same text are drawn to the same target; empty: every draw is independent."""
+
+
+def takes(rule: RoutingRule, asked: Asked) -> bool:
+    """Whether every condition of the rule holds. An absent header counts as empty."""
+    return (
+        (rule.model is None or rule.model == asked.model)
+        and (rule.path is None or holds(rule.path, asked.path))
+        and all(holds(test, asked.headers.get(name, "")) for name, test in rule.headers)
+    )
+
+
+def at(weights: Sequence[int], point: int) -> int:
+    """The index that a point in [0, sum of weights) falls on; a weight of 0 is never hit. Source: 7.4."""
+    for index, weight in enumerate(weights):
+        point -= weight
+        if point < 0:
+            return index
+    raise ValueError("the point is not below the sum of the weights")
+
+
+def draw(targets: Sequence[WeightedServer], session: str, random: Random) -> WeightedServer | None:
+    """A target by weight, or ``None`` where no weight is above 0."""
+    total = sum(target.weight for target in targets)
+    if not total:
+        return None
+    if len(targets) == 1:
+        return targets[0]
+    point = xxhash.xxh64_intdigest(session) % total if session else random.randrange(total)
+    return targets[at([target.weight for target in targets], point)]
+
+
+class Destination(NamedTuple):
+    """Where a request goes, why, and whether its name is that of an adapter."""
+
+    route: Route
+    rule: int
+    server: Key
+    lora: bool
+    instead_of: str = ""
+    """The server that was drawn first and has no ready pod, if there was one."""
+
+
+def _age(route: Route) -> tuple[float, Key]:
+    return route.created, route.key
+
+
+@dataclass(frozen=True, slots=True)
+class RouteTable:
+    """The routes that are served, oldest first under each name."""
+
+    by_model: Mapping[str, tuple[Route, ...]] = field(default_factory=dict)
+    by_adapter: Mapping[str, tuple[Route, ...]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, routes: Iterable[Route]) -> RouteTable:
+        """The table of these routes. One that cannot be used or is being deleted serves no name."""
+        models: dict[str, list[Route]] = {}
+        adapters: dict[str, list[Route]] = {}
+        for route in routes:
+            for name in route.names:
+                insort((models if name == route.model else adapters).setdefault(name, []), route, key=_age)
+        return cls(
+            {name: tuple(found) for name, found in models.items()},
+            {name: tuple(found) for name, found in adapters.items()},
+        )
+
+    def changed(self, before: Route | None, after: Route | None) -> RouteTable:
+        """The table after one route came, changed or went; what this one holds stays as it is."""
+        models, adapters = dict(self.by_model), dict(self.by_adapter)
+        for route, adds in ((before, False), (after, True)):
+            for name in route.names if route else ():
+                index = models if route and name == route.model else adapters
+                kept = [one for one in index.get(name, ()) if route and one.key != route.key]
+                if adds and route:
+                    insort(kept, route, key=_age)
+                if kept:
+                    index[name] = tuple(kept)
+                else:
+                    index.pop(name, None)
+        return RouteTable(models, adapters)
+
+    @property
+    def names(self) -> list[str]:
+        """Every name that requests may ask for, sorted."""
+        return sorted({*self.by_model, *self.by_adapter})
+
+    def find(self, asked: Asked, has_pods: Callable[[Key], bool], random: Random) -> Destination | None:
+        """Where the request goes: the first rule that takes it, of the oldest route that has one and a target.
+
+        A target without ready pods gives way to one of the same rule that has some. ``None``: nothing takes it.
+        """
+        routes = self.by_model.get(asked.model)
+        lora = routes is None
+        for route in self.by_adapter.get(asked.model, ()) if routes is None else routes:
+            for number, rule in enumerate(route.rules):
+                if not takes(rule, asked):
+                    continue
+                target = draw(rule.targets, asked.session, random)
+                if target is None:
+                    break  # no other rule of this route, the next route
+                server = Key(route.key.namespace, target.server)
+                if len(rule.targets) > 1 and not has_pods(server):
+                    ready = [one for one in rule.targets if has_pods(Key(route.key.namespace, one.server))]
+                    other = draw(ready, asked.session, random)
+                    if other is not None:
+                        return Destination(route, number, Key(route.key.namespace, other.server), lora, target.server)
+                return Destination(route, number, server, lora)
+        return None

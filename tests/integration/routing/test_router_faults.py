@@ -1,0 +1,402 @@
+"""What hostile and unlucky clients, engines and moments do to a router: a clear answer each, and no harm to others."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import re
+import ssl
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from own_authority import vouched
+from router_world import (
+    RecordingEngine,
+    RouterWorld,
+    abort,
+    an_address,
+    chat,
+    engine_process,
+    everything_of,
+    hang,
+    running,
+    status,
+    streaming,
+)
+
+from modelyard.router.service import RouterError
+
+pytestmark = pytest.mark.integration
+
+CONTENT = '{"choices":[{"delta":{"content":"tok"}}]}'
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[RouterWorld]:
+    async with running(max_body=1 << 20, body_seconds=1.0, idle_seconds=1.0, stall_seconds=2.0) as found:
+        found.server()
+        found.route()
+        await found.recording("a")
+        yield found
+
+
+async def raw(world: RouterWorld, sent: bytes, *, wait: bool = True) -> tuple[int, bytes]:
+    """Status and everything that comes back for these very bytes, until the router closes or the answer is there."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", world.router.port)
+    try:
+        writer.write(sent)
+        with contextlib.suppress(ConnectionError):
+            await writer.drain()
+        async with asyncio.timeout(30):
+            head = await reader.readuntil(b"\r\n\r\n") if wait else await reader.read()
+        if not head:
+            return 0, b""
+        found = re.search(rb"content-length: (\d+)", head, re.IGNORECASE)
+        body = await reader.readexactly(int(found[1])) if wait and found else head
+        return int(head.split()[1]), body
+    finally:
+        writer.close()
+
+
+async def listens(world: RouterWorld) -> bool:
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.1", world.router.port)
+    except ConnectionError:
+        return False
+    writer.close()
+    return True
+
+
+HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+BODY = json.dumps(chat()).encode()
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (b"", 400),
+        (b"{", 400),
+        (b'{"model":"m"} {}', 400),
+        (b'{"model":"m","x":NaN}', 400),
+        (b'{"model":"m","x":"\xff\xfe"}', 400),
+        (b'{"model":"m","x":"\\ud800"}', 400),
+        (b'{"model":"m","x":' + b"[" * 100_000 + b"]" * 100_000 + b"}", 400),
+        (b'{"model":"m","x":[' + b"[]," * 120_000 + b"[]]}", 400),
+        (b'{"model":"m","x":' + b"9" * 5000 + b"}", 400),
+        (b'{"model":["m"]}', 400),
+        (b'{"model":" "}', 400),
+        (b"[1]", 400),
+        (b'{"model":"m","messages":"no list","prompt":{"a":1}}', 200),
+    ],
+    ids=lambda one: str(one[:40]) if isinstance(one, bytes) else None,
+)
+async def test_bodies_of_all_kinds(world: RouterWorld, body: bytes, code: int) -> None:
+    found, _, told = await world.post(body)
+    assert found == code
+    if code == 400:
+        assert told["error"]["type"] == "invalid_request_error"
+
+
+async def test_a_body_beyond_the_limit_is_refused_before_it_is_read(world: RouterWorld) -> None:
+    size = 100 * 2**20
+    code, told = await raw(world, HEAD + b"Content-Length: %d\r\n\r\n" % size)
+    assert (code, json.loads(told)["error"]["code"]) == (413, "request_too_large")
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for _ in range(100):
+            yield b" " * 2**20
+
+    with contextlib.suppress(aiohttp.ClientError):
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(f"{world.url}/v1/chat/completions", data=pieces()) as answer,
+        ):
+            assert answer.status == 413
+    assert (await world.post(chat()))[0] == 200
+
+
+async def test_bodies_together_have_a_bound() -> None:
+    async with running(max_body=1 << 20, max_bodies=1 << 20) as world:
+        world.server()
+        world.route()
+        engine = await world.recording("a", hang)
+        big = chat(user="x" * 700_000)
+        first = asyncio.create_task(world.post(big))
+        await asyncio.wait_for(engine.began.wait(), 30)
+        code, headers, told = await world.post(big)
+        assert (code, headers["Retry-After"]) == (503, "5")
+        assert "bytes of bodies" in told["error"]["message"]
+        first.cancel()
+        await asyncio.wait_for(engine.cancelled.wait(), 30)
+
+
+async def test_requests_together_have_a_bound() -> None:
+    async with running(max_requests=1) as world:
+        world.server()
+        world.route()
+        engine = await world.recording("a", hang)
+        first = asyncio.create_task(world.post(chat()))
+        await asyncio.wait_for(engine.began.wait(), 30)
+        assert (await world.post(chat()))[0] == 503
+        first.cancel()
+        await asyncio.wait_for(engine.cancelled.wait(), 30)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        HEAD + b"Content-Length: %d\r\nTransfer-Encoding: chunked\r\n\r\n" % len(BODY) + BODY,
+        HEAD + b"Content-Length: %d\r\nContent-Length: 5\r\n\r\n" % len(BODY) + BODY,
+        HEAD + b"Content-Length: +%d\r\n\r\n" % len(BODY) + BODY,
+        HEAD + b"Transfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n",
+        HEAD + b"Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n",
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n{}\r\n0\r\n\r\n",
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\n5\n{}\n0\n\n",
+        HEAD + b"X-A: 1\r\n X-B: folded\r\nContent-Length: 2\r\n\r\n{}",
+        HEAD + b"X-\x00: 1\r\nContent-Length: 2\r\n\r\n{}",
+        HEAD + b"".join(b"X-%d: 1\r\n" % number for number in range(10_000)) + b"Content-Length: 2\r\n\r\n{}",
+        HEAD + b"X: " + b"a" * 100_000 + b"\r\n\r\n",
+        b"POST /" + b"a" * 100_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"POST /v1/chat/completions HTTP/3.7\r\nHost: x\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
+    ],
+    ids=lambda one: str(one[85:130]),
+)
+async def test_what_could_be_read_in_two_ways_is_not_read_at_all(world: RouterWorld, sent: bytes) -> None:
+    smuggled = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(BODY) + BODY
+    code, _ = await raw(world, sent + smuggled, wait=False)
+    assert code in (0, 400)
+    assert (await world.post(chat()))[0] == 200
+    engine = world.engine("a")
+    assert len(engine.asked) == 1, "something was smuggled through"
+
+
+async def test_slow_clients_are_let_go(world: RouterWorld) -> None:
+    assert (await raw(world, b"POST /v1/chat/comp", wait=False))[0] == 0
+    code, told = await raw(world, HEAD + b"Content-Length: 100\r\n\r\n{")
+    assert (code, json.loads(told)["error"]["code"]) == (408, "request_timeout")
+    assert (await world.post(chat()))[0] == 200
+
+
+async def test_a_client_that_asks_before_it_sends_is_told_to_go_on(world: RouterWorld) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", world.router.port)
+    writer.write(HEAD + b"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n" % len(BODY))
+    async with asyncio.timeout(30):
+        assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        writer.write(BODY)
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+    writer.close()
+    code, _ = await raw(world, HEAD + b"Expect: 100-continue\r\nContent-Length: 99999999\r\n\r\n")
+    assert code == 413
+
+
+async def test_compressed_bodies_are_refused(world: RouterWorld) -> None:
+    assert (await world.post(b"\x1f\x8b", **{"Content-Encoding": "gzip"}))[0] == 415
+
+
+async def test_a_client_that_takes_nothing_is_let_go(world: RouterWorld) -> None:
+    event = json.dumps({"choices": [{"delta": {"content": "x" * 60_000}}]})
+    engine = RecordingEngine(streaming(*[event] * 2000))
+    world.gone("a")
+    await engine.start(address := an_address(), world.engine_port)
+    world.pod("b", address)
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.1", world.router.port)
+        body = json.dumps(chat(stream=True)).encode()
+        writer.write(HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        await asyncio.wait_for(engine.cancelled.wait(), 60)
+        writer.close()
+    finally:
+        await engine.stop()
+
+
+async def test_an_engine_that_stalls_is_let_go(world: RouterWorld) -> None:
+    world.gone("a")
+    engine = await world.recording("b", streaming(CONTENT, after=hang))
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"{world.url}/v1/chat/completions", json=chat(stream=True)) as answer,
+    ):
+        seen = await everything_of(answer)
+    assert b"sent nothing for 2 s" in seen
+    await asyncio.wait_for(engine.cancelled.wait(), 30)
+
+
+async def test_requests_for_a_server_at_zero_wait_for_its_first_pod() -> None:
+    async with running(wait_seconds=60.0, max_waiting=8) as world:
+        world.server(model="real/name")
+        world.route()
+        asked = [asyncio.create_task(world.post(chat())) for _ in range(2)]
+        labels = 'model_name="m",model_server="shop/server",target_model_name="real/name"'
+        queue = f"inference_extension_flow_control_queue_size{{{labels}}} "
+
+        async def page() -> str:
+            async with (
+                aiohttp.ClientSession() as session,
+                session.get(f"http://127.0.0.1:{world.router.metrics_port}/metrics") as answer,
+            ):
+                return await answer.text()
+
+        while queue + "2.0" not in await page():
+            await asyncio.sleep(0.02)
+        code, headers, told = await world.post(chat())  # a server may have a quarter of the places
+        assert (code, headers["Retry-After"]) == (503, "5")
+        assert "wait for the first pod" in told["error"]["message"]
+        await world.recording("a")
+        assert [(await one)[0] for one in asked] == [200, 200]
+        assert queue + "0.0" in await page()
+
+
+async def test_waiting_ends_with_503_and_with_404_where_the_server_goes() -> None:
+    async with running(wait_seconds=0.3) as world:
+        world.server()
+        world.route()
+        code, headers, told = await world.post(chat())
+        assert (code, headers["Retry-After"]) == (503, "5")
+        assert "no available pods" in told["error"]["message"]
+    async with running(wait_seconds=60.0) as world:
+        world.server()
+        world.route()
+        asked = asyncio.create_task(world.post(chat()))
+        while not world.router.lobby.waiting:
+            await asyncio.sleep(0.02)
+        world.unserve("server")
+        assert (await asked)[0] == 404
+
+
+async def test_sigterm_loses_no_request() -> None:
+    go_on = asyncio.Event()
+
+    async def wait(_: Any) -> None:
+        await go_on.wait()
+
+    async with running(leave_seconds=1.0) as world:
+        world.server()
+        world.route()
+        engine = await world.recording("a", streaming(CONTENT, after=wait))
+        first = asyncio.create_task(world.post(chat(stream=True)))
+        await asyncio.wait_for(engine.began.wait(), 30)
+        world.router.stop()
+        await asyncio.sleep(0.1)
+        async with aiohttp.ClientSession() as session, session.get(f"{world.url}/readyz") as answer:
+            assert answer.status == 503
+        late = asyncio.create_task(world.post(chat(stream=True)))  # sent before everybody knew
+        while len(engine.asked) < 2:
+            await asyncio.sleep(0.02)
+        while await listens(world):
+            await asyncio.sleep(0.05)
+        go_on.set()
+        assert [(await one)[2] for one in (first, late)] == [f"data: {CONTENT}\n\n".encode()] * 2
+        assert (await late)[1]["Connection"] == "close"
+
+
+async def test_an_engine_that_is_killed_costs_its_own_streams_only() -> None:
+    options = ("--alpha", "20", "--mean-output-tokens", "40")
+    async with running() as world, contextlib.AsyncExitStack() as stack:
+        world.server()
+        world.route()
+        addresses = [an_address() for _ in range(2)]
+        engines = [stack.enter_context(engine_process(one, world.engine_port, *options)) for one in addresses]
+        for number, address in enumerate(addresses):
+            world.pod(f"pod-{number}", address)
+        broken: list[int] = []
+        wrong: list[Any] = []
+
+        async def client() -> None:
+            async with aiohttp.ClientSession() as session:
+                for _ in range(6):
+                    body = chat(stream=True, max_tokens=30, ignore_eos=True)
+                    try:
+                        async with session.post(f"{world.url}/v1/chat/completions", json=body) as answer:
+                            text = (await answer.read()).decode()
+                        if answer.status != 200 or text.count("tok ") != 30:
+                            wrong.append((answer.status, text[-200:]))
+                    except aiohttp.ClientPayloadError:
+                        broken.append(1)
+
+        clients = [asyncio.create_task(client()) for _ in range(10)]
+        fleet = world.router.decider.fleet
+        victim = next(iter(fleet.backends.values())).pods[0]
+        while victim.outstanding < 3:
+            await asyncio.sleep(0.005)
+        engines[0].kill()
+        on_their_way = victim.outstanding
+        await asyncio.gather(*clients)
+        assert not wrong
+        assert len(broken) <= on_their_way
+
+
+async def test_prefill_and_decode_find_each_other() -> None:
+    groups = {"groupKey": "g", "prefillLabels": {"role": "p"}, "decodeLabels": {"role": "d"}}
+    split = {"workloadSelector": {"matchLabels": {"app": "server"}, "pdGroup": groups}}
+    params = {"remote_block_ids": [1, 2], "remote_host": "h"}
+    async with running() as world:
+        world.route()
+        prefill = await world.recording("p", status(200, json.dumps({"kv_transfer_params": params})), g="0", role="p")
+        decode = await world.recording("d", g="0", role="d")
+        await world.recording("other", g="1", role="d")  # no prefill pod in its group
+        asked = chat(stream=True, max_tokens=50, min_tokens=3)
+        seen = {}
+        for connector, engine in (("http", "vLLM"), ("nixl", "vLLM"), (None, "SGLang")):
+            more = {"kvConnector": {"type": connector}} if connector else {}
+            world.server(**split, inferenceEngine=engine, model="real", **more)
+            assert (await world.post(asked))[0] == 200
+            seen[connector] = prefill.bodies[-1], decode.bodies[-1]
+        for first, second in seen.values():
+            assert (first["max_tokens"], first["min_tokens"], first["model"]) == (1, 1, "real")
+            assert "stream" not in first
+            assert (second["max_tokens"], second["min_tokens"], second["model"]) == (50, 3, "real")
+            assert second["stream_options"] == {"include_usage": True}
+        assert seen["nixl"][0]["kv_transfer_params"]["do_remote_decode"] is True
+        assert seen["nixl"][1]["kv_transfer_params"] == params
+        first, second = seen[None]
+        assert first["bootstrap_room"] == second["bootstrap_room"]
+        assert second["bootstrap_host"].startswith("127.77.")
+
+        world.gone("p")
+        world.server(**split)
+        await world.recording("dies", abort, g="0", role="p")
+        assert (await world.post(asked))[0] == 200, "by the decode pod alone"
+        assert decode.bodies[-1]["max_tokens"] == 50
+        second = await world.recording("p2", g="0", role="p")
+        for _ in range(4):
+            assert (await world.post(asked))[0] == 200
+        assert len(second.asked) == 4, "the one that died is tried last"
+        world.gone("dies", "p2", "d")
+        await world.recording("picky", status(400, '{"message":"too long"}'), g="0", role="p")
+        waiting = await world.recording("waits", hang, g="0", role="d")
+        for engine in ("SGLang", "vLLM"):
+            world.server(**split, inferenceEngine=engine)
+            code, _, told = await world.post(asked)
+            assert (code, told) == (400, {"message": "too long"})
+        assert len(waiting.asked) <= 1
+        world.gone("picky", "waits")
+        assert (await world.post(asked))[0] == 200, "without prefill pods the decode pods do it all"
+
+
+async def test_tls_and_what_cannot_be_used_for_it(tmp_path: Path) -> None:
+    async with running() as plain:
+        with pytest.raises(RouterError, match="cannot listen on"):
+            async with running(port=plain.router.port):
+                pass
+    with pytest.raises(RouterError, match="give both or neither"):
+        async with running(tls_cert="a"):
+            pass
+    with pytest.raises(RouterError, match="No such file"):
+        async with running(tls_cert=str(tmp_path / "a"), tls_key=str(tmp_path / "b")):
+            pass
+    found = vouched(tmp_path)
+    async with running(tls_cert=str(found.certificate), tls_key=str(found.key)) as world:
+        world.server()
+        world.route()
+        await world.recording("a")
+        trust = ssl.create_default_context(cafile=str(found.authority))
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(f"https://localhost:{world.router.port}/v1/completions", json=chat(), ssl=trust) as answer,
+        ):
+            assert answer.status == 200

@@ -1,0 +1,224 @@
+"""Budgets and requests under way that several replicas share, against a real Redis that goes away and comes back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+
+import pytest
+import redis
+import redis_server
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from redis_server import RedisServer
+
+from modelyard.objects import Key
+from modelyard.router.limits import LocalLimits
+from modelyard.router.redis_sharing import OnFailure, RedisLimits, RedisLink, SharedLoad
+from modelyard.routing import sharing
+from modelyard.routing.limits import Budget, OverBudget, TokenLimits
+from modelyard.routing.objects import Route, route
+from modelyard.routing.seams import Left
+
+pytestmark = pytest.mark.integration
+KEY = Key("shop", "route")
+PATIENT = 20.0
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RedisServer]:
+    with redis_server.serve() as served:
+        yield served
+
+
+@pytest.fixture(autouse=True)
+def empty(server: RedisServer) -> None:
+    with redis.Redis(port=server.port) as client:
+        client.flushall()
+
+
+def limited(server: RedisServer, input_: int | None = None, output: int | None = None, unit: str = "day") -> Route:
+    limit = {"inputTokensPerUnit": input_, "outputTokensPerUnit": output, "unit": unit}
+    told = {name: value for name, value in limit.items() if value is not None}
+    rules = [{"targetModels": [{"modelServerName": "server"}]}]
+    spec = {"modelName": "m", "rules": rules, "rateLimit": {**told, "global": {"redis": {"address": server.address}}}}
+    return route({"metadata": {"name": KEY.name, "namespace": KEY.namespace, "uid": "u"}, "spec": spec})
+
+
+@pytest.fixture
+async def replicas(server: RedisServer) -> AsyncIterator[Callable[..., RedisLimits]]:
+    made: list[RedisLimits] = []
+
+    def make(on_failure: OnFailure = "local", time_limit: float = PATIENT) -> RedisLimits:
+        made.append(RedisLimits({server.address: f"redis://{server.address}"}, LocalLimits(), on_failure, time_limit))
+        return made[-1]
+
+    yield make
+    for one in made:
+        await one.close()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not condition():
+            await asyncio.sleep(0.02)
+
+
+async def healed(ours: RedisLimits) -> None:
+    async with asyncio.timeout(60):
+        while ours.away:
+            await ours.admit(KEY, 0)
+            await asyncio.sleep(0.05)
+
+
+async def test_replicas_give_no_more_than_one_budget(server: RedisServer, replicas: Callable[..., RedisLimits]) -> None:
+    three = [replicas() for _ in range(3)]
+    for one in three:
+        one.configure(KEY, limited(server, 1000))
+    found = await asyncio.gather(*(three[index % 3].admit(KEY, 7) for index in range(300)))
+    assert sum(isinstance(one, Left) for one in found) == 1000 // 7
+    refused = next(one for one in found if isinstance(one, OverBudget))
+    assert refused.kind == "input"
+    assert refused.retry_after == pytest.approx((7 - 1000 % 7) * 86.4, rel=0.01)
+    await three[0].refund(KEY, 7)
+    assert isinstance(await three[1].admit(KEY, 7), Left)
+    assert not three[0].away
+
+
+async def test_what_one_answer_cost_the_others_owe(server: RedisServer, replicas: Callable[..., RedisLimits]) -> None:
+    first, second = replicas(), replicas()
+    for one in (first, second):
+        one.configure(KEY, limited(server, 100, 100))
+    left = await first.admit(KEY, 10)
+    assert isinstance(left, Left)
+    assert left == pytest.approx((90, 100), abs=0.1)
+    await first.settle(KEY, 10, 30, 250)
+    refused = await second.admit(KEY, 1)
+    assert isinstance(refused, OverBudget)
+    assert refused.kind == "output"
+    assert refused.retry_after == pytest.approx(151 * 864, rel=0.01)
+    for one in (first, second):  # a changed limit keeps what is filled in proportion
+        one.configure(KEY, limited(server, 1000))
+    left = await second.admit(KEY, 0)
+    assert isinstance(left, Left)
+    assert left.input == pytest.approx(700, abs=1)
+    assert left.output is None
+    second.configure(KEY, None)
+    assert await second.admit(KEY, 10**9) == Left()
+
+
+@pytest.mark.parametrize("on_failure", ["local", "allow", "deny"])
+async def test_redis_down_and_back(
+    server: RedisServer, replicas: Callable[..., RedisLimits], on_failure: OnFailure
+) -> None:
+    ours, other = replicas(on_failure), replicas()
+    for one in (ours, other):
+        one.configure(KEY, limited(server, 100))
+    assert isinstance(await ours.admit(KEY, 60), Left)
+    server.kill()
+    try:
+        found = [await ours.admit(KEY, 30) for _ in range(3)]
+        kinds = {"local": [Left, OverBudget, OverBudget], "allow": [Left] * 3, "deny": [OverBudget] * 3}
+        assert [type(one) for one in found] == kinds[on_failure]
+        assert ours.away == [server.address]
+    finally:
+        server.start()
+
+    await healed(ours)
+    # The new Redis knows nothing: what was spent here is not forgiven there, and the other replica sees it.
+    there = 40 if on_failure == "deny" else 10
+    left = await other.admit(KEY, 0)
+    assert isinstance(left, Left)
+    assert left.input is not None
+    assert left.input == pytest.approx(there, abs=0.5)
+
+
+async def test_a_redis_that_hangs_holds_up_no_more_than_one_request(
+    server: RedisServer, replicas: Callable[..., RedisLimits]
+) -> None:
+    ours = replicas(time_limit=1.0)
+    ours.configure(KEY, limited(server, 10**6))
+    await ours.admit(KEY, 1)
+    server.freeze()
+    try:
+        await ours.admit(KEY, 1)
+        assert ours.away == [server.address]
+        async with asyncio.timeout(100):  # each would wait for a second
+            for _ in range(1000):
+                assert isinstance(await ours.admit(KEY, 1), Left)
+    finally:
+        server.thaw()
+
+    await healed(ours)
+
+
+async def test_only_redis_servers_of_the_namespace_or_of_the_configuration_are_used(server: RedisServer) -> None:
+    ours = RedisLimits({}, LocalLimits(), time_limit=PATIENT)
+    ours.configure(KEY, limited(server, 100))
+    assert isinstance(await ours.admit(KEY, 60), Left)
+    with redis.Redis(port=server.port) as client:
+        assert client.keys() == []
+    await ours.close()
+
+
+actions = st.one_of(
+    st.tuples(st.just("take"), st.integers(0, 120), st.just(0)),
+    st.tuples(st.just("settle"), st.integers(-50, 150), st.integers(0, 300)),
+)
+budgets = st.builds(
+    Budget, st.none() | st.integers(1, 100), st.none() | st.integers(1, 100), st.sampled_from([1, 60, 3600])
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(budgets, actions, st.floats(0, 500)), max_size=12))
+def test_the_script_counts_as_the_buckets_in_this_process_do(
+    server: RedisServer, steps: list[tuple[Budget, tuple[str, int, int], float]]
+) -> None:
+    local, now = TokenLimits(), 1000.0
+    with redis.Redis(port=server.port) as client:
+        client.delete(sharing.key(KEY))
+        for budget, (kind, tokens, output), passed in steps:
+            now += passed
+            local.configure(KEY, budget, now)
+            if budget.input is None and budget.output is None:
+                client.delete(sharing.key(KEY))
+                continue
+            first = local.left(KEY, now)
+            told = sharing.arguments(budget, first, tokens, output, check=kind == "take", now=now)
+            refused, left = sharing.answer(client.eval(sharing.SCRIPT, 1, sharing.key(KEY), *told), budget, tokens)
+            if kind == "take":
+                expected = local.admit(KEY, tokens, now)
+                assert (refused and refused.kind) == (expected and expected.kind)
+                if refused and expected and expected.retry_after is not None:
+                    assert refused.retry_after == pytest.approx(expected.retry_after)
+            else:
+                local.settle(KEY, 0, tokens, output, now)
+            assert left == pytest.approx(local.left(KEY, now), nan_ok=True)
+        if steps and client.exists(sharing.key(KEY)):
+            assert 0 < client.ttl(sharing.key(KEY)) <= sharing.lifetime(steps[-1][0].seconds)
+
+
+async def test_replicas_know_what_the_others_have_under_way(server: RedisServer) -> None:
+    pod, other = Key("shop", "a"), Key("shop", "b")
+    mine = [{pod: 3}, {pod: 2, other: 1}, dict[Key, int]()]
+    heard = [dict[Key, int](), dict[Key, int](), dict[Key, int]()]
+    links = [RedisLink(server.address, f"redis://{server.address}", PATIENT) for _ in mine]
+    loads = [
+        SharedLoad(link, lambda index=index: mine[index], heard[index].update, 0.02) for index, link in enumerate(links)
+    ]
+    async with loads[0].running(), loads[2].running():
+        async with loads[1].running():
+            await until(lambda: heard[2] == {pod: 5, other: 1})
+            await until(lambda: heard[0] == {pod: 2, other: 1})
+            mine[1] = {pod: 4, other: 1}
+            await until(lambda: heard[2] == {pod: 7, other: 1})
+        heard[2].clear()  # one that leaves takes its requests with it
+        await until(lambda: heard[2] == {pod: 3})
+        server.kill()
+        server.start()
+        heard[2].clear()
+        mine[0] = {pod: 9}
+        await until(lambda: heard[2] == {pod: 9})
+    for link in links:
+        await link.close()
