@@ -16,7 +16,7 @@ from prefect.client.schemas.actions import DeploymentUpdate
 from deployments import automations, checks
 from deployments.pool import create_work_pool
 from deployments.profile import POOL, PREFECT_FILE, WORKER_PROFILE, environment
-from flows.parameters import AutoscaleParameters
+from flows.parameters import AutoscaleParameters, Unseen
 
 AUTOSCALE = "autoscale"
 SERVER_TIMEOUT = 60.0
@@ -101,8 +101,10 @@ async def deploy(client: PrefectClient, prefect_file: Path = PREFECT_FILE) -> No
 
 
 def closed(form: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema of a flow's parameters without room for any other."""
-    return {**form, "additionalProperties": False}
+    """The schema of a flow's parameters without room for any other. No form shows those that are ``Unseen``."""
+    shown = dict(form.get("properties") or {})
+    unseen = {f"^{name}$": shown.pop(name) for name, field in [*shown.items()] if field.get(Unseen.mark)}
+    return {**form, "properties": shown, "patternProperties": unseen, "additionalProperties": False}
 
 
 def read(prefect_file: Path = PREFECT_FILE) -> dict[str, Any]:

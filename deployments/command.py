@@ -6,25 +6,30 @@ The console script. Exit codes are those of ``modelyard.cli.options``.
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from deployments.demo.scenario import Scenario
+from deployments.demo.scenario import SHOWN, Scenario
 from deployments.profile import POOL, PREFECT_FILE
-from modelyard.cli import options
+from modelyard.cli import onboard, options
 from modelyard.cli.main import app, main
 
 LIMIT = 9
 """Flow runs at a time: of both shifts the writer, its standby and the one that follows; a run by hand, two to spare."""
 
-demonstrations = typer.Typer(help="One model, two accelerators, real traffic, scaled by the deployed flow; or models.")
+demonstrations = typer.Typer(
+    help="One model, two accelerators, real traffic, scaled by the deployed flow; or models, services, the router."
+)
 app.add_typer(demonstrations, name="demo")
 
 Parameters = Annotated[
     str, typer.Option(metavar="JSON", help="The flow's parameters, or @FILE; other options come before them.")
 ]
+
+Keep = Annotated[bool, typer.Option("--keep", help="Leave everything running at the end, until Ctrl-C.")]
 
 
 @app.command()
@@ -83,6 +88,16 @@ def _run(flow: str, given: dict[str, Any]) -> None:
     from flows.foreground import run_here
 
     raise typer.Exit(run_here(flow, given))
+
+
+def _onboard(flow: str, given: dict[str, Any]) -> None:
+    """The same, for somebody who reads the steps, and not what each line comes from."""
+    for which in ("FLOW", "TASK"):
+        os.environ.setdefault(f"PREFECT_LOGGING_FORMATTERS_STANDARD_{which}_RUN_FMT", "%(asctime)s  %(message)s")
+    _run(flow, given)
+
+
+onboard.foreground = _onboard
 
 
 @app.command()
@@ -153,7 +168,7 @@ def bootstrap(
 @demonstrations.callback(invoke_without_command=True)
 def demo(
     typed: typer.Context,
-    keep: Annotated[bool, typer.Option("--keep", help="Leave everything running at the end, until Ctrl-C.")] = False,
+    keep: Keep = False,
     out: Annotated[Path, typer.Option(help="Folder for logs, data and the pictures.")] = Path("out/demo"),
     runs: Annotated[int, typer.Option(min=1, help="So many runs, one after the other, and their spread.")] = 1,
     write: Annotated[
@@ -164,26 +179,51 @@ def demo(
     minutes: Annotated[float, typer.Option(help="Minutes of the trace to replay.")] = Scenario.minutes,
     rate: Annotated[float, typer.Option(help="Scale the request rate.")] = Scenario.rate,
 ) -> None:
-    """One model, two accelerators, real traffic, scaled by the deployed flow; about five minutes."""
+    """A model in a bucket becomes a service; then real traffic, scaled by the deployed flow; about eight minutes."""
     if typed.invoked_subcommand is not None:
         return
     if keep and runs > 1:
         raise options.UsageError("--keep, --runs: only a single run is left running")
     from deployments.demo.run import main as demonstrate
 
-    scenario = Scenario(compression=compression, start_minute=start, minutes=minutes, rate=rate)
+    scenario = Scenario(compression=compression, start_minute=start, minutes=minutes, rate=rate, copies=SHOWN)
     raise typer.Exit(demonstrate(scenario, out, runs_wanted=runs, keep=keep, write=write))
 
 
 @demonstrations.command("models")
 def demo_models(
-    keep: Annotated[bool, typer.Option("--keep", help="Leave everything running at the end, until Ctrl-C.")] = False,
+    keep: Keep = False,
     out: Annotated[Path, typer.Option(help="Folder for logs and data.")] = Path("out/demo-models"),
 ) -> None:
-    """A model of a hub and one of an S3 bucket come onto two of three nodes; about two minutes."""
-    from deployments.demo.models import main as demonstrate
+    """A model of a hub and one of an S3 bucket come onto two of three nodes; about a minute."""
+    from deployments.demo import models, stage
 
-    raise typer.Exit(demonstrate(out, keep=keep))
+    raise typer.Exit(stage.main([models.ACT], out, keep=keep))
+
+
+@demonstrations.command("services")
+def demo_services(
+    keep: Keep = False,
+    with_models: Annotated[bool, typer.Option("--with-models", help="First what `demo models` shows.")] = False,
+    with_router: Annotated[bool, typer.Option("--with-router", help="Then what `demo router` shows.")] = False,
+    out: Annotated[Path, typer.Option(help="Folder for logs and data.")] = Path("out/demo-services"),
+) -> None:
+    """Services of three kinds come up, are updated, return, go to zero and back, and go; about two minutes."""
+    from deployments.demo import models, router, services, stage
+
+    before, later = [models.ACT] if with_models else [], [router.ACT] if with_router else []
+    raise typer.Exit(stage.main([*before, services.ACT, *later], out, keep=keep))
+
+
+@demonstrations.command("router")
+def demo_router(
+    keep: Keep = False,
+    out: Annotated[Path, typer.Option(help="Folder for logs and data.")] = Path("out/demo-router"),
+) -> None:
+    """Requests through the router: weights, a header, an adapter, a pod that is killed, a budget; about two minutes."""
+    from deployments.demo import router, stage
+
+    raise typer.Exit(stage.main([router.ACT], out, keep=keep))
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import yaml
 
 from deployments.dashboards import DASHBOARDS, JOB, exported, names, render
 from modelyard.autoscaling.live.controller_gauges import LATENCIES
+from modelyard.metrics.queries import GATEWAY_QUEUE
 
 ROOT = Path(__file__).resolve().parent.parent
 NAMESPACE = "workload-variant-autoscaler-system"
@@ -59,6 +60,26 @@ def recordings() -> Iterator[dict[str, Any]]:
                 "labels": {"latency": latency},
                 "expr": misses(latency, window),
             }
+
+
+def routed() -> Iterator[dict[str, Any]]:
+    """What routers were asked for, what it came to in tokens, and what waits, as series of the namespaces that it was
+    for: so that policies there may read it."""
+    where = f'namespace="{NAMESPACE}"'
+    shown = {
+        "requests:rate1m": (f'rate(kthena_router_requests_total{{{where}, model_route!=""}}[1m])', "model_route", ""),
+        "tokens:rate1m": (
+            f'rate(kthena_router_tokens_total{{{where}, model_route!=""}}[1m])',
+            "model_route",
+            "token_type",
+        ),
+        "waiting": (f'{GATEWAY_QUEUE}{{{where}, model_server!=""}}', "model_server", ""),
+    }
+    for name, (series, about, more) in shown.items():
+        own = f'label_replace({series}, "namespace", "$1", "{about}", "(.+)/.+")'
+        own = f'label_replace({own}, "{about}", "$1", "{about}", ".+/(.+)")'
+        labels = ", ".join(filter(None, ("namespace", about, more)))
+        yield {"record": f"modelyard:router_{name}", "expr": f"sum by ({labels}) ({own})"}
 
 
 def alerts(objective: float = OBJECTIVE) -> Iterator[dict[str, Any]]:
@@ -131,6 +152,7 @@ def rules(objective: float = OBJECTIVE) -> dict[str, Any]:
         "groups": [
             {"name": "modelyard-slo", "rules": list(recordings())},
             {"name": "modelyard", "rules": list(alerts(objective))},
+            {"name": "modelyard-router", "interval": "15s", "rules": list(routed())},
         ]
     }
 
@@ -154,6 +176,11 @@ def manifests(objective: float = OBJECTIVE) -> Iterator[dict[str, Any]]:
     }
     yield manifest("ServiceMonitor", "modelyard-exporter", exporter)
     yield manifest("PodMonitor", "modelyard-engines", engines)
+    routers = {
+        "selector": {"matchLabels": {"app.kubernetes.io/name": "modelyard-router"}},
+        "podMetricsEndpoints": [{"port": "metrics", "path": "/metrics", "interval": "5s"}],
+    }
+    yield manifest("PodMonitor", "modelyard-router", routers)
     yield manifest("PrometheusRule", "modelyard", rules(objective))
 
 

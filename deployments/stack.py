@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from prefect.client.orchestration import PrefectClient
+from prefect.client.schemas.schedules import IntervalSchedule
 
 from deployments.profile import PREFECT_FILE, WORKER_PROFILE, environment
 from deployments.server import PrefectServer
@@ -28,6 +30,8 @@ from modelyard.resources import KINDS
 from modelyard.resources.crd import crd
 
 BOOTSTRAP_TIMEOUT = 400.0
+PLANNED_WITHIN = 8.0
+"""Seconds within which the server plans the first run of a schedule; of one that it plans later the moment is over."""
 
 
 class StackFailed(RuntimeError):
@@ -124,10 +128,18 @@ async def beside_a_cluster(
         say("stopping")
 
 
-def write_prefect_file(path: Path, name: str, parameters: Mapping[str, Any], every: float, after: float) -> None:
+def write_prefect_file(
+    path: Path,
+    name: str,
+    parameters: Mapping[str, Any],
+    every: float,
+    after: float,
+    others: Mapping[str, Mapping[str, Any]] | None = None,
+) -> None:
     """The project's prefect.yaml, in which one deployment alone has an active schedule, and runs with ``parameters``.
 
-    ``every`` so many seconds, first ``after`` so many. Every other deployment is there for its button.
+    ``every`` so many seconds, first ``after`` so many. Every other deployment is there for its button, or until it is
+    scheduled; ``others`` has parameters of some.
     """
     declared = yaml.safe_load(PREFECT_FILE.read_text(encoding="utf-8"))
     first = datetime.now(UTC) + timedelta(seconds=after)
@@ -140,4 +152,14 @@ def write_prefect_file(path: Path, name: str, parameters: Mapping[str, Any], eve
         item["schedules"] = [{**schedule, "active": False} for schedule in schedules]
         if item["entrypoint"] == f"flows.{name}.{name}":
             item["parameters"] = {**parameters, **item["parameters"]}
+        item["parameters"] = {**item["parameters"], **(others or {}).get(item["name"], {})}
     path.write_text(yaml.safe_dump(declared, sort_keys=False), encoding="utf-8")
+
+
+async def schedule(api_url: str, deployment: str, every: float) -> None:
+    """Have a deployment (``FLOW/NAME``) whose schedule is not active run every so many seconds, as soon as can be."""
+    async with PrefectClient(api_url) as client:
+        found = await client.read_deployment_by_name(deployment)
+        soon = datetime.now(UTC) + timedelta(seconds=PLANNED_WITHIN)
+        interval = IntervalSchedule(interval=timedelta(seconds=every), anchor_date=soon, timezone="UTC")
+        await client.update_deployment_schedule(found.id, found.schedules[0].id, active=True, schedule=interval)

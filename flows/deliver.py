@@ -22,6 +22,7 @@ from modelyard.models.following import Ended, Following, NodeFailed, NodeOutcome
 from modelyard.models.names import KINDS
 from modelyard.objects import Key
 from modelyard.objects.documents import amount, counted
+from tasks.acting import cut_short
 from tasks.deliver import fetch, place, publish, resolve
 from tasks.journal import ProgressBar
 from tasks.reconcile import BY_ID
@@ -61,13 +62,7 @@ async def deliver(parameters: DeliverParameters) -> State[Any]:
         bar = await stack.enter_async_context(ProgressBar("deliver-progress", f"Delivery of {keys[0].name}", every=5.0))
         nodes, acted = await _carry(following, keys, run, until, bar)
         ended = await publish(following, keys, nodes)
-    if acted.lost:
-        return Completed(
-            name="Superseded", message="another run has taken over: " + ", ".join(k.name for k in acted.lost)
-        )
-    if acted.failed:
-        return Failed(message="; ".join(f"{key.name}: {why}" for key, why in acted.failed.items()))
-    return _final(parameters, dict(zip(keys, ended, strict=True)), nodes)
+    return cut_short(acted) or _final(parameters, dict(zip(keys, ended, strict=True)), nodes)
 
 
 def _asked(parameters: DeliverParameters, run: str) -> Any:
@@ -78,7 +73,7 @@ def _asked(parameters: DeliverParameters, run: str) -> Any:
             return [Key(*text.split("/", 1)) for text in parameters.objects]
         key = Key(parameters.namespace, parameters.name or "")
         if parameters.uri is not None:
-            await following.order(key, parameters.uri, parameters.node_selector)
+            await following.order(key, parameters.uri, parameters.node_selector, secret=parameters.key)
         await following.take(key, run)
         return [key]
 
@@ -97,7 +92,7 @@ async def _carry(
             for key, leg in following.parts():
                 if leg.job is not None and leg.job.task.purpose == "fetch" and (key, leg.node) not in followed:
                     followed[key, leg.node] = asyncio.create_task(fetch(following, key, leg.node, bar, placing))
-            await asyncio.wait([placing, asyncio.ensure_future(following.moved(1.0))], return_when="FIRST_COMPLETED")
+            await following.moved(1.0, placing)
         acted = await placing
         done = await asyncio.gather(*followed.values(), return_exceptions=True)
     finally:
@@ -115,7 +110,7 @@ def _final(parameters: DeliverParameters, ended: dict[Key, Ended], nodes: list[N
         if one.state == "Failed" or (parameters.wait and not parameters.run and one.state != "Ready"):
             gone = "there is no such model any more" if one.state == "Gone" else f"{one.reason}: {one.message}"
             return Failed(message=f"{key.name} is not ready: {gone}")
-    said = [f"{key.name}: {one.message}" for key, one in ended.items() if one.state == "Ready"]
+    said = [f"{key.name}: {one.message}" for key, one in ended.items() if one.state != "Gone"]
     if nodes:
         size = amount(sum(one.bytes for one in nodes))
         said.append(f"{size} onto {counted(len({one.node for one in nodes}), 'node')}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,12 +13,22 @@ from prefect import get_client
 from prefect.settings import get_current_settings
 from pydantic import BaseModel, ValidationError
 
-from flows.parameters import AutoscaleParameters, DeliverParameters, ReplayParameters, RollOutParameters, arguments
+from flows.parameters import (
+    AutoscaleParameters,
+    BenchmarkParameters,
+    DeliverParameters,
+    OnboardParameters,
+    ReplayParameters,
+    RollOutParameters,
+    arguments,
+)
 from modelyard.cli.options import UsageError, faults
 
 FLOWS: Mapping[str, type[BaseModel]] = {
     "autoscale": AutoscaleParameters,
+    "benchmark": BenchmarkParameters,
     "deliver": DeliverParameters,
+    "onboard": OnboardParameters,
     "replay": ReplayParameters,
     "roll_out": RollOutParameters,
 }
@@ -62,6 +73,9 @@ async def run(name: str, parameters: BaseModel) -> int:
         raise NoServer(problem)
     # After the check, so that a missing server is told in a second.
     flow = getattr(importlib.import_module(f"flows.{name}"), name)
+    if name == "onboard":  # how each step ended is said by the steps themselves
+        for handler in logging.getLogger().handlers:
+            handler.addFilter(lambda record: not record.getMessage().startswith("Finished in state"))
     state = await flow(**arguments(parameters), return_state=True)
     print(f"{state.name}: {state.message}" if state.message else state.name)
     return 0 if state.is_completed() else 1

@@ -10,14 +10,29 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Coroutine, Mapping
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from prefect.context import FlowRunContext
-from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    ValidationError,
+    create_model,
+    field_validator,
+    model_validator,
+)
 from pydantic.fields import FieldInfo
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from modelyard.autoscaling.live.settings import ControllerSettings
+from modelyard.benchmarks.compare import parse_condition
+from modelyard.onboarding.request import OnboardRequest, ServingCandidate
 from modelyard.replay.request import ReplayRequest
+from modelyard.routing.rolling import RouteRollOut
 
 NAME = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 
@@ -38,6 +53,16 @@ ShiftSeconds = Annotated[
         description="seconds the run lasts, twice its schedule's interval; 0: one tick, then end ('run once now')",
     ),
 ]
+
+
+class Unseen:
+    """Marks a parameter that only ``reconcile`` sets: no form shows it (``deployments.bootstrap.closed``)."""
+
+    mark = "x-unseen"
+
+    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return {**handler(core), self.mark: True}
+
 
 M = TypeVar("M", bound=BaseModel)
 R = TypeVar("R")
@@ -224,6 +249,12 @@ class DeliverParameters(BaseModel):
     node_selector: dict[str, str] = Field(
         default_factory=dict, description="with uri: labels a node must carry to receive the files"
     )
+    key: str = Field(
+        "",
+        max_length=253,
+        description="with uri: Secret with the source's credentials, in the model's namespace (without one: the"
+        " controller's)",
+    )
     kind: Literal["ClusterBaseModel", "BaseModel", "FineTunedWeight"] = Field(
         "ClusterBaseModel", description="kind of the model; with a namespace it is a BaseModel"
     )
@@ -236,8 +267,12 @@ class DeliverParameters(BaseModel):
     controller_namespace: str = Field(
         "workload-variant-autoscaler-system", max_length=63, pattern=NAME, description="where Jobs and reports are"
     )
-    run: str = Field("", max_length=512, description="set by reconcile: the claim under which the run works")
-    objects: list[str] = Field(default_factory=list, description="set by reconcile: NAMESPACE/NAME of each model")
+    run: Annotated[str, Unseen()] = Field(
+        "", max_length=512, description="set by reconcile: the claim under which the run works"
+    )
+    objects: Annotated[list[str], Unseen()] = Field(
+        default_factory=list, description="set by reconcile: NAMESPACE/NAME of each model"
+    )
 
     @model_validator(mode="after")
     def _what_is_named(self) -> Self:
@@ -249,12 +284,18 @@ class DeliverParameters(BaseModel):
 
 
 class RollOutParameters(BaseModel):
-    """Which service to roll out, and whether to wait for it. Nothing named: nothing to do."""
+    """Which service or route to roll out, and whether to wait for it. Nothing named: nothing to do."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: str | None = Field(None, max_length=253, description="name of the InferenceService")
+    name: str | None = Field(None, max_length=253, description="name of the service or route")
     namespace: str = Field("default", max_length=63, pattern=NAME, description="its namespace")
+    kind: Literal["InferenceService", "Model", "ModelRoute"] = Field("InferenceService", description="its kind")
+    traffic: RouteRollOut | None = Field(
+        None,
+        description="of a ModelRoute: to which ModelServer its requests go, in which steps; unset: as it says itself",
+    )
+    dry_run: bool = Field(False, description="of a ModelRoute: only check, and show the weights of each step")
     wait: bool = Field(
         True, description="end Completed only when the service is ready, staying for it until the time limit"
     )
@@ -264,8 +305,171 @@ class RollOutParameters(BaseModel):
     controller_namespace: str = Field(
         "workload-variant-autoscaler-system", max_length=63, pattern=NAME, description="where the settings are"
     )
-    run: str = Field("", max_length=512, description="set by reconcile: the claim under which the run works")
-    objects: list[str] = Field(default_factory=list, description="set by reconcile: NAMESPACE/NAME of each service")
+    run: Annotated[str, Unseen()] = Field(
+        "", max_length=512, description="set by reconcile: the claim under which the run works"
+    )
+    objects: Annotated[list[str], Unseen()] = Field(
+        default_factory=list, description="set by reconcile: NAMESPACE/NAME of each service"
+    )
+
+    @model_validator(mode="after")
+    def _what_is_of_routes(self) -> Self:
+        if self.kind != "ModelRoute" and (self.traffic is not None or self.dry_run):
+            raise ValueError("traffic and dry_run are of a ModelRoute: set kind: ModelRoute, or leave them out")
+        return self
+
+
+class BenchmarkParameters(BaseModel):
+    """Which BenchmarkJob to measure, and whether to wait for it. Nothing named: nothing to do."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str | None = Field(None, max_length=253, description="name of the BenchmarkJob")
+    namespace: str = Field("default", max_length=63, pattern=NAME, description="its namespace")
+    re_run: bool = Field(False, description="measure anew what has been measured already")
+    fail_if: list[str] = Field(
+        default_factory=list,
+        max_length=20,
+        description="with wait: conditions under which the run ends Failed, such as ttft_p95>+10% or itl_p95>30ms;"
+        " changes are those since baseline",
+    )
+    baseline: str | None = Field(
+        None,
+        max_length=320,
+        pattern=r"^[^/]+/[^/]+$",
+        description="NAMESPACE/NAME of the BenchmarkJob to compare with; unset: what this one had measured before",
+    )
+    wait: bool = Field(
+        True, description="end Completed only when all runs are measured, staying for them until the time limit"
+    )
+    timeout_seconds: float = Field(
+        12 * 3600, gt=0, le=7 * 86_400, description="with wait: time limit, after which the run ends Failed"
+    )
+    controller_namespace: str = Field(
+        "workload-variant-autoscaler-system", max_length=63, pattern=NAME, description="where the settings are"
+    )
+    run: Annotated[str, Unseen()] = Field(
+        "", max_length=512, description="set by reconcile: the claim under which the run works"
+    )
+    objects: Annotated[list[str], Unseen()] = Field(
+        default_factory=list, description="set by reconcile: NAMESPACE/NAME of each BenchmarkJob"
+    )
+
+    @field_validator("fail_if")
+    @classmethod
+    def _readable(cls, texts: list[str]) -> list[str]:
+        for text in texts:
+            parse_condition(text)
+        return texts
+
+
+class OnboardParameters(BaseModel):
+    """Which model, for which target and load, on what. No URI: nothing to do."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    first: ClassVar[tuple[str, ...]] = (
+        "uri", "name", "namespace", "candidates", "prices", "ttft", "itl", "percentile", "service_class", "rate",
+        "prompt_tokens", "output_tokens", "trace", "budget", "results", "wait",
+    )  # fmt: skip
+
+    uri: str | None = Field(None, max_length=2048, description="where the model's files are, such as hf://OWNER/NAME")
+    name: str = Field("", max_length=30, description="name of the model and of its service")
+    namespace: str = Field("default", max_length=63, pattern=NAME, description="its namespace")
+    candidates: list[ServingCandidate] = Field(
+        default_factory=list, description="runtimes to try, and what a replica of each takes; or else prices"
+    )
+    prices: dict[str, float] = Field(
+        default_factory=dict, description="all that fits: accelerators, and what one of them costs for an hour"
+    )
+    ttft: float | None = Field(None, gt=0, description="target of the time to first token, ms")
+    itl: float | None = Field(None, gt=0, description="target of the time between two tokens, ms")
+    percentile: float | None = Field(None, gt=0, lt=100, description="of the TTFT target; unset: its mean")
+    service_class: str | None = Field(
+        None, max_length=520, description="CONFIGMAP/KEY of a service class that is there, instead of targets"
+    )
+    rate: float | None = Field(
+        None, gt=0, description="expected requests per second; unset: the trace's busiest minute"
+    )
+    prompt_tokens: int | None = Field(None, ge=1, description="tokens of a prompt; unset: the trace's mean")
+    output_tokens: int | None = Field(None, ge=1, description="tokens of an answer; unset: the trace's mean")
+    trace: Path | None = Field(
+        None,
+        description="CSV on the worker's machine, as for replay: the expected load, and what is simulated at the end",
+    )
+    budget: float | None = Field(None, gt=0, description="the most that the service may cost an hour")
+    results: str = Field("", max_length=2048, description="storage URI for what is measured, such as pvc://CLAIM/PATH")
+    wait: bool = Field(True, description="stay until the service is verified; unset: do what can be done now, and end")
+    levels: list[int] = Field(
+        default_factory=lambda: [1, 8, 16, 32], description="requests at a time to measure with, a run for each"
+    )
+    minutes: int = Field(5, ge=1, description="the most minutes of a run")
+    requests: int = Field(300, ge=1, description="the most requests of a run")
+    parameters: dict[str, str] = Field(
+        default_factory=dict, description="parameters of the model's storage, such as endpoint"
+    )
+    node_selector: dict[str, str] = Field(
+        default_factory=dict, description="labels that a node must carry to receive the model's files"
+    )
+    patience: int = Field(30, ge=1, description="minutes after which a service that is not ready is given up")
+    check_seconds: float = Field(
+        60, ge=0, le=3600, description="seconds of the check under load at the end; 0: none is made"
+    )
+    timeout_seconds: float = Field(
+        12 * 3600, gt=0, le=7 * 86_400, description="with wait: time limit, after which the run ends Failed"
+    )
+
+    time_compression: float = Field(
+        1.0,
+        ge=1,
+        le=1000,
+        description="multiply what is measured by this (demonstrations on the simulated engine only)",
+    )
+    controller_namespace: str = Field(
+        "workload-variant-autoscaler-system", max_length=63, pattern=NAME, description="where else service classes are"
+    )
+
+    def asked(self, found: Mapping[str, Any]) -> OnboardRequest:
+        """What is asked for, checked together; ``found``: what the trace and the class say. Raises ``ValueError``."""
+        given = {**self.model_dump(include=set(OnboardRequest.model_fields), exclude_none=True), **found}
+        return OnboardRequest.model_validate(given)
+
+    @model_validator(mode="after")
+    def _can_be_asked(self) -> Self:
+        if self.uri is None:
+            return self
+        if self.service_class is not None and not (self.ttft is None and self.itl is None):
+            raise ValueError("service_class: it has the targets: leave ttft and itl out")
+        # As if they were read: what a trace or a class says is known to the worker alone.
+        loads = ("rate", "prompt_tokens", "output_tokens") if self.trace is not None else ()
+        found = {name: 1 for name in loads if getattr(self, name) is None}
+        found |= {"ttft": 1} if self.service_class is not None else {}
+        try:
+            self.asked(found)
+        except ValidationError as error:
+            problems = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
+            raise ValueError("; ".join(one.removeprefix(": ") for one in problems)) from None
+        return self
+
+
+class ReRunParameters(BaseModel):
+    """Which BenchmarkJobs to measure anew."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    jobs: list[Annotated[str, Field(max_length=320, pattern=r"^[^/]+/[^/]+$")]] = Field(
+        default_factory=list, max_length=1000, description="BenchmarkJobs, as NAMESPACE/NAME"
+    )
+
+
+class RefitParameters(BaseModel):
+    """Whose profiles to look at."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    namespaces: list[str] = Field(
+        default_factory=list, max_length=1000, description="only VariantAutoscalings of these namespaces; empty: all"
+    )
+    step_tokens: int = Field(2048, ge=1, description="tokens that engines compute in a step (--max-num-batched-tokens)")
 
 
 class VerifyParameters(BaseModel):

@@ -12,12 +12,16 @@ from prefect.client.schemas.objects import State
 
 from flows.parameters import ReconcileParameters, flat, run_parameters
 from flows.shift import Turn, run_shift, shift_name, table_key
+from modelyard.benchmarks.lifecycle import BenchmarkRuns
+from modelyard.metrics.client import PrometheusSettings
 from modelyard.models.lifecycle import ModelDelivery
 from modelyard.models.names import KINDS as MODEL_KINDS
 from modelyard.reconcile.dispatch import Acting
 from modelyard.reconcile.reconciler import Reconciler, Registered, only_told
 from modelyard.reconcile.report import TickReport
 from modelyard.routing.lifecycle import RouteStatus, ServerStatus
+from modelyard.routing.route_roll_out import RouteRollOuts
+from modelyard.workloads.kthena.lifecycle import ModelRollOut
 from modelyard.workloads.lifecycle import ServiceRollOut
 from tasks.reconcile import start, tell
 from tasks.stage import Handle
@@ -32,10 +36,22 @@ def lifecycles(home: str) -> tuple[Registered, ...]:
         )
         for kind in MODEL_KINDS
     )
-    services = Registered(
-        ServiceRollOut(home), Acting("roll-out/roll-out", batch=20, parameters={"controller_namespace": home})
+    prometheus = PrometheusSettings().base_url
+    services = (
+        Registered(
+            one,
+            Acting("roll-out/roll-out", batch=20, parameters={"kind": one.about.kind, "controller_namespace": home}),
+        )
+        for one in (ServiceRollOut(home, prometheus=prometheus), ModelRollOut(home, prometheus=prometheus))
     )
-    return (Registered(RouteStatus()), Registered(ServerStatus()), *models, services)
+    benchmarks = Registered(
+        BenchmarkRuns(home), Acting("benchmark/benchmark", batch=10, parameters={"controller_namespace": home})
+    )
+    routes = Registered(
+        RouteRollOuts(prometheus),
+        Acting("roll-out/roll-out", parameters={"kind": "ModelRoute", "controller_namespace": home}),
+    )
+    return (Registered(RouteStatus()), Registered(ServerStatus()), *models, *services, routes, benchmarks)
 
 
 class Reconciling(Reconciler):

@@ -10,6 +10,7 @@ import os
 import socket
 from collections.abc import Mapping
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from aiohttp import ThreadedResolver
 from aiohttp.abc import ResolveResult
@@ -43,6 +44,14 @@ class HostsFile:
         names = self._read()
         forms = (name,) if name.endswith(_SUFFIXES) else (name + _SEARCHED,)
         return next((names[form] for form in forms if form in names), [])
+
+    def located(self, url: str) -> str:
+        """A URL with a Service's address in place of its name, for programs that only ask the system; else as it is."""
+        parts = urlsplit(url)
+        if not (addresses := self.addresses(parts.hostname or "")):
+            return url
+        port = f":{parts.port}" if parts.port else ""
+        return parts._replace(netloc=f"{addresses[0]}{port}").geturl()
 
     def _read(self) -> Mapping[str, list[str]]:
         try:

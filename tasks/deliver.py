@@ -3,47 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Sequence
 
-from prefect import Task, get_run_logger, task
+from prefect import get_run_logger, task
 from prefect.artifacts import TableArtifact
-from prefect.client.schemas.objects import State, TaskRun
 
-from modelyard.cluster import Unavailable
 from modelyard.models.following import Ended, Following, NodeOutcome, outcome
 from modelyard.models.legs import NodeStage
 from modelyard.objects import Key
-from modelyard.reconcile.acting import Acted, act
-from tasks.journal import CALL_TIMEOUT, ProgressBar, cells
-from tasks.stage import STAGE
+from modelyard.reconcile.acting import Acted
+from tasks.acting import stay
+from tasks.journal import ProgressBar, cells, show
+from tasks.stage import RETRIED, STAGE
 
 LOOK = 5.0
 """Seconds between two looks at what a transfer says of itself."""
-AGAIN = 5.0
-"""Seconds after which a model whose nodes wait for their turn is looked at again."""
-
-
-async def _helps(task: Task[..., object], task_run: TaskRun, state: State[object]) -> bool:
-    """Whether another try may help: the cluster was away, not: a node has failed."""
-    try:
-        await state.aresult()
-    except Unavailable:
-        return True
-    except Exception:
-        return False
-    return False
 
 
 @task(
     name="resolve",
     task_run_name="resolve",
     description="Find the models, or make the one that is asked for, and let this run work on them.",
-    retries=3,
-    retry_delay_seconds=[1, 5, 15],
-    retry_condition_fn=_helps,
     timeout_seconds=120,
-    **STAGE,
+    **RETRIED,
 )
 async def resolve(following: Following, asked: Callable[[Following], Awaitable[list[Key]]]) -> list[Key]:
     """The models to deliver."""
@@ -56,29 +38,22 @@ async def resolve(following: Following, asked: Callable[[Following], Awaitable[l
     name="place",
     task_run_name="place",
     description="Choose the nodes, make a Job for each, a few at a time, and write down what became of it.",
-    retries=3,
-    retry_delay_seconds=[1, 5, 15],
-    retry_condition_fn=_helps,
-    **STAGE,
+    **RETRIED,
 )
 async def place(following: Following, keys: Sequence[Key], run: str, until: float | None) -> Acted:
     """Have it done. ``until`` (a monotonic clock's reading): how long to stay while nodes wait for their turn."""
-    while True:
-        acted = await act(following.cluster, following.lifecycle, keys, run)
-        left = [key for key in keys if key in acted.settled and following.waits(key)]
-        if until is None or not left or time.monotonic() + AGAIN >= until:
-            return acted
-        await asyncio.sleep(AGAIN)
+
+    async def left(acted: Acted) -> bool:
+        return any(key in acted.settled and following.waits(key) for key in keys)
+
+    return await stay(following.cluster, following.lifecycle, keys, run, until, left)
 
 
 @task(
     name="fetch",
     task_run_name="fetch {key.name} on {node}",
     description="Follow one node: its Job fetches, verifies and detects; how far it is, and how it ended.",
-    retries=3,
-    retry_delay_seconds=[1, 5, 15],
-    retry_condition_fn=_helps,
-    **STAGE,
+    **RETRIED,
 )
 async def fetch(
     following: Following, key: Key, node: str, bar: ProgressBar, placing: asyncio.Future[Acted]
@@ -119,9 +94,5 @@ async def publish(following: Following, keys: Sequence[Key], nodes: Sequence[Nod
         name = keys[0].name if len(keys) == 1 else f"{len(keys)} models"
         rows = [cells(one.row) for one in sorted(nodes, key=lambda one: (one.model, one.node))]
         artifact = TableArtifact(key="deliver-nodes", description=f"Delivery of {name}", table=rows)
-        try:
-            async with asyncio.timeout(CALL_TIMEOUT):
-                await artifact.acreate()
-        except Exception as error:
-            get_run_logger().warning("The table could not be written: %s", error)
+        await show(artifact)
     return ended

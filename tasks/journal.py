@@ -15,7 +15,7 @@ from typing import Self
 from uuid import UUID
 
 from prefect import get_run_logger
-from prefect.artifacts import TableArtifact, acreate_progress_artifact, aupdate_progress_artifact
+from prefect.artifacts import Artifact, TableArtifact, acreate_progress_artifact, aupdate_progress_artifact
 from prefect.client.orchestration import get_client
 from prefect.events import emit_event
 
@@ -52,6 +52,15 @@ def cells(row: Row) -> dict[str, object]:
     return {
         name: unformatted(shown) if isinstance(shown := plain(value), str) else shown for name, value in row.items()
     }
+
+
+async def show(artifact: Artifact) -> None:
+    """Have an artifact written."""
+    try:
+        async with asyncio.timeout(CALL_TIMEOUT):
+            await artifact.acreate()
+    except Exception as error:
+        get_run_logger().warning("The artifact %s could not be written: %s", artifact.key, error)
 
 
 class Journal:

@@ -10,6 +10,8 @@ from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.context import TaskRunContext
 
+from modelyard.cluster import Unavailable
+
 T = TypeVar("T")
 
 BACK_OFF = (0.5, 2.0)
@@ -29,6 +31,20 @@ class StageOptions(TypedDict):
 
 STAGE = StageOptions(cache_policy=NO_CACHE, persist_result=False)
 """Never cached and never stored."""
+
+
+async def _was_away(task: Task[..., Any], task_run: TaskRun, state: State[Any]) -> bool:
+    """Whether another try may help: the cluster was away. What has failed for itself fails again."""
+    return isinstance(await state.aresult(raise_on_failure=False), Unavailable)
+
+
+RETRIED: dict[str, Any] = {
+    **STAGE,
+    "retries": 3,
+    "retry_delay_seconds": [1, 5, 15],
+    "retry_condition_fn": _was_away,
+}
+"""For the steps of a lifecycle that talk to the cluster."""
 
 
 class Handle(Generic[T]):

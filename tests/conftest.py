@@ -28,13 +28,14 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 ONE_WORKER = (
     ("tests/integration/prefect/test_prefect_deployments",),
     ("tests/integration/prefect/",),
-    ("tests/integration/local/", "tests/integration/deliveries/", "tests/integration/services/"),
+    ("tests/integration/local/", "tests/integration/deliveries/"),
+    ("tests/integration/services/",),
     ("tests/integration/live/",),
     tuple(f"tests/integration/{room}/" for room in ("bindings", "crds", "routing", "cluster", "reconcile")),
 )
 """Places whose files share servers that are too costly to start once per worker; what takes longest comes first."""
 
-LONGEST_FIRST = ("tests/e2e/", *(folder for folders in ONE_WORKER for folder in folders), "tests/integration/")
+LONGEST_FIRST = (*(folder for folders in ONE_WORKER for folder in folders), "tests/integration/")
 """Order of the tests side by side; those of no such folder come last."""
 
 

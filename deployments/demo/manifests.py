@@ -24,25 +24,7 @@ POLICY = "llama"
 def deployment(variant: DemoVariant, copy: Copy, scenario: Scenario) -> dict[str, Any]:
     """A Deployment of simulated engines on nodes with the variant's accelerator."""
     labels = {"app": variant.name}
-    args = [
-        *("--model", MODEL),
-        *("--startup-delay", f"{scenario.startup_seconds:g}"),
-        *("--time-compression", f"{scenario.compression:g}"),
-        *("--alpha", f"{variant.decode[0]:g}", "--beta", f"{variant.decode[1]:g}"),
-        *("--gamma", f"{variant.prefill[0]:g}", "--delta", f"{variant.prefill[1]:g}"),
-        *("--kv-cache-tokens", str(variant.kv_tokens), "--max-num-seqs", str(2 * variant.batch)),
-        *("--max-model-len", "32768"),
-    ]
-    container = {
-        "name": "engine",
-        "image": "modelyard.dev/simulated-engine:latest",
-        "args": args,
-        "ports": [{"containerPort": PORT, "name": "http"}],
-        "resources": {"limits": {"nvidia.com/gpu": str(variant.gpus)}},
-        "readinessProbe": {"httpGet": {"path": "/health", "port": PORT}, "periodSeconds": 1, "failureThreshold": 1},
-        # A pod that is deleted is not ready at once; it goes on answering until everybody has heard.
-        "lifecycle": {"preStop": {"exec": {"command": ["sleep", "1"]}}},
-    }
+    container = engine(variant, scenario, f"--model={MODEL}")
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -67,6 +49,60 @@ def deployment(variant: DemoVariant, copy: Copy, scenario: Scenario) -> dict[str
             },
         },
     }
+
+
+def engine(variant: DemoVariant, scenario: Scenario, *model: str) -> dict[str, Any]:
+    """The container of a simulated engine."""
+    options = {
+        "port": PORT,
+        "startup-delay": scenario.startup_seconds,
+        "time-compression": scenario.compression,
+        **dict(zip(("alpha", "beta", "gamma", "delta"), (*variant.decode, *variant.prefill), strict=True)),
+        "kv-cache-tokens": variant.kv_tokens,
+        "max-num-seqs": 2 * variant.batch,
+        "max-model-len": 32768,
+    }
+    return {
+        "name": "engine",
+        "image": "modelyard.dev/simulated-engine:latest",
+        "args": [*model, *(f"--{name}={value}" for name, value in options.items())],
+        "ports": [{"containerPort": PORT, "name": "http"}],
+        "resources": {"limits": {"nvidia.com/gpu": str(variant.gpus)}},
+        "readinessProbe": {"httpGet": {"path": "/health", "port": PORT}, "periodSeconds": 1, "failureThreshold": 1},
+        # A pod that is deleted is not ready at once; it goes on answering until everybody has heard.
+        "lifecycle": {"preStop": {"exec": {"command": ["sleep", "1"]}}},
+    }
+
+
+def before_onboarding(namespace: str, scenario: Scenario) -> Iterator[dict[str, Any]]:
+    """What an onboarding finds: a namespace, a claim for what is measured, a runtime for each of the accelerators."""
+    yield {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
+    yield {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "results", "namespace": namespace},
+        "spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}},
+    }
+    serves = {
+        "modelFormat": {"name": "safetensors", "version": "1.0.0"},
+        "modelFramework": {"name": "transformers", "version": "4.43.0"},
+        "modelArchitecture": "MistralForCausalLM",
+        "autoSelect": True,
+    }
+    for variant in scenario.variants:
+        yield {
+            "apiVersion": "ome.io/v1beta1",
+            "kind": "ServingRuntime",
+            "metadata": {"name": f"on-{variant.accelerator.lower()}", "namespace": namespace},
+            "spec": {
+                "protocolVersions": ["openAI"],
+                "supportedModelFormats": [serves],
+                "engineConfig": {
+                    "nodeSelector": {"nvidia.com/gpu.product": variant.product},
+                    "runner": engine(variant, scenario, "--model=$(MODEL_PATH)", "--served-model-name={{.Name}}"),
+                },
+            },
+        }
 
 
 def autoscaling(copy: Copy, scenario: Scenario) -> Iterator[dict[str, Any]]:

@@ -1,8 +1,9 @@
 """Run the demonstration from nothing to the verdict.
 
-Starts a local cluster, Prefect and the exporter; deploys three copies of one model on two accelerators, each scaled
-another way; replays the same real traffic through each; lets the deployed, scheduled flow scale them; tells what
-happened. Exit code 0 only if every copy really scaled both ways, and what was seen may be believed.
+Starts a local cluster, Prefect and the exporter. Act 0 brings a model from a bucket to a service of the right size.
+Then replays the same real traffic through that service and through two copies of one model on two accelerators, each
+scaled another way; lets the deployed, scheduled flow scale them; tells what happened. Exit code 0 only if all that act
+0 claims is true, every copy really scaled both ways, and what was seen may be believed.
 """
 
 from __future__ import annotations
@@ -15,24 +16,28 @@ import signal
 import sys
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from dataclasses import replace
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from rich.console import Console
+from rich.markup import escape
 
 from deployments.child import Child
-from deployments.demo import picture, story
+from deployments.demo import onboarding, picture, story
 from deployments.demo.manifests import autoscaling, deployment, flow_parameters
 from deployments.demo.publish import publish
 from deployments.demo.scenario import CONTROLLER_NAMESPACE, MODEL, Copy, Form, Scenario
+from deployments.demo.stage import DemonstrationFailed, Show
 from deployments.demo.story import Played
 from deployments.demo.truth import LATE, Truth
 from deployments.demo.watch import BINDINGS, Gap, Moment, Sample, sample
 from deployments.profile import ROOT, free_port
-from deployments.stack import PrefectStack, beside_a_cluster, write_prefect_file
+from deployments.stack import PrefectStack, beside_a_cluster, schedule, write_prefect_file
 from modelyard.autoscaling.kinds import VARIANTS
 from modelyard.autoscaling.live import observe
 from modelyard.cluster import DEPLOYMENTS, Cluster
@@ -42,6 +47,7 @@ from modelyard.local.stack import LocalStack
 from modelyard.metrics.client import Prometheus, PrometheusSettings
 from modelyard.traffic.latency import percentile
 from modelyard.traffic.replay import Replay, ReplaySettings
+from modelyard.traffic.router import Endpoint
 from modelyard.traffic.trace import Trace, read_trace
 
 TRACE = ROOT / "benchmarks" / "data" / "azure-llm-inference-2023-conversation.csv"
@@ -49,10 +55,14 @@ FIRST_RUN_AFTER = 24
 """Seconds from the bootstrap to the first scheduled run: deploying and starting a worker takes about that long."""
 RATE_WINDOW = 5.0
 """Wall seconds over which the shown load is averaged."""
+SIZED = "a replica takes"
+"""What a decision says that knows load and profile."""
 RECENT = 200
 """Requests of which it is said meanwhile how late they were sent."""
 
-console = Console(width=None if sys.stdout.isatty() else 150)
+Begin = Callable[[LocalStack, PrefectStack, Cluster], Awaitable[None]]
+
+console = Console(width=None if sys.stdout.isatty() else 100)
 
 
 def say(text: str) -> None:
@@ -77,12 +87,15 @@ def main(scenario: Scenario, out: Path, *, runs_wanted: int, keep: bool, write: 
             folder = out if runs_wanted == 1 else out / f"run-{number}"
             run = asyncio.run(demonstrate(scenario, folder, keep=keep))
             void += any(one.truth.void for one in run)
-            if all(one.good for one in run):
+            if run and all(one.good for one in run):
                 good.append(run)
                 shown = folder
     except KeyboardInterrupt:
         console.print("stopped")
         return 130
+    except DemonstrationFailed as error:
+        console.print(f"[bold red]✗[/] {escape(str(error))}")
+        return 1
     done = len(good) == runs_wanted
     if write and done:
         publish(good, scenario, shown)
@@ -107,17 +120,25 @@ async def demonstrate(scenario: Scenario, out: Path, keep: bool) -> list[Played]
         f"replaying minutes {scenario.start_minute:g} to {scenario.start_minute + scenario.minutes:g} of a real trace: "
         f"{len(trace)} requests, {scenario.compression:g} times faster than life"
     )
-    async with running(scenario, out) as (stack, prefect, cluster, prometheus):
+    show, served = Show(), dict[str, Copy]()
+    begin = partial(onboarding.onboarded, show, scenario, trace, out, served)
+    async with running(scenario, out, begin) as (stack, prefect, cluster, prometheus):
+        if not show.true:
+            return []
+        scenario = replace(scenario, copies=tuple(served.get(copy.namespace, copy) for copy in scenario.copies))
         say(
-            f"beside it: KUBECONFIG={stack.kubeconfig} {Path(sys.executable).with_name('modelyard')} plan -n demo "
+            f"beside it: KUBECONFIG={stack.kubeconfig} {Path(sys.executable).with_name('modelyard')} plan -n shop "
             f"--prometheus {stack.prometheus_url} --time-compression {scenario.compression:g}"
         )
         played = await play(scenario, trace, cluster, prometheus)
         for one in played:
             conclude(scenario, one)
+        if not all(sized(show, one) for one in played if one.copy.service):
+            return []
         console.print()
         heading, *rows = story.comparison([played], scenario)
         console.print(story.figures("The same traffic, scaled three ways", heading, rows))
+        console.print("slo is the service, on the accelerator that was chosen; the others have both.")
         console.print()
         for act, copies in groupby(played, key=lambda one: one.copy.act):
             path = out / f"act-{act}.png"
@@ -139,15 +160,21 @@ async def demonstrate(scenario: Scenario, out: Path, keep: bool) -> list[Played]
 
 @contextlib.asynccontextmanager
 async def running(
-    scenario: Scenario, out: Path, **cluster_settings: Any
+    scenario: Scenario, out: Path, begin: Begin | None = None, **cluster_settings: Any
 ) -> AsyncIterator[tuple[LocalStack, PrefectStack, Cluster, Prometheus]]:
-    """Cluster, engines, exporter and Prefect, all up and scheduled; stopped at the end, however it comes."""
+    """Cluster, engines, exporter and Prefect, all up and scheduled; stopped at the end, however it comes.
+
+    ``begin`` starts Prefect and uses it for something else, before the autoscaler is scheduled.
+    """
     exporter_port = free_port()
     nodes = [
         group.model_copy(update={"count": group.count * len(scenario.copies)})
         for group in default_nodes()
         if any(group.product == variant.product for variant in scenario.variants)
     ]
+    own = [copy for copy in scenario.copies if not copy.service]
+    if len(own) < len(scenario.copies):
+        nodes += onboarding.nodes(scenario)
     settings = StackSettings(
         scrape_interval="1s",
         backoff_scale=0.1,
@@ -156,14 +183,14 @@ async def running(
         **cluster_settings,
     )
     async with contextlib.AsyncExitStack() as cleanup:
-        spaces = (*scenario.namespaces, CONTROLLER_NAMESPACE)
+        spaces = (*(copy.namespace for copy in own), CONTROLLER_NAMESPACE)
         ground = beside_a_cluster(out, settings, spaces, say)
         stack, prefect, cluster = await cleanup.enter_async_context(ground)
-        for copy in scenario.copies:
+        for copy in own:
             for variant in scenario.variants:
                 await cluster.apply(deployment(variant, copy, scenario))
         await served(cluster, scenario)
-        for copy in scenario.copies:
+        for copy in own:
             for manifest in autoscaling(copy, scenario):
                 await cluster.apply(manifest)
         names = ", ".join(f"{v.name} ({v.accelerator}, cost {v.cost})" for v in scenario.variants)
@@ -180,9 +207,15 @@ async def running(
         exporter.start()
         cleanup.callback(exporter.stop, 5.0)
         await asyncio.to_thread(prefect.server.wait)
-        given = flow_parameters(scenario, stack.prometheus_url)
-        write_prefect_file(out / "prefect.yaml", "autoscale", given, scenario.shift_seconds / 2, FIRST_RUN_AFTER)
-        await asyncio.to_thread(prefect.start)
+        given, every = flow_parameters(scenario, stack.prometheus_url), scenario.shift_seconds / 2
+        if begin is None:
+            write_prefect_file(out / "prefect.yaml", "autoscale", given, every, FIRST_RUN_AFTER)
+            await asyncio.to_thread(prefect.start)
+        else:
+            shift = {"interval_seconds": 3, "shift_seconds": 1800}
+            write_prefect_file(out / "prefect.yaml", "reconcile", shift, 900, FIRST_RUN_AFTER, {"autoscale": given})
+            await begin(stack, prefect, cluster)
+            await schedule(prefect.server.api_url, "autoscale/autoscale", every)
         prometheus = await cleanup.enter_async_context(Prometheus(PrometheusSettings(base_url=stack.prometheus_url)))
         await decided(cluster, scenario)
         yield stack, prefect, cluster, prometheus
@@ -210,7 +243,8 @@ async def decided(cluster: Cluster, scenario: Scenario) -> None:
                     waiting += not items or not all((i.get("status") or {}).get("conditions") for i in items)
                 else:
                     known = [observe.variant(item) for item in (await cluster.list(VARIANTS, copy.namespace)).items]
-                    waiting += len(known) < len(scenario.variants) or not all(v.last_run for v in known)
+                    due = 1 if copy.service else len(scenario.variants)
+                    waiting += len(known) < due or not all(v.last_run for v in known)
             if not waiting:
                 break
             await asyncio.sleep(0.5)
@@ -249,12 +283,18 @@ class Playing:
         self._endpoints = ReadyPods(copy.namespace)
         self._sent: deque[tuple[float, int]] = deque()
         settings = ReplaySettings(model=MODEL, time_compression=scenario.compression)
-        self.replay = Replay(trace, self._endpoints.current, settings)
+        if copy.service:
+            # Behind the one URL another pod answers the next connection.
+            settings = replace(settings, model=copy.service, ejection_time=0.05, connect_anew=True)
+        self.replay = Replay(trace, self._by_url if copy.service else self._endpoints.current, settings)
 
     def work(self, cluster: Cluster, prometheus: Prometheus) -> list[Coroutine[Any, Any, None]]:
         """What has to run beside the traffic."""
         sampling = sample(cluster, prometheus, self._scenario, self.copy, self._minute, self._load, self.moments)
-        return [self._endpoints.follow(cluster), sampling]
+        return [sampling] if self.copy.service else [self._endpoints.follow(cluster), sampling]
+
+    async def _by_url(self) -> list[Endpoint]:
+        return [Endpoint(self.copy.service, self.copy.url, self.copy.chosen)]
 
     @property
     def late(self) -> float:
@@ -315,6 +355,13 @@ def _state(one: Playing, scenario: Scenario) -> str:
     kv = "-" if last.kv is None else f"{last.kv:.2f}"
     queue = "-" if last.waiting is None else f"{last.waiting:.0f}"
     return f"{one.copy.form} {load}{counts} KV {kv} queue {queue}"
+
+
+def sized(show: Show, played: Played) -> bool:
+    """Claim that the profile of a service is what it was scaled by."""
+    true = any(SIZED in why for look in played.samples for why in look.why.values())
+    show.claim(f"the autoscaler saw the load of {played.copy.service}, and sized it by its profile", true)
+    return true
 
 
 def conclude(scenario: Scenario, played: Played) -> None:

@@ -1,7 +1,8 @@
 """What the demonstration deploys and replays: one model on a cheap and an expensive accelerator, one busy hour.
 
-The same traffic goes to three copies of that pair, each scaled another way: two acts. Everything runs ``compression``
-times faster than life: engines, traffic, ticks, scrapes and every policy duration. The objects are in ``manifests``.
+The same traffic goes to three copies, each scaled another way: of the pair, or a service of the one that act 0 chose.
+Everything runs ``compression`` times faster than life: engines, traffic, ticks, scrapes and every policy duration. The
+objects are in ``manifests``.
 """
 
 from __future__ import annotations
@@ -24,12 +25,22 @@ class Form(StrEnum):
 
 @dataclass(frozen=True)
 class Copy:
-    """One copy of the pair, in a namespace of its own, with its own copy of the traffic."""
+    """One copy of the pair, in a namespace of its own, with its own copy of the traffic.
+
+    With a ``service``, an InferenceService that act 0 makes: it is asked at ``url``, and is the variant ``chosen``.
+    """
 
     form: Form
     namespace: str
     act: int
     title: str
+    service: str = ""
+    url: str = ""
+    chosen: str = ""
+
+    def variant(self, workload: str) -> str:
+        """The variant that a workload is, or a VariantAutoscaling."""
+        return self.chosen if self.service in (workload, workload.removesuffix("-engine")) else workload
 
 
 NAMESPACE = "demo"
@@ -38,6 +49,14 @@ COPIES = (
     Copy(Form.SLO, "demo-slo", 2, "VariantAutoscaling in SLO form: sized by a queueing model for TTFT and ITL targets"),
     Copy(Form.POLICY, "demo-policy", 2, "AutoscalingPolicyBinding: metrics held at targets, cheap replicas first"),
 )
+SHOWN = (
+    Copy(
+        Form.SLO, "shop", 1, "The service of act 0, by its URL: sized by its measured profile for its targets", "chat"
+    ),
+    Copy(Form.SATURATION, NAMESPACE, 2, COPIES[0].title),
+    COPIES[2],
+)
+"""What ``make demo`` plays: the service that is onboarded, and two copies of the pair beside it."""
 SLO_TTFT = 2500
 SLO_ITL = 75
 """Targets in milliseconds."""

@@ -1,7 +1,7 @@
 """Where the demonstration's models come from: a model hub and an S3 bucket, small and real, on a loopback address.
 
 They speak what clients of a hub and of S3 ask for: commits, listings, byte ranges, checksums. The models have the shape
-of real ones and random weights. What is served is held to a pace, so that a transfer of some megabytes can be watched.
+of real ones and random weights. The end of each file can be held back, so that a transfer of some megabytes is seen.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import hashlib
 import json
 import random
 import struct
-import time
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Self
@@ -26,8 +25,23 @@ LARGE = 1 << 20
 Files = Mapping[str, bytes]
 
 
+def tokenizer() -> dict[str, bytes]:
+    """The files of a tokenizer that counts as the simulated engine does: every word is the one token there is."""
+    model = {"type": "WordLevel", "vocab": {"tok": 0}, "unk_token": "tok"}
+    rest = dict.fromkeys(("truncation", "padding", "normalizer", "post_processor", "decoder"))
+    rules: dict[str, Any] = {
+        "version": "1.0",
+        "added_tokens": [],
+        "pre_tokenizer": {"type": "WhitespaceSplit"},
+        "model": model,
+        **rest,
+    }
+    known = {"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "tok", "model_max_length": 8192}
+    return {"tokenizer.json": json.dumps(rules).encode(), "tokenizer_config.json": json.dumps(known).encode()}
+
+
 def small_model(kind: str, architecture: str, seed: int) -> dict[str, bytes]:
-    """The files of a decoder with ten million random parameters in BF16: 20 MB."""
+    """The files of a decoder with ten million random parameters in BF16, 20 MB, and of its tokenizer."""
     layers, hidden, inner, heads, shared, words = 8, 256, 704, 8, 4, 8192
     config = {
         "architectures": [architecture],
@@ -59,20 +73,19 @@ def small_model(kind: str, architecture: str, seed: int) -> dict[str, bytes]:
         header[f"{name}.weight"] = {"dtype": "BF16", "shape": shape, "data_offsets": [begin, end]}
     told = json.dumps(header).encode()
     weights = struct.pack("<Q", len(told)) + told + random.Random(seed).randbytes(end)
-    return {"config.json": json.dumps(config, indent=2).encode(), "model.safetensors": weights}
+    return {"config.json": json.dumps(config, indent=2).encode(), "model.safetensors": weights, **tokenizer()}
 
 
 class Sources:
     """Repositories of the hub, ``OWNER/NAME``, and buckets, on one port while it is entered.
 
-    ``pace`` is how many bytes a second all answers together have; ``None``: as many as there can be.
+    All of every file is served, or the share that ``allow`` was given last; what is beyond waits for more.
     """
 
-    def __init__(self, repositories: Mapping[str, Files], buckets: Mapping[str, Files], pace: float | None) -> None:
-        self.pace = pace
+    def __init__(self, repositories: Mapping[str, Files], buckets: Mapping[str, Files]) -> None:
         self.url = ""
-        self._repositories, self._buckets = repositories, buckets
-        self._free_at = 0.0
+        self._share, self._more = 1.0, asyncio.Event()
+        self.repositories, self.buckets = repositories, buckets
         app = web.Application()
         app.router.add_get("/api/models/{owner}/{name}/revision/{revision}", self._commit)
         app.router.add_get("/api/models/{owner}/{name}/tree/{revision}", self._tree)
@@ -90,6 +103,17 @@ class Sources:
 
     async def __aexit__(self, *_: object) -> None:
         await self._runner.cleanup()
+
+    def allow(self, share: float) -> None:
+        """Serve so much of every file."""
+        self._share = share
+        self._more.set()
+        self._more = asyncio.Event()
+
+    def in_bucket(self, bucket: str, prefix: str) -> Files:
+        """The files below a prefix."""
+        found = self.buckets[bucket].items()
+        return {name.removeprefix(f"{prefix}/"): body for name, body in found if name.startswith(f"{prefix}/")}
 
     # A hub
 
@@ -113,7 +137,7 @@ class Sources:
 
     def _repository(self, request: web.Request) -> tuple[str, Files]:
         """The commit that is asked for, and its files."""
-        files = self._repositories.get("{owner}/{name}".format(**request.match_info))
+        files = self.repositories.get("{owner}/{name}".format(**request.match_info))
         if files is None:
             raise web.HTTPNotFound(headers={"X-Error-Code": "RepoNotFound"})
         commit = hashlib.sha1("".join(map(_etag, files.values())).encode()).hexdigest()
@@ -138,7 +162,7 @@ class Sources:
         return await self._send(request, self._bucket(request), {})
 
     def _bucket(self, request: web.Request) -> Files:
-        files = self._buckets.get(request.match_info["bucket"])
+        files = self.buckets.get(request.match_info["bucket"])
         if files is None:
             text = "<Error><Code>NoSuchBucket</Code><Message>There is no such bucket</Message></Error>"
             raise web.HTTPNotFound(text=text, content_type="application/xml")
@@ -147,7 +171,7 @@ class Sources:
     # Both
 
     async def _send(self, request: web.Request, files: Files, headers: Mapping[str, str]) -> web.StreamResponse:
-        """A file, or the range of it that is asked for, at the pace of the source."""
+        """A file, or the range of it that is asked for, as far as it may be served."""
         body = files.get(request.match_info["file"])
         if body is None:
             raise web.HTTPNotFound
@@ -162,9 +186,8 @@ class Sources:
         await response.prepare(request)
         for at in range(start, stop, PIECE) if request.method == "GET" else ():
             piece = body[at : min(stop, at + PIECE)]
-            if self.pace:
-                self._free_at = max(self._free_at, time.monotonic()) + len(piece) / self.pace
-                await asyncio.sleep(self._free_at - time.monotonic())
+            while at > self._share * len(body):
+                await self._more.wait()
             await response.write(piece)
         return response
 

@@ -83,7 +83,7 @@ async def _one(
     created, ready = dict.fromkeys(names, 0), dict.fromkeys(names, 0)
     for item in pods.items:
         pod = parse.pod(item)
-        name = pod.labels.get("app", "")
+        name = copy.variant(pod.labels.get("app", ""))
         if name in created and not pod.deleting:
             created[name] += 1
             ready[name] += pod.ready
@@ -110,8 +110,9 @@ async def _by_variants(cluster: Cluster, copy: Copy) -> tuple[dict[str, int], di
     desired, why = {}, {}
     for item in (await cluster.list(VARIANTS, copy.namespace)).items:
         variant = observe.variant(item)
-        desired[variant.key.name] = variant.status_replicas or 0
-        why[variant.key.name] = next((c.message for c in variant.conditions if c.type == "OptimizationReady"), "")
+        name = copy.variant(variant.key.name)
+        desired[name] = variant.status_replicas or 0
+        why[name] = next((c.message for c in variant.conditions if c.type == "OptimizationReady"), "")
     return desired, why
 
 

@@ -160,8 +160,11 @@ def _binding(body: Object, remarks: list[str], exposed: dict[str, str] | None = 
 
 def _target(target: Object, exposed: dict[str, str], remarks: list[str]) -> dict[str, str]:
     """Rewrite a target in place; the PromQL of the metrics that it takes from Prometheus."""
+    from modelyard.autoscaling.live.bindings.objects import ROLE
+
     reference = target.get("targetRef") or {}
-    if "subTargets" in target or reference.get("kind") == "ModelServing/Role":
+    part = target.pop("subTargets", None)
+    if (part and part.get("kind") != "Role") or reference.get("kind") == "ModelServing/Role":
         raise Inconvertible(f"target {reference.get('name')}: {_ROLES}")
     sources = target.pop("metricSources", None) or {}
     pods = {name: source["pod"] or {} for name, source in sources.items() if "pod" in source}
@@ -178,8 +181,9 @@ def _target(target: Object, exposed: dict[str, str], remarks: list[str]) -> dict
     selector = (target.get("metricEndpoint") or {}).pop("labelSelector", None) or {}
     if selector.get("matchExpressions"):
         raise Inconvertible(f"target {reference.get('name')}: labelSelector.matchExpressions: write matchLabels")
-    if selector.get("matchLabels"):
-        target["additionalMatchLabels"] = selector["matchLabels"]
+    role = {ROLE: part.get("name")} if part else {}
+    if labels := {**(target.get("additionalMatchLabels") or {}), **(selector.get("matchLabels") or {}), **role}:
+        target["additionalMatchLabels"] = labels
     asked = {name: source["prometheus"] for name, source in sources.items() if "prometheus" in source}
     if clash := exposed.keys() & asked.keys():
         raise Inconvertible(f"metric {min(clash)}: comes from pods and from Prometheus; give these two names")

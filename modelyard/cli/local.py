@@ -13,9 +13,8 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 from rich.console import Console
-from rich.table import Table
 
-from modelyard.cli.options import Form, Output, faults, print_document
+from modelyard.cli.options import Form, Output, faults, grid, print_document
 from modelyard.local.binaries.obtain import SERVERS, ensure, locate
 from modelyard.local.overview import Overview, collect
 from modelyard.local.paths import LocalClusterError
@@ -217,6 +216,8 @@ def _print_overview(overview: Overview, console: Console) -> None:
                 for p in overview.pods
             ],
         )
+    for line in overview.services:
+        console.print(f"Service {line}", style="red", markup=False)
     if overview.events:
         console.print("Latest events:")
         for event in overview.events[-8:]:
@@ -226,9 +227,7 @@ def _print_overview(overview: Overview, console: Console) -> None:
 
 
 def _table(console: Console, columns: list[str], rows: list[list[Any]]) -> None:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column, overflow="fold")
+    table = grid(*columns)
     for row in rows:
         table.add_row(*("" if value is None else str(value) for value in row))
     console.print(table)
@@ -268,6 +267,32 @@ def load(
 
     if not asyncio.run(send()):
         raise typer.Exit(1)
+
+
+@app.command()
+def router(
+    name: Name = "default",
+    directory: Directory = None,
+    replicas: Annotated[int, typer.Option("--replicas", min=0, help="Router pods.")] = 1,
+    arguments: Annotated[
+        list[str] | None, typer.Option("--arg", help="A further argument of `modelyard router` (repeat).")
+    ] = None,
+) -> None:
+    """Run a router on the cluster: requests for the names of ModelRoutes go to the pods of their ModelServers."""
+    from modelyard.cluster import Cluster, ClusterSettings
+    from modelyard.local.router import ADDRESS, install
+
+    stack = _stack(name, directory)
+    if not stack.running:
+        raise LocalClusterError(f"the local cluster {name!r} does not run; start it by `modelyard local up`")
+
+    async def apply() -> None:
+        async with Cluster.connect(ClusterSettings(kubeconfig=stack.kubeconfig)) as cluster:
+            await install(cluster, stack.kubeconfig, replicas, arguments or ())
+
+    asyncio.run(apply())
+    typer.echo(f'export CURL_HOME="{stack.paths.root}"')
+    typer.echo(f"curl {ADDRESS}/v1/models")
 
 
 @app.command()

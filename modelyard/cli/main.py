@@ -20,7 +20,7 @@ from typer.core import TyperCommand
 
 from modelyard import __version__
 from modelyard.cli import convert, plan
-from modelyard.cli.options import Context, warn
+from modelyard.cli.options import HOME, Context, warn
 
 OWN = ("modelyard", "tasks", "flows", "deployments")
 """Packages whose errors are meant for people."""
@@ -70,6 +70,12 @@ app.command("plan")(plan.plan)
 app.command("convert")(convert.convert)
 _late("runtimes", "Which runtime serves a model, and why each other one does not.")
 _late("services", "Services: what they are made of, and why.")
+_late("benchmarks", "Benchmarks: measure one run, show results, compare them.")
+_late("profile", "Performance profiles: fit one to a benchmark, check what it predicts.")
+_late("onboard", "From a model's URI and a target to a service of the right size.")
+_late("router", "Send requests for a model name to the best pod, as ModelRoutes and ModelServers say.")
+_late("gateway", "ModelRoutes and ModelServers as InferencePools and HTTPRoutes.")
+_late("route", "Where requests for a model name go, and why.")
 _late("node", "A model's files on this node: fetch, check, remove. For Jobs.")
 _late("replay", "Replay recorded traffic against a simulated fleet, policy by policy. No cluster is contacted.")
 
@@ -95,9 +101,7 @@ def exporter(
             "Unset: modelyard-autoscale and modelyard-reconcile; '' for none."
         ),
     ] = None,
-    lease_namespace: Annotated[
-        str, typer.Option(help="Where these Leases are.")
-    ] = "workload-variant-autoscaler-system",
+    lease_namespace: Annotated[str, typer.Option(help="Where these Leases are.")] = HOME,
     context: Context = None,
 ) -> None:
     """Serve wva_desired_replicas and its companions from the status of the resources, until stopped."""

@@ -9,17 +9,15 @@ from collections.abc import Iterable
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
 from modelyard.cli import options
-from modelyard.cli.options import Context, UsageError
+from modelyard.cli.options import HOME, Context, UsageError
 
-app = typer.Typer(help="Models: their files on the nodes, and why they are where they are.", no_args_is_help=False)
+app = typer.Typer(help="Models: their files on the nodes, and why they are where they are.", add_completion=False)
 
 Namespace = Annotated[str, typer.Option("-n", "--namespace", help="Of BaseModels; without it, cluster-scoped models.")]
 Controller = Annotated[str, typer.Option(help="Namespace of the controller, where Jobs and reports are.")]
-HOME = "workload-variant-autoscaler-system"
 COLOURS = {"Ready": "green", "Failed": "red"}
 
 
@@ -45,6 +43,9 @@ def add(
     parameter: Annotated[
         list[str] | None, typer.Option(help="KEY=VALUE: of spec.storage.parameters, such as endpoint=URL; repeat.")
     ] = None,
+    key: Annotated[
+        str, typer.Option(help="Secret with the source's credentials: in its namespace, else in the controller's.")
+    ] = "",
     wait: Annotated[bool, typer.Option(help="Wait until it is ready, and tell how far it is.")] = False,
     context: Context = None,
 ) -> None:
@@ -54,7 +55,7 @@ def add(
     parsed = parse(uri)
     labels = dict(_pair("--node-selector", text) for text in node_selector or ())
     parameters = dict(_pair("--parameter", text) for text in parameter or ())
-    asyncio.run(_add(uri, name or name_of(str(parsed)), namespace, labels, parameters, wait))
+    asyncio.run(_add(uri, name or name_of(str(parsed)), namespace, labels, parameters, key, wait))
 
 
 @app.command()
@@ -84,13 +85,6 @@ def _pair(option: str, text: str) -> tuple[str, str]:
     return key, value
 
 
-def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    return table
-
-
 def _state(text: str) -> Text:
     return Text(text, COLOURS.get(text, ""))
 
@@ -99,7 +93,7 @@ async def _list(namespace: str) -> None:
     from modelyard.cluster import Cluster, ClusterSettings
     from modelyard.models.names import KINDS
 
-    table = _table("KIND", "NAME", "STATE", "NODES", "SIZE", "PROGRESS", "WHY")
+    table = options.grid("KIND", "NAME", "STATE", "NODES", "SIZE", "PROGRESS", "WHY")
     async with Cluster.connect(ClusterSettings()) as cluster:
         for kind in KINDS:
             if namespace and not kind.namespaced:
@@ -129,7 +123,7 @@ def _told(status: dict[str, Any]) -> Iterable[Text | str]:
 
 
 async def _add(
-    uri: str, name: str, namespace: str, labels: dict[str, str], parameters: dict[str, str], wait: bool
+    uri: str, name: str, namespace: str, labels: dict[str, str], parameters: dict[str, str], secret: str, wait: bool
 ) -> None:
     from modelyard.cluster import Cluster, ClusterSettings
     from modelyard.models.following import Following
@@ -139,7 +133,7 @@ async def _add(
     kind, key = BASE_MODELS if namespace else CLUSTER_BASE_MODELS, Key(namespace, name)
     async with Cluster.connect(ClusterSettings()) as cluster:
         following = Following(cluster, kind, HOME)
-        await following.order(key, uri, labels, parameters)
+        await following.order(key, uri, labels, parameters, secret)
         typer.echo(f"{kind.kind} {name}: {uri}")
         said = ""
         while wait:
@@ -179,7 +173,7 @@ async def _why(name: str, namespace: str, home: str) -> None:
         for one in model.status["conditions"]:
             console.print(f"  {one.get('type')} {one.get('status')}: {one.get('reason')}: {one.get('message')}")
         parts = {leg.node: leg for leg in delivery.seen.get(key, ())}
-        table = _table("NODE", "STATE", "REASON", "WHY")
+        table = options.grid("NODE", "STATE", "REASON", "WHY")
         for node in world[NODES].all():
             leg = parts.get(node.name)
             if leg is None:

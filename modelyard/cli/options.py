@@ -17,9 +17,12 @@ import typer
 if TYPE_CHECKING:
     from pydantic import ValidationError
     from rich.console import Console
+    from rich.table import Table
 
 CONTEXT = "MODELYARD_CONTEXT"
 """The variable with the kubeconfig context, for flows and child processes too."""
+HOME = "workload-variant-autoscaler-system"
+"""The controller's namespace, where nobody says otherwise."""
 WIDE = 10_000
 """Columns where nobody is watching: a pipe has no width, one line per row is what grep wants."""
 
@@ -105,6 +108,16 @@ def console() -> Console:
 
     watched = sys.stdout.isatty()
     return Console(markup=False, emoji=False, highlight=False, soft_wrap=not watched, width=None if watched else WIDE)
+
+
+def grid(*columns: str) -> Table:
+    """A table without lines, as kubectl prints them."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
 
 
 def warn(text: str, kind: str = "warning") -> None:

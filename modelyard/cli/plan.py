@@ -1,4 +1,4 @@
-"""``modelyard plan``: what the next tick would decide, with nothing written."""
+"""``modelyard plan``: what the next tick would decide and what roll-outs would write, with nothing written."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import dataclasses
 import logging
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,10 +18,12 @@ from modelyard.cli import options
 
 if TYPE_CHECKING:
     from modelyard.autoscaling.fleet import Fleet, Variant
+    from modelyard.autoscaling.offline.manifests import Manifest
     from modelyard.autoscaling.offline.snapshot import Snapshot
     from modelyard.autoscaling.settings import FleetSettings
     from modelyard.autoscaling.view import BindingView
     from modelyard.autoscaling.what_if import Settled
+    from modelyard.cli.plan_services import ServicePlan
 
 
 WHAT_IF = "What if"
@@ -96,11 +98,14 @@ def plan(
         ),
     ] = None,
 ) -> None:
-    """Show what would be decided now, and why; or what would be if. Nothing is written to the cluster."""
+    """Show what would be decided now and what becomes of services, and why; or what would be if. Nothing is written
+    to the cluster.
+    """
     from modelyard.autoscaling.decide import decide
     from modelyard.autoscaling.offline import snapshot as snapshots
     from modelyard.autoscaling.offline.bindings import measured
     from modelyard.autoscaling.offline.files import PlanInputError, one_document
+    from modelyard.autoscaling.offline.manifests import read_manifests
     from modelyard.autoscaling.settings import Compatibility, FleetSettings
     from modelyard.autoscaling.what_if import imagine, parse
     from modelyard.cli import plan_json, plan_output
@@ -115,14 +120,19 @@ def plan(
     if snapshot is not None:
         for remark in snapshots.remarks(snapshot):
             options.warn(f"{metrics}: {remark}")
+    services: list[ServicePlan] = []
     if files:
-        if snapshot is None:
+        manifests = read_manifests(files, [path for path in (metrics, settings_file) if path])
+        serving = any(one.kind in _SERVING for one in manifests)
+        if snapshot is None and (not serving or any(one.kind in _SCALING for one in manifests)):
             raise options.UsageError(f"-f: manifests alone say nothing about load; {snapshots.REMEDY}")
-        beside = [path for path in (metrics, settings_file) if path]
-        fleet = _from_files(files, beside, snapshot, settings, namespace or [], selector)
+        if serving and not question:
+            services = _services_in(manifests, settings, namespace or [], selector)
+        fleet = _from_files(manifests, snapshot or snapshots.Snapshot(), settings, namespace or [], selector)
     else:
         with _heard() as heard:
             fleet = asyncio.run(_from_cluster(settings, namespace or [], selector, prometheus, compression))
+            services = [] if question else _services(settings, namespace or [], selector)
         for text in heard:
             if text != fleet.signals.error:  # which the plan says itself
                 options.warn(text)
@@ -143,15 +153,18 @@ def plan(
     decision = decide(fleet, settings)
     settled = _settled(fleet, settings) if (bool(question) if settle is None else settle) else None
     if output is not options.Output.TABLE:
-        options.print_document(plan_json.as_json(decision, settings, fleet.bindings, said, settled), output)
+        options.print_document(plan_json.as_json(decision, settings, fleet.bindings, said, settled, services), output)
     else:
-        plan_output.print_plan(decision, settings, fleet.bindings, bool(files), said, settled, verbose=verbose)
+        plan_output.print_plan(
+            decision, settings, fleet.bindings, bool(files), said, settled, services, verbose=verbose
+        )
     if exit_code:
-        for text in decision.unknown:
+        unknown = [*decision.unknown, *(f"{one.name}: {one.why}" for one in services if one.here.problem is not None)]
+        for text in unknown:
             options.warn(text, "error")
-        if decision.unknown:
+        if unknown:
             raise typer.Exit(1)
-        if decision.changes:
+        if decision.changes or any(one.changes for one in services):
             raise WouldChange(2)
 
 
@@ -185,23 +198,47 @@ def _settled(fleet: Fleet, settings: FleetSettings) -> Settled:
         )
 
 
+_SCALING, _SERVING = ("VariantAutoscaling", "AutoscalingPolicyBinding"), ("InferenceService", "Model")
+
+
+def _services(settings: FleetSettings, namespaces: list[str], selector: str) -> list[ServicePlan]:
+    from modelyard.cli.plan_services import from_cluster
+
+    found, problems = asyncio.run(from_cluster(settings.controller_namespace, namespaces, selector))
+    for text in problems:
+        options.warn(text)
+    return found
+
+
+def _services_in(
+    manifests: list[Manifest], settings: FleetSettings, namespaces: list[str], selector: str
+) -> list[ServicePlan]:
+    from modelyard.cli.plan_services import from_files
+    from modelyard.cli.services import served_kinds
+
+    _selecting(selector)
+    return from_files(manifests, served_kinds(manifests), namespaces, selector, settings.controller_namespace)
+
+
+def _selecting(selector: str) -> Callable[[Mapping[str, str]], bool]:
+    from modelyard.objects.selectors import parse_selector
+
+    try:
+        return parse_selector(selector)
+    except ValueError as error:
+        raise options.UsageError(f"-l {selector}: {error}; write it as for kubectl, for example team=chat") from error
+
+
 def _from_files(
-    files: list[Path],
-    beside: list[Path],
+    manifests: list[Manifest],
     snapshot: Snapshot,
     settings: FleetSettings,
     namespaces: list[str],
     selector: str,
 ) -> Fleet:
     from modelyard.autoscaling.offline import fleet as offline
-    from modelyard.autoscaling.offline.manifests import read_manifests
-    from modelyard.objects.selectors import parse_selector
 
-    try:
-        matches = parse_selector(selector)
-    except ValueError as error:
-        raise options.UsageError(f"-l {selector}: {error}; write it as for kubectl, for example team=chat") from error
-    manifests = read_manifests(files, beside)
+    matches = _selecting(selector)
     fleet = offline.fleet_from_files(manifests, snapshot, time.time(), settings)
 
     def chosen(one: Variant | BindingView) -> bool:

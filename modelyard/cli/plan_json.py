@@ -6,6 +6,7 @@ Keys are stable, names are the records' own in camelCase, objects are named by n
 - ``records``: one per VariantAutoscaling; ``memory`` is what its annotation would hold;
 - ``bindings``: one per AutoscalingPolicyBinding with ``records``, one per target, and ``blocks``:
   what holds back the next change (``code``, ``direction``, ``until``, ``text``);
+- ``services``: one per InferenceService and Model: ``changes`` (lines), ``message``, ``refused``, what is ``held``;
 - ``notices``, ``errors``, ``unattributedSignals``: about configuration and the tick as a whole;
 - ``settled``: ``null`` unless asked for, else ``end`` (``settled``, ``moving``, ``waiting``), ``seconds`` to the last
   change, ``lookedAt`` seconds in all, ``path`` (every change of a target), and ``records`` and ``bindings`` in the end.
@@ -16,7 +17,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 from pydantic import BaseModel
@@ -29,6 +30,9 @@ from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.view import BindingView
 from modelyard.autoscaling.what_if import Settled
 
+if TYPE_CHECKING:
+    from modelyard.cli.plan_services import ServicePlan
+
 
 def as_json(
     decision: TickDecision,
@@ -36,6 +40,7 @@ def as_json(
     views: Sequence[BindingView] = (),
     assumptions: Sequence[str] = (),
     settled: Settled | None = None,
+    services: Sequence[ServicePlan] = (),
 ) -> str:
     """The whole plan. What JSON cannot say (infinity) is ``null``. ``views`` are the bindings decided on."""
     document = {
@@ -44,6 +49,7 @@ def as_json(
         "assumptions": list(assumptions),
         "records": [_variant(one) for one in decision.variants],
         "bindings": _bindings(decision, settings, views),
+        "services": [one.as_json() for one in services],
         "notices": [{"object": about, **_plain(notice)} for about, notice in decision.notices],
         "errors": list(decision.errors),
         "unattributedSignals": decision.unattributed_signals,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from rich.console import Console
 from rich.table import Table
@@ -21,7 +21,12 @@ from modelyard.autoscaling.what_if.settle import End
 from modelyard.cli.options import console as new_console
 from modelyard.objects.documents import few
 
+if TYPE_CHECKING:
+    from modelyard.cli.plan_services import ServicePlan
+
 COLOURS = {Action.UP: "green", Action.DOWN: "yellow", Action.NONE: ""}
+MOST_LINES = 10
+"""Changes of a service that are shown without ``-v``."""
 MOST_MOVES = 20
 """Changes on the way that are shown; JSON has all of them."""
 EXPECTED = ("COST", "TTFT ms", "ITL ms", "UTILISATION")
@@ -36,28 +41,31 @@ def print_plan(
     from_files: bool,
     assumptions: Sequence[str] = (),
     settled: Settled | None = None,
+    services: Sequence[ServicePlan] = (),
     *,
     verbose: bool = False,
 ) -> None:
-    """A table of the next tick, what is wrong, and where things settle.
+    """A table of the next tick, what becomes of services, what is wrong, and where things settle.
 
     ``verbose``: also the whole story of each variant and binding, what is normal, and every change on the way.
     """
     console = new_console()
     for said in assumptions:
         console.print(Text.assemble(("assumed", "magenta"), f": {said}"))
-    if not decision.decisions:
+    if not decision.decisions and not services:
         place = "in these files. Add one with -f" if from_files else "found. Create one"
         console.print(
-            f"No VariantAutoscaling or AutoscalingPolicyBinding {place}, or widen --namespace and --selector."
+            f"No VariantAutoscaling, AutoscalingPolicyBinding or service {place}, or widen --namespace and --selector."
         )
-    else:
+    elif decision.decisions:
         if settled is not None:
             console.print(Text("Next tick", style="bold underline"))
         _decisions(console, decision.records)
         if verbose:
             _stories(console, decision)
             _bindings(console, decision, settings, views)
+    if services:
+        _services(console, services, verbose)
     about: dict[tuple[str, str, str], list[str]] = {}
     for name, notice in decision.notices:
         if verbose or notice.kind != "Normal":
@@ -86,6 +94,14 @@ def _decisions(console: Console, records: Iterable[Record]) -> None:
         )
         if not target.decided:
             complaints.add(why)
+    console.print(table, soft_wrap=False)
+
+
+def _services(console: Console, services: Sequence[ServicePlan], verbose: bool) -> None:
+    table = _table("SERVICE", "CHANGES", "WHY")
+    for one in services:
+        lines = list(one.changes) if verbose else few(one.changes, MOST_LINES)
+        table.add_row(one.name, Text("\n".join(lines) or "none", style="green" if lines else ""), Text(one.why))
     console.print(table, soft_wrap=False)
 
 

@@ -17,11 +17,7 @@ if TYPE_CHECKING:
     from modelyard.runtimes import ModelView, Ranking, Reason, Runtime, RuntimeVerdict
 
 app = typer.Typer(
-    name="runtimes",
-    help="Which runtime serves a model, and why each other one does not.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
+    help="Which runtime serves a model, and why each other one does not.", no_args_is_help=True, add_completion=False
 )
 
 

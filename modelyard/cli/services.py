@@ -14,25 +14,16 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from modelyard.cli import options
-from modelyard.cli.options import Context, Output, UsageError, print_document, warn
+from modelyard.cli.options import HOME, Context, Output, UsageError, print_document, warn
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from modelyard.autoscaling.offline.manifests import Manifest
-    from modelyard.objects import Key
     from modelyard.reconcile.plan import Plan
     from modelyard.resources import InferenceService
     from modelyard.workloads import Abilities, Refused, Rendered, ServedModel
     from modelyard.workloads.story import Standing
 
-app = typer.Typer(
-    name="services",
-    help="Services: what they are made of, and why.",
-    no_args_is_help=False,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
+app = typer.Typer(help="Services: what they are made of, and why.", add_completion=False)
 CURRENT = (
     "autoscaling/v2/HorizontalPodAutoscaler",
     "policy/v1/PodDisruptionBudget",
@@ -48,14 +39,13 @@ BEFORE_1_21 = (
 
 Namespace = Annotated[str, typer.Option("-n", "--namespace", help="Only of this namespace; without it, all.")]
 Controller = Annotated[str, typer.Option(help="Namespace of the controller, where the settings are.")]
-HOME = "workload-variant-autoscaler-system"
 
 
 @app.callback(invoke_without_command=True)
 def services(
     typed: typer.Context, namespace: Namespace = "", controller_namespace: Controller = HOME, context: Context = None
 ) -> None:
-    """All services, one a line: model, runtime, pods, where they answer, and what is missing."""
+    """All InferenceServices and Models, one a line: model, runtime, pods, where they answer, and what is missing."""
     if typed.invoked_subcommand is None:
         asyncio.run(list_services(namespace, controller_namespace))
 
@@ -71,63 +61,73 @@ def why(
     asyncio.run(why_service(name, namespace, controller_namespace))
 
 
-async def _look(namespace: str, home: str) -> tuple[dict[Key, Plan], dict[Key, Standing]]:
-    from modelyard.cluster import Cluster, ClusterSettings
+async def _look(namespace: str, home: str) -> list[tuple[Plan, Standing]]:
+    """InferenceServices and Models, by namespace and name."""
+    from modelyard.cluster import Cluster, ClusterSettings, UnknownKind
     from modelyard.reconcile.acting import look
+    from modelyard.workloads.kthena.lifecycle import ModelRollOut
     from modelyard.workloads.lifecycle import ServiceRollOut
 
-    lifecycle = ServiceRollOut(home)
+    found = []
     async with Cluster.connect(ClusterSettings()) as cluster:
-        plans = await look(cluster, lifecycle, [namespace] if namespace else [])
-    return plans, dict(lifecycle.seen)
+        for lifecycle in (ServiceRollOut(home), ModelRollOut(home)):
+            try:
+                plans = await look(cluster, lifecycle, [namespace] if namespace else [])
+            except UnknownKind:
+                continue  # such services are not served here
+            found += [(plan, lifecycle.seen[key]) for key, plan in plans.items()]
+    return sorted(found, key=lambda one: (one[0].subject.key, one[0].subject.kind.kind))
 
 
-def _table(*columns: str) -> Table:
-    from rich.table import Table
+def _made_of(here: Standing) -> tuple[str, str]:
+    """The model's name, and what serves it."""
+    from modelyard.resources import Model
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    return table
+    resource, runtime = here.service.resource, here.resolved.runtime
+    if isinstance(resource, Model):
+        return resource.spec.name or resource.name, ", ".join(one.type for one in resource.spec.backends)
+    return here.resolved.named.model, runtime.choice.name if runtime is not None else ""
 
 
 async def list_services(namespace: str, home: str) -> None:
     """Print all services of a namespace, of all without one."""
-    plans, seen = await _look(namespace, home)
-    table = _table("NAMESPACE", "NAME", "MODEL", "RUNTIME", "PODS", "READY", "URL", "WHY")
-    for key, here in sorted(seen.items()):
-        states, runtime, plan = here.states.values(), here.resolved.runtime, plans[key]
+    table = options.grid("NAMESPACE", "KIND", "NAME", "MODEL", "RUNTIME", "PODS", "READY", "URL", "WHY")
+    for plan, here in await _look(namespace, home):
+        states, subject = here.states.values(), plan.subject
         pods = f"{sum(one.ready_pods for one in states)}/{sum(one.wanted for one in states)}"
         url = getattr(here.result, "url", "") or str(here.service.status.get("url") or "")
         stored = {one.get("type"): one.get("status") for one in here.service.status["conditions"]}
-        ready = str(stored.get("Ready", "Unknown"))
+        ready = str(stored.get("Ready") or stored.get("Active") or "Unknown")
         told = "" if here.answers and here.problem is None and not plan.awaits and not plan.deeds else plan.message
-        called = runtime.choice.name if runtime is not None else ""
-        table.add_row(key.namespace, key.name, here.resolved.named.model, called, pods, ready, url, told)
+        table.add_row(
+            subject.key.namespace, subject.kind.kind, subject.key.name, *_made_of(here), pods, ready, url, told
+        )
     console = options.console()
-    console.print(table if table.row_count else "There are no InferenceServices. docs/services.md has one to apply")
+    console.print(table if table.row_count else "There are no services. docs/services.md has one to apply")
 
 
 async def why_service(name: str, namespace: str, home: str) -> None:
     """Print one service on one screen. Raises ``UsageError`` where there is none."""
-    from modelyard.objects import Key
+    found = [one for one in await _look(namespace, home) if one[0].subject.key.name == name]
+    if not found:
+        raise UsageError(f"there is no service {name} in namespace {namespace}, or it is being deleted")
+    for plan, here in found:
+        _explain(plan, here)
 
-    plans, seen = await _look(namespace, home)
-    here, plan = seen.get(Key(namespace, name)), plans.get(Key(namespace, name))
-    if here is None or plan is None:
-        raise UsageError(f"there is no InferenceService {name} in namespace {namespace}, or it is being deleted")
+
+def _explain(plan: Plan, here: Standing) -> None:
     console, found = options.console(), here.resolved
-    console.print(f"InferenceService {namespace}/{name}: {getattr(here.result, 'url', '')}")
+    console.print(f"{plan.subject.ref}: {getattr(here.result, 'url', '')}".rstrip(": "))
     for one in here.service.status["conditions"]:
         console.print(f"  {one.get('type')} {one.get('status')}: {one.get('reason')}: {one.get('message')}")
-    if found.model is not None:
-        stored = found.model.served.stored
-        console.print(f"model: {stored.subject.ref}: {found.model.state or 'not delivered yet'}: {found.model.words}")
+    for one in filter(None, (found.model, *found.weights)):
+        ref = one.served.stored.subject.ref
+        console.print(f"model: {ref}: {one.state or 'not delivered yet'}: {one.words}")
     if found.runtime is not None:
         console.print(f"runtime: {found.runtime.kind} {found.runtime.choice.name}")
     if here.problem is not None:
         console.print(f"refused: {here.problem.reason}: {here.problem}")
-    table = _table("COMPONENT", "MODE", "POD", "NODE", "READY", "RESTARTS", "WHY")
+    table = options.grid("COMPONENT", "MODE", "POD", "NODE", "READY", "RESTARTS", "WHY")
     for state in here.states.values():
         for pod in state.pods:
             why = pod.trouble.message if pod.trouble is not None else ""
@@ -281,18 +281,23 @@ def _abilities(found: Sequence[Manifest], kubernetes: Sequence[str]) -> Abilitie
     from modelyard.workloads.settings import CONFIG_MAP
 
     maps = {one.key.name: one.body for one in found if one.kind == "ConfigMap"}
-    folders, wrong = DeliverySettings.read(read(maps[MODELS]) if MODELS in maps else None)
+    folders, wrong = DeliverySettings.read(read(maps[MODELS]).text if MODELS in maps else None)
     settings, problems = ServingSettings.read(maps.get(CONFIG_MAP, {}).get("data"), folders)
     for problem in [*([wrong] if wrong else []), *problems]:
         warn(problem)
+    namespaces = {one.key.name: parse.namespace(one.body) for one in found if one.kind == "Namespace"}
+    return Abilities(served_kinds(found, kubernetes), settings, namespaces)
+
+
+def served_kinds(found: Sequence[Manifest], kubernetes: Sequence[str] = CURRENT) -> frozenset[str]:
+    """What a cluster serves: what Kubernetes itself does, and what is defined in the files."""
     served = {*kubernetes}
     for one in found:
         if one.kind == "CustomResourceDefinition":
             spec = one.body.get("spec") or {}
             kind = (spec.get("names") or {}).get("kind")
             served |= {f"{spec.get('group')}/{version.get('name')}/{kind}" for version in spec.get("versions") or ()}
-    namespaces = {one.key.name: parse.namespace(one.body) for one in found if one.kind == "Namespace"}
-    return Abilities(frozenset(served), settings, namespaces)
+    return frozenset(served)
 
 
 def _print(service: Manifest, result: Rendered | Refused) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 
 @pytest.mark.timing_sensitive("it serves a real load in compressed time")
@@ -19,16 +19,20 @@ def test_the_demonstration_scales_both_ways_and_says_why(tmp_path: Path) -> None
     command = [sys.executable, "-m", "deployments.command", "demo", "--out", str(tmp_path / "out"), "--minutes", "4"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
-        said, log = process.communicate(timeout=500)
+        said, log = process.communicate(timeout=800)
     except subprocess.TimeoutExpired:
         process.send_signal(signal.SIGINT)  # It takes its servers along.
         said, log = process.communicate(timeout=60)
         pytest.fail(f"the demonstration did not end: {said[-4000:]}{log[-2000:]}")
     assert process.returncode == 0, said[-4000:] + log[-2000:]
+    assert (said.count("✓"), said.count("✗")) == (8, 0), "seven claims of act 0, one of its service under load"
+    text = " ".join(said.split())
     for shown in ("Scaled both ways", "short of capacity", "more capacity than needed", "TTFT", "replica-minutes"):
-        assert shown in said
+        assert shown in text
+    for shown in ("measured shortly", "chosen: on-", "replica-minutes", "checked: ", "simulated: ", "a replica takes"):
+        assert shown in text
     for act in (1, 2):
         assert (tmp_path / "out" / f"act-{act}.png").read_bytes().startswith(b"\x89PNG")
-    assert said.count("requests sent, none failed") == 3, "an engine that goes away loses no request"
+    assert text.count("requests sent, none failed") == 3, "an engine that goes away loses no request"
     left = [p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in " ".join(p.info["cmdline"] or [])]
     assert not left, "the demonstration leaves no process behind"

@@ -7,6 +7,7 @@ would do, and its series come from a metric source that a real Prometheus scrape
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import threading
 import time
@@ -77,7 +78,8 @@ class MetricSource:
                 self.send_response(200)
                 self.send_header("Content-Type", "text/plain; version=0.0.4")
                 self.end_headers()
-                self.wfile.write(body)
+                with contextlib.suppress(ConnectionError):
+                    self.wfile.write(body)
 
             def log_message(self, *_: Any) -> None:
                 return
@@ -245,7 +247,7 @@ class ServedModel:
         names = {"kv": "vllm:kv_cache_usage_perc", "waiting": "vllm:num_requests_waiting"}
         mine = {pod: gauges for (namespace, pod), gauges in self.source.pods.items() if namespace == self.namespace}
         begun = time.time()
-        async with Prometheus(PrometheusSettings(base_url=self.prometheus_url, timeout=5)) as prometheus:
+        async with Prometheus(PrometheusSettings(base_url=self.prometheus_url, timeout=30)) as prometheus:
 
             async def same() -> bool:
                 for attribute, metric in names.items():
@@ -291,7 +293,7 @@ def quick(prometheus_url: str, namespace: str, **policy: Any) -> ControllerSetti
             **policy,
         }
     )
-    return ControllerSettings(prometheus_url=prometheus_url, prometheus_timeout=3, namespaces=[namespace], fleet=fleet)
+    return ControllerSettings(prometheus_url=prometheus_url, prometheus_timeout=20, namespaces=[namespace], fleet=fleet)
 
 
 @dataclass(frozen=True)

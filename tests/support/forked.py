@@ -8,7 +8,9 @@ from collections.abc import Callable
 from multiprocessing.context import ForkServerProcess
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["modelyard.autoscaling.live.controller"])
+_CONTEXT.set_forkserver_preload(
+    ["modelyard.autoscaling.live.controller", "modelyard.workloads.lifecycle", "modelyard.onboarding.following"]
+)
 
 pipe = _CONTEXT.Pipe
 

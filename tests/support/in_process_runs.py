@@ -9,17 +9,26 @@ from contextlib import suppress
 from typing import Self
 
 from modelyard.reconcile.acting import act
-from modelyard.reconcile.dispatch import RunFate, Start, dispatch
+from modelyard.reconcile.dispatch import RunFate, Start, dispatch, named
 from modelyard.reconcile.reconciler import Reconciler, Registered
 
 
 class Shift:
-    """``async with Shift(registered, home)``: tells statuses and carries plans out until the end of the block."""
+    """``async with Shift(registered, home)``: tells statuses and carries plans out until the end of the block.
 
-    def __init__(self, registered: Iterable[Registered], home: str, every: float = 0.3) -> None:
+    In these ``namespaces`` (none: everywhere). A run that it does not know died before it began.
+    """
+
+    def __init__(
+        self, registered: Iterable[Registered], home: str, every: float = 0.3, namespaces: Iterable[str] = ()
+    ) -> None:
         self.registered = tuple(registered)
         self.home = home
         self.every = every
+        self.namespaces = tuple(namespaces)
+        self.quiet = 0
+        """Looks in a row in which there was nothing to write."""
+        self._began = time.time()
         self.runs: dict[str, asyncio.Task[object]] = {}
         self._fates: dict[str, RunFate] = {}
 
@@ -53,17 +62,20 @@ class Shift:
         return found
 
     async def _run(self) -> None:
-        async with Reconciler(self.registered) as reconciler:
+        async with Reconciler(self.registered, self.namespaces) as reconciler:
             while True:
                 plans = await reconciler.look()
+                writes = any(plan.writes for some in plans.values() for plan in some)
+                self.quiet = 0 if writes else self.quiet + 1
                 await reconciler.tell([plan for some in plans.values() for plan in some])
                 for name, some in (await reconciler.look()).items():
                     acting = reconciler.registered[name].acting
                     if acting is None:
                         continue
-                    for start in dispatch(some, acting, self.fates(), time.time()):
+                    before = dict.fromkeys(named(some), RunFate(self._began, died=True))
+                    for start in dispatch(some, acting, before | self.fates(), time.time()):
                         self._start(name, await reconciler.claim(start), reconciler)
-                await asyncio.sleep(self.every)
+                await reconciler.wait_for_change(self.every)
 
     def _start(self, name: str, start: Start, reconciler: Reconciler) -> None:
         keys = [subject.key for subject, _ in start.claims]

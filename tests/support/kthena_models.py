@@ -66,6 +66,19 @@ def a_model(*backends: dict[str, Any], name: str = "chat", client_name: str = ""
     }
 
 
+def served_here(body: dict[str, Any]) -> list[dict[str, Any]]:
+    """The object; of a kind that no server of these tests has, the pods it would make."""
+    if body["kind"] != "LeaderWorkerSet":
+        return [copy.deepcopy(body)]
+    template = body["spec"]["leaderWorkerTemplate"]
+    pods = []
+    for part in template.keys() & {"leaderTemplate", "workerTemplate"}:
+        one = copy.deepcopy(template[part])
+        one["metadata"]["name"] = f"{body['metadata']['name']}-{part.lower()}"
+        pods.append({"apiVersion": "v1", "kind": "Pod", **one})
+    return pods
+
+
 def a_backend(type: str = "vLLM", name: str = "main", workers: Any = None, **more: Any) -> dict[str, Any]:
     """A backend of one replica."""
     apart = type.endswith("Disaggregated")

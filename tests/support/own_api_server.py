@@ -56,6 +56,6 @@ async def proxy(api_server: LocalStack) -> AsyncIterator[TcpProxy]:
 @pytest.fixture
 async def proxied(api_server: LocalStack, cluster: Cluster, proxy: TcpProxy, tmp_path: Path) -> AsyncIterator[Cluster]:
     """A connection through ``proxy``."""
-    settings = ClusterSettings(kubeconfig=proxy.kubeconfig(api_server.kubeconfig, tmp_path), call_timeout=5)
+    settings = ClusterSettings(kubeconfig=proxy.kubeconfig(api_server.kubeconfig, tmp_path))
     async with Cluster.connect(settings) as proxied:
         yield proxied

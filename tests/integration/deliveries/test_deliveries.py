@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 import uuid
@@ -14,6 +15,7 @@ from model_hub import Hub
 from modelyard.cluster import CONFIG_MAPS, JOBS, PERSISTENT_VOLUME_CLAIMS, SECRETS
 from modelyard.models.following import Following
 from modelyard.models.names import BASE_MODELS, CLUSTER_BASE_MODELS, FINE_TUNED_WEIGHTS
+from modelyard.objects import Key
 
 pytestmark = pytest.mark.integration
 
@@ -42,7 +44,9 @@ async def test_a_model_of_a_hub_comes_onto_two_of_five_nodes_and_goes_again(mode
     await models.labelled("models.ome.io/clusterbasemodel.llama", both)
     await models.until(ready, "vendors")
     await models.labelled("models.ome.io/clusterbasemodel.vendors", both)
-    assert not (await models.cluster.list(JOBS, models.home)).items, "what was made for it is gone"
+    async with asyncio.timeout(60):
+        while (await models.cluster.list(JOBS, models.home)).items:  # what was made for it goes
+            await asyncio.sleep(0.1)
 
     await models.cluster.delete(CLUSTER_BASE_MODELS, "llama")
     await models.gone("llama")
@@ -60,8 +64,10 @@ async def test_a_tenants_model_comes_from_a_bucket_with_the_tenants_secret(
         s3.put_object(Bucket=bucket, Key=f"m/{name}", Body=content)
     uri = f"s3://{bucket}/m"
     parameters = {"endpoint": s3.meta.endpoint_url, "region": "us-east-1"}
-    place = {"nodeSelector": {"kubernetes.io/hostname": "a100-0"}, "key": "mine", "parameters": parameters}
-    await models.make("theirs", uri, BASE_MODELS, local_namespace, **place)
+    key = Key(local_namespace, "theirs")
+    models.made.append((BASE_MODELS, key.name, key.namespace))
+    following = Following(models.cluster, BASE_MODELS, models.home)
+    await following.order(key, uri, {"kubernetes.io/hostname": "a100-0"}, parameters, secret="mine")
 
     def lacks_it(status: dict) -> bool:  # type: ignore[type-arg]
         return any(one["reason"] == "SecretNotFound" for one in status.get("delivery", {}).get("nodes", ()))

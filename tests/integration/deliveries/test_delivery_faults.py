@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
+from functools import partial
+from typing import Any
 
 import pytest
 from conftest import L40S, Models, ready
 from model_hub import Hub
 
-from modelyard.cluster import JOBS, NODES, SECRETS
+from modelyard.cluster import JOBS, NAMESPACES, NODES, SECRETS
 from modelyard.local.settings import Component
 from modelyard.models.names import BASE_MODELS, CLUSTER_BASE_MODELS
 from modelyard.models.world import NUDGE
@@ -107,31 +110,57 @@ async def test_a_node_that_goes_and_one_that_loses_its_label(models: Models, hub
     await models.until(lambda _: not any(link.is_symlink() for link in left), "placed")
 
 
-async def test_what_a_tenant_may_not_have(models: Models, local_namespace: str) -> None:
+async def test_a_hostile_namespace_beside_a_good_one(models: Models, hub: Hub, local_namespace: str) -> None:
+    """Each of its objects is told why it has nothing, and the neighbour's model comes as if it was not there."""
     body = {"metadata": {"name": "token", "namespace": models.home}, "stringData": {"token": "another's"}}
     await models.cluster.create(SECRETS, body)
-    metadata_service = {"parameters": {"endpoint": "http://169.254.169.254/latest"}}
-    service = {"parameters": {"endpoint": "http://minio.chat.svc:9000"}}
-    for name, reason, storage in (
-        ("etc", "PathNotAllowed", {"path": "/etc"}),
-        ("neighbour", "PathNotAllowed", {"path": "/mnt/models/other/llama"}),
-        ("up", "PathNotAllowed", {"path": f"/mnt/models/{local_namespace}/../other"}),
-        ("metadata", "EndpointNotAllowed", metadata_service),
-        ("service", "EndpointNotAllowed", service),
-        ("claim", "RefNotPermitted", {"storageUri": "pvc://other:weights/llama"}),
-        ("root", "PathNotAllowed", {"storageUri": "local:///etc"}),
-    ):
-        await models.make(name, storage.pop("storageUri", "hf://meta/llama"), BASE_MODELS, local_namespace, **storage)
-        obj = await models.until(lambda status: status.get("state") == "Failed", name, BASE_MODELS, local_namespace)
-        resolved = next(c for c in obj["status"]["conditions"] if c["type"] == "Resolved")
-        assert (resolved["status"], resolved["reason"]) == ("False", reason), name
-    await models.make("secret", "hf://meta/llama", BASE_MODELS, local_namespace, key="token", nodeSelector=A100)
-
-    def lacks_it(status: dict) -> bool:  # type: ignore[type-arg]
-        return any(one["reason"] == "SecretNotFound" for one in status.get("delivery", {}).get("nodes", ()))
-
-    await models.until(lacks_it, "secret", BASE_MODELS, local_namespace)
+    good = f"{local_namespace}-good"
+    await models.cluster.create(NAMESPACES, {"metadata": {"name": good}})
+    hub.add("evil/up", {"config.json": b"{}", f"../../{good}/theirs/config.json": b"evil"})
+    hub.add("evil/link", {"link": b"/etc", "link/passwd": b"evil"})
+    hub.add("evil/many", {f"{number % 100}/{number}": b"x" for number in range(2_000)})
+    hub.add("good/model", {"config.json": b"{}", "model.safetensors": b"x" * 50_000})
+    one = {"key": "kubernetes.io/hostname", "operator": "In", "values": ["a100-0"]}
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [one]}] * 2000}
+    refused: dict[str, tuple[str, str, dict[str, Any]]] = {
+        "etc": ("PathNotAllowed", "", {"path": "/etc"}),
+        "neighbour": ("PathNotAllowed", "", {"path": f"/mnt/models/{good}/theirs"}),
+        "up": ("PathNotAllowed", "", {"path": f"/mnt/models/{local_namespace}/../{good}"}),
+        "store": ("PathNotAllowed", "", {"path": "/mnt/models/.modelyard/entries/x"}),
+        "root": ("PathNotAllowed", "local:///etc", {}),
+        "metadata": ("EndpointNotAllowed", "", {"parameters": {"endpoint": "http://169.254.169.254/latest"}}),
+        "service": ("EndpointNotAllowed", "", {"parameters": {"endpoint": "http://minio.chat.svc:9000"}}),
+        "claim": ("RefNotPermitted", f"pvc://{good}:weights/llama", {}),
+        "nodes": ("InvalidSpec", "", {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}),
+        "theirs": ("HostileName", "hf://evil/up", {}),
+        "link": ("HostileName", "hf://evil/link", {}),
+        "secret": ("SecretNotFound", "", {"key": "token"}),
+    }
+    disk = models.disk("a100-0")
+    before = {one.name for one in disk.iterdir()} if disk.is_dir() else set()
+    here = {"nodeSelector": A100}
+    await models.make("many", "hf://evil/many", BASE_MODELS, local_namespace, **here)
+    for name, (_, uri, storage) in refused.items():
+        await models.make(name, uri or "hf://good/model", BASE_MODELS, local_namespace, **{**here, **storage})
+    await models.make("theirs", "hf://good/model", BASE_MODELS, good, **here)
+    await models.until(ready, "theirs", BASE_MODELS, good)
+    assert (models.disk("a100-0") / good / "theirs" / "model.safetensors").read_bytes() == b"x" * 50_000
+    for name, (reason, _, _) in refused.items():
+        # They take turns at the source, where the many files are under way.
+        obj = await models.until(partial(says, reason), name, BASE_MODELS, local_namespace, timeout=240)
+        assert not obj["status"].get("nodesReady")
+    many = await models.get("many", BASE_MODELS, local_namespace)
+    assert len(json.dumps(many)) < 10_000
+    assert {one.name for one in disk.iterdir()} - before <= {".modelyard", "_cluster", good, local_namespace}
+    assert [one.name for one in (disk / good).iterdir()] == ["theirs"]
+    assert {one.name for one in (disk / local_namespace).glob("*")} <= {"many"}
     assert not [job for job in await models.cluster.list(JOBS) if job["metadata"]["namespace"] == local_namespace]
+
+
+def says(reason: str, status: dict[str, Any]) -> bool:
+    """It is told why nothing comes, by a condition or by the only node."""
+    told = [*(status.get("conditions") or ()), *(status.get("delivery") or {}).get("nodes", ())]
+    return any(one["reason"] == reason for one in told)
 
 
 async def test_a_wrong_name_fails_with_the_reason_and_is_tried_again_by_hand(models: Models, hub: Hub) -> None:

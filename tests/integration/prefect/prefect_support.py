@@ -16,7 +16,7 @@ Parameters = Callable[..., AutoscaleParameters]
 STAGES = ["collect", "decide", "actuate"]
 
 
-async def until(condition: Callable[[], Awaitable[Any]], what: str, timeout: float = 60) -> Any:
+async def until(condition: Callable[[], Awaitable[Any]], what: str, timeout: float = 120) -> Any:
     """The first true value of ``condition``; fails, naming ``what``, when there is none within ``timeout`` seconds."""
     deadline = time.monotonic() + timeout
     while not (value := await condition()):

@@ -45,7 +45,8 @@ from deployments.worker import POOL, PrefectWorker
 
 pytestmark = pytest.mark.integration
 
-SHIFT = 10
+SHIFT = 20
+"""Seconds: on a busy machine a run takes more than ten to begin."""
 
 
 @pytest.fixture(scope="session")
@@ -358,7 +359,7 @@ async def test_after_an_outage_what_is_past_is_dropped_and_the_schedule_goes_on(
                 return run
         return None
 
-    whole = await until(scheduled, "a whole shift", timeout=120)
+    whole = await until(scheduled, "a whole shift", timeout=200)
     # From here on the tests start runs by hand.
     await client.pause_deployment(deployment.id)
     assert "0 failed" in whole.state.message
@@ -394,7 +395,7 @@ async def ticking(record: Path, after: int = 0) -> dict[str, Any]:
     return await until(entry, f"a tick past {after}")
 
 
-async def final(client: PrefectClient, run: FlowRun, timeout: float = 60) -> FlowRun:
+async def final(client: PrefectClient, run: FlowRun, timeout: float = 120) -> FlowRun:
     async def ended() -> FlowRun | None:
         now = await client.read_flow_run(run.id)
         return now if now.state and now.state.is_final() else None
@@ -454,7 +455,7 @@ async def test_shifts_go_on_while_the_server_is_down_and_a_writer_killed_after_i
     standing: tuple[UUID, Path],
 ) -> None:
     """No event tells a server that has just started of the death of a run that it did not see begin."""
-    given = parameters(shift_seconds=20, interval_seconds=1, early_end_seconds=0.5, change=5)
+    given = parameters(shift_seconds=45, interval_seconds=1, early_end_seconds=0.5, change=5)
     run = await start(client, deployment, given)
     await ticking(record, after=3)
     prefect_server.kill()
@@ -512,7 +513,8 @@ async def test_a_worker_that_comes_back_brings_writer_and_standby_although_the_d
     standby = set(await reached(pair, "open", len(opened) + 2)) - {*opened, writer}
     assert writer not in opened
     assert standby, "nobody asked for it"
-    os.kill(writer, signal.SIGKILL)
+    with suppress(ProcessLookupError):  # on a slow machine its shift may be over
+        os.kill(writer, signal.SIGKILL)
     newest = (await reached(pair, "collect", len(wrote) + 2))[-1]
     assert newest in standby
     assert dead <= await running()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,11 @@ from prefect.client.schemas.objects import State
 from prefect_support import until
 
 from flows.roll_out import roll_out
-from modelyard.cluster import Cluster
+from modelyard.cluster import PERSISTENT_VOLUME_CLAIMS, Cluster
 from modelyard.local.stack import LocalStack
 from modelyard.models.names import CLUSTER_BASE_MODELS
 from modelyard.workloads.render import SELECTION
-from modelyard.workloads.world import INFERENCE_SERVICES, RUNTIMES
+from modelyard.workloads.world import INFERENCE_SERVICES, MODELS, RUNTIMES
 
 pytestmark = pytest.mark.integration
 
@@ -54,6 +55,35 @@ async def run(**parameters: Any) -> State[Any]:
     return state
 
 
+async def test_a_pipeline_waits_for_a_model_as_well(
+    local_stack: LocalStack, local_cluster: Cluster, client: PrefectClient, space: str
+) -> None:
+    claim = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
+    await local_cluster.create(PERSISTENT_VOLUME_CLAIMS, {"metadata": {"name": "weights"}, "spec": claim}, space)
+    (local_stack.paths.files / "claims" / space / "weights" / "llama").mkdir(parents=True)
+    worker = {"type": "server", "image": "modelyard.dev/simulated-engine:test"}
+    backend = {"name": "main", "type": "vLLM", "minReplicas": 1, "maxReplicas": 1, "workers": [worker]}
+    for name, uri in (("chat", "pvc://weights/llama"), ("wrong", "pvc://../llama")):
+        spec = {"backends": [{**backend, "modelURI": uri}]}
+        await local_cluster.create(MODELS, {"metadata": {"name": name, "namespace": space}, "spec": spec})
+    given = {"kind": "Model", "namespace": space, "controller_namespace": space}
+    state = await run(name="chat", timeout_seconds=150, **given)
+    assert state.name == "Completed", state.message
+    assert re.fullmatch(rf"{space}/chat answers at http://127\.[\d.]+:8000", state.message or ""), state.message
+    told = (await local_cluster.get(MODELS, "chat", space))["status"]
+    assert told["backendStatuses"] == [{"name": "main", "replicas": 1, "totalReplicas": 1}]
+    run_id = state.state_details.flow_run_id
+    assert run_id is not None
+    about = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[run_id]))
+    artifacts = {one.key: str(one.data) for one in await client.read_artifacts(artifact_filter=about)}
+    assert "- ModelServer chat-main: new" in artifacts["roll-out-changes"]
+    assert "1/1" in artifacts["roll-out-components"]
+    assert "200 OK" in artifacts["roll-out-components"]
+    wrong = await run(name="wrong", **given)
+    assert wrong.name == "Failed"
+    assert f"{space}/wrong is not ready: ModelAbnormal: InvalidSpec: spec.backends[0].modelURI" in (wrong.message or "")
+
+
 async def test_a_pipeline_waits_for_a_service_and_is_told_why_one_cannot_be(
     local_cluster: Cluster, client: PrefectClient, space: str
 ) -> None:
@@ -78,6 +108,7 @@ async def test_a_pipeline_waits_for_a_service_and_is_told_why_one_cannot_be(
     artifacts = {one.key: str(one.data) for one in await client.read_artifacts(artifact_filter=about)}
     assert {"roll-out-changes", "roll-out-components", "roll-out-progress"} <= artifacts.keys()
     assert "- Deployment chat-engine: new" in artifacts["roll-out-changes"]
+    assert "200 OK" in artifacts["roll-out-components"]
 
     wrong = {"metadata": {"name": "wrong", "namespace": space}, "spec": {**spec, "runtime": {"name": "none"}}}
     await local_cluster.create(INFERENCE_SERVICES, wrong)

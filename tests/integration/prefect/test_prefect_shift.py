@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import re
 import signal
@@ -167,10 +168,18 @@ async def test_a_standby_that_could_once_not_ask_for_the_lease_has_not_failed(
     await other.release()
 
 
-async def test_a_dry_run_neither_waits_for_the_writer_nor_keeps_it_out(parameters: Parameters, record: Path) -> None:
+async def test_a_dry_run_neither_waits_for_the_writer_nor_keeps_it_out_and_tells_what_it_decided(
+    parameters: Parameters, record: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     other = FileLease(record.with_name("shared.lock"))
     assert await other.acquire(0)
-    state = await shift(parameters(shift_seconds=0, fleet={"dry_run": True}))
+    logger = logging.getLogger("prefect.flow_runs")
+    logger.addHandler(caplog.handler)
+    try:
+        state = await shift(parameters(shift_seconds=0, fleet={"dry_run": True}))
+    finally:
+        logger.removeHandler(caplog.handler)
+    assert re.search(r"Tick \d+: variant ns/v0; replicas \d+; reason Recorded", caplog.text)
     assert state.name == "Completed"
     assert ticks_of(record) == {0: STAGES}
     await other.release()

@@ -117,6 +117,7 @@ def test_a_bad_file_is_one_line_too(tmp_path: Path) -> None:
 
 READ_A_CLUSTER = (
     "models",
+    "onboard",
     "add",
     "why",
     "plan",
@@ -127,6 +128,8 @@ READ_A_CLUSTER = (
     "run",
     "worker",
     "services",
+    "router",
+    "gateway",
 )
 ONE_SPELLING = {
     "namespace": ("-n", "--namespace"),
@@ -160,10 +163,28 @@ def test_an_option_is_spelled_the_same_everywhere() -> None:
                 raise AssertionError(f"{command}: {parameter.opts} is no {name}")
     assert {command for command, name in seen if name == "context"} == set(READ_A_CLUSTER)
     assert {command for command, name in seen if name == "namespace"} == {
-        *("models", "add", "why", "plan", "replay", "exporter", "autoscale", "explain", "load", "render", "services")
+        *(
+            "models",
+            "add",
+            "why",
+            "plan",
+            "replay",
+            "exporter",
+            "autoscale",
+            "explain",
+            "load",
+            "render",
+            "services",
+            "onboard",
+            "router",
+            "gateway",
+            "show",
+            "fit",
+        )
     }
     assert {command for command, name in seen if name == "settings"} == {"plan", "replay", "autoscale"}
-    assert {command for command, name in seen if name == "output"} == {"plan", "replay", "status", "explain", "render"}
+    printed = {"plan", "replay", "status", "explain", "render", "show", "compare", "fit", "onboard"}
+    assert {command for command, name in seen if name == "output"} == printed
 
 
 def test_the_page_about_commands_names_all_of_them() -> None:
@@ -190,7 +211,7 @@ def test_every_output_has_json_and_yaml_of_the_same(tmp_path: Path) -> None:
         (["sideways"], "sideways"),
         (["plan", "--sideways"], "--sideways"),
         (["plan", "-o", "xml"], "yaml"),
-        (["plan", "-f", "m.yaml"], "-f: manifests alone"),
+        (["plan", "-f", SAMPLES / "manifests.yaml"], "-f: manifests alone"),
         (["plan", "-f", "m.yaml", "--metrics", "s.yaml", "--load", "much"], "--load much"),
         (["replay", "-f", SAMPLES / "manifests.yaml", "--trace", "t.csv", "--slo-ttft", "soon"], "--slo-ttft: 'soon'"),
         (["replay", "--policy", "magic"], "--policy magic"),

@@ -84,6 +84,20 @@ def test_a_binding_of_the_years_between_is_rewritten(tmp_path: Path) -> None:
     assert scaled["additionalMatchLabels"] == {"a": "b"}
 
 
+def test_a_sub_target_becomes_the_label_of_its_role(tmp_path: Path) -> None:
+    part = {"target": {**target("llama-main", waiting=PROMETHEUS)}, "minReplicas": 1, "maxReplicas": 4}
+    part["target"]["subTargets"] = {"kind": "Role", "name": "decode"}
+    (_, second), done = convert(tmp_path, manifest("AutoscalingPolicy", {**METRICS, "homogeneousTarget": part}))
+    assert done.code == 0
+    (one,) = binding({**second, "metadata": {**second["metadata"], "namespace": "chat"}}).targets
+    assert one.is_alias
+    assert one.match_labels == {"modelinfer.volcano.sh/role": "decode"}
+    part["target"]["subTargets"]["kind"] = "Group"
+    _, done = convert(tmp_path, manifest("AutoscalingPolicy", {**METRICS, "homogeneousTarget": part}))
+    assert done.code == 1
+    assert "target llama-main: the published form scales whole workloads" in done.err
+
+
 WORKER = {"type": "server", "image": "vllm/vllm-openai:v0.9.2", "tolerations": [{"operator": "Exists"}]}
 BACKEND = {"name": "vllm", "type": "vLLM", "modelURI": "hf://meta/llama", "workers": [WORKER]}
 

@@ -185,7 +185,7 @@ def test_json_is_complete_and_the_same_every_time(tmp_path: Path) -> None:
     assert found == decided(*arguments)
     assert found.keys() == {
         *("at", "compatibility", "assumptions", "records", "bindings", "notices", "errors", "unattributedSignals"),
-        "settled",
+        *("settled", "services"),
     }
     assert (found["assumptions"], found["bindings"], found["settled"]) == ([], [], None)
     assert found["at"] == "2026-06-01T12:00:00Z"
@@ -272,7 +272,7 @@ def test_a_percentage_where_a_fraction_is_meant_is_pointed_out(tmp_path: Path) -
 def test_no_variant_in_the_files_is_said(tmp_path: Path) -> None:
     result = run("-f", write(tmp_path / "m.yaml", deployment("llama")), "--metrics", write(tmp_path / "s.yaml", {}))
     assert result.exit_code == 0
-    assert "No VariantAutoscaling or AutoscalingPolicyBinding in these files" in result.stdout
+    assert "No VariantAutoscaling, AutoscalingPolicyBinding or service in these files" in result.stdout
 
 
 def test_a_snapshot_can_be_written_from_files_too(tmp_path: Path) -> None:

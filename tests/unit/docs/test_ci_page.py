@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,9 @@ import pytest
 import yaml
 
 from deployments.bootstrap import closed, read
+from flows.benchmark import re_run_benchmarks
 from flows.foreground import FLOWS
+from flows.parameters import BenchmarkParameters
 from flows.replay import replay
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -28,8 +31,8 @@ STEPS = {
     for step in job["steps"]
     if "run" in step
 }
-SCRIPTS = {**STEPS, **{name: "\n".join(GITLAB[name]["script"]) for name in ("plan", "replay", "record")}}
-ON_FILES = [name for name, script in SCRIPTS.items() if "run replay" not in script]
+SCRIPTS = {**STEPS, **{name: "\n".join(GITLAB[name]["script"]) for name in ("plan", "replay", "record", "benchmark")}}
+ON_FILES = [name for name, script in SCRIPTS.items() if "run replay" not in script and "run benchmark" not in script]
 
 
 def shell(script: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -80,7 +83,7 @@ def test_the_replays_of_the_samples_are_what_the_flow_and_its_form_take() -> Non
     (nightly,) = read(SAMPLES / "nightly.yaml")["deployments"]
     by_file = json.loads((SAMPLES / "replay.json").read_text())
     assert "config/samples/ci/replay.json" in CRONTAB
-    assert all("config/samples/ci/replay.json" in s for name, s in SCRIPTS.items() if name not in ON_FILES)
+    assert all("config/samples/ci/replay.json" in script for script in SCRIPTS.values() if "run replay" in script)
     for given in (by_file, nightly["parameters"]):
         jsonschema.Draft202012Validator(closed(parameter_schema(replay).model_dump())).validate(given)
         FLOWS["replay"].model_validate(given)
@@ -88,3 +91,25 @@ def test_the_replays_of_the_samples_are_what_the_flow_and_its_form_take() -> Non
     assert nightly["entrypoint"] == "flows.replay.replay"
     assert nightly["schedules"][0]["cron"] == " ".join(CRONTAB.splitlines()[-1].split()[:5])
     assert "%" not in CRONTAB
+
+
+def test_the_benchmarks_are_what_the_flow_takes() -> None:
+    scripts = [script for script in SCRIPTS.values() if "run benchmark" in script]
+    assert len(scripts) == 2
+    for script in scripts:
+        words = shlex.split(script)
+        given = dict(words[at + 1].split("=", 1) for at, word in enumerate(words) if word == "--param")
+        given["fail_if"] = json.loads(given["fail_if"])
+        assert BenchmarkParameters.model_validate(given).re_run
+        assert "--watch" in words
+
+
+def test_the_benchmarks_of_every_night_are_what_the_flow_and_its_form_take() -> None:
+    import jsonschema
+    from prefect.utilities.callables import parameter_schema
+
+    (nightly,) = read(SAMPLES / "benchmarks.yaml")["deployments"]
+    schema = closed(parameter_schema(re_run_benchmarks).model_dump())
+    jsonschema.Draft202012Validator(schema).validate(nightly["parameters"])
+    assert nightly["entrypoint"] == "flows.benchmark.re_run_benchmarks"
+    assert "config/samples/ci/benchmarks.yaml" in PAGE

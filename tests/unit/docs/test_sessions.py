@@ -10,7 +10,7 @@ import pytest
 from command_line import modelyard
 
 ROOT = Path(__file__).resolve().parents[3]
-SESSION = re.compile(r"^```console\n\$ ((?:[^\n]*\\\n)*[^\n]*\n)(.*?)^```$", re.DOTALL | re.MULTILINE)
+SESSION = re.compile(r"^```console\n\$ (modelyard (?:[^\n]*\\\n)*[^\n]*\n)(.*?)^```$", re.DOTALL | re.MULTILINE)
 PAGES = {page: SESSION.findall((ROOT / f"docs/{page}.md").read_text()) for page in ("runtimes", "services")}
 
 

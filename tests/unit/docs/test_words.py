@@ -17,7 +17,7 @@ PUBLISHED = "modelyard/resources/"
 """Named by the references that they implement; two API groups may well have a ModelSpec each."""
 TWICE: Mapping[str, str] = {
     "Store": "what a plan may ask of a store, and the mirror's stores, which can be asked that",
-    "Output": "the forms in which a command prints; not every command has all of them",
+    "Output": "the forms in which a command prints, not every command has all of them; where a benchmark's results go",
 }
 CALLERS = re.compile(r"\b(?:called|used|needed|imported)\s+(?:only\s+|also\s+)?by\b", re.IGNORECASE)
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
 from prefect.settings import PREFECT_API_REQUEST_TIMEOUT, PREFECT_API_URL, temporary_settings
 
-from deployments.server import reachable
 from flows.foreground import server_problem
 
 
@@ -34,14 +32,3 @@ async def test_one_that_says_nothing_is_told_with_the_limit_and_its_setting() ->
     problem = await problem_with(patience=0.2, answers_after=30)
     assert problem is not None
     assert "did not answer within 0.2 s (PREFECT_API_REQUEST_TIMEOUT)" in problem
-
-
-@pytest.mark.parametrize(
-    ("host", "address"),
-    [
-        *(("127.0.0.1", "127.0.0.1"), ("10.0.0.7", "10.0.0.7"), ("prefect.example", "prefect.example")),
-        *(("0.0.0.0", "127.0.0.1"), ("::", "[::1]"), ("::1", "[::1]")),
-    ],
-)
-def test_the_address_that_is_printed_can_be_reached(host: str, address: str) -> None:
-    assert reachable(host) == address

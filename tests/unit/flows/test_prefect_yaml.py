@@ -69,6 +69,17 @@ def test_a_wrong_parameter_would_be_noticed() -> None:
             jsonschema.Draft202012Validator(schema).validate(wrong)
 
 
+@pytest.mark.parametrize("name", ["benchmark", "deliver", "roll-out"])
+def test_what_only_reconcile_sets_may_be_given_and_is_in_no_form(name: str) -> None:
+    schema = closed(parameter_schema(load(DEPLOYMENTS[name]["entrypoint"])).model_dump())
+    assert {"name", "namespace", "wait"} <= schema["properties"].keys()
+    assert not {"run", "objects"} & schema["properties"].keys()
+    form = jsonschema.Draft202012Validator(schema)
+    form.validate({"run": "InferenceService/shop/chat/0/1", "objects": ["shop/chat"]})
+    for wrong in ({"objects": "shop/chat"}, {"run": 1}, {"runs": "x"}):
+        assert not form.is_valid(wrong)
+
+
 def test_schedules_have_a_stable_name_and_two_shifts_overlap_at_any_time() -> None:
     for deployment in DEPLOYMENTS.values():
         for schedule in deployment.get("schedules", []):
@@ -84,7 +95,17 @@ def test_schedules_have_a_stable_name_and_two_shifts_overlap_at_any_time() -> No
 
 
 def test_deployment_names() -> None:
-    others = {"deliver", "reconcile", "replay", "roll-out", "verify-models"}
+    others = {
+        "benchmark",
+        "deliver",
+        "onboard",
+        "re-run-benchmarks",
+        "refit-profiles",
+        "reconcile",
+        "replay",
+        "roll-out",
+        "verify-models",
+    }
     assert deployment_names() == {"autoscale", "autoscale-once", *others}
 
 
@@ -99,7 +120,8 @@ def test_a_copy_with_other_parameters_keeps_schedule_and_shift_together(tmp_path
         "namespaces": ["a"],
     }
     assert once["parameters"] == {"shift_seconds": 0, "namespaces": ["a"]}
-    names = ("reconcile", "deliver", "verify-models", "roll-out", "replay")
+    names = ("reconcile", "deliver", "verify-models", "roll-out", "benchmark", "re-run-benchmarks")
+    names += ("onboard", "refit-profiles", "replay")
     assert others == [DEPLOYMENTS[name] for name in names], "they have no such parameters"
     with pytest.raises(ValidationError, match="interval_secconds"):
         write_with_parameters({"interval_secconds": 1}, file)
@@ -244,7 +266,10 @@ def test_a_server_has_a_password_of_its_own(
 
 @pytest.mark.parametrize(
     ("host", "address"),
-    [("0.0.0.0", "127.0.0.1"), ("::", "[::1]"), ("10.0.0.7", "10.0.0.7"), ("prefect.example", "prefect.example")],
+    [
+        *(("127.0.0.1", "127.0.0.1"), ("10.0.0.7", "10.0.0.7"), ("prefect.example", "prefect.example")),
+        *(("0.0.0.0", "127.0.0.1"), ("::", "[::1]"), ("::1", "[::1]")),
+    ],
 )
 def test_the_printed_address_is_one_that_a_client_can_use(
     host: str, address: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]

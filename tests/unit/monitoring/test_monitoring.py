@@ -36,6 +36,8 @@ from modelyard.engine.metrics import EngineCollector, buckets
 from modelyard.engine.stats import EngineStats
 from modelyard.metrics.vocabulary import ENGINES, Kind
 from modelyard.objects import Condition, Key
+from modelyard.router.telemetry import RequestRecord, RouterMetrics
+from modelyard.routing.fleet import RoutedFleet
 
 ROOT = Path(__file__).resolve().parents[3]
 SCRAPED = {"job", "instance"}
@@ -103,6 +105,11 @@ def known() -> dict[str, Labels]:
                 for name in (family.name, *family.former):
                     labels = shown.get(f"{family.name}{suffix}", frozenset())
                     found[f"{name}{suffix}"] = labels | SCRAPED | {"namespace", "pod", "container"}
+    metrics = RouterMetrics(RoutedFleet())
+    metrics.over(RequestRecord("POST", "/v1/completions", 0.0, model="m", tokens_in=1, tokens_out=1), 1.0)
+    metrics.waits("shop/m", "m", "m")
+    routed = samples_of(metrics.registry.collect())
+    found |= {name: labels | SCRAPED | {"namespace", "pod", "container"} for name, labels in routed.items()}
     for rule in monitoring.recordings():
         found[rule["record"]] = frozenset({"namespace", "model_name", *rule["labels"]})
     return {**found, "up": frozenset(SCRAPED)}
@@ -131,7 +138,7 @@ def labels_of(node: Any) -> Labels:
             assert "le" in found[1], node.prettify()
             return found[1] - {"le"}
         return frozenset[str]().union(*found)
-    assert isinstance(node, promql.NumberLiteral), type(node)
+    assert isinstance(node, promql.NumberLiteral | promql.StringLiteral), type(node)
     return frozenset()
 
 
@@ -186,7 +193,9 @@ def test_monitoring_rules_ask_for_what_there_is(rule: dict[str, Any]) -> None:
     texts = " ".join(rule.get("annotations", {}).values())
     assert set(re.findall(r"\$labels\.(\w+)", texts)) <= result
     if "record" in rule:
-        assert {"namespace", "model_name"} <= result
+        routed = rule["record"].startswith("modelyard:router_")
+        assert "namespace" in result
+        assert result & ({"model_route", "model_server"} if routed else {"model_name"})
 
 
 @pytest.mark.parametrize(
@@ -233,8 +242,17 @@ def test_monitoring_panels_lie_side_by_side_and_not_on_each_other() -> None:
         assert max(x for x, _ in taken) < 24
 
 
-def test_monitoring_selects_the_exporter_and_the_engines_that_ship() -> None:
-    service, engines, rules = monitoring.manifests()
+def test_monitoring_selects_the_exporter_the_router_and_the_engines_that_ship() -> None:
+    service, engines, routers, rules = monitoring.manifests()
+    (router,) = (
+        one
+        for one in yaml.safe_load_all((ROOT / "deployments/kubernetes/router.yaml").read_text(encoding="utf-8"))
+        if one["kind"] == "Deployment"
+    )
+    template = router["spec"]["template"]
+    assert routers["spec"]["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
+    ports = {port["name"] for port in template["spec"]["containers"][0]["ports"]}
+    assert routers["spec"]["podMetricsEndpoints"][0]["port"] in ports
     (exporter,) = (
         one
         for one in yaml.safe_load_all((ROOT / "deployments/kubernetes/exporter.yaml").read_text(encoding="utf-8"))

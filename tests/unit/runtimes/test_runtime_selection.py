@@ -219,6 +219,15 @@ def test_what_differs_in_many_entries_is_told_once() -> None:
     )
 
 
+def test_a_name_without_end_is_told_in_part() -> None:
+    """What is told of it is found in as many steps as are told, not in all pairs of its characters."""
+    endless = Library("'" + " runtime '" * 20_000, "1", "Equal", 1)
+    kind = ModelKind(endless, LLAMA.framework, LLAMA.architecture)
+    ranking = select(model(), [runtime("r", entry(kind))], named="r")
+    assert ranking.problem is not None
+    assert len(ranking.problem.message) <= 1000
+
+
 def test_every_check_is_made_whatever_the_others_found() -> None:
     everything = runtime(
         "r", entry(LLAMA._replace(architecture="A")), sizes="1B-2B", disabled=True, problem="odd", classes=("l40",)

@@ -1,0 +1,70 @@
+"""`modelyard gateway`: ModelRoutes and ModelServers as the kinds of a cluster that runs an inference gateway."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any
+
+import typer
+
+from modelyard.cli.options import Context, Files, UsageError, warn
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def gateway(
+    name: Annotated[str, typer.Option("--gateway", help="The Gateway that routes attach to: NAME or NAMESPACE/NAME.")],
+    files: Files = None,
+    picker: Annotated[str, typer.Option(help="Service of the endpoint picker, in every pool's namespace.")] = (
+        "modelyard-router"
+    ),
+    picker_port: Annotated[int, typer.Option(min=1, max=65535, help="Its port.")] = 9002,
+    rewrites: Annotated[
+        bool,
+        typer.Option(help="The picker leaves the model's name in the body as it is: print InferenceModelRewrites too."),
+    ] = False,
+    namespace: Annotated[
+        list[str] | None, typer.Option("-n", "--namespace", help="Only what is in this namespace; repeat. Unset: all.")
+    ] = None,
+    context: Context = None,
+) -> None:
+    """Print InferencePools and HTTPRoutes that say the same; what they cannot say goes to standard error."""
+    import yaml
+
+    from modelyard.autoscaling.offline.files import documents
+    from modelyard.routing.gateway_api import Gateway, render
+    from modelyard.routing.objects import ROUTES, SERVERS, Route, Server, route, server
+
+    routes: list[Route]
+    servers: list[Server]
+    if files:
+        found = [one for path in files for one in documents(path, "give a manifest with -f")]
+        kept = [one for one in found if isinstance(one, dict) and one.get("kind") in (ROUTES.kind, SERVERS.kind)]
+        for one in kept:
+            if not isinstance((one.get("metadata") or {}).get("name"), str):
+                raise UsageError(f"-f: a {one['kind']} without metadata.name")
+            one["metadata"].setdefault("namespace", "default")
+        inside = [one for one in kept if not namespace or one["metadata"]["namespace"] in namespace]
+        routes = [route(one) for one in inside if one["kind"] == ROUTES.kind]
+        servers = [server(one) for one in inside if one["kind"] == SERVERS.kind]
+    else:
+        routes, servers = asyncio.run(_cluster(namespace or []))
+    space, _, short = name.rpartition("/")
+    to = Gateway(short, space, picker, picker_port, rewrites)
+    made = render(routes, {one.key: one for one in servers}, to)
+    for what, why in made.remarks:
+        warn(f"{what}: {why}")
+    typer.echo(yaml.safe_dump_all(made.objects, sort_keys=False), nl=False)
+
+
+async def _cluster(namespaces: list[str]) -> Any:
+    from modelyard.cluster import Cluster, ClusterSettings
+    from modelyard.reconcile.mirror import Mirror
+    from modelyard.reconcile.plan import Want
+    from modelyard.routing.objects import ROUTES, SERVERS, Route, Server, route, server
+
+    async with Cluster.connect(ClusterSettings()) as cluster, Mirror(cluster) as mirror:
+        routes = await mirror.read(Want[Route](ROUTES, route), namespaces)
+        servers = await mirror.read(Want[Server](SERVERS, server), namespaces)
+        return list(routes.all()), list(servers.all())

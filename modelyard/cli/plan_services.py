@@ -1,0 +1,127 @@
+"""Services in ``modelyard plan``: what their roll-out would make, change and take away now, and what holds it back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from modelyard.autoscaling.offline.manifests import Manifest
+from modelyard.cluster import Cluster, ClusterError, ClusterSettings, UnknownKind
+from modelyard.objects import Key, ResourceType
+from modelyard.objects.selectors import parse_selector
+from modelyard.reconcile.acting import look
+from modelyard.reconcile.mirror import Store
+from modelyard.reconcile.plan import Plan, ServedKind
+from modelyard.workloads.kthena.lifecycle import ModelRollOut
+from modelyard.workloads.lifecycle import RollOut, ServiceRollOut
+from modelyard.workloads.resolution import ACCEPT
+from modelyard.workloads.story import Standing
+from modelyard.workloads.world import BINDINGS, VARIANTS
+
+
+@dataclass(frozen=True, slots=True)
+class ServicePlan:
+    """What would be done for one service. ``changes`` are lines, one for each object or field."""
+
+    plan: Plan
+    here: Standing
+    changes: Sequence[str]
+
+    @property
+    def name(self) -> str:
+        """Kind, namespace and name."""
+        return f"{self.plan.subject.kind.kind} {self.plan.subject.key}"
+
+    @property
+    def why(self) -> str:
+        """What holds it back; else what is waited for, or how it stands."""
+        here, plan = self.here, self.plan
+        if here.problem is not None:
+            return f"refused: {here.problem}"
+        if here.changes.conflicts:
+            return "; ".join(here.changes.conflicts)
+        if here.held:
+            return f"held: {'; '.join(here.held)}: allow it by the annotation {ACCEPT}"
+        if here.returned:
+            return here.returned
+        if self.changes:
+            return f"then waits for {'; '.join(plan.awaits)}" if plan.awaits else ""
+        return plan.message
+
+    def as_json(self) -> dict[str, Any]:
+        """For programs."""
+        key = self.plan.subject.key
+        return {
+            "service": {"namespace": key.namespace, "name": key.name},
+            "kind": self.plan.subject.kind.kind,
+            "reason": self.plan.reason,
+            "message": self.why,
+            "refused": self.here.problem is not None,
+            "changes": list(self.changes),
+            "held": list(self.here.held),
+            "awaits": list(self.plan.awaits),
+        }
+
+
+def _lifecycles(home: str) -> tuple[RollOut, ...]:
+    return ServiceRollOut(home), ModelRollOut(home)
+
+
+def _planned(lifecycle: RollOut, plans: Iterable[Plan], selector: str) -> Iterator[ServicePlan]:
+    matches = parse_selector(selector)
+    for plan in plans:
+        here = lifecycle.seen[plan.subject.key]
+        resource = here.service.resource
+        labels = {} if resource is None else (resource.metadata.model_extra or {}).get("labels") or {}
+        if matches(labels):
+            yield ServicePlan(plan, here, here.differences(plan))
+
+
+async def from_cluster(home: str, namespaces: Sequence[str], selector: str) -> tuple[list[ServicePlan], list[str]]:
+    """The services of these namespaces (none: of all), and why some could not be looked at."""
+    found: list[ServicePlan] = []
+    problems = []
+    async with Cluster.connect(ClusterSettings()) as cluster:
+        for lifecycle in _lifecycles(home):
+            try:
+                plans = await look(cluster, lifecycle, namespaces)
+            except UnknownKind:
+                continue  # such services are not served here
+            except ClusterError as error:
+                problems.append(f"{lifecycle.about.kind}s are not planned: {error}")
+                continue
+            found += _planned(lifecycle, plans.values(), selector)
+    return sorted(found, key=lambda one: one.name), problems
+
+
+def from_files(
+    manifests: Sequence[Manifest], served: Iterable[str], namespaces: Sequence[str], selector: str, home: str
+) -> list[ServicePlan]:
+    """The services among these objects, in a cluster in which there is nothing else; it serves these kinds."""
+    kinds = frozenset((*served, *(f"{one.api_version}/{one.kind}" for one in (VARIANTS, BINDINGS))))
+    found: list[ServicePlan] = []
+    for lifecycle in _lifecycles(home):
+        lifecycle.served = frozenset(ServedKind(*kind) for kind in lifecycle.asks if str(ServedKind(*kind)) in kinds)
+        world: dict[ResourceType | str, Store[Any]] = {}
+        for want in lifecycle.wants:
+            store = world[want.called or want.kind] = Store(want)
+            for one in manifests:
+                labels = one.body["metadata"].get("labels") or {}
+                named = want.field_selector in ("", f"metadata.name={one.key.name}")
+                meant = (one.group, one.kind) == (want.kind.group, want.kind.kind)
+                if meant and named and parse_selector(want.label_selector)(labels):
+                    store.put(_as_stored(one, want.kind))
+        keys: list[Key] = [one.key for one in world[lifecycle.about].within(namespaces)]
+        plans = [lifecycle.plan(key, world, time.time()) for key in keys]
+        found += _planned(lifecycle, filter(None, plans), selector)
+    return sorted(found, key=lambda one: one.name)
+
+
+def _as_stored(one: Manifest, kind: ResourceType) -> dict[str, Any]:
+    """Without the namespace that files are read with, for what has none."""
+    metadata = dict(one.body["metadata"])
+    if not kind.namespaced:
+        metadata.pop("namespace", None)
+    return {**one.body, "metadata": metadata}

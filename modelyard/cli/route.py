@@ -1,0 +1,66 @@
+"""`modelyard route`: why a request would go where it goes. Nothing is sent."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+import orjson
+import typer
+
+from modelyard.cli.options import Context, UsageError
+
+app = typer.Typer(help="Where requests for a model name go, and why.", add_completion=False, no_args_is_help=True)
+
+
+@app.callback()
+def _route() -> None:
+    pass
+
+
+@app.command()
+def explain(
+    model: Annotated[str, typer.Option("-m", "--model", help="The model that the client names.")],
+    header: Annotated[list[str] | None, typer.Option("-H", "--header", help="NAME:VALUE of a request; repeat.")] = None,
+    path: Annotated[str, typer.Option(help="Path of the request.")] = "/v1/chat/completions",
+    prompt: Annotated[str, typer.Option(help="Text of the request, of which its tokens are estimated.")] = "",
+    namespace: Annotated[
+        list[str] | None, typer.Option("-n", "--namespace", help="Only what is in this namespace; repeat. Unset: all.")
+    ] = None,
+    context: Context = None,
+) -> None:
+    """Which route, rule and server take a request, and its pods with each scorer's points.
+
+    Engines' metrics are read once, so a latency (a mean between two readings) is not among the points.
+    """
+    from modelyard.cluster import Cluster, ClusterSettings
+    from modelyard.router.follow import look
+    from modelyard.router.gauges import EnginePoller
+    from modelyard.routing.decide import Arrival, Decider
+    from modelyard.routing.errors import ErrorAnswer
+    from modelyard.routing.explain import explain as lines
+
+    headers = {}
+    for one in header or ():
+        name, colon, value = one.partition(":")
+        if not colon:
+            raise UsageError(f"-H {one!r} is not NAME:VALUE")
+        headers[name.strip().lower()] = value.strip()
+
+    async def run() -> None:
+        import aiohttp
+
+        decider = Decider()
+        async with Cluster.connect(ClusterSettings()) as cluster:
+            await look(cluster, decider.fleet, namespace or ())
+        body = orjson.dumps({"model": model, "messages": [{"role": "user", "content": prompt}]})
+        question = decider.question(Arrival("POST", path, headers, body))
+        if isinstance(question, ErrorAnswer):
+            typer.echo(f"{question.status}: {question.message}")
+            return
+        async with aiohttp.ClientSession() as session:
+            await EnginePoller(decider.fleet, session, 1.0).once()
+        for line in lines(decider, question, asyncio.get_running_loop().time()):
+            typer.echo(line)
+
+    asyncio.run(run())

@@ -1,0 +1,103 @@
+"""What a run says at its end: that a service answers only where an engine did, asked over a real connection."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from flows.parameters import RollOutParameters
+from flows.roll_out import _final
+from modelyard.hosts import HostsFile
+from modelyard.objects import Key
+from tasks.roll_out import EngineAnswer, ServiceEnd, ask
+
+NAME = "chat.shop.svc.cluster.local"
+
+
+@contextmanager
+def serving(*answers: dict[str, int]) -> Iterator[int]:
+    """A port that answers by path, each time that the last of the paths was asked for with the next; else by 404."""
+    left = list(answers)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            status = left[0].get(self.path, 404)
+            if len(left) > 1 and self.path == list(left[0])[-1]:
+                left.pop(0)
+            self.send_response(status)
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            return
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> HostsFile:
+    path = tmp_path / "hosts"
+    path.write_text(f"127.0.0.1 {NAME}\n")
+    return HostsFile(path)
+
+
+@pytest.mark.parametrize(
+    ("answers", "attempts", "status"),
+    [
+        ([{"/v1/models": 200}], 1, 200),
+        ([{"/health": 200}], 1, 200),
+        ([{"/v1/models": 503}], 1, 503),
+        ([{"/v1/models": 503}, {"/v1/models": 200}], 5, 200),
+        ([{}], 1, 404),
+        ([{"/v1/models": 401, "/health": 200}], 1, 401),
+    ],
+)
+async def test_a_service_is_asked_by_its_name(
+    hosts: HostsFile, answers: list[dict[str, int]], attempts: int, status: int
+) -> None:
+    with serving(*answers) as port:
+        address = f"http://{NAME}:{port}"
+        answer = await ask(address, hosts, attempts)
+    assert (answer.status, answer.address) == (status, address)
+
+
+async def test_without_an_address_nothing_is_heard() -> None:
+    answer = await ask(f"http://{NAME}.invalid:80", None, 1)
+    assert (answer.status, answer.well, answer.wrong) == (0, False, False)
+    assert answer.words == "its pods are ready; not asked from here: ConnectError"
+
+
+URL = f"http://{NAME}:8080"
+
+
+@pytest.mark.parametrize("wait", [True, False])
+@pytest.mark.parametrize(
+    ("answer", "failed", "said"),
+    [
+        (EngineAnswer(200, "200 OK", URL), False, f"shop/chat answers at {URL}"),
+        (EngineAnswer(), False, "shop/chat: its pods are ready; not asked from here"),
+        (
+            EngineAnswer(401, "401 Unauthorized", URL),
+            False,
+            f"shop/chat: its pods are ready; {URL} says 401 Unauthorized",
+        ),
+        (EngineAnswer(503, "503 Busy", URL), True, f"shop/chat: its pods are ready, but {URL} says 503 Busy"),
+        (EngineAnswer(404, "404 Not Found", URL), True, f"shop/chat: its pods are ready, but {URL} says 404 Not Found"),
+    ],
+)
+def test_that_it_answers_is_said_only_where_it_did(wait: bool, answer: EngineAnswer, failed: bool, said: str) -> None:
+    given = RollOutParameters(name="chat", namespace="shop", wait=wait)
+    state = _final(given, [ServiceEnd(Key("shop", "chat"), "Ready", answer=answer)])
+    assert state.name == ("Failed" if failed and wait else "Completed")
+    assert state.message == (said if wait or not failed else said.replace(", but", ";"))
