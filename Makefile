@@ -17,10 +17,12 @@ SEED ?= 7
 PYTEST := $(BIN)/pytest -n $(WORKERS)
 # Shifts of ten seconds, started by a real worker, need a processor when they need it: they run after the others.
 SHIFTS := tests/integration/prefect
-# What serves real requests in compressed time needs one all the time: it runs last, one test after the other.
-SERVING := tests/integration/replay/test_replay_agreement.py tests/e2e/test_demonstration.py
+# What serves real requests in compressed time or measures them needs one all the time, and a demonstration starts
+# everything there is: they run last, one test after the other.
+SERVING := tests/integration/replay/test_replay_agreement.py tests/integration/benchmarks/test_measuring.py \
+  tests/integration/services/test_service_benchmarks.py tests/e2e
 
-.PHONY: help demo demo-models test test-thorough soak unit integration e2e check format install crds monitoring bench clean
+.PHONY: help demo demo-models demo-services demo-router test test-thorough soak unit integration e2e check format install crds monitoring bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -31,11 +33,17 @@ $(STAMP): pyproject.toml constraints.txt
 	@PYTHON="$(PYTHON)" VENV="$(VENV)" bash deployments/install.sh
 	@touch $@
 
-demo: $(STAMP) ## the whole loop on this machine, about five minutes (KEEP=1 leaves it running, RUNS=3 tells the spread)
+demo: $(STAMP) ## from a model to a service, then the whole loop, eight minutes (KEEP=1 leaves it running, RUNS=3 tells the spread)
 	@$(BIN)/modelyard demo $(if $(KEEP),--keep) $(if $(RUNS),--runs $(RUNS)) $(DEMO_ARGS)
 
 demo-models: $(STAMP) ## a model of a hub and one of a bucket onto two of three nodes, about two minutes (KEEP=1)
 	@$(BIN)/modelyard demo models $(if $(KEEP),--keep)
+
+demo-services: $(STAMP) ## a model and three services of it, made, updated, returned, scaled, deleted; about two minutes (KEEP=1)
+	@$(BIN)/modelyard demo services $(if $(KEEP),--keep)
+
+demo-router: $(STAMP) ## requests by weight, header and adapter, a pod killed under load, a 429, about two minutes (KEEP=1)
+	@$(BIN)/modelyard demo router $(if $(KEEP),--keep)
 
 test: $(STAMP) ## every test
 	@$(BIN)/modelyard local binaries

@@ -1,7 +1,6 @@
 """How fast a replay is: the shipped hour of traffic, at its own rate and at ten times it, on one core.
 
     python benchmarks/replay.py [--rates 1 10] [--policies fixed:8,default]
-    python benchmarks/replay.py --table [--write] [--out PLACE]     the comparison in docs/replay.md, instead
 
 Prints the seconds of each replay, how many times faster than the traffic it is, and the ratio to a reference in this
 file, measured in the same run: the same engines and requests with every engine advanced at every arrival and event-free
@@ -14,9 +13,6 @@ import argparse
 import time
 from pathlib import Path
 
-import replay_table
-
-from modelyard import reports
 from modelyard.autoscaling.offline.fleet import fleet_from_files
 from modelyard.autoscaling.offline.manifests import read_manifests
 from modelyard.autoscaling.offline.snapshot import Snapshot
@@ -57,13 +53,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rates", type=float, nargs="+", default=None)
     parser.add_argument("--policies", default="default,published,hpa:kv=0.6")
-    parser.add_argument("--table", action="store_true", help="the comparison of policies")
-    parser.add_argument("--write", action="store_true", help="put the comparison into docs/replay.md")
-    parser.add_argument("--out", type=reports.place, help="put it into this folder or s3://bucket/prefix as well")
     options = parser.parse_args()
-    if options.table:
-        replay_table.main(options.rates or replay_table.RATES, options.write, options.out)
-        return
     manifests = read_manifests([MANIFESTS])
     variants = variants_of(fleet_from_files(manifests, Snapshot(), 0.0), manifests)
     recorded = read_trace(TRACE)

@@ -34,6 +34,7 @@ from modelyard.autoscaling.memory.variants import ANNOTATION as STATE
 from modelyard.autoscaling.memory.variants import SLOMemory, VariantMemory
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.metrics.client import PrometheusSettings
+from modelyard.models.settings import DeliverySettings
 from modelyard.objects import Condition, Key
 
 FOLDER = Path(__file__).resolve().parent
@@ -127,7 +128,7 @@ def settings_rows(model: type[BaseModel]) -> Iterator[Sequence[str]]:
         nested = isinstance(annotation, type) and issubclass(annotation, BaseModel)
         limits = limits_of(field)
         kind = "object" if nested else kind_of(annotation) + (f", {limits}" if limits else "")
-        yield f"`{name}`", kind, default_of(field), field.description or ""
+        yield f"`{field.alias or name}`", kind, default_of(field), field.description or ""
 
 
 def environment_table() -> str:
@@ -190,6 +191,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "fleet-settings": lambda: settings_table(FleetSettings),
     "reconcile-parameters": lambda: settings_table(ReconcileParameters),
     "deliver-parameters": lambda: settings_table(DeliverParameters),
+    "delivery-settings": lambda: settings_table(DeliverySettings),
     "verify-parameters": lambda: settings_table(VerifyParameters),
     "prometheus-environment": environment_table,
     "variant-memory": lambda: memory_table(VariantMemory),
