@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 import yaml
 from in_process_runs import Shift
 
-from modelyard.cluster import NAMESPACES, Cluster, Object
+from modelyard.cluster import NAMESPACES, Cluster, NotFound, Object
 from modelyard.local.stack import LocalStack
 from modelyard.models.lifecycle import ModelDelivery
 from modelyard.models.names import CLUSTER_BASE_MODELS, KINDS
@@ -103,11 +104,18 @@ class Services:
         ]
         return sorted(found)
 
-    async def settled(self, expected: Callable[[], Any], timeout: float = 60) -> None:
+    async def settled(self, expected: Callable[[], Any], timeout: float = 120) -> None:
         """Wait until this (a coroutine function) gives something true."""
         async with asyncio.timeout(timeout):
             while not await expected():
                 await asyncio.sleep(0.2)
+
+
+async def forget(cluster: Cluster, kind: ResourceType, name: str, space: str | None = None) -> None:
+    """Delete a model at once: to one that is being deleted nobody can add a finalizer any more."""
+    await cluster.delete(kind, name, space)
+    with suppress(NotFound):
+        await cluster.merge_patch(kind, name, {"metadata": {"finalizers": None}}, space)
 
 
 @pytest.fixture(scope="module")
@@ -119,8 +127,7 @@ async def home(local_cluster: Cluster) -> AsyncIterator[str]:
     await local_cluster.apply(yaml.safe_load(SIMULATED.read_text(encoding="utf-8")))
     yield name
     await local_cluster.delete(RUNTIMES[1], "simulated")
-    await local_cluster.merge_patch(CLUSTER_BASE_MODELS, NAME, {"metadata": {"finalizers": None}})
-    await local_cluster.delete(CLUSTER_BASE_MODELS, NAME)
+    await forget(local_cluster, CLUSTER_BASE_MODELS, NAME)
     await local_cluster.delete(NAMESPACES, name)
 
 

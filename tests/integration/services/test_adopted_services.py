@@ -65,4 +65,8 @@ async def test_what_ome_made_is_taken_over_without_a_restart_and_what_differs_is
         INFERENCE_SERVICES, "other", {"metadata": {"annotations": {ACCEPT: "adoption"}}}, services.space
     )
     await services.until_reason("other", "LatestDeploymentReady", "RolledOut")
-    assert before["other"].isdisjoint(await pods_of(services, "other"))
+
+    async def replaced() -> bool:
+        return before["other"].isdisjoint(await pods_of(services, "other"))
+
+    await services.settled(replaced)  # the old pod may be on its way out still

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
 
@@ -11,6 +12,8 @@ import pytest
 from conftest import Services, conditions, is_ready
 
 from modelyard.cluster import SERVICES
+from modelyard.metrics.client import Prometheus, PrometheusSettings
+from modelyard.metrics.served import read_served
 from modelyard.workloads.gates import GATE, GateReading
 from modelyard.workloads.lifecycle import ServiceRollOut
 from tasks.roll_out import measure
@@ -23,13 +26,25 @@ async def load(services: Services, name: str) -> None:
     service = await services.cluster.get(SERVICES, name, services.space)
     url, body = f"http://{service['spec']['clusterIP']}:8080/v1", {"prompt": "x", "max_tokens": 2, "ignore_eos": True}
     async with aiohttp.ClientSession() as http:
-        async with http.get(f"{url}/models") as answer:
-            body["model"] = (await answer.json())["data"][0]["id"]
         while True:
             with suppress(aiohttp.ClientError, OSError):
+                if "model" not in body:
+                    async with http.get(f"{url}/models", raise_for_status=True) as answer:
+                        body["model"] = (await answer.json())["data"][0]["id"]
                 async with http.post(f"{url}/completions", json=body) as answer:
                     await answer.read()
             await asyncio.sleep(0.1)
+
+
+async def counted(services: Services, requests: int) -> None:
+    """Wait until Prometheus has seen so many requests in the time that is compared."""
+    async with Prometheus(PrometheusSettings(base_url=services.stack.prometheus_url, timeout=30)) as prometheus:
+
+        async def seen() -> bool:
+            found = await read_served(prometheus, services.space, 20, time.time())
+            return sum(one.requests for one in found.values()) > requests
+
+        await services.settled(seen)
 
 
 @pytest.fixture
@@ -58,12 +73,12 @@ async def test_an_update_under_load_is_taken_where_it_serves_as_well_and_goes_ba
     measured: Services,
 ) -> None:
     services = measured
-    gate = "{windowSeconds: 10, requests: 5, ttftRatio: 50}"
+    gate = "{windowSeconds: 20, requests: 5, ttftRatio: 50}"
     await services.make("chat", annotations={GATE: gate, "ome.io/enable-prometheus-scraping": "true"})
     await services.until(is_ready, "chat")
     requests = asyncio.create_task(load(services, "chat"))
     try:
-        await asyncio.sleep(6)
+        await counted(services, 20)
         runner = {"name": "ome-container", "env": [{"name": "SEED", "value": "7"}]}
         await services.patch("chat", {"spec": {"engine": {"runner": runner}}})
         said = await services.until_reason("chat", "LatestDeploymentReady", "Comparing")

@@ -266,7 +266,7 @@ async def test_groups_are_updated_one_after_another_and_go_back(services: Servic
     shell = {"name": "engine", "args": ["--model=llama", "--port=8080"], "ports": [{"containerPort": 8080}]}
     shell["readinessProbe"] = {"httpGet": {"path": "/health", "port": 8080}, "periodSeconds": 2}
     leader = {"leader": {"runner": {**shell, "image": image}}}
-    await services.make("large", {"minReplicas": 2, **leader}, annotations={DEADLINE: "10"})
+    await services.make("large", {"minReplicas": 2, **leader}, annotations={DEADLINE: "30"})
     await services.until(is_ready, "large")
 
     async def pods() -> dict[str, str]:

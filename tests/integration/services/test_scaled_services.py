@@ -126,7 +126,7 @@ async def test_a_service_goes_to_zero_and_comes_back_for_who_waits(services: Ser
         await services.patch("idle", {"spec": {"engine": {"runner": {"name": "ome-container", "env": env}}}})
         await services.until(is_ready, "idle")
         assert await replicas(services, "idle") == 0, "what is rolled out at zero stays there"
-        query = f"2 * vector(time() > bool {time.time() + 4:.3f})"
+        query = f"2 * vector(time() > bool {time.time() + 15:.3f})"
         await services.cluster.merge_patch(
             BINDINGS, "idle", {"metadata": {"annotations": {WAKE: query}}}, services.space
         )

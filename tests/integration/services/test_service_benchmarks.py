@@ -12,7 +12,7 @@ from typing import Any
 import azure_server
 import psutil
 import pytest
-from conftest import Services, is_ready
+from conftest import Services, forget, is_ready
 from in_process_runs import Shift
 from s3_server import BUCKET, google_account, object_store
 
@@ -23,7 +23,8 @@ from modelyard.benchmarks.outputs import open_output
 from modelyard.benchmarks.results import load, of_store
 from modelyard.benchmarks.values import Output
 from modelyard.benchmarks.world import BENCHMARK_JOBS, MEMORY, RE_RUN, TOKENIZER
-from modelyard.cluster import CONFIG_MAPS, DEPLOYMENTS, PERSISTENT_VOLUME_CLAIMS, SECRETS, Object
+from modelyard.cluster import CONFIG_MAPS, DEPLOYMENTS, PERSISTENT_VOLUME_CLAIMS, SECRETS, Cluster, Object
+from modelyard.local.stack import LocalStack
 from modelyard.models.names import CLUSTER_BASE_MODELS
 from modelyard.models.settings import CONFIG_MAP, KEY
 from modelyard.objects.kinds import JOBS
@@ -48,6 +49,10 @@ class Benchmarks(Services):
     """BenchmarkJobs of one namespace, and the shift that measures them."""
 
     kind = BENCHMARK_JOBS
+
+    def __init__(self, cluster: Cluster, stack: LocalStack, shift: Shift, space: str) -> None:
+        super().__init__(cluster, stack, shift, space)
+        self._found: set[psutil.Process] = set()
 
     async def measure(self, name: str, endpoint: dict[str, Any], annotations: Any = None, **spec: Any) -> None:
         body = {
@@ -77,14 +82,16 @@ class Benchmarks(Services):
         return self.stack.paths.files / "claims" / self.space / "results" / "team"
 
     async def program(self, name: str) -> psutil.Process:
-        """The program of the run that is under way, once it is measuring."""
+        """The program of the run that is under way, once it is measuring; not one that was found before."""
         reference = f"{self.space}/{name}"
         async with asyncio.timeout(120):
             while True:
                 for one in psutil.process_iter():
                     with contextlib.suppress(psutil.Error, ValueError):
                         asked = json.loads(one.environ().get("MEASUREMENT", "{}")).get("reference")
-                        for child in one.children() if asked == reference else ():
+                        known = asked != reference or not self._found.isdisjoint([one, *one.parents()])
+                        for child in () if known else one.children():
+                            self._found.add(one)
                             return child
                 await asyncio.sleep(0.1)
 
@@ -114,8 +121,7 @@ async def benchmarks(services: Services, home: str, monkeypatch: pytest.MonkeyPa
         yield Benchmarks(services.cluster, services.stack, shift, space)
         for one in await services.cluster.list(BENCHMARK_JOBS, space):
             await services.cluster.delete(BENCHMARK_JOBS, one["metadata"]["name"], space)
-    await services.cluster.merge_patch(CLUSTER_BASE_MODELS, "measured", {"metadata": {"finalizers": None}})
-    await services.cluster.delete(CLUSTER_BASE_MODELS, "measured")
+    await forget(services.cluster, CLUSTER_BASE_MODELS, "measured")
 
 
 async def test_a_service_is_measured_and_what_is_killed_or_changed_meanwhile_is_measured_again(
@@ -146,12 +152,18 @@ async def test_a_service_is_measured_and_what_is_killed_or_changed_meanwhile_is_
     (await benchmarks.program("nightly")).kill()
     await benchmarks.until(failing("ProgramKilled"), "nightly")
     await benchmarks.program("nightly")
-    (job,) = [
-        one
-        for one in await benchmarks.jobs("nightly")
-        if not (one.get("status") or {}).get("failed") and "deletionTimestamp" not in one["metadata"]
-    ]
-    await benchmarks.cluster.delete(JOBS, job["metadata"]["name"], services.space)
+    alive: list[Object] = []
+
+    async def one_job() -> bool:  # that of the program that was killed is known to have failed a moment later
+        alive[:] = [
+            one
+            for one in await benchmarks.jobs("nightly")
+            if not (one.get("status") or {}).get("failed") and "deletionTimestamp" not in one["metadata"]
+        ]
+        return len(alive) == 1
+
+    await benchmarks.settled(one_job)
+    await benchmarks.cluster.delete(JOBS, alive[0]["metadata"]["name"], services.space)
     obj = await benchmarks.until(lambda obj: "D(20,10) × 1:" in (obj["status"].get("details") or ""), "nightly")
     assert obj["status"]["state"] == "Running", "the second run is left"
     (await benchmarks.program("nightly")).kill()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import MODEL, Services, conditions, is_ready
+from conftest import MODEL, Services, conditions, forget, is_ready
 
 from modelyard.cli.services import why_service
 from modelyard.cluster import EVENTS, NAMESPACES, NODES, Object
@@ -123,8 +123,7 @@ async def test_what_a_live_service_stands_on_may_change_and_go(services: Service
     await cluster.delete(RUNTIMES[0], "mine", space)
     await cluster.merge_patch(BASE_MODELS, "own", {"spec": {"disabled": True}}, space)
     await until_latest(services, "chat", "ModelDisabled")
-    await cluster.merge_patch(BASE_MODELS, "own", {"metadata": {"finalizers": None}}, space)
-    await cluster.delete(BASE_MODELS, "own", space)
+    await forget(cluster, BASE_MODELS, "own", space)
     obj = await until_latest(services, "chat", "BaseModelNotFound")
     assert conditions(obj)["Ready"][0] == "True", "what runs goes on answering"
     assert obj["status"]["modelStatus"]["modelRevisionStates"]["activeModelState"] == "Loaded"
@@ -165,11 +164,13 @@ async def test_a_quota_is_told_and_waited_for(services: Services) -> None:
 async def test_engines_that_die_late_or_on_one_node_only(
     services: Services, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    mark = tmp_path / "started"
+    mark = tmp_path / "dies"
     late = f"""
+def watch():
+    while not os.path.exists({str(mark)!r}): threading.Event().wait(0.1)
+    os._exit(7)
 if os.path.exists({str(mark)!r}): sys.exit(7)
-open({str(mark)!r}, "w").close()
-threading.Timer(12, lambda: os._exit(7)).start()
+threading.Thread(target=watch, daemon=True).start()
 """
     await services.make("late", program(late))
     node = {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
@@ -189,6 +190,7 @@ threading.Timer(12, lambda: os._exit(7)).start()
         model=own("everywhere"),
     )
     await services.until(is_ready, "late")
+    mark.touch()
     half_of_it = "engine: 1 of 2 pods are ready; container ome-container exited with code 9"
     await services.until(lambda obj: half_of_it in conditions(obj).get("EngineReady", ("", "", ""))[2], "half")
     assert conditions(await services.get("half"))["Ready"][0] == "False"
@@ -198,11 +200,13 @@ threading.Timer(12, lambda: os._exit(7)).start()
     assert [line.split()[3:5] for line in told.splitlines() if "half-engine-" in line and "l40s-1" in line] == [
         ["l40s-1", "False"]
     ], told
-    said = await services.until_reason("late", "EngineReady", "ContainerExited")
-    assert "exited with code 7" in said
-    obj = await services.get("late")
-    assert conditions(obj)["Ready"][0] == "False"
-    assert conditions(obj)[LATEST][1] == "ContainerExited"
+
+    def exited(obj: Object) -> bool:  # it is started again and again meanwhile
+        said = conditions(obj)
+        return said["EngineReady"][1] == said[LATEST][1] == "ContainerExited" and said["Ready"][0] == "False"
+
+    obj = await services.until(exited, "late")
+    assert "exited with code 7" in conditions(obj)["EngineReady"][2]
     mark.unlink()
     await services.until(is_ready, "late")
 
@@ -241,9 +245,13 @@ async def test_a_node_that_is_lost_and_pods_that_are_evicted_are_made_up_for(ser
         beating.cancel()
         await cluster.merge_patch(NODES, "passing", {"status": _node("Unknown")}, subresource="status")
         await services.until_reason("chat", "EngineReady", "Unschedulable")  # its successor, which finds no other node
-        events = await cluster.list(EVENTS, services.space, field_selector="involvedObject.name=chat")
-        told = [one["message"] for one in events if one["reason"] == "InferenceServiceNotReady"]
-        assert any("when node passing was last heard of" in one for one in told), told
+
+        async def told() -> bool:  # an Event follows what is said in the status
+            events = await cluster.list(EVENTS, services.space, field_selector="involvedObject.name=chat")
+            said = [one["message"] for one in events if one["reason"] == "InferenceServiceNotReady"]
+            return any("when node passing was last heard of" in one for one in said)
+
+        await services.settled(told)
         await cluster.merge_patch(NODES, "l40s-0", {"metadata": {"labels": {"pool": "here"}}})
         (third,) = await _placed(services, "chat", ["l40s-0"])
         await services.until(is_ready, "chat")
@@ -252,7 +260,12 @@ async def test_a_node_that_is_lost_and_pods_that_are_evicted_are_made_up_for(ser
         eviction = {"apiVersion": "policy/v1beta1", "kind": "Eviction", "metadata": {"name": name}}
         path = f"/api/v1/namespaces/{services.space}/pods/{name}/eviction"
         await cluster.transport.json(ApiRequest("POST", path, "evict", name, body=eviction))
-        await services.until(lambda obj: conditions(obj)["Ready"][0] == "False", "chat")
+
+        async def another() -> bool:
+            (pod,) = await _placed(services, "chat", ["l40s-0"])
+            return pod["metadata"]["uid"] != third["metadata"]["uid"] and _is_up(pod)
+
+        await services.settled(another)
         await services.until(is_ready, "chat")
     finally:
         beating.cancel()
@@ -281,6 +294,11 @@ async def _pod_status(services: Services, pod: Object, status: dict[str, Any]) -
     await services.cluster.merge_patch(
         PODS, pod["metadata"]["name"], {"status": status}, services.space, subresource="status"
     )
+
+
+def _is_up(pod: Object) -> bool:
+    found = pod["status"].get("conditions") or ()
+    return any(one["type"] == "Ready" and one["status"] == "True" for one in found)
 
 
 async def _placed(services: Services, name: str, nodes: list[str]) -> list[Object]:
@@ -313,4 +331,8 @@ async def test_an_owner_that_goes_in_the_middle_leaves_nothing_and_may_come_agai
 
     await services.settled(nothing)
     sets = ResourceType("apps", "v1", "ReplicaSet", "replicasets", True)
-    assert len((await services.cluster.list(sets, services.space)).items) == 1, "nothing of the first of this name"
+
+    async def nothing_of_the_first() -> bool:
+        return len((await services.cluster.list(sets, services.space)).items) == 1
+
+    await services.settled(nothing_of_the_first)
