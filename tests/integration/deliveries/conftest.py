@@ -95,6 +95,31 @@ class Models:
         except TimeoutError:
             raise AssertionError(f"{name} is still there: {obj.get('status')}") from None
 
+    async def reported(self, node: str, entry: str) -> dict[str, Any]:
+        """Wait until a node's report says that a model is ready, which is after the status; what it says of it."""
+        found: dict[str, Any] = {}
+        try:
+            async with asyncio.timeout(90):
+                while found.get("status") != "Ready":
+                    data = (await self.cluster.get(CONFIG_MAPS, node, self.home))["data"]
+                    found = json.loads(data.get(entry, "{}"))
+                    await asyncio.sleep(0.1)
+        except TimeoutError:
+            raise AssertionError(f"the report of {node} says {found} of {entry}") from None
+        return found
+
+    async def cleared(self, kind: ResourceType, prefix: str = "") -> None:
+        """Wait until nothing of this kind and beginning is left at the controller: what a Job leaves goes after it."""
+        left = [""]
+        try:
+            async with asyncio.timeout(90):
+                while left:
+                    found = [one["metadata"]["name"] for one in await self.cluster.list(kind, self.home)]
+                    left = [name for name in found if name.startswith(prefix)]
+                    await asyncio.sleep(0.1)
+        except TimeoutError:
+            raise AssertionError(f"{kind.plural} are left: {left}") from None
+
     def disk(self, node: str) -> Path:
         """The models root of a node."""
         return self.stack.paths.files / "nodes" / node / "mnt" / "models"
@@ -103,7 +128,7 @@ class Models:
         """Wait until these are the nodes with a label, and what it says: nodes are marked after the status is told."""
         found: dict[str, str] = {}
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(90):
                 while True:
                     nodes = [node["metadata"] for node in await self.cluster.list(NODES)]
                     found = {node["name"]: node["labels"][key] for node in nodes if key in node["labels"]}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import shutil
 import uuid
@@ -12,7 +11,7 @@ import pytest
 from conftest import L40S, Models, ready
 from model_hub import Hub
 
-from modelyard.cluster import CONFIG_MAPS, JOBS, PERSISTENT_VOLUME_CLAIMS, SECRETS
+from modelyard.cluster import JOBS, PERSISTENT_VOLUME_CLAIMS, SECRETS
 from modelyard.models.following import Following
 from modelyard.models.names import BASE_MODELS, CLUSTER_BASE_MODELS, FINE_TUNED_WEIGHTS
 from modelyard.objects import Key
@@ -37,16 +36,12 @@ async def test_a_model_of_a_hub_comes_onto_two_of_five_nodes_and_goes_again(mode
     assert status["detected"]["contextLength"] == 4096
     for node in status["nodesReady"]:
         assert (models.disk(node) / "_cluster" / "llama" / "config.json").read_bytes() == CONFIG
-        report = await models.cluster.get(CONFIG_MAPS, node, models.home)
-        entry = json.loads(report["data"]["clusterbasemodel.llama"])
-        assert (entry["status"], entry["delivered"]["files"]) == ("Ready", 2)
+        assert (await models.reported(node, "clusterbasemodel.llama"))["delivered"]["files"] == 2
     both = {"l40s-0": "Ready", "l40s-1": "Ready"}
     await models.labelled("models.ome.io/clusterbasemodel.llama", both)
     await models.until(ready, "vendors")
     await models.labelled("models.ome.io/clusterbasemodel.vendors", both)
-    async with asyncio.timeout(60):
-        while (await models.cluster.list(JOBS, models.home)).items:  # what was made for it goes
-            await asyncio.sleep(0.1)
+    await models.cleared(JOBS)
 
     await models.cluster.delete(CLUSTER_BASE_MODELS, "llama")
     await models.gone("llama")
@@ -81,8 +76,7 @@ async def test_a_tenants_model_comes_from_a_bucket_with_the_tenants_secret(
     assert (there / "config.json").read_bytes() == CONFIG
     label = f"models.ome.io/{local_namespace}.basemodel.theirs"
     await models.labelled(label, {"a100-0": "Ready"})
-    names = [one["metadata"]["name"] for one in await models.cluster.list(SECRETS, models.home)]
-    assert not [name for name in names if name.startswith("fetch-")], "the copy has gone with its Job"
+    await models.cleared(SECRETS, "fetch-")  # the copy goes with its Job
 
 
 async def test_verification_brings_back_what_has_vanished(models: Models, hub: Hub) -> None:
@@ -95,10 +89,10 @@ async def test_verification_brings_back_what_has_vanished(models: Models, hub: H
     await Following(models.cluster, CLUSTER_BASE_MODELS, models.home).verify(chosen=["whole"])
 
     def repaired(status: dict) -> bool:  # type: ignore[type-arg]
-        return ready(status) and (files / "model.safetensors").exists()
+        file = models.disk("a100-0") / "_cluster" / "whole" / "model.safetensors"
+        return ready(status) and file.exists() and file.read_bytes() == b"x" * 5000
 
     await models.until(repaired, "whole")
-    assert (models.disk("a100-0") / "_cluster" / "whole" / "model.safetensors").read_bytes() == b"x" * 5000
 
 
 async def test_files_that_are_on_the_node_already_are_only_looked_at(models: Models) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from cluster_faults import kill, own, wait_for_restart
 from conftest import L40S, Models, ready
 from model_hub import Hub
 
@@ -51,7 +53,7 @@ async def test_a_model_that_is_deleted_meanwhile_leaves_nothing(models: Models, 
     await models.until(downloading, "brief")
     await models.cluster.delete(CLUSTER_BASE_MODELS, "brief")
     await models.gone("brief")
-    assert not (await models.cluster.list(JOBS, models.home)).items
+    await models.cleared(JOBS)
     assert not (models.disk("a100-0") / "_cluster" / "brief").exists()
     store = models.disk("a100-0") / ".modelyard"
     assert not [one for kind in ("entries", "partial") for one in (store / kind).glob("*")]
@@ -70,12 +72,10 @@ async def test_a_job_that_is_deleted_by_hand_and_runs_that_die_hold_nothing_up(m
 async def test_an_api_server_that_comes_back_finds_everything_going_on(models: Models, slow: Hub) -> None:
     await models.make("steady", "hf://big/model", nodeSelector=A100)
     await models.until(downloading, "steady")
-    state = models.stack.state
-    assert state is not None
-    process = state.components[Component.APISERVER].process
-    assert process is not None
-    process.send(9)
+    before = own(models.stack, Component.APISERVER).restarts
+    kill(models.stack, Component.APISERVER)
     await models.until(ready, "steady", timeout=120)
+    await asyncio.to_thread(wait_for_restart, models.stack, Component.APISERVER, before)
 
 
 async def test_a_node_that_goes_and_one_that_loses_its_label(models: Models, hub: Hub) -> None:
@@ -90,24 +90,29 @@ async def test_a_node_that_goes_and_one_that_loses_its_label(models: Models, hub
     await models.cluster.create(NODES, {"metadata": {"name": "passing", "labels": {"models": "here"}}})
     capacity = {"cpu": "8", "memory": "8Gi", "pods": "10"}
     status = {"conditions": [condition], "capacity": capacity, "allocatable": capacity}
-    await models.cluster.merge_patch(NODES, "passing", {"status": status}, subresource="status")
-    await models.cluster.merge_patch(NODES, "a100-0", {"metadata": {"labels": {"models": "here"}}})
-    await models.cluster.merge_patch(NODES, "l40s-0", {"metadata": {"labels": {"models": "here"}}})
-    await models.make("placed", "hf://tiny/model", nodeSelector={"models": "here"})
+    try:
+        await models.cluster.merge_patch(NODES, "passing", {"status": status}, subresource="status")
+        await models.cluster.merge_patch(NODES, "a100-0", {"metadata": {"labels": {"models": "here"}}})
+        await models.cluster.merge_patch(NODES, "l40s-0", {"metadata": {"labels": {"models": "here"}}})
+        await models.make("placed", "hf://tiny/model", nodeSelector={"models": "here"})
 
-    def two(status: dict) -> bool:  # type: ignore[type-arg]
-        return status.get("nodesReady") == ["a100-0", "l40s-0"] and status["delivery"]["selected"] == 3
+        def two(status: dict) -> bool:  # type: ignore[type-arg]
+            return status.get("nodesReady") == ["a100-0", "l40s-0"] and status["delivery"]["selected"] == 3
 
-    await models.until(two, "placed")
-    await models.cluster.delete(NODES, "passing")
-    await models.until(ready, "placed")
-    await models.cluster.merge_patch(NODES, "a100-0", {"metadata": {"labels": {"models": None}}})
-    await models.until(lambda status: status.get("nodesReady") == ["l40s-0"] and ready(status), "placed")
-    await models.cluster.merge_patch(NODES, "l40s-0", {"metadata": {"labels": {"models": None}}})
-    await models.until(lambda status: not status.get("nodesReady"), "placed")
-    await models.labelled("models.ome.io/clusterbasemodel.placed", {})
-    left = [models.disk(node) / "_cluster" / "placed" for node in ("a100-0", "l40s-0")]
-    await models.until(lambda _: not any(link.is_symlink() for link in left), "placed")
+        await models.until(two, "placed")
+        await models.cluster.delete(NODES, "passing")
+        await models.until(ready, "placed")
+        await models.cluster.merge_patch(NODES, "a100-0", {"metadata": {"labels": {"models": None}}})
+        await models.until(lambda status: status.get("nodesReady") == ["l40s-0"] and ready(status), "placed")
+        await models.cluster.merge_patch(NODES, "l40s-0", {"metadata": {"labels": {"models": None}}})
+        await models.until(lambda status: not status.get("nodesReady"), "placed")
+        await models.labelled("models.ome.io/clusterbasemodel.placed", {})
+        left = [models.disk(node) / "_cluster" / "placed" for node in ("a100-0", "l40s-0")]
+        await models.until(lambda _: not any(link.is_symlink() for link in left), "placed")
+    finally:
+        await models.cluster.delete(NODES, "passing")
+        for node in ("a100-0", "l40s-0"):
+            await models.cluster.merge_patch(NODES, node, {"metadata": {"labels": {"models": None}}})
 
 
 async def test_a_hostile_namespace_beside_a_good_one(models: Models, hub: Hub, local_namespace: str) -> None:
