@@ -73,7 +73,7 @@ def _pool(name: str, addresses: Sequence[tuple[str, int]]) -> dict[str, Any]:
     return {
         "name": name,
         "type": "STATIC",
-        "connect_timeout": "2s",
+        "connect_timeout": "30s",
         "load_assignment": {"cluster_name": name, "endpoints": _endpoints(addresses)},
         "load_balancing_policy": {"policies": [policy]},
     }

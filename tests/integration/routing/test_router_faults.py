@@ -21,6 +21,7 @@ from router_world import (
     an_address,
     chat,
     engine_process,
+    eventually,
     everything_of,
     hang,
     running,
@@ -37,10 +38,19 @@ CONTENT = '{"choices":[{"delta":{"content":"tok"}}]}'
 
 @pytest.fixture
 async def world() -> AsyncIterator[RouterWorld]:
-    async with running(max_body=1 << 20, body_seconds=1.0, idle_seconds=1.0, stall_seconds=2.0) as found:
+    async with running(max_body=1 << 20, body_seconds=10.0, idle_seconds=10.0) as found:
         found.server()
         found.route()
         await found.recording("a")
+        yield found
+
+
+@pytest.fixture
+async def hasty() -> AsyncIterator[RouterWorld]:
+    """One that waits for nobody."""
+    async with running(body_seconds=2.0, idle_seconds=2.0, stall_seconds=2.0) as found:
+        found.server()
+        found.route()
         yield found
 
 
@@ -175,11 +185,12 @@ async def test_what_could_be_read_in_two_ways_is_not_read_at_all(world: RouterWo
     assert len(engine.asked) == 1, "something was smuggled through"
 
 
-async def test_slow_clients_are_let_go(world: RouterWorld) -> None:
-    assert (await raw(world, b"POST /v1/chat/comp", wait=False))[0] == 0
-    code, told = await raw(world, HEAD + b"Content-Length: 100\r\n\r\n{")
+async def test_slow_clients_are_let_go(hasty: RouterWorld) -> None:
+    await hasty.recording("a")
+    assert (await raw(hasty, b"POST /v1/chat/comp", wait=False))[0] == 0
+    code, told = await raw(hasty, HEAD + b"Content-Length: 100\r\n\r\n{")
     assert (code, json.loads(told)["error"]["code"]) == (408, "request_timeout")
-    assert (await world.post(chat()))[0] == 200
+    assert (await hasty.post(chat()))[0] == 200
 
 
 async def test_a_client_that_asks_before_it_sends_is_told_to_go_on(world: RouterWorld) -> None:
@@ -198,14 +209,13 @@ async def test_compressed_bodies_are_refused(world: RouterWorld) -> None:
     assert (await world.post(b"\x1f\x8b", **{"Content-Encoding": "gzip"}))[0] == 415
 
 
-async def test_a_client_that_takes_nothing_is_let_go(world: RouterWorld) -> None:
+async def test_a_client_that_takes_nothing_is_let_go(hasty: RouterWorld) -> None:
     event = json.dumps({"choices": [{"delta": {"content": "x" * 60_000}}]})
     engine = RecordingEngine(streaming(*[event] * 2000))
-    world.gone("a")
-    await engine.start(address := an_address(), world.engine_port)
-    world.pod("b", address)
+    await engine.start(address := an_address(), hasty.engine_port)
+    hasty.pod("b", address)
     try:
-        _, writer = await asyncio.open_connection("127.0.0.1", world.router.port)
+        _, writer = await asyncio.open_connection("127.0.0.1", hasty.router.port)
         body = json.dumps(chat(stream=True)).encode()
         writer.write(HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body)
         await asyncio.wait_for(engine.cancelled.wait(), 60)
@@ -214,12 +224,11 @@ async def test_a_client_that_takes_nothing_is_let_go(world: RouterWorld) -> None
         await engine.stop()
 
 
-async def test_an_engine_that_stalls_is_let_go(world: RouterWorld) -> None:
-    world.gone("a")
-    engine = await world.recording("b", streaming(CONTENT, after=hang))
+async def test_an_engine_that_stalls_is_let_go(hasty: RouterWorld) -> None:
+    engine = await hasty.recording("b", streaming(CONTENT, after=hang))
     async with (
         aiohttp.ClientSession() as session,
-        session.post(f"{world.url}/v1/chat/completions", json=chat(stream=True)) as answer,
+        session.post(f"{hasty.url}/v1/chat/completions", json=chat(stream=True)) as answer,
     ):
         seen = await everything_of(answer)
     assert b"sent nothing for 2 s" in seen
@@ -274,14 +283,14 @@ async def test_sigterm_loses_no_request() -> None:
     async def wait(_: Any) -> None:
         await go_on.wait()
 
-    async with running(leave_seconds=1.0) as world:
+    async with running(leave_seconds=5.0) as world:
         world.server()
         world.route()
         engine = await world.recording("a", streaming(CONTENT, after=wait))
         first = asyncio.create_task(world.post(chat(stream=True)))
         await asyncio.wait_for(engine.began.wait(), 30)
         world.router.stop()
-        await asyncio.sleep(0.1)
+        await eventually(lambda: world.router.front.leaving, "leaving")
         async with aiohttp.ClientSession() as session, session.get(f"{world.url}/readyz") as answer:
             assert answer.status == 503
         late = asyncio.create_task(world.post(chat(stream=True)))  # sent before everybody knew

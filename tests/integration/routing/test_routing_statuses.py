@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from install_manifests import AUTOSCALER, CONTROLLER_NAMESPACE, install_roles, kubeconfig_of, narrow_accounts
+from install_manifests import AUTOSCALER, CONTROLLER_NAMESPACE, in_force, install_roles, kubeconfig_of, narrow_accounts
 
 from modelyard.cluster import EVENTS, PODS, Cluster, ResourceType
 from modelyard.local.binaries.obtain import ensure
@@ -66,7 +66,7 @@ class Routing:
     async def told(self) -> int:
         """Look and tell until nothing is left to tell; how many statuses were due."""
         due = 0
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(90):
             while plans := [plan for some in (await self.reconciler.look()).values() for plan in some]:
                 assert not any(plan.acts for plan in plans)
                 due += len(plans)
@@ -76,7 +76,7 @@ class Routing:
 
     async def told_once(self, kind: ResourceType, name: str, **reasons: str) -> None:
         """Look and tell until the watches have told what the test did."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(90):
             while not reasons.items() <= (await self.said(kind, name)).items():
                 await self.told()
                 await asyncio.sleep(0.05)
@@ -188,7 +188,7 @@ async def test_nothing_is_told_without_the_lease(routing: Routing) -> None:
     assert [plan.subject.key for plan in plans] == [Key(routing.namespace, "llama")]
     with pytest.raises(NotTheWriter):
         await routing.reconciler.tell(plans)
-    assert await lease.acquire(10)
+    assert await lease.acquire(60)
     await routing.told()
     await lease.release()
     assert await routing.said(SERVERS, "llama") == {"Ready": "NoReadyPods"}
@@ -227,13 +227,14 @@ async def test_the_rights_of_the_manifests_are_enough(
     await install_roles(cluster)
     if rights == "everywhere":
         account, spaces = await kubeconfig_of(cluster, AUTOSCALER, admin, tmp_path / "account"), []
+        await in_force(account, SERVERS, routing.namespace)
     else:
         spaces = [routing.namespace]
         account = (await narrow_accounts(cluster, routing.namespace, admin, tmp_path))[AUTOSCALER]
     monkeypatch.setenv("KUBECONFIG", str(account))
     async with Reconciler(LIFECYCLES, spaces) as reconciler:
         lease = reconciler.lease("modelyard-reconcile", CONTROLLER_NAMESPACE)
-        assert await lease.acquire(10)
+        assert await lease.acquire(60)
         found = [plan for some in (await reconciler.look()).values() for plan in some]
         own = [plan for plan in found if plan.subject.key.namespace == routing.namespace]
         assert len(own) == 2
