@@ -201,7 +201,7 @@ def test_an_endpoint_that_stops_answering_in_the_run_is_found_and_nothing_hangs_
     tmp_path: Path, program: Path, stand_in: Callable[[str], Path], words: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It answers so well before that the program calls the run good."""
-    monkeypatch.setattr(measure, "PATIENCE", 2.0)
+    monkeypatch.setattr(measure, "PATIENCE", 5.0)
     asked_for, over, file = [], threading.Event(), tmp_path / "pids"
 
     def answer(asked: dict[str, Any]) -> bytes:
@@ -216,7 +216,7 @@ def test_an_endpoint_that_stops_answering_in_the_run_is_found_and_nothing_hangs_
         report, said = run(asked(tmp_path, url, words, requests=1000), sooner)
         over.set()
     assert (report.reason, report.retryable) == ("EndpointSilent", True), report.message
-    assert f"after the run: endpoint {url}: no answer within 2 s" in report.message
+    assert f"after the run: endpoint {url}: no answer within 5 s" in report.message
     assert "the requests are over" in said
     assert not list(tmp_path.rglob("run.json")), "what was answered before says nothing"
     assert len(pids(file)) == 1
@@ -276,7 +276,7 @@ def test_images_of_a_folder_are_sent_with_their_prompts(tmp_path: Path, program:
 def test_an_endpoint_that_refuses_never_answers_or_may_not_be_asked(
     tmp_path: Path, stand_in: Callable[[str], Path], words: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(measure, "PATIENCE", 0.3)
+    monkeypatch.setattr(measure, "PATIENCE", 3.0)
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{listening.getsockname()[1]}"
@@ -349,9 +349,12 @@ STUBBORN = 'trap "" TERM; sleep 1000 & echo $! > {pids}; echo $$ >> {pids}; echo
 
 
 def left(file: Path) -> list[psutil.Process]:
-    """Those of its processes that do not go within seconds."""
-    found = [psutil.Process(pid) for pid in pids(file) if psutil.pid_exists(pid)]
-    return psutil.wait_procs([one for one in found if one.is_running()], timeout=10)[1]
+    """Those of its processes that do not go."""
+    found = []
+    for pid in pids(file):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found.append(psutil.Process(pid))
+    return psutil.wait_procs(found, timeout=60)[1]
 
 
 def pids(file: Path) -> list[int]:
@@ -366,7 +369,7 @@ def test_a_program_that_does_not_end_is_ended_with_all_its_children(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(measure, "_GRACE", 0.3)
-    monkeypatch.setattr(measure, "STARTS", -58)
+    monkeypatch.setattr(measure, "STARTS", -50)
     monkeypatch.setattr(measure, "ENDS", 0)
     file = tmp_path / "pids"
     report, _ = run(asked(tmp_path, good, words), stand_in(STUBBORN.format(pids=file)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from typing import Any
 
@@ -23,7 +23,7 @@ class Namespace:
     async def pods(self) -> dict[str, Object]:
         return {pod["metadata"]["name"]: pod for pod in await self.cluster.list(PODS, self.name)}
 
-    async def until(self, wanted: Callable[[dict[str, Object]], Any], timeout: float = 60) -> dict[str, Object]:
+    async def until(self, wanted: Callable[[dict[str, Object]], Any], timeout: float = 120) -> dict[str, Object]:
         """Follow the pods until `wanted` holds of them, by name; returns them."""
         known: dict[str, Object] = {}
         try:
@@ -42,6 +42,19 @@ class Namespace:
             seen = {name: pod.get("status") for name, pod in known.items()}
             raise AssertionError(f"not within {timeout:g} s; the pods were {seen}") from None
         raise AssertionError("the watch ended")
+
+    async def deleted(self, name: str) -> AsyncIterator[Object]:
+        """Delete a pod, and follow it until it is gone: all that it is from just before."""
+        async with asyncio.timeout(90), aclosing(self.cluster.watch(PODS, self.name)) as events:
+            async for event in events:
+                if event.kind == "SYNC":
+                    await self.cluster.delete(PODS, name, self.name)
+                elif event.object["metadata"]["name"] != name:
+                    continue
+                elif event.kind == "DELETED":
+                    break
+                else:
+                    yield event.object
 
     async def run(self, name: str, containers: list[Object], **spec: Any) -> Object:
         """Create a pod."""

@@ -67,7 +67,7 @@ def test_up_status_logs_down(local: Command, tmp_path: Path) -> None:
     children = [ProcessIdentity.of(row["pid"]) for row in overview["components"]]
     assert supervisor is not None
     supervisor.send(signal.SIGKILL)
-    assert wait_all_gone([supervisor], 10)
+    assert wait_all_gone([supervisor], 60)
     orphaned = local("status")
     assert orphaned.returncode == 1
     assert "supervisor was killed" in orphaned.stdout

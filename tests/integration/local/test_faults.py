@@ -56,11 +56,13 @@ async def test_engines_outlive_the_agent_and_are_adopted(local_stack: LocalStack
     first, second = before
     os.kill(process_of(before[first]).pid, signal.SIGKILL)
     after = await space.until(
-        lambda pods: is_ready(pods[first]) and pods[first]["status"]["containerStatuses"][0]["restartCount"] == 1
+        lambda pods: (
+            all(map(is_ready, pods.values())) and pods[first]["status"]["containerStatuses"][0]["restartCount"] == 1
+        )
     )
     assert process_of(after[second]) == process_of(before[second])
     assert after[second]["status"]["containerStatuses"][0]["restartCount"] == 0
-    assert [is_ready(pod) for pod in after.values()] == [True, True]
+    assert len(after) == 2
 
     await space.cluster.write_scale(DEPLOYMENTS, "kept", space.name, 0)
     left = process_of(after[second])
@@ -76,11 +78,11 @@ async def test_what_happens_while_the_agent_is_away_is_made_up_for(local_stack: 
     agent = own(local_stack, Component.AGENT).process
     assert agent is not None
     restarts = own(local_stack, Component.AGENT).restarts
-    os.kill(agent.pid, signal.SIGSTOP)
+    assert agent.send(signal.SIGSTOP)
     held["dies"].send(signal.SIGKILL)
     await space.cluster.delete(PODS, "deleted", space.name)
     await space.cluster.delete(PODS, "forced", space.name, grace_seconds=0)
-    os.kill(agent.pid, signal.SIGKILL)
+    agent.send(signal.SIGKILL)
     await asyncio.to_thread(wait_for_restart, local_stack, Component.AGENT, restarts)
 
     after = await space.until(
@@ -92,12 +94,12 @@ async def test_what_happens_while_the_agent_is_away_is_made_up_for(local_stack: 
     )
     assert process_of(after["dies"]).alive()
     for name in ("deleted", "forced"):
-        assert await asyncio.to_thread(processes.wait_all_gone, [held[name]], 20), name
+        assert await asyncio.to_thread(processes.wait_all_gone, [held[name]], 60), name
 
 
 def until_not_running(stack: LocalStack) -> None:
     """A killed process's threads let go of its lock a moment after it is seen dead."""
-    for _ in range(200):
+    for _ in range(1200):
         if not stack.running:
             return
         time.sleep(0.05)
@@ -193,5 +195,5 @@ async def test_a_cluster_ends_with_the_process_it_was_made_for(tmp_path: Path) -
     assert all(process.alive() for process in running)
     child.kill()
     child.wait()
-    assert await asyncio.to_thread(processes.wait_all_gone, running, 30)
+    assert await asyncio.to_thread(processes.wait_all_gone, running, 60)
     stack.stop()

@@ -84,7 +84,7 @@ async def test_a_service_answers_at_its_address_and_by_its_name(
     await engines(space, "web", 2)
     await until(lambda: models(http, f"http://{address}"))
     for name in (f"web.{space.name}.svc", f"web.{space.name}.svc.cluster.local"):
-        assert await models(http, f"http://{name}") == ["test/model"]
+        assert await until(lambda name=name: models(http, f"http://{name}")) == ["test/model"]
         # By a program that is not ours, in the environment that `modelyard local up` prints.
         curl = await asyncio.create_subprocess_exec(
             *("curl", "--silent", "--fail", f"http://{name}/v1/models"),
@@ -292,8 +292,11 @@ async def test_a_port_that_cannot_be_had_is_said_and_tried_again(
 
         said = await until(told)
         assert f"(process {os.getpid()}), which listens on port {port} of 0.0.0.0, or choose another port" in said
-        status = await until(lambda: asyncio.to_thread(lambda: collect(local_stack).services))
-        assert status == [f"{space.name}/web: {said}"]
+
+        async def shown() -> bool:
+            return (await asyncio.to_thread(lambda: collect(local_stack).services)) == [f"{space.name}/web: {said}"]
+
+        await until(shown)
     assert await until(lambda: models(http, f"http://web.{space.name}.svc:{port}"))
 
 
@@ -311,5 +314,5 @@ async def test_a_thousand_connections(space: Namespace, http: aiohttp.ClientSess
             text = await answer.read()
             return answer.status == 200 and text.count(b"tok ") >= 1 and text.rstrip().endswith(b"[DONE]")
 
-    async with asyncio.timeout(120):
+    async with asyncio.timeout(200):
         assert all(await asyncio.gather(*(one() for _ in range(1000))))

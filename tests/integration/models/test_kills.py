@@ -22,7 +22,7 @@ _CONTEXT.set_forkserver_preload(["modelyard.models.node", "modelyard.models.sour
 
 _FAST = "/dev/shm" if Path("/dev/shm").is_dir() else None
 """Killed processes leave nothing in the page cache that others could miss: a disk in memory shows the same."""
-LIMITS = Limits(parallel=4, part_size=4096, patience=10.0)
+LIMITS = Limits(parallel=4, part_size=4096, patience=60.0)
 _random = random.Random(7)
 FILES = {
     "model-1.safetensors": _random.randbytes(700_000),
@@ -43,7 +43,7 @@ def _fetch_and_die(root: Path, hub: Hub, at: int) -> None:
     def hear(_: int) -> None:
         there.set() if hub.bytes_served - begin >= at else None
         if there.is_set():
-            dead.wait(5)  # Nothing more is sent to who is about to be killed.
+            dead.wait(60)  # Nothing more is sent to who is about to be killed.
 
     begin = hub.bytes_served
     hub.hear = hear
