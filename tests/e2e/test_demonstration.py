@@ -35,4 +35,4 @@ def test_the_demonstration_scales_both_ways_and_says_why(tmp_path: Path) -> None
         assert (tmp_path / "out" / f"act-{act}.png").read_bytes().startswith(b"\x89PNG")
     assert text.count("requests sent, none failed") == 3, "an engine that goes away loses no request"
     left = [p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in " ".join(p.info["cmdline"] or [])]
-    assert not left, "the demonstration leaves no process behind"
+    assert not psutil.wait_procs(left, timeout=60)[1], "the demonstration leaves no process behind"

@@ -39,4 +39,4 @@ def test_models_come_onto_nodes_services_live_as_they_are_told_and_requests_are_
     for shown in ("takes it (header tier is 'gold')", "each of the killed pod's own", "rate limit exceeded"):
         assert shown in said
     left = [p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in " ".join(p.info["cmdline"] or [])]
-    assert not left, "the demonstration leaves no process behind"
+    assert not psutil.wait_procs(left, timeout=60)[1], "the demonstration leaves no process behind"

@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any
 
 import psutil
@@ -31,12 +32,14 @@ async def deployed(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tu
     """A cluster with two variants and the flow deployed: a shift of a minute every half minute, ticking every 1.5 s."""
     before = os.environ.get("KUBECONFIG")
     out = tmp_path_factory.mktemp("deployed")
-    async with running(Scenario(shift_seconds=60), out) as (_, prefect, cluster, _):
-        yield prefect, cluster
-    if before is None:
-        os.environ.pop("KUBECONFIG", None)
-    else:
-        os.environ["KUBECONFIG"] = before
+    try:
+        async with running(Scenario(shift_seconds=60), out) as (_, prefect, cluster, _):
+            yield prefect, cluster
+    finally:
+        if before is None:
+            os.environ.pop("KUBECONFIG", None)
+        else:
+            os.environ["KUBECONFIG"] = before
 
 
 async def ask_for(cluster: Cluster, variant: str, minimum: int) -> float:
@@ -59,7 +62,12 @@ def flow_runs(prefect: PrefectStack) -> list[psutil.Process]:
     """The processes of flow runs under the worker."""
     pid = prefect.worker.child.pid
     assert pid is not None
-    return [p for p in psutil.Process(pid).children(recursive=True) if "prefect.engine" in " ".join(p.cmdline())]
+    found = []
+    for one in psutil.Process(pid).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            if "prefect.engine" in " ".join(one.cmdline()):
+                found.append(one)
+    return found
 
 
 async def test_a_shift_hands_over_to_the_next_scheduled_one(deployed: tuple[PrefectStack, Cluster]) -> None:
@@ -94,5 +102,6 @@ async def test_a_killed_run_is_replaced_and_the_next_one_carries_on(deployed: tu
         while not (runs := flow_runs(prefect)):
             await asyncio.sleep(0.5)
     for run in runs:
-        run.send_signal(signal.SIGKILL)
+        with suppress(psutil.NoSuchProcess):
+            run.send_signal(signal.SIGKILL)
     await ask_for(cluster, "llama-h100", 2)
