@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from dotenv import dotenv_values
@@ -17,6 +19,8 @@ SERVER_PROFILE = ROOT / "config" / "prefect" / "server.env"
 WORKER_PROFILE = ROOT / "config" / "prefect" / "worker.env"
 POOL = "modelyard"
 """The work pool."""
+_PORTS = range(25_000, 32_768)
+"""Above those of local clusters (``modelyard.local.slots``)."""
 
 
 def read_profile(path: Path) -> dict[str, str]:
@@ -39,7 +43,12 @@ def environment(profile: Path, extra: Mapping[str, str] | None = None) -> dict[s
 
 
 def free_port() -> int:
-    """A TCP port nothing listens on at the moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A TCP port nothing listens on at the moment, below those that Linux gives out by itself (32768 on).
+
+    Until it is listened on, and while who listens is being restarted, nobody else is given it.
+    """
+    while True:
+        with socket.socket() as probe, suppress(OSError):
+            port = _PORTS[secrets.randbelow(len(_PORTS))]
+            probe.bind(("127.0.0.1", port))
+            return port

@@ -21,7 +21,8 @@ class NoServer(RuntimeError):
 class PrefectWorker(Service):
     """One process worker. Use as a context manager, sync or async. Stopped, its runs give up their lease on the way."""
 
-    start_timeout = 60.0
+    start_timeout = 180.0
+    """It polls within some seconds, and on a busy machine within some tens of them. One that ended is told at once."""
     stop_grace = 20.0
     stop_group = True
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -32,14 +31,12 @@ async def deployed(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tu
     """A cluster with two variants and the flow deployed: a shift of a minute every half minute, ticking every 1.5 s."""
     before = os.environ.get("KUBECONFIG")
     out = tmp_path_factory.mktemp("deployed")
-    try:
-        async with running(Scenario(shift_seconds=60), out) as (_, prefect, cluster, _):
-            yield prefect, cluster
-    finally:
-        if before is None:
-            os.environ.pop("KUBECONFIG", None)
-        else:
-            os.environ["KUBECONFIG"] = before
+    async with running(Scenario(shift_seconds=60), out) as (_, prefect, cluster, _):
+        yield prefect, cluster
+    if before is None:
+        os.environ.pop("KUBECONFIG", None)
+    else:
+        os.environ["KUBECONFIG"] = before
 
 
 async def ask_for(cluster: Cluster, variant: str, minimum: int) -> float:
@@ -60,13 +57,11 @@ async def lease(cluster: Cluster) -> dict[str, Any]:
 
 def flow_runs(prefect: PrefectStack) -> list[psutil.Process]:
     """The processes of flow runs under the worker."""
-    pid = prefect.worker.child.pid
-    assert pid is not None
     found = []
-    for one in psutil.Process(pid).children(recursive=True):
+    for process in psutil.Process(prefect.worker.child.pid).children(recursive=True):
         with suppress(psutil.NoSuchProcess):
-            if "prefect.engine" in " ".join(one.cmdline()):
-                found.append(one)
+            if "prefect.engine" in " ".join(process.cmdline()):
+                found.append(process)
     return found
 
 
@@ -103,5 +98,5 @@ async def test_a_killed_run_is_replaced_and_the_next_one_carries_on(deployed: tu
             await asyncio.sleep(0.5)
     for run in runs:
         with suppress(psutil.NoSuchProcess):
-            run.send_signal(signal.SIGKILL)
+            run.kill()
     await ask_for(cluster, "llama-h100", 2)

@@ -195,8 +195,9 @@ class Recording:
 
 
 def recorded(record: Path) -> list[dict[str, Any]]:
-    """What the loop wrote down so far."""
-    return [json.loads(line) for line in record.read_text().splitlines()] if record.exists() else []
+    """What the loop wrote down so far, in whole lines."""
+    lines = record.read_text().split("\n")[:-1] if record.exists() else []
+    return [json.loads(line) for line in lines]
 
 
 @flow(name="autoscale", persist_result=False, retries=0)

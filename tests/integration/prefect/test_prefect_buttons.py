@@ -32,7 +32,7 @@ from deployments.worker import PrefectWorker
 from modelyard.cluster import NAMESPACES, Cluster
 from modelyard.local.stack import LocalStack
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 POOL = "buttons"
 SHORT = {"shift_seconds": 15, "early_end_seconds": 2}
@@ -66,7 +66,7 @@ async def press(client: PrefectClient, deployment: DeploymentResponse) -> State:
         now = await client.read_flow_run(run.id)
         return now if now.state and now.state.is_final() else None
 
-    state = (await until(ended, f"a run of {deployment.name} ends", timeout=150)).state
+    state = (await until(ended, f"a run of {deployment.name} ends", timeout=280)).state
     assert state is not None
     return state
 

@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import signal
-import time
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -15,7 +15,13 @@ from typing import Any
 import model_hub
 import pytest
 from prefect.client.orchestration import PrefectClient, get_client
-from prefect.client.schemas.filters import TaskRunFilter, TaskRunFilterFlowRunId
+from prefect.client.schemas.filters import (
+    FlowRunFilter,
+    FlowRunFilterState,
+    FlowRunFilterStateName,
+    TaskRunFilter,
+    TaskRunFilterFlowRunId,
+)
 from prefect.client.schemas.objects import State
 from prefect_support import until
 
@@ -66,8 +72,9 @@ async def tasks(client: PrefectClient, state: State[Any]) -> dict[str, str]:
     chosen = TaskRunFilter(flow_run_id=TaskRunFilterFlowRunId(any_=[state.state_details.flow_run_id]))
 
     async def recorded() -> dict[str, str]:
-        found = {one.name: one.state_name or "" for one in await client.read_task_runs(task_run_filter=chosen)}
-        return found if any(name.startswith("publish") for name in found) else {}
+        found = await client.read_task_runs(task_run_filter=chosen)
+        ended = {one.name: one.state_name or "" for one in found if one.state and one.state.is_final()}
+        return ended if len(ended) == len(found) and "publish" in ended else {}
 
     return await until(recorded, "the task runs are on record")
 
@@ -121,27 +128,38 @@ async def worker(
 async def test_reconcile_starts_runs_and_one_that_is_killed_is_replaced(
     cluster: Cluster, client: PrefectClient, hub: model_hub.Hub, worker: PrefectWorker
 ) -> None:
-    hub.hear = lambda _: time.sleep(0.05)
+    # Every piece of 16 KiB takes its time until the run is killed.
+    dead = threading.Event()
+
+    def hear(_: int) -> None:
+        dead.wait(0.3)
+
+    hub.hear = hear
     spec = {"storage": {"storageUri": "hf://big/model", "nodeSelector": A100}}
     await cluster.create(CLUSTER_BASE_MODELS, {"metadata": {"name": "big"}, "spec": spec})
-    running = reconcile(interval_seconds=0.5, shift_seconds=300, early_end_seconds=0.1, return_state=True)
-    shift = asyncio.ensure_future(running)
+    looking = reconcile(interval_seconds=0.5, shift_seconds=300, early_end_seconds=0.1, return_state=True)
+    shift = asyncio.ensure_future(looking)
     try:
-
-        async def process() -> int | None:
-            for path in Path("/proc").glob("[0-9]*/environ"):
-                with suppress(OSError):
-                    if b"PREFECT__FLOW_RUN_ID" in path.read_bytes() and await active():
-                        return int(path.parent.name)
-            return None
 
         async def active() -> bool:
             status = (await cluster.get(CLUSTER_BASE_MODELS, "big")).get("status") or {}
             return bool((status.get("delivery") or {}).get("active"))
 
-        pid = await until(process, "a run works on it", timeout=120)
-        os.kill(pid, signal.SIGKILL)
-        hub.hear = lambda _: None
+        async def killed() -> bool:
+            """A process that works on it was there, and is killed. Other tests have runs of their own."""
+            chosen = FlowRunFilter(state=FlowRunFilterState(name=FlowRunFilterStateName(any_=["Running"])))
+            running = await client.read_flow_runs(flow_run_filter=chosen)
+            runs = {str(one.id) for one in running if "/big" in one.parameters.get("objects", ())}
+            for path in Path("/proc").glob("[0-9]*/environ"):
+                with suppress(OSError):
+                    said = dict(one.split(b"=", 1) for one in path.read_bytes().split(b"\0") if b"=" in one)
+                    if said.get(b"PREFECT__FLOW_RUN_ID", b"").decode() in runs and await active():
+                        os.kill(int(path.parent.name), signal.SIGKILL)
+                        return True
+            return False
+
+        await until(killed, "a run works on it")
+        dead.set()
 
         async def ready() -> bool:
             return (await cluster.get(CLUSTER_BASE_MODELS, "big"))["status"]["state"] == "Ready"
@@ -158,6 +176,7 @@ async def test_reconcile_starts_runs_and_one_that_is_killed_is_replaced(
 
         await until(gone, "it is gone, and its files", timeout=120)
     finally:
+        dead.set()
         shift.cancel()
         with suppress(asyncio.CancelledError):
             await shift

@@ -59,7 +59,7 @@ async def test_the_standby_takes_over_when_the_writer_hands_back_its_lease(
 
     first = asyncio.create_task(shift(4, return_state=True))
     await until(writing, "the first shift writes")
-    second = asyncio.create_task(shift(8, return_state=True))
+    second = asyncio.create_task(shift(15, return_state=True))
     states = await asyncio.gather(first, second)
     assert [state.name for state in states] == ["Completed", "Completed"]
     assert all("0 failed" in (state.message or "") for state in states)

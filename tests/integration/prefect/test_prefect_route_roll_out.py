@@ -26,7 +26,7 @@ from modelyard.local.stack import LocalStack
 from modelyard.routing.objects import ROUTES, SERVERS
 from modelyard.routing.rolling import MEMORY
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 HOME = "workload-variant-autoscaler-system"
 ENGINES = {"old": (), "bad": ("--failure-rate=0.5",), "slow": ("--gamma=3000",), "good": ()}
@@ -85,7 +85,7 @@ async def space(
     targets = [{"modelServerName": name, "weight": 100 if name == "old" else 0} for name in ENGINES]
     spec = {"modelName": local_namespace, "rules": [{"targetModels": targets}]}
     await local_cluster.create(ROUTES, {"metadata": {"name": "chat"}, "spec": spec}, local_namespace)
-    async with asyncio.timeout(120):
+    async with asyncio.timeout(240):
         while not (await is_ready(local_cluster, local_namespace, 4) and await is_ready(local_cluster, HOME, 1)):
             await asyncio.sleep(0.2)
     connector = aiohttp.TCPConnector(limit=0, resolver=ServiceResolver(HostsFile.found(local_stack.kubeconfig)))
@@ -153,17 +153,19 @@ async def test_requests_go_to_what_serves_as_well_and_come_back_from_what_does_n
     assert await weights(local_cluster, space) == before
 
     # Killed with the first step set, it goes on from there.
-    wish = traffic("good", 25, 100)
+    wish = traffic("good", 25, 100) | {"stepMinutes": 0.25}
     given = {"kind": "ModelRoute", "name": "chat", "namespace": space, "controller_namespace": HOME, "traffic": wish}
     command = ("-m", "deployments.command", "run", "roll_out", "--parameters", json.dumps(given))
     process = await asyncio.create_subprocess_exec(
         *("env", f"PREFECT_API_URL={PREFECT_API_URL.value()}", sys.executable, *command)
     )
-    async with asyncio.timeout(120):
-        while (await weights(local_cluster, space))["good"] != 25:
-            await asyncio.sleep(0.1)
-    process.send_signal(signal.SIGKILL)
-    await process.wait()
+    try:
+        async with asyncio.timeout(120):
+            while (await weights(local_cluster, space))["good"] != 25:
+                await asyncio.sleep(0.1)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        await process.wait()
     memory = (await local_cluster.get(ROUTES, "chat", space))["metadata"]["annotations"][MEMORY]
     since = json.loads(memory)["since"]
     going = asyncio.create_task(run(space, traffic=wish))
