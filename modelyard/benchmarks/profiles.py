@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -29,14 +29,19 @@ NAMES = ("alpha", "beta", "gamma", "delta")
 _SPREAD = re.compile(r"([NU])\((\d{1,7}),(\d{1,7})\)/\((\d{1,7}),(\d{1,7})\)")
 
 
-def points(results: BenchmarkResults) -> list[Point]:
-    """The runs that streamed, in ms. Raises ``FitError`` where there is none, and for runs of several models: they
-    are of no one engine."""
+def points(results: BenchmarkResults, warn: Callable[[str], None]) -> list[Point]:
+    """The runs that streamed, in ms. One with too many failed requests is left out, and ``warn`` is told: what fails
+    is no load, or takes no time. Raises ``FitError`` where none is left, and for runs of several models: they are of
+    no one engine."""
     models = sorted({record.measurement.model for record in results.records})
     if len(models) > 1:
         raise FitError(f"{results.name}: has runs of several models ({', '.join(models[:5])}); fit one at a time")
-    found = []
+    found, spoilt = [], 0
     for run in results.runs:
+        if run.spoilt:
+            spoilt += 1
+            warn(f"run {run.scenario} at {run.concurrency} of {results.name} is left out: {run.spoilt}")
+            continue
         if run.ttft is None or run.itl is None:
             continue
         latencies = (run.ttft.mean, run.itl.mean, run.ttft.p50, run.ttft.p95, run.itl.p50, run.itl.p95)
@@ -44,6 +49,8 @@ def points(results: BenchmarkResults) -> list[Point]:
         prompts, outputs = _spreads(run.scenario)
         answered = run.requests - run.failed or None
         found.append(point._replace(requests=answered, prompt_spread=prompts, output_spread=outputs))
+    if not found and spoilt:
+        raise FitError(f"{results.name}: too many requests failed in each run; measure again when the service is well")
     if not found:
         raise FitError(f"{results.name}: no run has a TTFT and an ITL; profiles are of endpoints that stream")
     return found

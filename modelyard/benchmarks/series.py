@@ -45,7 +45,6 @@ SAYING: Final = 30.0
 """Seconds after a Job's end for which its pod's report may be on its way here."""
 LARGEST_SPEC: Final = 16 * 1024
 """Characters of a spec: what was asked for when it began is kept with the object."""
-_ERRORS: Final = 0.01
 
 Chosen = tuple[BenchmarkSettings, DeliverySettings, str | None]
 """What administrators have set, and what is wrong with it."""
@@ -317,9 +316,8 @@ class BenchmarkLook:
             self._failed(one, words(reason), words(report.message), again=report.retryable)
         elif (report.run.scenario, report.run.concurrency) != (one.work.scenario, one.work.concurrency):
             self._failed(one, "NoReport", "its report is of another run", again=True)
-        elif report.run.error_share > _ERRORS:
-            share = f"{report.run.failed} of {report.run.requests} requests failed, of which 1 % may"
-            self._failed(one, "TooManyErrors", share, again=False)
+        elif report.run.spoilt:
+            self._failed(one, "TooManyErrors", report.run.spoilt, again=False)
         elif one.work.service != self._state():
             self._failed(one, "ServiceChanged", self._what_changed(one), again=True)
         else:

@@ -17,6 +17,8 @@ MEASUREMENT = "MEASUREMENT"
 """The variable that holds the ``Measurement``."""
 REPORT_LIMIT = 4096
 """Bytes that a container's termination message may have."""
+MOST_ERRORS = 0.01
+"""Share of a run's requests that may fail."""
 
 
 class _Value(BaseModel):
@@ -66,7 +68,7 @@ class Measurement(_Value):
     dataset: str | None = None
     columns: dict[str, str] = Field(default_factory=dict)
     server: MeasuredServer = MeasuredServer()
-    errors: float = 0.01
+    errors: float = MOST_ERRORS
     public: bool = False
     output: Output
 
@@ -104,6 +106,13 @@ class MeasuredRun(_Value):
     def error_share(self) -> float:
         """Share of the requests that failed."""
         return self.failed / self.requests if self.requests else 1.0
+
+    @property
+    def spoilt(self) -> str:
+        """Why nothing is to be concluded from it: too many requests failed; empty where it counts."""
+        if self.error_share <= MOST_ERRORS:
+            return ""
+        return f"{self.failed} of {self.requests} requests failed, of which {100 * MOST_ERRORS:g} % may"
 
 
 class MeasurementReport(_Value):

@@ -175,7 +175,7 @@ def _fitted(
     from modelyard.benchmarks.profiles import points
     from modelyard.replay.engine_fit import fit_engine
 
-    runs = points(results)
+    runs = points(results, warn)
     found = fit_engine(runs, tokens=tokens, max_batch=max_batch, one_length=one_length, **known)
     for text in found.warnings:
         warn(text)

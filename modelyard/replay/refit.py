@@ -14,6 +14,7 @@ from modelyard.benchmarks.profiles import patch, points, provenance
 from modelyard.benchmarks.results import kept
 from modelyard.benchmarks.world import benchmark
 from modelyard.objects import Key
+from modelyard.objects.documents import few
 from modelyard.objects.parse import conditions
 from modelyard.reconcile.memory import parse_memory
 from modelyard.replay.engine_fit import TOKENS, fit_engine, sizing_profile
@@ -56,9 +57,10 @@ def refit(variant: Mapping[str, Any], job: Mapping[str, Any], since: float, toke
     told, batch = provenance(variant), variant["spec"]["variantProfile"]["maxBatchSize"]
     memory, _ = parse_memory(VariantMemory, ANNOTATION, (variant["metadata"].get("annotations") or {}).get(ANNOTATION))
     kv_tokens = told.get("kvTokens")
+    left_out: list[str] = []
     try:
         engine = fit_engine(
-            points(kept(job)),
+            points(kept(job), left_out.append),
             tokens=tokens,
             max_batch=batch,
             one_length=True,
@@ -70,5 +72,5 @@ def refit(variant: Mapping[str, Any], job: Mapping[str, Any], since: float, toke
         found = sizing_profile(engine, *lengths, max_batch=batch, tokens=tokens)
         body = patch(found, str(one.key), batch, engine=engine, measured=kept(job).runs[-1].started)
     except FitError as error:
-        return Refit(f"{one.key} determines no profile: {error}", problem=True)
-    return Refit(f"fitted to {len(engine.points)} runs of {one.key}", patch=body)
+        return Refit("; ".join([f"{one.key} determines no profile: {error}", *few(left_out)]), problem=True)
+    return Refit("; ".join([f"fitted to {len(engine.points)} runs of {one.key}", *few(left_out)]), patch=body)

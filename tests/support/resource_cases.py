@@ -6,6 +6,7 @@ Used by ``tests/unit/resources`` and ``tests/integration/crds``.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -62,6 +63,75 @@ class Case:
 _MODEL = "spec.backends[0]"
 _BEHAVIOR = f"{_MODEL}.autoscalingPolicy.behavior"
 _SHARED = {"metrics": [{"metricName": "m", "targetValue": 1}]}
+
+_DIRECT = {"url": "http://x", "apiFormat": "openai", "modelName": "m"}
+
+
+def _benchmark(
+    field: str, *values: Any, at: str = "", server: Literal["schema", "cel"] = "schema", **more: Any
+) -> Iterator[Case]:
+    """BenchmarkJobs with each of these values in a field of their spec; ``at`` is the field that is at fault."""
+    for one in values:
+        yield Case("BenchmarkJob", "benchmarkjob", {f"spec.{field}": one, **more}, f"spec.{at or field}", server)
+
+
+_BENCHMARKS: list[Case] = [
+    *_benchmark("endpoint", DELETE, {}),
+    *_benchmark("endpoint.endpoint", _DIRECT, at="endpoint"),
+    *_benchmark(
+        "endpoint",
+        *({"endpoint": {**_DIRECT, "url": url}} for url in ("ftp://x", "x", "HTTP://x", " http://x", "")),
+        at="endpoint.endpoint.url",
+    ),
+    *_benchmark("endpoint", {"endpoint": {**_DIRECT, "apiFormat": "vllm"}}, at="endpoint.endpoint.apiFormat"),
+    *(
+        one
+        for field in _DIRECT
+        for one in _benchmark(
+            "endpoint",
+            {"endpoint": {name: value for name, value in _DIRECT.items() if name != field}},
+            at=f"endpoint.endpoint.{field}",
+        )
+    ),
+    *(one for name in ("name", "namespace") for one in _benchmark(f"endpoint.inferenceService.{name}", DELETE, "")),
+    *(
+        one
+        for name in ("engine", "version", "gpuType", "gpuCount")
+        for one in _benchmark(f"serviceMetadata.{name}", DELETE)
+    ),
+    *_benchmark("serviceMetadata.engine", "vllm", "TensorRT", ""),
+    *_benchmark("serviceMetadata.gpuType", "h100", "A100-80G", ""),
+    *_benchmark("serviceMetadata.gpuCount", "1"),
+    *_benchmark("task", "text-to-image", DELETE),
+    *_benchmark(
+        "trafficScenarios",
+        *([one] for one in ("N(1,2)/(3,4)junk", "junkU(1,2)junk", "junkD(1,2)", "N(1,2)", "U(1)", "D(1)", "D(1, 2)")),
+        *(["D(-1,2)"], ["D(1.5,2)"], [f"D(1,{'1' * 60})"]),
+        at="trafficScenarios[0]",
+    ),
+    *_benchmark("trafficScenarios", ["E(10,20)"], at="trafficScenarios[0]", **{"spec.task": "text-to-embeddings"}),
+    *_benchmark("trafficScenarios", ["I(1)"], ["I(1,2,)"], at="trafficScenarios[0]", **{"spec.task": "image-to-text"}),
+    *_benchmark("trafficScenarios", ["D(1,2)", "U(1,2)", "D(1,2)"], at="trafficScenarios[2]"),
+    *_benchmark("trafficScenarios", [f"D({n},1)" for n in range(65)]),
+    *_benchmark("trafficScenarios", ["E(64)"], ["I(1,2)"], server="cel"),
+    *_benchmark("trafficScenarios", ["D(1,2)"], ["I(1,2)"], server="cel", **{"spec.task": "text-to-embeddings"}),
+    *(
+        one
+        for task in ("image-to-text", "image-to-embeddings")
+        for one in _benchmark("trafficScenarios", ["D(1,2)"], ["E(64)"], server="cel", **{"spec.task": task})
+    ),
+    *_benchmark("numConcurrency", [1, 2, 1], at="numConcurrency[2]"),
+    *_benchmark("numConcurrency", [0], ["1"], at="numConcurrency[0]"),
+    *(one for limit in ("Time", "Requests") for one in _benchmark(f"max{limit}PerIteration", DELETE, 0, -1, "1", 1.5)),
+    *_benchmark("additionalRequestParams.temperature", "hot", "", "1,5", "NaN", "0.7 ", server="cel"),
+    *_benchmark("additionalRequestParams.temperature", 0.7),
+    *_benchmark("additionalRequestParams.ignore_eos", "maybe", "True", "", server="cel"),
+    *_benchmark("additionalRequestParams.ignore_eos", True),
+    *_benchmark("additionalRequestParams.top_p", "x" * 1025),
+    *_benchmark("outputLocation", DELETE),
+    *_benchmark("outputLocation.storageUri", DELETE, "", "ftp://x", "s3://", "results", "S3://x"),
+]
+"""Each breaks one rule of the published checks of a BenchmarkJob, or one of its bounds."""
 
 BAD = [
     # VariantAutoscaling
@@ -341,33 +411,35 @@ BAD = [
     Case("InferenceService", "inferenceservice", {"spec.engine.scaleMetric": "luck"}, "spec.engine.scaleMetric"),
     Case("InferenceService", "inferenceservice", {"spec.engine.minReplicas": 4}, "spec.engine.minReplicas", "cel"),
     Case("InferenceService", "inferenceservice", {"spec.engine.hostNetwork": "yes"}, "spec.engine.hostNetwork"),
-    Case("BenchmarkJob", "benchmarkjob", {"spec.endpoint": {}}, "spec.endpoint"),
-    Case(
-        "BenchmarkJob",
-        "benchmarkjob",
-        {"spec.endpoint.endpoint": {"url": "http://x", "apiFormat": "openai", "modelName": "m"}},
-        "spec.endpoint",
-    ),
-    Case("BenchmarkJob", "benchmarkjob", {"spec.task": "text-to-image"}, "spec.task"),
-    Case("BenchmarkJob", "benchmarkjob", {"spec.numConcurrency": [1, 1]}, "spec.numConcurrency[1]"),
-    *(
-        Case("BenchmarkJob", "benchmarkjob", {"spec.trafficScenarios": [s]}, "spec.trafficScenarios[0]")
-        for s in ("N(1,2)/(3,4)junk", "junkU(1,2)", "D(1)", "E(10,20)")
-    ),
-    Case("BenchmarkJob", "benchmarkjob", {"spec.trafficScenarios": ["E(64)"]}, "spec.trafficScenarios", "cel"),
-    Case(
-        "BenchmarkJob",
-        "benchmarkjob",
-        {"spec.additionalRequestParams.temperature": "hot"},
-        "spec.additionalRequestParams.temperature",
-        "cel",
-    ),
-    Case(
-        "BenchmarkJob",
-        "benchmarkjob",
-        {"spec.additionalRequestParams.ignore_eos": "maybe"},
-        "spec.additionalRequestParams.ignore_eos",
-        "cel",
-    ),
-    Case("BenchmarkJob", "benchmarkjob", {"spec.outputLocation": DELETE}, "spec.outputLocation"),
+    *_BENCHMARKS,
 ]
+"""Each breaks one rule of its kind."""
+
+GOOD: list[tuple[str, dict[str, Any]]] = [
+    ("benchmarkjob", {f"spec.{field}": value, **more})
+    for field, more, values in (
+        ("endpoint", {}, [{"endpoint": {**_DIRECT, "url": url}} for url in ("http://x", "https://x/v1")]),
+        ("endpoint", {}, [{"endpoint": {**_DIRECT, "apiFormat": one}} for one in ("openai", "oci-cohere", "cohere")]),
+        ("serviceMetadata.engine", {}, ["vLLM", "SGLang", "TGI"]),
+        ("serviceMetadata.gpuType", {}, ["H100", "A100", "MI300", "A10"]),
+        ("serviceMetadata", {}, [DELETE]),
+        ("trafficScenarios", {}, [["N(1,2)/(3,4)"], ["U(1,2)"], ["U(1,2)/(3,4)"], ["D(1,2)"], [], DELETE]),
+        ("trafficScenarios", {}, [[f"D({n},1)" for n in range(64)], [f"D(1,{'1' * 59})"]]),
+        ("trafficScenarios", {"spec.task": "text-to-embeddings"}, [["E(128)"], DELETE]),
+        ("trafficScenarios", {"spec.task": "image-to-text"}, [["I(1,2)"], ["I(1,2,3)"], DELETE]),
+        ("trafficScenarios", {"spec.task": "image-to-embeddings"}, [["I(1,2)"], ["I(1,2,3)"], DELETE]),
+        ("numConcurrency", {}, [[1], [], DELETE]),
+        ("maxTimePerIteration", {}, [1]),
+        ("maxRequestsPerIteration", {}, [1]),
+        ("additionalRequestParams", {}, [{"temperature": one} for one in ("0", "1.5", "2.0", "-1e-3")]),
+        (
+            "additionalRequestParams",
+            {},
+            [{"ignore_eos": "true"}, {"ignore_eos": "false"}, {"top_p": "any"}, {}, DELETE],
+        ),
+        ("additionalRequestParams", {}, [{"top_p": "x" * 1024}]),
+        *(("outputLocation.storageUri", {}, [f"{kind}://x"]) for kind in ("oci", "pvc", "s3", "az", "gs", "github")),
+    )
+    for value in values
+]
+"""Samples with a change after which they are as good as before: the other sides of rules and bounds."""

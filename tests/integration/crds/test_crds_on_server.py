@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from command_line import modelyard_beside
 from crds import CRD_FOLDER
-from resource_cases import BAD, DELETE, SAMPLES, Case, patched, sample
+from resource_cases import BAD, DELETE, GOOD, SAMPLES, Case, patched, sample
 
 from modelyard.autoscaling.live.binding_plans import policy_plan
 from modelyard.autoscaling.live.bindings import objects as policies
@@ -68,6 +68,12 @@ def without_notation(value: object) -> object:
 async def test_bad_manifest_is_refused(control_plane_cluster: Cluster, case: Case) -> None:
     with pytest.raises(Invalid):
         await control_plane_cluster.create(TYPES[case.kind], case.manifest(), dry_run=True)
+
+
+async def test_the_other_side_of_a_bound_is_accepted(control_plane_cluster: Cluster) -> None:
+    for name, changes in GOOD:
+        manifest = patched(name, changes)
+        await control_plane_cluster.create(TYPES[manifest["kind"]], manifest, dry_run=True)
 
 
 async def test_bad_manifests_are_refused_by_the_rules(control_plane_cluster: Cluster, evaluates_cel: bool) -> None:

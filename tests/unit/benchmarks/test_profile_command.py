@@ -87,9 +87,36 @@ def test_what_a_profile_predicts_is_held_against_what_was_measured(tmp_path: Pat
     assert " of 24 are more than 10% off" in done.out
 
 
+@pytest.mark.parametrize(("failed", "counts"), [(1, True), (2, False), (30, False), (100, False)])
+def test_a_run_with_too_many_failed_requests_is_left_out_and_named(tmp_path: Path, failed: int, counts: bool) -> None:
+    """What fails at once leaves an engine to the others: they are served twice as fast."""
+    fast = {"ttft": dict.fromkeys(("mean", "p50", "p90", "p95", "p99"), 0.02)}
+    fast["itl"] = dict.fromkeys(fast["ttft"], 0.004)
+    spoilt = record(16, 128, failed=failed, **({} if counts else fast))
+    path = results(tmp_path, *(record(*run) for run in RUNS if run != (16, 128)), spoilt)
+    done = modelyard("profile", "fit", path, "-o", "yaml")
+    assert done.code == 0, done.err
+    told = json.loads(yaml.safe_load(done.out)["metadata"]["annotations"][PROVENANCE])
+    assert told["engine"] == pytest.approx({"alpha": 9, "beta": 0.1, "gamma": 30, "delta": 0.02}, rel=0.05)
+    assert told["runs"] == (6 if counts else 5)
+    said = f"run D(128,64) at 16 of {path} is left out: {failed} of 100 requests failed, of which 1 % may"
+    assert (said in " ".join(done.err.split())) is not counts
+    checked = modelyard("profile", "check", path)
+    assert (checked.code, " of 24 " in checked.out) == (0, counts), checked.out
+
+
+def test_results_of_which_too_many_requests_failed_everywhere_are_refused(tmp_path: Path) -> None:
+    done = modelyard("profile", "fit", results(tmp_path, *(record(*run, failed=30) for run in RUNS)))
+    assert done.code == 1
+    assert "too many requests failed in each run" in done.err
+
+
 def test_results_that_determine_no_profile_are_refused(tmp_path: Path) -> None:
     done = modelyard("profile", "fit", results(tmp_path, record(1, 32), record(8, 32)))
     assert done.code == 1
     assert "prompts of 8 or 128 tokens is missing" in done.err
+    done = modelyard("profile", "fit", results(tmp_path, record(8, 32), record(8, 128)))
+    assert done.code == 1
+    assert "1 different concurrency level(s), which cannot tell alpha from beta" in done.err
     done = modelyard("profile", "fit", results(tmp_path, record(1, 32, ttft=None, itl=None)))
     assert "no run has a TTFT" in done.err

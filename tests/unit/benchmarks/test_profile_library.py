@@ -85,7 +85,7 @@ def test_what_nobody_can_read_is_nothing() -> None:
 
 def test_lengths_that_differ_are_told_by_their_scenario() -> None:
     spread = dict.fromkeys(("mean", "p50", "p90", "p95", "p99"), 0.5)
-    about = {"concurrency": 4, "started": "t", "seconds": 9, "requests": 50, "failed": 2, "requests_rate": 5}
+    about = {"concurrency": 4, "started": "t", "seconds": 9, "requests": 200, "failed": 2, "requests_rate": 5}
     about |= {"output_rate": 50, "prompt_tokens": 100, "output_tokens": 10}
     about |= {"latency": spread, "ttft": spread, "itl": spread}
     scenarios = {
@@ -95,8 +95,8 @@ def test_lengths_that_differ_are_told_by_their_scenario() -> None:
     }
     for scenario, spreads in scenarios.items():
         record = RunRecord.model_validate({"run": about | {"scenario": scenario}})
-        (point,) = points(BenchmarkResults("x", (record,)))
-        assert point.requests == 48
+        (point,) = points(BenchmarkResults("x", (record,)), pytest.fail)
+        assert point.requests == 198
         assert (point.prompt_spread, point.output_spread) == (
             None if spreads[0] is None else pytest.approx(spreads[0]),
             None if spreads[1] is None else pytest.approx(spreads[1]),

@@ -98,11 +98,23 @@ def test_what_was_measured_since_becomes_the_profile_for_the_requests_that_are_s
     assert float(profile["perfParms"]["decodeParms"]["alpha"]) == pytest.approx(ENGINE.alpha, rel=0.03)
 
 
+def test_a_run_with_too_many_failed_requests_is_left_out_and_told() -> None:
+    spoilt = RUNS[0].model_copy(update={"scenario": "D(1,1)", "requests": 10, "failed": 3})
+    found = refit(variant(), job(began=SINCE + 5, ended=SINCE + 600, runs=(*RUNS, spoilt)), SINCE)
+    assert found.patch is not None, found.message
+    assert f"fitted to {len(RUNS)} runs of shop/chat-speed; run D(1,1) at 1 of shop/chat-speed" in found.message
+    assert "is left out: 3 of 10 requests failed" in found.message
+
+
 @pytest.mark.parametrize(
     ("memory", "message"),
     [
         ({"runs": RUNS[:1]}, "determines no profile: 1 different concurrency"),
         ({"runs": ()}, "determines no profile: .*no run has a TTFT"),
+        (
+            {"runs": [one.model_copy(update={"failed": 30}) for one in RUNS]},
+            "too many requests failed in each run; .*; run D.1024,64. at 8 of shop/chat-speed is left out: 30 of 64",
+        ),
         ({"runs": RUNS, "failed": "the endpoint is away"}, "could not be measured again: the endpoint is away"),
         (
             {"runs": (*RUNS, RUNS[0].model_copy(update={"prompt_tokens": 1e9}))},

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from resource_cases import BAD, patched, sample
+from resource_cases import BAD, GOOD, patched, sample
 
 from modelyard.resources import KINDS, Duration, Quantity, Resource, ResourceInvalid, parse
 from modelyard.resources.llmd import VariantAutoscaling
@@ -47,6 +47,12 @@ def test_bad_manifests_name_object_field_and_remedy(case: Any) -> None:
     assert matching, lines
     assert matching[0].startswith(f"{case.kind} ")
     assert " - " in matching[0].split(f": {case.field}: ", 1)[1]
+
+
+@pytest.mark.parametrize(("name", "changes"), GOOD)
+def test_the_other_side_of_a_bound_is_accepted(name: str, changes: dict[str, Any]) -> None:
+    first = parse(patched(name, changes))
+    assert parse(first.to_manifest()) == first
 
 
 def test_every_error_is_reported_at_once() -> None:

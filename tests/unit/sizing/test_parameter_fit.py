@@ -75,6 +75,18 @@ def test_outliers_move_little_and_are_told() -> None:
     assert any("outliers" in warning for warning in found.warnings)
 
 
+def test_three_in_ten_wrong_runs_move_little_and_are_told() -> None:
+    for seed in range(20):
+        noise = random.Random(seed)
+        runs = [engine(*run, P, noise) for run in smallest(64, (128, 1024)) * 10]
+        for index in noise.sample(range(40), 12):
+            off = noise.choice((0.3, 3))
+            runs[index] = runs[index]._replace(ttft=runs[index].ttft * off, itl=runs[index].itl * off)
+        found = fit(runs)
+        assert estimates(found) == pytest.approx(P, rel=0.35)
+        assert sum("outliers" in warning for warning in found.warnings) == 2
+
+
 def test_slightly_negative_parameters_become_zero() -> None:
     flat = ((1, 30.0, 10.0), (8, 29.9, 9.98), (16, 30.1, 9.97), (32, 29.8, 9.99))
     found = fit([Point(n, 128, 128, ttft, itl) for n, ttft, itl in flat], one_length=True)
