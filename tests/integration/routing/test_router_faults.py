@@ -294,6 +294,17 @@ async def test_sigterm_loses_no_request() -> None:
         assert (await late)[1]["Connection"] == "close"
 
 
+async def test_an_engine_that_switches_protocols_unasked_has_not_answered(world: RouterWorld) -> None:
+    async def switch(request: Any, _: bytes) -> Any:
+        request.transport.write(b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\nHTTP/1.1 ")
+        await hang(request)
+
+    world.gone("a")
+    await world.recording("switches", switch)
+    code, _, told = await world.post(chat())
+    assert (code, told["error"]["type"]) == (502, "api_error")
+
+
 async def test_an_engine_that_is_killed_costs_its_own_streams_only() -> None:
     options = ("--alpha", "20", "--mean-output-tokens", "40")
     async with running() as world, contextlib.AsyncExitStack() as stack:
