@@ -165,6 +165,10 @@ class RouteTable:
         """Every name that requests may ask for, sorted."""
         return sorted({*self.by_model, *self.by_adapter})
 
+    def __contains__(self, name: str) -> bool:
+        """Whether requests may ask for this name."""
+        return name in self.by_model or name in self.by_adapter
+
     def find(self, asked: Asked, has_pods: Callable[[Key], bool], random: Random) -> Destination | None:
         """Where the request goes: the first rule that takes it, of the oldest route that has one and a target.
 
