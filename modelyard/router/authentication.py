@@ -19,6 +19,7 @@ from typing import Any
 import aiohttp
 
 from modelyard.objects import Key
+from modelyard.router.bounded import body_of
 from modelyard.routing import tokens
 from modelyard.routing.configuration import AuthSettings
 from modelyard.routing.errors import ErrorAnswer, unauthorized
@@ -137,7 +138,7 @@ class TokenAdmission:
             ):
                 if answer.status != 200:
                     raise ValueError(f"it answered with {answer.status}")
-                body = await _read(answer)
+                body = await body_of(answer, _LARGEST)
             keys = tokens.read_keys(body)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             logger.warning("the keys at auth.jwksUri cannot be renewed, %d are kept: %r", len(self._keys), error)
@@ -156,16 +157,6 @@ class TokenAdmission:
                 self._api_keys = _api_keys(self._settings.api_keys_directory)
             except OSError as error:
                 logger.warning("the API keys cannot be read again, %d are kept: %r", len(self._api_keys), error)
-
-
-async def _read(answer: aiohttp.ClientResponse) -> bytes:
-    """The body. Raises ``ValueError``: larger than keys ever are."""
-    found = bytearray()
-    async for chunk in answer.content.iter_any():
-        found += chunk
-        if len(found) > _LARGEST:
-            raise ValueError(f"the key set is larger than {_LARGEST} bytes")
-    return bytes(found)
 
 
 def _api_keys(directory: str) -> dict[bytes, str]:

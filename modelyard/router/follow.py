@@ -27,6 +27,10 @@ WANTS: tuple[Want[Any], ...] = (
 )
 SETTLE = 0.02
 """Seconds in which changes are gathered: many come together."""
+SHARE = 0.1
+"""Part of the time that changes may take: who edits one of ten thousand routes for ever holds up no requests."""
+LONGEST = 0.5
+"""Seconds that a change waits for its turn at most."""
 RETRY = 5.0
 
 
@@ -49,7 +53,9 @@ class Follower:
         async with Mirror(cluster, RETRY, loudness=logging.WARNING) as mirror:
             stores = [mirror.store(want, self._spaces) for want in WANTS]
             mirror.follow()
+            clock = asyncio.get_running_loop().time
             while True:
+                begun = clock()
                 errors = [error for store in stores for error in store.errors.values()]
                 if mirror.synced and (self.synced.is_set() or not errors):
                     self._changed(_update(self._fleet, *stores))
@@ -58,8 +64,9 @@ class Follower:
                         self.synced.set()
                 elif errors:
                     self.trouble = str(errors[0])
+                taken = clock() - begun
                 await mirror.moved()
-                await asyncio.sleep(SETTLE)
+                await asyncio.sleep(min(LONGEST, max(SETTLE, taken * (1 / SHARE - 1))))
 
 
 async def look(cluster: Cluster, fleet: RoutedFleet, namespaces: Iterable[str] = ()) -> None:

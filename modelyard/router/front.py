@@ -24,7 +24,7 @@ from modelyard.routing.errors import ErrorAnswer
 from modelyard.routing.limits import OverBudget
 from modelyard.routing.schedule import RoutedPod
 from modelyard.routing.seams import Admission, Left, LimitStore, NotServed, Principal, Turns
-from modelyard.routing.table import Destination
+from modelyard.routing.table import Destination, RouteTable
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +64,7 @@ class Front:
         self._turns = turns
         self._random = Random()
         self._held = 0
+        self._listed: tuple[RouteTable | None, bytes] = (None, b"")
         self._news = asyncio.Event()
         self._over = asyncio.Event()
 
@@ -292,16 +293,21 @@ class Front:
     async def _models(self, http: web.BaseRequest, path: str, exchange: Exchange) -> web.StreamResponse:
         if http.method not in ("GET", "HEAD"):
             return await exchange.refuse(errors.wrong_method(http.method, "/v1/models", "GET"))
-        names = self.decider.fleet.table.names
-        entry = {"object": "model", "created": 0, "owned_by": "modelyard"}
+        table = self.decider.fleet.table
         if path == "/v1/models":
-            told: dict[str, Any] = {"object": "list", "data": [{"id": name, **entry} for name in names]}
+            if self._listed[0] is not table:  # thousands of names take milliseconds
+                self._listed = table, orjson.dumps({"object": "list", "data": [_entry(name) for name in table.names]})
+            told = self._listed[1]
         else:
             wanted = unquote(path.removeprefix("/v1/models/"))
-            if wanted not in names:
+            if wanted not in table:
                 return await exchange.refuse(errors.unknown_model(wanted))
-            told = {"id": wanted, **entry}
-        return await exchange.answer(200, orjson.dumps(told), {"Content-Type": "application/json"})
+            told = orjson.dumps(_entry(wanted))
+        return await exchange.answer(200, told, {"Content-Type": "application/json"})
+
+
+def _entry(name: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "modelyard"}
 
 
 def _left(budget: Any, left: Left | OverBudget) -> dict[str, str]:

@@ -14,6 +14,7 @@ import orjson
 from modelyard.metrics.pages import Page
 from modelyard.metrics.scrape import MetricsEndpoint, Scrape, Scraper
 from modelyard.metrics.vocabulary import ENGINES, Signal
+from modelyard.router.bounded import body_of
 from modelyard.routing.fleet import RoutedFleet
 from modelyard.routing.objects import Server
 from modelyard.routing.schedule import EngineGauges, RoutedPod, average
@@ -158,8 +159,10 @@ class EnginePoller:
     async def _listed(self, pod: RoutedPod) -> frozenset[str]:
         """The names a pod serves; those it had where it does not say."""
         try:
-            async with asyncio.timeout(SECONDS), self._session.get(f"{pod.url}/v1/models") as answer:
-                told = orjson.loads(await answer.content.read(MOST_BYTES)) if answer.status == 200 else None
+            # Where a pod points to is nothing that the router should reach for it.
+            asked = self._session.get(f"{pod.url}/v1/models", allow_redirects=False)
+            async with asyncio.timeout(SECONDS), asked as answer:
+                told = orjson.loads(await body_of(answer, MOST_BYTES)) if answer.status == 200 else None
         except (aiohttp.ClientError, TimeoutError, ValueError):
             return pod.models
         data = told.get("data") if isinstance(told, Mapping) else None

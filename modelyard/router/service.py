@@ -273,8 +273,9 @@ class RouterProcess:
             route = after or before
             assert route is not None
             self.limits.configure(route.key, after)
-            for name in {*(before.names if before else ())} - {*self.decider.fleet.table.names}:
-                self.configured.turns.close(name)
+            for name in before.names if before else ():
+                if name not in self.decider.fleet.table:
+                    self.configured.turns.close(name)
         for server, pod in change.gone:
             self.decider.forget(server, pod)
         # Those of a server that is gone are told so.

@@ -116,8 +116,7 @@ class RouterMetrics:
 
     def label(self, model: str) -> str:
         """The model's label: names that are not served have one together."""
-        table = self._fleet.table
-        return model if model in table.by_model or model in table.by_adapter else UNKNOWN
+        return model if model in self._fleet.table else UNKNOWN
 
     def arrived(self, model: str, by: int = 1) -> None:
         """A request for a model came in (or, by -1, is over)."""

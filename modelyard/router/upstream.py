@@ -146,15 +146,15 @@ class Upstream:
             async with asyncio.timeout(forward.server.timeout):
                 for again in (True, False):
                     try:
-                        return await self.session.request(
+                        answer = await self.session.request(
                             http.method, target, data=body, headers=headers, allow_redirects=False
                         )
+                        break
                     except aiohttp.ClientConnectorError:
                         raise
                     except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
                         if not again:
                             raise
-                raise AssertionError
         except TimeoutError as error:
             if isinstance(error, aiohttp.ClientError):  # it did not take the connection in time
                 pod.failed = max(pod.failed, UNREACHABLE_AFTER)
@@ -166,6 +166,10 @@ class Upstream:
             raise Unanswered(pod, f"failed: {_told(error)}") from error
         except aiohttp.ClientError as error:
             raise Unanswered(pod, f"failed: {_told(error)}") from error
+        if answer.status < 200:  # no client is offered it: what comes behind would be no HTTP
+            answer.close()
+            raise Unanswered(pod, f"answered {answer.status}, which nobody asked for")
+        return answer
 
     async def _prefill(self, forward: Forward, attempt: Attempt, calls: Calls, exchange: Exchange) -> bytes:
         """The prefill call of a pair, to its end. Raises ``Unanswered``; 4xx of the engine are the client's."""

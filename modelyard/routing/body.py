@@ -20,12 +20,19 @@ _SPACE = b" \t\r\n"
 _LONGEST_LINE = 1 << 20
 _MOST_NESTED = 100_000
 """Lists and objects in a body, which is read in one piece while all else waits: text is fast, these are not."""
+_MOST_VALUES = 1_000_000
+"""Commas in a body, which its values cannot be more than by much: a number takes ten times its bytes once it is read."""
+_LONGEST_OPTIONS = 1 << 12
+"""Bytes of ``stream_options`` as they are kept."""
 _EXACT = 1 << 18
 """Bytes of a body up to which members are replaced where they stand."""
 
 
 class ModelRequest(NamedTuple):
-    """A request's body as sent, and as read. ``span``: where a form names the model; a JSON object has none."""
+    """A request's body as sent, and as read. ``span``: where a form names the model; a JSON object has none.
+
+    The data is many times as large as the bytes: what lasts is ``brief``.
+    """
 
     raw: bytes
     data: Mapping[str, Any]
@@ -37,17 +44,34 @@ class ModelRequest(NamedTuple):
         """Whether the answer should come as a stream: the boolean only, no text that looks like it."""
         return self.data.get("stream") is True
 
+    @property
+    def brief(self) -> ModelRequest:
+        """With no more of the data than what is asked of a request while it is under way."""
+        return self._replace(data={name: value for name in _ASKED_LATER if _small(value := self.data.get(name))})
+
+
+_ASKED_LATER = ("stream", "stream_options", "max_completion_tokens", "min_tokens")
+
+
+def _small(value: Any) -> bool:
+    return value is not None and len(orjson.dumps(value)) <= _LONGEST_OPTIONS
+
 
 def read(raw: bytes) -> ModelRequest | ErrorAnswer:
     """A body that names a model, or the answer to one that does not."""
     if raw.count(b"[") + raw.count(b"{") > _MOST_NESTED:
         return malformed(f"invalid request body: more than {_MOST_NESTED} lists and objects")
+    if raw.count(b",") > _MOST_VALUES:
+        return malformed(f"invalid request body: more than {_MOST_VALUES} commas")
     try:
         data = orjson.loads(raw)
     except (orjson.JSONDecodeError, RecursionError):
         return malformed("invalid request body: not one JSON value in UTF-8")
     if not isinstance(data, dict):
         return malformed("invalid request body: not a JSON object")
+    options = data.get("stream_options")
+    if isinstance(options, dict) and not _small(options):
+        return malformed(f"stream_options is longer than {_LONGEST_OPTIONS} bytes", "stream_options")
     model = data.get("model")
     if not isinstance(model, str) or not model.strip():
         return malformed("model not found in the request body", "model")

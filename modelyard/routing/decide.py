@@ -53,7 +53,7 @@ class Arrival(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A request that was understood. ``tokens`` is the estimate of its prompt; ``text`` the prompt."""
+    """A request that was understood. ``tokens`` is the estimate of its prompt; ``text`` the head of it."""
 
     request: ModelRequest
     asked: Asked
@@ -132,7 +132,9 @@ class Decider:
         text = body.prompt_of(read.data)
         asked = Asked(read.model, path, headers, headers.get(SESSION, ""))
         tokens = body.estimate(text)
-        return Question(read, asked, text, tokens, path in USAGE_ASKED, path in GENERATES, arrival.among)
+        # A question lasts as long as its answer: no more of the prompt than is ever hashed.
+        head = text[: self.configuration.most_hashed]
+        return Question(read.brief, asked, head, tokens, path in USAGE_ASKED, path in GENERATES, arrival.among)
 
     def destination(self, question: Question) -> Destination | ErrorAnswer:
         """Which ModelServer it goes to, whether that has pods now or not."""

@@ -111,6 +111,10 @@ class Groups:
     decode: Mapping[str, str]
 
 
+MOST_RETRIES = 20
+"""Retries that a request may have, whatever its server's policy says: without a pause they are all that a core does."""
+
+
 class RetryPolicy(NamedTuple):
     """How often a failed request is tried again, and after how many seconds."""
 
@@ -197,7 +201,7 @@ def server(obj: Object) -> Server:
         timeout=_seconds(policy.timeout) or None,
         retry=None
         if policy.retry is None
-        else RetryPolicy(policy.retry.attempts or 0, _seconds(policy.retry.retry_interval)),
+        else RetryPolicy(min(policy.retry.attempts or 0, MOST_RETRIES), _seconds(policy.retry.retry_interval)),
         connector=spec.kv_connector.type if spec.kv_connector else "",
     )
 

@@ -49,6 +49,11 @@ class Configuration:
         """The set for this ModelServer."""
         return self.servers.get(server, self.default)
 
+    @property
+    def most_hashed(self) -> int:
+        """Characters of a prompt beyond which none are looked at."""
+        return max(one.block_size * one.max_blocks for one in (self.default, *self.servers.values()))
+
 
 _ARGUMENTS: Mapping[tuple[str, str], tuple[str, type, float, float]] = {
     ("least-request", "maxWaitingRequests"): ("max_waiting", int, 1, 1_000_000),

@@ -7,6 +7,7 @@ clock of the Redis server. Source: kthena-routing, 10.4 and 23.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -116,10 +117,17 @@ def levels(told: Left | OverBudget, budget: Budget) -> Levels:
     return into, None if out is None else 1 - (told.retry_after or 0.0) * out / budget.seconds
 
 
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+
+
 def own_address(route: Key, address: str) -> bool:
-    """Whether ``host:port`` is a Service of the route's namespace, by a name that says so."""
-    _name, _, rest = address.rpartition(":")[0].partition(".")
-    return bool(_name) and rest in {f"{route.namespace}{tail}" for tail in ("", ".svc", ".svc.cluster.local")}
+    """Whether ``host:port`` is a Service of the route's namespace, by a name that says so.
+
+    The name is a label and nothing else: of one with ``/`` or ``?`` in it a URL would make another host.
+    """
+    name, _, rest = address.rpartition(":")[0].partition(".")
+    tails = ("", ".svc", ".svc.cluster.local")
+    return _LABEL.fullmatch(name) is not None and rest in {f"{route.namespace}{tail}" for tail in tails}
 
 
 @dataclass(slots=True)

@@ -21,6 +21,10 @@ from modelyard.routing.objects import Route, RoutingRule, TextTest, WeightedServ
 _OPTIONS = re2.Options()
 _OPTIONS.log_errors = False
 _OPTIONS.max_mem = 1 << 20
+_MOST_EFFORT = 4_000_000
+"""What the conditions of all rules may cost for one request, in steps of a regular expression: about 30 ms."""
+_EFFORT = 100
+"""What a condition costs at least."""
 
 
 @lru_cache(maxsize=1024)
@@ -31,18 +35,37 @@ def _regex(text: str) -> Any:
         return None
 
 
-def holds(test: TextTest, value: str) -> bool:
+class Effort:
+    """What may still be spent on one request: conditions are a tenant's, their number and what they cost too."""
+
+    __slots__ = ("left",)
+
+    def __init__(self, left: int = _MOST_EFFORT) -> None:
+        self.left = left
+
+    def spend(self, cost: int = _EFFORT) -> bool:
+        """Whether it is to be had."""
+        self.left -= cost
+        return self.left >= 0
+
+
+def holds(test: TextTest, value: str, effort: Effort | None = None) -> bool:
     """Whether a value passes: equal, else a prefix, else RE2 *found* in it; a test of nothing takes any value.
 
-    A pattern that does not compile never matches. Source: kthena-routing, 7.3.
+    A pattern that does not compile never matches, nor does what there is no effort left for (``None``: without end).
+    Source: kthena-routing, 7.3.
     """
+    if effort is not None and not effort.spend():
+        return False
     if test.exact is not None:
         return value == test.exact
     if test.prefix is not None:
         return value.startswith(test.prefix)
     if test.regex is not None:
-        found = _regex(test.regex)
-        return found is not None and found.search(value.encode("utf-8", "replace")) is not None
+        found, text = _regex(test.regex), value.encode("utf-8", "replace")
+        if found is None or (effort is not None and not effort.spend(len(text) * found.programsize)):
+            return False
+        return found.search(text) is not None
     return True
 
 
@@ -57,12 +80,13 @@ class Asked(NamedTuple):
     """Requests with the same text are drawn to the same target; empty: every draw is independent."""
 
 
-def takes(rule: RoutingRule, asked: Asked) -> bool:
+def takes(rule: RoutingRule, asked: Asked, effort: Effort | None = None) -> bool:
     """Whether every condition of the rule holds. An absent header counts as empty."""
     return (
-        (rule.model is None or rule.model == asked.model)
-        and (rule.path is None or holds(rule.path, asked.path))
-        and all(holds(test, asked.headers.get(name, "")) for name, test in rule.headers)
+        (effort is None or effort.spend())
+        and (rule.model is None or rule.model == asked.model)
+        and (rule.path is None or holds(rule.path, asked.path, effort))
+        and all(holds(test, asked.headers.get(name, ""), effort) for name, test in rule.headers)
     )
 
 
@@ -141,16 +165,20 @@ class RouteTable:
         """Every name that requests may ask for, sorted."""
         return sorted({*self.by_model, *self.by_adapter})
 
+    def __contains__(self, name: str) -> bool:
+        """Whether requests may ask for this name."""
+        return name in self.by_model or name in self.by_adapter
+
     def find(self, asked: Asked, has_pods: Callable[[Key], bool], random: Random) -> Destination | None:
         """Where the request goes: the first rule that takes it, of the oldest route that has one and a target.
 
         A target without ready pods gives way to one of the same rule that has some. ``None``: nothing takes it.
         """
         routes = self.by_model.get(asked.model)
-        lora = routes is None
+        lora, effort = routes is None, Effort()
         for route in self.by_adapter.get(asked.model, ()) if routes is None else routes:
             for number, rule in enumerate(route.rules):
-                if not takes(rule, asked):
+                if not takes(rule, asked, effort):
                     continue
                 target = draw(rule.targets, asked.session, random)
                 if target is None:

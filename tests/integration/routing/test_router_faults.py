@@ -13,6 +13,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp import web
 from own_authority import vouched
 from router_world import (
     RecordingEngine,
@@ -29,6 +30,7 @@ from router_world import (
     streaming,
 )
 
+from modelyard.router.gauges import EnginePoller
 from modelyard.router.service import RouterError
 
 pytestmark = pytest.mark.integration
@@ -301,6 +303,55 @@ async def test_sigterm_loses_no_request() -> None:
         go_on.set()
         assert [(await one)[2] for one in (first, late)] == [f"data: {CONTENT}\n\n".encode()] * 2
         assert (await late)[1]["Connection"] == "close"
+
+
+async def test_an_engine_that_switches_protocols_unasked_has_not_answered(world: RouterWorld) -> None:
+    async def switch(request: Any, _: bytes) -> Any:
+        request.transport.write(b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\nHTTP/1.1 ")
+        await hang(request)
+
+    world.gone("a")
+    await world.recording("switches", switch)
+    code, _, told = await world.post(chat())
+    assert (code, told["error"]["type"]) == (502, "api_error")
+
+
+async def test_a_pod_s_list_of_models_is_read_whole_and_nowhere_else(world: RouterWorld) -> None:
+    reached, names = [], [f"adapter-{number}" for number in range(900)]
+
+    async def internal(request: web.Request) -> web.Response:
+        reached.append(request.path)
+        return web.json_response({"data": [{"id": "m"}]})
+
+    async def elsewhere(_: web.Request) -> web.Response:
+        return web.Response(status=302, headers={"Location": f"http://{addresses[0]}:{world.engine_port}/metadata"})
+
+    async def in_pieces(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for start in range(0, len(text := json.dumps({"data": [{"id": one} for one in names]}).encode()), 4000):
+            await response.write(text[start : start + 4000])
+            await asyncio.sleep(0)
+        return response
+
+    addresses = [an_address() for _ in range(3)]
+    async with contextlib.AsyncExitStack() as stack:
+        for address, answer in zip(addresses, (internal, elsewhere, in_pieces), strict=True):
+            app = web.Application()
+            app.router.add_get("/{path:.*}", answer)
+            runner = web.AppRunner(app)
+            await runner.setup()
+            stack.push_async_callback(runner.cleanup)
+            await web.TCPSite(runner, address, world.engine_port).start()
+        world.gone("a")
+        world.pod("elsewhere", addresses[1])
+        world.pod("pieces", addresses[2])
+        fleet = world.router.decider.fleet
+        session = await stack.enter_async_context(aiohttp.ClientSession())
+        await EnginePoller(fleet, session, 1.0).once()
+        found = {pod.key.name: pod.models for one in fleet.backends.values() for pod in one.pods}
+        assert found == {"elsewhere": frozenset(), "pieces": frozenset(names)}
+        assert not reached, "the router was sent to another address"
 
 
 async def test_an_engine_that_is_killed_costs_its_own_streams_only() -> None:

@@ -162,6 +162,9 @@ async def test_a_retry_policy_says_how_often(world: RouterWorld) -> None:
     world.server(trafficPolicy={"retry": {"attempts": 0}})
     assert (await world.post(chat()))[0] == 502
     assert sum(len(one.asked) for one in engines) == 6
+    world.server(trafficPolicy={"retry": {"attempts": 2**31 - 1, "retryInterval": "0s"}})
+    assert (await asyncio.wait_for(world.post(chat()), 30))[0] == 502
+    assert sum(len(one.asked) for one in engines) == 27, "a tenant's policy holds nobody else's router up"
 
 
 async def test_no_answer_in_time_is_504_after_all_pods(world: RouterWorld) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Iterator
 from random import Random
 from typing import Any
@@ -71,6 +72,19 @@ def forwarded(decider: Decider, arrival: Arrival) -> Forward:
     found = decider.forward(question, destination, 0.0)
     assert isinstance(found, Forward), found
     return found
+
+
+def test_of_a_request_under_way_hardly_more_is_kept_than_its_bytes() -> None:
+    arrival = asked(user=[0.5] * 200_000, messages=[{"role": "user", "content": "\U0001f600" + "x" * 2_000_000}])
+    tracemalloc.start()
+    try:
+        question = Decider().question(arrival)
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert isinstance(question, Question)
+    assert question.tokens > 500_000
+    assert kept < 200_000
 
 
 @pytest.mark.parametrize(

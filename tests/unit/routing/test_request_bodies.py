@@ -67,6 +67,20 @@ def test_a_body_that_names_no_model_is_told_so(raw: bytes) -> None:
     assert set(orjson.loads(found.body)["error"]) == {"message", "type", "param", "code"}
 
 
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b'{"model":"a","prompt":[' + b"1," * 1_000_001 + b"1]}",
+        b'{"model":"a","stream":true,"stream_options":{"x":"' + b"x" * 5000 + b'"}}',
+    ],
+    ids=["a million values", "long options"],
+)
+def test_a_body_that_would_be_many_times_as_large_once_read_is_refused(raw: bytes) -> None:
+    found = read(raw)
+    assert isinstance(found, ErrorAnswer)
+    assert found.status == 400
+
+
 def test_what_is_not_edited_keeps_its_bytes() -> None:
     raw = b'{ "n" : 123456789012345678901234567890 , "a":[1, {"model":"x"}],"model": "old","z":1.0e5 }'
     found = read(raw)

@@ -53,6 +53,23 @@ def test_a_regex_bomb_is_matched_in_linear_time() -> None:
     assert not holds(TextTest(regex="^(a+)+$"), "a" * 100_000 + "b")
 
 
+def test_what_conditions_cost_a_request_has_a_bound() -> None:
+    """A tenant writes the expressions and sends the headers they are tried on: all others wait meanwhile."""
+
+    def rule(**header: str) -> dict[str, Any]:
+        return {"targetModels": [{"modelServerName": "server"}], "modelMatch": {"headers": {"x": header}}}
+
+    long = Asked("llama", headers={"x": "a" * 16_000})
+    costly = a_route("a", rules=[rule(regex="(a?){500}b")] * 16)
+    assert find(long, a_route(rules=[rule(prefix="a")])) == "server"
+    assert find(long, costly, a_route("b", rules=[rule(prefix="a")])) is None, "it was tried to the end"
+    assert find(Asked("llama", headers={"x": "aab"}), costly) == "server"
+    cookie = Asked("llama", headers={"x": "a" * 4000 + "tier=gold;"})
+    assert find(cookie, a_route(rules=[rule(regex="tier=silver;")] * 15 + [rule(regex="tier=gold;")])) == "server"
+    many = [a_route(f"r{number:04}", rules=[rule(exact="b")] * 16) for number in range(3000)]
+    assert find(long, *many, a_route("s", rules=[rule(prefix="a")])) is None
+
+
 def test_every_condition_of_a_rule_must_hold() -> None:
     picky = {
         "modelMatch": {

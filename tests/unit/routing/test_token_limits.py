@@ -9,6 +9,7 @@ from routing_world import a_route
 
 from modelyard.objects import Key
 from modelyard.routing.limits import Budget, OverBudget, TokenLimits
+from modelyard.routing.sharing import own_address
 from modelyard.routing.objects import route
 
 KEY = Key("shop", "route")
@@ -106,3 +107,22 @@ def test_no_more_is_taken_than_the_budget_and_a_refund_is_whole(
             taken += tokens
         assert taken <= limit + now * limit / seconds + 1e-6
         assert 0 <= (ours.left(KEY, now)[0] or 0) <= limit
+
+
+@pytest.mark.parametrize(
+    ("address", "own"),
+    [
+        ("redis.shop:6379", True),
+        ("redis-0.shop.svc:6379", True),
+        ("redis.shop.svc.cluster.local:6379", True),
+        ("redis.other.svc:6379", False),
+        ("redis:6379", False),
+        (".shop.svc:6379", False),
+        ("167772161/.shop.svc:6379", False),  # 10.0.0.1 to a URL
+        ("localhost?port=22&client_name=.shop.svc:6379", False),
+        ("user@redis.shop.svc:6379", False),
+        ("redis.shop.svc.evil.example:6379", False),
+    ],
+)
+def test_a_route_may_name_a_service_of_its_own_namespace(address: str, own: bool) -> None:
+    assert own_address(Key("shop", "route"), address) is own
