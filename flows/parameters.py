@@ -369,7 +369,7 @@ class OnboardParameters(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
     first: ClassVar[tuple[str, ...]] = (
         "uri", "name", "namespace", "candidates", "prices", "ttft", "itl", "percentile", "service_class", "rate",
-        "prompt_tokens", "output_tokens", "trace", "budget", "results", "wait",
+        "prompt_tokens", "output_tokens", "trace", "budget", "min_replicas", "results", "wait",
     )  # fmt: skip
 
     uri: str | None = Field(None, max_length=2048, description="where the model's files are, such as hf://OWNER/NAME")
@@ -397,6 +397,13 @@ class OnboardParameters(BaseModel):
         description="CSV on the worker's machine, as for replay: the expected load, and what is simulated at the end",
     )
     budget: float | None = Field(None, gt=0, description="the most that the service may cost an hour")
+    min_replicas: int | None = Field(
+        None,
+        ge=1,
+        le=1000,
+        description="replicas that autoscaling keeps at least, however little comes: for a load that begins at once; "
+        "unset: no such floor",
+    )
     results: str = Field("", max_length=2048, description="storage URI for what is measured, such as pvc://CLAIM/PATH")
     wait: bool = Field(True, description="stay until the service is verified; unset: do what can be done now, and end")
     levels: list[int] = Field(

@@ -20,19 +20,19 @@ from deployments.demo.scenario import SLO_ITL, SLO_TTFT, Copy, Scenario
 from deployments.demo.sources import Sources, small_model
 from deployments.demo.stage import MISTRAL, Show, Stage, allowed
 from deployments.stack import PrefectStack
-from modelyard.autoscaling.handling import MIN_REPLICAS
 from modelyard.autoscaling.kinds import VARIANTS
 from modelyard.benchmarks.world import BENCHMARK_JOBS
 from modelyard.cluster import CONFIG_MAPS, Cluster, Object
 from modelyard.local.settings import NodeGroup, default_nodes
 from modelyard.local.stack import LocalStack
 from modelyard.models.names import BASE_MODELS
+from modelyard.objects.documents import counted
 from modelyard.objects.kinds import PODS
 from modelyard.onboarding.expected import expected
 from modelyard.onboarding.plan import ready
 from modelyard.traffic.replay import RequestFailed, chat_body, open_session, send
 from modelyard.traffic.trace import Trace
-from modelyard.workloads.names import ENGINE, SERVICE, component
+from modelyard.workloads.names import SERVICE
 from modelyard.workloads.world import INFERENCE_SERVICES
 
 SELECTOR = {"shop.example/models": "yes"}
@@ -74,6 +74,7 @@ def request(uri: str, endpoint: str, copy: Copy, scenario: Scenario, trace: Trac
         "levels": list(LEVELS),
         "requests": REQUESTS,
         "minutes": 1,
+        "min_replicas": FLOOR,
         "check_seconds": 5,
         "time_compression": scenario.compression,
     }
@@ -162,19 +163,19 @@ async def play(stage: Stage, copy: Copy, scenario: Scenario, trace: Trace, out: 
     )
     service = await get(INFERENCE_SERVICES, name, space)
     show.claim(*await asked(service))
-    show.say(f"The traffic begins all at once: it has {FLOOR} replicas at least, the others one of each engine.")
-    await show.run("kubectl", "-n", space, "annotate", "va", name, f"{MIN_REPLICAS}={FLOOR}")
-    await show.run("kubectl", "-n", space, "scale", "deployment", component(name, ENGINE), f"--replicas={FLOOR}")
+    least = service["spec"]["engine"]["minReplicas"]
+    show.say(f"It was made with {counted(least, 'replica')}, which its busiest minute needs. The traffic begins all at")
+    show.say(f"once: it keeps {FLOOR} at least, as it was asked for; the others begin with one of each engine.")
     return replace(copy, url=service["status"]["url"].rstrip("/"), chosen=variant.name)
 
 
 async def placed(stage: Stage, copy: Copy, accelerator: str) -> tuple[str, bool]:
-    """Where its pod is, and whether that node has the accelerator."""
+    """Where its pods are, and whether those nodes have the accelerator."""
     pods = await stage.cluster.list(PODS, copy.namespace, label_selector=f"{SERVICE}={copy.service}")
-    there = [one for one in pods if "deletionTimestamp" not in one["metadata"]]
-    nodes = {one["metadata"]["name"]: one["spec"]["nodeName"] for one in there}
-    right = all(node.startswith(accelerator.lower()) for node in nodes.values())
-    return f"its pod runs there: {', '.join(f'{pod} on {node}' for pod, node in nodes.items())}", bool(nodes) and right
+    there = [one["spec"] for one in pods if "deletionTimestamp" not in one["metadata"]]
+    nodes = [spec["nodeName"] for spec in there if "nodeName" in spec]
+    right = all(node.startswith(accelerator.lower()) for node in nodes)
+    return f"it runs there: {counted(len(nodes), 'pod')} on {', '.join(sorted({*nodes}))}", bool(nodes) and right
 
 
 async def asked(service: Object) -> tuple[str, bool]:

@@ -49,6 +49,9 @@ def onboard(
         str | None, typer.Option(metavar="CONFIGMAP/KEY", help="Instead of targets: a service class that is there.")
     ] = None,
     budget: Annotated[float | None, typer.Option(help="The most that the service may cost an hour.")] = None,
+    min_replicas: Annotated[
+        int | None, typer.Option(help="Replicas that autoscaling keeps at least, however little comes.")
+    ] = None,
     namespace: Annotated[str, typer.Option("-n", "--namespace", help="Its namespace.")] = "default",
     parameter: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="Of the model's storage, such as endpoint; repeat.")
@@ -106,6 +109,7 @@ def onboard(
         "prompt_tokens": prompt_tokens,
         "output_tokens": output_tokens,
         "budget": budget,
+        "min_replicas": min_replicas,
         "results": results,
         "parameters": _pairs("--parameter", parameter),
         "node_selector": _pairs("--node-selector", node_selector),

@@ -59,8 +59,8 @@ class Assessed:
     """A candidate and what is to be said of it.
 
     ``rate`` is what one replica carries within the target (requests/s), ``ttft`` and ``itl`` what is predicted there
-    (ms), ``cost`` that of ``replicas`` for an hour, ``per_million`` that of a million output tokens of a replica that
-    is used to ``rate``. With a ``problem`` it cannot be chosen; ``nearest`` is then the closest (TTFT, ITL) in ms that
+    (ms), ``replicas`` how many the load needs, at least those that are always kept, ``cost`` theirs for an hour,
+    ``per_million`` that of a million output tokens of a replica that is used to ``rate``. With a ``problem`` it cannot be chosen; ``nearest`` is then the closest (TTFT, ITL) in ms that
     it can reach, where the target is what it fails.
     """
 
@@ -120,7 +120,8 @@ def _assess(asked: OnboardRequest, one: ServingCandidate, runs: Sequence[Measure
         text = f"the target cannot be reached ({found.binding[0]}): at best TTFT {best[0]:.4g} ms, ITL {best[1]:.4g} ms"
         return Assessed(one, speed, problem=text, nearest=near)
     rate = float(found.rate[0])
-    need = Demand(asked.name, 1, asked.rate, (Option(one.runtime, rate, one.cost, one.accelerator, one.count),))
+    least = asked.min_replicas or 0
+    need = Demand(asked.name, 1, asked.rate, (Option(one.runtime, rate, one.cost, one.accelerator, one.count, least),))
     share = cover(need)
     tokens = rate * asked.output_tokens * 3600
     return Assessed(

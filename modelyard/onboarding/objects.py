@@ -10,6 +10,7 @@ import json
 from typing import Any
 
 from modelyard.autoscaling.accelerators import ACCELERATOR_LABEL
+from modelyard.autoscaling.handling import MAX_REPLICAS, MIN_REPLICAS
 from modelyard.onboarding.choose import Assessed
 from modelyard.onboarding.request import OnboardRequest, ServingCandidate
 from modelyard.workloads.names import ENGINE, component, fitting
@@ -73,7 +74,8 @@ def chosen(asked: OnboardRequest, best: Assessed, served: str = "") -> list[Docu
     if asked.budget is not None:
         most = max(best.replicas, min(most, int(asked.budget / one.cost)))
     name, _, key = (asked.service_class or f"{class_name(asked)}/{CLASS_KEY}").partition("/")
-    service = _service(asked, asked.name, one, 1, most)
+    # It is made with what the expected load needs; from then on its replicas are the VariantAutoscaling's.
+    service = _service(asked, asked.name, one, best.replicas, most)
     variant = _object(
         asked,
         "llmd.ai/v1alpha1",
@@ -97,7 +99,8 @@ def chosen(asked: OnboardRequest, best: Assessed, served: str = "") -> list[Docu
         },
     )
     variant["metadata"]["labels"][ACCELERATOR_LABEL] = one.accelerator
-    variant["metadata"]["annotations"]["modelyard.dev/max-replicas"] = str(most)
+    bounds = {MIN_REPLICAS: asked.min_replicas, MAX_REPLICAS: most}
+    variant["metadata"]["annotations"] |= {name: str(value) for name, value in bounds.items() if value is not None}
     return [service, *([] if asked.service_class else [_service_class(asked, served or asked.name)]), variant]
 
 

@@ -81,6 +81,9 @@ class OnboardRequest(_Asked):
     prompt_tokens: _Tokens = Field(description="Tokens of a prompt.")
     output_tokens: _Tokens = Field(description="Tokens of an answer.")
     budget: float | None = Field(None, gt=0, description="The most that the service may cost an hour.")
+    min_replicas: int | None = Field(
+        None, ge=1, le=1000, description="Replicas that autoscaling keeps at least, however little comes; default: any."
+    )
     levels: tuple[Annotated[int, Field(ge=1, le=1024)], ...] = Field(
         (1, 8, 16, 32), min_length=2, max_length=12, description="Requests at a time to measure with, a run for each."
     )

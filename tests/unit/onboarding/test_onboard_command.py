@@ -47,6 +47,9 @@ def test_with_results_it_prints_the_service_that_is_chosen(stored: str) -> None:
     made = list(yaml.safe_load_all(typed(f"--dry-run -o yaml {stored}").stdout))
     assert [one["kind"] for one in made] == ["BaseModel", "InferenceService", "ConfigMap", "VariantAutoscaling"]
     assert made[1]["spec"]["runtime"]["name"] == "slow"
+    assert "modelyard.dev/min-replicas" not in made[3]["metadata"]["annotations"]
+    *_, kept = yaml.safe_load_all(typed(f"--dry-run -o yaml --min-replicas 3 {stored}").stdout)
+    assert kept["metadata"]["annotations"]["modelyard.dev/min-replicas"] == "3"
     shown = typed(f"--dry-run {stored}").stdout
     assert "chosen: slow" in shown
     assert "would apply VariantAutoscaling shop/chat" in shown
@@ -86,7 +89,8 @@ def test_without_dry_run_the_flow_runs_with_what_was_typed(monkeypatch: pytest.M
     ran: list[tuple[str, dict[str, Any]]] = []
     monkeypatch.setattr(command, "foreground", lambda name, given: ran.append((name, given)))
     asked = ASKED.replace("--candidate fast=H100@10 --candidate slow=L40S@1", "--price H100=10 --price L40S=1.5")
-    found = CliRunner().invoke(app, f"{asked} --check-seconds 0 --parameter endpoint=http://host".split())
+    more = "--check-seconds 0 --parameter endpoint=http://host --min-replicas 2"
+    found = CliRunner().invoke(app, f"{asked} {more}".split())
     assert found.exit_code == 0, found.output
     ((name, given),) = ran
     assert name == "onboard"
@@ -94,3 +98,4 @@ def test_without_dry_run_the_flow_runs_with_what_was_typed(monkeypatch: pytest.M
     assert parameters.prices == {"H100": 10, "L40S": 1.5}
     assert parameters.check_seconds == 0
     assert parameters.asked({}).parameters == {"endpoint": "http://host"}
+    assert parameters.asked({}).min_replicas == 2

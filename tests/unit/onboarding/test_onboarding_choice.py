@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from onboarded import FAST, MEASURED, SLOW, request, runs
 from pydantic import ValidationError
 
+from modelyard.autoscaling.handling import fleet_handling, handling_of
+from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.sizing.fit import FitError
 from modelyard.onboarding import objects
 from modelyard.onboarding.choose import choose, engine_speed
@@ -114,7 +116,7 @@ def test_all_that_is_made_is_valid_and_the_same_that_a_user_writes() -> None:
         assert job.spec.num_concurrency == [1, 8, 16, 32]
     engine = InferenceService.parse(service).spec.engine
     assert engine is not None
-    assert engine.min_replicas == 1
+    assert engine.min_replicas == best.replicas
     assert engine.max_replicas is not None
     assert engine.max_replicas * best.candidate.cost <= 20
     spec = VariantAutoscaling.parse(variant).spec
@@ -124,6 +126,30 @@ def test_all_that_is_made_is_valid_and_the_same_that_a_user_writes() -> None:
     assert spec.variant_profile is not None
     assert spec.variant_profile.perf_parms.decode_parms == {"alpha": "20", "beta": "0.4"}
     assert yaml.safe_load(classes["data"]["class.yaml"])["data"] == [{"model": "chat", "slo-ttft": 500, "slo-tpot": 40}]
+
+
+@pytest.mark.parametrize("rate", [1, 10, 200])
+@pytest.mark.parametrize("least", [None, 1, 5])
+def test_a_service_begins_with_what_its_load_needs_and_keeps_the_floor_it_was_asked_for(
+    rate: float, least: int | None
+) -> None:
+    asked = request(rate=rate, min_replicas=least)
+    best = choose(asked, MEASURED).chosen
+    assert best is not None
+    service, _, variant = objects.chosen(asked, best)
+    assert best.replicas == max(math.ceil(rate / best.rate), least or 1)
+    assert best.cost == best.replicas * best.candidate.cost
+    assert service["spec"]["engine"]["minReplicas"] == best.replicas
+    handling = handling_of(variant["metadata"]["annotations"], fleet_handling(FleetSettings()))
+    assert (handling.lower, handling.notices) == (least, ())
+    assert handling.upper is not None
+    assert handling.upper >= best.replicas
+
+
+def test_what_is_always_kept_counts_in_the_choice_and_in_the_budget() -> None:
+    dear = request(rate=1, min_replicas=4, budget=3)
+    assert "4 of slow, the cheapest that carries the load, cost 4 an hour" in choose(dear, MEASURED).problem
+    assert choose(dear.model_copy(update={"budget": 4}), MEASURED).chosen is not None
 
 
 @pytest.mark.parametrize(
@@ -137,6 +163,7 @@ def test_all_that_is_made_is_valid_and_the_same_that_a_user_writes() -> None:
         {"rate": 0},
         {"rate": math.inf},
         {"budget": 0},
+        {"min_replicas": 0},
         {"levels": (8,)},
         {"levels": (8, 8)},
         {"candidates": ()},
