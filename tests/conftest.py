@@ -117,7 +117,7 @@ async def _namespace(cluster: Cluster) -> AsyncIterator[str]:
     await cluster.create(NAMESPACES, {"metadata": {"name": name}})
     # Pods are refused until the controller-manager has made the namespace's service account (and, long ago, its token).
     pod = {"metadata": {"name": "try"}, "spec": {"containers": [{"name": "try", "image": "modelyard.dev/none"}]}}
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while True:
             try:
                 await cluster.create(PODS, pod, name, dry_run=True)

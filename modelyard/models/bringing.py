@@ -55,7 +55,8 @@ def deliver(wish: Wish, site: Site, now: float) -> Leg:
             return replace(leg, stage=NodeStage.WAITING, reason="NodeNotReady", message="the node is not ready")
         if site.label != READY and goal.claim is None:
             return replace(leg, stage=NodeStage.ACTIVE, reason="Marking", message="its label is set")
-        if max(done.verified, done.finished) < model.verify:
+        # What is asked for is told in whole seconds: in the second in which the fetching ended it was asked for after.
+        if done.verified < model.verify and int(done.finished) <= model.verify:
             start = _start(wish, site, CHECK, done, "Checking", "its files are checked against their manifest")
             return replace(start, stage=NodeStage.READY, label=READY, entry=site.entry, delete=stale)
         return tidy(leg, wish, site, left, now) if left else leg

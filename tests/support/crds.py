@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from pathlib import Path
 
 import yaml
 
-from modelyard.cluster import Cluster, ClusterSettings
+from modelyard.cluster import Cluster, ClusterSettings, UnknownKind
 from modelyard.cluster.crd_install import install_crds
+from modelyard.objects import ResourceType
+from modelyard.resources import KINDS
 
 CRD_FOLDER = Path(__file__).resolve().parents[2] / "config" / "crd"
 
@@ -17,3 +21,15 @@ async def apply_crds(kubeconfig: Path) -> None:
     manifests = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted(CRD_FOLDER.glob("*.yaml"))]
     async with Cluster.connect(ClusterSettings(kubeconfig=kubeconfig)) as cluster:
         await install_crds(cluster, manifests)
+        for kind in KINDS.values():
+            await served(cluster, ResourceType.of_resource(kind))
+
+
+async def served(cluster: Cluster, kind: ResourceType) -> None:
+    """Wait until the server answers for a kind, which it does a moment after the definition is established."""
+    async with asyncio.timeout(60):
+        while True:
+            with suppress(UnknownKind):
+                await cluster.list(kind)
+                return
+            await asyncio.sleep(0.05)

@@ -139,8 +139,10 @@ async def test_of_many_contenders_there_is_always_at_most_one(api_server: LocalS
         assert generations == sorted(set(generations)), "the fencing number only ever grows"
 
 
-async def test_a_short_outage_costs_nothing(api_server: LocalStack, cluster: Cluster, place: str) -> None:
-    settings = ClusterSettings(kubeconfig=api_server.kubeconfig, retry_steps=1)
+async def test_a_short_outage_costs_nothing(
+    api_server: LocalStack, cluster: Cluster, proxy: TcpProxy, place: str, tmp_path: Path
+) -> None:
+    settings = ClusterSettings(kubeconfig=proxy.kubeconfig(api_server.kubeconfig, tmp_path), retry_steps=1)
     async with AsyncExitStack() as stack:
         hasty = await stack.enter_async_context(Cluster.connect(settings))
         a = await stack.enter_async_context(contender(cluster, place, "a", 300))
@@ -148,9 +150,11 @@ async def test_a_short_outage_costs_nothing(api_server: LocalStack, cluster: Clu
         a.renew_every = 0.1
         assert await a.acquire(timeout=0)
         async with restarted(api_server):
+            proxy.refuse = True  # should the server be back already
             with pytest.raises(Unavailable):
                 await b.acquire(timeout=0)
             assert a.held
+        proxy.refuse = False
         assert a.held
         assert a.generation == 1
         assert await a.renew()

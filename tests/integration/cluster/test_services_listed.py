@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import yaml
 from command_line import modelyard_beside
-from crds import CRD_FOLDER
+from crds import CRD_FOLDER, served
 
 from modelyard.cluster import Cluster
 from modelyard.cluster.crd_install import install_crds
@@ -24,6 +24,7 @@ async def test_a_kind_that_is_not_served_is_passed_over(
     assert done.out.startswith("There are no services")
     manifests = [yaml.safe_load(path.read_text("utf-8")) for path in sorted(CRD_FOLDER.glob("ome.io_*.yaml"))]
     await install_crds(cluster, manifests)
+    await served(cluster, INFERENCE_SERVICES)
     spec = {"model": {"name": "none"}, "engine": {}}
     await cluster.create(INFERENCE_SERVICES, {"metadata": {"name": "chat"}, "spec": spec}, place)
     done = await modelyard_beside("services", "-n", place)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from command_line import modelyard_beside
-from crds import CRD_FOLDER
+from crds import CRD_FOLDER, served
 from resource_cases import BAD, DELETE, GOOD, SAMPLES, Case, patched, sample
 
 from modelyard.autoscaling.live.binding_plans import policy_plan
@@ -216,6 +216,7 @@ async def test_a_definition_that_knows_more_is_replaced_by_force_only(
     try:
         await install_crds(cluster, [theirs])
         kind = ResourceType(theirs["spec"]["group"], "v1alpha1", "ModelServer", "modelservers", True)
+        await served(cluster, kind)
         body = {"metadata": {"name": "one"}, "spec": {**sample("modelserver")["spec"], "later": "kept"}}
         await cluster.create(kind, body, namespace)
 

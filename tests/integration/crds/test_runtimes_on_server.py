@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 from command_line import modelyard_beside
+from crds import served
 
 from modelyard.cluster import Cluster
 from modelyard.cluster.crd_install import install_crds
@@ -75,6 +76,7 @@ async def test_a_choice_is_explained_from_the_cluster(
 
     await install_crds(cluster, [OF_A_PEER])
     try:
+        await served(cluster, CLASSES)
         for name, memory in (("small", "80"), ("large", "70")):
             body = {"metadata": {"name": f"{namespace}-{name}"}, "spec": {"capabilities": {"memoryGB": memory}}}
             await cluster.create(CLASSES, body)

@@ -60,7 +60,7 @@ class Models:
         name: str,
         kind: ResourceType = CLUSTER_BASE_MODELS,
         namespace: str = "",
-        timeout: float = 90,
+        timeout: float = 150,
     ) -> Object:
         """Wait until it holds of the model, however long the API server is away meanwhile; the model."""
         obj: Object = {}
@@ -86,7 +86,7 @@ class Models:
     async def gone(self, name: str, kind: ResourceType = CLUSTER_BASE_MODELS, namespace: str = "") -> None:
         obj: Object = {}
         try:
-            async with asyncio.timeout(90):
+            async with asyncio.timeout(150):
                 while True:
                     obj = await self.get(name, kind, namespace)
                     await asyncio.sleep(0.2)

@@ -33,7 +33,7 @@ async def test_the_sample_scales_under_the_load_of_the_printed_command(
             await local_cluster.apply(manifest)
     where = ("--name", local_stack.name, "--dir", str(local_stack.paths.root), "-n", local_namespace)
     load = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "modelyard.cli.main", "local", "load", *where, "--rate", "8", "--minutes", "0.4"),
+        *(sys.executable, "-m", "modelyard.cli.main", "local", "load", *where, "--rate", "8", "--minutes", "0.7"),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )

@@ -85,14 +85,18 @@ async def test_a_service_answers_at_its_address_and_by_its_name(
     await until(lambda: models(http, f"http://{address}"))
     for name in (f"web.{space.name}.svc", f"web.{space.name}.svc.cluster.local"):
         assert await until(lambda name=name: models(http, f"http://{name}")) == ["test/model"]
+
         # By a program that is not ours, in the environment that `modelyard local up` prints.
-        curl = await asyncio.create_subprocess_exec(
-            *("curl", "--silent", "--fail", f"http://{name}/v1/models"),
-            env={"PATH": os.environ["PATH"], "CURL_HOME": str(local_stack.paths.root)},
-            stdout=asyncio.subprocess.PIPE,
-        )
-        output, _ = await curl.communicate()
-        assert b"test/model" in output
+        async def by_curl(name: str = name) -> bool:
+            curl = await asyncio.create_subprocess_exec(
+                *("curl", "--silent", "--fail", f"http://{name}/v1/models"),
+                env={"PATH": os.environ["PATH"], "CURL_HOME": str(local_stack.paths.root)},
+                stdout=asyncio.subprocess.PIPE,
+            )
+            output, _ = await curl.communicate()
+            return b"test/model" in output
+
+        await until(by_curl)
 
 
 async def test_pods_find_services_too(space: Namespace, http: aiohttp.ClientSession) -> None:

@@ -52,6 +52,13 @@ def is_ready(obj: Object) -> bool:
     return current and all(said.get(one, ("",))[0] == "True" for one in ("Ready", "LatestDeploymentReady"))
 
 
+def is_up(pod: Object) -> bool:
+    """A pod is ready, and not on its way out."""
+    found = pod["status"].get("conditions") or ()
+    ready = any(one["type"] == "Ready" and one["status"] == "True" for one in found)
+    return ready and "deletionTimestamp" not in pod["metadata"]
+
+
 class Services:
     """Services of one namespace, ``space``, and the shift that rolls them out."""
 

@@ -5,17 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from conftest import Services, conditions, is_ready
+from conftest import Services, conditions, is_ready, is_up
 
-from modelyard.cluster import DEPLOYMENTS, Object
+from modelyard.cluster import DEPLOYMENTS
 from modelyard.objects.kinds import PODS, SERVICES
 
 pytestmark = pytest.mark.integration
-
-
-def is_pod_ready(pod: Object) -> bool:
-    found = pod["status"].get("conditions") or ()
-    return any(one["type"] == "Ready" and one["status"] == "True" for one in found)
 
 
 async def test_a_canary_serves_beside_what_is_there_until_it_is_promoted(services: Services) -> None:
@@ -28,7 +23,7 @@ async def test_a_canary_serves_beside_what_is_there_until_it_is_promoted(service
         service = await services.cluster.get(SERVICES, "chat", services.space)
         selector = ",".join(f"{name}={value}" for name, value in service["spec"]["selector"].items())
         found = await services.cluster.list(PODS, services.space, label_selector=selector)
-        return sum(is_pod_ready(one) for one in found)
+        return sum(map(is_up, found))
 
     await services.make("chat")
     await services.until(is_ready, "chat")

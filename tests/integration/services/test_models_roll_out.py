@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
-from conftest import Services, conditions
+from conftest import Services, conditions, is_up
 from model_hub import serve
 
 from modelyard.cli.services import list_services, why_service
@@ -55,12 +55,12 @@ class Models(Services):
         return str(obj["metadata"]["uid"])
 
     async def answer(self, name: str, model: str) -> str:
-        """A streamed completion of the first pod that a ModelServer selects."""
+        """A streamed completion of the first pod that is ready of those that a ModelServer selects."""
         server = await self.cluster.get(SERVERS, name, self.space)
         chosen = server["spec"]["workloadSelector"]["matchLabels"]
         selector = ",".join(f"{key}={value}" for key, value in chosen.items())
-        pods = await self.cluster.list(PODS, self.space, label_selector=selector)
-        url = f"http://{pods.items[0]['status']['podIP']}:{server['spec']['workloadPort']['port']}"
+        pods = [one for one in await self.cluster.list(PODS, self.space, label_selector=selector) if is_up(one)]
+        url = f"http://{pods[0]['status']['podIP']}:{server['spec']['workloadPort']['port']}"
         body = {"model": model, "prompt": "x", "max_tokens": 5, "ignore_eos": True, "stream": True}
         async with httpx.AsyncClient(trust_env=False, timeout=30) as client:
             answer = await client.post(f"{url}/v1/completions", json=body)

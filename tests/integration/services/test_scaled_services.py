@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from contextlib import suppress
 from typing import Any
 
 import aiohttp
@@ -45,11 +46,15 @@ async def create(
 
 
 async def models(services: Services, url: str) -> list[str]:
-    """What answers there serves."""
-    connector = aiohttp.TCPConnector(resolver=ServiceResolver(HostsFile.found(services.stack.kubeconfig)))
-    async with aiohttp.ClientSession(connector=connector) as http, http.get(f"{url}/v1/models") as answer:
-        assert answer.status == 200
-        return [one["id"] for one in (await answer.json())["data"]]
+    """What answers there serves, once something does: addresses follow the pods."""
+    resolver = ServiceResolver(HostsFile.found(services.stack.kubeconfig))
+    connector = aiohttp.TCPConnector(resolver=resolver, use_dns_cache=False)
+    async with aiohttp.ClientSession(connector=connector) as http, asyncio.timeout(60):
+        while True:
+            with suppress(aiohttp.ClientError, OSError):
+                async with http.get(f"{url}/v1/models", raise_for_status=True) as answer:
+                    return [one["id"] for one in (await answer.json())["data"]]
+            await asyncio.sleep(0.1)
 
 
 async def deployment(services: Services, name: str) -> Object:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import MODEL, Services, conditions, forget, is_ready
+from conftest import MODEL, Services, conditions, forget, is_ready, is_up
 
 from modelyard.cli.services import why_service
 from modelyard.cluster import EVENTS, NAMESPACES, NODES, Object
@@ -263,7 +263,7 @@ async def test_a_node_that_is_lost_and_pods_that_are_evicted_are_made_up_for(ser
 
         async def another() -> bool:
             (pod,) = await _placed(services, "chat", ["l40s-0"])
-            return pod["metadata"]["uid"] != third["metadata"]["uid"] and _is_up(pod)
+            return pod["metadata"]["uid"] != third["metadata"]["uid"] and is_up(pod)
 
         await services.settled(another)
         await services.until(is_ready, "chat")
@@ -294,11 +294,6 @@ async def _pod_status(services: Services, pod: Object, status: dict[str, Any]) -
     await services.cluster.merge_patch(
         PODS, pod["metadata"]["name"], {"status": status}, services.space, subresource="status"
     )
-
-
-def _is_up(pod: Object) -> bool:
-    found = pod["status"].get("conditions") or ()
-    return any(one["type"] == "Ready" and one["status"] == "True" for one in found)
 
 
 async def _placed(services: Services, name: str, nodes: list[str]) -> list[Object]:

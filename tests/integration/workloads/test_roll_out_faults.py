@@ -176,7 +176,7 @@ async def test_many_at_once_cost_no_more_writes_than_there_are_children_and_host
             found = await fleets.cluster.list(INFERENCE_SERVICES, hostile)
             return {reason(one, "LatestDeploymentReady") for one in found} == {"InvalidSpec", "ApplyFailed"}
 
-        await eventually(told, "what is wrong with the others is told")
+        await eventually(told, "what is wrong with the others is told", seconds=120)
     children = len(made) - MANY
     assert children >= 6 * MANY
     written = [count for path, count in writes.children.items() if f"/{space}/" in path]

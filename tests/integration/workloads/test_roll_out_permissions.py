@@ -100,7 +100,7 @@ async def test_roll_outs_of_models_need_exactly_the_rights_of_the_manifest(
         async def complete() -> bool:
             return {*await left()} == {*kinds}
 
-        await eventually(complete, "there is something of every kind")
+        await eventually(complete, "there is something of every kind", seconds=120)
         other = [a_backend(name="other", modelURI="pvc://weights/llama")]
         await cluster.merge_patch(MODELS, "chat", {"spec": {"name": "another", "backends": other}}, space)
         few = {"Deployment": 1, "ModelServer": 1, "ModelRoute": 1}
@@ -108,7 +108,7 @@ async def test_roll_outs_of_models_need_exactly_the_rights_of_the_manifest(
         async def gone() -> bool:
             return await left() == few
 
-        await eventually(gone, "what is not asked for any more is gone")
+        await eventually(gone, "what is not asked for any more is gone", seconds=120)
     assert notes.forbidden == []
     allowed: set[Right] = {(*place, verb) for place, verbs in granted("rbac-services.yaml").items() for verb in verbs}
     assert notes.needed - TOLD <= allowed
@@ -138,15 +138,16 @@ async def test_roll_outs_need_exactly_the_rights_of_the_manifest(
     await fleets.make(space, "large", runtime={"name": "groups"})
     async with Shift([rolling_out(home)], home, namespaces=[space]):
         await fleets.end(space)
-        for pod in await cluster.list(PODS, space):
-            name = pod["metadata"]["name"]
-            await cluster.merge_patch(PODS, name, ready_status(1_700_000_000), space, subresource="status")
 
         async def complete() -> bool:
+            for pod in await cluster.list(PODS, space):  # not all of them come at once
+                name = pod["metadata"]["name"]
+                if pod["status"].get("phase") != "Running":
+                    await cluster.merge_patch(PODS, name, ready_status(1_700_000_000), space, subresource="status")
             kinds = {name.partition(" ")[0] for name in await fleets.there(space)}
             return kinds >= {kind.kind for kind in child_kinds(fleets.kinds.served)}
 
-        await eventually(complete, "there is something of every kind: routes come when their pods are ready")
+        await eventually(complete, "there is something of every kind: routes come when pods are ready", seconds=120)
         # All of it goes.
         virtual = {"metadata": {"annotations": {"ome.io/deploymentMode": "VirtualDeployment"}}}
         for name in ("chat", "large"):
@@ -156,7 +157,7 @@ async def test_roll_outs_need_exactly_the_rights_of_the_manifest(
             left = await fleets.there(space)
             return len(left) == 2 and {reason(one, "Ready") for one in left.values()} == {"VirtualDeployment"}
 
-        await eventually(gone, "nothing is left of what was made")
+        await eventually(gone, "nothing is left of what was made", seconds=120)
     assert notes.forbidden == []
     rights = granted("rbac-services.yaml")
     allowed: set[Right] = {(*place, verb) for place, verbs in rights.items() for verb in verbs}

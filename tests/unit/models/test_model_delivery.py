@@ -321,6 +321,17 @@ def test_verification_finds_what_has_changed_and_delivers_it_again() -> None:
     assert obj["status"]["nodesReady"] == ["a", "b"]
 
 
+def test_verification_asked_for_in_the_second_in_which_the_files_came_is_made_once() -> None:
+    cluster = Cluster("a")
+    obj = cluster.put("ClusterBaseModel", model())
+    delivered(cluster, obj)
+    obj["metadata"].setdefault("annotations", {})[VERIFY] = rfc(cluster.now)
+    cluster.settle(obj)
+    cluster.end(cluster.jobs("check")["a"], "Verified")
+    cluster.settle(obj)
+    assert not cluster.jobs()
+
+
 def test_at_most_so_many_nodes_fetch_from_a_source_and_whom_pods_wait_for_comes_first() -> None:
     cluster = Cluster("a", "b", "c", settings="nodesPerSource: 2")
     late, early = model("late"), model("early")
