@@ -28,7 +28,7 @@ from modelyard.metrics.client import Prometheus, PrometheusSettings
 from modelyard.reconcile.carry_out import Outcome
 from modelyard.reconcile.report import TickReport
 
-PEAK = 2
+PEAK = 4
 """Seconds over which the loop of these tests looks for the highest value."""
 
 
@@ -36,18 +36,19 @@ def escape(value: str) -> str:
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-Value = float | Callable[[], float] | None
+Value = float | Callable[[float], float] | None
 
 
-def steadily(per_second: float, start: float = 0.0) -> Callable[[], float]:
-    """A value that grows from now on."""
+def steadily(per_second: float, start: float = 0.0) -> Callable[[float], float]:
+    """A value that grows from now on; what it is at a reading of the monotonic clock."""
     begun = time.monotonic()
-    return lambda: start + per_second * (time.monotonic() - begun)
+    return lambda now: start + per_second * (now - begun)
 
 
 @dataclass
 class Gauges:
-    """What one pod's engine says. ``None``: the series is absent. NaN is served as NaN. A function is called anew.
+    """What one pod's engine says. ``None``: the series is absent. NaN is served as NaN. A function is called for each
+    page, with one time for all of it.
 
     ``more`` are further series by name; ``raw`` whole lines, for series with labels of their own.
     """
@@ -93,7 +94,7 @@ class MetricSource:
         return f"127.0.0.1:{self._server.server_port}"
 
     def render(self) -> str:
-        lines = []
+        lines, now = [], time.monotonic()
         for name, attribute in (
             ("vllm:kv_cache_usage_perc", "kv"),
             ("vllm:num_requests_waiting", "waiting"),
@@ -102,18 +103,18 @@ class MetricSource:
         ):
             lines.append(f"# TYPE {name} {'counter' if name.endswith('_total') else 'gauge'}")
             for (namespace, pod), gauges in list(self.pods.items()):
-                lines += self._line(name, namespace, pod, gauges, getattr(gauges, attribute))
+                lines += self._line(name, namespace, pod, gauges, getattr(gauges, attribute), now)
         for (namespace, pod), gauges in list(self.pods.items()):
             for name, value in gauges.more.items():
-                lines += self._line(name, namespace, pod, gauges, value)
+                lines += self._line(name, namespace, pod, gauges, value, now)
             lines += gauges.raw
         return "\n".join(lines) + "\n"
 
     @staticmethod
-    def _line(name: str, namespace: str, pod: str, gauges: Gauges, value: Value) -> list[str]:
+    def _line(name: str, namespace: str, pod: str, gauges: Gauges, value: Value, now: float) -> list[str]:
         if value is None:
             return []
-        number = value() if callable(value) else value
+        number = value(now) if callable(value) else value
         model = f'{gauges.label}="{escape(gauges.model)}"'
         return [f'{name}{{namespace="{namespace}",pod="{pod}",{model},engine="0"}} {number}']
 

@@ -53,7 +53,7 @@ class PrometheusServer:
                 stdout=log,
                 stderr=log,
             )
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while True:
             try:
                 with urllib.request.urlopen(f"{self.url}/-/ready", timeout=1):

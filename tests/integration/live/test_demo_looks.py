@@ -43,7 +43,7 @@ async def test_a_sample_of_long_ago_is_not_repeated_and_a_failed_look_is_a_gap(
     (gauges,) = (one for key, one in served.source.pods.items() if key[0] == served.namespace)
     labels = f'{{namespace="{served.namespace}",pod="old",model_name="llama"}}'
     gauges.raw.append(f"vllm:kv_cache_usage_perc{labels} 0.95 {ten_seconds_ago}")
-    async with Prometheus(PrometheusSettings(base_url=prometheus_server.url)) as prometheus:
+    async with Prometheus(PrometheusSettings(base_url=prometheus_server.url, timeout=30)) as prometheus:
 
         async def told() -> bool:
             return bool(await prometheus.query(f"vllm:kv_cache_usage_perc{labels}", "the old one"))

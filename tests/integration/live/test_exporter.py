@@ -61,7 +61,7 @@ class Exporter:
 
     def get(self, path: str) -> tuple[int, str]:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=60) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
@@ -94,7 +94,7 @@ class Exporter:
         except AssertionError as error:
             raise AssertionError(f"{error}; last seen {await self.values(metric)}") from error
 
-    async def answers(self, seconds: float = 60) -> None:
+    async def answers(self, seconds: float = 120) -> None:
         async def ready() -> bool:
             try:
                 return (await asyncio.to_thread(self.get, "/readyz"))[0] == 200
@@ -517,15 +517,18 @@ async def test_a_real_prometheus_scrapes_it(control_plane_cluster: Cluster, name
         server = PrometheusServer(tmp_path, free_port(), f"127.0.0.1:{exporter.port}")
         await asyncio.to_thread(server.start)
         try:
-            async with Prometheus(PrometheusSettings(base_url=server.url, timeout=5)) as prometheus:
+            async with Prometheus(PrometheusSettings(base_url=server.url, timeout=30)) as prometheus:
 
                 async def scraped() -> dict[tuple[str, str], float | None]:
                     found = await prometheus.query(f'{DESIRED}{{namespace="{namespace}"}}', "a test")
                     return {(s.labels["variant_name"], s.labels["accelerator_type"]): s.value for s in found}
 
                 assert await eventually(scraped, "scraped") == {("llama", 'odd "one"'): 4, ("idle", "H100"): 0}
-                (up,) = await prometheus.query("up", "a test")
-                assert up.value == 1
+
+                async def up() -> bool:
+                    return [one.value for one in await prometheus.query("up", "a test")] == [1]
+
+                await eventually(up, "it is scraped in time")
                 await control_plane_cluster.delete(VARIANTS, "idle", namespace)
 
                 async def vanished() -> bool:
@@ -553,7 +556,7 @@ async def test_monitoring_gauges_follow_conditions_and_leases(control_plane_clus
 
         await shows(held, leases(0))
         lease = Lease(cluster, name, namespace, "a test")
-        assert await lease.acquire(10)
+        assert await lease.acquire(30)
         await shows(held, leases(1))
         ((_, renewed),) = await exporter.series("modelyard_lease_renewed_timestamp_seconds")
         assert abs(renewed - time.time()) < 60

@@ -76,11 +76,12 @@ async def test_a_tick_reads_workload_class_load_and_performance(
             "vllm:request_prompt_tokens_count": steadily(4),
         },
     )
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while True:
         fleet = await collected(served, prometheus_server.url)
         load = fleet.signals.loads.get((served.namespace, "llama"))
-        if load is not None and load.arrivals == pytest.approx(6, rel=0.2) and len(load.history) > 1:
+        known = load is not None and load.arrivals == pytest.approx(6, rel=0.2) and len(load.history) > 1
+        if known and fleet.signals.performance:
             break
         assert time.monotonic() < deadline, load
     (variant,) = fleet.variants
@@ -147,8 +148,8 @@ async def test_the_exporter_follows_a_workload_that_is_not_named(
     watch = Fleetwatch(control_plane_cluster, watch_namespace=served.namespace)
     task = asyncio.create_task(watch.run())
     try:
-        await asyncio.wait_for(watch.synced.wait(), 30)
-        async with asyncio.timeout(30):
+        await asyncio.wait_for(watch.synced.wait(), 60)
+        async with asyncio.timeout(60):
             while [(v.key.name, n) for v, n in watch.published()] != [("llama", 2)]:
                 await asyncio.sleep(0.1)
     finally:
@@ -180,7 +181,7 @@ async def test_a_whole_tick_sizes_writes_and_scales(served: ServedModel, prometh
             await run_tick(loop)
             return await served.replicas("llama") > 1
 
-        await eventually(grown, "more replicas", 40)
+        await eventually(grown, "more replicas")
         stored = await served.variant("llama")
         replicas = await served.replicas("llama")
         status = stored["status"]

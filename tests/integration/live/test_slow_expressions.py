@@ -83,10 +83,8 @@ async def hostile_tenant(cluster: Cluster, served: ServedModel) -> ServedModel:
 
 
 async def test_expressions_that_never_end_hold_up_no_tick_of_another_tenant(
-    served: ServedModel, control_plane_cluster: Cluster, delaying: Delaying, monkeypatch: pytest.MonkeyPatch
+    served: ServedModel, control_plane_cluster: Cluster, delaying: Delaying
 ) -> None:
-    monkeypatch.setattr(expressions, "SECONDS", 1.0)
-    monkeypatch.setattr(expressions, "TOTAL_SECONDS", 2.0)
     await served.deploy("busy", 1)
     await served.vary("busy")
     served.load("busy", kv=0.95, waiting=50)

@@ -385,7 +385,7 @@ async def test_an_idle_model_goes_to_zero_and_says_so(
             await run_tick(loop)
             return await served.replicas("llama") == 0
 
-        await eventually(zero, "the idle model goes to zero", seconds=40)
+        await eventually(zero, "the idle model goes to zero")
         await served.settle("llama", 0)
         await run_tick(loop)
     status = (await served.variant("llama"))["status"]

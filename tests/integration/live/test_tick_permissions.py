@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import sys
 import uuid
 from pathlib import Path
@@ -22,7 +21,7 @@ from install_manifests import (
     narrow_accounts,
 )
 from needed_rights import Notes, Right, noted
-from prometheus_server import PrometheusServer
+from prometheus_server import PrometheusServer, free_port
 
 from modelyard.autoscaling.kinds import BINDINGS, POLICIES, VARIANTS
 from modelyard.autoscaling.live.controller import Controller
@@ -186,7 +185,7 @@ async def test_ticks_need_exactly_the_rights_of_the_manifests(
         await run_tick(loop)
     async with Controller(settings) as loop:
         lease = loop.lease("modelyard-autoscale")
-        assert await lease.acquire(10)
+        assert await lease.acquire(30)
         tick = await run_tick(loop)
         moved = {(ref.kind, ref.key.name): counts for (ref, _), counts in tick.outcome.scaled.items()}
         assert set(moved) == {(VARIANTS.kind, "llama"), (VARIANTS.kind, "ordered"), (BINDINGS.kind, "bound")}
@@ -209,7 +208,7 @@ async def test_ticks_need_exactly_the_rights_of_the_manifests(
             assert not tick.outcome.errors
         assert await lease.renew()
         await lease.release()
-        noticed = asyncio.create_task(loop.wait_for_change(20))
+        noticed = asyncio.create_task(loop.wait_for_change(60))
         while not noticed.done():
             label = {"metadata": {"labels": {"edited": uuid.uuid4().hex}}}
             await served.cluster.merge_patch(VARIANTS, "llama", label, served.namespace)
@@ -268,7 +267,7 @@ async def test_rights_in_one_namespace_are_enough_to_scale_it_and_reach_no_other
     settings = quick(prometheus_server.url, served.namespace, controller_namespace=CONTROLLER_NAMESPACE)
     async with Controller(settings) as loop:
         lease = loop.lease("modelyard-autoscale")
-        assert await lease.acquire(10)
+        assert await lease.acquire(30)
         tick = await run_tick(loop)
         await lease.release()
     moved = {(ref.kind, ref.key.name) for ref, _ in tick.outcome.scaled}
@@ -344,9 +343,7 @@ async def test_the_exporters_command_and_probe_work_as_its_account(
     async with Controller(quick(prometheus_server.url, served.namespace)) as loop:
         await run_tick(loop)
     (container,) = documents("exporter.yaml")[0]["spec"]["template"]["spec"]["containers"]
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     here = {"0.0.0.0": "127.0.0.1", "8080": str(port)}
     command = [here.get(word, word) for word in (*container["command"], *container["args"])]
     assert command[0] == "modelyard"
@@ -357,7 +354,7 @@ async def test_the_exporters_command_and_probe_work_as_its_account(
     base = f"http://127.0.0.1:{port}"
     health, alive = (base + container[probe]["httpGet"]["path"] for probe in ("readinessProbe", "livenessProbe"))
     try:
-        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as session:
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)) as session:
 
             async def ready() -> bool:
                 try:
