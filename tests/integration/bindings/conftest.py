@@ -22,8 +22,8 @@ async def world(control_plane_cluster: Cluster, namespace: str) -> AsyncIterator
 
 @pytest.fixture
 async def state() -> AsyncIterator[PolicyState]:
-    """What a process keeps; quick to give up on a pod that hangs."""
-    async with PolicyState(Scraper(seconds=2.0)) as kept:
+    """What a process keeps; patient with a busy machine."""
+    async with PolicyState(Scraper(seconds=10.0, total=60.0)) as kept:
         yield kept
 
 

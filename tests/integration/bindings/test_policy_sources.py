@@ -23,7 +23,7 @@ WAKE = "modelyard.dev/wake-query"
 
 @pytest.fixture
 async def asked(world: PolicyWorld, constants: PrometheusServer) -> AsyncIterator[PolicyWorld]:
-    async with Prometheus(PrometheusSettings(base_url=constants.url, timeout=5)) as prometheus:
+    async with Prometheus(PrometheusSettings(base_url=constants.url, timeout=30)) as prometheus:
         world.prometheus = prometheus
         yield world
 
