@@ -158,7 +158,7 @@ async def test_a_distrusted_mirror_lists_and_then_follows_again(cluster: Cluster
 
 
 async def test_a_killed_server_and_a_lost_history(api_server: LocalStack, cluster: Cluster, place: str) -> None:
-    settings = ClusterSettings(kubeconfig=api_server.kubeconfig, call_timeout=2, list_timeout=2)
+    settings = ClusterSettings(kubeconfig=api_server.kubeconfig, call_timeout=10, list_timeout=10)
     for name in ("gone", "kept", "made anew"):
         await put(cluster, place, name.replace(" ", "-"), name)
     async with Cluster.connect(settings) as mine, Mirror(mine) as mirror:
@@ -174,7 +174,7 @@ async def test_a_killed_server_and_a_lost_history(api_server: LocalStack, cluste
 
         async with restarted(api_server):
             # At once, or as soon as the end of its watch has arrived.
-            await eventually(fails, "a round without the server has no picture", seconds=2)
+            await eventually(fails, "a round without the server has no picture", seconds=10)
         await cluster.delete(CONFIG_MAPS, "gone", place)
         await cluster.delete(CONFIG_MAPS, "made-anew", place)
         await put(cluster, place, "made-anew", "new")
@@ -264,7 +264,7 @@ async def test_only_what_a_person_wishes_wakes(cluster: Cluster, place: str) -> 
                 await cluster.delete(CONFIG_MAPS, name, place)
             else:
                 await put(cluster, place, name, "2", wish=wish)
-            assert await mirror.wait(20)
+            assert await mirror.wait(60)
             assert not await mirror.wait(0), "and is then forgotten"
 
 
