@@ -34,7 +34,7 @@ def promtool() -> Path:
 
 
 def told(promtool: Path, *arguments: str | Path) -> str:
-    done = subprocess.run([promtool, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([promtool, *arguments], capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
 

@@ -27,7 +27,7 @@ from modelyard.metrics.vocabulary import ENGINES
 
 pytestmark = pytest.mark.integration
 
-WINDOW = 4.0
+WINDOW = 10.0
 NAN = math.nan
 
 
@@ -141,8 +141,8 @@ async def engines_at_work(tmp_path_factory: pytest.TempPathFactory) -> AsyncIter
     source.pods.update(engines())
     server = PrometheusServer(tmp_path_factory.mktemp("prometheus"), free_port(), source.address)
     server.start()
-    async with Prometheus(PrometheusSettings(base_url=server.url, timeout=10)) as prometheus:
-        async with asyncio.timeout(60):
+    async with Prometheus(PrometheusSettings(base_url=server.url, timeout=30)) as prometheus:
+        async with asyncio.timeout(120):
             while True:
                 answer = await prometheus.query(
                     'count_over_time(vllm:num_requests_running{namespace="plain"}[1m])', "a test"
@@ -157,7 +157,7 @@ async def engines_at_work(tmp_path_factory: pytest.TempPathFactory) -> AsyncIter
 
 @pytest.fixture
 async def prometheus(engines_at_work: Served) -> AsyncIterator[Prometheus]:
-    async with Prometheus(PrometheusSettings(base_url=engines_at_work.url, timeout=10)) as client:
+    async with Prometheus(PrometheusSettings(base_url=engines_at_work.url, timeout=30)) as client:
         yield client
 
 
@@ -184,12 +184,12 @@ async def test_a_model_that_vanishes_has_no_load_but_a_past(prometheus: Promethe
     history = LoadHistory(60, 0.5)
     engines_at_work.source.pods["gone", "p"] = Gauges("m", finished=steadily(3))
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while ("gone", "m") not in (await read(prometheus, history)).loads:
                 await asyncio.sleep(0.2)
     finally:
         del engines_at_work.source.pods["gone", "p"]
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while (await read(prometheus, history)).loads["gone", "m"].arrivals is not None:
             await asyncio.sleep(0.2)
     assert (await read(prometheus, history)).loads["gone", "m"].history
@@ -362,7 +362,7 @@ def broken(request: pytest.FixtureRequest) -> Iterator[Broken]:
 async def test_a_past_that_cannot_be_read_is_named_and_not_asked_for_at_every_tick(broken: Broken) -> None:
     history = LoadHistory(20, 0.5)
     url = f"http://127.0.0.1:{broken.server.server_port}"
-    async with Prometheus(PrometheusSettings(base_url=url, timeout=5)) as prometheus:
+    async with Prometheus(PrometheusSettings(base_url=url, timeout=30)) as prometheus:
         first = await read(prometheus, history)
         second = await read(prometheus, history)
     assert any("load history" in text for text in first.partial_errors)
@@ -374,7 +374,7 @@ async def test_a_past_that_cannot_be_read_is_named_and_not_asked_for_at_every_ti
 @pytest.mark.parametrize("broken", ["request_prompt_tokens"], indirect=True)
 async def test_a_failing_query_leaves_its_values_unknown(broken: Broken) -> None:
     url = f"http://127.0.0.1:{broken.server.server_port}"
-    async with Prometheus(PrometheusSettings(base_url=url, timeout=5)) as prometheus:
+    async with Prometheus(PrometheusSettings(base_url=url, timeout=30)) as prometheus:
         signals = await read(prometheus, performance_in=["n"])
     assert signals.error is None
     assert [text for text in signals.partial_errors if "prompt tokens" in text]
@@ -383,7 +383,7 @@ async def test_a_failing_query_leaves_its_values_unknown(broken: Broken) -> None
 @pytest.mark.parametrize("broken", ["%5B1d%5D"], indirect=True)
 async def test_a_window_is_asked_for_and_fails_where_it_is_used(broken: Broken) -> None:
     url = f"http://127.0.0.1:{broken.server.server_port}"
-    async with Prometheus(PrometheusSettings(base_url=url, timeout=5)) as prometheus:
+    async with Prometheus(PrometheusSettings(base_url=url, timeout=30)) as prometheus:
         signals = await read(prometheus, retentions={600: (), 86400: {"hostile"}})
     (long,) = [path for path in broken.paths if "%5B1d%5D" in path]
     assert "hostile" in long

@@ -80,12 +80,12 @@ async def hasty(slow: Slow) -> AsyncIterator[Expressions]:
         yield expressions
 
 
-@pytest.mark.timing_sensitive("a healthy namespace is answered within two seconds while sixteen take every place")
+@pytest.mark.timing_sensitive("a healthy namespace is answered within five seconds while sixteen take every place")
 async def test_who_is_slow_has_his_share_and_waits_behind_the_others(
     slow: Slow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "SECONDS", 2.0)
-    monkeypatch.setattr(module, "TOTAL_SECONDS", 3.0)
+    monkeypatch.setattr(module, "SECONDS", 5.0)
+    monkeypatch.setattr(module, "TOTAL_SECONDS", 7.5)
     hostile = [Expression(f"hostile-{n:02}", f"hang_{m}") for n in range(PLACES // AT_ONCE) for m in range(MOST)]
     healthy = Expression("shop", "7")
     async with Prometheus(slow.settings) as prometheus, Expressions(prometheus) as expressions:
@@ -131,7 +131,7 @@ async def watched(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str
     for namespace, running in (("shop", 10), ("victim", 14)):
         raw = [f'{word}{{namespace="{namespace}"}} 1' for word in WORDS]
         source.pods[namespace, "p"] = Gauges("m", running=running, raw=raw)
-    server = PrometheusServer(tmp_path_factory.mktemp("prometheus"), free_port(), source.address, interval="200ms")
+    server = PrometheusServer(tmp_path_factory.mktemp("prometheus"), free_port(), source.address, interval="2s")
     server.start()
     async with Prometheus(PrometheusSettings(base_url=server.url)) as prometheus:
         while len(await prometheus.query("vllm:num_requests_running", "a test")) < 2:
@@ -225,7 +225,7 @@ def test_prometheus_reads_no_sample_of_another_namespace_whatever_is_written(wat
     ],
 )
 def test_what_prometheus_understands_it_understands_narrowed(watched: str, text: str) -> None:
-    now = time.time()
+    now = time.time() - 5  # what was scraped until then is there
     read, whole = looked_at(watched, scoped(text, "shop"), now), looked_at(watched, text, now)
     assert read is not None
     assert whole is not None

@@ -63,7 +63,7 @@ another = listener
 
 
 async def ask(**settings: Any) -> None:
-    async with Prometheus(PrometheusSettings(allow_plain_token=True, timeout=2, attempts=1, **settings)) as prometheus:
+    async with Prometheus(PrometheusSettings(allow_plain_token=True, timeout=30, attempts=1, **settings)) as prometheus:
         await prometheus.query("1", "a test")
 
 
