@@ -27,7 +27,7 @@ class Engine:
 
     async def eventually(self, condition, what):
         """Wait until ``condition(metrics)`` holds and return those metrics."""
-        for _ in range(600):
+        for _ in range(1200):
             scrape = await self.metrics()
             if condition(scrape):
                 return scrape

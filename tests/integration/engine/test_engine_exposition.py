@@ -162,7 +162,7 @@ async def test_durations_are_those_of_the_simulated_hardware(start_engine, sessi
 
 
 async def test_a_saturated_engine_shows_a_full_batch_and_a_growing_queue(start_engine, session):
-    engine = start_engine("--max-num-seqs", "4", "--time-compression", "10")
+    engine = start_engine("--max-num-seqs", "4")
     tasks = []
     queues = []
     for wave in range(1, 4):
