@@ -76,7 +76,7 @@ class Recorded:
         return HistoryRequest(SPACE, model, self.begin + first, self.begin + last, **more)  # type: ignore[arg-type]
 
     def connect(self) -> Prometheus:
-        return Prometheus(PrometheusSettings(base_url=self.url))
+        return Prometheus(PrometheusSettings(base_url=self.url, timeout=60))
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +87,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
     server = PrometheusServer(tmp_path_factory.mktemp("prometheus"), free_port(), source.address)
     server.start()
     try:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while not _has_it(server.url, begin):
             assert time.monotonic() < deadline, "Prometheus did not take the past"
             time.sleep(0.2)
@@ -102,7 +102,7 @@ def _has_it(url: str, begin: float) -> bool:
     import urllib.request
 
     query = urllib.parse.urlencode({"query": "count(vllm:request_success_total)", "time": begin + MINUTES * 60})
-    with urllib.request.urlopen(f"{url}/api/v1/query?{query}", timeout=5) as answer:
+    with urllib.request.urlopen(f"{url}/api/v1/query?{query}", timeout=60) as answer:
         return bool(json.load(answer)["data"]["result"])
 
 
