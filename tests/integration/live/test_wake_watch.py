@@ -313,11 +313,9 @@ async def test_a_picker_that_hangs_delays_nobody_else(
         WakeWatch(pools, prometheus, expressions, interval=QUICK) as wakes,
     ):
         await wakes.complete(fleet)
-        picker.pause = 30
+        picker.pause = 600
         await asyncio.sleep(2 * QUICK)
-        begun = asyncio.get_running_loop().time()
         assert await wakes.wait(60)
-        assert asyncio.get_running_loop().time() - begun < 20
         assert (await wakes.complete(fleet)).signals.wake[Key(served.namespace, "llama")] == 2
 
 
