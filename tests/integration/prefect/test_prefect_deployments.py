@@ -43,7 +43,7 @@ from deployments.profile import WORKER_PROFILE, environment
 from deployments.server import PrefectServer
 from deployments.worker import POOL, PrefectWorker
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 SHIFT = 20
 """Seconds: on a busy machine a run takes more than ten to begin."""
@@ -396,7 +396,7 @@ async def ticking(record: Path, after: int = 0) -> dict[str, Any]:
     return await until(entry, f"a tick past {after}")
 
 
-async def final(client: PrefectClient, run: FlowRun, timeout: float = 120) -> FlowRun:
+async def final(client: PrefectClient, run: FlowRun, timeout: float = 240) -> FlowRun:
     async def ended() -> FlowRun | None:
         now = await client.read_flow_run(run.id)
         return now if now.state and now.state.is_final() else None

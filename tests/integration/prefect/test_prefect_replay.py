@@ -31,7 +31,7 @@ from deployments.server import PrefectServer
 from flows.parameters import ReplayParameters, arguments
 from flows.replay import replay
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).resolve().parents[3]
 
