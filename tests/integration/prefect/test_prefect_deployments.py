@@ -514,8 +514,10 @@ async def test_a_worker_that_comes_back_brings_writer_and_standby_although_the_d
     await until(standing_by, "a writer and a standby say they run")
     opened, wrote = pids(pair, "open"), pids(pair, "collect")
     worker.kill()
-    dead = await running()
-    await asyncio.to_thread(worker.start)
+    try:
+        dead = await running()
+    finally:
+        await asyncio.to_thread(worker.start)
     assert len(dead) >= 2
     writer = (await reached(pair, "collect", len(wrote) + 1))[-1]
     standby = set(await reached(pair, "open", len(opened) + 2)) - {*opened, writer}
