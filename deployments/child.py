@@ -66,7 +66,7 @@ class Child:
         if self._process is not None:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait(timeout=10)
+            self._process.wait(timeout=60)
 
     def stop(self, grace: float, *, group: bool = False) -> None:
         """Ask it (``group``: and all it started) to end, wait up to ``grace`` seconds, then kill what is left."""

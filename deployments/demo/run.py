@@ -223,7 +223,7 @@ async def running(
 
 async def served(cluster: Cluster, scenario: Scenario) -> None:
     """Wait until every variant's first engines are ready."""
-    async with asyncio.timeout(120):
+    async with asyncio.timeout(300):
         while True:
             items = [d for name in scenario.namespaces for d in (await cluster.list(DEPLOYMENTS, name)).items]
             if all((d.get("status") or {}).get("readyReplicas") == d["spec"]["replicas"] for d in items):
@@ -234,7 +234,7 @@ async def served(cluster: Cluster, scenario: Scenario) -> None:
 async def decided(cluster: Cluster, scenario: Scenario) -> None:
     """Wait until the scheduled flow has decided for every variant and binding."""
     say("waiting for the first scheduled run of the flow")
-    async with asyncio.timeout(120):
+    async with asyncio.timeout(300):
         while True:
             waiting = 0
             for copy in scenario.copies:

@@ -10,7 +10,7 @@ from modelyard.routing.errors import ErrorAnswer
 from modelyard.routing.fleet import RoutedFleet
 from modelyard.routing.objects import Route, RoutingRule, TextTest
 from modelyard.routing.schedule import RoutedPod
-from modelyard.routing.table import Effort, takes
+from modelyard.routing.table import MatchEffort, takes
 
 
 def explain(decider: Decider, question: Question, now: float) -> Iterator[str]:
@@ -21,7 +21,7 @@ def explain(decider: Decider, question: Question, now: float) -> Iterator[str]:
     if not routes:
         yield f"404: no ModelRoute serves {name!r}; served are: {', '.join(fleet.table.names) or 'none'}"
         return
-    effort = Effort()
+    effort = MatchEffort()
     for route in routes:
         yield f"ModelRoute {route.key}{' (by an adapter name)' if lora else ''}{_budget(route)}"
         rule = next((number for number, rule in enumerate(route.rules) if takes(rule, question.asked, effort)), None)

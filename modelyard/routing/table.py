@@ -35,7 +35,7 @@ def _regex(text: str) -> Any:
         return None
 
 
-class Effort:
+class MatchEffort:
     """What may still be spent on one request: conditions are a tenant's, their number and what they cost too."""
 
     __slots__ = ("left",)
@@ -49,7 +49,7 @@ class Effort:
         return self.left >= 0
 
 
-def holds(test: TextTest, value: str, effort: Effort | None = None) -> bool:
+def holds(test: TextTest, value: str, effort: MatchEffort | None = None) -> bool:
     """Whether a value passes: equal, else a prefix, else RE2 *found* in it; a test of nothing takes any value.
 
     A pattern that does not compile never matches, nor does what there is no effort left for (``None``: without end).
@@ -80,7 +80,7 @@ class Asked(NamedTuple):
     """Requests with the same text are drawn to the same target; empty: every draw is independent."""
 
 
-def takes(rule: RoutingRule, asked: Asked, effort: Effort | None = None) -> bool:
+def takes(rule: RoutingRule, asked: Asked, effort: MatchEffort | None = None) -> bool:
     """Whether every condition of the rule holds. An absent header counts as empty."""
     return (
         (effort is None or effort.spend())
@@ -175,7 +175,7 @@ class RouteTable:
         A target without ready pods gives way to one of the same rule that has some. ``None``: nothing takes it.
         """
         routes = self.by_model.get(asked.model)
-        lora, effort = routes is None, Effort()
+        lora, effort = routes is None, MatchEffort()
         for route in self.by_adapter.get(asked.model, ()) if routes is None else routes:
             for number, rule in enumerate(route.rules):
                 if not takes(rule, asked, effort):

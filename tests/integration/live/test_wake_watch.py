@@ -313,11 +313,9 @@ async def test_a_picker_that_hangs_delays_nobody_else(
         WakeWatch(pools, prometheus, expressions, interval=QUICK) as wakes,
     ):
         await wakes.complete(fleet)
-        picker.pause = 30
+        picker.pause = 600
         await asyncio.sleep(2 * QUICK)
-        begun = asyncio.get_running_loop().time()
         assert await wakes.wait(60)
-        assert asyncio.get_running_loop().time() - begun < 20
         assert (await wakes.complete(fleet)).signals.wake[Key(served.namespace, "llama")] == 2
 
 
@@ -355,8 +353,8 @@ async def test_expressions_and_the_gateway_queue_are_watched_in_prometheus(
     model = f"org/{served.namespace}"
     await served.deploy("llama", 0)
     await served.vary("llama", model=model)
-    query = f"pending_{served.namespace.replace('-', '_')}"
-    await asleep(served, "by-query", **{"modelyard.dev/wake-query": query})
+    pending = f"pending_{served.namespace.replace('-', '_')}"
+    await asleep(served, "by-query", **{"modelyard.dev/wake-query": f"max_over_time({pending}[10s])"})
     await asleep(served, "broken", **{"modelyard.dev/wake-query": "sum("})
     page = Gauges(model, None, None, None, None)
     served.source.pods[served.namespace, "epp"] = page
@@ -383,7 +381,7 @@ async def test_expressions_and_the_gateway_queue_are_watched_in_prometheus(
 
         await eventually(asked_again, "Prometheus is asked between ticks")
 
-        page.raw += [f'{query}{{namespace="{served.namespace}"}} 3', f'{query}{{namespace="hostile"}} 9']
+        page.raw += [f'{pending}{{namespace="{served.namespace}"}} 3', f'{pending}{{namespace="hostile"}} 9']
         assert await wakes.wait(60)
         told = await wakes.complete(fleet)
         assert told.signals.wake == {Key(served.namespace, "by-query"): 3}

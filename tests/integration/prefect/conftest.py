@@ -50,8 +50,12 @@ def prefect_server(tmp_path_factory: pytest.TempPathFactory, request: pytest.Fix
     server = PrefectServer(home, extra=hasty)
     with server:
         if not migrated.exists():
-            with sqlite3.connect(home / "prefect.db") as source, sqlite3.connect(migrated) as target:
+            whole = home / "migrated.db"
+            with sqlite3.connect(home / "prefect.db") as source, sqlite3.connect(whole) as target:
                 source.backup(target)
+            beside = migrated.with_suffix(f".{os.getpid()}")
+            shutil.copy(whole, beside)
+            beside.replace(migrated)  # other workers take it as soon as it is there
         yield server
 
 

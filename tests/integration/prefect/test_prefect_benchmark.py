@@ -25,7 +25,7 @@ from modelyard.cluster import PERSISTENT_VOLUME_CLAIMS, Cluster
 from modelyard.local.stack import LocalStack
 from modelyard.objects.kinds import PODS, SERVICES
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 
 @pytest.fixture

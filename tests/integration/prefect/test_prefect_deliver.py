@@ -35,7 +35,7 @@ from modelyard.local.stack import LocalStack
 from modelyard.models.names import CLUSTER_BASE_MODELS
 from modelyard.models.settings import CONFIG_MAP, KEY
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 HOME = "workload-variant-autoscaler-system"
 A100 = {"kubernetes.io/hostname": "a100-0"}

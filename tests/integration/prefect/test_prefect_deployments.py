@@ -43,7 +43,7 @@ from deployments.profile import WORKER_PROFILE, environment
 from deployments.server import PrefectServer
 from deployments.worker import POOL, PrefectWorker
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 SHIFT = 20
 """Seconds: on a busy machine a run takes more than ten to begin."""
@@ -396,7 +396,7 @@ async def ticking(record: Path, after: int = 0) -> dict[str, Any]:
     return await until(entry, f"a tick past {after}")
 
 
-async def final(client: PrefectClient, run: FlowRun, timeout: float = 120) -> FlowRun:
+async def final(client: PrefectClient, run: FlowRun, timeout: float = 240) -> FlowRun:
     async def ended() -> FlowRun | None:
         now = await client.read_flow_run(run.id)
         return now if now.state and now.state.is_final() else None
@@ -514,8 +514,10 @@ async def test_a_worker_that_comes_back_brings_writer_and_standby_although_the_d
     await until(standing_by, "a writer and a standby say they run")
     opened, wrote = pids(pair, "open"), pids(pair, "collect")
     worker.kill()
-    dead = await running()
-    await asyncio.to_thread(worker.start)
+    try:
+        dead = await running()
+    finally:
+        await asyncio.to_thread(worker.start)
     assert len(dead) >= 2
     writer = (await reached(pair, "collect", len(wrote) + 1))[-1]
     standby = set(await reached(pair, "open", len(opened) + 2)) - {*opened, writer}

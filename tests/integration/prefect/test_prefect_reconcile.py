@@ -42,7 +42,7 @@ from modelyard.reconcile.plan import CLAIM
 from modelyard.reconcile.reconciler import Registered
 from modelyard.routing.objects import SERVERS
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 POOL = "copies"
 SUPPORT = Path(__file__).parents[2] / "support"

@@ -31,7 +31,7 @@ from deployments.server import PrefectServer
 from flows.parameters import ReplayParameters, arguments
 from flows.replay import replay
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -183,7 +183,7 @@ def test_an_interrupt_leaves_no_process_and_nothing_half_written(
     mine = psutil.Process(process.pid)
     children: list[psutil.Process] = []
     try:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 180
         while len(children) < 2:
             assert time.monotonic() < deadline, "no replay began"
             assert process.poll() is None

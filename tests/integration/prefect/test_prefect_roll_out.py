@@ -26,7 +26,7 @@ from modelyard.models.names import CLUSTER_BASE_MODELS
 from modelyard.workloads.render import SELECTION
 from modelyard.workloads.world import INFERENCE_SERVICES, MODELS, RUNTIMES
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 SIMULATED = Path(__file__).parents[3] / "config" / "runtimes" / "local" / "simulated.yaml"
 MODEL = {

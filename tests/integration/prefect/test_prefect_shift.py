@@ -39,7 +39,7 @@ from deployments.profile import WORKER_PROFILE, environment, free_port
 from deployments.server import PrefectServer
 from flows.parameters import AutoscaleParameters
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 
 async def shift(parameters: AutoscaleParameters) -> State:

@@ -174,7 +174,7 @@ async def test_a_killed_server_and_a_lost_history(api_server: LocalStack, cluste
 
         async with restarted(api_server):
             # At once, or as soon as the end of its watch has arrived.
-            await eventually(fails, "a round without the server has no picture", seconds=10)
+            await eventually(fails, "a round without the server has no picture")
         await cluster.delete(CONFIG_MAPS, "gone", place)
         await cluster.delete(CONFIG_MAPS, "made-anew", place)
         await put(cluster, place, "made-anew", "new")

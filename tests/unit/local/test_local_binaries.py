@@ -105,10 +105,10 @@ def test_one_process_obtains_while_others_wait() -> None:
     with store.exclusively(lambda: None):
         thread = threading.Thread(target=second)
         thread.start()
-        assert waiting.wait(10)
+        assert waiting.wait(60)
         order.append("first")
         inside.set()
-    thread.join(10)
+    thread.join(60)
     assert order == ["first", "second"]
 
 

@@ -35,13 +35,13 @@ class Source:
 
 async def test_the_least_outstanding_is_chosen():
     async with Endpoints(Source(A, B, C)).running() as endpoints:
-        first = [await endpoints.acquire(1) for _ in range(3)]
+        first = [await endpoints.acquire(20) for _ in range(3)]
         assert set(first) == {A, B, C}
         endpoints.release(B)
-        assert await endpoints.acquire(1) == B
+        assert await endpoints.acquire(20) == B
         endpoints.release(A)
         endpoints.release(C)
-        assert {await endpoints.acquire(1), await endpoints.acquire(1)} == {A, C}
+        assert {await endpoints.acquire(20), await endpoints.acquire(20)} == {A, C}
         assert endpoints.outstanding == 3
 
 
@@ -49,7 +49,7 @@ async def test_idle_endpoints_share_the_load():
     async with Endpoints(Source(A, B, C)).running() as endpoints:
         chosen = Counter()
         for _ in range(30):
-            endpoint = await endpoints.acquire(1)
+            endpoint = await endpoints.acquire(20)
             chosen[endpoint] += 1
             endpoints.release(endpoint)
     assert chosen == {A: 10, B: 10, C: 10}
@@ -71,7 +71,7 @@ async def test_a_request_waits_for_an_endpoint_and_gives_up():
 async def test_an_ejected_endpoint_is_left_out_for_a_while():
     async with Endpoints(Source(A, B), ejection_time=600).running() as endpoints:
         endpoints.eject(A)
-        assert {await endpoints.acquire(1) for _ in range(6)} == {B}
+        assert {await endpoints.acquire(20) for _ in range(6)} == {B}
         endpoints.eject(B)
         assert not endpoints.available
     async with Endpoints(Source(A), refresh_interval=0.01, ejection_time=0.2).running() as endpoints:
@@ -83,10 +83,10 @@ async def test_an_ejected_endpoint_is_left_out_for_a_while():
 async def test_endpoints_that_leave_are_not_chosen():
     source = Source(A, B)
     async with Endpoints(source, refresh_interval=0.01).running() as endpoints:
-        held = {await endpoints.acquire(1), await endpoints.acquire(1)}
+        held = {await endpoints.acquire(20), await endpoints.acquire(20)}
         source.endpoints = [B, C]
         await source.settled()
-        assert await endpoints.acquire(1) == C
+        assert await endpoints.acquire(20) == C
         for endpoint in held:
             endpoints.release(endpoint)
         assert endpoints.outstanding == 1
@@ -98,7 +98,7 @@ async def test_a_failing_source_keeps_the_known_endpoints(caplog):
         source.error = RuntimeError("no cluster")
         await source.settled()
         assert "no cluster" in (endpoints.last_error or "")
-        assert await endpoints.acquire(1) == A
+        assert await endpoints.acquire(20) == A
         assert caplog.text.count("no cluster") == 1
         source.error = None
         await source.settled()
