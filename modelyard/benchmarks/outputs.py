@@ -56,13 +56,13 @@ def checked_name(name: str) -> str:
 def open_output(output: Output, environ: Mapping[str, str] = os.environ) -> ResultStore:
     """The store of an output. Raises ``MeasureError`` where nothing can be written to such a place."""
     if output.path is not None:
-        return FolderStore(Path(output.path))
+        return FolderStore(Path(output.path), output.uri)
     try:
         uri = parse(output.uri)
     except FetchError as error:
         raise MeasureError("OutputUnsupported", f"outputLocation: {error}") from None
     if isinstance(uri, LocalFolder):
-        return FolderStore(Path(uri.path))
+        return FolderStore(Path(uri.path), output.uri)
     if isinstance(uri, Bucket):
         return BucketStore(_as_given(uri, output.parameters), output, environ)
     if isinstance(uri, ClaimFolder):
@@ -90,16 +90,19 @@ def _as_given(uri: Bucket, parameters: Mapping[str, str]) -> Bucket:
 
 
 class FolderStore:
-    """Files below a folder."""
+    """Files below a folder; ``uri`` is what people call it."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, uri: str = "") -> None:
+        self._folder, self._uri = folder, uri
+
+    def _called(self, name: str) -> str:
+        return f"{self._uri}, {name}" if self._uri else str(self._folder / name)
 
     def write(self, name: str, body: bytes) -> None:
         """Through a new file beside it."""
         target = self._folder / checked_name(name)
         temporary = target.with_name(f".{target.name}.{secrets.token_hex(6)}")
-        with _disk(target):
+        with _disk(self._called(name)):
             try:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 with temporary.open("xb") as opened:
@@ -113,27 +116,27 @@ class FolderStore:
     def read(self, name: str) -> bytes:
         """A file of bounded size."""
         path = self._folder / checked_name(name)
-        with _disk(path):
+        with _disk(self._called(name)):
             if path.stat().st_size > LARGEST:
-                raise MeasureError("ResultTooLarge", f"{path}: more than {LARGEST} bytes")
+                raise MeasureError("ResultTooLarge", f"{self._called(name)}: more than {LARGEST} bytes")
             return path.read_bytes()
 
     def names(self, below: str) -> list[str]:
         """Hidden ones are none."""
         top = self._folder / checked_name(below)
-        with _disk(top):
+        with _disk(self._called(below)):
             found = (path for path in top.rglob("*") if path.is_file() and not path.name.startswith("."))
             return sorted(path.relative_to(self._folder).as_posix() for path in islice(found, MOST))
 
 
 @contextmanager
-def _disk(path: Path) -> Iterator[None]:
+def _disk(what: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
-        raise MeasureError("OutputNotFound", f"output {path}: there is no such file or folder") from None
+        raise MeasureError("OutputNotFound", f"output {what}: there is no such file or folder") from None
     except OSError as error:
-        why = f"output {path}: {error.strerror or error}"
+        why = f"output {what}: {error.strerror or error}"
         if error.errno in _FULL:
             raise MeasureError("OutputFull", f"{why}; make room there, or name another outputLocation") from None
         if error.errno in _DENIED:

@@ -60,8 +60,8 @@ class Assessed:
 
     ``rate`` is what one replica carries within the target (requests/s), ``ttft`` and ``itl`` what is predicted there
     (ms), ``replicas`` how many the load needs, at least those that are always kept, ``cost`` theirs for an hour,
-    ``per_million`` that of a million output tokens of a replica that is used to ``rate``. With a ``problem`` it cannot be chosen; ``nearest`` is then the closest (TTFT, ITL) in ms that
-    it can reach, where the target is what it fails.
+    ``per_million`` that of a million output tokens of a replica that is used to ``rate``. With a ``problem`` it cannot
+    be chosen; ``nearest`` is then the closest (TTFT, ITL) in ms that it can reach, where the target is what it fails.
     """
 
     candidate: ServingCandidate

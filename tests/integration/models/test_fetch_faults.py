@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import resource
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -15,6 +13,7 @@ from email.utils import formatdate
 from pathlib import Path
 
 import pytest
+import small_disk
 from model_hub import Fault, Hub
 from node_jobs import QUICK, Node
 
@@ -257,13 +256,11 @@ class Disk:
         if os.geteuid() != 0:
             resource.setrlimit(resource.RLIMIT_FSIZE, (1, resource.RLIM_INFINITY))
             return
-        with contextlib.suppress(OSError), (self.folder / "theirs").open("wb", buffering=0) as file:
-            while True:
-                file.write(bytes(4096))
+        small_disk.fill(self.folder)
 
     def free(self) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-        (self.folder / "theirs").unlink(missing_ok=True)
+        small_disk.free(self.folder)
 
 
 @pytest.fixture
@@ -273,9 +270,8 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
     if os.geteuid() != 0:
         yield Disk(folder)
         return
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)], check=True)
-    yield Disk(folder)
-    subprocess.run(["umount", str(folder)], check=True)
+    with small_disk.mounted(folder):
+        yield Disk(folder)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a small disk is mounted for it")

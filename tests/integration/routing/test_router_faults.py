@@ -307,7 +307,8 @@ async def test_sigterm_loses_no_request() -> None:
 
 async def test_an_engine_that_switches_protocols_unasked_has_not_answered(world: RouterWorld) -> None:
     async def switch(request: Any, _: bytes) -> Any:
-        request.transport.write(b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\nHTTP/1.1 ")
+        switched = b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n"
+        request.transport.write(switched + b"HTTP/1.1 ")
         await hang(request)
 
     world.gone("a")

@@ -210,7 +210,8 @@ async def test_replicas_know_what_the_others_have_under_way(server: RedisServer)
 
     links = [RedisLink(server.address, f"redis://{server.address}", PATIENT) for _ in mine]
     loads = [
-        SharedLoad(link, lambda index=index: mine[index], partial(hear, index), 0.02) for index, link in enumerate(links)
+        SharedLoad(link, lambda index=index: mine[index], partial(hear, index), 0.02)
+        for index, link in enumerate(links)
     ]
     async with loads[0].running(), loads[2].running():
         async with loads[1].running():

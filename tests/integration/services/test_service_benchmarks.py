@@ -12,7 +12,8 @@ from typing import Any
 import azure_server
 import psutil
 import pytest
-from conftest import Services, forget, is_ready
+import small_disk
+from conftest import Services, conditions, forget, is_ready
 from in_process_runs import Shift
 from s3_server import BUCKET, google_account, object_store
 
@@ -195,6 +196,32 @@ async def test_a_service_is_measured_and_what_is_killed_or_changed_meanwhile_is_
     assert all(run.requests >= 50 and run.ttft is not None for run in stored.runs)
     assert (benchmarks.results / "nightly" / "throughput-latency.png").stat().st_size > 10_000
     assert load(str(benchmarks.results / "history")).runs
+
+
+async def test_a_full_claim_is_told_and_measured_into_once_there_is_room(
+    services: Services, benchmarks: Benchmarks
+) -> None:
+    await services.make("chat", model={"name": "measured"})
+    await services.until(is_ready, "chat")
+    claim = benchmarks.results.parent
+    claim.mkdir(parents=True, exist_ok=True)
+    with small_disk.mounted(claim):
+        small_disk.fill(claim)
+        await benchmarks.measure("nightly", {"inferenceService": {"name": "chat", "namespace": services.space}})
+        obj = await benchmarks.until(state("Completed", "Failed"), "nightly")
+        assert obj["status"]["failureMessage"] == (
+            "D(20,10) × 1 failed: OutputFull: output pvc://results/team, nightly/runs/D_20_10-1/measurement.json:"
+            " No space left on device; make room there, or name another outputLocation"
+        )
+        assert conditions(obj)["Completed"] == ("False", "RunFailed", obj["status"]["failureMessage"])
+        assert len(await benchmarks.jobs("nightly")) == 1, "it is not tried again before somebody has made room"
+
+        small_disk.free(claim)
+        await benchmarks.patch("nightly", {"metadata": {"annotations": {RE_RUN: "room"}}})
+        obj = await benchmarks.until(state("Completed"), "nightly", timeout=240)
+        assert "failureMessage" not in obj["status"]
+        (run,) = load(str(benchmarks.results / "nightly")).runs
+        assert (run.scenario, run.failed) == ("D(20,10)", 0)
 
 
 async def test_a_direct_endpoint_is_measured_into_every_kind_of_bucket_and_measured_anew(
