@@ -22,6 +22,7 @@ from router_world import (
     an_address,
     chat,
     engine_process,
+    eventually,
     everything_of,
     hang,
     running,
@@ -29,7 +30,9 @@ from router_world import (
     streaming,
 )
 
+from modelyard.objects import Key
 from modelyard.router.gauges import EnginePoller
+from modelyard.router.lobby import Full, Lobby
 from modelyard.router.service import RouterError
 
 pytestmark = pytest.mark.integration
@@ -177,6 +180,51 @@ async def test_what_could_be_read_in_two_ways_is_not_read_at_all(world: RouterWo
     assert len(engine.asked) == 1, "something was smuggled through"
 
 
+async def test_heads_have_a_bound_ended_or_not(world: RouterWorld) -> None:
+    fields = b"".join(b"X-%d: " % number + b"a" * 16_000 + b"\r\n" for number in range(10))
+    code, told = await raw(world, HEAD + fields + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY)
+    assert (code, json.loads(told)["error"]["code"]) == (431, "headers_too_large")
+    assert (await world.post(chat()))[0] == 200
+    async with running() as patient:
+        reader, writer = await asyncio.open_connection("127.0.0.1", patient.router.port)
+        writer.write(HEAD + fields)
+        with contextlib.suppress(ConnectionError):
+            assert not await asyncio.wait_for(reader.read(), 30), "it goes on reading"
+        writer.close()
+
+
+async def test_an_answer_in_one_piece_that_stalls_is_let_go(world: RouterWorld) -> None:
+    async def half(request: web.Request, _: bytes) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "application/json", "Content-Length": "100"})
+        await response.prepare(request)
+        await response.write(b"{")
+        return await hang(request)
+
+    world.gone("a")
+    engine = await world.recording("half", half)
+    code, _, told = await asyncio.wait_for(world.post(chat()), 60)
+    assert (code, told["error"]["type"]) == (504, "timeout_error")
+    assert "sent nothing for 2 s" in told["error"]["message"]
+    await asyncio.wait_for(engine.cancelled.wait(), 30)
+
+
+async def test_engines_of_one_namespace_that_hang_leave_room_for_all_others() -> None:
+    async with running(max_requests=8, max_waiting=8, wait_seconds=60.0) as world:
+        hung = await world.neighbour("hung", hang)
+        world.server()
+        world.route()
+        await world.recording("a")
+        async with asyncio.TaskGroup() as group:
+            waiting = [group.create_task(world.post(chat("hung"))) for _ in range(6)]
+            await eventually(lambda: len(hung.asked) == 6, "three quarters")
+            code, headers, told = await world.post(chat("hung"))
+            assert (code, headers["Retry-After"]) == (503, "5")
+            assert "6 requests of one namespace" in told["error"]["message"]
+            assert (await world.post(chat()))[0] == 200
+            for one in waiting:
+                one.cancel()
+
+
 async def test_slow_clients_are_let_go(world: RouterWorld) -> None:
     assert (await raw(world, b"POST /v1/chat/comp", wait=False))[0] == 0
     code, told = await raw(world, HEAD + b"Content-Length: 100\r\n\r\n{")
@@ -251,6 +299,21 @@ async def test_requests_for_a_server_at_zero_wait_for_its_first_pod() -> None:
         await world.recording("a")
         assert [(await one)[0] for one in asked] == [200, 200]
         assert queue + "0.0" in await page()
+
+
+async def test_no_namespace_has_more_than_half_of_the_places_to_wait() -> None:
+    lobby = Lobby(8, lambda *_: None)
+    waiting = [
+        asyncio.create_task(lobby.wait(Key("hung", server), "m", "m", 60.0)) for server in "ab" for _ in range(2)
+    ]
+    await asyncio.sleep(0)
+    with pytest.raises(Full):
+        await lobby.wait(Key("hung", "c"), "m", "m", 60.0)
+    waiting.append(asyncio.create_task(lobby.wait(Key("shop", "server"), "m", "m", 60.0)))
+    await asyncio.sleep(0)
+    assert lobby.waiting == 5
+    lobby.open(lobby.servers)
+    assert all(await asyncio.gather(*waiting))
 
 
 async def test_waiting_ends_with_503_and_with_404_where_the_server_goes() -> None:
