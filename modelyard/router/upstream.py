@@ -187,7 +187,7 @@ class Upstream:
             raise Declined(said)
         if not 200 <= answer.status < 300:
             raise Unanswered(attempt.prefill, f"answered {answer.status}", kept=said)
-        self._metrics.prefilled(self._metrics.label(forward.question.model), clock() - begun)
+        self._metrics.prefilled(exchange.record, clock() - begun)
         return said.body
 
     async def _kept(self, answer: aiohttp.ClientResponse, pod: RoutedPod, most: int = MOST_ERROR) -> KeptAnswer:

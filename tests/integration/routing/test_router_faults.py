@@ -15,6 +15,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 from own_authority import vouched
+from prometheus_client import CollectorRegistry, Counter
 from router_world import (
     RecordingEngine,
     RouterWorld,
@@ -34,6 +35,7 @@ from modelyard.objects import Key
 from modelyard.router.gauges import EnginePoller
 from modelyard.router.lobby import Full, Lobby
 from modelyard.router.service import RouterError
+from modelyard.router.telemetry import MOST_SERIES, Series
 
 pytestmark = pytest.mark.integration
 
@@ -223,6 +225,38 @@ async def test_engines_of_one_namespace_that_hang_leave_room_for_all_others() ->
             assert (await world.post(chat()))[0] == 200
             for one in waiting:
                 one.cancel()
+
+
+async def test_what_engines_answer_makes_few_series() -> None:
+    codes = iter(range(200, 300))
+
+    async def anything(_: web.Request, __: bytes) -> web.Response:
+        return web.Response(status=next(codes), text="said")
+
+    async with running() as world:
+        world.server()
+        world.route()
+        await world.recording("a", anything)
+        found = {(await world.post(chat()))[0] for _ in range(60)}
+        assert len(found) == 60
+        page = world.router.metrics.page().decode()
+        assert set(re.findall(r'_requests_total\{.*status_code="(\w+)"', page)) == {"200", "2xx"}
+        assert 'kthena_router_pods{model_server="shop/server"} 1.0' in page
+        world.unserve("server")
+        assert 'kthena_router_pods{model_server="shop/server"}' not in world.router.metrics.page().decode()
+
+
+def test_the_routes_of_a_namespace_have_so_many_series_and_take_none_of_others() -> None:
+    registry = CollectorRegistry()
+    series = Series(Counter("asked", "Requests", ["route"], registry=registry))
+    series("shop", "shop/route").inc(3)
+    for number in range(MOST_SERIES + 10):
+        series("hostile", f"hostile/{number}").inc()
+    told = {one.labels["route"]: one.value for one in next(iter(registry.collect())).samples if one.name == "asked_total"}
+    assert (len(told), told["shop/route"]) == (MOST_SERIES + 1, 3.0)
+    assert "hostile/0" not in told
+    series("hostile", "hostile/0").inc()
+    assert registry.get_sample_value("asked_total", {"route": "hostile/0"}) == 1.0
 
 
 async def test_slow_clients_are_let_go(world: RouterWorld) -> None:
