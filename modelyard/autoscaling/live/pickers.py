@@ -150,7 +150,7 @@ def queues(page: Page | str, remedy: str = f"set {TOKEN}") -> dict[str, float]:
         raise PickerError(f"{GATEWAY_QUEUE} {problem}")
     told = gateway_queue(
         (
-            Sample({**sample.labels, "namespace": ""}, sample.value if math.isfinite(sample.value) else None)
+            Sample({**sample.labels, "namespace": "", "model_server": ""}, sample.value if math.isfinite(sample.value) else None)
             for sample in page.samples
         ),
         gateways=("",),
