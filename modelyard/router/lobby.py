@@ -13,8 +13,11 @@ class Full(Exception):
 
 
 class Lobby:
-    """``most`` requests wait at once, of each namespace half of that, of each server a quarter. ``shown`` is told of each that comes or goes:
-    the server, the model asked for, the one that the engine would be asked for, and 1 or -1."""
+    """``most`` requests wait at once, of each namespace half of that, of each server a quarter.
+
+    ``shown`` is told of each that comes or goes: the server, the model asked for, the one that the engine would be
+    asked for, and 1 or -1.
+    """
 
     def __init__(self, most: int, shown: Callable[[str, str, str, int], None]) -> None:
         self._most = most

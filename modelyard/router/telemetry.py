@@ -76,7 +76,7 @@ class RequestRecord:
 
 
 class Series:
-    """The series of one metric, by the namespace whose requests they count: its names are its own, their number is not."""
+    """The series of one metric, by the namespace whose requests they count: names are its own, their number is not."""
 
     def __init__(self, metric: Any) -> None:
         self._metric = metric

@@ -21,7 +21,7 @@ _LONGEST_LINE = 1 << 20
 _MOST_NESTED = 100_000
 """Lists and objects in a body, which is read in one piece while all else waits: text is fast, these are not."""
 _MOST_VALUES = 1_000_000
-"""Commas in a body, which its values cannot be more than by much: a number takes ten times its bytes once it is read."""
+"""Commas in a body, and so about its values: a number takes ten times its bytes once it is read."""
 _LONGEST_OPTIONS = 1 << 12
 """Bytes of ``stream_options`` as they are kept."""
 _EXACT = 1 << 18

@@ -1,8 +1,8 @@
 """What requests in progress take of a router, and what one of them may have of it: places, and bytes of memory. Pure.
 
-All that is there is for everybody, but no namespace gets more than three quarters: its engines may hang, and its clients
-wait for them, for as long as both like. Nor is the last eighth of the memory for anything but small requests: whose they
-are is not known before they are read.
+All that is there is for everybody, but no namespace gets more than three quarters: its engines may hang, and its
+clients wait for them, for as long as both like. Nor is the last eighth of the memory for anything but small requests:
+whose they are is not known before they are read.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Room:
 
 
 class Part:
-    """The part of one request, from its first line to ``leave``. What is refused here is taken nevertheless until then."""
+    """The part of one request, from its first line to ``leave``; until then what is refused here is taken, too."""
 
     __slots__ = ("_mine", "_room", "held")
 

@@ -252,7 +252,9 @@ def test_the_routes_of_a_namespace_have_so_many_series_and_take_none_of_others()
     series("shop", "shop/route").inc(3)
     for number in range(MOST_SERIES + 10):
         series("hostile", f"hostile/{number}").inc()
-    told = {one.labels["route"]: one.value for one in next(iter(registry.collect())).samples if one.name == "asked_total"}
+    told = {
+        one.labels["route"]: one.value for one in next(iter(registry.collect())).samples if one.name == "asked_total"
+    }
     assert (len(told), told["shop/route"]) == (MOST_SERIES + 1, 3.0)
     assert "hostile/0" not in told
     series("hostile", "hostile/0").inc()
@@ -395,7 +397,9 @@ async def test_sigterm_loses_no_request() -> None:
 
 async def test_an_engine_that_switches_protocols_unasked_has_not_answered(world: RouterWorld) -> None:
     async def switch(request: Any, _: bytes) -> Any:
-        request.transport.write(b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\nHTTP/1.1 ")
+        request.transport.write(
+            b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\nHTTP/1.1 "
+        )
         await hang(request)
 
     world.gone("a")
