@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
+import re
 import sys
 import time
 from collections import OrderedDict
@@ -36,6 +38,7 @@ _FIRST = (
     *(1, 1.3, 1.6, 2, 2.5, 3.2, 4, 5, 6.5, 8, 10, 13, 16, 20, 30, 60),
 )
 """Close to each other: roll-outs compare by them."""
+_ONE_WORD = re.compile(r'[^\s"=]*')
 _STATUSES = frozenset({200, 400, 401, 403, 404, 405, 408, 413, 415, 422, 429, 431, 499, 500, 502, 503, 504})
 """Told one by one; of the others, which an engine may answer as it likes, the first digit."""
 MOST_SERIES = 4096
@@ -272,7 +275,7 @@ def _fields(record: RequestRecord) -> dict[str, Any]:
         "selected_pod": record.pod,
         "prefill_pod": record.prefill,
         "request_id": record.request_id,
-        "user": record.user,
+        "user": record.user[:256].encode("utf-8", "replace").decode(),
         "upstream_model": record.upstream_model if record.upstream_model != record.model else "",
         "upstream_status_code": record.upstream_status,
         "upstream_attempts": record.attempts,
@@ -316,5 +319,6 @@ def _text(record: RequestRecord, now: float, protocol: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """On one line, and without anything that a terminal would obey."""
-    return text if text.isascii() and text.isprintable() else text.encode("unicode_escape").decode()
+    """On one line, and without anything that a terminal would obey or that would be read as a field of its own."""
+    told = text if text.isascii() and text.isprintable() else text.encode("unicode_escape").decode()
+    return told if _ONE_WORD.fullmatch(told) else json.dumps(told)

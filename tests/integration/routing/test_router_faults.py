@@ -35,7 +35,8 @@ from modelyard.objects import Key
 from modelyard.router.gauges import EnginePoller
 from modelyard.router.lobby import Full, Lobby
 from modelyard.router.service import RouterError
-from modelyard.router.telemetry import MOST_SERIES, Series
+from modelyard.router.telemetry import MOST_SERIES, AccessLog, RequestRecord, RouterMetrics, Series
+from modelyard.routing.fleet import RoutedFleet
 
 pytestmark = pytest.mark.integration
 
@@ -225,6 +226,33 @@ async def test_engines_of_one_namespace_that_hang_leave_room_for_all_others() ->
             assert (await world.post(chat()))[0] == 200
             for one in waiting:
                 one.cancel()
+
+
+async def test_no_request_writes_fields_or_lines_of_its_own_into_the_log() -> None:
+    async with running(log="text") as world:
+        world.server()
+        world.route()
+        await world.recording("a")
+        forged = 'm" 200 user=admin model_route=shop/other\n[2026] "GET / HTTP/1.1" 200'
+        assert (await world.post(chat(forged)))[0] == 404
+        assert (await world.post(chat()))[0] == 200
+        await eventually(lambda: len(world.lines) >= 2, "both lines")
+    bad, good = world.lines
+    outside = re.sub(r'"(?:[^"\\]|\\.)*"', "", bad)
+    assert not re.search("user=|model_route=|GET", outside), bad
+    assert " model_name=m model_route=shop/route model_server=shop/server selected_pod=a " in good
+
+
+async def test_a_subject_that_is_no_text_is_logged_nevertheless() -> None:
+    lines: list[str] = []
+    access_log = AccessLog("json", RouterMetrics(RoutedFleet()), lines.append)
+    access_log.add(RequestRecord("POST", "/", 0.0, user="\ud800" + "x" * 10_000), 1.0, "HTTP/1.1")
+    writing = asyncio.create_task(access_log.run())
+    await asyncio.sleep(0)
+    writing.cancel()
+    await writing
+    assert len(lines) == 1
+    assert len(lines[0]) < 1000
 
 
 async def test_what_engines_answer_makes_few_series() -> None:
