@@ -122,8 +122,9 @@ def fleet_queries(peak_window: float, namespaces: Iterable[str] = ()) -> dict[st
 
 
 def gateway_waiting() -> str:
-    """Requests that wait at gateways, by the namespace that shows them, the model asked for and the one they go to."""
-    return f"sum by (namespace, target_model_name, model_name) ({GATEWAY_QUEUE})"
+    """Requests that wait at gateways, by the namespace that shows them, the model asked for and the one they go to; of
+    routers also by the ModelServer that they wait for."""
+    return f"sum by (namespace, model_server, target_model_name, model_name) ({GATEWAY_QUEUE})"
 
 
 def performance_queries(

@@ -158,14 +158,16 @@ def gateway_queue(samples: Iterable[Sample], gateways: Container[str] = ()) -> d
     """Queued requests by namespace and model: the target model where there is one, else the model asked for.
 
     Any pod may show such a series, and what it shows counts for its own namespace. Only those of ``gateways``, which
-    are namespaces, count for all: that is the namespace ``""``. A series without namespace is nobody's.
+    are namespaces, count for all: that is the namespace ``""``; or for that of the ModelServer that a router among
+    them names, since its pods are there. A series without namespace is nobody's.
     """
     queue: dict[Pair, float] = {}
     for sample in samples:
         space = sample.labels.get("namespace", "")
         model = sample.labels.get("target_model_name") or sample.labels.get("model_name", "")
         if model and sample.value is not None and (space or space in gateways):
-            place = "" if space in gateways else space, model
+            waited_for = sample.labels.get("model_server", "").partition("/")[0]
+            place = waited_for if space in gateways else space, model
             queue[place] = queue.get(place, 0.0) + sample.value
     return queue
 

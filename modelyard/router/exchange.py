@@ -15,6 +15,7 @@ from modelyard.router.telemetry import RequestRecord
 from modelyard.routing import errors
 from modelyard.routing.decide import Attempt, Decider, Forward
 from modelyard.routing.errors import ErrorAnswer
+from modelyard.routing.room import Part
 from modelyard.routing.schedule import RoutedPod
 
 STREAMS = ("text/event-stream", "application/x-ndjson")
@@ -61,13 +62,16 @@ class Exchange:
     """A request and its answer. ``headers`` go on whatever is answered."""
 
     def __init__(
-        self, http: web.BaseRequest, record: RequestRecord, settings: RouterSettings, leaving: Callable[[], bool]
+        self,
+        http: web.BaseRequest,
+        record: RequestRecord,
+        settings: RouterSettings,
+        part: Part,
+        leaving: Callable[[], bool],
     ) -> None:
-        self.http, self.record, self.settings = http, record, settings
+        self.http, self.record, self.settings, self.part = http, record, settings, part
         self.headers: dict[str, str] = {}
         self.consumed: frozenset[str] = frozenset()
-        self.held = 0
-        """Bytes of its body."""
         self.reached = False
         """Whether an engine has worked on it."""
         self.complete = False

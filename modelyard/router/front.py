@@ -22,6 +22,7 @@ from modelyard.routing import errors
 from modelyard.routing.decide import Arrival, Decider, Forward, Question, most_attempts, pause
 from modelyard.routing.errors import ErrorAnswer
 from modelyard.routing.limits import OverBudget
+from modelyard.routing.room import Part, Room
 from modelyard.routing.schedule import RoutedPod
 from modelyard.routing.seams import Admission, Left, LimitStore, NotServed, Principal, Turns
 from modelyard.routing.table import Destination, RouteTable
@@ -30,6 +31,8 @@ log = logging.getLogger(__name__)
 
 REQUEST_ID = "x-request-id"
 _ID = re.compile(r"[\x21-\x7e]{1,128}")
+MOST_HEAD = 1 << 16
+"""Characters of all headers of a request together."""
 LEAVING = 1.0
 """Seconds to wait for news of the pods where the only one refused: it may be going away."""
 
@@ -52,8 +55,8 @@ class Front:
         self.decider = decider
         self.limits = limits
         self.lobby = lobby
-        self.active = 0
-        """Requests in progress."""
+        self.room = Room(settings.max_requests, settings.max_bodies)
+        """What requests in progress take."""
         self.leaving = False
         """Whether connections are closed after their answer."""
         self._upstream = upstream
@@ -63,7 +66,6 @@ class Front:
         self._admission = admission
         self._turns = turns
         self._random = Random()
-        self._held = 0
         self._listed: tuple[RouteTable | None, bytes] = (None, b"")
         self._news = asyncio.Event()
         self._over = asyncio.Event()
@@ -77,7 +79,7 @@ class Front:
         """Wait until no request is in progress; whether that came to be in time."""
         try:
             async with asyncio.timeout(seconds):
-                while self.active:
+                while self.room.taken:
                     self._over.clear()
                     await self._over.wait()
         except TimeoutError:
@@ -91,11 +93,11 @@ class Front:
         record = RequestRecord(http.method, path.encode("utf-8", "replace").decode(), clock())
         given = http.headers.get(REQUEST_ID, "")
         record.request_id = given if _ID.fullmatch(given) else uuid.uuid4().hex
-        exchange = kind(http, record, self._settings, lambda: self.leaving)
-        self.active += 1
+        part = Part(self.room)
+        exchange = kind(http, record, self._settings, part, lambda: self.leaving)
         try:
-            if self.active > self._settings.max_requests:
-                return await exchange.refuse(errors.busy(f"{self._settings.max_requests} requests in progress"))
+            if part.full:
+                return await exchange.refuse(errors.busy(part.full))
             return await self._answer(http, path, record, exchange)
         except Broken as error:
             record.reason, record.message = "proxy", str(error)
@@ -112,8 +114,7 @@ class Front:
                 return await exchange.break_off("the router failed on this request")
             return await exchange.refuse(errors.internal())
         finally:
-            self.active -= 1
-            self._held -= exchange.held
+            part.leave()
             self._over.set()
             now = clock()
             self._metrics.over(record, now)
@@ -123,8 +124,14 @@ class Front:
         self, http: web.BaseRequest, path: str, record: RequestRecord, exchange: Exchange
     ) -> web.StreamResponse:
         headers: dict[str, str] = {}
+        size = 0
         for name, value in http.headers.items():
             headers.setdefault(name.lower(), value)
+            size += len(name) + len(value)
+        if size > MOST_HEAD:
+            return await exchange.refuse(errors.head_too_large(MOST_HEAD))
+        if not exchange.part.hold(size):
+            return await exchange.refuse(errors.busy(exchange.part.full))
         principal = Principal()
         if self._admission is not None:
             admitted = await self._admission.authenticate(headers)
@@ -156,6 +163,8 @@ class Front:
         if isinstance(destination, ErrorAnswer):
             return await exchange.refuse(destination)
         route, record = destination.route, exchange.record
+        if full := exchange.part.belong(route.key.namespace):
+            return await exchange.refuse(errors.busy(full))
         record.route, record.server, record.instead_of = str(route.key), str(destination.server), destination.instead_of
         if self._admission is not None and (no := self._admission.allows(principal, route.key, question.model)):
             return await exchange.refuse(no)
@@ -276,14 +285,14 @@ class Front:
         parts: list[bytes] = []
         try:
             async with asyncio.timeout(settings.body_seconds):
+                size = 0
                 while chunk := await http.content.readany():
                     parts.append(chunk)
-                    exchange.held += len(chunk)
-                    self._held += len(chunk)
-                    if exchange.held > settings.max_body:
+                    size += len(chunk)
+                    if size > settings.max_body:
                         return errors.too_large(settings.max_body)
-                    if self._held > settings.max_bodies:
-                        return errors.busy(f"{settings.max_bodies} bytes of bodies in progress")
+                    if not exchange.part.hold(len(chunk)):
+                        return errors.busy(exchange.part.full)
         except TimeoutError:
             return errors.too_slow(settings.body_seconds)
         except web.RequestPayloadError:

@@ -13,8 +13,11 @@ class Full(Exception):
 
 
 class Lobby:
-    """``most`` requests wait at once, of each server a quarter of that. ``shown`` is told of each that comes or goes:
-    the server, the model asked for, the one that the engine would be asked for, and 1 or -1."""
+    """``most`` requests wait at once, of each namespace half of that, of each server a quarter.
+
+    ``shown`` is told of each that comes or goes: the server, the model asked for, the one that the engine would be
+    asked for, and 1 or -1.
+    """
 
     def __init__(self, most: int, shown: Callable[[str, str, str, int], None]) -> None:
         self._most = most
@@ -38,6 +41,9 @@ class Lobby:
             if seconds <= 0:
                 return False
             if self.waiting >= self._most or count[0] >= max(1, self._most // 4):
+                raise Full
+            mine = sum(one[0] for key, (_, one) in self._doors.items() if key.namespace == server.namespace)
+            if mine >= max(1, self._most // 2):
                 raise Full
             count[0] += 1
             self._shown(str(server), model, upstream, 1)

@@ -21,7 +21,7 @@ from modelyard.cluster import Cluster
 from modelyard.objects import Key
 from modelyard.router.configured import ConfigurationFile, Configured
 from modelyard.router.follow import Follower
-from modelyard.router.front import Front
+from modelyard.router.front import MOST_HEAD, Front
 from modelyard.router.gauges import EnginePoller
 from modelyard.router.limits import LocalLimits
 from modelyard.router.lobby import Lobby
@@ -42,6 +42,8 @@ log = logging.getLogger(__name__)
 BACKLOG = 4096
 MOST_LINE = 16_384
 MOST_HEADERS = 256
+MOST_AHEAD = 2 * MOST_HEAD
+"""Bytes of the head of a request while it has not ended."""
 
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
@@ -54,7 +56,21 @@ class RouterError(Exception):
 class Connection(web.RequestHandler):
     """One connection; what is no HTTP is answered in the shape of all errors."""
 
-    __slots__ = ()
+    __slots__ = ("_ahead",)
+
+    def __init__(self, *given: Any, **more: Any) -> None:
+        super().__init__(*given, **more)
+        self._ahead = 0
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes from the client; of a head that does not end only so many."""
+        super().data_received(data)
+        if self._current_request is not None or self._messages or self._payload_parser is not None:
+            self._ahead = 0
+        elif (ahead := self._ahead + len(data)) > MOST_AHEAD and self.transport is not None:
+            self.transport.abort()
+        else:
+            self._ahead = ahead
 
     def handle_error(
         self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
@@ -241,7 +257,7 @@ class RouterProcess:
     async def _leave(self, site: web.SockSite, listener: web.Server, picker: EndpointPicker | None) -> None:
         """Not ready any more; then no new connections; then the end, when the last request is answered."""
         settings = self.settings
-        log.info("leaving: %d requests in progress", self.front.active)
+        log.info("leaving: %d requests in progress", self.front.room.taken)
         self.front.leaving = True
         await asyncio.sleep(settings.leave_seconds)
         await site.stop()
@@ -249,7 +265,7 @@ class RouterProcess:
         if picker is not None:
             await picker.stop(settings.drain_seconds)
         if not await self.front.idle(settings.drain_seconds):
-            log.warning("%d requests are broken off after %g s", self.front.active, settings.drain_seconds)
+            log.warning("%d requests are broken off after %g s", self.front.room.taken, settings.drain_seconds)
 
     def _choose(self, configuration: Configuration) -> None:
         self.decider.configuration = configuration

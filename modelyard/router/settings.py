@@ -28,7 +28,7 @@ class RouterSettings:
     max_body: int = 32 * 2**20
     """Of a request; beyond: 413."""
     max_bodies: int = 512 * 2**20
-    """Of all requests in progress together; beyond: 503."""
+    """Of all requests in progress together, and of answers that are kept; beyond: 503."""
     max_requests: int = 10_000
     """In progress at once; beyond: 503."""
     body_seconds: float = 60.0
@@ -42,7 +42,7 @@ class RouterSettings:
     wait_seconds: float = 120.0
     """That a request waits for the first pod of a ModelServer that has none; beyond: 503. 0: it does not wait."""
     max_waiting: int = 1000
-    """Requests that wait so, of all ModelServers; a quarter of it for each. Beyond: 503."""
+    """Requests that wait so, of all ModelServers; a quarter of it for each, half for a namespace. Beyond: 503."""
     poll_seconds: float = 1.0
     """Between two looks at the metrics of the engines."""
     leave_seconds: float = 5.0

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
+import re
 import sys
 import time
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -35,6 +38,11 @@ _FIRST = (
     *(1, 1.3, 1.6, 2, 2.5, 3.2, 4, 5, 6.5, 8, 10, 13, 16, 20, 30, 60),
 )
 """Close to each other: roll-outs compare by them."""
+_ONE_WORD = re.compile(r'[^\s"=]*')
+_STATUSES = frozenset({200, 400, 401, 403, 404, 405, 408, 413, 415, 422, 429, 431, 499, 500, 502, 503, 504})
+"""Told one by one; of the others, which an engine may answer as it likes, the first digit."""
+MOST_SERIES = 4096
+"""Series of one metric that the routes of one namespace may have; beyond, the one that grew longest ago begins anew."""
 _TOKEN = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1)
 
 
@@ -70,6 +78,29 @@ class RequestRecord:
     streamed: bool = False
 
 
+class Series:
+    """The series of one metric, by the namespace whose requests they count: names are its own, their number is not."""
+
+    def __init__(self, metric: Any) -> None:
+        self._metric = metric
+        self._made: dict[tuple[str, ...], Any] = {}
+        self._of: dict[str, OrderedDict[tuple[str, ...], None]] = {}
+
+    def __call__(self, namespace: str, *labels: str) -> Any:
+        """The one with these labels. Looking it up here is faster than in the metric."""
+        mine = self._of.setdefault(namespace, OrderedDict())
+        mine[labels] = None
+        mine.move_to_end(labels)
+        if len(mine) > MOST_SERIES:
+            oldest, _ = mine.popitem(last=False)
+            if self._made.pop(oldest, None) is not None:
+                self._metric.remove(*oldest)
+        found = self._made.get(labels)
+        if found is None:
+            found = self._made[labels] = self._metric.labels(*labels)
+        return found
+
+
 class RouterMetrics:
     """The metrics of one process. Names that are not served have one label together."""
 
@@ -91,7 +122,13 @@ class RouterMetrics:
         self._downstream = gauge("active_downstream_requests", "Requests in progress", ["model"])
         self._upstream = gauge("active_upstream_requests", "Attempts in progress", ["model_server"])
         self.dropped = counter("access_log_dropped_total", "Lines of the access log that were not written", [])
-        self._pods = gauge("pods", "Ready pods that can answer", ["model_server"], mode="livemax")
+        self._pods = Gauge(
+            f"{PREFIX}_pods",
+            "Ready pods that can answer",
+            ["model_server"],
+            registry=self.registry,
+            multiprocess_mode="livemax",
+        )
         self._waiting = Gauge(
             GATEWAY_QUEUE,
             "Requests that wait for the first pod of a ModelServer",
@@ -102,15 +139,15 @@ class RouterMetrics:
         self._shown: dict[str, int] = {}
 
     def _maker(self, kind: Any) -> Callable[..., Callable[..., Any]]:
-        def make(
-            name: str, text: str, labels: list[str], buckets: tuple[float, ...] = (), mode: str = "livesum"
-        ) -> Callable[..., Any]:
+        def make(name: str, text: str, labels: list[str], buckets: tuple[float, ...] = ()) -> Callable[..., Any]:
             options: dict[str, Any] = {"buckets": buckets} if buckets else {}
             if kind is Gauge:
-                options["multiprocess_mode"] = mode
+                options["multiprocess_mode"] = "livesum"
             made = kind(f"{PREFIX}_{name}", text, labels, registry=self.registry, **options)
+            if kind is not Gauge:
+                return Series(made) if labels else lambda: made
             # Looking a series up by its labels takes longer than adding to it.
-            return lru_cache(maxsize=4096)(made.labels) if labels else lambda: made
+            return lru_cache(maxsize=4096)(made.labels)
 
         return make
 
@@ -128,7 +165,7 @@ class RouterMetrics:
 
     def retried(self, server: str) -> None:
         """Another attempt is made."""
-        self._retries(server).inc()
+        self._retries(_space(server), server).inc()
 
     def waits(self, server: str, model: str, upstream: str, by: int = 1) -> None:
         """A request waits for the first pod of a server (or, by -1, does no more)."""
@@ -137,9 +174,12 @@ class RouterMetrics:
     def fleet_changed(self) -> None:
         """The pods are others than before."""
         now = {str(key): len(backend.serving) for key, backend in self._fleet.backends.items()}
-        for server, count in {**dict.fromkeys(self._shown, 0), **now}.items():
+        for server, count in now.items():
             if self._shown.get(server) != count:
-                self._pods(server).set(count)
+                self._pods.labels(server).set(count)
+        for server in self._shown.keys() - now.keys():
+            self._pods.labels(server).set(0)
+            self._pods.remove(server)
         self._shown = now
 
     def page(self) -> bytes:
@@ -150,28 +190,33 @@ class RouterMetrics:
         MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
         return generate_latest(registry)
 
-    def prefilled(self, model: str, seconds: float) -> None:
+    def prefilled(self, record: RequestRecord, seconds: float) -> None:
         """A prefill call was answered."""
-        self._prefill(model).observe(seconds)
+        self._prefill(_space(record.route), self.label(record.model)).observe(seconds)
 
     def over(self, record: RequestRecord, now: float) -> None:
         """A request is over."""
         model = self.label(record.model) if record.model else UNKNOWN
         path = record.path if record.path in PATHS else MODELS if record.path.startswith(MODELS) else UNKNOWN
-        status = str(record.status)
+        status = str(record.status) if record.status in _STATUSES else f"{record.status // 100}xx"
+        space = _space(record.route)
         why = record.reason or ("request_failed" if record.status >= 400 else "successful_request")
-        self._requests(model, path, status, why, record.route, record.server).inc()
-        self._duration(model, path, status).observe(now - record.begun)
+        self._requests(space, model, path, status, why, record.route, record.server).inc()
+        self._duration(space, model, path, status).observe(now - record.begun)
         if record.tokens_in:
-            self._tokens(model, path, "input", record.route, record.server).inc(record.tokens_in)
+            self._tokens(space, model, path, "input", record.route, record.server).inc(record.tokens_in)
         if record.tokens_out:
-            self._tokens(model, path, "output", record.route, record.server).inc(record.tokens_out)
+            self._tokens(space, model, path, "output", record.route, record.server).inc(record.tokens_out)
         if record.first and record.streamed:
-            self._ttft(model, record.route, record.server).observe(record.first - record.begun)
+            self._ttft(space, model, record.route, record.server).observe(record.first - record.begun)
             if record.tokens_out > 1 and record.last > record.first:
-                self._tpot(model).observe((record.last - record.first) / (record.tokens_out - 1))
+                self._tpot(space, model).observe((record.last - record.first) / (record.tokens_out - 1))
         if record.status == 429 and record.reason.endswith("_rate_limit"):
-            self._limited(model, f"{record.reason.removesuffix('_rate_limit')}_tokens", path).inc()
+            self._limited(space, model, f"{record.reason.removesuffix('_rate_limit')}_tokens", path).inc()
+
+
+def _space(name: str) -> str:
+    return name.partition("/")[0]
 
 
 class AccessLog:
@@ -230,7 +275,7 @@ def _fields(record: RequestRecord) -> dict[str, Any]:
         "selected_pod": record.pod,
         "prefill_pod": record.prefill,
         "request_id": record.request_id,
-        "user": record.user,
+        "user": record.user[:256].encode("utf-8", "replace").decode(),
         "upstream_model": record.upstream_model if record.upstream_model != record.model else "",
         "upstream_status_code": record.upstream_status,
         "upstream_attempts": record.attempts,
@@ -274,5 +319,6 @@ def _text(record: RequestRecord, now: float, protocol: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """On one line, and without anything that a terminal would obey."""
-    return text if text.isascii() and text.isprintable() else text.encode("unicode_escape").decode()
+    """On one line, and without anything that a terminal would obey or that would be read as a field of its own."""
+    told = text if text.isascii() and text.isprintable() else text.encode("unicode_escape").decode()
+    return told if _ONE_WORD.fullmatch(told) else json.dumps(told)

@@ -187,17 +187,25 @@ class Upstream:
             raise Declined(said)
         if not 200 <= answer.status < 300:
             raise Unanswered(attempt.prefill, f"answered {answer.status}", kept=said)
-        self._metrics.prefilled(self._metrics.label(forward.question.model), clock() - begun)
+        self._metrics.prefilled(exchange.record, clock() - begun)
         return said.body
 
     async def _kept(self, answer: aiohttp.ClientResponse, pod: RoutedPod, most: int = MOST_ERROR) -> KeptAnswer:
+        body = b""
+        while len(body) < most and (more := await self._piece(answer, pod)):
+            body += more
+        return KeptAnswer(answer.status, _response_headers(answer, length=False), body[:most])
+
+    async def _piece(self, answer: aiohttp.ClientResponse, pod: RoutedPod) -> bytes:
+        """The next bytes of an answer of which nothing was sent yet; none: it has ended. Raises ``Unanswered``."""
+        limit = self._settings.stall_seconds
         try:
-            body = await answer.content.read(most)
-            while not answer.content.at_eof() and len(body) < most and (more := await answer.content.read(most)):
-                body += more
+            async with asyncio.timeout(limit):
+                return await answer.content.readany()
+        except TimeoutError:
+            raise Unanswered(pod, f"sent nothing for {limit:g} s", timed_out=True) from None
         except aiohttp.ClientError as error:
             raise Unanswered(pod, f"broke off its answer: {_told(error)}") from error
-        return KeptAnswer(answer.status, _response_headers(answer, length=False), body)
 
     async def _pass_on(
         self, answer: aiohttp.ClientResponse, pod: RoutedPod, forward: Forward, exchange: Exchange
@@ -207,16 +215,17 @@ class Upstream:
             return await self._stream(answer, pod, exchange, Relay(withhold=forward.withhold))
         if kind != "application/json":
             return await self._stream(answer, pod, exchange, None)
-        parts, size = [], 0
+        parts, size, fits = [], 0, True
         try:
-            async for chunk in answer.content.iter_any():
+            while fits and (chunk := await self._piece(answer, pod)):
                 parts.append(chunk)
                 size += len(chunk)
-                if size > WHOLE:
-                    return await self._stream(answer, pod, exchange, None, b"".join(parts))
-        except aiohttp.ClientError as error:
-            raise Unanswered(pod, f"broke off its answer: {_told(error)}") from error
+                fits = exchange.part.hold(len(chunk)) and size <= WHOLE
+        finally:
+            exchange.part.hold(-size)
         body = parts[0] if len(parts) == 1 else b"".join(parts)
+        if not fits:
+            return await self._stream(answer, pod, exchange, None, body)
         if answer.status == 200:
             count(exchange, usage_of(parsed(body)))
         response = await exchange.answer(answer.status, body, _response_headers(answer, length=False))

@@ -41,7 +41,7 @@ def share(settings: RouterSettings) -> RouterSettings:
     workers = settings.workers
     return dataclasses.replace(
         settings,
-        max_bodies=max(settings.max_body, settings.max_bodies // workers),
+        max_bodies=max(2 * settings.max_body, settings.max_bodies // workers),
         max_requests=max(1, settings.max_requests // workers),
         max_waiting=settings.max_waiting // workers,
     )

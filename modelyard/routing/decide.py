@@ -20,7 +20,7 @@ from modelyard.routing.errors import ErrorAnswer
 from modelyard.routing.fleet import RoutedFleet
 from modelyard.routing.objects import Server
 from modelyard.routing.plugins import Configuration, Plugins
-from modelyard.routing.schedule import Context, FilteredOut, Memo, PrefixCache, RoutedPod, pair, prefix_hashes, rank
+from modelyard.routing.schedule import Context, FilteredOut, Memo, PrefixCaches, RoutedPod, pair, prefix_hashes, rank
 from modelyard.routing.table import Asked, Destination
 
 GENERATES = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"})
@@ -112,7 +112,7 @@ class Decider:
         self.fleet = RoutedFleet()
         self.configuration = configuration or Configuration()
         self._random = random or Random()
-        self._caches: dict[Key, PrefixCache] = {}
+        self._caches = PrefixCaches()
         self._memos: dict[Key, Memo] = {}
         self._sessions: OrderedDict[tuple[Key, str], Key] = OrderedDict()
 
@@ -170,9 +170,9 @@ class Decider:
             destination.lora,
             prefix_hashes(question.model, question.text, plugins) if _scores(plugins, "prefix-cache") else (),
             (),
-            self._sessions.get((destination.server, session)) if session else None,
+            self._sessions.get((destination.server, session[:256])) if session else None,
         )
-        cache = self._cache(destination.server, plugins)
+        cache = self._caches.of(destination.server, plugins.max_hashes)
         # Without what was tried, or what is not allowed, it is another list of pods, for this one time.
         memo = None if tried or question.among is not None else self._memos.setdefault(destination.server, Memo())
         connector: Connector | None = None
@@ -231,9 +231,8 @@ class Decider:
         if not 200 <= status < 300:
             return
         where = forward.destination.server
-        if forward.hashes and where in self._caches:
-            for pod in _pods(attempt):
-                self._caches[where].learn(pod.key, forward.hashes)
+        for pod in _pods(attempt):
+            self._caches.learn(where, pod.key, forward.hashes)
         if session := forward.question.asked.session:
             self._sessions[where, session[:256]] = attempt.pod.key
             self._sessions.move_to_end((where, session[:256]))
@@ -249,16 +248,10 @@ class Decider:
 
     def forget(self, server: Key, pod: RoutedPod) -> None:
         """A pod's process is gone, and with it what it held."""
-        if server in self._caches:
-            self._caches[server].forget(pod.key)
+        self._caches.forget(server, pod.key)
         if server not in self.fleet.backends:
-            self._caches.pop(server, None)
+            self._caches.close(server)
             self._memos.pop(server, None)
-
-    def _cache(self, server: Key, plugins: Plugins) -> PrefixCache:
-        if server not in self._caches:
-            self._caches[server] = PrefixCache(plugins.max_hashes)
-        return self._caches[server]
 
 
 def most_attempts(forward: Forward) -> int:

@@ -71,6 +71,12 @@ def too_large(most: int) -> ErrorAnswer:
     return ErrorAnswer(413, text, "request_parsing", "invalid_request_error", "request_too_large")
 
 
+def head_too_large(most: int) -> ErrorAnswer:
+    """431: more headers than a request may have."""
+    text = f"the headers are larger than {most} bytes together"
+    return ErrorAnswer(431, text, "request_parsing", "invalid_request_error", "headers_too_large")
+
+
 def too_slow(seconds: float) -> ErrorAnswer:
     """408: the body did not come in time."""
     text = f"the body was not complete within {seconds:g} s"

@@ -16,8 +16,7 @@ from modelyard.routing.table import MatchEffort, takes
 def explain(decider: Decider, question: Question, now: float) -> Iterator[str]:
     """Lines for a reader. The draw by weight is made as for a request, so it may come out otherwise another time."""
     fleet, name = decider.fleet, question.model
-    lora = name not in fleet.table.by_model
-    routes = fleet.table.by_adapter.get(name, ()) if lora else fleet.table.by_model[name]
+    routes, lora = fleet.table.tried(name)
     if not routes:
         yield f"404: no ModelRoute serves {name!r}; served are: {', '.join(fleet.table.names) or 'none'}"
         return

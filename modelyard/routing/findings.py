@@ -22,11 +22,6 @@ class Finding(NamedTuple):
     message: str
 
 
-def winner(name: str, claims: Iterable[Route]) -> Route | None:
-    """The route that requests for ``name`` go to first: the oldest that has it as model, else as adapter."""
-    return min(claims, key=lambda route: (route.model != name, route.created, route.key), default=None)
-
-
 def of_route(route: Route, missing: Sequence[str], ahead: Mapping[str, Route]) -> tuple[Finding, ...]:
     """What to say of a route.
 

@@ -12,6 +12,7 @@ from modelyard.reconcile.plan import Plan, Status, Want, World
 from modelyard.reconcile.status import is_due
 from modelyard.routing import findings
 from modelyard.routing.objects import ROUTES, SERVERS, Route, Server, Stored, labels_of, names_of, route, server
+from modelyard.routing.table import winner
 
 
 def wish_of(obj: Mapping[str, Any]) -> object:
@@ -38,7 +39,7 @@ class RouteStatus:
         if here is None or here.subject.deleting:
             return None
         missing = [name for name in here.servers if world[SERVERS].get(Key(key.namespace, name)) is None]
-        first = {name: findings.winner(name, world[ROUTES].by("name", name)) for name in here.names}
+        first = {name: winner(name, world[ROUTES].by("name", name)) for name in here.names}
         ahead = {name: other for name, other in first.items() if other is not None and other.key != key}
         return _tell(here, findings.of_route(here, missing, ahead), {}, now)
 

@@ -123,30 +123,47 @@ class PrefixCache:
     """Which pods have answered which prefixes: for each pod the ``capacity`` hashes used last."""
 
     def __init__(self, capacity: int = 50_000) -> None:
+        self.size = 0
+        """Hashes of all pods together."""
         self._capacity = capacity
         self._by_pod: dict[Key, OrderedDict[int, None]] = {}
-        self._owners: dict[int, set[Key]] = {}
+        # Most have one owner, and a set takes more than all else of an entry.
+        self._owners: dict[int, Key | set[Key]] = {}
 
     def learn(self, pod: Key, hashes: Sequence[int]) -> None:
         """A pod has answered a prompt; its head counts as used last."""
         mine = self._by_pod.setdefault(pod, OrderedDict())
+        before = len(mine)
         for one in reversed(hashes):
             mine[one] = None
             mine.move_to_end(one)
-            self._owners.setdefault(one, set()).add(pod)
+            owners = self._owners.setdefault(one, pod)
+            if isinstance(owners, set):
+                owners.add(pod)
+            elif owners != pod:
+                self._owners[one] = {owners, pod}
             if len(mine) > self._capacity:
                 self._disown(mine.popitem(last=False)[0], pod)
+        self.size += len(mine) - before
+
+    @property
+    def pods(self) -> list[Key]:
+        """Those that have answered something."""
+        return list(self._by_pod)
 
     def forget(self, pod: Key) -> None:
         """A pod is gone, or is another process now."""
-        for one in self._by_pod.pop(pod, ()):
+        mine = self._by_pod.pop(pod, OrderedDict())
+        self.size -= len(mine)
+        for one in mine:
             self._disown(one, pod)
 
     def matches(self, hashes: Sequence[int], among: Set[Key], most: int) -> dict[Key, int]:
         """Blocks that each pod has from the first one on, for the ``most`` pods with the longest matches."""
         found: dict[Key, int] = {}
         for index in range(len(hashes) - 1, -1, -1):
-            for pod in self._owners.get(hashes[index], ()):
+            owners = self._owners.get(hashes[index], ())
+            for pod in (owners,) if isinstance(owners, Key) else owners:
                 if pod in among and pod not in found:
                     found[pod] = index + 1
                     if len(found) == most:
@@ -155,9 +172,54 @@ class PrefixCache:
 
     def _disown(self, one: int, pod: Key) -> None:
         owners = self._owners[one]
-        owners.discard(pod)
-        if not owners:
+        if isinstance(owners, set):
+            owners.discard(pod)
+        if not owners or owners == pod:
             del self._owners[one]
+
+
+class PrefixCaches:
+    """Those of all ModelServers: of each namespace ``most`` hashes, some 250 bytes each. Of more, those of the pod that
+    answered longest ago are forgotten, since servers and pods are as many as a tenant makes."""
+
+    def __init__(self, most: int = 1_000_000) -> None:
+        self._most = most
+        self._of: dict[Key, PrefixCache] = {}
+        self._sizes: dict[str, int] = {}
+        self._answered: dict[str, OrderedDict[tuple[Key, Key], None]] = {}
+
+    def of(self, server: Key, capacity: int) -> PrefixCache:
+        """That of a server; ``capacity`` is for a new one."""
+        return self._of.get(server) or self._of.setdefault(server, PrefixCache(capacity))
+
+    def learn(self, server: Key, pod: Key, hashes: Sequence[int]) -> None:
+        """A pod of a server has answered a prompt."""
+        cache = self._of.get(server)
+        if cache is None or not hashes:
+            return
+        space, before = server.namespace, cache.size
+        cache.learn(pod, hashes)
+        self._sizes[space] = self._sizes.get(space, 0) + cache.size - before
+        order = self._answered.setdefault(space, OrderedDict())
+        order[server, pod] = None
+        order.move_to_end((server, pod))
+        while self._sizes[space] > self._most and len(order) > 1:
+            self.forget(*next(iter(order)))
+
+    def forget(self, server: Key, pod: Key) -> None:
+        """A pod is gone, or is another process now."""
+        self._answered.get(server.namespace, OrderedDict()).pop((server, pod), None)
+        if (cache := self._of.get(server)) is not None:
+            before = cache.size
+            cache.forget(pod)
+            self._sizes[server.namespace] = self._sizes.get(server.namespace, 0) + cache.size - before
+
+    def close(self, server: Key) -> None:
+        """A server is gone."""
+        cache = self._of.get(server)
+        for pod in cache.pods if cache else ():
+            self.forget(server, pod)
+        self._of.pop(server, None)
 
 
 def least_request(bases: Floats) -> Floats:

@@ -7,7 +7,6 @@ import os
 import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from typing import Any
 
 import psutil
 import pytest

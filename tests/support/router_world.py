@@ -155,9 +155,13 @@ class RouterWorld:
 
     def tell(self) -> None:
         """Make the router see what there is now."""
-        servers, pods = tuple(self._servers.values()), tuple(self._pods.values())
+        servers, pods = self._servers.values(), tuple(self._pods.values())
+        spaces = {NAMESPACE, *(one.key.namespace for one in servers)}
         change = self.router.decider.fleet.update(
-            tuple(self._routes.values()), lambda _: servers, lambda _: pods, [NAMESPACE]
+            tuple(self._routes.values()),
+            lambda space: tuple(one for one in servers if one.key.namespace == space),
+            lambda _: pods,
+            sorted(spaces),
         )
         self.router.take(change)
 
@@ -209,6 +213,19 @@ class RouterWorld:
         self._engines[name] = engine
         self.pod(name, address, server, **labels)
         return engine
+
+    async def neighbour(self, name: str, answer: Any = None) -> RecordingEngine:
+        """An engine of another namespace that has all of this name: model, route, server and namespace."""
+        labels = {"matchLabels": {"app": name}}
+        spec = {"inferenceEngine": "vLLM", "workloadSelector": labels, "workloadPort": {"port": self.engine_port}}
+        self._routes[name] = objects.route(
+            {
+                "metadata": {**self._metadata(name), "namespace": name},
+                "spec": {"modelName": name, "rules": [{"targetModels": [{"modelServerName": name}]}]},
+            }
+        )
+        self._servers[name] = objects.server({"metadata": {**self._metadata(name), "namespace": name}, "spec": spec})
+        return await self.recording(name, answer, name)
 
     def unserve(self, server: str) -> None:
         """A ModelServer is gone."""

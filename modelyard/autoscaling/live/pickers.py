@@ -148,9 +148,10 @@ def queues(page: Page | str, remedy: str = f"set {TOKEN}") -> dict[str, float]:
         raise PickerError(f"{page}; {remedy}" if refused else page)
     if problem := page.problems.get(GATEWAY_QUEUE):
         raise PickerError(f"{GATEWAY_QUEUE} {problem}")
+    nowhere = {"namespace": "", "model_server": ""}  # the page is the pool's, whatever it says
     told = gateway_queue(
         (
-            Sample({**sample.labels, "namespace": ""}, sample.value if math.isfinite(sample.value) else None)
+            Sample({**sample.labels, **nowhere}, sample.value if math.isfinite(sample.value) else None)
             for sample in page.samples
         ),
         gateways=("",),

@@ -15,6 +15,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 from own_authority import vouched
+from prometheus_client import CollectorRegistry, Counter
 from router_world import (
     RecordingEngine,
     RouterWorld,
@@ -30,8 +31,12 @@ from router_world import (
     streaming,
 )
 
+from modelyard.objects import Key
 from modelyard.router.gauges import EnginePoller
+from modelyard.router.lobby import Full, Lobby
 from modelyard.router.service import RouterError
+from modelyard.router.telemetry import MOST_SERIES, AccessLog, RequestRecord, RouterMetrics, Series
+from modelyard.routing.fleet import RoutedFleet
 
 pytestmark = pytest.mark.integration
 
@@ -187,6 +192,112 @@ async def test_what_could_be_read_in_two_ways_is_not_read_at_all(world: RouterWo
     assert len(engine.asked) == 1, "something was smuggled through"
 
 
+async def test_heads_have_a_bound_ended_or_not(world: RouterWorld) -> None:
+    fields = b"".join(b"X-%d: " % number + b"a" * 16_000 + b"\r\n" for number in range(10))
+    code, told = await raw(world, HEAD + fields + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY)
+    assert (code, json.loads(told)["error"]["code"]) == (431, "headers_too_large")
+    assert (await world.post(chat()))[0] == 200
+    async with running() as patient:
+        reader, writer = await asyncio.open_connection("127.0.0.1", patient.router.port)
+        writer.write(HEAD + fields)
+        with contextlib.suppress(ConnectionError):
+            assert not await asyncio.wait_for(reader.read(), 30), "it goes on reading"
+        writer.close()
+
+
+async def test_an_answer_in_one_piece_that_stalls_is_let_go(world: RouterWorld) -> None:
+    async def half(request: web.Request, _: bytes) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "application/json", "Content-Length": "100"})
+        await response.prepare(request)
+        await response.write(b"{")
+        return await hang(request)
+
+    world.gone("a")
+    engine = await world.recording("half", half)
+    code, _, told = await asyncio.wait_for(world.post(chat()), 60)
+    assert (code, told["error"]["type"]) == (504, "timeout_error")
+    assert "sent nothing for 2 s" in told["error"]["message"]
+    await asyncio.wait_for(engine.cancelled.wait(), 30)
+
+
+async def test_engines_of_one_namespace_that_hang_leave_room_for_all_others() -> None:
+    async with running(max_requests=8, max_waiting=8, wait_seconds=60.0) as world:
+        hung = await world.neighbour("hung", hang)
+        world.server()
+        world.route()
+        await world.recording("a")
+        async with asyncio.TaskGroup() as group:
+            waiting = [group.create_task(world.post(chat("hung"))) for _ in range(6)]
+            await eventually(lambda: len(hung.asked) == 6, "three quarters")
+            code, headers, told = await world.post(chat("hung"))
+            assert (code, headers["Retry-After"]) == (503, "5")
+            assert "6 requests of one namespace" in told["error"]["message"]
+            assert (await world.post(chat()))[0] == 200
+            for one in waiting:
+                one.cancel()
+
+
+async def test_no_request_writes_fields_or_lines_of_its_own_into_the_log() -> None:
+    async with running(log="text") as world:
+        world.server()
+        world.route()
+        await world.recording("a")
+        forged = 'm" 200 user=admin model_route=shop/other\n[2026] "GET / HTTP/1.1" 200'
+        assert (await world.post(chat(forged)))[0] == 404
+        assert (await world.post(chat()))[0] == 200
+        await eventually(lambda: len(world.lines) >= 2, "both lines")
+    bad, good = world.lines
+    outside = re.sub(r'"(?:[^"\\]|\\.)*"', "", bad)
+    assert not re.search("user=|model_route=|GET", outside), bad
+    assert " model_name=m model_route=shop/route model_server=shop/server selected_pod=a " in good
+
+
+async def test_a_subject_that_is_no_text_is_logged_nevertheless() -> None:
+    lines: list[str] = []
+    access_log = AccessLog("json", RouterMetrics(RoutedFleet()), lines.append)
+    access_log.add(RequestRecord("POST", "/", 0.0, user="\ud800" + "x" * 10_000), 1.0, "HTTP/1.1")
+    writing = asyncio.create_task(access_log.run())
+    await asyncio.sleep(0)
+    writing.cancel()
+    await writing
+    assert len(lines) == 1
+    assert len(lines[0]) < 1000
+
+
+async def test_what_engines_answer_makes_few_series() -> None:
+    codes = iter(range(200, 300))
+
+    async def anything(_: web.Request, __: bytes) -> web.Response:
+        return web.Response(status=next(codes), text="said")
+
+    async with running() as world:
+        world.server()
+        world.route()
+        await world.recording("a", anything)
+        found = {(await world.post(chat()))[0] for _ in range(60)}
+        assert len(found) == 60
+        page = world.router.metrics.page().decode()
+        assert set(re.findall(r'_requests_total\{.*status_code="(\w+)"', page)) == {"200", "2xx"}
+        assert 'kthena_router_pods{model_server="shop/server"} 1.0' in page
+        world.unserve("server")
+        assert 'kthena_router_pods{model_server="shop/server"}' not in world.router.metrics.page().decode()
+
+
+def test_the_routes_of_a_namespace_have_so_many_series_and_take_none_of_others() -> None:
+    registry = CollectorRegistry()
+    series = Series(Counter("asked", "Requests", ["route"], registry=registry))
+    series("shop", "shop/route").inc(3)
+    for number in range(MOST_SERIES + 10):
+        series("hostile", f"hostile/{number}").inc()
+    told = {
+        one.labels["route"]: one.value for one in next(iter(registry.collect())).samples if one.name == "asked_total"
+    }
+    assert (len(told), told["shop/route"]) == (MOST_SERIES + 1, 3.0)
+    assert "hostile/0" not in told
+    series("hostile", "hostile/0").inc()
+    assert registry.get_sample_value("asked_total", {"route": "hostile/0"}) == 1.0
+
+
 async def test_slow_clients_are_let_go(hasty: RouterWorld) -> None:
     await hasty.recording("a")
     assert (await raw(hasty, b"POST /v1/chat/comp", wait=False))[0] == 0
@@ -260,6 +371,21 @@ async def test_requests_for_a_server_at_zero_wait_for_its_first_pod() -> None:
         await world.recording("a")
         assert [(await one)[0] for one in asked] == [200, 200]
         assert queue + "0.0" in await page()
+
+
+async def test_no_namespace_has_more_than_half_of_the_places_to_wait() -> None:
+    lobby = Lobby(8, lambda *_: None)
+    waiting = [
+        asyncio.create_task(lobby.wait(Key("hung", server), "m", "m", 60.0)) for server in "ab" for _ in range(2)
+    ]
+    await asyncio.sleep(0)
+    with pytest.raises(Full):
+        await lobby.wait(Key("hung", "c"), "m", "m", 60.0)
+    waiting.append(asyncio.create_task(lobby.wait(Key("shop", "server"), "m", "m", 60.0)))
+    await asyncio.sleep(0)
+    assert lobby.waiting == 5
+    lobby.open(lobby.servers)
+    assert all(await asyncio.gather(*waiting))
 
 
 async def test_waiting_ends_with_503_and_with_404_where_the_server_goes() -> None:

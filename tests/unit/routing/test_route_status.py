@@ -116,6 +116,14 @@ def test_of_two_routes_of_one_age_the_first_by_namespace_and_name_wins() -> None
     assert told(second, first)["Conflicted"] == ("True", "ModelNameInUse")
 
 
+def test_a_model_name_of_another_namespace_takes_none_from_an_older_adapter() -> None:
+    adapter = a_route("adapter", None, age=9, adapters=("llama",))
+    thief = a_route("thief", age=1, namespace="hostile")
+    assert told(adapter, thief)["Conflicted"] == ("False", "NoConflicts")
+    assert told(thief, adapter)["Conflicted"] == ("True", "ModelNameInUse")
+    assert message("Conflicted", thief, adapter) == "'llama' belongs to shop/adapter, which is older and comes first"
+
+
 def test_a_model_name_takes_requests_from_an_older_adapter_of_that_name() -> None:
     adapter, model = a_route("adapter", None, age=9, adapters=("llama",)), a_route("model", age=1)
     assert told(model, adapter)["Conflicted"] == ("False", "NoConflicts")

@@ -53,6 +53,14 @@ def test_a_regex_bomb_is_matched_in_linear_time() -> None:
     assert not holds(TextTest(regex="^(a+)+$"), "a" * 100_000 + "b")
 
 
+def test_an_adapter_s_requests_are_not_taken_by_a_model_of_a_namespace_that_came_later() -> None:
+    ours = a_route("ours", None, "ours", adapters=("sql",), age=9)
+    thief = a_route("thief", "sql", "thief", namespace="hostile")
+    assert find(Asked("sql"), ours, thief) == "ours"
+    assert find(Asked("sql"), ours, a_route("model", "sql", "model")) == "model", "of the own namespace"
+    assert find(Asked("sql"), ours, a_route("older", "sql", "older", namespace="other", age=10)) == "older"
+
+
 def test_what_conditions_cost_a_request_has_a_bound() -> None:
     """A tenant writes the expressions and sends the headers they are tried on: all others wait meanwhile."""
 

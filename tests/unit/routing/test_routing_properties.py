@@ -81,10 +81,15 @@ def test_an_unrelated_object_changes_nothing_for_others(those: list[dict[str, An
 
 
 @given(objects)
-def test_one_route_comes_first_for_every_model(those: list[dict[str, Any]]) -> None:
+def test_one_route_comes_first_for_every_name(those: list[dict[str, Any]]) -> None:
     found = plans(those)
     for name in ("a", "b", "c"):
-        claims = [obj for obj in those if obj["kind"] == "ModelRoute" and obj["spec"].get("modelName") == name]
+        claims = [
+            obj
+            for obj in those
+            if obj["kind"] == "ModelRoute"
+            and (obj["spec"].get("modelName") == name or name in obj["spec"].get("loraAdapters", ()))
+        ]
         ahead = [
             obj
             for obj in claims

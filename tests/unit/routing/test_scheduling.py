@@ -19,6 +19,7 @@ from modelyard.routing.schedule import (
     FilteredOut,
     Memo,
     PrefixCache,
+    PrefixCaches,
     RoutedPod,
     average,
     block_hash,
@@ -83,6 +84,36 @@ def test_the_head_of_a_prefix_is_kept(capacity: int, prompt: int, matched: int) 
     assert cache.matches(hashes, set(), 5) == {}
     cache.forget(pod)
     assert cache.matches(hashes, {pod}, 5) == {}
+
+
+def test_prefixes_of_one_namespace_have_a_bound_and_push_out_none_of_another() -> None:
+    caches = PrefixCaches(most=100)
+    ours, pod = Key("shop", "server"), Key("shop", "a")
+    caches.of(ours, 50)
+    caches.learn(ours, pod, range(30))
+    for number in range(40):  # as many servers before the same pods as a tenant likes
+        server = Key("hostile", f"s{number}")
+        caches.of(server, 50)
+        caches.learn(server, Key("hostile", "p"), range(number, number + 40))
+    assert sum(caches.of(Key("hostile", f"s{number}"), 50).size for number in range(40)) <= 100
+    assert caches.of(Key("hostile", "s39"), 50).size == 40
+    assert caches.of(ours, 50).matches(range(30), {pod}, 5) == {pod: 30}
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.lists(st.integers(0, 9), unique=True), st.booleans()), max_size=30))
+def test_a_cache_knows_its_size_and_its_owners(told: list[tuple[str, list[int], bool]]) -> None:
+    cache, held = PrefixCache(1000), {Key("shop", "a"): set[int](), Key("shop", "b"): set[int]()}
+    for name, hashes, forgotten in told:
+        pod = Key("shop", name)
+        if forgotten:
+            cache.forget(pod)
+            held[pod] = set()
+        else:
+            cache.learn(pod, hashes)
+            held[pod] |= set(hashes)
+        assert cache.size == sum(map(len, held.values()))
+        for one in range(10):
+            assert cache.matches([one], held.keys(), 5).keys() == {pod for pod in held if one in held[pod]}
 
 
 def test_blocks_are_counted_from_the_first_on() -> None:

@@ -9,8 +9,8 @@ from routing_world import a_route
 
 from modelyard.objects import Key
 from modelyard.routing.limits import Budget, OverBudget, TokenLimits
-from modelyard.routing.sharing import own_address
 from modelyard.routing.objects import route
+from modelyard.routing.sharing import own_address
 
 KEY = Key("shop", "route")
 
