@@ -486,6 +486,12 @@ class RefitParameters(BaseModel):
         default_factory=list, max_length=1000, description="only VariantAutoscalings of these namespaces; empty: all"
     )
     step_tokens: int = Field(2048, ge=1, description="tokens that engines compute in a step (--max-num-batched-tokens)")
+    controller_namespace: str = Field(
+        "workload-variant-autoscaler-system",
+        max_length=63,
+        pattern=NAME,
+        description="where the library of profiles is, ConfigMap modelyard-profiles",
+    )
 
 
 class VerifyParameters(BaseModel):
