@@ -95,6 +95,7 @@ def case(number: int) -> tuple[OnboardRequest, dict[str, EngineConfig]]:
             "prompt_tokens": chance.choice((200, 500, 1000)),
             "output_tokens": chance.choice((50, 100, 200)),
             "results": "pvc://a/b",
+            "levels": (1, 8, 16, 32),
         }
     )
     return asked, engines

@@ -157,7 +157,9 @@ async def re_run_benchmarks(parameters: ReRunParameters) -> State[Any]:
 async def refit_profiles(parameters: RefitParameters) -> State[Any]:
     """Look at every VariantAutoscaling whose profile does not hold. *Failed* where one could not be helped."""
     async with Cluster.connect(ClusterSettings()) as cluster:
-        said, problems = await refit_drifted(cluster, parameters.namespaces, parameters.step_tokens)
+        said, problems = await refit_drifted(
+            cluster, parameters.namespaces, parameters.step_tokens, parameters.controller_namespace
+        )
     if problems:
         return Failed(message="; ".join(few(problems + said, 5)))
     return Completed(message="; ".join(few(said, 5)) or "all profiles hold")

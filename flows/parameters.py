@@ -407,7 +407,16 @@ class OnboardParameters(BaseModel):
     results: str = Field("", max_length=2048, description="storage URI for what is measured, such as pvc://CLAIM/PATH")
     wait: bool = Field(True, description="stay until the service is verified; unset: do what can be done now, and end")
     levels: list[int] = Field(
-        default_factory=lambda: [1, 8, 16, 32], description="requests at a time to measure with, a run for each"
+        default_factory=list,
+        description="requests at a time to measure with, a run for each; none: as many as the figures need",
+    )
+    max_level: int = Field(32, ge=2, le=1024, description="without levels: the highest; the profile holds up to there")
+    precision: float = Field(
+        0.1,
+        gt=0,
+        le=1,
+        description="without levels: measured until half of each parameter's 95 % interval is at most this share of "
+        "the latency that it decides",
     )
     minutes: int = Field(5, ge=1, description="the most minutes of a run")
     requests: int = Field(300, ge=1, description="the most requests of a run")
@@ -477,6 +486,12 @@ class RefitParameters(BaseModel):
         default_factory=list, max_length=1000, description="only VariantAutoscalings of these namespaces; empty: all"
     )
     step_tokens: int = Field(2048, ge=1, description="tokens that engines compute in a step (--max-num-batched-tokens)")
+    controller_namespace: str = Field(
+        "workload-variant-autoscaler-system",
+        max_length=63,
+        pattern=NAME,
+        description="where the library of profiles is, ConfigMap modelyard-profiles",
+    )
 
 
 class VerifyParameters(BaseModel):

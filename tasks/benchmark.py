@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import base64
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from prefect import get_run_logger, task
 from prefect.artifacts import ImageArtifact, TableArtifact
@@ -16,17 +17,18 @@ from modelyard.autoscaling.kinds import VARIANTS
 from modelyard.benchmarks.charts import draw
 from modelyard.benchmarks.compare import changes, pairs, parse_condition, tripped
 from modelyard.benchmarks.lifecycle import BenchmarkRuns
+from modelyard.benchmarks.profiles import LIBRARY, library_patch, read_library
 from modelyard.benchmarks.results import BenchmarkResults, kept
 from modelyard.benchmarks.story import COMPLETED, FAILED, Here, headline, line, row
 from modelyard.benchmarks.targets import Load
 from modelyard.benchmarks.values import MeasuredRun
 from modelyard.benchmarks.world import BENCHMARK_JOBS, RE_RUN
-from modelyard.cluster import Cluster, NotFound, Unavailable
+from modelyard.cluster import CONFIG_MAPS, Cluster, Forbidden, NotFound, Unavailable
 from modelyard.objects import Key
 from modelyard.objects.documents import cut
 from modelyard.reconcile.acting import Acted
 from modelyard.reconcile.following import Followed, take
-from modelyard.replay.refit import benchmark_of, drifted, refit
+from modelyard.replay.refit import benchmark_of, drifted, kept_as, refit
 from tasks.acting import AGAIN, stay
 from tasks.journal import ProgressBar, cells, show, unformatted
 from tasks.stage import RETRIED, STAGE
@@ -188,8 +190,13 @@ async def _ended(on: Benchmarking, key: Key) -> BenchmarkEnd:
 
 
 @task(name="refit", description="Measure again, or fit anew, the profiles that live latencies have left.", **RETRIED)
-async def refit_drifted(cluster: Cluster, namespaces: Sequence[str], tokens: int) -> tuple[list[str], list[str]]:
-    """What was done, and what could not be, a sentence for each VariantAutoscaling whose profile does not hold."""
+async def refit_drifted(
+    cluster: Cluster, namespaces: Sequence[str], tokens: int, home: str
+) -> tuple[list[str], list[str]]:
+    """What was done, and what could not be, a sentence for each VariantAutoscaling whose profile does not hold.
+
+    ``home`` is the namespace of the library of profiles.
+    """
     said: list[str] = []
     problems: list[str] = []
     for variant in await cluster.list(VARIANTS):
@@ -206,6 +213,8 @@ async def refit_drifted(cluster: Cluster, namespaces: Sequence[str], tokens: int
                 body = {"metadata": {"annotations": {RE_RUN: found.re_run}}}
                 await cluster.merge_patch(BENCHMARK_JOBS, source.name, body, source.namespace)
             if found.patch is not None:
+                # First: while the variant has the old profile, whoever goes on after a kill comes back to both.
+                said += [f"{key}: {text}" for text in await _keep(cluster, variant, found.patch, home)]
                 version = {"resourceVersion": variant["metadata"]["resourceVersion"]}
                 body = {**found.patch, "metadata": found.patch["metadata"] | version}
                 await cluster.merge_patch(VARIANTS, key.name, body, key.namespace)
@@ -216,3 +225,19 @@ async def refit_drifted(cluster: Cluster, namespaces: Sequence[str], tokens: int
         else:
             (problems if found.problem else said).append(f"{key}: {found.message}")
     return said, problems
+
+
+async def _keep(cluster: Cluster, variant: Mapping[str, Any], body: Mapping[str, Any], home: str) -> list[str]:
+    """Give the profile to the entries of the library that the variant's was of; what was done, in words."""
+    library = Key(home, LIBRARY)
+    try:
+        stored = await cluster.get(CONFIG_MAPS, LIBRARY, home)
+    except NotFound:
+        return []
+    except Forbidden:
+        return [f"ConfigMap {library} may not be read: whether its profile is kept there is not known"]
+    keys = kept_as(variant, read_library(library, stored.get("data") or {})[0])
+    for one in keys:
+        version = {"metadata": {"resourceVersion": stored["metadata"]["resourceVersion"]}}
+        stored = await cluster.merge_patch(CONFIG_MAPS, LIBRARY, library_patch(one, body) | version, home)
+    return [f"kept anew as {one.name} in ConfigMap {library}, whose profile it had" for one in keys]

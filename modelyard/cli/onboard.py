@@ -59,7 +59,15 @@ def onboard(
     node_selector: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="A label of nodes that receive the files; repeat.")
     ] = None,
-    level: Annotated[list[int] | None, typer.Option(help="Requests at a time to measure with; repeat.")] = None,
+    level: Annotated[
+        list[int] | None,
+        typer.Option(help="Requests at a time to measure with; repeat. None: as many as the figures need."),
+    ] = None,
+    max_level: Annotated[int | None, typer.Option(help="Without --level: the highest (32).")] = None,
+    precision: Annotated[
+        float | None,
+        typer.Option(help="Without --level: how narrow 95 % intervals are to be, as a share of a latency (0.1)."),
+    ] = None,
     minutes: Annotated[int | None, typer.Option(help="The most minutes of a run (5).")] = None,
     requests: Annotated[int | None, typer.Option(help="The most requests of a run (300).")] = None,
     patience: Annotated[
@@ -114,6 +122,8 @@ def onboard(
         "parameters": _pairs("--parameter", parameter),
         "node_selector": _pairs("--node-selector", node_selector),
         "levels": level,
+        "max_level": max_level,
+        "precision": precision,
         "minutes": minutes,
         "requests": requests,
         "patience": patience,
@@ -137,7 +147,9 @@ def _print_plan(given: dict[str, Any], measured: list[str] | None, output: Outpu
     from pydantic import ValidationError
 
     from modelyard.onboarding.choose import choose
-    from modelyard.onboarding.objects import base_model, benchmark, chosen, probe
+    from modelyard.onboarding.levels import certainty
+    from modelyard.onboarding.objects import base_model, chosen, probe
+    from modelyard.onboarding.plan import benchmarks
     from modelyard.onboarding.request import OnboardRequest
 
     try:
@@ -146,12 +158,15 @@ def _print_plan(given: dict[str, Any], measured: list[str] | None, output: Outpu
         raise UsageError(*faults(error)) from None
     if not measured:
         made = [base_model(asked)]
-        made += [one for each in asked.candidates for one in (probe(asked, each), benchmark(asked, each))]
+        made += [one for each in asked.candidates for one in (probe(asked, each), benchmarks(asked, each)[0])]
         _print(made, output)
         return
-    verdict = choose(asked, _runs(asked, measured))
+    runs = _runs(asked, measured)
+    verdict = choose(asked, runs)
     if output is Output.TABLE:
         _table(verdict)
+        for runtime, found in runs.items():
+            console().print(f"{runtime}: {certainty(asked, found)}")
     if verdict.chosen is None:
         raise NothingChosen(verdict.problem)
     _print([base_model(asked), *chosen(asked, verdict.chosen)], output)

@@ -12,7 +12,7 @@ from math import inf
 from modelyard.autoscaling.mixing.covering import cover
 from modelyard.autoscaling.mixing.model import Demand, Option
 from modelyard.autoscaling.sizing.answers import Sizing, Targets
-from modelyard.autoscaling.sizing.fit import FitError, Point, fit
+from modelyard.autoscaling.sizing.fit import Fit, FitError, Point, fit
 from modelyard.autoscaling.sizing.profiles import Profiles
 from modelyard.autoscaling.sizing.sizes import size
 from modelyard.autoscaling.sizing.within import NEAREST
@@ -32,8 +32,8 @@ class EngineSpeed:
     warnings: tuple[str, ...] = ()
 
 
-def engine_speed(runs: Sequence[MeasuredRun], compression: float = 1.0) -> EngineSpeed:
-    """The profile of one replica by its runs, of which each second is ``compression`` seconds of life.
+def fitted(runs: Sequence[MeasuredRun], compression: float = 1.0) -> Fit:
+    """The parameters of one replica by its runs, of which each second is ``compression`` seconds of life.
 
     Raises ``FitError`` where they do not determine it.
     """
@@ -46,7 +46,12 @@ def engine_speed(runs: Sequence[MeasuredRun], compression: float = 1.0) -> Engin
         lengths = run.prompt_tokens, run.output_tokens
         latencies = (one.mean * 1000 * compression for one in (run.ttft, run.itl))
         points.append(Point(run.concurrency, *lengths, *latencies))
-    found = fit(points, one_length=True)
+    return fit(points, one_length=True)
+
+
+def engine_speed(runs: Sequence[MeasuredRun], compression: float = 1.0) -> EngineSpeed:
+    """The profile that is written. Raises ``FitError`` as ``fitted``, and where nothing could be sized with it."""
+    found = fitted(runs, compression)
     alpha, beta, gamma, delta = (one.estimate for one in (found.alpha, found.beta, found.gamma, found.delta))
     if round(alpha, 6) <= 0:
         raise FitError("alpha is 0: measure at more levels, and at lower ones")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from modelyard.benchmarks.values import MeasuredRun
 from modelyard.benchmarks.world import BENCHMARK_JOBS, EnginePod, benchmark, engine_pod
+from modelyard.benchmarks.world import Memory as BenchmarkMemory
 from modelyard.models.names import BASE_MODELS
 from modelyard.objects import Key, ResourceType
 from modelyard.objects.documents import cut
@@ -17,7 +19,7 @@ from modelyard.objects.kinds import CONFIG_MAPS, NODES, PODS
 from modelyard.objects.parse import epoch, node
 from modelyard.onboarding import objects
 from modelyard.onboarding.fits import fits
-from modelyard.onboarding.plan import Findings, Name, NextSteps, name_of, next_steps
+from modelyard.onboarding.plan import Findings, Name, NextSteps, benchmarks, name_of, next_steps
 from modelyard.onboarding.request import MOST_CANDIDATES, OnboardRequest, ServingCandidate
 from modelyard.reconcile.memory import Seconds, parse_memory, render_memory
 from modelyard.reconcile.plan import Child, Plan, Subject, Want, World
@@ -127,20 +129,29 @@ class Onboarding:
         named["ConfigMap"] = [objects.class_name(asked)]
         probes = [objects.probe_name(asked, one) for one in asked.candidates]
         named[INFERENCE_SERVICES.kind] = [*named[INFERENCE_SERVICES.kind], *probes]
-        named[BENCHMARK_JOBS.kind] = probes
+        jobs = {one.runtime: [name_of(job)[1] for job in benchmarks(asked, one)] for one in asked.candidates}
+        named[BENCHMARK_JOBS.kind] = list(chain(*jobs.values()))
         there: dict[Name, dict[str, Any]] = {}
         for kind, called in named.items():
             for name in called:
                 if (one := self._get(world, _BY_KIND[kind], name)) is not None:
                     there[kind, name] = one
         runs: dict[str, tuple[MeasuredRun, ...]] = {}
-        for each, name in zip(asked.candidates, probes, strict=True):
-            job = there.get((BENCHMARK_JOBS.kind, name))
-            if job is not None and (job.get("status") or {}).get("state") == "Completed":
-                runs[each.runtime] = benchmark(job).memory.runs
+        for runtime, called in jobs.items():
+            first, *more = [_measured(there.get((BENCHMARK_JOBS.kind, name))) for name in called]
+            if first is not None:
+                # What was measured of another state of the service is of another engine.
+                same = [one.runs for one in more if one is not None and one.service == first.service]
+                runs[runtime] = tuple(chain(first.runs, *same))
         pods: list[EnginePod] = [one for one in world[PODS].all() if one.service == asked.name]
         served = next((one.model for one in pods if one.component == names.ENGINE), None)
         return Findings(there, runs, memory.given_up, refused, served, now)
+
+
+def _measured(job: Mapping[str, Any] | None) -> BenchmarkMemory | None:
+    """What a BenchmarkJob has measured, when it is done."""
+    done = job is not None and (job.get("status") or {}).get("state") == "Completed"
+    return benchmark(job).memory if job is not None and done else None
 
 
 def _remembered(

@@ -7,6 +7,7 @@ which a later run finds them, and the digest of what was asked, by which two onb
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from modelyard.autoscaling.accelerators import ACCELERATOR_LABEL
@@ -45,23 +46,30 @@ def probe(asked: OnboardRequest, candidate: ServingCandidate) -> Document:
 
 
 def probe_name(asked: OnboardRequest, candidate: ServingCandidate) -> str:
-    """Of a candidate's probe and of its BenchmarkJob."""
-    return fitting(f"{asked.name}-probe-{candidate.runtime}".replace(".", "-"), 50)
+    """Of a candidate's probe and of its first BenchmarkJob."""
+    return _probing(asked, candidate)
 
 
-def benchmark(asked: OnboardRequest, candidate: ServingCandidate) -> Document:
-    """What is measured of a probe: the expected request at each level."""
-    name = probe_name(asked, candidate)
+def _probing(asked: OnboardRequest, candidate: ServingCandidate, more: str = "") -> str:
+    return fitting(f"{asked.name}-probe-{candidate.runtime}{more}".replace(".", "-"), 50)
+
+
+def benchmark(
+    asked: OnboardRequest, candidate: ServingCandidate, levels: Sequence[int], added: bool = False
+) -> Document:
+    """What is measured of a probe: the expected request at each level. One ``added`` is named by its level."""
+    service = probe_name(asked, candidate)
+    name = _probing(asked, candidate, f"-at-{levels[0]}") if added else service
     spec = {
-        "endpoint": {"inferenceService": {"name": name, "namespace": asked.namespace}},
+        "endpoint": {"inferenceService": {"name": service, "namespace": asked.namespace}},
         "task": "text-to-text",
         "trafficScenarios": [f"D({asked.prompt_tokens},{asked.output_tokens})"],
-        "numConcurrency": list(asked.levels),
+        "numConcurrency": list(levels),
         "maxTimePerIteration": asked.minutes,
         "maxRequestsPerIteration": asked.requests,
         "additionalRequestParams": {"ignore_eos": "true"},
         "outputLocation": {"storageUri": asked.results},
-        "resultFolderName": name,
+        "resultFolderName": service,
     }
     return _object(asked, "ome.io/v1beta1", "BenchmarkJob", name, spec)
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import chain
+from typing import Any, NamedTuple
 
 from modelyard.benchmarks.values import MeasuredRun
 from modelyard.objects.documents import few
 from modelyard.objects.parse import epoch
 from modelyard.onboarding import objects
 from modelyard.onboarding.choose import CandidateChoice, choose
-from modelyard.onboarding.request import OnboardRequest
+from modelyard.onboarding.levels import first_levels, more_levels, next_level
+from modelyard.onboarding.request import OnboardRequest, ServingCandidate
 
 Name = tuple[str, str]
 """Kind and name of an object of the onboarding's namespace."""
@@ -57,8 +59,8 @@ def next_steps(asked: OnboardRequest, found: Findings) -> NextSteps:
     """The steps that can be taken now, those of all candidates side by side."""
     model = objects.base_model(asked)
     probes = [objects.probe(asked, one) for one in asked.candidates]
-    measuring = [objects.benchmark(asked, one) for one in asked.candidates]
-    for ours in (model, *probes, *measuring):
+    measuring = [benchmarks(asked, one) for one in asked.candidates]
+    for ours in (model, *probes, *chain(*measuring)):
         there = found.there.get(name_of(ours))
         if there is not None and (problem := objects.conflict(asked, dict(there), ours)):
             return NextSteps(problem=problem)
@@ -78,7 +80,7 @@ def next_steps(asked: OnboardRequest, found: Findings) -> NextSteps:
     awaits: list[str] = []
     late = dict(found.given_up)
     out = dict(found.given_up)
-    for one, service, job in zip(asked.candidates, probes, measuring, strict=True):
+    for one, service, (job, *_) in zip(asked.candidates, probes, measuring, strict=True):
         running, measured = found.there.get(name_of(service)), found.there.get(name_of(job))
         status = (measured or {}).get("status") or {}
         if status.get("state") == "Failed":
@@ -87,8 +89,13 @@ def next_steps(asked: OnboardRequest, found: Findings) -> NextSteps:
             out.setdefault(one.runtime, found.refused[one.runtime])
         elif one.runtime not in found.runs and (why := _too_long(asked, found.now, running, measured)):
             late[one.runtime] = out[one.runtime] = out.get(one.runtime, why)
-        if one.runtime in found.runs or one.runtime in out:
+        if one.runtime in out:
             remove += [name_of(service)] if running is not None else []
+        elif one.runtime in found.runs:
+            begun, due = added(asked, found, one)
+            apply += [due] if due is not None else []
+            awaits += [f"BenchmarkJob {begun}: its results"] if begun else []
+            remove += [name_of(service)] if running is not None and not begun and due is None else []
         elif status.get("state") == "Completed":
             awaits.append(f"BenchmarkJob {name_of(job)[1]}: its results")
         elif running is None:
@@ -105,6 +112,39 @@ def next_steps(asked: OnboardRequest, found: Findings) -> NextSteps:
     if verdict.chosen is None:
         return NextSteps(verdict=verdict, problem=verdict.problem, given_up=late)
     return _written(asked, found, verdict, late)
+
+
+def benchmarks(asked: OnboardRequest, one: ServingCandidate) -> list[objects.Document]:
+    """A candidate's first BenchmarkJob, and all that may be added to it."""
+    more = [objects.benchmark(asked, one, [level], added=True) for level in more_levels(asked)]
+    return [objects.benchmark(asked, one, first_levels(asked)), *more]
+
+
+class AddedBenchmark(NamedTuple):
+    """The name of the BenchmarkJob that is under way, or the one that is to be made."""
+
+    begun: str = ""
+    due: objects.Document | None = None
+
+
+def added(asked: OnboardRequest, found: Findings, one: ServingCandidate) -> AddedBenchmark:
+    """What is still measured of a candidate whose first benchmark is done; nothing without its probe.
+
+    An added one that fails, or is waited for too long, is left out: there are figures without it.
+    """
+    service = found.there.get(("InferenceService", objects.probe_name(asked, one)))
+    if service is None or service["metadata"].get("deletionTimestamp"):
+        return AddedBenchmark()
+    _, *jobs = benchmarks(asked, one)
+    tried = set()
+    for level, job in zip(more_levels(asked), jobs, strict=True):
+        if (there := found.there.get(name_of(job))) is not None:
+            tried.add(level)
+            over = (there.get("status") or {}).get("state") in ("Completed", "Failed")
+            if not over and not _too_long(asked, found.now, service, there):
+                return AddedBenchmark(name_of(job)[1])
+    due = next_level(asked, found.runs[one.runtime], tried)
+    return AddedBenchmark(due=None if due is None else objects.benchmark(asked, one, [due], added=True))
 
 
 def _written(asked: OnboardRequest, found: Findings, verdict: CandidateChoice, late: Mapping[str, str]) -> NextSteps:
@@ -135,7 +175,7 @@ def _too_long(
     """Why a service or its benchmark is not waited for any longer; empty while it is."""
     if job is not None:
         # Runs may be made anew where something came between; twice their time is enough.
-        minutes = asked.patience + 2 * asked.minutes * len(asked.levels)
+        minutes = asked.patience + 2 * asked.minutes * len((job.get("spec") or {}).get("numConcurrency") or ())
         state = (job.get("status") or {}).get("state") or "not begun"
         return f"not measured within {minutes} minutes: it is {state}" if _older(job, now, minutes) else ""
     if service is None or ready(service) or not _older(service, now, asked.patience):

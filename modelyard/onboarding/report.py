@@ -15,8 +15,9 @@ import yaml
 from modelyard.objects.documents import counted
 from modelyard.onboarding import objects
 from modelyard.onboarding.choose import Assessed, CandidateChoice
+from modelyard.onboarding.levels import certainty
 from modelyard.onboarding.lifecycle import OnboardMemory, OnboardStanding
-from modelyard.onboarding.plan import condition, ready
+from modelyard.onboarding.plan import added, condition, ready
 from modelyard.onboarding.request import OnboardRequest, ServingCandidate
 from modelyard.traffic.latency import Results
 
@@ -121,7 +122,11 @@ def _of_candidate(here: OnboardStanding, one: ServingCandidate, out: Mapping[str
         return StepState("done"), StepState("failed", why), gone
     if runs is None:
         return StepState("done"), StepState("under way", details or str(status.get("state") or "")), WAITS
-    return StepState("done"), StepState("done", details), gone
+    begun, due = added(here.asked, found, one)
+    known = certainty(here.asked, runs)
+    if begun or due is not None:
+        return StepState("done"), StepState("under way", known), WAITS
+    return StepState("done"), StepState("done", "; ".join(filter(None, (details, known)))), gone
 
 
 # What it cost
@@ -211,7 +216,8 @@ def markdown(here: OnboardStanding, checks: Sequence[LoadCheck]) -> str:
     if verdict is not None:
         lines += ["## Candidates", "", _line(COLUMNS), _line(["---"] * len(COLUMNS))]
         lines += [_line([_code(cell) if cell else "" for cell in row(one)]) for one in verdict.assessed]
-        lines += [""]
+        known = {runtime: certainty(asked, runs) for runtime, runs in here.found.runs.items()}
+        lines += ["", *(f"- {_code(runtime)}: {said}" for runtime, said in known.items() if said), ""]
     minutes, cost = spent(asked, here.memory)
     lines += [f"To find out took {minutes:.1f} replica-minutes, which cost {cost:.3g}.", ""]
     lines += [f"- {one}" for one in checks]

@@ -20,6 +20,7 @@ _Name = Annotated[str, Field(min_length=1, max_length=30, pattern=r"^[a-z]([-a-z
 _Accelerator = Annotated[str, Field(min_length=2, max_length=63, pattern=r"^[A-Za-z0-9]+$")]
 _Milliseconds = Annotated[float, Field(gt=0, le=3_600_000)]
 _Tokens = Annotated[int, Field(ge=1, le=1_000_000)]
+_Level = Annotated[int, Field(ge=1, le=1024)]
 
 
 class _Asked(BaseModel):
@@ -84,8 +85,20 @@ class OnboardRequest(_Asked):
     min_replicas: int | None = Field(
         None, ge=1, le=1000, description="Replicas that autoscaling keeps at least, however little comes; default: any."
     )
-    levels: tuple[Annotated[int, Field(ge=1, le=1024)], ...] = Field(
-        (1, 8, 16, 32), min_length=2, max_length=12, description="Requests at a time to measure with, a run for each."
+    levels: tuple[_Level, ...] = Field(
+        (),
+        max_length=12,
+        description="Requests at a time to measure with, a run for each; none: as many as the figures need.",
+    )
+    max_level: Annotated[_Level, Field(ge=2)] = Field(
+        32, description="Without levels: the highest. The profile holds up to there."
+    )
+    precision: float = Field(
+        0.1,
+        gt=0,
+        le=1,
+        description="Without levels: measured until half of each parameter's 95 % interval is at most this share of "
+        "the latency that it decides.",
     )
     minutes: int = Field(5, ge=1, le=120, description="The most minutes of a run.")
     requests: int = Field(300, ge=1, le=100_000, description="The most requests of a run.")
@@ -117,6 +130,8 @@ class OnboardRequest(_Asked):
             raise ValueError("give either candidates, or prices of the accelerators that may serve it")
         if len({one.runtime for one in self.candidates}) < len(self.candidates):
             raise ValueError("two candidates have one runtime: a service is told by its runtime what it runs on")
+        if len(self.levels) == 1:
+            raise ValueError("levels: one does not tell how the speed falls with the load; give two or none")
         if len(set(self.levels)) < len(self.levels):
             raise ValueError("levels has a number twice")
         return self

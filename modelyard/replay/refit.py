@@ -10,7 +10,7 @@ from typing import Any
 from modelyard.autoscaling.conditions import PROFILE_DRIFT
 from modelyard.autoscaling.memory.variants import ANNOTATION, VariantMemory
 from modelyard.autoscaling.sizing.fit import FitError
-from modelyard.benchmarks.profiles import patch, points, provenance
+from modelyard.benchmarks.profiles import LibraryProfile, ProfileKey, patch, points, provenance
 from modelyard.benchmarks.results import kept
 from modelyard.benchmarks.world import benchmark
 from modelyard.objects import Key
@@ -42,6 +42,14 @@ def benchmark_of(variant: Mapping[str, Any]) -> Key | None:
     source = provenance(variant).get("source")
     namespace, _, name = source.partition("/") if isinstance(source, str) else ("", "", "")
     return Key(namespace, name) if name and namespace == variant["metadata"]["namespace"] else None
+
+
+def kept_as(variant: Mapping[str, Any], library: Mapping[str, LibraryProfile]) -> tuple[ProfileKey, ...]:
+    """What of a library is the profile that a variant has: of its model and accelerators, and of one origin."""
+    spec, told = variant["spec"], provenance(variant)
+    about = spec.get("modelID"), spec.get("accelerator"), spec.get("acceleratorCount") or 1
+    same = (one for one in library.values() if told and one.provenance == told)
+    return tuple(one.key for one in same if (one.model, one.accelerator, one.count) == about)
 
 
 def refit(variant: Mapping[str, Any], job: Mapping[str, Any], since: float, tokens: int = TOKENS) -> Refit:

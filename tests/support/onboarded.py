@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Iterable
 from typing import Any
 
 from modelyard.benchmarks.values import LatencySpread, MeasuredRun
@@ -32,12 +34,16 @@ def request(**other: Any) -> OnboardRequest:
     return OnboardRequest.model_validate(given | other)
 
 
-def runs(speed: tuple[float, float, float, float], levels: tuple[int, ...] = (1, 8, 16, 32)) -> list[MeasuredRun]:
-    """What an engine of this speed measures, without noise, at 100 tokens of prompt."""
+def runs(
+    speed: tuple[float, float, float, float], levels: Iterable[int] = (1, 8, 16, 32), noise: float = 0.0, seed: int = 0
+) -> list[MeasuredRun]:
+    """What an engine of this speed measures at 100 tokens of prompt; the ``noise`` of a level is always the same."""
     alpha, beta, gamma, delta = speed
 
     def spread(ms: float) -> LatencySpread:
-        return LatencySpread(mean=ms / 1000, p50=ms / 1000, p90=ms / 1000, p95=ms / 1000, p99=ms / 1000)
+        chance = random.Random(f"{seed} {ms}")
+        mean = ms / 1000 * chance.gauss(1, noise)
+        return LatencySpread(mean=mean, p50=mean, p90=mean, p95=mean, p99=mean)
 
     return [
         MeasuredRun(
@@ -60,3 +66,8 @@ def runs(speed: tuple[float, float, float, float], levels: tuple[int, ...] = (1,
 
 
 MEASURED = {"fast": runs(FAST), "slow": runs(SLOW)}
+
+
+def noisy(runtime: str, levels: Iterable[int]) -> list[MeasuredRun]:
+    """What a candidate measures at these levels: exactly its speed, or so that levels 2 and 3 are to be added."""
+    return runs(FAST, levels) if runtime == "fast" else runs(SLOW, levels, 0.02, 7)

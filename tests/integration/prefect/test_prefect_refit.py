@@ -17,12 +17,13 @@ from flows.benchmark import refit_profiles
 from modelyard.autoscaling.kinds import VARIANTS
 from modelyard.autoscaling.sizing.experiment import smallest
 from modelyard.autoscaling.sizing.fit import Point
-from modelyard.benchmarks.profiles import PROVENANCE
+from modelyard.benchmarks.profiles import LIBRARY, PROVENANCE, ProfileKey, library_patch, read_library
 from modelyard.benchmarks.results import RunRecord, as_csv
 from modelyard.benchmarks.world import BENCHMARK_JOBS, MEMORY, RE_RUN, Memory
-from modelyard.cluster import Cluster
+from modelyard.cluster import CONFIG_MAPS, Cluster
 from modelyard.engine.config import EngineConfig
 from modelyard.local.stack import LocalStack
+from modelyard.objects import Key
 from modelyard.reconcile.memory import render_memory
 from modelyard.replay.closed_loop import serve
 
@@ -106,7 +107,7 @@ async def test_a_profile_is_given_kept_and_fitted_anew(
     assert missing.code == 2
     assert "there are: llama-H100-2" in missing.err
 
-    looked = {"namespaces": [space], "return_state": True}
+    looked = {"namespaces": [space], "controller_namespace": space, "return_state": True}
     assert (await refit_profiles(**looked)).message == "all profiles hold"
     since = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     drift = {"type": "ProfileDrift", "status": "True", "reason": "LatenciesDiffer", "message": "m"}
@@ -118,6 +119,10 @@ async def test_a_profile_is_given_kept_and_fitted_anew(
 
     told = json.dumps({"source": f"{space}/speed"})
     await cluster.merge_patch(VARIANTS, "chat", {"metadata": {"annotations": {PROVENANCE: told}}}, space)
+    before = {"metadata": {"annotations": {PROVENANCE: told}}, "spec": {"variantProfile": first["profile"]}}
+    runtimes = [ProfileKey("llama", "H100", 2, runtime) for runtime in ("", "other")]
+    for mine, body in zip(runtimes, (before, {**before, "metadata": {}}), strict=True):
+        await cluster.merge_patch(CONFIG_MAPS, LIBRARY, library_patch(mine, body), space)
     state = await refit_profiles(**looked)
     assert (state.name, state.message) == ("Completed", f"{space}/chat: {space}/speed is measured again")
     asked = (await cluster.get(BENCHMARK_JOBS, "speed", space))["metadata"]["annotations"][RE_RUN]
@@ -130,6 +135,10 @@ async def test_a_profile_is_given_kept_and_fitted_anew(
     await cluster.merge_patch(BENCHMARK_JOBS, "speed", body, space)
     state = await refit_profiles(**looked)
     assert state.name == "Completed", state.message
+    assert f"kept anew as llama-H100-2 in ConfigMap {space}/{LIBRARY}" in (state.message or "")
+    library, _ = read_library(Key(space, LIBRARY), (await cluster.get(CONFIG_MAPS, LIBRARY, space))["data"])
+    assert library["llama-H100-2"].provenance["engine"]["alpha"] == pytest.approx(18, rel=0.05)
+    assert library["llama-H100-2-other"].provenance == {}, "what is of another origin stays"
     second = await given(cluster, space)
     assert second["source"] == f"{space}/speed"
     assert second["alpha"] == pytest.approx(18, rel=0.05)

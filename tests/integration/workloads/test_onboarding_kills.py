@@ -17,7 +17,7 @@ from conftest import FORMAT, RUNTIME, Fleets
 from install_manifests import AUTOSCALER, documents, in_force, install_roles, kubeconfig_of
 from killed_writers import onboard
 from needed_rights import Right, noted
-from onboarded import MEASURED, request
+from onboarded import MEASURED, noisy, request
 
 from modelyard.benchmarks.world import BENCHMARK_JOBS, MEMORY, Memory
 from modelyard.cluster import CONFIG_MAPS, PODS, Cluster, ClusterSettings
@@ -69,7 +69,8 @@ async def proceed(cluster: Cluster, space: str) -> bool:
                 pod = {"metadata": {"name": f"{name}-engine", "labels": labels}, "spec": {"containers": [engine]}}
                 await cluster.create(PODS, pod, space)
             if kind is BENCHMARK_JOBS:
-                memory = render_memory(Memory(runs=tuple(MEASURED[name.rpartition("-")[2]])))
+                runtime = one["spec"]["endpoint"]["inferenceService"]["name"].rpartition("-")[2]
+                memory = render_memory(Memory(runs=tuple(noisy(runtime, one["spec"]["numConcurrency"]))))
                 await cluster.merge_patch(kind, name, {"metadata": {"annotations": {MEMORY: memory}}}, space)
             await cluster.merge_patch(kind, name, {"status": status}, space, subresource="status")
     return moved
@@ -123,6 +124,7 @@ async def test_whoever_is_killed_after_any_write_is_followed_to_the_same_end(fle
     uids: dict[str, set[str]] = {}
     codes: Counter[int] = Counter()
     end = await there(cluster, whole.asked.namespace)
+    assert "BenchmarkJob chat-probe-slow-at-3" in end, "levels were added"
     for at in (1, 2, *[BEGIN + 1] * 60):
         process = forked.start(onboard, asked.model_dump_json(), at)
         await asyncio.to_thread(process.join, 120)

@@ -17,6 +17,7 @@ from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.sizing.fit import FitError
 from modelyard.onboarding import objects
 from modelyard.onboarding.choose import choose, engine_speed
+from modelyard.onboarding.plan import benchmarks
 from modelyard.onboarding.request import ServingCandidate
 from modelyard.resources import BaseModel, BenchmarkJob, InferenceService, VariantAutoscaling
 
@@ -111,9 +112,10 @@ def test_all_that_is_made_is_valid_and_the_same_that_a_user_writes() -> None:
     BaseModel.parse(objects.base_model(asked))
     for one in asked.candidates:
         InferenceService.parse(objects.probe(asked, one))
-        job = BenchmarkJob.parse(objects.benchmark(asked, one))
-        assert job.spec.traffic_scenarios == ["D(100,50)"]
-        assert job.spec.num_concurrency == [1, 8, 16, 32]
+        jobs = [BenchmarkJob.parse(job) for job in benchmarks(asked, one)]
+        assert all(job.spec.traffic_scenarios == ["D(100,50)"] for job in jobs)
+        assert [job.spec.num_concurrency for job in jobs] == [[1, 8, 16, 32], [2], [3], [4], [6], [12], [24]]
+        assert len({job.metadata.name for job in jobs}) == 7
     engine = InferenceService.parse(service).spec.engine
     assert engine is not None
     assert engine.min_replicas == best.replicas
@@ -165,6 +167,8 @@ def test_what_is_always_kept_counts_in_the_choice_and_in_the_budget() -> None:
         {"budget": 0},
         {"min_replicas": 0},
         {"levels": (8,)},
+        {"max_level": 1},
+        {"precision": 0},
         {"levels": (8, 8)},
         {"candidates": ()},
         {"candidates": [{"runtime": "vllm", "accelerator": gpu, "price": 1} for gpu in ("H100", "L40S")]},

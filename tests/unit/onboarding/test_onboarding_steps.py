@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from onboarded import MEASURED, request
+from onboarded import MEASURED, noisy, request
 
 from modelyard.benchmarks.values import MeasuredRun
 from modelyard.onboarding import objects
-from modelyard.onboarding.plan import Findings, Name, name_of, next_steps
+from modelyard.onboarding.plan import Findings, Name, benchmarks, name_of, next_steps
 from modelyard.onboarding.request import OnboardRequest
 
 READY = {"conditions": [{"type": "Ready", "status": "True"}]}
@@ -34,12 +35,14 @@ class Site:
         if not waiting:
             return
         one = waiting[which % len(waiting)]
-        kind, name = name_of(one)
+        kind, _ = name_of(one)
         one["status"] = {"BaseModel": {"state": "Ready"}, "BenchmarkJob": {"state": "Completed"}}.get(kind, READY)
         for candidate in asked.candidates:
-            if kind == "BenchmarkJob" and name == objects.probe_name(asked, candidate):
-                assert ("InferenceService", name) in self.objects, "measured without its service"
-                self.runs[candidate.runtime] = MEASURED[candidate.runtime]
+            service = objects.probe_name(asked, candidate)
+            if kind == "BenchmarkJob" and one["spec"]["endpoint"]["inferenceService"]["name"] == service:
+                assert ("InferenceService", service) in self.objects, "measured without its service"
+                levels = one["spec"]["numConcurrency"]
+                self.runs.setdefault(candidate.runtime, []).extend(noisy(candidate.runtime, levels))
 
     def act(self, asked: OnboardRequest, most: int) -> bool:
         """At most so many of the steps are done before it is killed. Whether nothing was left."""
@@ -62,6 +65,8 @@ def test_killed_anywhere_it_ends_as_if_it_were_not(kills: list[tuple[int, int]])
             break
         site.proceed(asked, which)
     assert len(site.applied) == len(set(site.applied)), "something was made or measured twice"
+    jobs = {name for kind, name in site.applied if kind == "BenchmarkJob"}
+    assert jobs == {"chat-probe-fast", "chat-probe-slow", "chat-probe-slow-at-2", "chat-probe-slow-at-3"}
     kept = {name for name in site.objects if name[0] != "BenchmarkJob"}
     assert kept == {
         ("BaseModel", "chat"),
@@ -100,13 +105,30 @@ def test_a_failed_delivery_ends_it() -> None:
     assert "cannot be delivered" in found.problem
 
 
+@pytest.mark.parametrize("end", ["Failed", None])
+def test_an_added_benchmark_that_comes_to_nothing_is_left_out_and_the_candidate_stays(end: str | None) -> None:
+    asked, site = request(), Site()
+    while ("BenchmarkJob", "chat-probe-slow-at-2") not in site.objects:
+        site.act(asked, 9)
+        site.proceed(asked, 0)
+    begun = site.objects["BenchmarkJob", "chat-probe-slow-at-2"]
+    begun["metadata"]["creationTimestamp"] = "2027-01-15T08:00:00Z"
+    begun["status"] = {"state": end}
+    began = 1_800_000_000.0
+    waits = next_steps(asked, replace(site.found, now=began))
+    late = next_steps(asked, replace(site.found, now=began + 60 * (30 + 2 * 5) + 1))
+    assert ("BenchmarkJob chat-probe-slow-at-2: its results" in waits.awaits) == (end is None)
+    assert not late.given_up
+    assert [name_of(one) for one in late.apply] == [("BenchmarkJob", "chat-probe-slow-at-3")]
+
+
 def test_a_candidate_that_fails_is_left_out_and_its_probe_removed() -> None:
     asked, site = request(), Site()
     for _ in range(6):
         site.act(asked, 9)
         site.proceed(asked, 0)
     failed = objects.probe_name(asked, asked.candidates[1])
-    job = objects.benchmark(asked, asked.candidates[1])
+    job = benchmarks(asked, asked.candidates[1])[0]
     site.objects["BenchmarkJob", failed] = job | {"status": {"state": "Failed", "failureMessage": "UsageMissing"}}
     site.objects.setdefault(("InferenceService", failed), objects.probe(asked, asked.candidates[1]))
     site.runs = {"fast": MEASURED["fast"]}

@@ -10,12 +10,12 @@ import pytest
 from test_engine_fit import ENGINE, PLAN, measured
 
 from modelyard.autoscaling.memory.variants import ANNOTATION
-from modelyard.benchmarks.profiles import PROVENANCE
+from modelyard.benchmarks.profiles import LIBRARY, PROVENANCE, ProfileKey, library_patch, read_library
 from modelyard.benchmarks.values import LatencySpread, MeasuredRun
 from modelyard.benchmarks.world import MEMORY, RE_RUN, Memory
 from modelyard.objects import Key
 from modelyard.reconcile.memory import render_memory
-from modelyard.replay.refit import benchmark_of, drifted, refit
+from modelyard.replay.refit import benchmark_of, drifted, kept_as, refit
 
 SINCE = 1_767_225_600.0
 
@@ -104,6 +104,33 @@ def test_a_run_with_too_many_failed_requests_is_left_out_and_told() -> None:
     assert found.patch is not None, found.message
     assert f"fitted to {len(RUNS)} runs of shop/chat-speed; run D(1,1) at 1 of shop/chat-speed" in found.message
     assert "is left out: 3 of 10 requests failed" in found.message
+
+
+@pytest.mark.parametrize(
+    ("spec", "told", "kept"),
+    [
+        ({}, {}, ("llama-H100-2-vllm", "llama-H100-2-sglang")),
+        ({"acceleratorCount": 1}, {}, ()),
+        ({"modelID": "qwen"}, {}, ()),
+        ({}, {"measured": "later"}, ()),
+    ],
+)
+def test_what_the_library_has_of_the_same_origin_is_told_from_the_rest(
+    spec: dict[str, Any], told: dict[str, Any], kept: tuple[str, ...]
+) -> None:
+    about = {"modelID": "llama", "accelerator": "H100", "acceleratorCount": 2}
+    origin = variant()
+    data: dict[str, str] = {}
+    for runtime in ("vllm", "sglang"):
+        data |= library_patch(ProfileKey("llama", "H100", 2, runtime), origin)["data"]
+    data |= library_patch(ProfileKey("llama", "L40S", 2, "vllm"), origin)["data"]
+    library, wrong = read_library(Key("home", LIBRARY), data)
+    assert not wrong
+    mine = variant(**told)
+    mine["spec"] |= about | spec
+    assert {one.name for one in kept_as(mine, library)} == {*kept}
+    mine["metadata"]["annotations"] = {}
+    assert kept_as(mine, library) == ()
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelyard.autoscaling.sizing.experiment import TIGHT, PlannedRun, doubt, next_run, smallest
+from modelyard.autoscaling.sizing.experiment import TIGHT, PlannedRun, doubt, next_run, promised, smallest
 from modelyard.autoscaling.sizing.fit import Fit, FitError, Point, fit, implausible
 
 
@@ -169,6 +169,18 @@ def test_runs_are_added_until_the_intervals_are_tight() -> None:
         runs.append(engine(*wanted, P, noise))
     assert max(doubt(fit(runs)).values()) <= TIGHT
     assert next_run(fit([engine(*run, P) for run in plan]), plan) is None
+
+
+def test_what_more_runs_would_narrow_is_known_before_they_are_made() -> None:
+    noise = random.Random(4)
+    plan = smallest(64, (128, 1024)) * 2
+    runs = [engine(*run, P, noise) for run in plan]
+    assert promised(fit(runs), ()) == pytest.approx(doubt(fit(runs)))
+    before, expected = doubt(fit(runs)), promised(fit(runs), plan * 3)
+    after = doubt(fit(runs + [engine(*run, P, noise) for run in plan * 3]))
+    for name, share in expected.items():
+        assert share < before[name] / 2
+        assert share == pytest.approx(after[name], rel=0.6)
 
 
 def test_the_next_run_is_where_the_doubtful_parameter_shows() -> None:
