@@ -42,7 +42,7 @@ class TokenAdmission:
     def __init__(self, settings: AuthSettings, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._keys: list[tokens.SigningKey] = []
-        self._good: OrderedDict[str, Mapping[str, Any]] = OrderedDict()
+        self._good: OrderedDict[bytes, Mapping[str, Any]] = OrderedDict()
         self._asked = -math.inf
         self._asking = asyncio.Lock()
         self._api_keys: dict[bytes, str] = {}
@@ -106,12 +106,16 @@ class TokenAdmission:
         return ErrorAnswer(403, text, "authorization", "permission_error", "model_not_allowed", "model")
 
     def _claims(self, token: str) -> Mapping[str, Any]:
-        known = self._good.get(token)
+        digest = tokens.digest(token)
+        known = self._good.get(digest)
         if known is not None:
             tokens.still_good(known, self._clock())
             return known
-        claims = tokens.claims_of(token, self._keys, self._rules, self._clock())
-        self._good[token] = claims
+        told = tokens.claims_of(token, self._keys, self._rules, self._clock())
+        # What is asked of them later: a token may have sixteen thousand characters, and a holder many tokens.
+        asked = ("sub", "exp", "nbf", "iat", self._settings.models_claim)
+        claims = {name: told[name] for name in asked if name in told}
+        self._good[digest] = claims
         if len(self._good) > _MOST_KEPT:
             self._good.popitem(last=False)
         return claims

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+import sys
+from collections.abc import Awaitable, Callable, Mapping
 from functools import cache
 
 import aiohttp
@@ -17,6 +18,7 @@ from modelyard.metrics.vocabulary import ENGINES, Signal
 from modelyard.router.bounded import body_of
 from modelyard.routing.fleet import RoutedFleet
 from modelyard.routing.objects import Server
+from modelyard.routing.rounds import Rounds, by_namespace
 from modelyard.routing.schedule import EngineGauges, RoutedPod, average
 
 log = logging.getLogger(__name__)
@@ -24,8 +26,10 @@ log = logging.getLogger(__name__)
 SECONDS = 1.0
 """Limit of one page."""
 PER_POD = 0.01
-"""Seconds between two rounds for each pod: more pods are asked less often, so that it takes no more of a core."""
+"""Seconds of a round for each pod: of more pods only a part has its turn, so that it takes no more of a core."""
 MODELS_EVERY = 15.0
+MOST_LISTS = 4096
+"""Pods whose models are read in a round."""
 MODELS_CONCURRENCY = 64
 MOST_MODELS = 1000
 MOST_BYTES = 1 << 20
@@ -100,6 +104,8 @@ class EnginePoller:
         self._interval = interval
         self._scraper = Scraper(SECONDS)
         self._readings: dict[RoutedPod, EngineReading] = {}
+        self._pages: Rounds[Scrape] = Rounds(max(1, round(interval / PER_POD)))
+        self._lists: Rounds[RoutedPod] = Rounds(MOST_LISTS)
 
     async def run(self) -> None:
         """Until cancelled; a defect of one round is no end of all."""
@@ -108,6 +114,7 @@ class EnginePoller:
 
     async def once(self) -> None:
         """Read everything once, for who only looks."""
+        self._pages, self._lists = Rounds(sys.maxsize), Rounds(sys.maxsize)
         async with self._scraper:
             await asyncio.gather(self._metrics(), self._models())
 
@@ -125,13 +132,12 @@ class EnginePoller:
 
     async def _metrics(self) -> float:
         pods = self._pods()
-        pages: dict[Scrape, Iterable[str]] = {}
         places: dict[Scrape, list[tuple[Server, RoutedPod]]] = {}
         for server, pod in pods:
             endpoint = MetricsEndpoint(pod.identity, "", pod.key.name, _host(pod), pod.key.namespace)
-            place = Scrape(endpoint, server.port, "/metrics")
-            pages[place] = wanted(server.engine)
-            places.setdefault(place, []).append((server, pod))
+            places.setdefault(Scrape(endpoint, server.port, "/metrics"), []).append((server, pod))
+        turn = self._pages.turn(by_namespace((one.endpoint.namespace, one) for one in places))
+        pages = {place: wanted(places[place][-1][0].engine) for place in turn}
         found = await self._scraper.scrape(pages)
         now = asyncio.get_running_loop().time()
         self._readings = {pod: self._readings.get(pod) or EngineReading() for _, pod in pods}
@@ -142,7 +148,7 @@ class EnginePoller:
                 else:
                     pod.failed = 0
                     pod.gauges = self._readings[pod].take(server.engine, page, now)
-        return max(self._interval, PER_POD * len(pods))
+        return self._interval
 
     async def _models(self) -> float:
         gate = asyncio.Semaphore(MODELS_CONCURRENCY)
@@ -152,7 +158,7 @@ class EnginePoller:
                 pod.models = await self._listed(pod)
 
         async with asyncio.TaskGroup() as group:
-            for _, pod in self._pods():
+            for pod in self._lists.turn(by_namespace((pod.key.namespace, pod) for _, pod in self._pods())):
                 group.create_task(read(pod))
         return MODELS_EVERY
 

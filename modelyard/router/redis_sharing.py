@@ -59,12 +59,11 @@ class RedisLink:
         """Whether it answered when it was asked last."""
         return not self._breaker.pause
 
-    async def budget(self, key: str, arguments: list[str]) -> list[Any] | None:
-        """What the script answers; ``None``: nothing, in time."""
+    async def budget(self, key: str, arguments: list[str], read: Callable[[Any], _T]) -> _T | None:
+        """What the script answers, as ``read`` (it raises ``ValueError``); ``None``: nothing that it says, in time."""
 
-        async def ask() -> list[Any]:
-            found: list[Any] = await self._script(keys=[key], args=arguments)
-            return found
+        async def ask() -> _T:
+            return read(await self._script(keys=[key], args=arguments))
 
         return await self._ask(ask)
 
@@ -98,7 +97,7 @@ class RedisLink:
         try:
             async with asyncio.timeout(self._time_limit):
                 found = await call()
-        except (RedisError, OSError, TimeoutError) as error:
+        except (RedisError, OSError, TimeoutError, ValueError, RecursionError) as error:  # it may be a tenant's own
             self._breaker.failed(time.monotonic())
             if was_up:
                 logger.warning("Redis at %s does not answer, this replica counts alone: %r", self.address, error)
@@ -216,8 +215,8 @@ class RedisLimits:
     ) -> tuple[OverBudget | None, sharing.Levels] | None:
         budget, link = self._shared[route]
         left = sharing.levels(await self._local.admit(route, 0), budget)
-        reply = await link.budget(sharing.key(route), sharing.arguments(budget, left, tokens, output, check=check))
-        return None if reply is None else sharing.answer(reply, budget, tokens)
+        told = sharing.arguments(budget, left, tokens, output, check=check)
+        return await link.budget(sharing.key(route), told, lambda reply: sharing.answer(reply, budget, tokens))
 
 
 class SharedLoad:

@@ -88,7 +88,9 @@ class Series:
 
     def __call__(self, namespace: str, *labels: str) -> Any:
         """The one with these labels. Looking it up here is faster than in the metric."""
-        mine = self._of.setdefault(namespace, OrderedDict())
+        mine = self._of.get(namespace)
+        if mine is None:
+            mine = self._of[namespace] = OrderedDict()
         mine[labels] = None
         mine.move_to_end(labels)
         if len(mine) > MOST_SERIES:

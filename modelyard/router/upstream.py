@@ -198,6 +198,8 @@ class Upstream:
 
     async def _piece(self, answer: aiohttp.ClientResponse, pod: RoutedPod) -> bytes:
         """The next bytes of an answer of which nothing was sent yet; none: it has ended. Raises ``Unanswered``."""
+        if answer.content.at_eof():
+            return b""
         limit = self._settings.stall_seconds
         try:
             async with asyncio.timeout(limit):

@@ -130,11 +130,14 @@ def with_changes(request: ModelRequest, changes: Mapping[str, Any]) -> bytes:
 
 
 def prompt_of(data: Mapping[str, Any]) -> str:
-    """The text that is counted and hashed; empty where the request has none that can be read. Never refuses."""
-    if "prompt" in data:
-        return _prompt(data["prompt"])
-    if isinstance(messages := data.get("messages"), list):
-        return _framed([{"role": "system", "content": data.get("system")}, *messages])
+    """The text that is counted and hashed; empty where the request has none that can be read. Never refuses.
+
+    A prompt beside messages counts too: which of them the engine reads is its own affair.
+    """
+    if "prompt" in data or isinstance(data.get("messages"), list):
+        messages = data.get("messages")
+        told = [{"role": "system", "content": data.get("system")}, *messages] if isinstance(messages, list) else ()
+        return _prompt(data.get("prompt")) + _framed(told)
     wanted = data.get("input")
     if isinstance(wanted, str):
         return _framed([{"role": "user", "content": wanted}])

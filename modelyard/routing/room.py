@@ -72,9 +72,9 @@ class Part:
     def hold(self, more: int) -> bool:
         """Hold so many bytes more (or, where it is negative, less); whether they are to be had."""
         self.held += more
-        for use in (self._room._all, self._mine):
-            if use is not None:
-                use.held += more
+        self._room._all.held += more
+        if self._mine is not None:
+            self._mine.held += more
         return not self._crowded
 
     def belong(self, namespace: str) -> str:

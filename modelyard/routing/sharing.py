@@ -7,8 +7,9 @@ clock of the Redis server. Source: kthena-routing, 10.4 and 23.
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,10 +96,17 @@ def arguments(
     return ["" if one is None else str(one) for one in (*told, *buckets, tokens, output, now)]
 
 
-def answer(reply: Sequence[Any], budget: Budget, tokens: float) -> tuple[OverBudget | None, Levels]:
-    """What the script answered: which bucket refuses, if any, and what is left of both."""
+def answer(reply: Any, budget: Budget, tokens: float) -> tuple[OverBudget | None, Levels]:
+    """What the script answered: which bucket refuses, if any, and what is left of both.
+
+    Raises ``ValueError``: the script of another version, or no script.
+    """
+    if not isinstance(reply, list) or len(reply) != 3 or not all(isinstance(one, int | bytes) for one in reply):
+        raise ValueError("what it answered is no budget")
     refused, *left = reply
     into, out = (float(one) if one else None for one in left)
+    if not all(one is None or math.isfinite(one) for one in (into, out)):
+        raise ValueError("what it answered is no budget")
     if refused == 1 and budget.input is not None and into is not None:
         wait = None if tokens > budget.input else (tokens - into) * budget.seconds / budget.input
         return OverBudget("input", wait), (into, out)

@@ -227,3 +227,39 @@ async def test_replicas_know_what_the_others_have_under_way(server: RedisServer)
         await until(lambda: heard[2] == {pod: 9})
     for link in links:
         await link.close()
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        b":5\r\n",
+        b"*1\r\n:1\r\n",
+        b"*3\r\n:0\r\n$3\r\nabc\r\n$0\r\n\r\n",
+        b"*3\r\n:0\r\n$3\r\nnan\r\n$3\r\nnan\r\n",
+        b"*3\r\n:1\r\n$4\r\n-inf\r\n$0\r\n\r\n",
+        b"*1\r\n" * 5000,
+    ],
+    ids=["a number", "too short", "no number", "nan", "infinite", "deep"],
+)
+async def test_a_tenant_s_redis_that_answers_anything_is_one_that_is_away(reply: bytes) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await reader.read(4096):
+            writer.write(reply)
+        writer.close()
+
+    listening = await asyncio.start_server(answer, "127.0.0.1", 0)
+    address = f"127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+    ours = RedisLimits({address: f"redis://{address}"}, LocalLimits(), "local", PATIENT)
+    limit = {"inputTokensPerUnit": 100, "unit": "day", "global": {"redis": {"address": address}}}
+    rules = [{"targetModels": [{"modelServerName": "server"}]}]
+    spec = {"modelName": "m", "rules": rules, "rateLimit": limit}
+    ours.configure(KEY, route({"metadata": {"name": "route", "namespace": "shop", "uid": "u"}, "spec": spec}))
+    try:
+        first = await ours.admit(KEY, 60)
+        assert isinstance(first, Left)
+        assert round(first.input or 0) == 40
+        assert isinstance(await ours.admit(KEY, 60), OverBudget), "this replica counts alone"
+        assert ours.away == [address]
+    finally:
+        await ours.close()
+        listening.close()

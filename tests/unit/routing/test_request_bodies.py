@@ -39,6 +39,8 @@ from modelyard.routing.objects import RetryPolicy
         ({"messages": [{"role": "user", "content": "Hello"}]}, 9),
         ({"prompt": "你好世界"}, 1),
         ({"prompt": ""}, 0),
+        ({"prompt": "", "messages": [{"role": "user", "content": "Hello"}]}, 9),
+        ({"prompt": "San Francisco is a", "messages": []}, 5),
         ({"messages": []}, 0),
         ({"messages": [{"role": "user"}, "text", None]}, 0),
         ({"prompt": ["abcd", "efg"]}, 2),
