@@ -45,7 +45,7 @@ FLOOR = 3
 """The least replicas of the service: of the cheap accelerator they cost less than one pair, which the others have."""
 SHORTENED = (
     f"measured shortly: {REQUESTS} requests at {LEVELS[0]} and at {LEVELS[1]} at a time, on each of two accelerators;",
-    "without --level and --requests it is 300 requests at 1, 8, 16, 32 and where else the figures need it.",
+    "without --level and --requests: 300 at 1, 8, 16, 32, and where else the figures need it.",
 )
 
 
