@@ -9,22 +9,34 @@ import sys
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
-from prefect.client.orchestration import PrefectClient
-from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
+from prefect.client.orchestration import PrefectClient, get_client
+from prefect.client.schemas.filters import (
+    ArtifactFilter,
+    ArtifactFilterFlowRunId,
+    DeploymentFilter,
+    DeploymentFilterId,
+)
 from prefect.client.schemas.objects import State
 from prefect.settings import PREFECT_API_URL
+from prefect_support import until
 
+from deployments.pool import create_work_pool
+from deployments.server import PrefectServer
+from deployments.worker import PrefectWorker
+from flows.reconcile import reconcile
 from flows.roll_out import roll_out
 from modelyard.cluster import DEPLOYMENTS, PODS, Cluster
 from modelyard.hosts import HostsFile, ServiceResolver
 from modelyard.local.router import ADDRESS, install
 from modelyard.local.stack import LocalStack
 from modelyard.routing.objects import ROUTES, SERVERS
-from modelyard.routing.rolling import MEMORY
+from modelyard.routing.rolling import MEMORY, WISH
+from modelyard.routing.route_roll_out import CONDITION
 
 pytestmark = pytest.mark.integration
 
@@ -178,3 +190,62 @@ async def test_requests_go_to_what_serves_as_well_and_come_back_from_what_does_n
     assert "25 %" in told["roll-out-steps"]
     assert "100 %" in told["roll-out-steps"]
     assert (await run(space, traffic=wish)).name == "Completed", "all is done already"
+
+
+@pytest.fixture
+async def worker(
+    prefect_server: PrefectServer, local_stack: LocalStack, tmp_path: Path
+) -> AsyncIterator[DeploymentFilter]:
+    """A worker, and the deployment of the flow."""
+    async with get_client() as client:
+        await create_work_pool(client, "routes")
+        deployment = await client.create_deployment(
+            flow_id=await client.create_flow(roll_out),
+            name="roll-out",
+            entrypoint="flows.roll_out.roll_out",
+            work_pool_name="routes",
+        )
+    extra = {
+        "PREFECT_WORKER_QUERY_SECONDS": "0.5",
+        "KUBECONFIG": str(local_stack.kubeconfig),
+        "PROMETHEUS_BASE_URL": local_stack.prometheus_url,
+    }
+    async with PrefectWorker(prefect_server.api_url, tmp_path, pool="routes", extra=extra):
+        yield DeploymentFilter(id=DeploymentFilterId(any_=[deployment]))
+
+
+async def test_reconcile_starts_what_a_routes_annotation_asks_for(
+    worker: DeploymentFilter, local_cluster: Cluster, client: PrefectClient, space: str
+) -> None:
+    asked = {"metadata": {"annotations": {WISH: json.dumps(traffic("good", 50, 100))}}}
+    await local_cluster.merge_patch(ROUTES, "chat", asked, space)
+    running = reconcile(
+        namespaces=[space], interval_seconds=0.5, shift_seconds=300, early_end_seconds=0.1, return_state=True
+    )
+    shift = asyncio.ensure_future(running)
+
+    async def told() -> str:
+        """What is said of it once it has ended."""
+        route = await local_cluster.get(ROUTES, "chat", space)
+        found = (route.get("status") or {}).get("conditions") or ()
+        return next((one["message"] for one in found if (one["type"], one["status"]) == (CONDITION, "True")), "")
+
+    try:
+        said = await until(told, "all requests go to the good one", timeout=240)
+    finally:
+        shift.cancel()
+        with suppress(asyncio.CancelledError):
+            await shift
+    assert said.startswith("100 % of the requests go to good: ")
+    assert await weights(local_cluster, space) == {"old": 0, "bad": 0, "slow": 0, "good": 100}
+    runs = await client.read_flow_runs(deployment_filter=worker)
+    assert {one.name for one in runs} == {f"roll-out ModelRoute {space}/chat"}
+    (first, *_) = sorted(runs, key=lambda one: one.created)
+    assert (first.idempotency_key or "").startswith(f"ModelRoute/{space}/chat/")
+    given = {name: first.parameters[name] for name in ("kind", "objects", "run", "controller_namespace")}
+    assert given == {
+        "kind": "ModelRoute",
+        "objects": [f"{space}/chat"],
+        "run": first.idempotency_key,
+        "controller_namespace": HOME,
+    }

@@ -1,0 +1,112 @@
+"""Roll-outs of ModelRoutes under an account with the reconciler's rights alone. What is measured is played."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Fleets
+from fleet_fixture import eventually, ready_status
+from in_process_runs import Shift
+from install_manifests import CONTROLLER_NAMESPACE, documents, in_force, install_roles, kubeconfig_of
+from needed_rights import Right, noted
+
+from modelyard.cluster import PODS, Cluster, ClusterSettings
+from modelyard.local.stack import LocalStack
+from modelyard.metrics.values import RoutedRequests
+from modelyard.objects import Key
+from modelyard.reconcile.dispatch import Acting
+from modelyard.reconcile.following import take
+from modelyard.reconcile.reconciler import Registered
+from modelyard.routing.lifecycle import RouteStatus, ServerStatus
+from modelyard.routing.objects import ROUTES, SERVERS
+from modelyard.routing.rolling import WISH, RouteReading
+from modelyard.routing.route_roll_out import CONDITION, RouteRollOuts
+
+pytestmark = pytest.mark.integration
+
+ROLE, ACCOUNT = "modelyard-reconciler", "reconciler-alone"
+GOOD = RoutedRequests(100, 0)
+EXCEPT = {("", "events", "get"), ("", "events", "patch"), ("networking.volcano.sh", "modelservers", "get")}
+"""What one that tells the same twice needs, and nobody who rolls out a route."""
+
+
+async def account(cluster: Cluster, space: str, admin: Path, target: Path) -> Path:
+    """A kubeconfig with the rights of this one role, in every namespace."""
+    await install_roles(cluster)
+    (binding,) = (one for one in documents("rbac-everywhere.yaml") if one["metadata"]["name"] == ROLE)
+    (subject,) = binding["subjects"]
+    subject["name"] = binding["metadata"]["name"] = ACCOUNT
+    metadata = {"name": ACCOUNT, "namespace": CONTROLLER_NAMESPACE}
+    await cluster.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata})
+    await cluster.apply(binding)
+    found = await kubeconfig_of(cluster, ACCOUNT, admin, target)
+    await in_force(found, ROUTES, space)
+    return found
+
+
+def rights() -> set[Right]:
+    """Those of the role, as the manifest has them."""
+    (role,) = (one for one in documents("rbac.yaml") if (one["kind"], one["metadata"]["name"]) == ("ClusterRole", ROLE))
+    return {
+        (group, one, verb)
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for one in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def wish(to: str, *steps: int) -> dict[str, str]:
+    """The annotation."""
+    return {WISH: json.dumps({"to": to, "steps": steps, "stepMinutes": 0.05, "requests": 1})}
+
+
+async def test_a_routes_roll_out_needs_exactly_the_reconcilers_rights(
+    fleets: Fleets, control_plane: LocalStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster, space, home = fleets.cluster, await fleets.space(), await fleets.space()
+    for name in ("old", "new"):
+        selector = {"matchLabels": {"app": name}}
+        spec: dict[str, Any] = {"model": "m", "inferenceEngine": "vLLM", "workloadSelector": selector}
+        await cluster.create(SERVERS, {"metadata": {"name": name}, "spec": spec}, space)
+        spec = {"containers": [{"name": "engine", "image": "example.invalid/engine:1"}]}
+        await cluster.create(PODS, {"metadata": {"name": name, "labels": {"app": name}}, "spec": spec}, space)
+        await cluster.merge_patch(PODS, name, ready_status(time.time()), space, subresource="status")
+    targets = [{"modelServerName": "old", "weight": 100}, {"modelServerName": "new", "weight": 0}]
+    spec = {"modelName": space, "rules": [{"targetModels": targets}]}
+    metadata = {"name": "chat", "annotations": wish("new", 50, 100)}
+    await cluster.create(ROUTES, {"metadata": metadata, "spec": spec}, space)
+
+    own = await account(cluster, space, control_plane.kubeconfig, tmp_path / "account")
+    monkeypatch.setenv("KUBECONFIG", str(own))
+    notes = noted(monkeypatch)
+    notes.account = str(own)
+    key, readings = Key(space, "chat"), dict[Key, RouteReading]()
+    lifecycle = RouteRollOuts("http://prometheus.invalid", readings)
+    registered = [
+        Registered(RouteStatus()),
+        Registered(ServerStatus()),
+        Registered(lifecycle, Acting("roll-out/roll-out")),
+    ]
+
+    async def rolled_out(*weights: int) -> bool:
+        """Whether it is at its end; as long as it is not, everything goes well."""
+        if (here := lifecycle.seen.get(key)) is not None and here.watch is not None:
+            readings[key] = RouteReading(time.time(), here.watch.since, GOOD, GOOD)
+        route = await cluster.get(ROUTES, "chat", space)
+        told = {one["type"]: one["status"] for one in (route.get("status") or {}).get("conditions") or ()}
+        found = tuple(one["weight"] for one in route["spec"]["rules"][0]["targetModels"])
+        return found == weights and told.get(CONDITION) == "True"
+
+    async with Shift(registered, home, namespaces=[space]):
+        await eventually(lambda: rolled_out(0, 100), "all requests go to the new one")
+        async with Cluster.connect(ClusterSettings(kubeconfig=own)) as by_hand:
+            await take(by_hand, await by_hand.get(ROUTES, "chat", space), ROUTES, "test/by-hand", wish("old", 100))
+        await eventually(lambda: rolled_out(100, 0), "and back, as somebody asks for by hand")
+    assert notes.forbidden == []
+    assert notes.needed <= rights()
+    assert rights() - notes.needed <= EXCEPT
