@@ -32,7 +32,9 @@ RUN = "test/one"
 LATE = "Unschedulable", "no node has an L40S that is free"
 NOT_READY = {"conditions": [{"type": "Ready", "status": "False", "reason": LATE[0], "message": LATE[1]}]}
 FAILED = {"state": "Failed", "failureMessage": "D(100,50) × 8 failed: OutputFull: there is no room"}
-GIVEN_UP = f"not ready within 1 minutes: {': '.join(LATE)}"
+GIVEN_UP = f"not ready within 30 minutes: {': '.join(LATE)}"
+LATER = 60 * 30 + 1.0
+"""Seconds: a little more than an onboarding waits for a service."""
 
 Told = Mapping[tuple[ResourceType, str], dict[str, Any]]
 
@@ -93,21 +95,21 @@ async def untold(cluster: Cluster, kind: ResourceType, name: str, space: str) ->
 
 async def test_a_candidate_that_never_becomes_ready_is_given_up_for_the_other_one(fleets: Fleets) -> None:
     cluster = fleets.cluster
-    usual = await begin(cluster, request(namespace=await site(fleets), patience=1))
+    usual = await begin(cluster, request(namespace=await site(fleets)))
     await go_on(usual, {})
     assert usual.here is not None
     assert usual.here.steps.verdict is not None
     assert usual.here.steps.verdict.chosen is not None
     assert usual.here.steps.verdict.chosen.candidate.runtime == "slow", "the cheaper one"
 
-    asked = request(namespace=await site(fleets), patience=1)
+    asked = request(namespace=await site(fleets))
     on = await begin(cluster, asked)
     never: Told = {(INFERENCE_SERVICES, "chat-probe-slow"): NOT_READY}
     await go_on(on, never)
     assert on.here is not None
     assert on.here.steps.awaits == ("InferenceService chat-probe-slow: ready",)
     assert "InferenceService chat-probe-fast" not in await there(cluster, asked.namespace), "it has been measured"
-    on.lifecycle.ahead = 61
+    on.lifecycle.ahead = LATER
     await go_on(on, never)
     assert on.here.steps.done, on.here.steps
     assert on.here.steps.problem == ""
@@ -131,7 +133,7 @@ async def test_a_candidate_that_never_becomes_ready_is_given_up_for_the_other_on
 
 
 async def test_where_all_candidates_are_given_up_each_says_why_and_nothing_is_written(fleets: Fleets) -> None:
-    asked = request(namespace=await site(fleets), patience=1)
+    asked = request(namespace=await site(fleets))
     on = await begin(fleets.cluster, asked)
     told: Told = {
         (INFERENCE_SERVICES, "chat-probe-slow"): NOT_READY,
@@ -140,7 +142,7 @@ async def test_where_all_candidates_are_given_up_each_says_why_and_nothing_is_wr
     await go_on(on, told)
     assert on.here is not None
     assert on.here.steps.problem == "", "it still waits"
-    on.lifecycle.ahead = 61
+    on.lifecycle.ahead = LATER
     await go_on(on, told)
     assert on.here.steps.done, on.here.steps
     assert on.here.steps.problem == (
