@@ -69,7 +69,8 @@ class FleetSettings(BaseModel):
     )
     gateway_namespaces: list[str] = Field(
         default_factory=list,
-        description="namespaces of gateways that serve all: what waits there counts for every namespace. A gateway "
+        description="namespaces of gateways that serve all: what waits there counts for every namespace, "
+        "at a router for that of the ModelServer. A gateway "
         "elsewhere counts for its own; an empty text stands for series without a namespace",
     )
     watch_namespace: str | None = Field(None, description="handle one namespace only; unset: all")

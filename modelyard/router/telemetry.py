@@ -78,7 +78,7 @@ class RequestRecord:
     streamed: bool = False
 
 
-class Series:
+class BoundedSeries:
     """The series of one metric, by the namespace whose requests they count: names are its own, their number is not."""
 
     def __init__(self, metric: Any) -> None:
@@ -147,7 +147,7 @@ class RouterMetrics:
                 options["multiprocess_mode"] = "livesum"
             made = kind(f"{PREFIX}_{name}", text, labels, registry=self.registry, **options)
             if kind is not Gauge:
-                return Series(made) if labels else lambda: made
+                return BoundedSeries(made) if labels else lambda: made
             # Looking a series up by its labels takes longer than adding to it.
             return lru_cache(maxsize=4096)(made.labels)
 

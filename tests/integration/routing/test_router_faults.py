@@ -35,7 +35,7 @@ from modelyard.objects import Key
 from modelyard.router.gauges import EnginePoller
 from modelyard.router.lobby import Full, Lobby
 from modelyard.router.service import RouterError
-from modelyard.router.telemetry import MOST_SERIES, AccessLog, RequestRecord, RouterMetrics, Series
+from modelyard.router.telemetry import MOST_SERIES, AccessLog, BoundedSeries, RequestRecord, RouterMetrics
 from modelyard.routing.fleet import RoutedFleet
 
 pytestmark = pytest.mark.integration
@@ -284,7 +284,7 @@ async def test_what_engines_answer_makes_few_series() -> None:
 
 def test_the_routes_of_a_namespace_have_so_many_series_and_take_none_of_others() -> None:
     registry = CollectorRegistry()
-    series = Series(Counter("asked", "Requests", ["route"], registry=registry))
+    series = BoundedSeries(Counter("asked", "Requests", ["route"], registry=registry))
     series("shop", "shop/route").inc(3)
     for number in range(MOST_SERIES + 10):
         series("hostile", f"hostile/{number}").inc()

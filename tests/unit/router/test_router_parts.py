@@ -79,19 +79,22 @@ def test_kept_in_files_or_in_memory_a_budget_is_the_same(
     asyncio.run(run())
 
 
-async def test_the_lobby_has_a_bound_for_each_server_and_for_all() -> None:
+async def test_the_lobby_has_a_bound_for_each_server_each_namespace_and_for_all() -> None:
     shown: list[tuple[str, str, str, int]] = []
     lobby = Lobby(8, lambda *one: shown.append(one))
-    tasks = [asyncio.create_task(lobby.wait(Key("a", f"{n % 4}"), "m", "u", 60)) for n in range(8)]
+    names = [Key(space, number) for space in "ab" for number in "0011"]
+    tasks = [asyncio.create_task(lobby.wait(key, "m", "u", 60)) for key in names]
     await asyncio.sleep(0)
     assert lobby.waiting == 8
     with pytest.raises(Full):
-        await lobby.wait(Key("a", "new"), "m", "u", 60)
+        await lobby.wait(Key("c", "new"), "m", "u", 60)
     tasks[0].cancel()
     await asyncio.gather(tasks[0], return_exceptions=True)
     with pytest.raises(Full):
+        await lobby.wait(Key("b", "new"), "m", "u", 60)
+    with pytest.raises(Full):
         await lobby.wait(Key("a", "1"), "m", "u", 60)
-    lobby.open(Key("a", f"{n}") for n in range(5))
+    lobby.open([*names, Key("a", "never")])
     assert await asyncio.gather(*tasks[1:]) == [True] * 7
     assert lobby.waiting == 0
     assert lobby.servers == []
@@ -164,4 +167,4 @@ async def _written(log: AccessLog) -> None:
 def test_workers_share_the_bounds() -> None:
     part = share(RouterSettings(workers=4, max_body=100, max_bodies=1000, max_requests=10, max_waiting=7))
     assert (part.max_bodies, part.max_requests, part.max_waiting) == (250, 2, 1)
-    assert share(RouterSettings(workers=64, max_body=100, max_bodies=1000)).max_bodies == 100
+    assert share(RouterSettings(workers=64, max_body=100, max_bodies=1000)).max_bodies == 200
