@@ -74,7 +74,7 @@ STARTED = time.monotonic()
 
 
 def main(scenario: Scenario, out: Path, *, runs_wanted: int, keep: bool, write: bool) -> int:
-    """Run, print. 0: scaled up and down in every run; 1: not, or too many runs are void, or something failed.
+    """Run, print. 0: scaled as was to be shown in every run; 1: not, or too many runs are void, or something failed.
 
     Of several runs one that is void is made again, at most half as many as are wanted.
     """
@@ -386,13 +386,13 @@ def conclude(scenario: Scenario, played: Played) -> None:
     for finding in played.truth.findings:
         console.print(f"[bold red]Void:[/] {finding.text}" if finding.void else f"[yellow]Note:[/] {finding.text}")
     console.print(f"Traffic: {played.truth.text}.")
-    verdict = story.verdict(samples)
+    verdict = played.verdict
     if played.truth.void:
         console.print(
             "[bold red]This run shows nothing.[/] Repeat it on a quieter machine, or with a lower --compression."
         )
         return
-    said = "[bold green]Scaled both ways[/]" if verdict.good else "[bold red]Did not scale both ways[/]"
+    said = f"[bold {'green' if verdict.good else 'red'}]{verdict.words}[/]"
     counts = (
         f"{verdict.ups} times up, {verdict.downs} times down, peak {verdict.peak} replicas, {verdict.last} at the end."
     )

@@ -36,25 +36,41 @@ class Played:
     @property
     def good(self) -> bool:
         """Whether it showed what was to be shown."""
-        return verdict(self.samples).good and not self.truth.void
+        return self.verdict.good and not self.truth.void
+
+    @property
+    def verdict(self) -> Verdict:
+        """How it was scaled; a service begins with what its busiest minute needs."""
+        return verdict(self.samples, enough=bool(self.copy.service))
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether the loop really scaled in both directions. Counts are changes of a variant's published target."""
+    """Whether the loop really scaled in both directions. Counts are changes of a variant's published target.
+
+    With ``enough`` it began with all that its load needs, and being made smaller is what is to be seen.
+    """
 
     ups: int
     downs: int
     peak: int
     last: int
+    enough: bool = False
 
     @property
     def good(self) -> bool:
         """Scaled up by decision, and down again."""
-        return self.ups > 0 and self.downs > 0 and self.last < self.peak
+        return (self.ups > 0 or self.enough) and self.downs > 0 and self.last < self.peak
+
+    @property
+    def words(self) -> str:
+        """The same, as a heading."""
+        if self.ups > 0 and self.good:
+            return "Scaled both ways"
+        return "Began with what its load needs, and was scaled down" if self.good else "Did not scale both ways"
 
 
-def verdict(samples: Sequence[Sample]) -> Verdict:
+def verdict(samples: Sequence[Sample], enough: bool = False) -> Verdict:
     """Judge by the pods that existed, not by what anybody wanted."""
     ups = downs = 0
     for before, after in pairwise(samples):
@@ -62,7 +78,7 @@ def verdict(samples: Sequence[Sample]) -> Verdict:
             ups += replicas > before.created[name]
             downs += replicas < before.created[name]
     totals = [sum(s.created.values()) for s in samples]
-    return Verdict(ups, downs, max(totals, default=0), totals[-1] if totals else 0)
+    return Verdict(ups, downs, max(totals, default=0), totals[-1] if totals else 0, enough)
 
 
 def replica_minutes(moments: Sequence[Moment], scenario: Scenario) -> dict[str, float]:

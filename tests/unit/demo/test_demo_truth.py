@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from deployments.demo import picture, publish, run, story
-from deployments.demo.scenario import COPIES, SLO_TTFT, Scenario
+from deployments.demo.scenario import COPIES, SHOWN, SLO_TTFT, Scenario
 from deployments.demo.story import Played
 from deployments.demo.truth import FAR_TOO_LATE, LATE, Truth, spans
 from deployments.demo.watch import Gap, Moment, Sample
@@ -95,6 +95,17 @@ def test_a_void_run_is_not_good_although_it_scaled_both_ways(capsys: pytest.Capt
     assert good.good
     run.conclude(SCENARIO, good)
     assert "Scaled both ways" in capsys.readouterr().out
+
+
+def test_a_service_begins_with_enough_and_a_pair_must_be_scaled_up() -> None:
+    down: list[Moment] = [look(number, 7 if number < 60 else 3) for number in range(100)]
+    results = answered()
+    service, pair = (Played(one, down, results, truth(results, down)) for one in (SHOWN[0], SHOWN[1]))
+    assert (service.good, service.verdict.words) == (True, "Began with what its load needs, and was scaled down")
+    assert (pair.good, pair.verdict.words) == (False, "Did not scale both ways")
+    still: list[Moment] = [look(number, 7) for number in range(100)]
+    assert not Played(SHOWN[0], still, results, truth(results, still)).good
+    assert Played(SHOWN[0], LOOKS, results, truth(results)).verdict.words == "Scaled both ways"
 
 
 def test_a_gap_is_not_the_previous_value() -> None:
