@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from in_process_runs import Shift
 from install_manifests import CONTROLLER_NAMESPACE, documents, in_force, install_roles, kubeconfig_of
 from needed_rights import Right, noted
 
-from modelyard.cluster import PODS, Cluster, ClusterSettings
+from modelyard.cluster import PODS, Cluster, ClusterSettings, Forbidden, Unavailable
 from modelyard.local.stack import LocalStack
 from modelyard.metrics.values import RoutedRequests
 from modelyard.objects import Key
@@ -48,6 +49,15 @@ async def account(cluster: Cluster, space: str, admin: Path, target: Path) -> Pa
     return found
 
 
+async def created(cluster: Cluster, pod: dict[str, Any], space: str) -> bool:
+    """Whether it is; a new namespace refuses pods until the account that they have by default is there."""
+    try:
+        await cluster.create(PODS, pod, space)
+    except (Forbidden, Unavailable):
+        return False
+    return True
+
+
 def rights() -> set[Right]:
     """Those of the role, as the manifest has them."""
     (role,) = (one for one in documents("rbac.yaml") if (one["kind"], one["metadata"]["name"]) == ("ClusterRole", ROLE))
@@ -74,7 +84,8 @@ async def test_a_routes_roll_out_needs_exactly_the_reconcilers_rights(
         spec: dict[str, Any] = {"model": "m", "inferenceEngine": "vLLM", "workloadSelector": selector}
         await cluster.create(SERVERS, {"metadata": {"name": name}, "spec": spec}, space)
         spec = {"containers": [{"name": "engine", "image": "example.invalid/engine:1"}]}
-        await cluster.create(PODS, {"metadata": {"name": name, "labels": {"app": name}}, "spec": spec}, space)
+        pod = {"metadata": {"name": name, "labels": {"app": name}}, "spec": spec}
+        await eventually(partial(created, cluster, pod, space), "the namespace takes pods")
         await cluster.merge_patch(PODS, name, ready_status(time.time()), space, subresource="status")
     targets = [{"modelServerName": "old", "weight": 100}, {"modelServerName": "new", "weight": 0}]
     spec = {"modelName": space, "rules": [{"targetModels": targets}]}
