@@ -137,7 +137,7 @@ async def test_requests_for_a_model_at_zero_are_seen_and_then_answered(
     async with Prometheus(PrometheusSettings(base_url=local_stack.prometheus_url)) as prometheus, asyncio.timeout(120):
         while True:
             told = await ask_gateway(prometheus, [HOME])
-            if isinstance(told, dict) and told.get(("", "m"), 0) >= 2:
+            if isinstance(told, dict) and told.get((local_namespace, "m"), 0) >= 2:
                 break
             await asyncio.sleep(0.2)
     scaled.set()
