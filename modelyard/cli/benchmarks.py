@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from modelyard.cli.options import Form, Output, UsageError, console, grid, print_document, warn
+from modelyard.cli.options import Context, Form, Output, UsageError, console, grid, print_document, warn
 
 if TYPE_CHECKING:
     from modelyard.benchmarks.compare import ComparedRuns
@@ -107,7 +107,7 @@ def _obtained(version: str) -> Path:
 
 
 @app.command()
-def show(source: Source, output: Form = Output.TABLE) -> None:
+def show(source: Source, output: Form = Output.TABLE, context: Context = None) -> None:
     """The runs of a benchmark, one a line."""
     found = results_of(source)
     if output is not Output.TABLE:
@@ -135,6 +135,7 @@ def compare(
         ),
     ] = None,
     output: Form = Output.TABLE,
+    context: Context = None,
 ) -> None:
     """How the runs of B differ from those of A with the same scenario and concurrency; a gate for pipelines."""
     from modelyard.benchmarks import compare as comparing

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from modelyard.cli.options import Context, Form, Output, UsageError, console, faults, grid, print_document
+from modelyard.cli.options import Context, Form, Output, UsageError, console, faults, grid, print_document, warn
 
 if TYPE_CHECKING:
     from modelyard.benchmarks.values import MeasuredRun
@@ -66,7 +66,7 @@ def onboard(
     max_level: Annotated[int | None, typer.Option(help="Without --level: the highest (32).")] = None,
     precision: Annotated[
         float | None,
-        typer.Option(help="Without --level: how narrow 95 % intervals are to be, as a share of a latency (0.1)."),
+        typer.Option(help="Without --level: half a 95 % interval may be this share of the latency it decides (0.1)."),
     ] = None,
     minutes: Annotated[int | None, typer.Option(help="The most minutes of a run (5).")] = None,
     requests: Annotated[int | None, typer.Option(help="The most requests of a run (300).")] = None,
@@ -83,7 +83,8 @@ def onboard(
         list[str] | None,
         typer.Option(
             metavar="RUNTIME=SOURCE",
-            help="With --dry-run: a candidate's results (file, folder, URI), to choose by; repeat.",
+            help="With --dry-run: what to choose by: a candidate's results, a file, folder, URI or BenchmarkJob "
+            "(NAMESPACE/NAME); repeat.",
         ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would be applied.")] = False,
@@ -133,6 +134,8 @@ def onboard(
     if dry_run:
         if trace is not None or service_class is not None:
             raise UsageError("--dry-run reads no trace and no service class: give load and targets in numbers")
+        if prices and not candidates:
+            raise UsageError("--dry-run does not see which runtimes there are: name them, --candidate for --price")
         _print_plan(given, measured, output)
         return
     if measured or output is not Output.TABLE:
@@ -183,7 +186,7 @@ def _pairs(option: str, texts: Iterable[str] | None) -> dict[str, str]:
 
 
 def _runs(asked: OnboardRequest, measured: list[str]) -> dict[str, tuple[MeasuredRun, ...]]:
-    from modelyard.benchmarks.results import load
+    from modelyard.cli.benchmarks import results_of
 
     sources = dict(one.partition("=")[::2] for one in measured)
     known = {one.runtime for one in asked.candidates}
@@ -193,11 +196,15 @@ def _runs(asked: OnboardRequest, measured: list[str]) -> dict[str, tuple[Measure
     wanted = f"D({asked.prompt_tokens},{asked.output_tokens})"
     found = {}
     for runtime, source in sources.items():
-        runs = load(source).runs
-        found[runtime] = tuple(run for run in runs if run.scenario == wanted)
-        if not found[runtime]:
+        runs = results_of(source).runs
+        of_load = [run for run in runs if run.scenario == wanted]
+        if not of_load:
             there = ", ".join(sorted({run.scenario for run in runs})) or "nothing"
             raise UsageError(f"--measured {runtime}: {source} has no run of {wanted}, but {there}")
+        for run in of_load:
+            if run.spoilt:
+                warn(f"run {run.scenario} at {run.concurrency} of {source} is left out: {run.spoilt}")
+        found[runtime] = tuple(run for run in of_load if not run.spoilt)
     return found
 
 

@@ -88,8 +88,12 @@ def json_object(text: str, option: str) -> dict[str, Any]:
 
 
 def faults(error: ValidationError) -> list[str]:
-    """The fields that are wrong, a sentence each."""
-    return [f"{'.'.join(map(str, one['loc'])) or 'parameters'}: {one['msg']}" for one in error.errors()]
+    """The fields that are wrong, a sentence each; of fields that do not agree the sentence alone."""
+    found = []
+    for one in error.errors():
+        field, said = ".".join(map(str, one["loc"])), one["msg"].removeprefix("Value error, ")
+        found.append(f"{field}: {said}" if field else said)
+    return found
 
 
 def print_document(text: str, output: str) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from modelyard.cli.options import HOME, Form, Output, UsageError, console, grid, print_document, warn
+from modelyard.cli.options import HOME, Context, Form, Output, UsageError, console, grid, print_document, warn
 
 if TYPE_CHECKING:
     from modelyard.autoscaling.sizing.fit import Fit, Point
@@ -53,6 +53,7 @@ def fit(
     keep: Annotated[bool, typer.Option("--keep", help="Keep the profile in the library, for reuse.")] = False,
     namespace: Library = HOME,
     output: Form = Output.TABLE,
+    context: Context = None,
 ) -> None:
     """The engine's alpha, beta, gamma, delta with 95 % intervals, and the profile that replicas are sized by. -o yaml:
     the patch for a VariantAutoscaling."""
@@ -102,6 +103,7 @@ def show(
     ] = None,
     namespace: Library = HOME,
     output: Form = Output.TABLE,
+    context: Context = None,
 ) -> None:
     """Profiles that are kept, or one with where it comes from. -o yaml of one: the patch for a VariantAutoscaling."""
     from modelyard.benchmarks.profiles import PROVENANCE, described, provenance
@@ -143,6 +145,7 @@ def check(
     one_length: OneLength = False,
     step_tokens: Tokens = 2048,
     tolerance: Annotated[float, typer.Option("--tolerance", min=0, help="Share that a prediction may be off.")] = 0.1,
+    context: Context = None,
 ) -> None:
     """Replay the benchmark's loads against an engine of the fitted parameters, several times; 1 where what was measured
     is further off than any of the times."""

@@ -41,9 +41,12 @@ def router(
     ] = None,
     max_body: Annotated[int, typer.Option(min=1, help="Bytes of a request's body; beyond: 413.")] = _D.max_body,
     max_bodies: Annotated[
-        int, typer.Option(min=1, help="Bytes of all bodies in progress; beyond: 503.")
+        int,
+        typer.Option(min=1, help="Bytes of all bodies in progress, of one namespace three quarters; beyond: 503."),
     ] = _D.max_bodies,
-    max_requests: Annotated[int, typer.Option(min=1, help="Requests in progress; beyond: 503.")] = _D.max_requests,
+    max_requests: Annotated[
+        int, typer.Option(min=1, help="Requests in progress, of one namespace three quarters; beyond: 503.")
+    ] = _D.max_requests,
     body_seconds: Annotated[float, typer.Option(help="Until a body is there; beyond: 408.")] = _D.body_seconds,
     idle_seconds: Annotated[
         float, typer.Option(help="Until the head of a request is there; beyond, the connection is closed.")
@@ -54,7 +57,10 @@ def router(
     wait_seconds: Annotated[
         float, typer.Option(help="That a request waits for the first pod of a server at zero; beyond: 503.")
     ] = _D.wait_seconds,
-    max_waiting: Annotated[int, typer.Option(min=0, help="Requests that wait so; beyond: 503.")] = _D.max_waiting,
+    max_waiting: Annotated[
+        int,
+        typer.Option(min=0, help="Requests that wait so, of one namespace half, of one server a quarter; beyond: 503."),
+    ] = _D.max_waiting,
     poll_seconds: Annotated[float, typer.Option(help="Between two looks at engines' metrics.")] = _D.poll_seconds,
     leave_seconds: Annotated[
         float, typer.Option(help="After SIGTERM, until no new connections are taken.")

@@ -130,6 +130,10 @@ READ_A_CLUSTER = (
     "services",
     "router",
     "gateway",
+    "show",
+    "compare",
+    "fit",
+    "check",
 )
 ONE_SPELLING = {
     "namespace": ("-n", "--namespace"),

@@ -17,6 +17,7 @@ import yaml
 from deployments.bootstrap import closed, read
 from flows.benchmark import re_run_benchmarks
 from flows.foreground import FLOWS
+from flows.onboard import onboard
 from flows.parameters import BenchmarkParameters
 from flows.replay import replay
 
@@ -102,6 +103,16 @@ def test_the_benchmarks_are_what_the_flow_takes() -> None:
         given["fail_if"] = json.loads(given["fail_if"])
         assert BenchmarkParameters.model_validate(given).re_run
         assert "--watch" in words
+
+
+def test_the_onboarding_of_the_samples_is_what_the_flow_and_its_form_take() -> None:
+    import jsonschema
+    from prefect.utilities.callables import parameter_schema
+
+    given = json.loads((SAMPLES / "onboard.json").read_text())
+    jsonschema.Draft202012Validator(closed(parameter_schema(onboard).model_dump())).validate(given)
+    assert FLOWS["onboard"].model_validate(given).uri
+    assert "config/samples/ci/onboard.json" in (ROOT / "docs" / "onboarding.md").read_text(encoding="utf-8")
 
 
 def test_the_benchmarks_of_every_night_are_what_the_flow_and_its_form_take() -> None:

@@ -85,6 +85,23 @@ def test_results_of_other_requests_are_refused(stored: str) -> None:
     assert "has no run of D(100,60), but D(100,50)" in str(found.exception)
 
 
+def test_prices_alone_name_no_runtime_to_a_dry_run() -> None:
+    asked = ASKED.replace("--candidate fast=H100@10 --candidate slow=L40S@1", "--price H100=10")
+    found = CliRunner().invoke(app, f"{asked} --dry-run".split())
+    assert isinstance(found.exception, UsageError)
+    assert "--candidate" in str(found.exception)
+
+
+def test_a_run_of_which_too_many_requests_failed_is_left_out(stored: str, tmp_path: Path) -> None:
+    file = tmp_path / "slow" / "runs" / "at-32" / "run.json"
+    record = RunRecord.model_validate_json(file.read_text("utf-8"))
+    spoilt = record.run.model_copy(update={"failed": record.run.requests})
+    file.write_text(record.model_copy(update={"run": spoilt}).model_dump_json(), "utf-8")
+    found = typed(f"--dry-run {stored}")
+    assert f"run D(100,50) at 32 of {tmp_path / 'slow'} is left out" in found.stderr
+    assert "slow: measured at 1, 8, 16: " in found.stdout
+
+
 def test_without_dry_run_the_flow_runs_with_what_was_typed(monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[tuple[str, dict[str, Any]]] = []
     monkeypatch.setattr(command, "foreground", lambda name, given: ran.append((name, given)))
