@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import tempfile
+import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,10 +30,13 @@ from modelyard.objects import Key
 from modelyard.objects.documents import cut
 from modelyard.reconcile.acting import Acted
 from modelyard.reconcile.following import Followed, take
-from modelyard.replay.refit import benchmark_of, drifted, kept_as, refit
+from modelyard.replay.refit import benchmark_of, drifted, in_turn, kept_as, refit
 from tasks.acting import AGAIN, stay
 from tasks.journal import ProgressBar, cells, show, unformatted
 from tasks.stage import RETRIED, STAGE
+
+BUDGET = 600
+"""Seconds after which a run of the flow ``refit-profiles`` fits no more profiles of a namespace."""
 
 
 @dataclass(eq=False)
@@ -199,13 +204,18 @@ async def refit_drifted(
     """
     said: list[str] = []
     problems: list[str] = []
-    for variant in await cluster.list(VARIANTS):
+    spent = Counter[str]()
+    for variant in in_turn(one for one in await cluster.list(VARIANTS) if drifted(one) is not None):
         key = Key(variant["metadata"]["namespace"], variant["metadata"]["name"])
         if (namespaces and key.namespace not in namespaces) or (since := drifted(variant)) is None:
+            continue
+        if spent[key.namespace] > BUDGET:
+            problems.append(f"{key}: left for the next run: fits of its namespace took more than {BUDGET} s")
             continue
         if (source := benchmark_of(variant)) is None:
             problems.append(f"{key}: its profile was fitted to no BenchmarkJob of its namespace")
             continue
+        began = time.monotonic()
         try:
             job = await cluster.get(BENCHMARK_JOBS, source.name, source.namespace)
             found = await asyncio.to_thread(refit, variant, job, since, tokens)
@@ -224,6 +234,8 @@ async def refit_drifted(
             problems.append(f"{key}: {type(error).__name__}: {error}")
         else:
             (problems if found.problem else said).append(f"{key}: {found.message}")
+        finally:
+            spent[key.namespace] += round(time.monotonic() - began)
     return said, problems
 
 

@@ -15,7 +15,7 @@ from modelyard.benchmarks.values import LatencySpread, MeasuredRun
 from modelyard.benchmarks.world import MEMORY, RE_RUN, Memory
 from modelyard.objects import Key
 from modelyard.reconcile.memory import render_memory
-from modelyard.replay.refit import benchmark_of, drifted, kept_as, refit
+from modelyard.replay.refit import benchmark_of, drifted, in_turn, kept_as, refit
 
 SINCE = 1_767_225_600.0
 
@@ -74,6 +74,12 @@ def test_only_profiles_that_do_not_hold_and_come_from_a_benchmark_are_looked_at(
     assert benchmark_of(variant()) == Key("shop", "chat-speed")
     for source in ("other/chat-speed", "results/summary.csv", "chat-speed", 7, None):
         assert benchmark_of(variant(source=source)) is None
+
+
+def test_namespaces_take_turns() -> None:
+    many = [{"metadata": {"namespace": "many", "name": str(number)}} for number in range(3)]
+    few = [{"metadata": {"namespace": "few", "name": str(number)}} for number in range(2)]
+    assert in_turn([*many, *few]) == [many[0], few[0], many[1], few[1], many[2]]
 
 
 def test_what_was_measured_before_is_measured_again_once() -> None:
