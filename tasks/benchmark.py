@@ -28,6 +28,8 @@ from modelyard.benchmarks.world import BENCHMARK_JOBS, RE_RUN
 from modelyard.cluster import CONFIG_MAPS, Cluster, Forbidden, NotFound, Unavailable
 from modelyard.objects import Key
 from modelyard.objects.documents import cut
+from modelyard.objects.kinds import NAMESPACES
+from modelyard.objects.parse import namespace
 from modelyard.reconcile.acting import Acted
 from modelyard.reconcile.following import Followed, take
 from modelyard.replay.refit import benchmark_of, drifted, in_turn, kept_as, refit
@@ -248,8 +250,12 @@ async def _keep(cluster: Cluster, variant: Mapping[str, Any], body: Mapping[str,
         return []
     except Forbidden:
         return [f"ConfigMap {library} may not be read: whether its profile is kept there is not known"]
-    keys = kept_as(variant, read_library(library, stored.get("data") or {})[0])
-    for one in keys:
+    mine = await cluster.list(NAMESPACES, field_selector=f"metadata.name={home}")
+    spaces = {one["metadata"]["name"]: namespace(one) for one in mine}
+    entries = read_library(library, stored.get("data") or {})[0]
+    kept = kept_as(variant, entries, home, spaces)
+    for one in kept.keys:
         version = {"metadata": {"resourceVersion": stored["metadata"]["resourceVersion"]}}
         stored = await cluster.merge_patch(CONFIG_MAPS, LIBRARY, library_patch(one, body) | version, home)
-    return [f"kept anew as {one.name} in ConfigMap {library}, whose profile it had" for one in keys]
+    said = [f"kept anew as {one.name} in ConfigMap {library}, whose profile it had" for one in kept.keys]
+    return [*said, *([f"ConfigMap {library} stays as it is: {kept.refused}"] if kept.refused else [])]

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from modelyard.autoscaling.conditions import PROFILE_DRIFT
 from modelyard.autoscaling.memory.variants import ANNOTATION, VariantMemory
@@ -14,10 +14,11 @@ from modelyard.autoscaling.sizing.fit import FitError
 from modelyard.benchmarks.profiles import LibraryProfile, ProfileKey, patch, points, provenance
 from modelyard.benchmarks.results import kept
 from modelyard.benchmarks.world import benchmark
-from modelyard.objects import Key
+from modelyard.objects import Key, Namespace
 from modelyard.objects.documents import few
 from modelyard.objects.parse import conditions
 from modelyard.reconcile.memory import parse_memory
+from modelyard.reconcile.reach import refusal
 from modelyard.replay.engine_fit import TOKENS, fit_engine, sizing_profile
 
 
@@ -57,12 +58,25 @@ def benchmark_of(variant: Mapping[str, Any]) -> Key | None:
     return Key(namespace, name) if name and namespace == variant["metadata"]["namespace"] else None
 
 
-def kept_as(variant: Mapping[str, Any], library: Mapping[str, LibraryProfile]) -> tuple[ProfileKey, ...]:
-    """What of a library is the profile that a variant has: of its model and accelerators, and of one origin."""
+class KeptAs(NamedTuple):
+    """The entries of a library that a variant's profile is of; or, where the variant may not change them, why."""
+
+    keys: tuple[ProfileKey, ...] = ()
+    refused: str = ""
+
+
+def kept_as(
+    variant: Mapping[str, Any], library: Mapping[str, LibraryProfile], home: str, spaces: Mapping[str, Namespace]
+) -> KeptAs:
+    """What of the library in namespace ``home`` is of the variant's model and accelerators, and of one origin with its
+    profile. ``spaces`` are the namespaces that are known: ``home`` has to let the variant's in, whose tenants write
+    what their benchmarks have measured as they like."""
     spec, told = variant["spec"], provenance(variant)
     about = spec.get("modelID"), spec.get("accelerator"), spec.get("acceleratorCount") or 1
-    same = (one for one in library.values() if told and one.provenance == told)
-    return tuple(one.key for one in same if (one.model, one.accelerator, one.count) == about)
+    same = (one.key for name, one in library.items() if told and one.provenance == told and one.key.name == name)
+    keys = tuple(key for key in same if (key.model, key.accelerator, key.count) == about)
+    why = refusal(variant["metadata"]["namespace"], home, spaces) if keys else None
+    return KeptAs(keys) if why is None else KeptAs(refused=f"{', '.join(key.name for key in keys)}: {why}")
 
 
 def refit(variant: Mapping[str, Any], job: Mapping[str, Any], since: float, tokens: int = TOKENS) -> Refit:

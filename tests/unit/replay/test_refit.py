@@ -13,9 +13,10 @@ from modelyard.autoscaling.memory.variants import ANNOTATION
 from modelyard.benchmarks.profiles import LIBRARY, PROVENANCE, ProfileKey, library_patch, read_library
 from modelyard.benchmarks.values import LatencySpread, MeasuredRun
 from modelyard.benchmarks.world import MEMORY, RE_RUN, Memory
-from modelyard.objects import Key
+from modelyard.objects import Key, Namespace
 from modelyard.reconcile.memory import render_memory
-from modelyard.replay.refit import benchmark_of, drifted, in_turn, kept_as, refit
+from modelyard.reconcile.reach import ALLOW_FROM
+from modelyard.replay.refit import KeptAs, benchmark_of, drifted, in_turn, kept_as, refit
 
 SINCE = 1_767_225_600.0
 
@@ -134,9 +135,24 @@ def test_what_the_library_has_of_the_same_origin_is_told_from_the_rest(
     assert not wrong
     mine = variant(**told)
     mine["spec"] |= about | spec
-    assert {one.name for one in kept_as(mine, library)} == {*kept}
+    assert {one.name for one in kept_as(mine, library, "shop", {}).keys} == {*kept}
     mine["metadata"]["annotations"] = {}
-    assert kept_as(mine, library) == ()
+    assert kept_as(mine, library, "shop", {}) == KeptAs()
+
+
+def test_another_namespaces_library_is_written_where_that_lets_the_variant_in() -> None:
+    """Else whoever writes what his own benchmark has measured would write what all others size by."""
+    mine, named = variant(), ProfileKey("llama", "H100", 1, "")
+    mine["spec"] |= {"modelID": "llama", "accelerator": "H100"}
+    library, _ = read_library(Key("home", LIBRARY), library_patch(named, mine)["data"])
+    for told in ({}, {ALLOW_FROM: "other"}):
+        found = kept_as(mine, library, "home", {"home": Namespace("home", {}, told)})
+        assert found.keys == ()
+        assert "llama-H100-1: namespace home does not let in references from namespace shop" in found.refused
+    lets_in = {"home": Namespace("home", {}, {ALLOW_FROM: "other, shop"})}
+    assert kept_as(mine, library, "home", lets_in) == KeptAs((named,))
+    under_another_name = {"by-hand": library["llama-H100-1"]}
+    assert kept_as(mine, under_another_name, "home", lets_in) == KeptAs(), "an entry of that name may be another's"
 
 
 @pytest.mark.parametrize(
