@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from benchmark_world import NOW, Benchmarks, run
@@ -278,6 +279,16 @@ def test_reports_of_forged_pods_are_not_read(fleet: Benchmarks) -> None:
     fleet.objects["Pod", "evil", "forged"] = pod
     fleet.step(NOW + 100)
     assert fleet.here.memory.runs == ()
+
+
+@pytest.mark.parametrize("figures", [{"failed": 10**400}, {"failed": -1}, {"seconds": 1e300}])
+def test_a_report_with_figures_that_cannot_be_is_none(fleet: Benchmarks, figures: dict[str, Any]) -> None:
+    fleet.step()
+    measured = run("D(100,100)", 4).model_copy(update=figures)
+    fleet.ends(MeasurementReport(outcome="Measured").model_copy(update={"run": measured}).model_dump_json())
+    fleet.step(NOW + 100)
+    assert fleet.here.memory.runs == ()
+    assert "ended without a report" in fleet.told("Completed")[2]
 
 
 def test_a_damaged_memory_begins_afresh(fleet: Benchmarks) -> None:
