@@ -32,7 +32,7 @@ from modelyard.objects.kinds import NAMESPACES
 from modelyard.objects.parse import namespace
 from modelyard.reconcile.acting import Acted
 from modelyard.reconcile.following import Followed, take
-from modelyard.replay.refit import benchmark_of, drifted, in_turn, kept_as, refit
+from modelyard.replay.refit import benchmark_of, drifted, in_turn, kept_as, refit, same_profile
 from tasks.acting import AGAIN, stay
 from tasks.journal import ProgressBar, cells, show, unformatted
 from tasks.stage import RETRIED, STAGE
@@ -225,9 +225,13 @@ async def refit_drifted(
                 body = {"metadata": {"annotations": {RE_RUN: found.re_run}}}
                 await cluster.merge_patch(BENCHMARK_JOBS, source.name, body, source.namespace)
             if found.patch is not None:
+                current = await cluster.get(VARIANTS, key.name, key.namespace)
+                if not same_profile(variant, current):
+                    problems.append(f"{key}: was given another profile while one was fitted")
+                    continue
                 # First: while the variant has the old profile, whoever goes on after a kill comes back to both.
                 said += [f"{key}: {text}" for text in await _keep(cluster, variant, found.patch, home)]
-                version = {"resourceVersion": variant["metadata"]["resourceVersion"]}
+                version = {"resourceVersion": current["metadata"]["resourceVersion"]}
                 body = {**found.patch, "metadata": found.patch["metadata"] | version}
                 await cluster.merge_patch(VARIANTS, key.name, body, key.namespace)
         except Unavailable:

@@ -58,6 +58,15 @@ def benchmark_of(variant: Mapping[str, Any]) -> Key | None:
     return Key(namespace, name) if name and namespace == variant["metadata"]["namespace"] else None
 
 
+def same_profile(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Whether a VariantAutoscaling has the profile that it had: a fit takes minutes, and all else of it changes."""
+    return _given(before) == _given(now)
+
+
+def _given(variant: Mapping[str, Any]) -> tuple[object, ...]:
+    return variant["metadata"].get("uid"), variant["spec"].get("variantProfile"), provenance(variant)
+
+
 class KeptAs(NamedTuple):
     """The entries of a library that a variant's profile is of; or, where the variant may not change them, why."""
 

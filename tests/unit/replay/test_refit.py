@@ -16,7 +16,7 @@ from modelyard.benchmarks.world import MEMORY, RE_RUN, Memory
 from modelyard.objects import Key, Namespace
 from modelyard.reconcile.memory import render_memory
 from modelyard.reconcile.reach import ALLOW_FROM
-from modelyard.replay.refit import KeptAs, benchmark_of, drifted, in_turn, kept_as, refit
+from modelyard.replay.refit import KeptAs, benchmark_of, drifted, in_turn, kept_as, refit, same_profile
 
 SINCE = 1_767_225_600.0
 
@@ -81,6 +81,16 @@ def test_namespaces_take_turns() -> None:
     many = [{"metadata": {"namespace": "many", "name": str(number)}} for number in range(3)]
     few = [{"metadata": {"namespace": "few", "name": str(number)}} for number in range(2)]
     assert in_turn([*many, *few]) == [many[0], few[0], many[1], few[1], many[2]]
+
+
+def test_a_variant_that_lives_on_keeps_its_profile_until_somebody_gives_it_another() -> None:
+    before, later = variant(), variant("False", memory="{}")
+    later["metadata"]["resourceVersion"] = "7"
+    assert same_profile(before, later)
+    assert not same_profile(before, variant(runs=9))
+    later["spec"]["variantProfile"] = {**later["spec"]["variantProfile"], "maxBatchSize": 8}
+    assert not same_profile(before, later)
+    assert not same_profile(before, {**before, "metadata": {**before["metadata"], "uid": "another"}})
 
 
 def test_what_was_measured_before_is_measured_again_once() -> None:
