@@ -237,7 +237,7 @@ async def refit_drifted(
         except Unavailable:
             raise
         except Exception as error:  # this object's alone
-            problems.append(f"{key}: {type(error).__name__}: {error}")
+            problems.append(f"{key}: {type(error).__name__}: {cut(str(error), 500)}")
         else:
             (problems if found.problem else said).append(f"{key}: {found.message}")
         finally:

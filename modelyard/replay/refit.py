@@ -3,8 +3,9 @@ fitted. Pure."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -15,11 +16,15 @@ from modelyard.benchmarks.profiles import LibraryProfile, ProfileKey, patch, poi
 from modelyard.benchmarks.results import kept
 from modelyard.benchmarks.world import benchmark
 from modelyard.objects import Key, Namespace
-from modelyard.objects.documents import few
+from modelyard.objects.documents import cut, few, printable
 from modelyard.objects.parse import conditions
 from modelyard.reconcile.memory import parse_memory
 from modelyard.reconcile.reach import refusal
 from modelyard.replay.engine_fit import TOKENS, fit_engine, sizing_profile
+
+MOST_SAID = 1000
+"""Characters of what is said of one variant: names and scenarios are as long as their tenants like."""
+_NAME = re.compile(r"[a-z0-9][-a-z0-9.]{0,252}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +60,8 @@ def benchmark_of(variant: Mapping[str, Any]) -> Key | None:
     """The BenchmarkJob that a profile was fitted to: none where it was not, or is in another namespace."""
     source = provenance(variant).get("source")
     namespace, _, name = source.partition("/") if isinstance(source, str) else ("", "", "")
-    return Key(namespace, name) if name and namespace == variant["metadata"]["namespace"] else None
+    own = namespace == variant["metadata"]["namespace"]
+    return Key(namespace, name) if own and _NAME.fullmatch(name) else None
 
 
 def same_profile(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
@@ -116,5 +122,9 @@ def refit(variant: Mapping[str, Any], job: Mapping[str, Any], since: float, toke
         found = sizing_profile(engine, *lengths, max_batch=batch, tokens=tokens)
         body = patch(found, str(one.key), batch, engine=engine, measured=kept(job).runs[-1].started)
     except FitError as error:
-        return Refit("; ".join([f"{one.key} determines no profile: {error}", *few(left_out)]), problem=True)
-    return Refit("; ".join([f"fitted to {len(engine.points)} runs of {one.key}", *few(left_out)]), patch=body)
+        return Refit(_told(f"{one.key} determines no profile: {error}", left_out), problem=True)
+    return Refit(_told(f"fitted to {len(engine.points)} runs of {one.key}", left_out), patch=body)
+
+
+def _told(what: str, left_out: Sequence[str]) -> str:
+    return cut(printable("; ".join([what, *few(left_out)])), MOST_SAID)

@@ -16,7 +16,7 @@ from modelyard.benchmarks.world import MEMORY, RE_RUN, Memory
 from modelyard.objects import Key, Namespace
 from modelyard.reconcile.memory import render_memory
 from modelyard.reconcile.reach import ALLOW_FROM
-from modelyard.replay.refit import KeptAs, benchmark_of, drifted, in_turn, kept_as, refit, same_profile
+from modelyard.replay.refit import MOST_SAID, KeptAs, benchmark_of, drifted, in_turn, kept_as, refit, same_profile
 
 SINCE = 1_767_225_600.0
 
@@ -73,7 +73,8 @@ def test_only_profiles_that_do_not_hold_and_come_from_a_benchmark_are_looked_at(
     assert drifted(variant("False")) is None
     assert drifted({"status": None}) is None
     assert benchmark_of(variant()) == Key("shop", "chat-speed")
-    for source in ("other/chat-speed", "results/summary.csv", "chat-speed", 7, None):
+    no_names = ("shop/..", "shop/a/status", "shop/" + "x" * 254, "shop/")
+    for source in ("other/chat-speed", "results/summary.csv", "chat-speed", 7, None, *no_names):
         assert benchmark_of(variant(source=source)) is None
 
 
@@ -121,6 +122,10 @@ def test_a_run_with_too_many_failed_requests_is_left_out_and_told() -> None:
     assert found.patch is not None, found.message
     assert f"fitted to {len(RUNS)} runs of shop/chat-speed; run D(1,1) at 1 of shop/chat-speed" in found.message
     assert "is left out: 3 of 10 requests failed" in found.message
+    endless = spoilt.model_copy(update={"scenario": "x" * 20_000})
+    found = refit(variant(), job(began=SINCE + 5, ended=SINCE + 600, runs=(endless,)), SINCE)
+    assert found.problem
+    assert len(found.message) <= MOST_SAID
 
 
 @pytest.mark.parametrize(
