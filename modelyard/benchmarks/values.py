@@ -93,7 +93,7 @@ class MeasuredRun(_Value):
     first of each request; ``failed`` of ``requests`` got no answer. Where an endpoint streams nothing (embeddings)
     there is no ``ttft`` and no ``itl``."""
 
-    scenario: str
+    scenario: Annotated[str, Field(max_length=64)]
     concurrency: Count
     started: str
     seconds: Figure
