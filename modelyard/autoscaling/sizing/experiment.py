@@ -57,7 +57,7 @@ def promised(found: Fit, runs: Sequence[PlannedRun]) -> dict[str, float]:
     line's fault and no noise, it stays large, however much is measured."""
     shares = doubt(found)
     for names, line in ((("alpha", "beta"), found.itl), (("gamma", "delta"), found.ttft)):
-        each = [(run.concurrency, run.prompt_tokens) for run in (*found.points, *runs)]
+        each = [*(point[:2] for point in found.points), *(run[:2] for run in runs)]
         loads = [batch * (prompt if line is found.ttft else 1) for batch, prompt in each]
         now, then = _widths(loads[: len(found.points)], line), _widths(loads, line)
         shares |= {name: shares[name] * new / old for name, old, new in zip(names, now, then, strict=True)}
