@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import tempfile
+import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,12 +28,17 @@ from modelyard.benchmarks.world import BENCHMARK_JOBS, RE_RUN
 from modelyard.cluster import CONFIG_MAPS, Cluster, Forbidden, NotFound, Unavailable
 from modelyard.objects import Key
 from modelyard.objects.documents import cut
+from modelyard.objects.kinds import NAMESPACES
+from modelyard.objects.parse import namespace
 from modelyard.reconcile.acting import Acted
 from modelyard.reconcile.following import Followed, take
-from modelyard.replay.refit import benchmark_of, drifted, kept_as, refit
+from modelyard.replay.refit import benchmark_of, drifted, in_turn, kept_as, refit, same_profile
 from tasks.acting import AGAIN, stay
 from tasks.journal import ProgressBar, cells, show, unformatted
 from tasks.stage import RETRIED, STAGE
+
+BUDGET = 600
+"""Seconds after which a run of the flow ``refit-profiles`` fits no more profiles of a namespace."""
 
 
 @dataclass(eq=False)
@@ -199,13 +206,18 @@ async def refit_drifted(
     """
     said: list[str] = []
     problems: list[str] = []
-    for variant in await cluster.list(VARIANTS):
+    spent = Counter[str]()
+    for variant in in_turn(one for one in await cluster.list(VARIANTS) if drifted(one) is not None):
         key = Key(variant["metadata"]["namespace"], variant["metadata"]["name"])
         if (namespaces and key.namespace not in namespaces) or (since := drifted(variant)) is None:
+            continue
+        if spent[key.namespace] > BUDGET:
+            problems.append(f"{key}: left for the next run: fits of its namespace took more than {BUDGET} s")
             continue
         if (source := benchmark_of(variant)) is None:
             problems.append(f"{key}: its profile was fitted to no BenchmarkJob of its namespace")
             continue
+        began = time.monotonic()
         try:
             job = await cluster.get(BENCHMARK_JOBS, source.name, source.namespace)
             found = await asyncio.to_thread(refit, variant, job, since, tokens)
@@ -213,17 +225,23 @@ async def refit_drifted(
                 body = {"metadata": {"annotations": {RE_RUN: found.re_run}}}
                 await cluster.merge_patch(BENCHMARK_JOBS, source.name, body, source.namespace)
             if found.patch is not None:
+                current = await cluster.get(VARIANTS, key.name, key.namespace)
+                if not same_profile(variant, current):
+                    problems.append(f"{key}: was given another profile while one was fitted")
+                    continue
                 # First: while the variant has the old profile, whoever goes on after a kill comes back to both.
                 said += [f"{key}: {text}" for text in await _keep(cluster, variant, found.patch, home)]
-                version = {"resourceVersion": variant["metadata"]["resourceVersion"]}
+                version = {"resourceVersion": current["metadata"]["resourceVersion"]}
                 body = {**found.patch, "metadata": found.patch["metadata"] | version}
                 await cluster.merge_patch(VARIANTS, key.name, body, key.namespace)
         except Unavailable:
             raise
         except Exception as error:  # this object's alone
-            problems.append(f"{key}: {type(error).__name__}: {error}")
+            problems.append(f"{key}: {type(error).__name__}: {cut(str(error), 500)}")
         else:
             (problems if found.problem else said).append(f"{key}: {found.message}")
+        finally:
+            spent[key.namespace] += round(time.monotonic() - began)
     return said, problems
 
 
@@ -236,8 +254,12 @@ async def _keep(cluster: Cluster, variant: Mapping[str, Any], body: Mapping[str,
         return []
     except Forbidden:
         return [f"ConfigMap {library} may not be read: whether its profile is kept there is not known"]
-    keys = kept_as(variant, read_library(library, stored.get("data") or {})[0])
-    for one in keys:
+    mine = await cluster.list(NAMESPACES, field_selector=f"metadata.name={home}")
+    spaces = {one["metadata"]["name"]: namespace(one) for one in mine}
+    entries = read_library(library, stored.get("data") or {})[0]
+    kept = kept_as(variant, entries, home, spaces)
+    for one in kept.keys:
         version = {"metadata": {"resourceVersion": stored["metadata"]["resourceVersion"]}}
         stored = await cluster.merge_patch(CONFIG_MAPS, LIBRARY, library_patch(one, body) | version, home)
-    return [f"kept anew as {one.name} in ConfigMap {library}, whose profile it had" for one in keys]
+    said = [f"kept anew as {one.name} in ConfigMap {library}, whose profile it had" for one in kept.keys]
+    return [*said, *([f"ConfigMap {library} stays as it is: {kept.refused}"] if kept.refused else [])]

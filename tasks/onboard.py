@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from prefect.artifacts import MarkdownArtifact
 from modelyard.cluster import CONFIG_MAPS, DEPLOYMENTS, Cluster, NotFound
 from modelyard.engine.config import EngineConfig
 from modelyard.objects import Key
-from modelyard.objects.documents import cut
+from modelyard.objects.documents import MAX_TEXT, cut
 from modelyard.onboarding.choose import Assessed
 from modelyard.onboarding.expected import class_targets, expected
 from modelyard.onboarding.following import OnboardRefused, OnboardRun, take_over
@@ -181,12 +182,20 @@ async def check(on: OnboardRun, seconds: float) -> LoadCheck:
 
 
 async def _served(url: str) -> tuple[list[str], str]:
-    """The models that answer there, or why it cannot be asked."""
+    """The models that answer there, or why it cannot be asked. What a tenant runs there sends nobody elsewhere."""
     try:
-        async with asyncio.timeout(PATIENCE), open_session() as session, session.get(f"{url}/v1/models") as answer:
-            body = await answer.json(content_type=None)
-            return [str(one["id"])[:512] for one in body["data"][:20]], ""
-    except (TimeoutError, aiohttp.ClientError, OSError, LookupError, TypeError, ValueError) as error:
+        text, models = b"", f"{url}/v1/models"
+        async with (
+            asyncio.timeout(PATIENCE),
+            open_session() as session,
+            session.get(models, allow_redirects=False) as answer,
+        ):
+            while len(text) <= MAX_TEXT and (piece := await answer.content.readany()):
+                text += piece
+        if answer.status != 200 or len(text) > MAX_TEXT:
+            return [], f"HTTP {answer.status}, {len(text)} bytes or more"
+        return [str(one["id"])[:512] for one in json.loads(text)["data"][:20]], ""
+    except (TimeoutError, aiohttp.ClientError, OSError, LookupError, TypeError, ValueError, RecursionError) as error:
         return [], f"{type(error).__name__}: {str(error)[:200]}"
 
 

@@ -7,14 +7,13 @@ whose answers it cannot read: the share of errors is computed here, of all three
 from __future__ import annotations
 
 import json
-import math
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from modelyard.benchmarks.program import BATCHED, FOLDER, MeasureError, without
-from modelyard.benchmarks.values import LatencySpread, MeasuredRun, Measurement
+from modelyard.benchmarks.values import MOST, LatencySpread, MeasuredRun, Measurement
 
 LARGEST = 128 << 20
 """Bytes of a file of the program that are read."""
@@ -140,9 +139,9 @@ def _object(found: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def _number(found: Mapping[str, Any], name: str) -> float:
-    """A finite number, not below zero."""
+    """A number that a run may have."""
     value = found.get(name)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MOST:
         shown = "missing" if value is None else repr(value)[:60]
         raise MeasureError("ResultInvalid", f"the program's file: {name} is {shown}", retryable=True)
     return float(value)

@@ -9,7 +9,7 @@ output. Exit status: 0 measured; 1 failed and needs a change; 75 failed, trying 
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -19,6 +19,11 @@ REPORT_LIMIT = 4096
 """Bytes that a container's termination message may have."""
 MOST_ERRORS = 0.01
 """Share of a run's requests that may fail."""
+
+MOST = 1e12
+"""Of whatever a run measures. Anybody may write a report, and with any number not everybody can reckon."""
+Figure = Annotated[float, Field(ge=0, le=MOST)]
+Count = Annotated[int, Field(ge=0, le=int(MOST))]
 
 
 class _Value(BaseModel):
@@ -76,11 +81,11 @@ class Measurement(_Value):
 class LatencySpread(_Value):
     """How a latency is spread over a run's requests, in seconds."""
 
-    mean: float
-    p50: float
-    p90: float
-    p95: float
-    p99: float
+    mean: Figure
+    p50: Figure
+    p90: Figure
+    p95: Figure
+    p99: Figure
 
 
 class MeasuredRun(_Value):
@@ -88,16 +93,16 @@ class MeasuredRun(_Value):
     first of each request; ``failed`` of ``requests`` got no answer. Where an endpoint streams nothing (embeddings)
     there is no ``ttft`` and no ``itl``."""
 
-    scenario: str
-    concurrency: int
+    scenario: Annotated[str, Field(max_length=64)]
+    concurrency: Count
     started: str
-    seconds: float
-    requests: int
-    failed: int
-    requests_rate: float
-    output_rate: float
-    prompt_tokens: float
-    output_tokens: float
+    seconds: Figure
+    requests: Count
+    failed: Count
+    requests_rate: Figure
+    output_rate: Figure
+    prompt_tokens: Figure
+    output_tokens: Figure
     latency: LatencySpread
     ttft: LatencySpread | None = None
     itl: LatencySpread | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -60,6 +61,11 @@ def next_steps(asked: OnboardRequest, found: Findings) -> NextSteps:
     model = objects.base_model(asked)
     probes = [objects.probe(asked, one) for one in asked.candidates]
     measuring = [benchmarks(asked, one) for one in asked.candidates]
+    names = Counter(name_of(job)[1] for job in chain(*measuring))
+    if twice := next((name for name, times in names.items() if times > 1), ""):
+        return NextSteps(
+            problem=f"two runtimes would have a BenchmarkJob {twice}: give candidates, with one of them alone"
+        )
     for ours in (model, *probes, *chain(*measuring)):
         there = found.there.get(name_of(ours))
         if there is not None and (problem := objects.conflict(asked, dict(there), ours)):

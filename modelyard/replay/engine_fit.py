@@ -30,8 +30,10 @@ SHARES = (0.1, 0.3, 0.5, 0.7, 0.85, 0.95)
 REQUESTS = 600
 MOST_ROUNDS = 16
 """Requests of each of those in flight of which more would tell nothing new."""
-MOST_STEPS = 3e5
-"""Steps of engines for one replay of all loads: with all replays at most a minute."""
+MOST_STEPS, MOST_REQUESTS = 3e5, 1e5
+"""Of engines for one replay of all loads: with all replays at most some minutes."""
+CROWD = 1000
+"""Requests in flight beside which one more takes twice as long to replay."""
 _LEAST = 1e-6
 
 
@@ -110,15 +112,17 @@ def sizing_profile(
 
 
 def _check_effort(points: Iterable[Point], tokens: int) -> None:
-    steps = 0.0
+    steps = requests = 0.0
     for point in points:
         rounds = max(1, (point.requests or ROUNDS * point.concurrency) / max(point.concurrency, 1))
         steps += rounds * (point.output_tokens + point.concurrency * (1 + point.prompt_tokens / tokens))
-    if not steps <= MOST_STEPS:
-        raise FitError(
-            f"replaying the loads would take {steps:.3g} steps of an engine, more than {MOST_STEPS:.0e}: leave out the "
-            "runs with the longest prompts and answers at the highest concurrency"
-        )
+        requests += rounds * point.concurrency * (1 + point.concurrency / CROWD)
+    for what, effort, most in (("steps", steps, MOST_STEPS), ("requests", requests, MOST_REQUESTS)):
+        if not effort <= most:
+            raise FitError(
+                f"replaying the loads would take {effort:.3g} {what} of an engine, more than {most:.0e}: leave out the "
+                "runs with the longest prompts and answers at the highest concurrency"
+            )
 
 
 def engine(found: Fit, batch: float, points: Sequence[Point], tokens: int = TOKENS) -> EngineConfig:

@@ -250,11 +250,13 @@ def open_session(connect_anew: bool = False) -> aiohttp.ClientSession:
 
 
 async def send(session: aiohttp.ClientSession, base_url: str, body: bytes) -> Answered:
-    """POST ``body`` to the engine's chat endpoint and read the stream to its end. Raises ``RequestFailed``."""
+    """POST ``body`` to the engine's chat endpoint and read the stream to its end. Raises ``RequestFailed``, also where
+    it sends elsewhere."""
+    url = f"{base_url}/v1/chat/completions"
     clock = asyncio.get_running_loop().time
     begun = False
     try:
-        async with session.post(f"{base_url}/v1/chat/completions", data=body) as response:
+        async with session.post(url, data=body, allow_redirects=False) as response:
             if response.status != 200:
                 text = (await response.content.read(500)).decode(errors="replace")
                 ending = Ending.UNAVAILABLE if response.status == 503 else Ending.REJECTED

@@ -56,22 +56,20 @@ def promised(found: Fit, runs: Sequence[PlannedRun]) -> dict[str, float]:
     """What ``doubt`` would be with these runs too, if they are off the lines as those that there are. Where that is the
     line's fault and no noise, it stays large, however much is measured."""
     shares = doubt(found)
-    there = [PlannedRun(round(point.concurrency), round(point.prompt_tokens)) for point in found.points]
     for names, line in ((("alpha", "beta"), found.itl), (("gamma", "delta"), found.ttft)):
-        now, then = (
-            _widths([run.concurrency * (run.prompt_tokens if line is found.ttft else 1) for run in some], line)
-            for some in (there, [*there, *runs])
-        )
+        each = [*(point[:2] for point in found.points), *(run[:2] for run in runs)]
+        loads = [batch * (prompt if line is found.ttft else 1) for batch, prompt in each]
+        now, then = _widths(loads[: len(found.points)], line), _widths(loads, line)
         shares |= {name: shares[name] * new / old for name, old, new in zip(names, now, then, strict=True)}
     return shares
 
 
-def _widths(loads: Sequence[int], line: Line) -> tuple[float, ...]:
+def _widths(loads: Sequence[float], line: Line) -> tuple[float, ...]:
     """Half the intervals of intercept and slope, for a typical residual of 1, from latencies at these loads."""
     load = np.array(loads, dtype=np.float64)
     weights = np.maximum(line.intercept.estimate + line.slope.estimate * load, 1e-12) ** -2
     total, mean = weights.sum(), np.average(load, weights=weights)
-    spread = float(weights @ (load - mean) ** 2)
+    spread = max(float(weights @ (load - mean) ** 2), 1e-30)  # of loads that are all the same, anything is better
     often = student(max(1, len(load) - 2))
     return often * math.sqrt(1 / total + mean**2 / spread), often / math.sqrt(spread)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from benchmark_world import NOW, Benchmarks, run
@@ -11,7 +12,7 @@ from modelyard.benchmarks.series import FIRST_PAUSE, MOST_ANEW, MOST_ATTEMPTS
 from modelyard.benchmarks.story import line
 from modelyard.benchmarks.targets import MOST_RUNS
 from modelyard.benchmarks.values import MeasurementReport
-from modelyard.benchmarks.world import MEMORY, RE_RUN
+from modelyard.benchmarks.world import MEMORY, RE_RUN, Memory
 
 LATER = NOW + 3600
 
@@ -280,10 +281,28 @@ def test_reports_of_forged_pods_are_not_read(fleet: Benchmarks) -> None:
     assert fleet.here.memory.runs == ()
 
 
+@pytest.mark.parametrize("figures", [{"failed": 10**400}, {"failed": -1}, {"seconds": 1e300}])
+def test_a_report_with_figures_that_cannot_be_is_none(fleet: Benchmarks, figures: dict[str, Any]) -> None:
+    fleet.step()
+    measured = run("D(100,100)", 4).model_copy(update=figures)
+    fleet.ends(MeasurementReport(outcome="Measured").model_copy(update={"run": measured}).model_dump_json())
+    fleet.step(NOW + 100)
+    assert fleet.here.memory.runs == ()
+    assert "ended without a report" in fleet.told("Completed")[2]
+
+
 def test_a_damaged_memory_begins_afresh(fleet: Benchmarks) -> None:
     fleet.benchmark(annotations={MEMORY: "{broken"})
     fleet.step()
     assert fleet.said["state"] == "Running"
+
+
+def test_a_memory_with_a_scenario_that_nobody_may_ask_for_is_damaged(fleet: Benchmarks) -> None:
+    """To draw one of 50,000 characters takes half a minute."""
+    endless = run("D(1,1)", 1).model_copy(update={"scenario": "x" * 50_000})
+    fleet.benchmark(annotations={MEMORY: Memory(began=NOW, ended=NOW, runs=(endless,)).model_dump_json()})
+    fleet.step()
+    assert fleet.here.memory.runs == ()
 
 
 def test_what_is_kept_of_the_most_runs_fits(fleet: Benchmarks) -> None:

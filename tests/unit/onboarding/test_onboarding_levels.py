@@ -85,3 +85,13 @@ def test_runs_that_tell_nothing_are_not_added_to() -> None:
     assert certainty(request(), silent) == ""
     two = runs(SLOW, (1, 32))
     assert certainty(request(levels=(1, 32)), two) == "measured at 1, 32: too few levels to say how certain that is"
+
+
+@pytest.mark.parametrize("prompts", [(0.3, 0.3, 0.3), (400, 200, 100)])
+def test_loads_that_tell_nothing_of_prompts_are_measured_at_another_level(prompts: tuple[float, ...]) -> None:
+    """Figures are what a BenchmarkJob says, and that may be anything."""
+    found = [
+        one.model_copy(update={"prompt_tokens": prompt})
+        for one, prompt in zip(runs(SLOW, (1, 2, 4), 0.02, 1), prompts, strict=True)
+    ]
+    assert next_level(request(max_level=4), found, ()) in (3, None)

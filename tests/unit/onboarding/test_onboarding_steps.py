@@ -77,6 +77,16 @@ def test_killed_anywhere_it_ends_as_if_it_were_not(kills: list[tuple[int, int]])
     assert next_steps(asked, site.found).done
 
 
+@pytest.mark.parametrize("other", ["small.v1", "small-v1-at-3"])
+def test_runtimes_whose_benchmarks_would_have_one_name_are_not_taken_for_each_other(other: str) -> None:
+    told = [{"runtime": name, "accelerator": "H100", "price": 1} for name in ("small-v1", other)]
+    refused = next_steps(request(candidates=told), Findings())
+    assert not refused.apply
+    assert refused.problem.startswith("two runtimes would have a BenchmarkJob chat-probe-small-v1")
+    told[1]["runtime"] = "other"
+    assert not next_steps(request(candidates=told), Findings()).problem
+
+
 def test_two_onboardings_of_one_name_refuse_each_other() -> None:
     asked, site = request(), Site()
     site.act(asked, 9)

@@ -96,6 +96,7 @@ def test_errors_of_a_third_and_outliers_move_little() -> None:
         ([RUNS[0]._replace(ttft=float("nan")), *RUNS], "ttft is nan"),
         ([RUNS[0], RUNS[3]._replace(prompt_tokens=1e9, requests=None)], "would take .* steps"),
         ([RUNS[0], RUNS[3]._replace(concurrency=1e6, prompt_tokens=1000)], "would take .* steps"),
+        ([RUNS[0], RUNS[3]._replace(concurrency=9000, output_tokens=1, requests=1e6)], "would take .* requests"),
         ([*RUNS[:3], RUNS[3]._replace(itl=1.0), RUNS[3]._replace(itl=1.1)], "ITL falls by"),
     ],
 )

@@ -13,9 +13,10 @@ from modelyard.autoscaling.memory.variants import ANNOTATION
 from modelyard.benchmarks.profiles import LIBRARY, PROVENANCE, ProfileKey, library_patch, read_library
 from modelyard.benchmarks.values import LatencySpread, MeasuredRun
 from modelyard.benchmarks.world import MEMORY, RE_RUN, Memory
-from modelyard.objects import Key
+from modelyard.objects import Key, Namespace
 from modelyard.reconcile.memory import render_memory
-from modelyard.replay.refit import benchmark_of, drifted, kept_as, refit
+from modelyard.reconcile.reach import ALLOW_FROM
+from modelyard.replay.refit import MOST_SAID, KeptAs, benchmark_of, drifted, in_turn, kept_as, refit, same_profile
 
 SINCE = 1_767_225_600.0
 
@@ -72,8 +73,25 @@ def test_only_profiles_that_do_not_hold_and_come_from_a_benchmark_are_looked_at(
     assert drifted(variant("False")) is None
     assert drifted({"status": None}) is None
     assert benchmark_of(variant()) == Key("shop", "chat-speed")
-    for source in ("other/chat-speed", "results/summary.csv", "chat-speed", 7, None):
+    no_names = ("shop/..", "shop/a/status", "shop/" + "x" * 254, "shop/")
+    for source in ("other/chat-speed", "results/summary.csv", "chat-speed", 7, None, *no_names):
         assert benchmark_of(variant(source=source)) is None
+
+
+def test_namespaces_take_turns() -> None:
+    many = [{"metadata": {"namespace": "many", "name": str(number)}} for number in range(3)]
+    few = [{"metadata": {"namespace": "few", "name": str(number)}} for number in range(2)]
+    assert in_turn([*many, *few]) == [many[0], few[0], many[1], few[1], many[2]]
+
+
+def test_a_variant_that_lives_on_keeps_its_profile_until_somebody_gives_it_another() -> None:
+    before, later = variant(), variant("False", memory="{}")
+    later["metadata"]["resourceVersion"] = "7"
+    assert same_profile(before, later)
+    assert not same_profile(before, variant(runs=9))
+    later["spec"]["variantProfile"] = {**later["spec"]["variantProfile"], "maxBatchSize": 8}
+    assert not same_profile(before, later)
+    assert not same_profile(before, {**before, "metadata": {**before["metadata"], "uid": "another"}})
 
 
 def test_what_was_measured_before_is_measured_again_once() -> None:
@@ -104,6 +122,10 @@ def test_a_run_with_too_many_failed_requests_is_left_out_and_told() -> None:
     assert found.patch is not None, found.message
     assert f"fitted to {len(RUNS)} runs of shop/chat-speed; run D(1,1) at 1 of shop/chat-speed" in found.message
     assert "is left out: 3 of 10 requests failed" in found.message
+    many = tuple(spoilt.model_copy(update={"scenario": f"{n:064}"}) for n in range(20))
+    found = refit(variant(), job(began=SINCE + 5, ended=SINCE + 600, runs=many), SINCE)
+    assert found.problem
+    assert len(found.message) <= MOST_SAID
 
 
 @pytest.mark.parametrize(
@@ -128,9 +150,24 @@ def test_what_the_library_has_of_the_same_origin_is_told_from_the_rest(
     assert not wrong
     mine = variant(**told)
     mine["spec"] |= about | spec
-    assert {one.name for one in kept_as(mine, library)} == {*kept}
+    assert {one.name for one in kept_as(mine, library, "shop", {}).keys} == {*kept}
     mine["metadata"]["annotations"] = {}
-    assert kept_as(mine, library) == ()
+    assert kept_as(mine, library, "shop", {}) == KeptAs()
+
+
+def test_another_namespaces_library_is_written_where_that_lets_the_variant_in() -> None:
+    """Else whoever writes what his own benchmark has measured would write what all others size by."""
+    mine, named = variant(), ProfileKey("llama", "H100", 1, "")
+    mine["spec"] |= {"modelID": "llama", "accelerator": "H100"}
+    library, _ = read_library(Key("home", LIBRARY), library_patch(named, mine)["data"])
+    for told in ({}, {ALLOW_FROM: "other"}):
+        found = kept_as(mine, library, "home", {"home": Namespace("home", {}, told)})
+        assert found.keys == ()
+        assert "llama-H100-1: namespace home does not let in references from namespace shop" in found.refused
+    lets_in = {"home": Namespace("home", {}, {ALLOW_FROM: "other, shop"})}
+    assert kept_as(mine, library, "home", lets_in) == KeptAs((named,))
+    under_another_name = {"by-hand": library["llama-H100-1"]}
+    assert kept_as(mine, under_another_name, "home", lets_in) == KeptAs(), "an entry of that name may be another's"
 
 
 @pytest.mark.parametrize(
