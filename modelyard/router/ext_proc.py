@@ -54,6 +54,7 @@ class GatewayTalk:
 
     version = HttpVersion11
     transport = None
+    remote = None  # the gateway's own, whoever its client is
 
     def __init__(self, context: Any, first: Any) -> None:
         self._context = context

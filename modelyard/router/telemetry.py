@@ -124,6 +124,7 @@ class RouterMetrics:
         self._downstream = gauge("active_downstream_requests", "Requests in progress", ["model"])
         self._upstream = gauge("active_upstream_requests", "Attempts in progress", ["model_server"])
         self.dropped = counter("access_log_dropped_total", "Lines of the access log that were not written", [])
+        self.crowded = counter("connections_closed_total", "Connections closed for others without a request", [])
         self._pods = Gauge(
             f"{PREFIX}_pods",
             "Ready pods that can answer",

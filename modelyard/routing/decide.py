@@ -260,7 +260,8 @@ class Decider:
 
     def _session_pod(self, server: Key, session: str) -> Key | None:
         """The pod that answered the session last."""
-        return self._sessions.get(server.namespace, {}).get((server, session[:256])) if session else None
+        sessions = self._sessions.get(server.namespace)
+        return sessions.get((server, session[:256])) if session and sessions is not None else None
 
 
 def most_attempts(forward: Forward) -> int:
