@@ -23,7 +23,7 @@ from modelyard.routing.lifecycle import RouteStatus, ServerStatus
 from modelyard.routing.route_roll_out import RouteRollOuts
 from modelyard.workloads.kthena.lifecycle import ModelRollOut
 from modelyard.workloads.lifecycle import ServiceRollOut
-from tasks.reconcile import start, tell
+from tasks.reconcile import due, start, tell
 from tasks.stage import Handle
 
 
@@ -63,8 +63,8 @@ class Reconciling(Reconciler):
         if any(only_told(plan).writes for some in plans.values() for plan in some):
             report = (await turn.run(tell, self, turn.number, Handle(plans))).take()
             plans = await self.look()  # a claim is conditional on the object as it is now
-        if any(plan.acts for some in plans.values() for plan in some):
-            await turn.run(start, self, turn.number, Handle(plans))
+        if starts := await due(self, plans):
+            await turn.run(start, self, turn.number, Handle(starts))
         return report
 
 

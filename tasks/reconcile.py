@@ -1,4 +1,4 @@
-"""The two tasks of a reconcile tick that has something to do: tell, and start runs. Each handles everything at once."""
+"""The two tasks of a reconcile tick that has something to do: tell, and start what is due. Each handles all at once."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ from tasks.stage import STAGE, Handle
 
 CALL_TIMEOUT = 5.0
 """Seconds that one question to the Prefect API may take."""
+LOOK_UP_TIMEOUT = 60.0
+"""Seconds that all questions of a tick for runs may take together."""
 ASKED_AT_ONCE = 100
 BY_ID = "flow-run/"
 BY_HAND = re.compile(BY_ID + r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -44,6 +46,24 @@ async def tell(reconciler: Reconciler, number: int, plans: Handle[Plans]) -> Han
     return Handle(TickReport(rows=await reconciler.tell([plan for some in plans.take().values() for plan in some])))
 
 
+async def due(reconciler: Reconciler, plans: Plans) -> list[Start]:
+    """The runs to start, by what became of those that objects name; no task run, for there is seldom one to start.
+
+    While Prefect's API is away there is none; the next tick asks again.
+    """
+    named_ones = named(plan for some in plans.values() for plan in some)
+    known: dict[str, RunFate] = {}
+    if named_ones:
+        try:
+            async with asyncio.timeout(LOOK_UP_TIMEOUT), get_client() as client:
+                known = await _look_up(client, named_ones)
+        except (TimeoutError, httpx.HTTPError, PrefectException) as error:
+            get_run_logger().warning("Nothing is started, the next tick tries again (%r)", error)
+            return []
+    acting = ((some, reconciler.registered[name].acting) for name, some in plans.items())
+    return [start for some, how in acting if how is not None for start in dispatch(some, how, known, time.time())]
+
+
 @task(
     name="start",
     task_run_name="start-{number}",
@@ -51,23 +71,24 @@ async def tell(reconciler: Reconciler, number: int, plans: Handle[Plans]) -> Han
     timeout_seconds=120,
     **STAGE,
 )
-async def start(reconciler: Reconciler, number: int, plans: Handle[Plans]) -> list[str]:
-    """Ask what became of the runs that objects name, claim what is due, create the runs; their idempotency keys.
+async def start(reconciler: Reconciler, number: int, starts: Handle[Sequence[Start]]) -> list[str]:
+    """Claim what is due, create the runs; their idempotency keys.
 
-    While Prefect's API is away nothing is started; the next tick asks again. A claim whose run was not created counts
-    as an attempt.
+    A claim whose run was not created counts as an attempt.
     """
-    log, acting = get_run_logger(), plans.take()
+    log, all_due = get_run_logger(), starts.take()
     started: list[str] = []
     async with get_client() as client:
         try:
-            known = await _look_up(client, named(plan for some in acting.values() for plan in some))
-            for one, deployment in await _due(client, reconciler, acting, known):
+            there = await _deployments(client, {one.deployment for one in all_due})
+            for one in all_due:
+                if one.deployment not in there:
+                    continue
                 claimed = await reconciler.claim(one)
                 if not claimed.claims:
                     continue
                 try:
-                    await _create(client, claimed, deployment)
+                    await _create(client, claimed, there[one.deployment])
                 except (httpx.HTTPStatusError, PrefectException) as error:
                     log.error("%s is not started: %s", claimed.key, error)
                     continue
@@ -78,23 +99,16 @@ async def start(reconciler: Reconciler, number: int, plans: Handle[Plans]) -> li
     return started
 
 
-async def _due(
-    client: PrefectClient, reconciler: Reconciler, plans: Plans, known: Mapping[str, RunFate]
-) -> list[tuple[Start, UUID]]:
-    """What to start, and the deployment of each, which is looked for before anything is claimed."""
-    due: list[tuple[Start, UUID]] = []
-    for name, some in plans.items():
-        acting = reconciler.registered[name].acting
-        starts = dispatch(some, acting, known, time.time()) if acting is not None else []
-        if starts:
-            try:
-                async with asyncio.timeout(CALL_TIMEOUT):
-                    deployment = await client.read_deployment_by_name(starts[0].deployment)
-            except ObjectNotFound:
-                get_run_logger().error("%s: there is no deployment %s to act for it", name, starts[0].deployment)
-            else:
-                due += [(one, deployment.id) for one in starts]
-    return due
+async def _deployments(client: PrefectClient, names: Iterable[str]) -> dict[str, UUID]:
+    """Those that are there, which is looked for before anything is claimed."""
+    there: dict[str, UUID] = {}
+    for name in sorted(names):
+        try:
+            async with asyncio.timeout(CALL_TIMEOUT):
+                there[name] = (await client.read_deployment_by_name(name)).id
+        except ObjectNotFound:
+            get_run_logger().error("There is no deployment %s to act with", name)
+    return there
 
 
 async def _look_up(client: PrefectClient, keys: Iterable[str]) -> dict[str, RunFate]:

@@ -102,7 +102,7 @@ def onboard(
         raise UsageError(f"--candidate {error}") from None
     prices = _pairs("--price", price)
     for accelerator, cost in prices.items():
-        if not cost.replace(".", "", 1).isdigit():
+        if not cost.replace(".", "", 1).isdecimal():
             raise UsageError(f"--price {accelerator}={cost}: write ACCELERATOR=PRICE, as H100=4.5")
     given: dict[str, Any] = {
         "uri": uri,

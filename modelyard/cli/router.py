@@ -47,6 +47,16 @@ def router(
     max_requests: Annotated[
         int, typer.Option(min=1, help="Requests in progress, of one namespace three quarters; beyond: 503.")
     ] = _D.max_requests,
+    client_share: Annotated[
+        float,
+        typer.Option(
+            min=0.01, max=1, help="Of both, for what is on its way here from one address; beyond: 429. 1: all of it."
+        ),
+    ] = _D.client_share,
+    max_idle: Annotated[
+        int,
+        typer.Option(min=0, help="Connections of one address without a request; beyond, one is closed. 0: any number."),
+    ] = _D.max_idle,
     body_seconds: Annotated[float, typer.Option(help="Until a body is there; beyond: 408.")] = _D.body_seconds,
     idle_seconds: Annotated[
         float, typer.Option(help="Until the head of a request is there; beyond, the connection is closed.")
@@ -100,6 +110,8 @@ def router(
         max_body=max_body,
         max_bodies=max_bodies,
         max_requests=max_requests,
+        client_share=client_share,
+        max_idle=max_idle,
         body_seconds=body_seconds,
         idle_seconds=idle_seconds,
         stall_seconds=stall_seconds,

@@ -115,7 +115,7 @@ class Transport:
         parsed: dict[str, Any] = orjson.loads(await self.send(request))
         if request.method != "GET" and (place := _PLACE.match(request.path)):
             version = str((parsed.get("metadata") or {}).get("resourceVersion") or "")
-            if version.isdigit():
+            if version.isdecimal():
                 of = place["group"] or "", place["namespace"] or "", place["resource"]
                 self.written[of] = max(int(version), self.written.get(of, 0))
         return parsed

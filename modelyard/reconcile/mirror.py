@@ -225,7 +225,7 @@ class _Part:
 
     def _behind(self) -> bool:
         kind, position = self.store.kind, self.watch.position
-        if not position.isdigit():
+        if not position.isdecimal():
             return True
         ours = (
             version

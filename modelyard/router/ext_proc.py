@@ -45,6 +45,8 @@ _DUPLEX = modes.ProcessingMode.FULL_DUPLEX_STREAMED
 _PIECE = 1 << 16
 _ROOM = 1 << 20
 """Bytes of a message beside its body."""
+SPARE = 100
+"""Streams beside those of ``max_requests``: what is beyond that is answered, and so are questions about health."""
 
 
 class GatewayTalk:
@@ -52,6 +54,7 @@ class GatewayTalk:
 
     version = HttpVersion11
     transport = None
+    remote = None  # the gateway's own, whoever its client is
 
     def __init__(self, context: Any, first: Any) -> None:
         self._context = context
@@ -309,12 +312,16 @@ class _Underway:
 
 
 class _Processor(service.ExternalProcessorServicer):  # type: ignore[misc]
-    def __init__(self, front: Front) -> None:
-        self._front = front
+    def __init__(self, front: Front, idle: float) -> None:
+        self._front, self._idle = front, idle
 
     async def Process(self, _: Any, context: Any) -> None:
         """One request."""
-        first = await context.read()
+        try:
+            async with asyncio.timeout(self._idle):
+                first = await context.read()
+        except TimeoutError:
+            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, f"no request within {self._idle:g} s")
         if first is grpc.aio.EOF:
             return
         if first.WhichOneof("request") != "request_headers":
@@ -342,8 +349,11 @@ class EndpointPicker:
     def __init__(self, front: Front, settings: RouterSettings, unready: Callable[[], str | None]) -> None:
         most = settings.max_body + _ROOM
         limits = [(f"grpc.max_{way}_message_length", most) for way in ("receive", "send")]
-        self._server = grpc.aio.server(options=[*limits, ("grpc.so_reuseport", int(settings.workers > 1))])
-        service.add_ExternalProcessorServicer_to_server(_Processor(front), self._server)
+        self._server = grpc.aio.server(
+            options=[*limits, ("grpc.so_reuseport", int(settings.workers > 1))],
+            maximum_concurrent_rpcs=settings.max_requests + SPARE,
+        )
+        service.add_ExternalProcessorServicer_to_server(_Processor(front, settings.idle_seconds), self._server)
         health_pb2_grpc.add_HealthServicer_to_server(_Health(unready), self._server)
         self._settings = settings
 
@@ -375,8 +385,8 @@ def _listed(head: Any) -> Sequence[Any]:
 def _told(head: Any) -> tuple[int, str]:
     """Status and media type of an answer."""
     found = {one.key: (one.raw_value or one.value.encode()).decode("utf-8", "replace") for one in _listed(head)}
-    status = found.get(":status", "")
-    return int(status) if status.isdigit() else 0, found.get("content-type", "").partition(";")[0].strip().lower()
+    status, media = found.get(":status", ""), found.get("content-type", "").partition(";")[0].strip().lower()
+    return int(status) if len(status) == 3 and status.isdecimal() else 0, media
 
 
 def _served(message: Any) -> str:

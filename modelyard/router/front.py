@@ -55,7 +55,7 @@ class Front:
         self.decider = decider
         self.limits = limits
         self.lobby = lobby
-        self.room = Room(settings.max_requests, settings.max_bodies)
+        self.room = Room(settings.max_requests, settings.max_bodies, settings.client_share)
         """What requests in progress take."""
         self.leaving = False
         """Whether connections are closed after their answer."""
@@ -93,11 +93,11 @@ class Front:
         record = RequestRecord(http.method, path.encode("utf-8", "replace").decode(), clock())
         given = http.headers.get(REQUEST_ID, "")
         record.request_id = given if _ID.fullmatch(given) else uuid.uuid4().hex
-        part = Part(self.room)
+        part = Part(self.room, http.remote or "")
         exchange = kind(http, record, self._settings, part, lambda: self.leaving)
         try:
-            if part.full:
-                return await exchange.refuse(errors.busy(part.full))
+            if full := part.full:
+                return await exchange.refuse(full)
             return await self._answer(http, path, record, exchange)
         except Broken as error:
             record.reason, record.message = "proxy", str(error)
@@ -130,8 +130,8 @@ class Front:
             size += len(name) + len(value)
         if size > MOST_HEAD:
             return await exchange.refuse(errors.head_too_large(MOST_HEAD))
-        if not exchange.part.hold(size):
-            return await exchange.refuse(errors.busy(exchange.part.full))
+        if full := exchange.part.hold(size):
+            return await exchange.refuse(full)
         principal = Principal()
         if self._admission is not None:
             admitted = await self._admission.authenticate(headers)
@@ -164,7 +164,7 @@ class Front:
             return await exchange.refuse(destination)
         route, record = destination.route, exchange.record
         if full := exchange.part.belong(route.key.namespace):
-            return await exchange.refuse(errors.busy(full))
+            return await exchange.refuse(full)
         record.route, record.server, record.instead_of = str(route.key), str(destination.server), destination.instead_of
         if self._admission is not None and (no := self._admission.allows(principal, route.key, question.model)):
             return await exchange.refuse(no)
@@ -291,8 +291,8 @@ class Front:
                     size += len(chunk)
                     if size > settings.max_body:
                         return errors.too_large(settings.max_body)
-                    if not exchange.part.hold(len(chunk)):
-                        return errors.busy(exchange.part.full)
+                    if full := exchange.part.hold(len(chunk)):
+                        return full
         except TimeoutError:
             return errors.too_slow(settings.body_seconds)
         except web.RequestPayloadError:

@@ -56,11 +56,35 @@ class RouterError(Exception):
 class Connection(web.RequestHandler):
     """One connection; what is no HTTP is answered in the shape of all errors."""
 
-    __slots__ = ("_ahead",)
+    __slots__ = ("_ahead", "_client", "_idle", "_listener")
 
-    def __init__(self, *given: Any, **more: Any) -> None:
-        super().__init__(*given, **more)
+    def __init__(self, listener: Listener, **more: Any) -> None:
+        super().__init__(listener, **more)
         self._ahead = 0
+        self._client = ""
+        self._idle = False
+        self._listener = listener
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """It begins, without a request."""
+        super().connection_made(transport)
+        peer = transport.get_extra_info("peername")
+        self._client = peer[0] if isinstance(peer, tuple) else ""
+        if not self.idle(True) and self.transport is not None:
+            self.transport.abort()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """It is over."""
+        super().connection_lost(exc)
+        self.idle(False)
+
+    def idle(self, now: bool) -> bool:
+        """Whether it is without a request from now on; whether its client may have so many of such."""
+        now = now and self.transport is not None
+        if now == self._idle:
+            return True
+        self._idle = now
+        return self._listener.count(self._client, 1 if now else -1)
 
     def data_received(self, data: bytes) -> None:
         """Bytes from the client; of a head that does not end only so many."""
@@ -87,11 +111,39 @@ class Connection(web.RequestHandler):
 
 
 class Listener(web.Server):
-    """Makes a ``Connection`` of every connection."""
+    """Makes a ``Connection`` of every connection. Of one client ``most`` may be without a request; 0: any number.
+
+    ``closed`` is told of each that is closed for that.
+    """
+
+    def __init__(self, handle: Handler, most: int, closed: Callable[[], object], **more: Any) -> None:
+        super().__init__(self._request, **more)
+        self._handle, self._most, self._closed = handle, most, closed
+        self._without: dict[str, int] = {}
 
     def __call__(self) -> web.RequestHandler:
         """A new one."""
         return Connection(self, loop=asyncio.get_running_loop(), **self._kwargs)
+
+    def count(self, client: str, by: int) -> bool:
+        """A connection of this client's is without a request (or, by -1, no more); whether it may be."""
+        found = self._without[client] = self._without.get(client, 0) + by
+        if not found:
+            del self._without[client]
+        crowded = by > 0 and 0 < self._most < found
+        if crowded:
+            self._closed()
+        return not crowded
+
+    async def _request(self, http: web.BaseRequest) -> web.StreamResponse:
+        connection = http.protocol
+        assert isinstance(connection, Connection)
+        connection.idle(False)
+        try:
+            return await self._handle(http)
+        finally:
+            if not connection.idle(True):
+                connection.close()
 
 
 class RouterProcess:
@@ -233,6 +285,8 @@ class RouterProcess:
     ) -> tuple[web.Server, web.SockSite]:
         listener = Listener(
             handle,
+            self.settings.max_idle,
+            lambda: self.metrics.crowded().inc(),
             handler_cancellation=True,
             keepalive_timeout=self.settings.idle_seconds,
             access_log=None,

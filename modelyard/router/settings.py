@@ -31,6 +31,11 @@ class RouterSettings:
     """Of all requests in progress together, and of answers that are kept; beyond: 503."""
     max_requests: int = 10_000
     """In progress at once; beyond: 503."""
+    client_share: float = 0.5
+    """Of ``max_bodies`` and ``max_requests``, what requests of one address may take until their bodies are there;
+    beyond: 429. 1: all of it."""
+    max_idle: int = 2000
+    """Connections of one address without (the head of) a request; beyond, one is closed. 0: any number."""
     body_seconds: float = 60.0
     """Until a request's body is there; beyond: 408."""
     idle_seconds: float = 75.0

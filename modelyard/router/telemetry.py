@@ -13,7 +13,7 @@ import re
 import sys
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -21,7 +21,9 @@ from typing import Any
 
 import orjson
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
+from prometheus_client.metrics_core import Metric
 from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.registry import Collector
 
 from modelyard.metrics.queries import GATEWAY_QUEUE
 from modelyard.routing.decide import PATHS
@@ -124,6 +126,7 @@ class RouterMetrics:
         self._downstream = gauge("active_downstream_requests", "Requests in progress", ["model"])
         self._upstream = gauge("active_upstream_requests", "Attempts in progress", ["model_server"])
         self.dropped = counter("access_log_dropped_total", "Lines of the access log that were not written", [])
+        self.crowded = counter("connections_closed_total", "Connections closed for others without a request", [])
         self._pods = Gauge(
             f"{PREFIX}_pods",
             "Ready pods that can answer",
@@ -189,7 +192,7 @@ class RouterMetrics:
         if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
             return generate_latest(self.registry)
         registry = CollectorRegistry()
-        MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+        registry.register(_OfAllWorkers(self._fleet))
         return generate_latest(registry)
 
     def prefilled(self, record: RequestRecord, seconds: float) -> None:
@@ -215,6 +218,31 @@ class RouterMetrics:
                 self._tpot(space, model).observe((record.last - record.first) / (record.tokens_out - 1))
         if record.status == 429 and record.reason.endswith("_rate_limit"):
             self._limited(space, model, f"{record.reason.removesuffix('_rate_limit')}_tokens", path).inc()
+
+
+class _OfAllWorkers(Collector):
+    """What all worker processes counted for what is still there: the files that they share forget nothing."""
+
+    def __init__(self, fleet: RoutedFleet) -> None:
+        self._fleet = fleet
+
+    def collect(self) -> Iterator[Metric]:
+        """Every metric, without the series of routes, servers and models that are gone."""
+        table = self._fleet.table
+        routes, servers = ({"", *map(str, keys)} for keys in (self._fleet.routes, self._fleet.backends))
+
+        def is_there(labels: Mapping[str, str]) -> bool:
+            model = labels.get("model", UNKNOWN)
+            return (
+                (model == UNKNOWN or model in table)
+                and labels.get("model_route", "") in routes
+                and labels.get("backend_name", "") in servers
+                and labels.get("model_server", "") in servers
+            )
+
+        for metric in MultiProcessCollector(None).collect():  # type: ignore[no-untyped-call]
+            metric.samples = [one for one in metric.samples if is_there(one.labels)]
+            yield metric
 
 
 def _space(name: str) -> str:

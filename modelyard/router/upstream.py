@@ -222,7 +222,7 @@ class Upstream:
             while fits and (chunk := await self._piece(answer, pod)):
                 parts.append(chunk)
                 size += len(chunk)
-                fits = exchange.part.hold(len(chunk)) and size <= WHOLE
+                fits = exchange.part.hold(len(chunk)) is None and size <= WHOLE
         finally:
             exchange.part.hold(-size)
         body = parts[0] if len(parts) == 1 else b"".join(parts)

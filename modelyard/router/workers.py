@@ -44,6 +44,7 @@ def share(settings: RouterSettings) -> RouterSettings:
         max_bodies=max(2 * settings.max_body, settings.max_bodies // workers),
         max_requests=max(1, settings.max_requests // workers),
         max_waiting=settings.max_waiting // workers,
+        max_idle=-(-settings.max_idle // workers),
     )
 
 

@@ -35,6 +35,7 @@ PATHS = GENERATES | {
 USAGE_ASKED = frozenset({"/v1/chat/completions", "/v1/completions"})
 """Paths where a stream tells its usage only when it is asked for it."""
 MOST_SESSIONS = 10_000
+"""Sessions of one namespace whose pods are known; beyond, the one that was not heard of for longest is forgotten."""
 OWN_TRIES = 5
 """Attempts altogether without a retry policy, pods that came meanwhile included."""
 SESSION = "x-session-id"
@@ -114,7 +115,7 @@ class Decider:
         self._random = random or Random()
         self._caches = PrefixCaches()
         self._memos: dict[Key, Memo] = {}
-        self._sessions: OrderedDict[tuple[Key, str], Key] = OrderedDict()
+        self._sessions: dict[str, OrderedDict[tuple[Key, str], Key]] = {}  # by namespace
 
     def question(self, arrival: Arrival) -> Question | ErrorAnswer:
         """Read a request, or say what is wrong with it."""
@@ -170,7 +171,7 @@ class Decider:
             destination.lora,
             prefix_hashes(question.model, question.text, plugins) if _scores(plugins, "prefix-cache") else (),
             (),
-            self._sessions.get((destination.server, session[:256])) if session else None,
+            self._session_pod(destination.server, session),
         )
         cache = self._caches.of(destination.server, plugins.max_hashes)
         # Without what was tried, or what is not allowed, it is another list of pods, for this one time.
@@ -234,10 +235,11 @@ class Decider:
         for pod in _pods(attempt):
             self._caches.learn(where, pod.key, forward.hashes)
         if session := forward.question.asked.session:
-            self._sessions[where, session[:256]] = attempt.pod.key
-            self._sessions.move_to_end((where, session[:256]))
-            if len(self._sessions) > MOST_SESSIONS:
-                self._sessions.popitem(last=False)
+            sessions = self._sessions.setdefault(where.namespace, OrderedDict())
+            sessions[where, session[:256]] = attempt.pod.key
+            sessions.move_to_end((where, session[:256]))
+            if len(sessions) > MOST_SESSIONS:
+                sessions.popitem(last=False)
 
     def ended(self, forward: Forward, attempt: Attempt, *, was_answered: bool) -> None:
         """An attempt is over, one way or another."""
@@ -252,6 +254,14 @@ class Decider:
         if server not in self.fleet.backends:
             self._caches.close(server)
             self._memos.pop(server, None)
+        sessions = self._sessions.pop(server.namespace, None) or OrderedDict()
+        if left := OrderedDict(one for one in sessions.items() if (one[0][0], one[1]) != (server, pod.key)):
+            self._sessions[server.namespace] = left
+
+    def _session_pod(self, server: Key, session: str) -> Key | None:
+        """The pod that answered the session last."""
+        sessions = self._sessions.get(server.namespace)
+        return sessions.get((server, session[:256])) if session and sessions is not None else None
 
 
 def most_attempts(forward: Forward) -> int:

@@ -89,6 +89,12 @@ def busy(what: str) -> ErrorAnswer:
     return ErrorAnswer(503, text, "router_limit", "service_unavailable_error", None, None, RETRY_AFTER)
 
 
+def too_many(what: str) -> ErrorAnswer:
+    """429: what one client has not sent as a whole yet is as much as it may be."""
+    text = f"this address has too much on its way: {what}"
+    return ErrorAnswer(429, text, "client_limit", "rate_limit_error", "rate_limit_exceeded", None, RETRY_AFTER)
+
+
 def internal() -> ErrorAnswer:
     """500: a defect of the router."""
     return ErrorAnswer(500, "the router failed on this request", "internal", "api_error")

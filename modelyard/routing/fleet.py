@@ -7,7 +7,7 @@ their way, what its engine told) stays with the pod as long as its process does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -58,6 +58,11 @@ class RoutedFleet:
     def size(self) -> tuple[int, int]:
         """Names that are served, and servers."""
         return len(self.table.names), len(self.backends)
+
+    @property
+    def routes(self) -> Collection[Key]:
+        """The ModelRoutes."""
+        return self._routes.keys()
 
     def has_pods(self, server: Key) -> bool:
         """Whether a ModelServer has a ready pod that can answer."""

@@ -2,31 +2,42 @@
 
 All that is there is for everybody, but no namespace gets more than three quarters: its engines may hang, and its
 clients wait for them, for as long as both like. Nor is the last eighth of the memory for anything but small requests:
-whose they are is not known before they are read.
+whose they are is not known before they are read. Until then they are their client's, which has a part as well: it may
+send as slowly as it likes.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from modelyard.routing import errors
+from modelyard.routing.errors import ErrorAnswer
+
 SMALL = 1 << 16
 """Bytes of a request that may use the last eighth."""
+OF_A_NAMESPACE = 0.75
 
 
 @dataclass(slots=True)
 class _Use:
+    share: float = 1.0
     places: int = 0
     held: int = 0
 
 
 @dataclass(slots=True)
 class Room:
-    """``places`` for requests and ``size`` bytes for what is kept of them and of their answers."""
+    """``places`` for requests and ``size`` bytes for what is kept of them and of their answers.
+
+    ``share`` of both may be of requests of one client that are not there as a whole yet; 1: all of it.
+    """
 
     places: int
     size: int
+    share: float = 1.0
     _all: _Use = field(default_factory=_Use)
-    _of: dict[str, _Use] = field(default_factory=dict)
+    _of: dict[tuple[str, str], _Use] = field(default_factory=dict)
+    """By whose it is: ``("client", address)`` or ``("namespace", name)``."""
 
     @property
     def taken(self) -> int:
@@ -40,55 +51,74 @@ class Room:
 
 
 class Part:
-    """The part of one request, from its first line to ``leave``; until then what is refused here is taken, too."""
+    """The part of one request, from its first line to ``leave``; until then what is refused here is taken, too.
 
-    __slots__ = ("_mine", "_room", "held")
+    ``client`` is the address that it came from; none: it may be anybody's.
+    """
 
-    def __init__(self, room: Room) -> None:
+    __slots__ = ("_mine", "_room", "_whose", "held")
+
+    def __init__(self, room: Room, client: str = "") -> None:
         self.held = 0
         self._room = room
         self._mine: _Use | None = None
+        self._whose = ("", "")
         room._all.places += 1
+        if client and room.share < 1:
+            self._move(("client", client), room.share)
 
     @property
-    def full(self) -> str:
-        """Why there is no place for it; empty: there is."""
-        most, room = self._room.places, self._room
-        if room.taken > most:
-            return f"{most} requests in progress"
-        if self._mine is not None and self._mine.places > max(1, most * 3 // 4):
-            return f"{max(1, most * 3 // 4)} requests of one namespace in progress"
-        return self._crowded if self.held else ""
+    def full(self) -> ErrorAnswer | None:
+        """Why there is no place for it, if so."""
+        most, mine = self._room.places, self._mine
+        if self._room.taken > most:
+            return errors.busy(f"{most} requests in progress")
+        if mine is not None and mine.places > (its := max(1, int(most * mine.share))):
+            return self._beyond(f"{its} requests")
+        return self._crowded if self.held else None
 
     @property
-    def _crowded(self) -> str:
-        room, size = self._room, self._room.size
+    def _crowded(self) -> ErrorAnswer | None:
+        room, size, mine = self._room, self._room.size, self._mine
         if room.held > size or (self.held > SMALL and room.held > self.held and room.held > size * 7 // 8):
-            return f"{size} bytes of bodies in progress"
-        if self._mine is not None and self._mine.held > self.held and self._mine.held > size * 3 // 4:
-            return f"{size * 3 // 4} bytes of bodies of one namespace in progress"
-        return ""
+            return errors.busy(f"{size} bytes of bodies in progress")
+        if mine is not None and mine.held > self.held and mine.held > (its := int(size * mine.share)):
+            return self._beyond(f"{its} bytes of bodies")
+        return None
 
-    def hold(self, more: int) -> bool:
-        """Hold so many bytes more (or, where it is negative, less); whether they are to be had."""
+    def _beyond(self, most: str) -> ErrorAnswer:
+        what = f"{most} of one {self._whose[0]} in progress"
+        return errors.too_many(what) if self._whose[0] == "client" else errors.busy(what)
+
+    def hold(self, more: int) -> ErrorAnswer | None:
+        """Hold so many bytes more (or, where it is negative, less). Why they are not to be had, if so."""
         self.held += more
         self._room._all.held += more
         if self._mine is not None:
             self._mine.held += more
-        return not self._crowded
+        return self._crowded
 
-    def belong(self, namespace: str) -> str:
-        """It is a request to this namespace. Why there is no place for it, if so."""
-        self._mine = self._room._of.setdefault(namespace, _Use())
-        self._mine.places += 1
-        self._mine.held += self.held
+    def belong(self, namespace: str) -> ErrorAnswer | None:
+        """It is there, and a request to this namespace. Why there is no place for it, if so."""
+        self._move(("namespace", namespace), OF_A_NAMESPACE)
         return self.full
 
     def leave(self) -> None:
         """It is over."""
-        self.hold(-self.held)
+        self._move()
+        self._room._all.held -= self.held
         self._room._all.places -= 1
+        self.held = 0
+
+    def _move(self, whose: tuple[str, str] = ("", ""), share: float = 1.0) -> None:
+        """From whose it was to whose it is; to nobody."""
         if self._mine is not None:
             self._mine.places -= 1
+            self._mine.held -= self.held
             if not self._mine.places:
-                self._room._of = {name: use for name, use in self._room._of.items() if use is not self._mine}
+                del self._room._of[self._whose]
+        self._whose, self._mine = whose, None
+        if whose[0]:
+            self._mine = self._room._of.setdefault(whose, _Use(share))
+            self._mine.places += 1
+            self._mine.held += self.held

@@ -54,9 +54,9 @@ async def _send(request: web.Request, record: ContainerRecord) -> web.StreamResp
     """The output of the current run (`previous`: of those before), from `tailLines` before its end."""
     query, path = request.query, Path(record.log)
     begin, end = (0, record.log_start) if query.get("previous") == "true" else (record.log_start, None)
-    if query.get("tailLines", "").isdigit():
+    if query.get("tailLines", "").isdecimal():
         begin = await asyncio.to_thread(_before_last, path, begin, end, int(query["tailLines"]))
-    left = int(query["limitBytes"]) if query.get("limitBytes", "").isdigit() else None
+    left = int(query["limitBytes"]) if query.get("limitBytes", "").isdecimal() else None
     follow = query.get("follow") == "true" and end is None
     response = web.StreamResponse(headers={"Content-Type": "text/plain; charset=utf-8"})
     await response.prepare(request)

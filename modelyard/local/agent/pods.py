@@ -325,4 +325,4 @@ def _says(present: object, wanted: object) -> bool:
 def _revision(pod: Object) -> int:
     """Resource versions of one object grow; 0 where a server writes them otherwise."""
     text = str(pod["metadata"].get("resourceVersion", ""))
-    return int(text) if text.isdigit() else 0
+    return int(text) if text.isdecimal() else 0

@@ -55,7 +55,7 @@ class ProbeTarget:
     def port(self, value: object) -> int:
         """A port by number or by the name of a container port. Raises `ProbeFailure`: there is no port of that name."""
         text = str(value)
-        if text.isdigit():
+        if text.isdecimal():
             return int(text)
         if text in self.ports:
             return self.ports[text]

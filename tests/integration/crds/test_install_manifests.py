@@ -1,6 +1,7 @@
 """A real API server takes the manifests of deployments/kubernetes.
 
-Its release may be old (1.20 here and in CI): an HPA is then checked as autoscaling/v2beta2, which has the fields of v2,
+Its release may be old (1.20 here and in CI): an HPA is then checked as autoscaling/v2beta2, which has the fields of v2
+(asked for v2, the server would be found to prefer v1, which has not),
 and a PodDisruptionBudget as policy/v1beta1; a ScaledObject, whose CRD is KEDA's own, is only read by our own code.
 Nothing here enforces NetworkPolicies.
 """
@@ -23,10 +24,13 @@ from modelyard.local.binaries.obtain import ensure
 from modelyard.local.stack import LocalStack
 from modelyard.objects import parse
 from modelyard.resources import VariantAutoscaling
+from modelyard.router.settings import RouterSettings
 
 pytestmark = pytest.mark.integration
 
-OLDER = {"policy/v1": "policy/v1beta1"}
+NAME = "app.kubernetes.io/name"
+
+OLDER = {"policy/v1": "policy/v1beta1", "autoscaling/v2": "autoscaling/v2beta2"}
 
 
 def named(document: dict[str, Any]) -> str:
@@ -38,12 +42,15 @@ async def roles_installed(control_plane_cluster: Cluster) -> None:
     await install_roles(control_plane_cluster)
 
 
-@pytest.mark.parametrize("document", documents(*resources()), ids=named)
+@pytest.mark.parametrize("document", documents(*resources(), "router.yaml"), ids=named)
 async def test_the_server_takes_it_without_losing_a_field(
     control_plane_cluster: Cluster, roles_installed: None, document: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    kind = await control_plane_cluster.resolve(document["apiVersion"], document["kind"])
-    assert kind.api_version in (document["apiVersion"], OLDER.get(document["apiVersion"]))
+    wanted, older = document["apiVersion"], OLDER.get(document["apiVersion"])
+    kind = await control_plane_cluster.resolve(wanted, document["kind"])
+    if older and kind.api_version != wanted:
+        kind = await control_plane_cluster.resolve(older, document["kind"])
+    assert kind.api_version in (wanted, older)
     stored = await control_plane_cluster.apply({**document, "apiVersion": kind.api_version}, dry_run=True)
     assert stored["metadata"]["name"] == document["metadata"]["name"]
     assert "dropped fields" not in caplog.text
@@ -107,14 +114,14 @@ def test_both_choices_of_rights_bind_the_same_roles_to_the_same_accounts() -> No
 
 
 def test_every_role_is_bound_and_every_binding_has_its_role() -> None:
-    everything = documents(*resources())
+    everything = documents(*resources(), "router.yaml")
     roles = {(d["kind"], d["metadata"]["name"]) for d in everything if d["kind"].endswith("Role")}
     bound = {(d["roleRef"]["kind"], d["roleRef"]["name"]) for d in everything if d["kind"].endswith("RoleBinding")}
     assert roles == bound
 
 
 def test_network_policies_and_the_budget_select_the_pods_of_the_deployments() -> None:
-    everything = documents(*resources())
+    everything = documents(*resources(), "router.yaml")
     pods = {d["metadata"]["name"]: d["spec"]["template"] for d in everything if d["kind"] == "Deployment"}
     guarded = set()
     for one in everything:
@@ -128,6 +135,21 @@ def test_network_policies_and_the_budget_select_the_pods_of_the_deployments() ->
             ports = {port["name"] for c in pods[name]["spec"]["containers"] for port in c["ports"]}
             assert {p["port"] for rule in one["spec"].get("ingress", ()) for p in rule["ports"]} <= ports
     assert guarded == set(pods)
+
+
+def test_routers_leave_one_after_the_other_and_their_number_is_the_autoscalers_alone() -> None:
+    found = {one["kind"]: one["spec"] for one in documents("router.yaml") if "spec" in one}
+    deployment, scaler = found["Deployment"], found["HorizontalPodAutoscaler"]
+    assert scaler["scaleTargetRef"]["name"] == found["NetworkPolicy"]["podSelector"]["matchLabels"][NAME]
+    assert "replicas" not in deployment
+    assert scaler["minReplicas"] > found["PodDisruptionBudget"]["maxUnavailable"]
+    (metric,), (container,) = scaler["metrics"], containers({"spec": deployment})
+    assert metric["resource"]["name"] in container["resources"]["requests"]
+    (leaving,), pod = scaler["behavior"]["scaleDown"]["policies"], deployment["template"]["spec"]
+    assert (leaving["type"], leaving["value"]) == ("Pods", 1)
+    assert leaving["periodSeconds"] >= pod["terminationGracePeriodSeconds"]
+    settings = RouterSettings()
+    assert pod["terminationGracePeriodSeconds"] > settings.leave_seconds + settings.drain_seconds
 
 
 def test_a_worker_is_given_up_only_after_its_longest_shift() -> None:
@@ -146,7 +168,7 @@ def test_the_image_can_be_built_on_a_digest() -> None:
 
 
 async def test_the_accounts_bound_are_the_accounts_there_are() -> None:
-    everything = documents(*resources())
+    everything = documents(*resources(), "router.yaml")
     accounts = {d["metadata"]["name"] for d in everything if d["kind"] == "ServiceAccount"}
     bound = {
         (subject["namespace"], subject["name"])
@@ -160,7 +182,7 @@ async def test_the_accounts_bound_are_the_accounts_there_are() -> None:
 
 
 async def test_the_probes_and_the_scrape_go_to_a_port_that_is_there() -> None:
-    for deployment in (d for d in documents(*resources()) if d["kind"] == "Deployment"):
+    for deployment in (d for d in documents(*resources(), "router.yaml") if d["kind"] == "Deployment"):
         template = deployment["spec"]["template"]
         (container,) = template["spec"]["containers"]
         ports = {port["name"]: port["containerPort"] for port in container["ports"]}

@@ -147,12 +147,12 @@ async def parents(
 
 
 @flow(name="reconcile", persist_result=False)
-async def shift(namespace: str, batch: int, seconds: float) -> State[Any]:
+async def shift(namespace: str, batch: int, seconds: float, by: str = "copies/copies") -> State[Any]:
     """The reconcile shift with the copies as its only lifecycle."""
     settings = ReconcileParameters(
         interval_seconds=0.5, shift_seconds=seconds, early_end_seconds=0.1, lease_namespace=namespace
     )
-    registered = (Registered(Copies(), Acting("copies/copies", batch)),)
+    registered = (Registered(Copies(), Acting(by, batch)),)
     return await run_shift(settings, lambda: Reconciling(registered, [namespace]), table="reconcile-copies")
 
 
@@ -265,11 +265,33 @@ async def test_nothing_is_started_while_prefects_api_is_away(parents: Parents, d
 async def start_runs(reconciling: Reconciling) -> list[str]:
     from prefect.logging import disable_run_logger
 
-    from tasks.reconcile import start
+    from tasks.reconcile import due, start
     from tasks.stage import Handle
 
     with disable_run_logger():
-        return await start.fn(reconciling, 0, Handle(await reconciling.look()))
+        return await start.fn(reconciling, 0, Handle(await due(reconciling, await reconciling.look())))
+
+
+async def task_runs(client: PrefectClient, state: State[Any]) -> list[str]:
+    """The names of the task runs of the flow run that ended so, as far as they are on record."""
+    chosen = TaskRunFilter(flow_run_id=TaskRunFilterFlowRunId(any_=[state.state_details.flow_run_id]))
+    return [one.name for one in await client.read_task_runs(task_run_filter=chosen)]
+
+
+async def test_while_a_run_acts_a_tick_is_no_task_run(parents: Parents, deployment: UUID) -> None:
+    acting = (await parents.client.read_deployment(deployment)).flow_id
+    unattended = await parents.client.create_deployment(flow_id=acting, name="unattended", entrypoint="copies.copies")
+    await parents.ask("awaited", 1)
+    state = await shift(parents.namespace, 1, 5, "copies/unattended", return_state=True)
+    assert "0 failed" in (state.message or "")
+    (run,) = await parents.client.read_flow_runs(
+        deployment_filter=DeploymentFilter(id=DeploymentFilterId(any_=[unattended]))
+    )
+    assert run.state is not None
+    assert not run.state.is_final()
+    assert run.idempotency_key == (await parents.claim("awaited")).run
+    assert len(await until(lambda: task_runs(parents.client, state), "the task run is on record")) == 1
+    await parents.client.delete_deployment(unattended)  # and its run
 
 
 async def test_a_shift_costs_a_task_run_only_where_something_is_told(parents: Parents) -> None:
@@ -288,15 +310,9 @@ async def test_a_shift_costs_a_task_run_only_where_something_is_told(parents: Pa
         )
         assert state.name == "Completed"
         assert "0 failed" in (state.message or "")
-        run = state.state_details.flow_run_id
-
-        async def recorded() -> list[str]:
-            chosen = TaskRunFilter(flow_run_id=TaskRunFilterFlowRunId(any_=[run]))
-            return [one.name for one in await parents.client.read_task_runs(task_run_filter=chosen)]
-
         if "told" not in told:
-            return await until(recorded, "the task run is on record")
-        return await recorded()
+            return await until(lambda: task_runs(parents.client, state), "the task run is on record")
+        return await task_runs(parents.client, state)
 
     told: set[str] = set()
     (first,) = await costs()

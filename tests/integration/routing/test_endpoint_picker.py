@@ -13,6 +13,8 @@ import aiohttp
 import grpc
 import orjson
 import pytest
+from envoy.service.ext_proc.v3 import external_processor_pb2 as messages
+from envoy.service.ext_proc.v3 import external_processor_pb2_grpc as service
 from envoy_server import BUFFERED, DUPLEX, REQUESTS_ONLY, gateway
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from own_authority import vouched
@@ -32,6 +34,7 @@ from router_world import (
 )
 from yarl import URL
 
+from modelyard.router.ext_proc import SPARE
 from modelyard.router.service import RouterError
 
 pytestmark = pytest.mark.integration
@@ -311,9 +314,6 @@ async def test_health_by_grpc(world: RouterWorld) -> None:
 
 
 async def test_only_pods_that_the_gateway_hints_at_are_picked(world: RouterWorld) -> None:
-    from envoy.service.ext_proc.v3 import external_processor_pb2 as messages
-    from envoy.service.ext_proc.v3 import external_processor_pb2_grpc as service
-
     for name in "abc":
         world.pod(name, an_address())
     allowed = f"{world.pods[1].ip}:{world.engine_port}"
@@ -338,6 +338,49 @@ async def test_only_pods_that_the_gateway_hints_at_are_picked(world: RouterWorld
             else:
                 assert told.immediate_response.status.code == 503
             call.cancel()
+    await eventually(lambda: outstanding(world) == 0, "nothing under way")
+
+
+async def test_streams_that_ask_nothing_have_a_bound_in_number_and_in_time() -> None:
+    async with (
+        running(ext_proc_port=0, max_requests=1, idle_seconds=3.0) as world,
+        grpc.aio.insecure_channel(f"127.0.0.1:{world.router.ext_proc_port}") as channel,
+    ):
+        liveness = health_pb2.HealthCheckRequest(service="liveness")
+        silent = [service.ExternalProcessorStub(channel).Process() for _ in range(1 + SPARE)]
+        async with asyncio.timeout(60):
+            for one in silent:
+                await one.wait_for_connection()
+            refused = grpc.StatusCode.OK
+            while refused is grpc.StatusCode.OK:  # until they have all arrived
+                await asyncio.sleep(0.05)
+                refused = await health_pb2_grpc.HealthStub(channel).Check(liveness).code()
+            assert refused is grpc.StatusCode.RESOURCE_EXHAUSTED
+        async with asyncio.timeout(60):
+            assert {await one.code() for one in silent} == {grpc.StatusCode.DEADLINE_EXCEEDED}
+        assert (await health_pb2_grpc.HealthStub(channel).Check(liveness)).status == 1
+
+
+@pytest.mark.parametrize("told", ["²", "9" * 5000, "2000"])
+async def test_a_status_that_is_none_breaks_nothing(world: RouterWorld, told: str) -> None:
+    world.pod("a", an_address())
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{world.router.ext_proc_port}") as channel:
+        call = service.ExternalProcessorStub(channel).Process()
+        first, body, answer = (messages.ProcessingRequest() for _ in range(3))
+        for key, value in {":method": "POST", ":path": "/v1/chat/completions"}.items():
+            first.request_headers.headers.headers.add(key=key, raw_value=value.encode())
+        first.protocol_config.request_body_mode = 4
+        body.request_body.body, body.request_body.end_of_stream = orjson.dumps(chat()), True
+        answer.response_headers.headers.headers.add(key=":status", raw_value=told.encode())
+        answer.response_headers.end_of_stream = True
+        for one in (first, body):
+            await call.write(one)
+        while not (await call.read()).HasField("request_body"):
+            pass
+        await call.write(answer)
+        assert (await call.read()).HasField("response_headers")
+        await call.done_writing()
+        assert await call.code() is grpc.StatusCode.OK
     await eventually(lambda: outstanding(world) == 0, "nothing under way")
 
 

@@ -305,6 +305,102 @@ async def test_slow_clients_are_let_go(hasty: RouterWorld) -> None:
     assert (await hasty.post(chat()))[0] == 200
 
 
+async def opened(world: RouterWorld, sent: bytes = b"", source: str = "127.0.0.1") -> tuple[Any, asyncio.StreamWriter]:
+    """A connection from this address, on which these bytes were sent."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", world.router.port, local_addr=(source, 0))
+    writer.write(sent)
+    return reader, writer
+
+
+async def answer_on(reader: Any) -> int:
+    """The status of the next answer; 0 where the connection is closed instead."""
+    try:
+        async with asyncio.timeout(30):
+            head = await reader.readuntil(b"\r\n\r\n")
+            found = re.search(rb"content-length: (\d+)", head, re.IGNORECASE)
+            await reader.readexactly(int(found[1]) if found else 0)
+    except (ConnectionError, asyncio.IncompleteReadError):
+        return 0
+    return int(head.split()[1])
+
+
+WHOLE = HEAD + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY
+
+
+async def test_of_one_client_so_many_connections_are_without_a_request() -> None:
+    async with running(max_idle=2) as world, contextlib.AsyncExitStack() as stack:
+        world.server()
+        world.route()
+        await world.recording("a")
+
+        async def connected(*given: Any) -> tuple[Any, asyncio.StreamWriter]:
+            reader, writer = await opened(world, *given)
+            stack.callback(writer.close)
+            return reader, writer
+
+        silent, _ = await connected()
+        half, asks = await connected(HEAD)
+        assert await answer_on((await connected())[0]) == 0
+        assert await answer_on((await connected(WHOLE, "127.0.0.2"))[0]) == 200
+        asks.write(WHOLE.removeprefix(HEAD))
+        assert await answer_on(half) == 200
+        asks.write(WHOLE)
+        assert await answer_on(half) == 200, "it is kept alive"
+        page = world.router.metrics.page().decode()
+        assert "kthena_router_connections_closed_total 1.0" in page
+        asks.close()
+        async with asyncio.timeout(30):
+            while await answer_on((await connected(WHOLE))[0]) != 200:  # once it was seen to be gone
+                await asyncio.sleep(0.02)
+        assert not silent.at_eof()
+
+
+async def test_a_connection_too_many_is_closed_behind_its_answer() -> None:
+    async with running(max_idle=1) as world:
+        world.server()
+        world.route()
+        gate = asyncio.Event()
+
+        async def wait(_: web.Request) -> None:
+            await gate.wait()
+
+        engine = await world.recording("a", streaming(CONTENT, after=wait))
+        first, asks = await opened(world, WHOLE)
+        await asyncio.wait_for(engine.began.wait(), 30)
+        _, silent = await opened(world)
+        gate.set()
+        async with asyncio.timeout(30):
+            assert (await first.read()).endswith(b"0\r\n\r\n"), "the whole answer, and then the end"
+        for one in (asks, silent):
+            one.close()
+
+
+@pytest.mark.parametrize(
+    ("bounds", "sent"),
+    [
+        ({"max_requests": 4}, HEAD + b"Content-Length: 100\r\n\r\n{"),
+        ({"max_bodies": 1 << 20}, HEAD + b"Content-Length: 400000\r\n\r\n" + b" " * 250_000),
+    ],
+    ids=["places", "bytes"],
+)
+async def test_half_bodies_of_one_client_leave_room_for_others(bounds: dict[str, int], sent: bytes) -> None:
+    async with running(**bounds) as world, contextlib.AsyncExitStack() as stack:
+        world.server()
+        world.route()
+        await world.recording("a")
+        room = world.router.front.room
+        for _ in range(2):
+            stack.callback((await opened(world, sent))[1].close)
+        body = len(sent.partition(b"\r\n\r\n")[2])
+        await eventually(lambda: room.held > 2 * body, "all of it is held")
+        code, headers, told = await world.post(chat(user="x" * 100_000))
+        assert (code, headers["Retry-After"], told["error"]["type"]) == (429, "5", "rate_limit_error")
+        assert "of one client" in told["error"]["message"]
+        reader, writer = await opened(world, WHOLE, "127.0.0.2")
+        stack.callback(writer.close)
+        assert await answer_on(reader) == 200
+
+
 async def test_a_client_that_asks_before_it_sends_is_told_to_go_on(world: RouterWorld) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", world.router.port)
     writer.write(HEAD + b"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n" % len(BODY))

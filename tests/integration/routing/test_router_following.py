@@ -223,10 +223,19 @@ async def test_workers_share_port_budget_and_metrics_and_one_may_be_killed(
         assert seen[200] == 4, "of 40 tokens 9 each, whichever worker is asked"
         assert seen[429] == 26
         before = len(engine.asked)
-        async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{metrics}/metrics") as answer:
-            page = await answer.text()
-        counted = re.findall(r'^kthena_router_requests_total\{.*status_code="200"\} (.+)$', page, re.MULTILINE)
+
+        async def page() -> str:
+            async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{metrics}/metrics") as answer:
+                return await answer.text()
+
+        counted = re.findall(r'^kthena_router_requests_total\{.*status_code="200"\} (.+)$', await page(), re.MULTILINE)
         assert sum(map(float, counted)) == before
+        await shop.answers(url, "free", 200)
+        await shop.cluster.delete(ROUTES, "dear", shop.namespace)
+        async with asyncio.timeout(60):
+            while f"{shop.namespace}-dear" in (told := await page()) or f"{shop.namespace}/dear" in told:
+                await asyncio.sleep(0.1)
+        assert f'model_route="{shop.namespace}/free"' in told, "those of others stay"
         victim = min(await ready())
         os.kill(victim, signal.SIGKILL)
         lost = 0

@@ -67,6 +67,7 @@ def test_when_nothing_can_be_chosen_it_fails_and_names_the_nearest(stored: str) 
         ("--measured fast=/nowhere", "are for --dry-run"),
         ("--price H100=10 --dry-run", "either candidates, or prices"),
         ("--dry-run --price H100=much", "write ACCELERATOR=PRICE"),
+        ("--dry-run --price H100=²", "write ACCELERATOR=PRICE"),
         ("--dry-run --trace requests.csv", "reads no trace"),
         ("--dry-run --candidate vllm", "write RUNTIME="),
         ("--dry-run --rate 0", "rate"),

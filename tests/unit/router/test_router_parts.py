@@ -166,5 +166,6 @@ async def _written(log: AccessLog) -> None:
 
 def test_workers_share_the_bounds() -> None:
     part = share(RouterSettings(workers=4, max_body=100, max_bodies=1000, max_requests=10, max_waiting=7))
-    assert (part.max_bodies, part.max_requests, part.max_waiting) == (250, 2, 1)
+    assert (part.max_bodies, part.max_requests, part.max_waiting, part.max_idle) == (250, 2, 1, 500)
+    assert share(RouterSettings(workers=4, max_idle=0)).max_idle == 0, "any number stays any number"
     assert share(RouterSettings(workers=64, max_body=100, max_bodies=1000)).max_bodies == 200

@@ -16,10 +16,11 @@ from routing_world import a_pod, a_route, a_server
 from modelyard.objects import Key, Pod
 from modelyard.objects.parse import pod as parse_pod
 from modelyard.routing import body, objects
-from modelyard.routing.decide import Arrival, Decider, Forward, Question, most_attempts
+from modelyard.routing.decide import MOST_SESSIONS, Arrival, Decider, Forward, Question, most_attempts
 from modelyard.routing.errors import ErrorAnswer
 from modelyard.routing.explain import explain
 from modelyard.routing.fleet import FleetChange, RoutedFleet
+from modelyard.routing.schedule import RoutedPod
 
 GROUPS = {"groupKey": "g", "prefillLabels": {"role": "p"}, "decodeLabels": {"role": "d"}}
 
@@ -240,6 +241,33 @@ def test_a_session_stays_with_its_pod_where_that_is_scored() -> None:
     decider.begun(first, first.attempts[0])
     decider.answered(first, first.attempts[0], 200)
     assert {forwarded(decider, arrival).attempts[0].pod for _ in range(20)} == {first.attempts[0].pod}
+
+
+def test_sessions_of_one_namespace_push_out_none_of_another_and_go_with_their_pod() -> None:
+    from modelyard.routing.plugins import Configuration, Plugins
+
+    decider = Decider(Configuration(Plugins(scores=(("session-affinity", 1.0),))))
+    decider.fleet.update(
+        tuple(objects.route(a_route(model=space, namespace=space)) for space in ("shop", "other")),
+        lambda space: (objects.server(a_server(namespace=space)),),
+        lambda space: tuple(parse_pod(pod(f"p{n}", f"10.0.0.{n}", namespace=space)) for n in range(1, 9)),
+        ("shop", "other"),
+    )
+
+    def answered(model: str, session: str) -> RoutedPod:
+        found = forwarded(decider, asked(model=model, headers={"x-session-id": session}))
+        decider.begun(found, found.attempts[0])
+        decider.answered(found, found.attempts[0], 200)
+        decider.ended(found, found.attempts[0], was_answered=True)
+        return found.attempts[0].pod
+
+    first = answered("shop", "mine")
+    for number in range(MOST_SESSIONS + 1):
+        answered("other", str(number))
+    assert {answered("shop", "mine") for _ in range(20)} == {first}
+    assert [len(one) for one in decider._sessions.values()] == [1, MOST_SESSIONS]
+    decider.forget(Key("shop", "server"), first)
+    assert list(decider._sessions) == ["other"]
 
 
 FORM = (
