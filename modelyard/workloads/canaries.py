@@ -97,9 +97,9 @@ def _together(child: ChildObject, kinds: Container[str]) -> ChildObject:
     """What leads to the pods of one of these components, leading to those of its canary as well."""
     if child.component not in kinds or child.kind not in ("Service", "ModelServer"):
         return child
-    mine = {name: child.body["metadata"]["labels"][name] for name in (names.SERVICE, names.COMPONENT)}
     if child.kind == "ModelServer":
-        return model_routes.selecting(child, mine)
+        return model_routes.selecting(child, {})
+    mine = {name: child.body["metadata"]["labels"][name] for name in (names.SERVICE, names.COMPONENT)}
     return replace(child, body={**child.body, "spec": {**child.body["spec"], "selector": mine}})
 
 

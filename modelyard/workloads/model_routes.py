@@ -47,7 +47,9 @@ def routing(
     if of.annotations.get(ROUTED, str(settings.routed).lower()) != "true":
         return ServiceRouting()
     if missing := [kind for kind in KINDS if not abilities.version(kind, NETWORKING)]:
-        return ServiceRouting(hindrance=f"{' and '.join(missing)}: not served here; install the CustomResourceDefinitions")
+        return ServiceRouting(
+            hindrance=f"{' and '.join(missing)}: not served here; install the CustomResourceDefinitions"
+        )
     spec: Body = next(one.body["spec"] for one in made if one.kind == "Service" and one.name == entry.name)
     if "selector" not in spec:
         return ServiceRouting(hindrance="Knative itself leads requests to the pods of a Knative Service")
@@ -61,7 +63,7 @@ def _behind(of: RoutedService, entry: Backend, engine: Backend, selector: Body) 
     spec: Body = {
         "inferenceEngine": engine.engine,
         "workloadPort": {"port": entry.port, "protocol": "http"},
-        "workloadSelector": {"matchLabels": selector},
+        "workloadSelector": {"matchLabels": {**metadata.selector(of.name, entry.kind), **selector}},
     }
     if known:
         spec["model"] = known
@@ -97,8 +99,10 @@ class Behind(NamedTuple):
 
 
 def selecting(server: ChildObject, labels: Mapping[str, str]) -> ChildObject:
-    """A ModelServer of the pods with these labels."""
-    spec = {**server.body["spec"], "workloadSelector": {"matchLabels": dict(labels)}}
+    """A ModelServer of the pods of its component that have these labels."""
+    own = server.body["metadata"]["labels"]
+    match = {**{name: own[name] for name in (names.SERVICE, names.COMPONENT)}, **labels}
+    spec = {**server.body["spec"], "workloadSelector": {"matchLabels": match}}
     return ChildObject({**server.body, "spec": spec}, server.component)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -104,6 +105,14 @@ async def test_shares_are_exact_and_no_request_is_lost(services: Services, clien
     told = (await services.get("chat"))["status"]["components"]["engine"]["traffic"]
     assert {one["revisionName"]: one["percent"] for one in told} == {"chat-engine": 80, "chat-engine-canary": 20}
 
+    seen: list[dict[str, str]] = []
+
+    async def follow() -> None:
+        async for event in services.cluster.watch(SERVERS, services.space):
+            if event.kind != "SYNC" and event.object["metadata"]["name"] == "chat-engine":
+                seen.append(event.object["spec"]["workloadSelector"]["matchLabels"])
+
+    following = asyncio.create_task(follow())
     clients = [asyncio.create_task(client.for_ever()) for _ in range(6)]
     try:
         await services.patch("chat", {"spec": {"engine": {"canaryTrafficPercent": 100}}})
@@ -130,10 +139,15 @@ async def test_shares_are_exact_and_no_request_is_lost(services: Services, clien
             while client.seen["whole"] < served + 50:
                 await asyncio.sleep(0.1)
     finally:
-        for one in clients:
+        for one in (following, *clients):
             one.cancel()
-        await asyncio.gather(*clients, return_exceptions=True)
+        await asyncio.gather(following, *clients, return_exceptions=True)
     assert set(client.seen) == {"whole"}, client.seen
+    both = {"ome.io/inferenceservice": "chat", "component": "engine"}
+    one = {**both, "app": "chat-engine"}
+    assert [labels for labels, _ in itertools.groupby(seen)] == [one, both, one], (
+        "the canary serves until all is rolled out"
+    )
 
     await services.cluster.merge_patch(
         services.kind, "chat", {"metadata": {"annotations": {ROUTED: None}}}, services.space

@@ -227,7 +227,7 @@ def test_promoted_it_serves_with_what_is_rolled_out_until_that_is_all_there() ->
     fleet.up("chat-engine")
     fleet.settle()
     assert pods_of(fleet, "chat-engine") == ["chat-engine"]
-    assert server(fleet.objects["ModelServer", "shop", "chat-engine"]).labels == {"app": "chat-engine"}
+    assert server(fleet.objects["ModelServer", "shop", "chat-engine"]).labels["app"] == "chat-engine"
     assert fleet.condition(LATEST)[:2] == ("True", "RolledOut")
     assert "traffic" not in fleet.status()["components"]["engine"]
 
@@ -239,7 +239,7 @@ def test_one_that_goes_back_has_no_request_any_more() -> None:
     assert fleet.condition(LATEST)[1] == "RolledBack"
     assert route_of(fleet) == {"chat-engine": 100}
     assert behind(fleet) == {"ModelServer chat-engine", "ModelRoute chat"}
-    assert server(fleet.objects["ModelServer", "shop", "chat-engine"]).labels == {"app": "chat-engine"}
+    assert server(fleet.objects["ModelServer", "shop", "chat-engine"]).labels["app"] == "chat-engine"
 
 
 def test_with_a_router_of_its_own_that_has_the_requests() -> None:
