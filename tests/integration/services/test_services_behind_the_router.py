@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
@@ -27,6 +26,8 @@ pytestmark = pytest.mark.integration
 REQUESTS, SHARE, NEAR = 800, 0.2, 0.07
 """Drawn by weight; the canary's share of them, and how far off they may be, five deviations. By pods it were half."""
 TOKENS = 20
+HOME = "workload-variant-autoscaler-system"
+"""Where the router is, with the settings of services that come with it."""
 
 
 class Client:
@@ -62,8 +63,8 @@ async def client(
     services: Services, local_stack: LocalStack, local_cluster: Cluster, home: str
 ) -> AsyncIterator[Client]:
     await install(local_cluster, local_stack.kubeconfig, 1, ["--poll-seconds", "0.3"])
-    ingress = json.dumps({"routerUrl": ADDRESS})
-    await local_cluster.create(CONFIG_MAPS, {"metadata": {"name": CONFIG_MAP}, "data": {"ingress": ingress}}, home)
+    settings = (await local_cluster.get(CONFIG_MAPS, CONFIG_MAP, HOME))["data"]
+    await local_cluster.create(CONFIG_MAPS, {"metadata": {"name": CONFIG_MAP}, "data": settings}, home)
     resolver = ServiceResolver(HostsFile.found(local_stack.kubeconfig))
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(resolver=resolver, use_dns_cache=False)) as session:
         yield Client(session, services.space)
@@ -80,7 +81,7 @@ async def test_shares_are_exact_and_no_request_is_lost(services: Services, clien
         named = f"--served-model-name={services.space}"
         return {"name": "engine", "args": ["--model=$(MODEL_PATH)", named, "--port=8080", *more]}
 
-    annotations = {ROUTED: "true", "ome.io/autoscalerClass": "external"}
+    annotations = {"ome.io/autoscalerClass": "external"}
     await services.make("chat", {"runner": runner()}, annotations=annotations)
     obj = await services.until(is_ready, "chat")
     assert obj["status"]["url"] == ADDRESS
@@ -150,7 +151,7 @@ async def test_shares_are_exact_and_no_request_is_lost(services: Services, clien
     )
 
     await services.cluster.merge_patch(
-        services.kind, "chat", {"metadata": {"annotations": {ROUTED: None}}}, services.space
+        services.kind, "chat", {"metadata": {"annotations": {ROUTED: "false"}}}, services.space
     )
 
     async def gone() -> bool:
