@@ -23,6 +23,7 @@ from deployments.stack import PrefectStack
 from modelyard.autoscaling.kinds import VARIANTS
 from modelyard.benchmarks.world import BENCHMARK_JOBS
 from modelyard.cluster import CONFIG_MAPS, Cluster, Object
+from modelyard.local.router import install
 from modelyard.local.settings import NodeGroup, default_nodes
 from modelyard.local.stack import LocalStack
 from modelyard.models.names import BASE_MODELS
@@ -114,6 +115,7 @@ async def onboarded(
     files = {f"{MISTRAL}/{k}": v for k, v in small_model("mistral", "MistralForCausalLM", 2).items()}
     async with Sources({}, {"models": files}) as sources:
         await cluster.create(CONFIG_MAPS, allowed(sources))
+        await install(cluster, stack.kubeconfig, arguments=["--access-log", "none"])
         stage = Stage(stack, prefect, cluster, sources, show, flows)
         try:
             for copy in scenario.copies:

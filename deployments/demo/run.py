@@ -284,8 +284,7 @@ class Playing:
         self._sent: deque[tuple[float, int]] = deque()
         settings = ReplaySettings(model=MODEL, time_compression=scenario.compression)
         if copy.service:
-            # Behind the one URL another pod answers the next connection.
-            settings = replace(settings, model=copy.service, ejection_time=0.05, connect_anew=True)
+            settings = replace(settings, model=copy.service, ejection_time=0.05)
         self.replay = Replay(trace, self._by_url if copy.service else self._endpoints.current, settings)
 
     def work(self, cluster: Cluster, prometheus: Prometheus) -> list[Coroutine[Any, Any, None]]:

@@ -1,7 +1,7 @@
 """Services: one manifest becomes pods that answer, on one node, on two, with prefill and decode apart, and of a Model.
 
-Applies them as a user would, asks each at its ``status.url``, changes one for the better and for the worse, scales it
-to nothing and back, and deletes all; checks what it is told on the way.
+Applies them as a user would, asks each by its name at its ``status.url``, which is the router's, changes one for the
+better and for the worse, scales it to nothing and back, and deletes all; checks what it is told on the way.
 """
 
 from __future__ import annotations
@@ -24,10 +24,9 @@ from deployments.demo.stage import GPU_NODES, RECORDED, Act, DemonstrationFailed
 from modelyard.cluster import Object
 from modelyard.hosts import HostsFile, ServiceResolver
 from modelyard.local.agent.records import RecordStore
-from modelyard.objects import ResourceType
+from modelyard.local.router import ADDRESS
 from modelyard.objects.documents import cut
 from modelyard.objects.kinds import PODS
-from modelyard.resources import ModelServer
 from modelyard.traffic.replay import RequestFailed, chat_body, send
 from modelyard.workloads.names import SERVICE
 from modelyard.workloads.returning import DEADLINE
@@ -46,8 +45,6 @@ BETWEEN = 0.1
 """Seconds from one request to the next, while somebody keeps asking."""
 ARGS = ["--model=$(MODEL_PATH)", "--served-model-name={{.Name}}", "--port=8080"]
 BETTER, WORSE = [*ARGS, "--max-num-seqs=64"], [*ARGS, "--no-such-option"]
-MODEL_NAME = "registry.volcano.sh/model-name"
-SERVERS = ResourceType.of_resource(ModelServer)
 OWN = ("serviceaccount/default", "secret/default-token-", "configmap/kube-root-ca.crt", "event")
 """What every namespace has."""
 
@@ -91,15 +88,21 @@ class Shop:
         """Wait until it holds of a service; the service. Raises ``DemonstrationFailed``."""
         return await eventually(lambda: self.get(name), holds)
 
-    async def ask(self, url: str) -> tuple[str, bool]:
+    async def routed(self) -> bool:
+        """Whether the router takes requests."""
+        try:
+            async with self._session.get(f"{ADDRESS}/readyz") as answer:
+                return answer.status == 200
+        except (aiohttp.ClientError, OSError):
+            return False
+
+    async def ask(self, url: str, model: str) -> tuple[str, bool]:
         """A streamed completion: what came of it, in words, and whether it is whole."""
         clock = asyncio.get_running_loop().time
+        begun = clock()
         try:
-            async with self._session.get(f"{url}/v1/models") as answer:
-                model = (await answer.json())["data"][0]["id"]
-            begun = clock()
             came = await send(self._session, url, chat_body(model, 16, TOKENS))
-        except (RequestFailed, aiohttp.ClientError, OSError, LookupError, ValueError) as error:
+        except (RequestFailed, aiohttp.ClientError, OSError) as error:
             return f"{type(error).__name__}: {cut(str(error), 300)}", False
         took = f"the first after {came.first - begun:.2f} s, the last after {came.last - begun:.2f} s"
         return f"{came.output_tokens} tokens of {model}, {took}", came.output_tokens == TOKENS
@@ -111,7 +114,7 @@ class Shop:
 
         async def ask() -> None:
             while True:
-                words, whole = await self.ask(url)
+                words, whole = await self.ask(url, name)
                 asking.answered += whole
                 if not whole:
                     asking.failed.append(words)
@@ -156,6 +159,8 @@ async def play(stage: Stage) -> None:
 async def made(shop: Shop) -> None:
     """Three services and a Model from one manifest, and a completion of each."""
     show = shop.show
+    where = str(shop.stage.stack.paths.root)
+    await show.run("modelyard", "local", "router", "--name", "demo", "--dir", where)
     await show.run("kubectl", "apply", "-f", RUNTIMES)
     await show.run("kubectl", "apply", "-f", SAMPLE)
     await shop.stage.flows
@@ -171,17 +176,16 @@ async def made(shop: Shop) -> None:
     show.say(f"the Model {MODEL} is, {time.monotonic() - begun:.1f} s after there were flows")
     await show.run("kubectl", "-n", SPACE, "get", "isvc,models.registry.volcano.sh")
     await show.run("modelyard", "services", "why", SPLIT, "-n", SPACE)
+    await eventually(shop.routed, bool)
     for name, components in MADE_OF.items():
         obj, pods = await shop.get(name), await shop.pods(name)
-        words, whole = await shop.ask(obj["status"]["url"])
+        words, whole = await shop.ask(obj["status"]["url"], name)
         there = sorted(one["metadata"]["labels"]["component"] for one in pods)
         text = f"{name} ({', '.join(there)}) answers at {obj['status']['url']}: {words}"
         show.claim(text, whole and there == components)
-    (pod,) = await cluster.list(PODS, SPACE, label_selector=f"{MODEL_NAME}={MODEL}")
-    server = await cluster.get(SERVERS, f"{MODEL}-main", SPACE)
-    url = f"http://{pod['status']['podIP']}:{server['spec']['workloadPort']['port']}"
-    words, whole = await shop.ask(url)
-    show.claim(f"the pod of the Model {MODEL}, whose requests no router takes yet, answers at {url}: {words}", whole)
+    words, whole = await shop.ask(ADDRESS, MODEL)
+    show.claim(f"the Model {MODEL} answers at {ADDRESS}: {words}", whole)
+    await show.run("kubectl", "-n", SPACE, "get", "modelroutes,modelservers")
     nodes = sorted(one["spec"]["nodeName"] for one in await shop.pods(WIDE))
     show.claim(f"the two pods of the one engine of {WIDE} are on {' and '.join(nodes)}", nodes == GPU_NODES)
 
@@ -230,13 +234,15 @@ async def scaled(shop: Shop) -> None:
     await show.run(*scale, "--replicas=0")
     obj = await shop.until(CHAT, lambda obj: told(obj, "EngineReady")[1] == "ScaledToZero")
     await eventually(lambda: shop.pods(CHAT), lambda pods: not pods)
-    words, whole = await shop.ask(obj["status"]["url"])
+    waiting = asyncio.create_task(shop.ask(obj["status"]["url"], CHAT))
+    await asyncio.sleep(2)
     state = obj["status"]["modelStatus"]["modelRevisionStates"]["activeModelState"]
-    show.claim(f"{told(obj, 'EngineReady')[2]}: model {state}, no pod, and {words}", state == "Standby" and not whole)
+    text = f"{told(obj, 'EngineReady')[2]}: model {state}, no pod, and a request for it waits at the router"
+    show.claim(text, state == "Standby" and not waiting.done())
     await show.run(*scale, "--replicas=1")
-    obj = await shop.until(CHAT, lambda obj: told(obj, "EngineReady")[1] == "PodsReady")
-    words, whole = await shop.ask(obj["status"]["url"])
-    show.claim(f"it is back: {words}", whole)
+    await shop.until(CHAT, lambda obj: told(obj, "EngineReady")[1] == "PodsReady")
+    words, whole = await waiting
+    show.claim(f"it is back, and the request was answered: {words}", whole)
 
 
 async def deleted(shop: Shop) -> None:
@@ -294,7 +300,7 @@ def after(stage: Stage) -> list[str]:
         f"{kubectl()} apply -f {SAMPLE}    # once more",
         f"{kubectl()} -n {SPACE} get isvc --watch",
         f"{Path(sys.executable).with_name('modelyard')} services why {CHAT} -n {SPACE}",
-        f"curl -N http://{SPLIT}.{SPACE}.svc.cluster.local:8080/v1/completions -d '{body}'",
+        f"curl -N {ADDRESS}/v1/completions -d '{body}'",
     ]
 
 

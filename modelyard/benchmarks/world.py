@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
-import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
@@ -20,12 +18,13 @@ from modelyard.models.running import JobEnd, container_words, job_end
 from modelyard.models.world import texts
 from modelyard.objects import Key, ResourceType
 from modelyard.objects.documents import cut, printable
-from modelyard.objects.parse import MAX_ARGUMENTS, controller_of, epoch, key_of
+from modelyard.objects.parse import controller_of, epoch, key_of
 from modelyard.reconcile.memory import Count, Seconds, parse_memory
 from modelyard.reconcile.plan import CLAIM, FAILED, Subject
 from modelyard.resources import BenchmarkJob
 from modelyard.resources.ome.benchmarks import BenchmarkJobSpec
 from modelyard.workloads import names
+from modelyard.workloads.model_routes import served_name
 from modelyard.workloads.values import Refused, read_resource
 
 Object = Mapping[str, Any]
@@ -43,8 +42,6 @@ LABEL, TARGET, WORK = "modelyard.dev/benchmark", "modelyard.dev/benchmark-target
 """Labels of a run's Job (the uid of its BenchmarkJob; what it measures, as a hash), and its annotation: which run."""
 MOST_TOLD = 1000
 """Characters of one message of others that are kept."""
-_MODEL_FLAGS = ("--served-model-name", "--model", "--model-path")
-_VARIABLE = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_]*)\)")
 
 Text = Annotated[str, Field(max_length=MOST_TOLD)]
 
@@ -253,30 +250,6 @@ def engine_pod(obj: Object) -> EnginePod | None:
     model = next(filter(None, map(served_name, spec.get("containers") or ())), "")
     life = f"{metadata.get('uid')}/{restarts}"
     return EnginePod(key_of(obj), labels.get(names.SERVICE, ""), component, ready, life, model)
-
-
-def served_name(container: Object) -> str:
-    """The name by which a container's engine serves its model, of its command line; ``""`` where that says none."""
-    given = {one["name"]: str(one.get("value") or "") for one in container.get("env") or () if "valueFrom" not in one}
-    line = [str(word) for word in (*(container.get("command") or ()), *(container.get("args") or ()))]
-    if sum(map(len, line)) > MAX_ARGUMENTS:
-        return ""
-    words: list[str] = []
-    for part in line:
-        try:
-            words += shlex.split(part) if " " in part else [part]
-        except ValueError:
-            words.append(part)
-    words = [_VARIABLE.sub(lambda found: given.get(found[1], found[0]), word) for word in words]
-    flags: dict[str, str] = {}
-    for word, after in zip(words, [*words[1:], ""], strict=True):
-        name, equals, value = word.partition("=")
-        if name in _MODEL_FLAGS:
-            flags.setdefault(name, value if equals else after)
-        elif word == "serve" and not after.startswith("-"):
-            flags.setdefault("--model", after)
-    named = flags.get("--served-model-name") or given.get("SERVED_MODEL_NAME")
-    return cut(named or flags.get("--model") or flags.get("--model-path") or "", 512)
 
 
 def of_service(one: EnginePod) -> Iterable[object]:

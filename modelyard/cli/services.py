@@ -24,17 +24,14 @@ if TYPE_CHECKING:
     from modelyard.workloads.story import Standing
 
 app = typer.Typer(help="Services: what they are made of, and why.", add_completion=False)
-CURRENT = (
-    "autoscaling/v2/HorizontalPodAutoscaler",
-    "policy/v1/PodDisruptionBudget",
+_ALWAYS = (
     "networking.k8s.io/v1/Ingress",
+    "networking.volcano.sh/v1alpha1/ModelServer",
+    "networking.volcano.sh/v1alpha1/ModelRoute",
 )
-"""What Kubernetes itself serves, of the kinds that differ between servers."""
-BEFORE_1_21 = (
-    "autoscaling/v2beta2/HorizontalPodAutoscaler",
-    "policy/v1beta1/PodDisruptionBudget",
-    "networking.k8s.io/v1/Ingress",
-)
+CURRENT = ("autoscaling/v2/HorizontalPodAutoscaler", "policy/v1/PodDisruptionBudget", *_ALWAYS)
+"""What Kubernetes itself serves, of the kinds that differ between servers, and our own that services are made of."""
+BEFORE_1_21 = ("autoscaling/v2beta2/HorizontalPodAutoscaler", "policy/v1beta1/PodDisruptionBudget", *_ALWAYS)
 
 
 Namespace = Annotated[str, typer.Option("-n", "--namespace", help="Only of this namespace; without it, all.")]

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from modelyard.cluster import NAMESPACES, AlreadyExists, Cluster
+from modelyard.cluster import CONFIG_MAPS, NAMESPACES, AlreadyExists, Cluster
 from modelyard.cluster.transport import ApiRequest
 from modelyard.local.paths import LocalClusterError
+from modelyard.workloads.settings import CONFIG_MAP
 
 MANIFESTS = Path(__file__).resolve().parents[2] / "deployments/kubernetes/router.yaml"
 """There in a checkout."""
@@ -46,11 +48,17 @@ def manifests(replicas: int, arguments: Sequence[str] = ()) -> Iterator[dict[str
 
 
 async def install(cluster: Cluster, admin: Path, replicas: int = 1, arguments: Sequence[str] = ()) -> None:
-    """Apply the manifests, with a kubeconfig like the administrator's but with the rights of a router alone."""
+    """Apply the manifests, with a kubeconfig like the administrator's but with the rights of a router alone.
+
+    Services are behind it from then on, unless there are settings of services already.
+    """
     found = list(manifests(replicas, arguments))
     home = found[0]["metadata"]["namespace"]
+    settings = {"ingress": json.dumps({"routed": True, "routerUrl": ADDRESS})}
     with contextlib.suppress(AlreadyExists):
         await cluster.create(NAMESPACES, {"metadata": {"name": home}})
+    with contextlib.suppress(AlreadyExists):
+        await cluster.create(CONFIG_MAPS, {"metadata": {"name": CONFIG_MAP}, "data": settings}, home)
     for one in found:
         if one["kind"] == "Deployment":
             config = await _kubeconfig(cluster, admin, home, one["spec"]["template"]["spec"]["serviceAccountName"])

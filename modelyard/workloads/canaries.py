@@ -1,20 +1,24 @@
 """A canary: a new revision in a share of a component's pods, beside what serves, until it is promoted or goes. Pure.
 
 A second Deployment has the new pods; its replicas stand to those of the first as the percentage wants it. The Service
-of the component leads to both, so that requests go by the number of pods. Everything else stays as it is.
+of the component leads to both, so that requests go by the number of pods; behind the router each has a ModelServer, and
+the route has the percentage. Everything else stays as it is. What is promoted has the canary beside it until it is all
+rolled out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
 from modelyard.objects.documents import counted
 from modelyard.resources import InferenceService, ServingRuntime
-from modelyard.workloads import names
+from modelyard.workloads import model_routes, names
 from modelyard.workloads.changes import Identity, Object, identity
 from modelyard.workloads.components import RAW, SERVERLESS, components, effective
+from modelyard.workloads.model_routes import Behind
+from modelyard.workloads.standing import makes_pods
 from modelyard.workloads.values import Body, ChildObject, Note, Rendered, plain
 from modelyard.workloads.world import KNATIVE, StoredChild
 
@@ -51,7 +55,8 @@ def share(replicas: int, percent: int) -> int:
 def beside(
     new: Rendered, old: Rendered, wanted: Mapping[str, int], there: Mapping[Identity, StoredChild]
 ) -> Rendered | None:
-    """What serves, with canaries of the components whose pods are new; ``None`` where there are none to be."""
+    """What serves, with canaries of the components whose pods are new; of what is promoted, with the canaries that are
+    still there. ``None`` where there are none."""
     before = {one.component: one for one in old.children if one.kind == "Deployment"}
     made = {}
     for child in new.children:
@@ -64,36 +69,61 @@ def beside(
             replicas = (live.body["spec"] if live is not None else first.body["spec"]).get("replicas", 1)
             made[kind] = ChildObject(_canary(child.body, share(replicas, wanted[kind])), kind)
     if not made:
-        return None
+        left = {one.component for one in there.values() if makes_pods(one.body) and is_canary(one.body)}
+        return replace(new, children=tuple(_together(one, left) for one in new.children)) if left else None
     stays = [one for one in old.children if one.component in made or one.component not in new.modes]
     moves = [one for one in new.children if one.component in new.modes and one.component not in made]
-    return replace(old, children=(*stays, *moves, *made.values()), modes=new.modes, notes=new.notes)
+    children = [one for one in (*stays, *moves) if one.kind not in model_routes.KINDS]
+    behind, url = _behind(new, old, made, wanted)
+    together = (
+        one if one.kind == "ModelServer" else _together(one, made) for one in (*children, *made.values(), *behind)
+    )
+    return replace(old, children=tuple(together), modes=new.modes, notes=new.notes, url=url)
+
+
+def _behind(
+    new: Rendered, old: Rendered, made: Mapping[str, ChildObject], wanted: Mapping[str, int]
+) -> tuple[tuple[ChildObject, ...], str]:
+    """What there is for the router, where there was and is to be something, and the URL for clients."""
+    mine, other = Behind.of(old.children), Behind.of(new.children)
+    if mine is None or other is None:
+        return (), old.url if mine is None else new.url
+    kind = mine.server.component
+    canary = made.get(kind)
+    return mine.beside(other, canary.body, wanted[kind]) if canary is not None else (*other,), old.url
+
+
+def _together(child: ChildObject, kinds: Container[str]) -> ChildObject:
+    """What leads to the pods of one of these components, leading to those of its canary as well."""
+    if child.component not in kinds or child.kind not in ("Service", "ModelServer"):
+        return child
+    if child.kind == "ModelServer":
+        return model_routes.selecting(child, {})
+    mine = {name: child.body["metadata"]["labels"][name] for name in (names.SERVICE, names.COMPONENT)}
+    return replace(child, body={**child.body, "spec": {**child.body["spec"], "selector": mine}})
 
 
 def _canary(body: Body, replicas: int) -> Body:
-    mark = {CANARY: "true"}
+    """Its pods are known as its own, so that what leads to those that serve leads to these only where that is meant."""
     metadata, spec = body["metadata"], body["spec"]
-    pods = spec["template"]
-    labels = {**pods["metadata"]["labels"], **mark}
+    name, pods = names.fitting(f"{metadata['name']}-canary"), spec["template"]
+    mark = {names.APP: name, CANARY: "true"}
     return {
         **body,
-        "metadata": {
-            **metadata,
-            "name": names.fitting(f"{metadata['name']}-canary"),
-            "labels": {**metadata["labels"], **mark},
-        },
+        "metadata": {**metadata, "name": name, "labels": {**metadata["labels"], **mark}},
         "spec": {
             **spec,
             "replicas": replicas,
-            "selector": {"matchLabels": {**spec["selector"]["matchLabels"], **mark}},
-            "template": {**pods, "metadata": {**pods["metadata"], "labels": labels}},
+            "selector": {"matchLabels": mark},
+            "template": {**pods, "metadata": {**pods["metadata"], "labels": {**pods["metadata"]["labels"], **mark}}},
         },
     }
 
 
-def shares(workloads: Iterable[Body]) -> list[Body] | None:
-    """How a component's requests are shared between revisions, as Knative writes it: by the pods that are available,
-    where there is a canary; as Knative itself has it. ``None``: one has them all."""
+def shares(workloads: Iterable[Body], weights: Mapping[str, int]) -> list[Body] | None:
+    """How a component's requests are shared between revisions, as Knative writes it: where there is a canary, by the
+    ``weights`` of the route if both have pods, else by the pods that are available; as Knative itself has it.
+    ``None``: one has them all."""
     found = list(workloads)
     for one in found:
         if str(one["apiVersion"]).startswith(f"{KNATIVE}/"):
@@ -102,7 +132,8 @@ def shares(workloads: Iterable[Body]) -> list[Body] | None:
         return None
     pods = {one["metadata"]["name"]: (one.get("status") or {}).get("availableReplicas") or 0 for one in found}
     canary = next(one["metadata"]["name"] for one in found if is_canary(one))
-    share = round(100 * pods[canary] / (sum(pods.values()) or 1))
+    routed = weights.keys() == pods.keys() and all(pods.values())
+    share = weights[canary] if routed else round(100 * pods[canary] / (sum(pods.values()) or 1))
     return [
         {"revisionName": name, "percent": share if name == canary else 100 - share, "latestRevision": name == canary}
         for name in sorted(pods)

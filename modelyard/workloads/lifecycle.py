@@ -259,11 +259,8 @@ class RollOut(ABC):
         compared = noted.get(gates.COMPARED, "") if aim.since is not None else ""
         good = noted.get(returning.GOOD, "")
         before = returning.before(service, aim, world) if good != aim.revision.name else None
-        if (
-            before is not None
-            and not aim.returned(service)
-            and (wanted := self.canaries(service, here.resolved, result))
-        ):
+        if before is not None and not aim.returned(service):
+            wanted = self.canaries(service, here.resolved, result)
             mixed = canaries.beside(result, before.rendered(), wanted, here.there)
             if mixed is not None:
                 here = replace(

@@ -29,6 +29,7 @@ from modelyard.workloads.components import (
 from modelyard.workloads.files import ServedModel, mounted
 from modelyard.workloads.groups import LEADER_WORKER_SET, MOST_OBJECTS, PodGroup, leader_worker_set, stateful_sets
 from modelyard.workloads.metadata import Marked
+from modelyard.workloads.model_routes import engine_of, routing, served_name
 from modelyard.workloads.pods import (
     MODEL_PATH,
     NONE,
@@ -151,11 +152,16 @@ class _Rendering:
             backends = {kind: part.backend for kind, part in parts.items()}
             selectors = {kind: part.selector for kind, part in parts.items()}
             routed = routes.routed(about, backends, settings, self.namespace, self.abilities, selectors, older)
+        engine = parts.get(names.ENGINE, parts[entry]).backend
+        behind = routing(about, parts[entry].backend, engine, parts[entry].children, settings, self.abilities)
         children = [
             *shared(service, self.model, self.weight, names.ROUTER in parts),
             *(child for part in parts.values() for child in part.children),
             *routed.children,
+            *behind.children,
         ]
+        notes = [note for part in parts.values() for note in part.notes]
+        notes += [Note("RouterNotServed", behind.hindrance, entry)] if behind.hindrance else []
         return Rendered(
             children=tuple(children),
             retired=tuple(
@@ -163,10 +169,10 @@ class _Rendering:
                 for version, kind in _OF_A_PREDICTOR
                 if older and (kind, service.name) not in {(one.kind, one.name) for one in children}
             ),
-            notes=tuple(note for part in parts.values() for note in part.notes),
+            notes=tuple(notes),
             modes=modes,
             entry=entry,
-            url=routed.url,
+            url=behind.url or routed.url,
             address=routed.address,
         )
 
@@ -184,7 +190,12 @@ class _Rendering:
         worker = self._pod(one, "worker", size, leads=False) if workers else None
         annotations = self._scraped(marks.pod_annotations, pod)
         backend = routes.Backend(
-            one.kind, one.name, service_ports(pod.container)[0]["port"], one.spec.get("timeoutSeconds")
+            one.kind,
+            one.name,
+            service_ports(pod.container)[0]["port"],
+            one.spec.get("timeoutSeconds"),
+            served_name(pod.container),
+            engine_of(pod.container),
         )
         about = metadata.of(one.name, self.service.namespace, marks.labels, marks.annotations)
         if how == SERVERLESS:

@@ -31,12 +31,17 @@ _PATH = re.compile(r"/[A-Za-z0-9._~!$&'()*+,;=:@%/-]*\Z")
 
 
 class Backend(NamedTuple):
-    """A component's Service: its kind, name and first port, and the seconds that a request may take."""
+    """A component's Service: its kind, name and first port, and the seconds that a request may take.
+
+    ``model`` is the name that its engine has for the model, ``engine`` which one that is.
+    """
 
     kind: str
     name: str
     port: int
     seconds: int | None = None
+    model: str = ""
+    engine: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,8 @@ class IngressSettings(_Document):
     disable_istio_virtual_host: bool = False
     disable_ingress_creation: bool = True
     enable_gateway_api: bool = Field(False, alias="enableGatewayAPI")
+    routed: bool = Field(False, description="whether services are behind the router that do not say it themselves")
+    router_url: str = Field("", pattern=r"^(https?://[^\s/]+)?$", description="of the router, for their clients")
 
 
 class KedaSettings(_Document):

@@ -21,6 +21,7 @@ from modelyard.workloads.changes import Changes, Identity, differences, identity
 from modelyard.workloads.components import VIRTUAL
 from modelyard.workloads.gates import COMPARED, GateWatch
 from modelyard.workloads.gates import READY as READY_SINCE
+from modelyard.workloads.model_routes import weights
 from modelyard.workloads.resolution import ACCEPT, Resolved
 from modelyard.workloads.returning import GOOD, RETURNED, SINCE, Aim
 from modelyard.workloads.standing import ComponentStanding, makes_pods
@@ -236,12 +237,13 @@ def _components(here: Standing) -> dict[str, Any]:
         return {**dict.fromkeys(before), "predictor": {"url": here.result.url}}
     found: dict[str, Any] = dict.fromkeys(before)
     urls, uid = _urls(here), here.service.subject.uid
+    weighed = weights(here.result.children) if isinstance(here.result, Rendered) else {}
     for kind, one in here.states.items():
         told: dict[str, Any] = {"latestCreatedRevision": one.revision or None, "url": urls.get(kind)}
         if one.rolled_out:
             told |= {"latestReadyRevision": one.revision or None, "latestRolledoutRevision": one.revision or None}
         mine = [child.body for child in here.there.values() if child.component == kind and child.owner == uid]
-        found[kind] = {**told, "traffic": shares(filter(makes_pods, mine))}
+        found[kind] = {**told, "traffic": shares(filter(makes_pods, mine), weighed)}
     return found
 
 

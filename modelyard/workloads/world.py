@@ -57,6 +57,8 @@ _VERSIONED: Final = (
     ("RayCluster", "rayclusters", "ray.io", ("v1",)),
     ("HTTPRoute", "httproutes", "gateway.networking.k8s.io", ("v1", "v1beta1")),
     ("VirtualService", "virtualservices", "networking.istio.io", ("v1", "v1beta1")),
+    ("ModelServer", "modelservers", "networking.volcano.sh", ("v1alpha1",)),
+    ("ModelRoute", "modelroutes", "networking.volcano.sh", ("v1alpha1",)),
 )
 """Kinds that a server has in one version or another, or not at all; the first that is served counts."""
 KNATIVE: Final = "serving.knative.dev"

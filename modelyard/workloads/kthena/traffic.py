@@ -6,15 +6,15 @@ Source: Kthena Model controller reference, "ModelServer", "KV connector" and "Mo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 from modelyard.resources.registry import Model, ModelBackend
 from modelyard.workloads.kthena import engines
 from modelyard.workloads.kthena.setup import ENTRY, OF_GROUP, OF_MODEL, Setup, client_name, labels, metadata
+from modelyard.workloads.model_routes import NETWORKING
 from modelyard.workloads.names import fitting
 from modelyard.workloads.values import Body, Refusal
 
-NETWORKING: Final = "networking.volcano.sh/v1alpha1"
 MOST_ADAPTERS, MOST_TARGETS = 10, 16
 """What one ModelRoute holds."""
 

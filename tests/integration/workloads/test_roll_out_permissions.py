@@ -125,7 +125,12 @@ async def test_roll_outs_need_exactly_the_rights_of_the_manifest(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cluster, space, home = control_plane_cluster, await fleets.space(), await fleets.space()
-    ingress = {"disableIngressCreation": False, "ingressDomain": "example.com", "ingressClassName": "nginx"}
+    ingress = {
+        "disableIngressCreation": False,
+        "ingressDomain": "example.com",
+        "ingressClassName": "nginx",
+        "routed": True,
+    }
     settings = {"metadata": {"name": CONFIG_MAP}, "data": {"ingress": json.dumps(ingress)}}
     await cluster.create(CONFIG_MAPS, settings, home)
     part = {"runner": ENGINE}

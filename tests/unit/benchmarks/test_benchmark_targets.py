@@ -10,7 +10,8 @@ from benchmark_world import Benchmarks
 
 from modelyard.benchmarks.series import LARGEST_SPEC
 from modelyard.benchmarks.targets import LEVELS, LONGEST_RUN, MOST_RUNS, SCENARIOS
-from modelyard.benchmarks.world import TOKENIZER, served_name
+from modelyard.benchmarks.world import TOKENIZER
+from modelyard.workloads.model_routes import served_name
 
 DIRECT = {"url": "http://llm.shop:8000/v1", "apiFormat": "openai", "modelName": "org/llama"}
 

@@ -27,8 +27,8 @@ def test_how_many_pods_are_a_share(replicas: int, percent: int, expected: int) -
 def test_what_knative_says_of_its_shares_is_told_as_it_stands() -> None:
     traffic = [{"revisionName": "a-2", "percent": 30, "latestRevision": True}, {"revisionName": "a-1", "percent": 70}]
     body = {"apiVersion": "serving.knative.dev/v1", "kind": "Service", "metadata": {"name": "a"}}
-    assert shares([{**body, "status": {"traffic": traffic}}]) == traffic
-    assert shares([body]) is None
+    assert shares([{**body, "status": {"traffic": traffic}}], {}) == traffic
+    assert shares([body], {}) is None
 
 
 def asked(fleet: Fleet, percent: int | None, image: str = "engine:2", **engine: Any) -> None:

@@ -1,0 +1,150 @@
+"""A service behind the router: a ModelServer for each revision that serves, a ModelRoute with their weights. Pure.
+
+A ModelServer takes the pods that the Service of the entry component takes. Source: kthena-routing, 2, 3 and 7.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+from modelyard.objects.documents import cut
+from modelyard.objects.parse import MAX_ARGUMENTS
+from modelyard.workloads import metadata, names
+from modelyard.workloads.routes import Backend, RoutedService
+from modelyard.workloads.settings import IngressSettings
+from modelyard.workloads.values import Abilities, Body, ChildObject
+
+ROUTED: Final = "modelyard.dev/routed"
+"""Annotation of a service: ``true`` has the router share its requests, ``false`` has not, whatever the settings say."""
+NETWORKING: Final = "networking.volcano.sh/v1alpha1"
+KINDS: Final = ("ModelServer", "ModelRoute")
+_LONGEST = 256
+"""Characters of the name of a model."""
+_MODEL_FLAGS = ("--served-model-name", "--model", "--model-path")
+_VARIABLE = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_]*)\)")
+
+
+class ServiceRouting(NamedTuple):
+    """What a service has for the router, the URL that its clients then have, and why it has not what it asks for."""
+
+    children: tuple[ChildObject, ...] = ()
+    url: str = ""
+    hindrance: str = ""
+
+
+def routing(
+    of: RoutedService,
+    entry: Backend,
+    engine: Backend,
+    made: Iterable[ChildObject],
+    settings: IngressSettings,
+    abilities: Abilities,
+) -> ServiceRouting:
+    """For a service that wishes it: by its annotation, else by the settings. ``made`` is what is made of its entry."""
+    if of.annotations.get(ROUTED, str(settings.routed).lower()) != "true":
+        return ServiceRouting()
+    if missing := [kind for kind in KINDS if not abilities.version(kind, NETWORKING)]:
+        return ServiceRouting(
+            hindrance=f"{' and '.join(missing)}: not served here; install the CustomResourceDefinitions"
+        )
+    spec: Body = next(one.body["spec"] for one in made if one.kind == "Service" and one.name == entry.name)
+    if "selector" not in spec:
+        return ServiceRouting(hindrance="Knative itself leads requests to the pods of a Knative Service")
+    return ServiceRouting(_behind(of, entry, engine, spec["selector"]), settings.router_url)
+
+
+def _behind(of: RoutedService, entry: Backend, engine: Backend, selector: Body) -> tuple[ChildObject, ...]:
+    known = engine.model if len(engine.model) <= _LONGEST and "$(" not in engine.model else ""
+    asked = known if known and not known.startswith("/") else of.name  # a path is nothing that clients would send
+    mine = {names.SERVICE: names.label_value(of.name)}
+    spec: Body = {
+        "inferenceEngine": engine.engine,
+        "workloadPort": {"port": entry.port, "protocol": "http"},
+        "workloadSelector": {"matchLabels": {**metadata.selector(of.name, entry.kind), **selector}},
+    }
+    if known:
+        spec["model"] = known
+    route_name = names.fitting(of.name if asked == of.name else f"{of.name}-{asked}")  # modelName is immutable
+    server = _made(
+        "ModelServer", metadata.of(entry.name, of.namespace, {**mine, names.COMPONENT: entry.kind}, {}), spec
+    )
+    rules = [{"name": "default", "targetModels": [_target(entry.name, 100)]}]
+    route = _made("ModelRoute", metadata.of(route_name, of.namespace, mine, {}), {"modelName": asked, "rules": rules})
+    return ChildObject(server, entry.kind), ChildObject(route, "ingress")
+
+
+class Behind(NamedTuple):
+    """What a rendering has for the router."""
+
+    server: ChildObject
+    route: ChildObject
+
+    @classmethod
+    def of(cls, children: Iterable[ChildObject]) -> Behind | None:
+        """Of these children; ``None`` where there is none."""
+        found = {one.kind: one for one in children if one.kind in KINDS}
+        return cls(*(found[kind] for kind in KINDS)) if len(found) == len(KINDS) else None
+
+    def beside(self, new: Behind, canary: Body, percent: int) -> tuple[ChildObject, ...]:
+        """What serves with ``percent`` of the requests for the pods of a canary's Deployment, as the new one's are."""
+        about, name = new.server.body["metadata"], canary["metadata"]["name"]
+        twin = ChildObject({**new.server.body, "metadata": {**about, "name": name}}, new.server.component)
+        targets = [_target(self.server.name, 100 - percent), _target(name, percent)]
+        spec = self.route.body["spec"]
+        body = {**self.route.body, "spec": {**spec, "rules": [{**spec["rules"][0], "targetModels": targets}]}}
+        return self.server, selecting(twin, canary["spec"]["selector"]["matchLabels"]), ChildObject(body, "ingress")
+
+
+def selecting(server: ChildObject, labels: Mapping[str, str]) -> ChildObject:
+    """A ModelServer of the pods of its component that have these labels."""
+    own = server.body["metadata"]["labels"]
+    match = {**{name: own[name] for name in (names.SERVICE, names.COMPONENT)}, **labels}
+    spec = {**server.body["spec"], "workloadSelector": {"matchLabels": match}}
+    return ChildObject({**server.body, "spec": spec}, server.component)
+
+
+def weights(children: Iterable[ChildObject]) -> dict[str, int]:
+    """The weight of each ModelServer of a service's route."""
+    targets = [t for one in children if one.kind == "ModelRoute" for t in one.body["spec"]["rules"][0]["targetModels"]]
+    return {one["modelServerName"]: one["weight"] for one in targets}
+
+
+def _made(kind: str, about: Body, spec: Body) -> Body:
+    return {"apiVersion": NETWORKING, "kind": kind, "metadata": about, "spec": spec}
+
+
+def _target(server: str, weight: int) -> Body:
+    return {"modelServerName": server, "weight": weight}
+
+
+def engine_of(container: Mapping[str, Any]) -> str:
+    """Which engine a container runs, of those that a ModelServer knows."""
+    words = (container.get("image"), *(container.get("command") or ()), *(container.get("args") or ()))
+    return "SGLang" if any("sglang" in str(word).lower() for word in words) else "vLLM"
+
+
+def served_name(container: Mapping[str, Any]) -> str:
+    """The name by which a container's engine serves its model, of its command line; ``""`` where that says none."""
+    given = {one["name"]: str(one.get("value") or "") for one in container.get("env") or () if "valueFrom" not in one}
+    line = [str(word) for word in (*(container.get("command") or ()), *(container.get("args") or ()))]
+    if sum(map(len, line)) > MAX_ARGUMENTS:
+        return ""
+    words: list[str] = []
+    for part in line:
+        try:
+            words += shlex.split(part) if " " in part else [part]
+        except ValueError:
+            words.append(part)
+    words = [_VARIABLE.sub(lambda found: given.get(found[1], found[0]), word) for word in words]
+    flags: dict[str, str] = {}
+    for word, after in zip(words, [*words[1:], ""], strict=False):
+        name, equals, value = word.partition("=")
+        if name in _MODEL_FLAGS:
+            flags.setdefault(name, value if equals else after)
+        elif word == "serve" and not after.startswith("-"):
+            flags.setdefault("--model", after)
+    named = flags.get("--served-model-name") or given.get("SERVED_MODEL_NAME")
+    return cut(named or flags.get("--model") or flags.get("--model-path") or "", 512)
