@@ -163,9 +163,12 @@ class PrefixCache:
     def matches(self, hashes: Sequence[int], among: Set[Key], most: int) -> dict[Key, int]:
         """Blocks that each pod has from the first one on, for the ``most`` pods with the longest matches."""
         found: dict[Key, int] = {}
-        most = min(most, len(among))
+        most, seen = min(most, len(among)), None
         for index in range(len(hashes) - 1, -1, -1):
-            owners = self._owners.get(hashes[index], ())
+            owners = self._owners.get(hashes[index])
+            if owners is None or owners is seen:  # mostly one pod has all that it has in a row
+                continue
+            seen = owners
             for pod in (owners,) if isinstance(owners, Key) else owners:
                 if pod in among and pod not in found:
                     found[pod] = index + 1
@@ -379,7 +382,9 @@ def rank(
     for name, weight in plugins.scores:
         scores = standing.points.get(name)
         if scores is None:
-            scores = [weight * one for one in _SCORERS[name](standing, context, plugins, cache, random)]
+            scores = _SCORERS[name](standing, context, plugins, cache, random)
+            if weight != 1:
+                scores = [weight * one for one in scores]
             total = list(map(add, total, scores))
         points[name] = scores
     best = _best(total, most, random)
@@ -450,7 +455,10 @@ def _prefix(standing: PodStanding, context: Context, plugins: Plugins, cache: Pr
 
 
 def _session(standing: PodStanding, context: Context, *_: Any) -> list[float]:
-    return [100.0 if one.key == context.last_pod else 0.0 for one in standing.kept]
+    points = [0.0] * len(standing.kept)
+    if context.last_pod in standing.places:
+        points[standing.places[context.last_pod]] = 100.0
+    return points
 
 
 _Scorer = Callable[[PodStanding, Context, Plugins, PrefixCache, Random], list[float]]
