@@ -273,7 +273,11 @@ class AccessLog:
                 await asyncio.sleep(0.2)
                 if self._lines:
                     lines, self._lines = self._lines, []
-                    await asyncio.to_thread(self._write, "\n".join(lines) + "\n")
+                    writing = asyncio.get_running_loop().run_in_executor(None, self._write, "\n".join(lines) + "\n")
+                    try:
+                        await asyncio.shield(writing)
+                    finally:  # cancelled before a thread had begun it, it would never be written
+                        await writing
         if self._lines:
             self._write("\n".join(self._lines) + "\n")
             self._lines = []
