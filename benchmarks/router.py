@@ -1,19 +1,22 @@
 """What the router adds to a request, beside nginx as a plain proxy in the same run.
 
-    python benchmarks/router.py [--seconds 6] [--rates 100,500] [--streams 100] [--open 1000]
+    python benchmarks/router.py [--seconds 6] [--rates 100,1000] [--rounds 3] [--streams 100] [--open 1000]
 
 The proxy under test has one core; the client and the engine, a loop that answers at once, share another (so figures are
 ratios, of this machine). The router does all it does in service: it matches a route with a budget, ranks four pods by
-load, latency and prefix, asks for usage and keeps it back, and writes its log. Prints for no proxy, nginx and the
-router: added p50 and p99 in ms; requests per second at full load with 32 connections; CPU seconds of the proxy per
-1,000 requests and per 1,000 chunks of streams; and memory for each open stream. nginx comes from Debian's package,
-unpacked into the cache; without APT that row is left out.
+load, latency and prefix, asks for usage and keeps it back, and writes its log. Beside it are nginx, and what a front in
+Python costs that does nothing else: ``bare``, aiohttp's server and client. Prints for each: added p50 and p99 in ms;
+requests per second at full load with 32 connections, turn by turn, and CPU seconds of the proxy per 1,000 requests,
+each the median of the rounds; CPU seconds per 1,000 chunks of streams; and memory for each open stream. Then, with
+client, engine and router on both cores together, what two worker processes carry that one does not. nginx comes from
+Debian's package, unpacked into the cache; without APT that row is left out.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import os
 import socket
 import statistics
@@ -28,30 +31,16 @@ from typing import NamedTuple, cast
 import orjson
 import psutil
 import uvloop
+from router_fronts import BARE, ENGINE, EVENTS, PODS, ROUTER
 
 from modelyard.local.binaries.apt import Apt
 from modelyard.local.paths import BinaryNotFound, cache_dir
-from modelyard.objects import Key, Pod
-from modelyard.router.service import RouterProcess
-from modelyard.router.settings import RouterSettings
-from modelyard.routing import objects
+from modelyard.router.workers import METRICS, SHARED
 
-ENGINE, ROUTER, NGINX, METRICS = 18711, 18712, 18713, 18714
-PODS = tuple(f"127.77.0.{number}" for number in range(1, 5))
+NGINX = 18713
+FRONTS = Path(__file__).with_name("router_fronts.py")
 TEXT = "The quick brown fox jumps over the lazy dog. " * 45
-EVENTS, PACE = 200, 0.02
-ANSWER = orjson.dumps(
-    {
-        "object": "chat.completion",
-        "choices": [{"index": 0, "message": {"role": "assistant", "content": "x" * 300}, "finish_reason": "stop"}],
-        "usage": {"prompt_tokens": 500, "completion_tokens": 60, "total_tokens": 560},
-    }
-)
-CHUNK = b'data: {"object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"tok "}}]}\n\n'
-LAST = (
-    b'data: {"choices":[],"usage":{"prompt_tokens":500,"completion_tokens":200,"total_tokens":700}}\n\ndata: [DONE]\n\n'
-)
-PAGE = b"vllm:num_requests_running 1\nvllm:num_requests_waiting 0\nvllm:kv_cache_usage_perc 0.1\n"
+PACE = 0.02
 NGINX_CONFIG = """
 worker_processes 1; daemon off; pid {folder}/pid; error_log {folder}/error.log;
 events {{ worker_connections 16384; }}
@@ -76,48 +65,6 @@ def request(stream: bool, pace: float = PACE) -> bytes:
     raw = orjson.dumps(body)
     head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nX-Pace: {pace}\r\n"
     return f"{head}Content-Length: {len(raw)}\r\n\r\n".encode() + raw
-
-
-class Engine(asyncio.Protocol):
-    """Answers at once, or streams at the pace it is told."""
-
-    def __init__(self) -> None:
-        self.rest = b""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass of it
-
-    def data_received(self, data: bytes) -> None:
-        self.rest += data
-        while b"\r\n\r\n" in self.rest:
-            head, _, body = self.rest.partition(b"\r\n\r\n")
-            lower = head.lower()
-            at = lower.find(b"content-length:")
-            length = int(lower[at + 15 :].split(b"\r\n", 1)[0]) if at >= 0 else 0
-            if len(body) < length:
-                return
-            body, self.rest = body[:length], body[length:]
-            if head.startswith(b"GET"):
-                self.answer(PAGE, b"text/plain") if b"/metrics" in head else self.answer(b'{"data":[]}')
-            elif b'"stream":true' in body:
-                pace = float(lower.partition(b"x-pace:")[2].split(b"\r\n", 1)[0])
-                self.task = asyncio.ensure_future(self.stream(pace))
-            else:
-                self.answer(ANSWER)
-
-    def answer(self, body: bytes, kind: bytes = b"application/json") -> None:
-        head = b"HTTP/1.1 200 OK\r\nContent-Type: %b\r\nContent-Length: %d\r\n\r\n" % (kind, len(body))
-        self.transport.write(head + body)
-
-    async def stream(self, pace: float) -> None:
-        head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
-        self.transport.write(head)
-        for _ in range(EVENTS):
-            await asyncio.sleep(pace)
-            if self.transport.is_closing():
-                return
-            self.transport.write(b"%x\r\n%b\r\n" % (len(CHUNK), CHUNK))
-        self.transport.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(LAST), LAST))
 
 
 class Connection(asyncio.Protocol):
@@ -213,44 +160,6 @@ class Proxy(NamedTuple):
         return sum(one.memory_info().rss for one in self.processes)
 
 
-def serve_engine() -> None:
-    async def run() -> None:
-        server = await asyncio.get_running_loop().create_server(Engine, "0.0.0.0", ENGINE, backlog=4096)
-        await server.serve_forever()
-
-    uvloop.run(run())
-
-
-def serve_router() -> None:
-    """A router that knows four pods, without a cluster."""
-
-    def metadata(name: str) -> dict[str, str]:
-        return {"name": name, "namespace": "shop", "uid": name, "creationTimestamp": "2026-01-01T00:00:00Z"}
-
-    settings = RouterSettings(port=ROUTER, metrics_port=METRICS, log="json", leave_seconds=0)
-    selector = {"matchLabels": {"app": "m"}}
-    spec = {"inferenceEngine": "vLLM", "workloadSelector": selector, "workloadPort": {"port": ENGINE}}
-    route = {
-        "modelName": "m",
-        "rules": [{"targetModels": [{"modelServerName": "m"}]}],
-        "rateLimit": {"inputTokensPerUnit": 2_000_000_000, "outputTokensPerUnit": 2_000_000_000, "unit": "second"},
-    }
-    pods = tuple(
-        Pod(Key("shop", ip), ip, None, 0.0, 1.0, "Running", labels={"app": "m"}, ip=ip, started="1") for ip in PODS
-    )
-
-    async def run() -> None:
-        router = RouterProcess(settings)
-        found = objects.server({"metadata": metadata("m"), "spec": spec})
-        asked = objects.route({"metadata": metadata("m"), "spec": route})
-        assert found.problem is None
-        assert asked.problem is None
-        router.take(router.decider.fleet.update((asked,), lambda _: (found,), lambda _: pods, ["shop"]))
-        await router.run(None)
-
-    uvloop.run(run())
-
-
 def nginx(folder: Path) -> Path | None:
     """The program, obtained once."""
     program = cache_dir() / "nginx-debian/usr/sbin/nginx"
@@ -265,10 +174,12 @@ def nginx(folder: Path) -> Path | None:
     return program
 
 
-def started(argv: list[str], core: int, port: int) -> tuple[subprocess.Popen[bytes], tuple[psutil.Process, ...]]:
-    process = subprocess.Popen(argv, stdout=subprocess.DEVNULL)
+def started(
+    argv: list[str], cores: list[int], port: int, **environment: str
+) -> tuple[subprocess.Popen[bytes], tuple[psutil.Process, ...]]:
+    process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, env={**os.environ, **environment})
     own = psutil.Process(process.pid)
-    own.cpu_affinity([core])
+    own.cpu_affinity(cores)
     until = time.monotonic() + 60
     while True:
         try:
@@ -281,7 +192,7 @@ def started(argv: list[str], core: int, port: int) -> tuple[subprocess.Popen[byt
     time.sleep(2.0)  # the engines' metrics are read
     found = (own, *own.children())
     for one in found:
-        one.cpu_affinity([core])
+        one.cpu_affinity(cores)
     return process, found
 
 
@@ -297,20 +208,17 @@ def measured(proxies: list[Proxy], options: argparse.Namespace) -> Iterator[str]
         for name, (p50, p99) in found.items():
             added = "" if name == "direct" else f", added {p50 - base[0]:.2f} / {p99 - base[1]:.2f}"
             yield f"{name:7} at {rate:g}/s: p50 {p50:.2f}, p99 {p99:.2f} ms{added}"
-    cost: dict[tuple[str, str], float] = {}
-    for one in proxies:
-        before = one.cpu()
-        count = uvloop.run(at_full(one.port, options.seconds))
-        spent = one.cpu() - before
-        cost["request", one.name] = spent / count
-        cpu = f", {1e3 * spent / count:.4f} CPU s per 1,000: {count / spent:.0f}/s per core" if spent else ""
-        yield f"{one.name:7} full load: {count / options.seconds:.0f} requests/s{cpu}"
+    rounds = [[full_load(one, options.seconds) for one in proxies] for _ in range(options.rounds)]
+    for one, found_of in zip(proxies, zip(*rounds, strict=True), strict=True):
+        carried, costs = (statistics.median(values) for values in zip(*found_of, strict=True))
+        cpu = f", {1e3 * costs:.4f} CPU s per 1,000: {1 / costs:.0f}/s per core" if costs else ""
+        yield f"{one.name:7} full load: {carried:.0f} requests/s{cpu}"
+    chunks = dict[str, float]()
     for one in proxies[1:]:
         before = one.cpu()
         uvloop.run(streams(one.port, options.streams))
-        spent = (one.cpu() - before) / (options.streams * EVENTS)
-        cost["chunk", one.name] = spent
-        yield f"{one.name:7} {options.streams} streams: {1e3 * spent:.4f} CPU s per 1,000 chunks"
+        chunks[one.name] = (one.cpu() - before) / (options.streams * EVENTS)
+        yield f"{one.name:7} {options.streams} streams: {1e3 * chunks[one.name]:.4f} CPU s per 1,000 chunks"
 
     async def opened(one: Proxy) -> float:
         before = one.memory()
@@ -322,42 +230,67 @@ def measured(proxies: list[Proxy], options: argparse.Namespace) -> Iterator[str]
 
     for one in proxies[1:]:
         yield f"{one.name:7} {options.open} open streams: {uvloop.run(opened(one)) / options.open / 1024:.1f} KiB each"
-    for kind in ("request", "chunk"):
-        if (kind, "nginx") in cost:
-            yield f"router against nginx per {kind}: {cost[kind, 'router'] / cost[kind, 'nginx']:.1f} times the CPU"
+    if (names := [one.name for one in proxies])[1] != "nginx":
+        return
+    for index, name in enumerate(names[2:], 2):
+        times = sorted(one[index][1] / one[1][1] for one in rounds)
+        told = ", ".join(f"{one:.1f}" for one in times)
+        yield f"{name} against nginx per request: {told} times the CPU; per chunk {chunks[name] / chunks['nginx']:.1f}"
+
+
+def full_load(one: Proxy, seconds: float) -> tuple[float, float]:
+    """Requests per second, and CPU seconds of the proxy for each."""
+    before = one.cpu()
+    count = uvloop.run(at_full(one.port, seconds))
+    return count / seconds, (one.cpu() - before) / count
+
+
+def side_by_side(name: str, one: Proxy, options: argparse.Namespace) -> str:
+    found = zip(*(full_load(one, options.seconds) for _ in range(options.rounds)), strict=True)
+    carried, cost = (statistics.median(values) for values in found)
+    return f"{name}, client and engine on two cores: {carried:.0f} requests/s, {1e3 * cost:.4f} CPU s per 1,000"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("serve", nargs="?", choices=("engine", "router"), help=argparse.SUPPRESS)
     parser.add_argument("--seconds", type=float, default=6.0)
-    parser.add_argument("--rates", default="100,500")
+    parser.add_argument("--rates", default="100,1000")
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--streams", type=int, default=100)
     parser.add_argument("--open", type=int, default=1000)
     options = parser.parse_args()
-    if options.serve:
-        return serve_engine() if options.serve == "engine" else serve_router()
     cores = sorted(os.sched_getaffinity(0))
-    client, proxy = cores[0], cores[-1]
-    os.sched_setaffinity(0, {client})
-    processes = []
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        try:
-            for what, core, port in (("engine", client, ENGINE), ("router", proxy, ROUTER)):
-                processes.append(started([sys.executable, __file__, what], core, port))
-            proxies = [Proxy("direct", ENGINE, ()), Proxy("router", ROUTER, processes[1][1])]
-            if program := nginx(folder):
-                servers = " ".join(f"server {pod}:{ENGINE};" for pod in PODS)
-                (folder / "nginx.conf").write_text(NGINX_CONFIG.format(folder=folder, servers=servers, port=NGINX))
-                processes.append(started([str(program), "-c", str(folder / "nginx.conf"), "-p", name], proxy, NGINX))
-                proxies.insert(1, Proxy("nginx", NGINX, processes[-1][1]))
-            for line in measured(proxies, options):
-                print(line, flush=True)
-        finally:
-            for process, _ in reversed(processes):
-                process.terminate()
-                process.wait()
+    client, proxy = cores[:1], cores[-1:]
+    os.sched_setaffinity(0, client)
+    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as ends:
+
+        def start(what: str, argv: list[str], where: list[int], port: int, **environment: str) -> Proxy:
+            process, found = started(argv, where, port, **environment)
+            ends.callback(process.wait)
+            ends.callback(process.terminate)
+            return Proxy(what, port, found)
+
+        def own(what: str, where: list[int], port: int, **environment: str) -> Proxy:
+            return start(what, [sys.executable, str(FRONTS), what], where, port, **environment)
+
+        engine = own("engine", client, ENGINE)
+        proxies = [Proxy("direct", ENGINE, ()), own("bare", proxy, BARE), own("router", proxy, ROUTER)]
+        if program := nginx(Path(name)):
+            servers = " ".join(f"server {pod}:{ENGINE};" for pod in PODS)
+            (Path(name) / "nginx.conf").write_text(NGINX_CONFIG.format(folder=name, servers=servers, port=NGINX))
+            argv = [str(program), "-c", f"{name}/nginx.conf", "-p", name]
+            proxies.insert(1, start("nginx", argv, proxy, NGINX))
+        for line in measured(proxies, options):
+            print(line, flush=True)
+        os.sched_setaffinity(0, cores)
+        for one in (*engine.processes, *proxies[-1].processes):
+            one.cpu_affinity(cores)
+        print(side_by_side("one worker", proxies[-1], options), flush=True)
+        for process in proxies[-1].processes:
+            process.terminate()
+            process.wait()
+        pair = [own("router", cores, ROUTER, **{SHARED: name, METRICS: name}).processes for _ in range(2)]
+        print(side_by_side("two workers", Proxy("router", ROUTER, (*pair[0], *pair[1])), options))
 
 
 if __name__ == "__main__":

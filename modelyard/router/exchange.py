@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple, Protocol
 
 import orjson
@@ -88,11 +88,11 @@ class Exchange:
         """Whether something was sent to the client."""
         return self._response is not None
 
-    async def send(
+    def send(
         self, upstream: AttemptMaker, decider: Decider, forward: Forward, attempt: Attempt, *, others: bool
-    ) -> web.StreamResponse:
+    ) -> Awaitable[web.StreamResponse]:
         """Have an attempt made. Raises ``Unanswered`` and ``Broken``."""
-        return await upstream.send(decider, forward, attempt, self, others=others)
+        return upstream.send(decider, forward, attempt, self, others=others)
 
     async def begin(self, status: int, headers: Mapping[str, str] | CIMultiDict[str]) -> web.StreamResponse:
         """Send the head of an answer whose body follows in pieces."""
@@ -134,7 +134,7 @@ class Exchange:
         return response
 
     def _complete(self, headers: Mapping[str, str] | CIMultiDict[str]) -> CIMultiDict[str]:
-        found = CIMultiDict(headers)
+        found = headers if isinstance(headers, CIMultiDict) else CIMultiDict(headers)  # made for this answer
         found.update(self.headers)
         found["x-request-id"] = self.record.request_id
         return found

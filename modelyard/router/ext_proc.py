@@ -84,6 +84,10 @@ class GatewayTalk:
         """The body."""
         return self
 
+    def is_eof(self) -> bool:
+        """Whether all of it is there: it has to be asked for."""
+        return False
+
     async def readany(self) -> bytes:
         """The next bytes of the body; none: it has ended."""
         if self._head_awaited and not self._duplex:

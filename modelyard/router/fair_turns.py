@@ -11,6 +11,7 @@ from modelyard.routing.fairness import Fairness, Ticket, UserQueue, UserUsage
 from modelyard.routing.seams import NotServed, Principal, Turn
 
 _Waiter = asyncio.Future[None]
+_AT_ONCE = contextlib.nullcontext()
 
 
 class FairTurns:
@@ -42,7 +43,7 @@ class FairTurns:
         """A context that begins with this request's turn. Entering raises ``NotServed``: the queue is full, it waited
         too long, or nobody serves the model any more."""
         if not (self._fairness.rate or self._fairness.concurrent or self._capacity):
-            return contextlib.nullcontext()
+            return _AT_ONCE
         return self._turn(model, principal.subject)
 
     def used(self, model: str, principal: Principal, tokens_in: int, tokens_out: int) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-import uuid
 from random import Random
 from typing import Any
 from urllib.parse import unquote
@@ -90,9 +89,10 @@ class Front:
         """Answer one request, by an exchange of this kind."""
         clock = asyncio.get_running_loop().time
         path = http.raw_path.partition("?")[0]
-        record = RequestRecord(http.method, path.encode("utf-8", "replace").decode(), clock())
+        told = path if path.isascii() else path.encode("utf-8", "replace").decode()
+        record = RequestRecord(http.method, told, clock())
         given = http.headers.get(REQUEST_ID, "")
-        record.request_id = given if _ID.fullmatch(given) else uuid.uuid4().hex
+        record.request_id = given if _ID.fullmatch(given) else f"{self._random.getrandbits(128):032x}"
         part = Part(self.room, http.remote or "")
         exchange = kind(http, record, self._settings, part, lambda: self.leaving)
         try:
@@ -178,12 +178,10 @@ class Front:
             return await self._in_turn(question, destination, principal, headers, exchange)
         finally:
             # Not even a client that is gone may get its tokens for nothing.
-            done = asyncio.ensure_future(
-                self.limits.settle(route.key, question.tokens, exchange.told_in, record.tokens_out)
-                if exchange.reached
-                else self.limits.refund(route.key, question.tokens)
-            )
-            await asyncio.shield(done)
+            if exchange.reached:
+                await self.limits.settle(route.key, question.tokens, exchange.told_in, record.tokens_out)
+            else:
+                await self.limits.refund(route.key, question.tokens)
 
     async def _in_turn(
         self,
@@ -282,11 +280,17 @@ class Front:
         if http.headers.get("Expect", "").lower() == "100-continue":
             await http.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             http.writer.output_size = 0
+        content = http.content
         parts: list[bytes] = []
         try:
+            if content.is_eof():  # as most are with their heads
+                found = content.read_nowait()
+                if len(found) > settings.max_body:
+                    return errors.too_large(settings.max_body)
+                return exchange.part.hold(len(found)) or found
             async with asyncio.timeout(settings.body_seconds):
                 size = 0
-                while chunk := await http.content.readany():
+                while chunk := await content.readany():
                     parts.append(chunk)
                     size += len(chunk)
                     if size > settings.max_body:

@@ -197,14 +197,20 @@ class RedisLimits:
 
     async def settle(self, route: Key, estimated: int, real: int | None, output: int) -> None:
         """After the answer: put the estimate right, and charge the output."""
-        difference = 0 if real is None else real - estimated
-        if route in self._shared and (difference or output):
-            await self._ask(route, difference, output, check=False)
-        await self._local.settle(route, estimated, real, output)
+        if route not in self._shared:
+            return await self._local.settle(route, estimated, real, output)
+        # By a task of its own: who waits for it may be cancelled.
+        return await asyncio.shield(asyncio.ensure_future(self._settle(route, estimated, real, output)))
 
     async def refund(self, route: Key, tokens: int) -> None:
         """Give back what ``admit`` took for a request that reached no engine."""
         await self.settle(route, tokens, 0, 0)
+
+    async def _settle(self, route: Key, estimated: int, real: int | None, output: int) -> None:
+        difference = 0 if real is None else real - estimated
+        if route in self._shared and (difference or output):
+            await self._ask(route, difference, output, check=False)
+        await self._local.settle(route, estimated, real, output)
 
     async def close(self) -> None:
         """Close the connections."""

@@ -361,9 +361,8 @@ class RouterProcess:
             return "the router is leaving"
         return None if self.follower.synced.is_set() else self.follower.trouble
 
-    async def _handle(self, http: web.BaseRequest) -> web.StreamResponse:
-        page = _PAGES.get(http.raw_path)
-        return await self.front(http) if page is None else page(self)
+    def _handle(self, http: web.BaseRequest) -> Awaitable[web.StreamResponse]:
+        return self._handle_page(http) if http.raw_path in _PAGES else self.front(http)
 
     async def _handle_page(self, http: web.BaseRequest) -> web.StreamResponse:
         page = RouterProcess._metrics if http.raw_path == "/metrics" else _PAGES.get(http.raw_path)

@@ -273,7 +273,11 @@ class AccessLog:
                 await asyncio.sleep(0.2)
                 if self._lines:
                     lines, self._lines = self._lines, []
-                    await asyncio.to_thread(self._write, "\n".join(lines) + "\n")
+                    writing = asyncio.get_running_loop().run_in_executor(None, self._write, "\n".join(lines) + "\n")
+                    try:
+                        await asyncio.shield(writing)
+                    finally:  # cancelled before a thread had begun it, it would never be written
+                        await writing
         if self._lines:
             self._write("\n".join(self._lines) + "\n")
             self._lines = []
@@ -287,12 +291,14 @@ def _to_stdout(text: str) -> None:
 
 def _durations(record: RequestRecord, now: float) -> tuple[int, int, int, int]:
     """Milliseconds altogether, until it was understood, upstream, and after that."""
-    end = record.last or now
+    begun, end = record.begun, record.last or now
     understood = record.understood or end
     sent = record.sent or understood
-    spans = (now - record.begun, understood - record.begun, end - sent, now - end)
-    total, request, upstream, response = (max(0, round(1000 * one)) for one in spans)
-    return total, request, upstream, response
+    return _ms(now - begun), _ms(understood - begun), _ms(end - sent), _ms(now - end)
+
+
+def _ms(seconds: float) -> int:
+    return round(1000 * seconds) if seconds > 0 else 0
 
 
 def _fields(record: RequestRecord) -> dict[str, Any]:
@@ -305,7 +311,7 @@ def _fields(record: RequestRecord) -> dict[str, Any]:
         "selected_pod": record.pod,
         "prefill_pod": record.prefill,
         "request_id": record.request_id,
-        "user": record.user[:256].encode("utf-8", "replace").decode(),
+        "user": record.user and record.user[:256].encode("utf-8", "replace").decode(),
         "upstream_model": record.upstream_model if record.upstream_model != record.model else "",
         "upstream_status_code": record.upstream_status,
         "upstream_attempts": record.attempts,
@@ -315,7 +321,13 @@ def _fields(record: RequestRecord) -> dict[str, Any]:
 
 
 def _when(record: RequestRecord) -> str:
-    return datetime.fromtimestamp(record.started, UTC).isoformat().replace("+00:00", "Z")
+    whole, part = divmod(record.started, 1)
+    return f"{_second(whole)}.{int(1e6 * part):06}Z"
+
+
+@lru_cache(maxsize=64)
+def _second(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat().removesuffix("+00:00")
 
 
 def _json(record: RequestRecord, now: float, protocol: str) -> str:
@@ -330,9 +342,12 @@ def _json(record: RequestRecord, now: float, protocol: str) -> str:
     if record.reason:
         told["error"] = {"type": record.reason, "message": record.message[:1024]}
     told |= {name: value for name, value in _fields(record).items() if value or name == "model_name"}
-    told |= {k: v for k, v in (("input_tokens", record.tokens_in), ("output_tokens", record.tokens_out)) if v}
-    names = ("total", "request_processing", "upstream_processing", "response_processing")
-    told |= {f"duration_{name}": value for name, value in zip(names, (total, request, upstream, response), strict=True)}
+    if record.tokens_in:
+        told["input_tokens"] = record.tokens_in
+    if record.tokens_out:
+        told["output_tokens"] = record.tokens_out
+    told["duration_total"], told["duration_request_processing"] = total, request
+    told["duration_upstream_processing"], told["duration_response_processing"] = upstream, response
     return orjson.dumps(told).decode()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -12,9 +13,9 @@ import aiohttp
 import orjson
 from aiohttp import web
 from multidict import CIMultiDict
-from yarl import URL
 
 from modelyard.router.exchange import STREAMS, Broken, Declined, Exchange, KeptAnswer, Unanswered
+from modelyard.router.pod_client import PodAnswer, PodClient
 from modelyard.router.settings import RouterSettings
 from modelyard.router.telemetry import RouterMetrics
 from modelyard.routing.body import Connector, Relay, Usage, usage_of
@@ -29,6 +30,7 @@ HOP_BY_HOP = frozenset(
     }
 )
 _NOT_SENT = HOP_BY_HOP | {"host", "content-length", "accept-encoding", "expect", "x-request-id"}
+_NOT_KEPT = HOP_BY_HOP | {"content-length"}
 WHOLE = 1 << 20
 """Bytes of an answer up to which it is kept, for its usage and to be able to try again."""
 MOST_ERROR = 1 << 16
@@ -46,13 +48,14 @@ class Flow:
 
 
 class Upstream:
-    """The one pooled client to all pods."""
+    """Attempts at pods, and streams in progress."""
 
     def __init__(self, settings: RouterSettings, metrics: RouterMetrics) -> None:
         self._settings = settings
         self._metrics = metrics
         self._flows: set[Flow] = set()
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=30, ssl=settings.verify_pods)
+        self._pods = PodClient(connector, settings.connect_seconds)
         self.session = aiohttp.ClientSession(
             connector=connector,
             auto_decompress=False,
@@ -60,8 +63,8 @@ class Upstream:
             cookie_jar=aiohttp.DummyCookieJar(),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=settings.connect_seconds),
             skip_auto_headers=("User-Agent", "Accept-Encoding", "Accept", "Content-Type"),
-            read_bufsize=1 << 16,
         )
+        """For what pods are asked beside requests, over the same connections."""
 
     async def close(self) -> None:
         """Close all connections."""
@@ -87,7 +90,7 @@ class Upstream:
         record = exchange.record
         decider.begun(forward, attempt)
         answered = False
-        answer: aiohttp.ClientResponse | None = None
+        answer: PodAnswer | None = None
         prefill: asyncio.Task[bytes] | None = None
         try:
             record.sent = asyncio.get_running_loop().time()
@@ -112,7 +115,7 @@ class Upstream:
         finally:
             decider.ended(forward, attempt, was_answered=answered)
             if answer is not None:
-                answer.close() if not answer.content.at_eof() else answer.release()
+                answer.close()
             if prefill is not None and not prefill.done():
                 prefill.cancel()
                 await asyncio.gather(prefill, return_exceptions=True)
@@ -135,26 +138,18 @@ class Upstream:
             return decider.decode_body(forward, attempt, parsed(told)), None
         return calls.body, None
 
-    async def _ask(
-        self, url: str, body: bytes, forward: Forward, attempt: Attempt, exchange: Exchange
-    ) -> aiohttp.ClientResponse:
+    async def _ask(self, url: str, body: bytes, forward: Forward, attempt: Attempt, exchange: Exchange) -> PodAnswer:
         """Send, and wait for the head of the answer. A connection that was kept and is dead is replaced, once."""
-        pod, http = attempt.pod, exchange.http
-        target = URL(url + http.raw_path, encoded=True)
-        headers = _request_headers(http.headers.items(), exchange)
+        pod = attempt.pod
+        limit, head = forward.server.timeout, _request_head(url, exchange)
+        until = math.inf if limit is None else asyncio.get_running_loop().time() + limit
         try:
-            async with asyncio.timeout(forward.server.timeout):
-                for again in (True, False):
-                    try:
-                        answer = await self.session.request(
-                            http.method, target, data=body, headers=headers, allow_redirects=False
-                        )
-                        break
-                    except aiohttp.ClientConnectorError:
-                        raise
-                    except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
-                        if not again:
-                            raise
+            try:
+                answer = await self._pods.post(url, head, body, until)
+            except aiohttp.ClientConnectorError:
+                raise
+            except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
+                answer = await self._pods.post(url, head, body, until)
         except TimeoutError as error:
             if isinstance(error, aiohttp.ClientError):  # it did not take the connection in time
                 pod.failed = max(pod.failed, UNREACHABLE_AFTER)
@@ -182,7 +177,7 @@ class Upstream:
         try:
             said = await self._kept(answer, attempt.prefill, WHOLE)
         finally:
-            answer.close() if not answer.content.at_eof() else answer.release()
+            answer.close()
         if not is_retriable(answer.status, others=True) and 400 <= answer.status < 500:
             raise Declined(said)
         if not 200 <= answer.status < 300:
@@ -190,27 +185,27 @@ class Upstream:
         self._metrics.prefilled(exchange.record, clock() - begun)
         return said.body
 
-    async def _kept(self, answer: aiohttp.ClientResponse, pod: RoutedPod, most: int = MOST_ERROR) -> KeptAnswer:
+    async def _kept(self, answer: PodAnswer, pod: RoutedPod, most: int = MOST_ERROR) -> KeptAnswer:
         body = b""
         while len(body) < most and (more := await self._piece(answer, pod)):
             body += more
         return KeptAnswer(answer.status, _response_headers(answer, length=False), body[:most])
 
-    async def _piece(self, answer: aiohttp.ClientResponse, pod: RoutedPod) -> bytes:
+    async def _piece(self, answer: PodAnswer, pod: RoutedPod) -> bytes:
         """The next bytes of an answer of which nothing was sent yet; none: it has ended. Raises ``Unanswered``."""
-        if answer.content.at_eof():
-            return b""
-        limit = self._settings.stall_seconds
+        limit, content = self._settings.stall_seconds, answer.content
         try:
+            if content.is_eof():  # all of it is there
+                return b"" if content.at_eof() else content.read_nowait()
             async with asyncio.timeout(limit):
-                return await answer.content.readany()
+                return await content.readany()
         except TimeoutError:
             raise Unanswered(pod, f"sent nothing for {limit:g} s", timed_out=True) from None
         except aiohttp.ClientError as error:
             raise Unanswered(pod, f"broke off its answer: {_told(error)}") from error
 
     async def _pass_on(
-        self, answer: aiohttp.ClientResponse, pod: RoutedPod, forward: Forward, exchange: Exchange
+        self, answer: PodAnswer, pod: RoutedPod, forward: Forward, exchange: Exchange
     ) -> web.StreamResponse:
         kind = answer.content_type
         if kind in STREAMS:
@@ -236,7 +231,7 @@ class Upstream:
 
     async def _stream(
         self,
-        answer: aiohttp.ClientResponse,
+        answer: PodAnswer,
         pod: RoutedPod,
         exchange: Exchange,
         relay: Relay | None,
@@ -290,7 +285,7 @@ async def after(prefill: asyncio.Task[bytes]) -> None:
         await prefill
 
 
-async def _together(decode: Coroutine[Any, Any, aiohttp.ClientResponse], prefill: asyncio.Task[bytes]) -> Any:
+async def _together(decode: Coroutine[Any, Any, PodAnswer], prefill: asyncio.Task[bytes]) -> Any:
     """The head of the decode call's answer, while the prefill call may go on; where that fails first, its error."""
     asked = asyncio.create_task(decode)
     try:
@@ -320,21 +315,26 @@ def parsed(body: bytes) -> Any:
         return None
 
 
-def _request_headers(given: Iterable[tuple[str, str]], exchange: Exchange) -> CIMultiDict[str]:
-    kept = [(name, value, name.lower()) for name, value in given]
-    named = {one.strip().lower() for _, value, name in kept if name == "connection" for one in value.split(",")}
-    left_out = _NOT_SENT | exchange.consumed | named
-    headers = CIMultiDict([(name, value) for name, value, lower in kept if lower not in left_out])
-    headers["x-request-id"] = exchange.record.request_id
-    return headers
+def _request_head(url: str, exchange: Exchange) -> list[str]:
+    http, left_out = exchange.http, _NOT_SENT
+    if exchange.consumed:
+        left_out = left_out | exchange.consumed
+    if named := http.headers.getall("Connection", ()):
+        left_out = left_out | _listed(named)
+    told = [f"{name}: {value}" for name, value in http.headers.items() if name.lower() not in left_out]
+    target, host = http.raw_path.partition("#")[0], url.partition("://")[2]
+    return [f"{http.method} {target} HTTP/1.1", f"Host: {host}", *told, f"x-request-id: {exchange.record.request_id}"]
 
 
-def _response_headers(answer: aiohttp.ClientResponse, *, length: bool) -> CIMultiDict[str]:
-    named = {one.strip().lower() for one in answer.headers.get("Connection", "").split(",")}
-    left_out = HOP_BY_HOP | named
-    if not length:
-        left_out = left_out | {"content-length"}
+def _response_headers(answer: PodAnswer, *, length: bool) -> CIMultiDict[str]:
+    left_out = HOP_BY_HOP if length else _NOT_KEPT
+    if named := answer.headers.getall("Connection", ()):
+        left_out = left_out | _listed(named)
     return CIMultiDict([(name, value) for name, value in answer.headers.items() if name.lower() not in left_out])
+
+
+def _listed(values: Iterable[str]) -> frozenset[str]:
+    return frozenset(one.strip().lower() for value in values for one in value.split(","))
 
 
 def _told(error: BaseException) -> str:

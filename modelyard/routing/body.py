@@ -54,14 +54,15 @@ _ASKED_LATER = ("stream", "stream_options", "max_completion_tokens", "min_tokens
 
 
 def _small(value: Any) -> bool:
-    return value is not None and len(orjson.dumps(value)) <= _LONGEST_OPTIONS
+    return isinstance(value, bool) or (value is not None and len(orjson.dumps(value)) <= _LONGEST_OPTIONS)
 
 
 def read(raw: bytes) -> ModelRequest | ErrorAnswer:
     """A body that names a model, or the answer to one that does not."""
-    if raw.count(b"[") + raw.count(b"{") > _MOST_NESTED:
+    # A shorter body cannot have as many.
+    if len(raw) > _MOST_NESTED and raw.count(b"[") + raw.count(b"{") > _MOST_NESTED:
         return malformed(f"invalid request body: more than {_MOST_NESTED} lists and objects")
-    if raw.count(b",") > _MOST_VALUES:
+    if len(raw) > _MOST_VALUES and raw.count(b",") > _MOST_VALUES:
         return malformed(f"invalid request body: more than {_MOST_VALUES} commas")
     try:
         data = orjson.loads(raw)

@@ -52,8 +52,7 @@ class Arrival(NamedTuple):
     among: frozenset[str] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(NamedTuple):
     """A request that was understood. ``tokens`` is the estimate of its prompt; ``text`` the head of it."""
 
     request: ModelRequest
@@ -174,8 +173,9 @@ class Decider:
             self._session_pod(destination.server, session),
         )
         cache = self._caches.of(destination.server, plugins.max_hashes)
-        # Without what was tried, or what is not allowed, it is another list of pods, for this one time.
-        memo = None if tried or question.among is not None else self._memos.setdefault(destination.server, Memo())
+        memo: Memo | None = self._memos.get(destination.server) or self._memos.setdefault(destination.server, Memo())
+        if tried or question.among is not None:
+            memo = None  # without what was tried, or what is not allowed, it is another list of pods, for this one time
         connector: Connector | None = None
         attempts: list[Attempt] = []
         try:
@@ -285,4 +285,4 @@ def _pods(attempt: Attempt) -> tuple[RoutedPod, ...]:
 
 
 def _scores(plugins: Plugins, name: str) -> bool:
-    return any(one == name for one, _ in plugins.scores)
+    return name in dict(plugins.scores)

@@ -33,11 +33,16 @@ class TokenBucket:
 
     def available(self, now: float) -> float:
         """Tokens there are at this time. Reading changes nothing."""
-        return min(self.limit, self.level + max(0.0, now - self.at) * self.limit / self.seconds)
+        passed = now - self.at
+        there = self.level + passed * self.limit / self.seconds if passed > 0 else self.level
+        return there if there < self.limit else self.limit
 
     def take(self, tokens: float, now: float) -> None:
         """Take tokens, into debt if need be; give them back where the number is negative."""
-        self.level, self.at = min(self.limit, self.available(now) - tokens), max(now, self.at)
+        level = self.available(now) - tokens
+        self.level = level if level < self.limit else self.limit
+        if now > self.at:
+            self.at = now
 
     def wait(self, tokens: float, now: float) -> float | None:
         """Seconds until that many are there; ``None``: never, because they are more than it can hold."""

@@ -44,15 +44,17 @@ class Configuration:
 
     default: Plugins = Plugins()
     servers: Mapping[str, Plugins] = field(default_factory=dict)
+    most_hashed: int = field(init=False)
+    """Characters of a prompt beyond which none are looked at."""
+
+    def __post_init__(self) -> None:
+        """Work out what every request asks for."""
+        most = max(one.block_size * one.max_blocks for one in (self.default, *self.servers.values()))
+        object.__setattr__(self, "most_hashed", most)
 
     def of(self, server: str) -> Plugins:
         """The set for this ModelServer."""
         return self.servers.get(server, self.default)
-
-    @property
-    def most_hashed(self) -> int:
-        """Characters of a prompt beyond which none are looked at."""
-        return max(one.block_size * one.max_blocks for one in (self.default, *self.servers.values()))
 
 
 _ARGUMENTS: Mapping[tuple[str, str], tuple[str, type, float, float]] = {

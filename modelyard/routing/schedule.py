@@ -10,6 +10,8 @@ import struct
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from heapq import nlargest
+from operator import add
 from random import Random
 from typing import Any, NamedTuple
 
@@ -106,11 +108,9 @@ def prefix_hashes(model: str, prompt: str, plugins: Plugins) -> list[int]:
     size = plugins.block_size
     # A character takes at least a byte, so this many characters hold every block that counts.
     text = prompt[: size * plugins.max_blocks].encode("utf-8", "replace")[: size * plugins.max_blocks]
-    chain, found = xxhash.xxh64_intdigest(model), []
-    for start in range(0, len(text), size):
-        chain = xxhash.xxh64_intdigest(b"%d" % chain + text[start : start + size])
-        found.append(chain)
-    return found
+    digest = xxhash.xxh64_intdigest
+    chain = digest(model)
+    return [chain := digest(b"%d%b" % (chain, text[at : at + size])) for at in range(0, len(text), size)]
 
 
 def block_hash(tokens: Sequence[int]) -> int:
@@ -135,8 +135,10 @@ class PrefixCache:
         mine = self._by_pod.setdefault(pod, OrderedDict())
         before = len(mine)
         for one in reversed(hashes):
+            if one in mine:
+                mine.move_to_end(one)
+                continue
             mine[one] = None
-            mine.move_to_end(one)
             owners = self._owners.setdefault(one, pod)
             if isinstance(owners, set):
                 owners.add(pod)
@@ -161,8 +163,12 @@ class PrefixCache:
     def matches(self, hashes: Sequence[int], among: Set[Key], most: int) -> dict[Key, int]:
         """Blocks that each pod has from the first one on, for the ``most`` pods with the longest matches."""
         found: dict[Key, int] = {}
+        most, seen = min(most, len(among)), None
         for index in range(len(hashes) - 1, -1, -1):
-            owners = self._owners.get(hashes[index], ())
+            owners = self._owners.get(hashes[index])
+            if owners is None or owners is seen:  # mostly one pod has all that it has in a row
+                continue
+            seen = owners
             for pod in (owners,) if isinstance(owners, Key) else owners:
                 if pod in among and pod not in found:
                     found[pod] = index + 1
@@ -222,10 +228,10 @@ class PrefixCaches:
         self._of.pop(server, None)
 
 
-def least_request(bases: Floats) -> Floats:
+def least_request(bases: Sequence[float]) -> list[float]:
     """100 for no load, 0 for the highest, from ``running + 100 * waiting`` of each."""
-    most = bases.max()
-    return np.floor((most - bases) / most * 100) if most > 0 else np.full(len(bases), 100.0)
+    most = max(bases)
+    return [(most - one) / most * 100 // 1 for one in bases] if most > 0 else [100.0] * len(bases)
 
 
 def least_latency(ttft: Floats, tpot: Floats, ttft_share: float) -> Floats:
@@ -247,10 +253,10 @@ def gpu_usage(usage: Floats) -> Floats:
     return np.floor((1 - np.clip(usage, 0.0, 1.0)) * 100)
 
 
-def leading_blocks(owners: Sequence[Set[Key]], pods: Iterable[Key]) -> Floats:
+def leading_blocks(owners: Sequence[Set[Key]], pods: Iterable[Key]) -> list[float]:
     """Percent of the blocks that each pod holds one after the other from the first on."""
     counts = [next((i for i, holders in enumerate(owners) if pod not in holders), len(owners)) for pod in pods]
-    return np.floor(np.array(counts) / len(owners) * 100) if owners else np.zeros(len(counts))
+    return [one / len(owners) * 100 // 1 if owners else 0.0 for one in counts]
 
 
 @dataclass(slots=True)
@@ -258,7 +264,8 @@ class PodStanding:
     """What engines told last, worked out once for all requests until one of them tells something new.
 
     ``kept`` are the pods that pass the filters on it, ``waiting`` and ``running`` theirs, ``points`` those of scorers
-    that look at nothing else, ``total`` their weighted sum. Holds from ``since`` until ``until``.
+    that look at nothing else, weight included, ``total`` their sum. Holds from ``since`` until ``until``. Lists, since
+    pods are few and a pick is one of thousands a second: below a hundred pods arrays take longer.
     """
 
     replicas: list[RoutedPod]
@@ -269,10 +276,10 @@ class PodStanding:
     until: float
     kept: list[RoutedPod]
     places: dict[Key, int]
-    waiting: Floats
-    running: Floats
-    points: dict[str, Floats]
-    total: Floats
+    waiting: list[float]
+    running: list[float]
+    points: dict[str, list[float]]
+    total: list[float]
 
     @classmethod
     def of(cls, replicas: list[RoutedPod], plugins: Plugins, now: float) -> PodStanding:
@@ -289,23 +296,25 @@ class PodStanding:
         keep = np.flatnonzero(told[:, 0] < plugins.max_waiting) if waits else np.arange(len(replicas))
         kept = [replicas[index] for index in keep]
         waiting, running, usage, ttft, tpot = told[keep].T
-        points: dict[str, Floats] = {}
+        points: dict[str, list[float]] = {}
         # Those that cannot be reached are tried last.
-        total = np.array([-_LAST if one.failed >= UNREACHABLE_AFTER else 0.0 for one in kept])
+        total = [-_LAST if one.failed >= UNREACHABLE_AFTER else 0.0 for one in kept]
         for name, weight in plugins.scores:
             if name == "least-latency":
-                points[name] = least_latency(ttft, tpot, plugins.ttft_share)
+                scores = weight * least_latency(ttft, tpot, plugins.ttft_share)
             elif name == "gpu-usage":
-                points[name] = gpu_usage(usage)
+                scores = weight * gpu_usage(usage)
             else:
                 continue
-            total += weight * points[name]
+            points[name] = scores.tolist()
+            total = list(map(add, total, points[name]))
         until = min(
             (one.at + STALE_AFTER for one, counts in zip(gauges, fresh, strict=True) if one and counts), default=now
         )
         failed = [one.failed for one in replicas]
         places = {one.key: place for place, one in enumerate(kept)}
-        return cls(replicas, gauges, failed, plugins, now, until, kept, places, waiting, running, points, total)
+        lists = waiting.tolist(), running.tolist(), points, total
+        return cls(replicas, gauges, failed, plugins, now, until, kept, places, *lists)
 
     def holds(self, replicas: list[RoutedPod], plugins: Plugins, now: float) -> bool:
         """Whether this is the standing of these pods at that time too."""
@@ -374,22 +383,23 @@ def rank(
         scores = standing.points.get(name)
         if scores is None:
             scores = _SCORERS[name](standing, context, plugins, cache, random)
-            total = total + weight * scores
-        points[name] = weight * scores
-    return [
-        Picked(kept[index], {name: scores.item(index) for name, scores in points.items()})
-        for index in _best(total, most, random)
-    ]
+            if weight != 1:
+                scores = [weight * one for one in scores]
+            total = list(map(add, total, scores))
+        points[name] = scores
+    best = _best(total, most, random)
+    return [Picked(kept[index], {name: scores[index] for name, scores in points.items()}) for index in best]
 
 
-def _best(total: Floats, most: int, random: Random) -> list[int]:
+def _best(total: Sequence[float], most: int, random: Random) -> list[int]:
     """The places of the highest totals. Equal ones come in random order: else an idle pod would lose to the first."""
-    best = list(range(len(total)))
+    best: Iterable[int] = range(len(total))
     if most < len(total):
-        cut = np.partition(total, -most)[-most]
-        best = np.flatnonzero(total > cut).tolist()
-        best += random.sample(np.flatnonzero(total == cut).tolist(), most - len(best))
-    return sorted(best, key=lambda index: (total.item(index), random.random()), reverse=True)
+        cut = nlargest(most, total)[-1]
+        ahead = [index for index, one in enumerate(total) if one > cut]
+        equal = [index for index, one in enumerate(total) if one == cut]
+        best = ahead + random.sample(equal, most - len(ahead))
+    return [index for *_, index in sorted([(total[one], random.random(), one) for one in best], reverse=True)]
 
 
 class PodPair(NamedTuple):
@@ -427,32 +437,36 @@ def pair(
     return found
 
 
-def _load(standing: PodStanding, *_: Any) -> Floats:
-    sent = np.array([one.outstanding + one.elsewhere for one in standing.kept], np.float64)
-    return least_request(sent + 100 * np.maximum(sent - standing.running, standing.waiting))
+def _load(standing: PodStanding, *_: Any) -> list[float]:
+    loads = []
+    for one, running, waiting in zip(standing.kept, standing.running, standing.waiting, strict=True):
+        sent = one.outstanding + one.elsewhere
+        queued = sent - running
+        loads.append(sent + 100 * (queued if queued > waiting else waiting))
+    return least_request(loads)
 
 
-def _prefix(standing: PodStanding, context: Context, plugins: Plugins, cache: PrefixCache, _: Random) -> Floats:
-    points = np.zeros(len(standing.kept))
+def _prefix(standing: PodStanding, context: Context, plugins: Plugins, cache: PrefixCache, _: Random) -> list[float]:
+    points = [0.0] * len(standing.kept)
     places = standing.places
     for pod, count in cache.matches(context.hashes, places.keys(), plugins.top_matches).items():
-        points[places[pod]] = int(count / len(context.hashes) * 100)
+        points[places[pod]] = count / len(context.hashes) * 100 // 1
     return points
 
 
-def _session(standing: PodStanding, context: Context, *_: Any) -> Floats:
-    points = np.zeros(len(standing.kept))
+def _session(standing: PodStanding, context: Context, *_: Any) -> list[float]:
+    points = [0.0] * len(standing.kept)
     if context.last_pod in standing.places:
         points[standing.places[context.last_pod]] = 100.0
     return points
 
 
-_Scorer = Callable[[PodStanding, Context, Plugins, PrefixCache, Random], Floats]
+_Scorer = Callable[[PodStanding, Context, Plugins, PrefixCache, Random], list[float]]
 _SCORERS: Mapping[str, _Scorer] = {
     "least-request": _load,
     "prefix-cache": _prefix,
     "kvcache-aware": lambda standing, context, *_: leading_blocks(context.owners, standing.places),
     "session-affinity": _session,
-    "queued-tokens": lambda standing, *_: least_request(np.array([one.queued_tokens for one in standing.kept], float)),
-    "random": lambda standing, *rest: np.array([rest[-1].randint(0, 100) for _ in standing.kept], float),
+    "queued-tokens": lambda standing, *_: least_request([one.queued_tokens for one in standing.kept]),
+    "random": lambda standing, *rest: [float(rest[-1].randint(0, 100)) for _ in standing.kept],
 }

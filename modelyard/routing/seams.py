@@ -55,7 +55,10 @@ class LimitStore(Protocol):
         """Check all, then take ``tokens`` of input; what is left then, or which budget forbids it."""
 
     async def settle(self, route: Key, estimated: int, real: int | None, output: int) -> None:
-        """After the answer: put the estimate right where the engine told the real number, and charge the output."""
+        """After the answer: put the estimate right where the engine told the real number, and charge the output.
+
+        Done to its end, as is ``refund``, even where who waits for it is cancelled.
+        """
 
     async def refund(self, route: Key, tokens: int) -> None:
         """Give back what ``admit`` took for a request that reached no engine."""

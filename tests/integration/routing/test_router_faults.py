@@ -538,6 +538,39 @@ async def test_an_engine_that_switches_protocols_unasked_has_not_answered(world:
     assert (code, told["error"]["type"]) == (502, "api_error")
 
 
+async def test_a_connection_to_a_pod_is_kept_unless_something_is_left_on_it() -> None:
+    heads, over = list[list[bytes]](), asyncio.Event()
+    told = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append([])
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                heads[-1].append(await reader.readuntil(b"\r\n\r\n"))
+                size = int(heads[-1][-1].lower().partition(b"content-length:")[2].split()[0])
+                if size < 1 << 20:
+                    await reader.readexactly(size)
+                writer.write(b"HTTP/1.1 103 Early Hints\r\nLink: <a>\r\n\r\n" + told)
+                if size >= 1 << 20:  # it is answered before it was read
+                    await over.wait()
+        writer.close()
+
+    async with running() as world, await asyncio.start_server(serve, "127.0.0.1", world.engine_port):
+        world.server()
+        world.route()
+        world.pod("a", "127.0.0.1")
+        name = b"X-Name: caf\xe9\r\n"
+        for _ in range(2):
+            assert await raw(world, HEAD + name + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY) == (200, b"{}")
+        assert [len(one) for one in heads] == [2]
+        assert all(name in one for one in heads[0])
+        large = await world.post(chat(prompt="x" * (24 << 20)))
+        assert (large[0], large[2]) == (200, {})
+        assert (await world.post(chat()))[0] == 200
+        assert [len(one) for one in heads] == [3, 1]
+        over.set()
+
+
 async def test_a_pod_s_list_of_models_is_read_whole_and_nowhere_else(world: RouterWorld) -> None:
     reached, names = [], [f"adapter-{number}" for number in range(900)]
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -162,6 +164,23 @@ async def _written(log: AccessLog) -> None:
     await asyncio.sleep(0)
     task.cancel()
     await task
+
+
+async def test_lines_are_written_though_the_log_ends_before_a_thread_has_begun_with_them() -> None:
+    lines, free = list[str](), threading.Event()
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(free.wait)
+        asyncio.get_running_loop().set_default_executor(threads)
+        log = AccessLog("json", RouterMetrics(RoutedFleet()), lines.append)
+        log.add(RequestRecord("POST", "/", 0.0), 1.0, "HTTP/1.1")
+        task = asyncio.create_task(log.run())
+        while log._lines:
+            await asyncio.sleep(0.01)
+        task.cancel()
+        await asyncio.sleep(0)
+        free.set()
+        await asyncio.wait_for(task, 60)
+    assert len(lines) == 1
 
 
 def test_workers_share_the_bounds() -> None:
