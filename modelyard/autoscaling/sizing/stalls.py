@@ -1,0 +1,177 @@
+"""The share of requests that miss their latency targets, by load: prompts stall the requests that decode beside them.
+
+With chunked prefill each prompt lengthens the steps of all who decode. A request of *o* tokens decodes for
+c = (o - 1)(α + β d) and meets its ITL target T where this, and the prompts that come before it is done, take no longer
+than (o - 1) T: it misses where the busy period of an M/G/1 queue that begins with the work c is longer. By Takács'
+ballot theorem the period ends at t with probability c/t · P(prompts that came within t take t - c), and the right side
+is a compound Poisson distribution, taken by its Fourier transform. TTFT is missed where the prompts before a request's
+own (Pollaczek and Khinchine) and its own take too long.
+
+Several replicas even out what one meets: a replica of n is as one of two at ``evened(n)`` times the load. That factor
+was fitted to simulated engines; everything else follows from profile, targets and sizes.
+
+Sources: L. Takács, Combinatorial Methods in the Theory of Stochastic Processes (1967), section on busy periods;
+L. Kleinrock, Queueing Systems, volume 1 (1975), 5.6.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+CELLS: Final = 24
+"""Into which the time that a request has to spare is divided."""
+OUTPUTS: Final = 6
+"""Lengths of answers that are told apart."""
+CHUNK: Final = 2048
+"""Prompt tokens of a step, as engines are set unless told otherwise."""
+_TILT: Final = 0.87
+"""Keeps what runs over the end of a Fourier transform from coming in again at its beginning."""
+
+
+class Speed(NamedTuple):
+    """One replica's speed in ms, as in its profile, and its targets in ms (0: none)."""
+
+    alpha: float
+    beta: float
+    gamma: float
+    delta: float
+    ttft: float
+    itl: float
+
+
+class Sizes(NamedTuple):
+    """Tokens that requests have, and the share of the requests that each stands for."""
+
+    tokens: Floats
+    shares: Floats
+
+    @property
+    def mean(self) -> float:
+        """Tokens of a request."""
+        return float(self.tokens @ self.shares)
+
+    def merged(self, groups: int) -> Sizes:
+        """The same in so many groups at most."""
+        if len(self.tokens) <= groups:
+            return self
+        order = np.argsort(self.tokens)
+        tokens, shares = self.tokens[order], self.shares[order]
+        place = np.minimum((np.cumsum(shares) - shares / 2) * groups, groups - 1).astype(np.int64)
+        share: Floats = np.bincount(place, shares, groups).astype(np.float64)
+        kept = share > 0
+        return Sizes(np.bincount(place, shares * tokens, groups)[kept] / share[kept], share[kept])
+
+
+SPREAD: Final = Sizes(np.array([0.05, 0.2, 0.45, 0.9, 1.8, 3.9]), np.array([0.1, 0.2, 0.25, 0.25, 0.15, 0.05]))
+"""Of sizes of which only the mean is known, in means: chat requests are about exponential."""
+
+
+def sizes_of(buckets: tuple[tuple[float, float], ...], mean: float) -> Sizes:
+    """Sizes by the buckets of a histogram, (upper bound, share of the requests), three to a bucket, with this mean;
+    without buckets, ``SPREAD``."""
+    if not buckets:
+        return Sizes(SPREAD.tokens * mean / SPREAD.mean, SPREAD.shares)
+    upper = np.array([min(bound, 2e6) for bound, _ in buckets])
+    shares = np.array([share for _, share in buckets])
+    lower = np.maximum(1.0, np.concatenate([[1.0], upper[:-1]]))
+    upper = np.maximum(np.where(upper >= 2e6, 2 * lower, upper), lower)
+    there = shares > 0
+    tokens = (lower * (upper / lower) ** np.array([[1 / 6], [1 / 2], [5 / 6]]))[:, there].ravel()
+    shares = np.tile(shares[there] / (3 * shares.sum()), 3)
+    return Sizes(tokens * mean / float(tokens @ shares), shares)
+
+
+def per_request(engine: Speed, prompt: float, output: float) -> float | None:
+    """The engines that one request per second of these mean sizes keeps busy: at a load of 1 the mean ITL is at its
+    target for ever. ``None`` where not even one request could be within it."""
+    if engine.itl <= 0:  # decoding is not limited by a target: it takes its own time
+        return max((engine.delta * prompt + (engine.beta + engine.alpha / 64) * output) / 1000, 1e-9)
+    if engine.itl <= engine.alpha:
+        return None
+    stretch = engine.itl / (engine.itl - engine.alpha)
+    return max(stretch * (engine.delta * prompt + engine.beta * output) / 1000, 1e-9)
+
+
+def evened(replicas: Floats) -> Floats:
+    """What a replica among so many seems to have of its load."""
+    return np.asarray(0.82 + 0.28 * replicas**-0.85)
+
+
+def missed(
+    engine: Speed, prompts: Sizes, outputs: Sizes, loads: Floats, counts: tuple[float, float] = (1.0, 1.0)
+) -> Floats:
+    """The share of requests that miss a target on one of two replicas, by the load of each in engines (0 to 1).
+
+    ``counts``: what a request counts for that misses its TTFT, and one that misses its ITL.
+    """
+    busy = per_request(engine, prompts.mean, outputs.mean)
+    if busy is None:
+        return np.ones_like(loads)
+    rate = loads / busy / 1000
+    rest = 1 - rate * (engine.delta * prompts.mean + engine.beta * outputs.mean)
+    step = engine.alpha + engine.beta * np.maximum(1.0, rate * outputs.mean * engine.alpha / np.maximum(rest, 1e-3))
+    late = _late(engine, prompts, rate, step) if engine.ttft > 0 else np.zeros_like(loads)
+    slow = _slow(engine, prompts, outputs.merged(OUTPUTS), rate, step) if engine.itl > 0 else np.zeros_like(loads)
+    return np.asarray(np.maximum.accumulate(1 - (1 - counts[0] * late) * (1 - counts[1] * slow)))
+
+
+def _slow(engine: Speed, prompts: Sizes, outputs: Sizes, rate: Floats, step: Floats) -> Floats:
+    """ITL: by the first passage of each length of answer."""
+    result = np.zeros_like(rate)
+    cells = np.arange(CELLS + 1)
+    wave = np.arange(CELLS + 1)
+    weight = np.where((wave == 0) | (wave == CELLS), 1, 2) / (2 * CELLS)
+    back = np.exp(1j * math.pi * np.outer(cells, wave) / CELLS) * weight * _TILT ** -cells[:, None]
+    for tokens, share in zip(outputs.tokens - 1, outputs.shares, strict=True):
+        if tokens <= 0:
+            continue
+        work = tokens * step
+        width = np.maximum(tokens * engine.itl - work, 1e-9) / CELLS
+        came = np.exp(
+            (rate[:, None] * (work[:, None] + cells * width[:, None]))[:, :, None]
+            * _wave(prompts, engine.delta / width)
+        )
+        chance = np.einsum("ujk,jk->uj", came, back).real
+        done = (work[:, None] / (work[:, None] + cells * width[:, None]) * chance).sum(axis=1)
+        result += share * np.where(width > 1e-9, np.clip(1 - done, 0, 1), 1.0)
+    return result
+
+
+def _wave(sizes: Sizes, scale: Floats) -> NDArray[np.complex128]:
+    """The transform of sizes in cells, less 1; what does not fit is left out, since it always stalls too long."""
+    place = scale[:, None] * sizes.tokens
+    low = np.minimum(place.astype(np.int64), CELLS + 1)
+    part = np.clip(place - low, 0, 1)
+    row = np.arange(len(scale))[:, None] * (CELLS + 3) + low
+    share = np.broadcast_to(sizes.shares, place.shape)
+    count = len(scale) * (CELLS + 3)
+    pmf = np.bincount(row.ravel(), (share * (1 - part)).ravel(), count) + np.bincount(
+        (row + 1).ravel(), (share * part).ravel(), count
+    )
+    pmf = pmf.reshape(len(scale), -1)[:, : CELLS + 1] * _TILT ** np.arange(CELLS + 1)
+    return np.asarray(np.fft.rfft(pmf, 2 * CELLS, axis=1) - 1)[:, None, :]
+
+
+def _late(engine: Speed, prompts: Sizes, rate: Floats, step: Floats) -> Floats:
+    """TTFT: what waits before a request, and its own prompt."""
+    own = engine.delta * prompts.tokens + step[:, None] * prompts.tokens / CHUNK
+    use = np.minimum(rate * (own @ prompts.shares), 0.999)
+    width = engine.ttft / CELLS
+    # The rest of a prompt that is being computed: a cell is met by all prompts that are longer.
+    edges = width * np.arange(4 * CELLS)
+    rest = (np.clip(own[:, :, None] - edges, 0, width) * prompts.shares[:, None]).sum(axis=1)
+    rest /= np.maximum(rest.sum(axis=1, keepdims=True), 1e-12)
+    wave = np.fft.rfft(rest, 8 * CELLS, axis=1)
+    waiting = np.fft.irfft((1 - use)[:, None] / (1 - use[:, None] * wave), 8 * CELLS, axis=1)
+    within = np.concatenate([np.zeros((len(rate), 1)), np.cumsum(waiting, axis=1)[:, : CELLS + 1]], axis=1)
+    place = np.clip((engine.ttft - engine.gamma - own) / width + 1, 0, CELLS + 1)
+    low = np.minimum(place.astype(np.int64), CELLS)
+    part = place - low
+    at = np.take_along_axis(within, low, axis=1) * (1 - part) + np.take_along_axis(within, low + 1, axis=1) * part
+    return np.asarray(np.clip(1 - at @ prompts.shares, 0, 1))
