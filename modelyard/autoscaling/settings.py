@@ -10,7 +10,6 @@ from enum import StrEnum
 from pydantic import BaseModel, ConfigDict, Field
 
 from modelyard.metrics.values import Allowed
-from modelyard.metrics.vocabulary import Signal
 
 
 class Mode(StrEnum):
@@ -36,7 +35,7 @@ class SizingAim(StrEnum):
 
 
 ATTAINMENT_HISTORY = 5400.0
-"""Seconds of load that rules are tried on."""
+"""Seconds of load that rules are tried on, where a load window has 60."""
 TAIL = 99.0
 """Per cent of the requests that should be within their targets, where nothing else is said."""
 
@@ -153,9 +152,9 @@ class FleetSettings(BaseModel):
         0.1, ge=0, le=1, description="share of a replica's cost that moving it between variants counts for"
     )
     aim: SizingAim = Field(
-        SizingAim.MEAN,
-        description="SLO form: size for 'mean' latencies, or for the share of requests within both targets "
-        "('attainment')",
+        SizingAim.ATTAINMENT,
+        description="SLO form: size for the share of requests within both targets ('attainment'), or for 'mean' "
+        "latencies",
     )
     feedback: bool = Field(True, description="correct predicted TTFT and ITL by what is observed")
     estimator: bool = Field(False, description="learn performance parameters online instead of using the profile's")
@@ -174,15 +173,13 @@ class FleetSettings(BaseModel):
     @property
     def load_history(self) -> float:
         """Seconds of load history that decisions look at."""
-        return max(self.trend_window, ATTAINMENT_HISTORY if self.aim is SizingAim.ATTAINMENT else 0.0)
+        attained = ATTAINMENT_HISTORY * self.load_window / 60 if self.aim is SizingAim.ATTAINMENT else 0.0
+        return max(self.trend_window, attained)
 
     @property
-    def tails(self) -> dict[Signal, float]:
-        """The shares of requests that TTFT and ITL are aimed at for."""
-        return {
-            Signal.TTFT: (self.ttft_percentile or TAIL) / 100,
-            Signal.TPOT: (self.itl_percentile or TAIL) / 100,
-        }
+    def allowed(self) -> tuple[float, float]:
+        """The shares of requests that may miss their TTFT and their ITL."""
+        return 1 - (self.ttft_percentile or TAIL) / 100, 1 - (self.itl_percentile or TAIL) / 100
 
     def compressed(self, factor: float) -> FleetSettings:
         """The same for a world that runs ``factor`` times faster than the wall clock (demonstrations)."""

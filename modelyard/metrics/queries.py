@@ -7,7 +7,7 @@ WVA saturation reference, "Replica signals" and "Token-analyzer signals"; WVA SL
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import lru_cache, wraps
 from typing import ParamSpec
 
@@ -50,7 +50,11 @@ def namespace_matcher(namespaces: Iterable[str]) -> str:
 
 
 METRIC = "$metric"
-TAILS = {Signal.TTFT: 0.99, Signal.TPOT: 0.99}
+
+SIZED = 30
+"""Load windows over which sizes are told apart: of long prompts there are few."""
+SIZES = {Signal.REQUEST_PROMPT_TOKENS: "sizes of prompts", Signal.REQUEST_OUTPUT_TOKENS: "sizes of answers"}
+"""Purposes of the queries for histograms of request sizes."""
 
 GATEWAY = "gateway queue"
 LOAD = "offered load"
@@ -132,33 +136,43 @@ def performance_queries(
     namespaces: Collection[str],
     latency_in: Collection[str] | None = None,
     caches_in: Collection[str] | None = None,
-    tails_in: Collection[str] | None = None,
-    tails: Mapping[Signal, float] = TAILS,
+    shares_in: Collection[str] | None = None,
 ) -> dict[str, str]:
     """PromQL by purpose for these namespaces (none: nothing); means and counts over ``window`` seconds.
 
-    ``latency_in``, ``caches_in`` and ``tails_in``: the namespaces whose latencies, caches, or tails of latencies are
-    wanted; ``None``: all of them. ``tails`` are the shares (0 to 1) of requests that a tail speaks of.
+    ``latency_in``, ``caches_in`` and ``shares_in``: the namespaces whose latencies or caches matter, or in which shares
+    of requests within their targets are aimed at; ``None``: all of them.
     """
     wanted = {
-        Needed.ALWAYS: namespaces, Needed.LATENCIES: latency_in, Needed.CACHES: caches_in, Needed.TAILS: tails_in
+        Needed.ALWAYS: namespaces, Needed.LATENCIES: latency_in, Needed.CACHES: caches_in, Needed.SHARES: shares_in
     }  # fmt: skip
     spaces = {needed: namespaces if given is None else given for needed, given in wanted.items()}
     where = {needed: namespace_matcher(given) for needed, given in spaces.items() if given}
     return {
-        measure.purpose: _of_pods(measure, where[measure.needed], window, tails)
+        measure.purpose: _of_pods(measure, where[measure.needed], window)
         for measure in PodPerformance.measures().values()
         if measure.needed in where
     }
 
 
-def _of_pods(measure: Measure, where: str, window: float, tails: Mapping[Signal, float] = TAILS) -> str:
+def size_queries(window: float, namespaces: Collection[str]) -> dict[str, str]:
+    """PromQL by purpose for histograms of request sizes, by model, over ``SIZED`` windows; none for no namespaces."""
+    if not namespaces:
+        return {}
+    grown = f"rate({METRIC}_bucket{namespace_matcher(namespaces)}[{duration(SIZED * window)}])"
+    return {purpose: each(signal, "sum", f"{MODEL}, le", grown) for signal, purpose in SIZES.items()}
+
+
+def mean_sizes(signal: Signal, window: float, namespaces: Collection[str]) -> str:
+    """Mean tokens of the requests that finished in ``window`` seconds, by model, where any did."""
+    return ratios(signal, MODEL, f"increase({METRIC}{namespace_matcher(namespaces)}[{duration(window)}])", some=True)
+
+
+def _of_pods(measure: Measure, where: str, window: float) -> str:
     """The query of a measure for the namespaces that ``where`` matches."""
     metric, span = METRIC + where, duration(window)
     if measure.over is Over.CACHE:
         return _caches(where)
-    if measure.over is Over.TAIL:
-        return _tail(measure.signal, tails[measure.signal], f"rate({METRIC}_bucket{where}[{duration(5 * window)}])")
     if measure.over in (Over.MEAN, Over.STEADY):
         over = span if measure.over is Over.MEAN else duration(5 * window)
         return ratios(measure.signal, BY_POD, f"rate({metric}[{over}])")
@@ -173,20 +187,6 @@ def _of_pods(measure: Measure, where: str, window: float, tails: Mapping[Signal,
     }
     highest = measure.over in (Over.PEAK, Over.TIME)
     return each(measure.signal, "max" if highest else "sum", BY_POD, series[measure.over])
-
-
-@_kept
-def _tail(signal: Signal, share: float, growth: str) -> str:
-    """What this share of a histogram's observations is below, by pod, in our units."""
-    return first(
-        _scaled(
-            f"histogram_quantile({share:g}, sum by (le, {BY_POD}) ({_ours(engine, growth.replace(METRIC, name))}))",
-            family.scale,
-        )
-        for engine in ENGINES.values()
-        if (family := engine.of.get(signal))
-        for name in family.names
-    )
 
 
 @_kept

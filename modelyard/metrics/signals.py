@@ -7,7 +7,9 @@ as failed; any other query's failure leaves its values unknown and is named.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Collection, Container, Iterable, Mapping
+from itertools import pairwise
 from math import prod
 from types import MappingProxyType
 
@@ -16,14 +18,25 @@ from modelyard.metrics.loads import LoadHistory, Pair, model_of
 from modelyard.metrics.queries import (
     GATEWAY,
     LOAD,
-    TAILS,
+    SIZES,
     finished_over,
     fleet_queries,
     offered_load,
     performance_queries,
     seen_over,
+    size_queries,
 )
-from modelyard.metrics.values import ModelLoad, Over, PodMeasures, PodPerformance, PodSignal, Signals, with_errors
+from modelyard.metrics.values import (
+    Buckets,
+    ModelLoad,
+    Over,
+    PodMeasures,
+    PodPerformance,
+    PodSignal,
+    Signals,
+    SizeBuckets,
+    with_errors,
+)
 from modelyard.metrics.vocabulary import ENGINES, Signal
 
 PodKey = tuple[str, str, str]
@@ -33,6 +46,8 @@ LOOK_BACK = 3600.0
 """Seconds to look back for a model that reports nothing now."""
 LOOK_AGAIN = 300.0
 """Seconds after which the look back is repeated for models already asked about; it is the dearest query there is."""
+MOST_BUCKETS = 200
+"""Of a histogram of request sizes."""
 LOOK_FOR_NEW = 60.0
 """Seconds after which it is repeated for models that were not asked about: anybody may name new ones in every tick."""
 
@@ -77,8 +92,7 @@ async def read_signals(
     performance_in: Iterable[str] = (),
     latency_in: Collection[str] | None = None,
     caches_in: Collection[str] | None = None,
-    tails_in: Collection[str] = (),
-    tails: Mapping[Signal, float] = TAILS,
+    shares_in: Collection[str] = (),
 ) -> Signals:
     """All signals of one tick.
 
@@ -89,7 +103,7 @@ async def read_signals(
     ``loads``: measure offered load too, and keep its history there. ``performance_in``: the namespaces whose engines'
     performance is needed; none costs nothing. Both are taken over ``load_window`` seconds. ``latency_in`` and
     ``caches_in`` are those of them whose TTFT and ITL, or whose caches, matter (``None``: all);
-    ``tails_in`` those whose tails of latencies do, and ``tails`` the shares these speak of.
+    ``shares_in`` those in which shares of requests within their targets are aimed at: there sizes are told apart.
     """
     namespaces = list(namespaces)
     periods = {f"finished requests over {period} s": period for period in sorted(retentions)}
@@ -99,7 +113,8 @@ async def read_signals(
     if loads is not None:
         asked[LOAD] = offered_load(load_window, namespaces)
     if measured:
-        asked |= performance_queries(load_window, measured, latency_in, caches_in, tails_in, tails)
+        asked |= performance_queries(load_window, measured, latency_in, caches_in, shares_in)
+        asked |= size_queries(load_window, shares_in)
     answers = await asyncio.gather(
         *(prometheus.query(text, purpose) for purpose, text in asked.items()), return_exceptions=True
     )
@@ -130,15 +145,16 @@ async def read_signals(
             seen[pod.namespace, pod.model] = max(pod.sampled_at, seen.get((pod.namespace, pod.model), 0.0))
     if silent := set(expected) - seen.keys():
         seen.update(await (last_seen or LastSeen()).of(prometheus, silent))
-    offered: Mapping[Pair, ModelLoad] = {}
-    if loads is not None:
-        offered, problem = await loads.update(prometheus, found.get(LOAD), load_window, namespaces)
-        if problem:
-            failures["load history"] = problem
     # A window that few asked for is the affair of those few.
     own = {purpose: retentions[period] for purpose, period in periods.items() if retentions[period]}
     known = ((pod.namespace, pod.pod, pod.model) for pod in pods if pod.namespace in measured)
     performance = read_performance(found, known) if measured else ()
+    offered: Mapping[Pair, ModelLoad] = {}
+    if loads is not None:
+        sizes = together(one for one in performance if one.namespace in shares_in)
+        offered, problem = await loads.update(prometheus, found.get(LOAD), load_window, namespaces, sizes, shares_in)
+        if problem:
+            failures["load history"] = problem
     return Signals(
         pods=pods,
         request_counts=counts,
@@ -146,6 +162,7 @@ async def read_signals(
         gateway_queue=gateway_queue(found.get(GATEWAY, ()), gateways),
         loads=offered,
         performance=performance,
+        sizes=request_sizes(found),
         partial_errors=tuple(text for purpose, text in failures.items() if purpose not in own),
         errors_in=with_errors(
             {}, ((space, text) for purpose, text in failures.items() for space in sorted(own.get(purpose, ())))
@@ -196,6 +213,50 @@ def read_performance(answers: Mapping[str, list[Sample]], known: Iterable[PodKey
         )
         for key in keys
     )
+
+
+def together(pods: Iterable[PodPerformance]) -> dict[Pair, tuple[float, float]]:
+    """Mean tokens of prompts and answers by model, over what its pods finished."""
+    sums: dict[Pair, list[float]] = {}
+    for pod in pods:
+        if pod.completed and pod.prompt_tokens is not None and pod.output_tokens is not None:
+            values = (pod.completed, pod.completed * pod.prompt_tokens, pod.completed * pod.output_tokens)
+            sums[pod.namespace, pod.model] = [
+                a + b for a, b in zip(sums.get((pod.namespace, pod.model), (0.0, 0.0, 0.0)), values, strict=True)
+            ]
+    return {pair: (prompt / count, output / count) for pair, (count, prompt, output) in sums.items()}
+
+
+def request_sizes(answers: Mapping[str, list[Sample]]) -> dict[Pair, SizeBuckets]:
+    """What is known of the sizes of each model's requests. A histogram with a bound that is no number, a count that
+    falls, or more than ``MOST_BUCKETS`` is left out."""
+    prompts, outputs = (_histograms(answers.get(purpose, ())) for purpose in SIZES.values())
+    return {
+        pair: SizeBuckets(prompts.get(pair, ()), outputs.get(pair, ()))
+        for pair in sorted(prompts.keys() | outputs.keys())
+    }
+
+
+def _histograms(samples: Iterable[Sample]) -> dict[Pair, Buckets]:
+    counts: dict[Pair, dict[float, float]] = {}
+    for sample in samples:
+        bound, pair = _number(sample.labels.get("le")), model_of(sample.labels)
+        counts.setdefault(pair, {})[bound] = math.nan if sample.value is None else sample.value
+    result = {}
+    for pair, of in counts.items():
+        bounds = sorted(of)
+        shares = [after - before for before, after in pairwise([0.0, *(of[bound] for bound in bounds)])]
+        total = math.fsum(shares)
+        if len(bounds) <= MOST_BUCKETS and not any(map(math.isnan, bounds)) and min(shares) >= 0 < total < math.inf:
+            result[pair] = tuple((bound, share / total) for bound, share in zip(bounds, shares, strict=True))
+    return result
+
+
+def _number(text: str | None) -> float:
+    try:
+        return float(text or "")
+    except ValueError:
+        return math.nan
 
 
 def _by_field(told: type[PodMeasures], answers: Mapping[str, list[Sample]]) -> dict[str, dict[PodKey, float | None]]:

@@ -36,7 +36,6 @@ class Over(Enum):
     GROWTH = "growth over the window"
     MEAN = "the mean of a histogram, or a share, over the window"
     STEADY = "the mean of a histogram over five windows"
-    TAIL = "a high percentile of a histogram over five windows"
     CACHE = "the size of the KV cache, by whatever the engine says of it"
 
 
@@ -45,7 +44,7 @@ class Needed(Enum):
 
     ALWAYS = "of all whose performance is"
     LATENCIES = "where latencies matter"
-    TAILS = "where the share of requests within their targets is aimed at"
+    SHARES = "where the share of requests within their targets is aimed at"
     CACHES = "where caches matter"
 
 
@@ -144,19 +143,11 @@ class PodPerformance(PodMeasures):
     )
     steady_prompt: float | None = _measured(
         Signal.REQUEST_PROMPT_TOKENS, Over.STEADY, "prompt tokens over five windows", "mean prompt tokens of a request",
-        UnderLoad.SAME, Needed.TAILS,
+        UnderLoad.SAME, Needed.SHARES,
     )  # fmt: skip
     steady_output: float | None = _measured(
         Signal.REQUEST_OUTPUT_TOKENS, Over.STEADY, "output tokens over five windows", "mean output tokens of a request",
-        UnderLoad.SAME, Needed.TAILS,
-    )  # fmt: skip
-    ttft_tail: float | None = _measured(
-        Signal.TTFT, Over.TAIL, "tail of the time to first token", "percentile in milliseconds", needed=Needed.TAILS,
-        scale=1000,
-    )  # fmt: skip
-    itl_tail: float | None = _measured(
-        Signal.TPOT, Over.TAIL, "tail of requests' inter-token latency", "percentile in milliseconds",
-        needed=Needed.TAILS, scale=1000,
+        UnderLoad.SAME, Needed.SHARES,
     )  # fmt: skip
     kv_tokens: int | None = _measured(
         Signal.KV_TOKENS, Over.CACHE, "KV-cache sizes", "tokens", UnderLoad.SAME, Needed.CACHES
@@ -172,11 +163,24 @@ class ModelLoad:
 
     ``arrivals`` is requests per second now: completions plus the growth of running and waiting, so that it keeps
     rising when the engines are saturated. ``history`` is the same over the last minutes, (time, requests per second),
-    oldest first; it may be empty.
+    oldest first; it may be empty. ``sizes`` is (time, prompt, output), the mean tokens of the requests that finished in
+    the window before, where any did.
     """
 
     arrivals: float | None
     history: tuple[tuple[float, float], ...] = ()
+    sizes: tuple[tuple[float, float, float], ...] = ()
+
+
+Buckets = tuple[tuple[float, float], ...]
+"""A histogram: (upper bound, share of what was observed), in rising order; the last bound may be infinite."""
+
+
+class SizeBuckets(NamedTuple):
+    """Tokens of a model's requests, as its engines' histograms have them; empty where they have none."""
+
+    prompt: Buckets = ()
+    output: Buckets = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +202,7 @@ class Signals:
     gateway_queue: Mapping[tuple[str, str], float] = field(default_factory=dict)
     loads: Mapping[tuple[str, str], ModelLoad] = field(default_factory=dict)
     performance: tuple[PodPerformance, ...] = ()
+    sizes: Mapping[tuple[str, str], SizeBuckets] = field(default_factory=dict)
     wake: Mapping[Key, float] = field(default_factory=dict)
     error: str | None = None
     partial_errors: tuple[str, ...] = ()

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from modelyard.engine.metrics import readers
+from modelyard.metrics.queries import SIZES
 from modelyard.metrics.values import Measure, Over, PodPerformance, PodSignal
 from modelyard.metrics.vocabulary import VLLM, Signal
 from modelyard.replay.pods import SimulatedPod
@@ -29,15 +30,17 @@ ENGINE: Final = VLLM
 
 def metrics_of(measure: Measure) -> tuple[str, ...]:
     """The metrics that give a measure, two for a mean; none: the engines have nothing of it."""
-    if measure.over is Over.TAIL:
-        return (f"{ENGINE.of[measure.signal].name}_bucket",) if measure.signal in ENGINE.of else ()
     if measure.over in (Over.MEAN, Over.STEADY):
         return next(((ratio.top, ratio.bottom) for ratio in ENGINE.ratios(measure.signal)), ())
     return (ENGINE.of[measure.signal].name,) if measure.signal in ENGINE.of else ()
 
 
 MEASURES: Final = (*PodSignal.measures().values(), *PodPerformance.measures().values())
-SCRAPED: Final = tuple(dict.fromkeys(name for measure in MEASURES for name in metrics_of(measure)))
+SCRAPED: Final = tuple(
+    dict.fromkeys(
+        [*(name for one in MEASURES for name in metrics_of(one)), *(f"{ENGINE.of[one].name}_bucket" for one in SIZES)]
+    )
+)
 """The metrics that are sampled: those that some measure needs."""
 _READERS: Final = tuple(readers(ENGINE)[name] for name in SCRAPED)
 
@@ -131,20 +134,6 @@ def increase(samples: Sequence[PodSample], field: Field, now: float, seconds: fl
 def delta(samples: Sequence[PodSample], field: Field, now: float, seconds: float) -> float:
     """``delta`` of a gauge over the last ``seconds``; NaN when there are fewer than two samples."""
     return _extrapolated(samples, field, now, seconds, counter=False)
-
-
-def quantile(samples: Sequence[PodSample], field: Callable[[PodSample], Any], share: float) -> float:
-    """``histogram_quantile`` of what came in between the first and the last sample, in places of buckets: 2.5 is the
-    middle of the third; NaN when nothing came in."""
-    if len(samples) < 2:
-        return float("nan")
-    counts = [late - early for early, late in zip(field(samples[0]), field(samples[-1]), strict=True)]
-    wanted = share * sum(counts)
-    for place, count in enumerate(counts):
-        if count and wanted <= count:
-            return float(place + wanted / count)
-        wanted -= count
-    return float("nan")
 
 
 def _extrapolated(samples: Sequence[PodSample], field: Field, now: float, seconds: float, *, counter: bool) -> float:

@@ -6,13 +6,25 @@ What is measured of a pod is answered here by ``Over``, as ``modelyard.metrics.q
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from modelyard.metrics.queries import TAILS
-from modelyard.metrics.values import Measure, ModelLoad, Over, PodMeasures, PodPerformance, PodSignal, Signals
+from modelyard.metrics.queries import SIZED, SIZES
+from modelyard.metrics.signals import together
+from modelyard.metrics.values import (
+    Buckets,
+    Measure,
+    ModelLoad,
+    Over,
+    PodMeasures,
+    PodPerformance,
+    PodSignal,
+    Signals,
+    SizeBuckets,
+)
 from modelyard.metrics.vocabulary import Signal
 from modelyard.replay.metrics import (
+    ENGINE,
     MEASURES,
     Metrics,
     PodSample,
@@ -22,15 +34,22 @@ from modelyard.replay.metrics import (
     field_of,
     increase,
     metrics_of,
-    quantile,
 )
 
 Pair = tuple[str, str]
 """(namespace, model)"""
 
 _FINISHED, _RUNNING, _WAITING = (field_of(signal) for signal in (Signal.FINISHED, Signal.RUNNING, Signal.WAITING))
-_TAILED = {Signal.TTFT: "ttft", Signal.TPOT: "tpot"}
+_SIZED = {Signal.REQUEST_PROMPT_TOKENS: "prompt_tokens", Signal.REQUEST_OUTPUT_TOKENS: "generation_tokens"}
 _FIELDS = {measure: [field(metric) for metric in metrics_of(measure)] for measure in MEASURES}
+
+
+_BUCKETS: tuple[Callable[[PodSample], Any], ...] = tuple(field(f"{ENGINE.of[signal].name}_bucket") for signal in SIZES)
+
+
+def _shares(counts: Mapping[float, int]) -> Buckets:
+    total = sum(counts.values())
+    return tuple((bound, counts[bound] / total) for bound in sorted(counts)) if total else ()
 
 
 class SignalReader:
@@ -40,14 +59,12 @@ class SignalReader:
     how many seconds of load are kept.
     """
 
-    def __init__(
-        self, metrics: Metrics, origin: float, *, history: float, tails: Mapping[Signal, float] = TAILS
-    ) -> None:
+    def __init__(self, metrics: Metrics, origin: float, *, history: float) -> None:
         self._metrics = metrics
         self._origin = origin
         self._history = history
-        self._tails = tails
         self._loads: dict[Pair, list[tuple[float, float]]] = {}
+        self._sizes: dict[Pair, list[tuple[float, float, float]]] = {}
 
     def read(
         self,
@@ -63,6 +80,7 @@ class SignalReader:
         performance: list[PodPerformance] = []
         arrivals: dict[Pair, float] = {}
         seen: dict[Pair, float] = {}
+        sizes: dict[Pair, list[dict[float, int]]] = {}
         periods = sorted(set(retentions))
         counts: dict[tuple[str, str, int], float] = {}
         before: set[tuple[str, str, int]] = set()
@@ -90,6 +108,7 @@ class SignalReader:
             if peaks or within:
                 measured = self._values(PodPerformance, series, now, load_window)
                 performance.append(PodPerformance(namespace, series.pod.name, model, **measured))
+            self._count(series, now - SIZED * load_window, sizes.setdefault(pair, [{} for _ in SIZES]))
             for period in periods:
                 count = increase(series.window(now, period), _FINISHED, now, period)
                 key = (namespace, model, period)
@@ -102,9 +121,19 @@ class SignalReader:
             request_counts={key: count for key, count in counts.items() if key in before},
             last_seen=seen,
             gateway_queue=gateway_queue or {},
-            loads=self._load(now, arrivals),
+            loads=self._load(now, arrivals, together(performance)),
             performance=tuple(sorted(performance, key=lambda one: (one.namespace, one.pod, one.model))),
+            sizes={pair: SizeBuckets(*map(_shares, of)) for pair, of in sizes.items()},
         )
+
+    def _count(self, series: PodSeries, begin: float, sums: Sequence[dict[float, int]]) -> None:
+        """Add what a pod's requests measured since ``begin``, by the buckets of their sizes."""
+        newest = series.samples[-1]
+        oldest = next(sample for sample in series.samples if sample.at > begin or sample is newest)
+        for read, signal, found in zip(_BUCKETS, SIZES, sums, strict=True):
+            bounds = getattr(series.pod.core.stats, _SIZED[signal]).bounds
+            for bound, early, late in zip((*bounds, math.inf), read(oldest), read(newest), strict=True):
+                found[bound] = found.get(bound, 0) + late - early
 
     def _values(self, told: type[PodMeasures], series: PodSeries, now: float, window: float) -> dict[str, Any]:
         return {name: self._value(measure, series, now, window) for name, measure in told.measures().items()}
@@ -121,10 +150,8 @@ class SignalReader:
             if newest is None:
                 return None
             return measure.value(newest.at + self._origin if measure.over is Over.TIME else fields[0](newest))
-        span = 5 * window if measure.over in (Over.RATE, Over.STEADY, Over.TAIL) else window
+        span = 5 * window if measure.over in (Over.RATE, Over.STEADY) else window
         samples = series.window(now, span)
-        if measure.over is Over.TAIL:
-            return measure.value(self._tail(measure, series, samples))
         if measure.over is Over.PEAK:
             return measure.value(max(map(fields[0], samples), default=None))
         found, *count = (increase(samples, one, now, span) for one in fields)
@@ -134,29 +161,22 @@ class SignalReader:
             found /= span
         return measure.value(found) if math.isfinite(found) else None
 
-    def _tail(self, measure: Measure, series: PodSeries, samples: Sequence[PodSample]) -> float | None:
-        place = quantile(samples, _FIELDS[measure][0], self._tails[measure.signal])
-        if math.isnan(place):
-            return None
-        bounds: tuple[float, ...] = (0.0, *getattr(series.pod.core.stats, _TAILED[measure.signal]).bounds)
-        # As Prometheus has it, the last bucket has no width.
-        whole = min(int(place), len(bounds) - 1)
-        upper = bounds[min(whole + 1, len(bounds) - 1)]
-        return bounds[whole] + (upper - bounds[whole]) * (place - whole)
-
-    def _load(self, now: float, arrivals: dict[Pair, float]) -> dict[Pair, ModelLoad]:
+    def _load(
+        self, now: float, arrivals: dict[Pair, float], sizes: Mapping[Pair, tuple[float, float]]
+    ) -> dict[Pair, ModelLoad]:
         at = now + self._origin
         for pair, rate in arrivals.items():
-            points = self._loads.setdefault(pair, [])
-            points.append((at, max(0.0, rate)))
+            self._loads.setdefault(pair, []).append((at, max(0.0, rate)))
+        for pair, size in sizes.items():
+            self._sizes.setdefault(pair, []).append((at, *size))
         begin = at - self._history
-        for pair, points in list(self._loads.items()):
-            kept = [point for point in points if point[0] >= begin]
-            if kept:
-                self._loads[pair] = kept
-            else:
-                del self._loads[pair]
+        self._loads = {
+            pair: kept for pair, points in self._loads.items() if (kept := [one for one in points if one[0] >= begin])
+        }
+        self._sizes = {pair: [one for one in points if one[0] >= begin] for pair, points in self._sizes.items()}
         return {
-            pair: ModelLoad(max(0.0, arrivals[pair]) if pair in arrivals else None, tuple(points))
+            pair: ModelLoad(
+                max(0.0, arrivals[pair]) if pair in arrivals else None, tuple(points), tuple(self._sizes.get(pair, ()))
+            )
             for pair, points in sorted(self._loads.items())
         }

@@ -234,8 +234,7 @@ async def _signals(
             performance_in=sized | asked.tokens,
             latency_in=sized,
             caches_in=asked.tokens,
-            tails_in=sized if settings.aim is SizingAim.ATTAINMENT else (),
-            tails=settings.tails,
+            shares_in=sized if settings.aim is SizingAim.ATTAINMENT else (),
         )
     except PrometheusError as error:
         return Signals(error=str(error))

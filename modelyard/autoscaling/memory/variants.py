@@ -37,10 +37,10 @@ class SLOMemory(BaseModel):
     )
     capacity: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
         default=1.0,
-        description="what a replica holds of the load it was thought to, learnt from the tails of latencies",
+        description="what a replica holds of the load it was thought to, learnt from mean ITL",
     )
-    rule: tuple[Count, Count, Count] | None = Field(
-        default=None, description="margin, memory and trend that are followed, as places in their lists"
+    rule: tuple[Count, Count, Count, Count] | None = Field(
+        default=None, description="margin, memory, trend and floor that are followed, as places in their lists"
     )
     estimate: tuple[float, ...] = Field(default=(), description="state of the online estimator (alpha, beta, gamma)")
     covariance: tuple[float, ...] = Field(default=(), description="its covariance, row by row")

@@ -83,7 +83,7 @@ def _times(value: float | None, factor: float) -> float | None:
 
 
 def _load(load: ModelLoad, factor: float) -> ModelLoad:
-    return ModelLoad(_times(load.arrivals, factor), tuple((at, rate * factor) for at, rate in load.history))
+    return ModelLoad(_times(load.arrivals, factor), tuple((at, rate * factor) for at, rate in load.history), load.sizes)
 
 
 def _measured(one: PodMeasures, factor: float) -> dict[str, Any]:

@@ -319,7 +319,7 @@ def _held(load: ModelLoad, now: float, settings: FleetSettings) -> ModelLoad:
     steps = int((now - newest) / settings.tick)
     first = max(0, steps - int(settings.trend_window / settings.tick))
     points += [(newest + (step + 1) * settings.tick, load.arrivals) for step in range(first, steps)]
-    return ModelLoad(load.arrivals, tuple(points))
+    return ModelLoad(load.arrivals, tuple(points), load.sizes)
 
 
 def _performance(

@@ -120,7 +120,7 @@ class ModelyardPolicy:
     def _signals(self, now: float, fleet: SimulatedFleet, metrics: Metrics) -> Signals:
         settings = self.settings
         if self._reader is None:
-            self._reader = SignalReader(metrics, ORIGIN, history=settings.load_history, tails=settings.tails)
+            self._reader = SignalReader(metrics, ORIGIN, history=settings.load_history)
         models = {spec.model for spec in fleet.variants.values()}
         return self._reader.read(
             now,

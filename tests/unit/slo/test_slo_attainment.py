@@ -9,63 +9,79 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modelyard.autoscaling.memory.variants import SLOMemory
+from modelyard.autoscaling.sizing.stalls import Speed, per_request, sizes_of
 from modelyard.autoscaling.variants.slo.attainment import (
     STEP,
-    Footprint,
-    Speed,
-    capacities,
-    demand_of,
+    Holding,
     follow,
     held_by,
+    holding_of,
     learnt,
     needed,
     resampled,
+    variety,
 )
 
-L40S = Speed(22.6, 0.18, 0.105, 2000.0, 60.0)
+L40S = Speed(22.6, 0.18, 25.0, 0.105, 2000.0, 60.0)
 LEAD, ALLOWED = 135.0, 0.01
-CAPACITY = capacities(3.3, 1.0)
+PROMPTS, OUTPUTS = sizes_of((), 1155.0), sizes_of((), 211.0)
+HOLDING = holding_of(L40S, PROMPTS, OUTPUTS, 1.0)
+CAPACITY = HOLDING.capacities(ALLOWED)
+Rule = tuple[int, int, int, int]
 
 
-def replicas(load: np.ndarray, **more: object) -> int:
-    return int(needed(CAPACITY, np.array(follow(load, CAPACITY, LEAD, ALLOWED, **more).load)))  # type: ignore[arg-type]
+def asked(load: np.ndarray, kept: Rule | None = None, holding: Holding = HOLDING) -> int:
+    shadow = follow(load, holding, LEAD, ALLOWED, kept)
+    assert shadow is not None
+    return int(needed(holding.capacities(ALLOWED), np.array(shadow.load)))
 
 
 def test_a_load_of_one_engine_is_where_its_mean_latency_is_at_its_target() -> None:
-    demand = demand_of(L40S, 1155.0, 211.0)
-    assert demand is not None
-    rate = 1 / demand.per_request
+    busy = per_request(L40S, 1155.0, 211.0)
+    assert busy is not None
+    rate = 1 / busy
     prefill = rate * 1155 * L40S.delta / 1000
     decoding = rate * 211 * L40S.itl / 1000
     assert (L40S.alpha + L40S.beta * decoding) / (1 - prefill) == pytest.approx(L40S.itl)
-    assert demand_of(L40S._replace(itl=20.0), 1155.0, 211.0) is None, "not even one alone is within 20 ms"
+    assert per_request(L40S._replace(itl=20.0), 1155.0, 211.0) is None, "not even one alone is within 20 ms"
 
 
 def test_small_fleets_need_more_room() -> None:
     each = CAPACITY[1:65] / np.arange(1, 65)
     assert (np.diff(each) > 0).all()
-    assert 0.5 < each[0] < each[63] < 0.8, "measured on these engines: 0.52 alone, 0.75 of sixteen"
+    assert 0.45 < each[0] < each[63] < 0.8, "measured on these engines: 0.52 alone, 0.75 of sixteen"
+    assert (
+        HOLDING.missing(np.array(1.2 * CAPACITY[4]), np.array(4.0))
+        > ALLOWED
+        > HOLDING.missing(np.array(0.8 * CAPACITY[4]), np.array(4.0))
+    )
 
 
 @few
-@given(st.floats(0.01, 200), st.floats(1.0, 4.0), st.integers(1, 180))
+@given(st.floats(0.05, 200), st.floats(1.0, 4.0), st.integers(30, 180))
 def test_more_load_never_needs_fewer_replicas(load: float, factor: float, points: int) -> None:
-    assert replicas(np.full(points, load * factor)) >= replicas(np.full(points, load))
+    assert asked(np.full(points, load * factor)) >= asked(np.full(points, load))
+
+
+def test_without_some_minutes_of_history_nothing_is_said() -> None:
+    assert follow(np.full(10, 3.0), HOLDING, LEAD, ALLOWED) is None
+    assert follow(np.zeros(100), HOLDING, LEAD, ALLOWED) is None
 
 
 @few
 @given(st.integers(0, 1000), st.floats(0.5, 40))
 def test_constant_load_does_not_make_it_oscillate(seed: int, load: float) -> None:
-    """Counts of a constant rate scatter; what is asked for settles, and moves by a replica or a twentieth at most."""
+    """Counts of a constant rate scatter; what is asked for settles, and moves by a replica or a quarter at most."""
     minute = 60 * load / 0.26
     counts = np.random.default_rng(seed).poisson(minute, 400) / minute * load
-    kept, asked = None, []
-    for end in range(150, 400):
-        shadow = follow(counts[max(0, end - 180) : end], CAPACITY, LEAD, ALLOWED, kept)
+    kept, found = None, []
+    for end in range(150, 400, 2):
+        shadow = follow(counts[max(0, end - 180) : end], HOLDING, LEAD, ALLOWED, kept)
+        assert shadow is not None
         kept = shadow.key
-        asked.append(int(needed(CAPACITY, np.array(shadow.load))))
-    assert max(asked) - min(asked) <= max(2, 0.25 * max(asked))
-    assert max(asked) <= 2.2 * needed(CAPACITY, np.array(load))
+        found.append(int(needed(CAPACITY, np.array(shadow.load))))
+    assert max(found) - min(found) <= max(2, 0.25 * max(found))
+    assert max(found) <= 2.2 * needed(CAPACITY, np.array(load))
 
 
 @few
@@ -74,35 +90,54 @@ def test_an_overload_is_forgotten_when_its_time_is_over(height: float, points: i
     calm = np.full(180, 2.0)
     spike = calm.copy()
     spike[40 : 40 + points] *= height
-    assert replicas(np.concatenate([spike, calm])[-180:]) == replicas(calm)
-    busy = 2.0 * CAPACITY[3]
-    assert learnt(1.0, L40S, busy, 3, CAPACITY, 30_000.0, 400.0) == 1.0, "the queue's misses are not the engine's"
+    assert asked(np.concatenate([spike, calm])[-180:]) == asked(calm)
 
 
-def test_pauses_between_bursts_are_bridged() -> None:
-    """Twelve bursts of five minutes with pauses of eight: after the first ones it stays as large as they need."""
+def test_pauses_between_bursts_are_bridged_by_what_is_always_kept() -> None:
+    """Bursts of five minutes with pauses of eight: about as many as a fixed fleet would need stay all the time, a few
+    misses in bursts being allowed."""
     burst, pause = np.full(10, 8.0), np.full(16, 2.0)
     load = np.concatenate([np.concatenate([pause, burst])] * 7)
-    shadow = follow(np.concatenate([load[-165:], pause[:15]]), CAPACITY, LEAD, ALLOWED)
-    assert shadow.enough
-    assert needed(CAPACITY, np.array(shadow.load)) >= needed(CAPACITY, np.array(8.0))
+    for cut in (15, 20, 26):
+        shadow = follow(np.concatenate([load[-165:], pause, burst])[: 165 + cut], HOLDING, LEAD, ALLOWED)
+        assert shadow is not None
+        assert shadow.enough
+        enough = int(needed(CAPACITY, np.array(8.0)))
+        assert enough - 2 <= needed(CAPACITY, np.array(shadow.load)) <= enough + 2
 
 
-@pytest.mark.parametrize("wrong", [0.5, 0.8, 1.0, 1.25, 1.5])
-@pytest.mark.parametrize("elasticity", [0.6, 1.0, 1.6])
-def test_a_wrong_profile_is_found_out(wrong: float, elasticity: float) -> None:
-    """The tail grows with the load over the true capacity; whatever was thought, the size ends near the right one."""
-    true, load, believed = 0.66, 12.0, 1.0
-    start = CAPACITY * wrong
-    for _ in range(400):
-        count = int(needed(start * believed, np.array(load)))
-        use = load / (count * true)
-        tail = L40S.alpha + (L40S.itl - L40S.alpha) * use**elasticity
-        believed = learnt(believed, L40S, load, count, start * believed, 200.0, tail)
-    right = load / true
-    assert right * 0.95 <= count <= right * 1.7
-    if wrong > 1:
-        assert use <= 1.05
+def test_a_small_fleet_has_room_for_a_rise_that_nobody_has_seen() -> None:
+    """One replica would carry this load; a step onto twice that would be lost until the next is ready. Of many replicas
+    one more is there anyway."""
+    assert CAPACITY[1] > 0.45
+    assert asked(np.full(180, 0.44)) == 2
+    assert asked(np.full(180, 20.0)) <= 1.15 * needed(CAPACITY, np.array(20.0))
+
+
+def test_one_onset_is_less_evidence_than_a_second() -> None:
+    once, twice = np.full(180, 3.0), np.full(180, 3.0)
+    once[100:106] = twice[60:66] = twice[100:106] = 9.0
+    assert asked(twice) >= asked(once)
+
+
+@pytest.mark.parametrize("wrong", [0.8, 1.0, 1.25, 1.4])
+def test_a_wrong_profile_is_found_out(wrong: float) -> None:
+    """All times of the real engine are ``wrong`` times the profile's; the size ends where the right profile has it, or
+    beyond."""
+    real = Speed(*(value * wrong for value in L40S[:4]), L40S.ttft, L40S.itl)
+    rate = 30.0
+    thought_of, true = (per_request(engine, 1155.0, 211.0) for engine in (L40S, real))
+    assert thought_of is not None
+    assert true is not None
+    believed = 1.0
+    for _ in range(200):
+        capacity = HOLDING._replace(learnt=believed).capacities(ALLOWED)
+        count = int(needed(capacity, np.array(rate * thought_of)))
+        use = min(rate * true / count, 0.99)
+        seen = real.alpha / (1 - use * (real.itl - real.alpha) / real.itl)
+        believed = learnt(believed, L40S, rate * thought_of / count, seen)
+    right = needed(holding_of(real, PROMPTS, OUTPUTS, 1.0).capacities(ALLOWED), np.array(rate * true))
+    assert 0.8 * right <= count <= 1.6 * right
 
 
 @few
@@ -111,28 +146,54 @@ def test_a_restarted_worker_decides_the_same(rates: list[float], late: float) ->
     """From the history that Prometheus has and what is in the annotation."""
     now = 10_000.0
     history = [(now - 15 * place, rate) for place, rate in reversed(list(enumerate(rates)))]
-    living = follow(resampled(history, now, 0.26), CAPACITY, LEAD, ALLOWED)
+    seen = [(at, 1000.0 + 7 * place, 200.0) for place, (at, _) in enumerate(history)]
+    again, seen_again = ([point for point in points if point[0] >= now - 5400] for points in (history, seen))
+    load = resampled(history, now, L40S, (1155.0, 211.0), seen, 200.0)
+    living = follow(load, HOLDING, LEAD, ALLOWED)
+    if living is None:
+        assert not load[14:].any() or len(load) < 17
+        return
     memory = SLOMemory.model_validate_json(SLOMemory(rule=living.key, capacity=0.9).model_dump_json())
-    again = [point for point in history if point[0] >= now - 5400]
     for stay in (False, True):
-        before = follow(resampled(history, now, 0.26), CAPACITY, LEAD, ALLOWED, living.key, stay=stay)
-        after = follow(resampled(again, now, 0.26), CAPACITY, LEAD, ALLOWED, memory.rule, stay=stay)
-        assert repr(before) == repr(after)
-    assert living.load == pytest.approx(
-        follow(resampled(history, now, 0.26), CAPACITY, LEAD, ALLOWED, living.key, stay=True).load
-    )
+        before = follow(load, HOLDING, LEAD, ALLOWED, living.key, stay=stay)
+        rebuilt = resampled(again, now, L40S, (1155.0, 211.0), seen_again, 200.0)
+        after = follow(rebuilt, HOLDING, LEAD, ALLOWED, memory.rule, stay=stay)
+        assert before is not None
+        assert after is not None
+        assert before.key == after.key
+        assert before.load == pytest.approx(after.load)
+    assert living.load == pytest.approx(before.load), "in between it goes on with the rule that is followed"
 
 
 def test_a_history_is_read_in_steps_back_from_now() -> None:
     history = [(0.0, 1.0), (15.0, 2.0), (30.0, 3.0), (45.0, 4.0), (60.0, 5.0)]
-    assert resampled(history, 60.0, 2.0).tolist() == [2.0, 6.0, 10.0]
-    assert resampled([], 60.0, 2.0).tolist() == []
+    busy = per_request(L40S, 1155.0, 211.0)
+    assert busy is not None
+    mean = (1155.0, 211.0)
+    assert resampled(history, 60.0, L40S, mean) == pytest.approx([busy, 3 * busy, 5 * busy])
+    assert resampled([], 60.0, L40S, mean).tolist() == []
+    fast = [(at / 10, rate) for at, rate in history]
+    assert resampled(fast, 6.0, L40S, mean, second=0.1) == pytest.approx([busy, 3 * busy, 5 * busy])
     assert STEP == 30.0
+
+
+def test_requests_have_the_sizes_they_had_then() -> None:
+    """A minute of few requests says less of their sizes than one of many."""
+    mean = (1155.0, 211.0)
+    history = [(15.0 * place, 5.0) for place in range(40)]
+    seen = [(at, 1155.0 if at < 420 else 2310.0, 211.0) for at, _ in history]
+    plain = resampled(history, 585.0, L40S, mean)
+    many, few_ = (resampled(history, 585.0, L40S, mean, seen, even) for even in (1.0, 10_000.0))
+    assert many[:10] == pytest.approx(plain[:10])
+    assert many[-1] > few_[-1] > plain[-1]
+    assert variety(PROMPTS, OUTPUTS, L40S) > 0
 
 
 def test_what_a_fixed_fleet_would_have_held() -> None:
     load = np.full(100, 4.0)
     enough = int(needed(CAPACITY, np.array(4.0)))
-    assert held_by(load, CAPACITY, enough, ALLOWED) >= 0.99 > held_by(load, CAPACITY, enough - 1, ALLOWED)
-    assert held_by(load, CAPACITY, 0, ALLOWED) == 0.0
-    assert isinstance(demand_of(L40S, 10, 10), Footprint)
+    assert held_by(load, HOLDING, enough) >= 0.99 > held_by(load, HOLDING, enough - 1)
+    assert held_by(load, HOLDING, 0) == 0.0
+    flood = load.copy()
+    flood[40:50] = 40.0
+    assert held_by(flood, HOLDING, enough) < 0.5, "what waits from a flood is late, too"

@@ -1,15 +1,16 @@
-"""Aiming at the share of requests within their targets: which load to carry, and what one replica carries at it.
+"""Aiming at the share of requests within their targets: which load to carry, and how many replicas carry it.
 
 **Load** in *engines*: 1 is what keeps one engine's mean ITL at its target for ever, prompts delaying those who decode.
-**Capacity**: a fleet of n holds the target up to n · ρ(n) · g of it. ρ is less for few replicas, whose arrivals even
-out less, and for long prompts; g is learnt from the tails of the latencies, up only near the limit and down only where
-the target is missed, since a tail far from its target says little, and an overload nothing at all.
+**Holding**: the share of requests that miss on n replicas under a load, by ``sizing.stalls`` from the profile, the
+targets and the sizes of the requests there are. What a replica really carries of its load is learnt from mean ITL.
 
-**Shadows.** Many simple rules (a margin times the highest load of the last so many minutes, with or without its trend)
-are tried on the load of the last 90 minutes, start-ups included; the cheapest that would have held the target is
-followed. A memory has to hold with half its length: how long pauses may be is known only from those that were seen.
+**Shadows.** Simple rules (a margin times the highest load of the last so many minutes, with or without its trend, and
+at least so many replicas) are tried on the load of the last 90 minutes, start-ups and waiting requests included. Of the
+cheapest that would have held the target the one with the fewest misses is followed. Two things are thought of that the
+history need not have: a load that rises at once (``ONSET``), and that one onset says little of the next (``LESSON``). A
+memory has to hold with half its length: how long pauses may be is known only from those that were seen.
 
-Pure: the same history, capacity and former choice give the same answer, so that a restarted worker decides likewise.
+Pure: the same history, holding and former choice give the same answer, so that a restarted worker decides likewise.
 """
 
 from __future__ import annotations
@@ -21,71 +22,74 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from modelyard.autoscaling.sizing import stalls
+from modelyard.autoscaling.sizing.stalls import Sizes, Speed, per_request
+
 Floats = NDArray[np.float64]
 
 STEP: Final = 30.0
 """Seconds between two points of the load that shadows are tried on."""
 SPAN: Final = 5400.0
-MARGINS: Final = np.array([0.8, 0.9, 1.0, 1.1, 1.2, 1.35, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0])
-MEMORIES: Final = (1, 5, 10, 20, 40, 80, 160)
+MARGINS: Final = np.array([0.9, 1.0, 1.1, 1.2, 1.35, 1.5])
+MEMORIES: Final = (1, 5, 10, 20, 40)
 """In steps; what is followed remembers twice as long."""
 SLOPE_STEPS: Final = 6
+EVEN: Final = 300.0
+MINUTE: Final = 60.0
+VARIES: Final = 200.0
+"""Equally varied requests after which a minute's mean size says as much as that of ``EVEN`` seconds."""
 COLD: Final = 10
 """Steps at the beginning of a history that no shadow is blamed for: it knew no load before them."""
-SPARE: Final = 0.85
+NEW: Final = 1.1
+LESSON: Final = 0.25
+"""A load so much above all that was known a start-up before counts for so much less."""
+SPARE: Final = 0.92
 """Of the misses that are allowed, those that a shadow may have had."""
 STAY: Final = 1.03
-"""A shadow that would have held the target is left only for one that is so much cheaper."""
+"""Among the shadows that cost up to so much more than the cheapest, the one with the fewest misses is followed."""
 PRIOR: Final = 600.0
 """Seconds of history that stand for what is thought of a margin beforehand."""
-FIRST: Final = (5, 2, 0)
-"""What is followed before there is a history: a margin of 1.35 over the highest load of ten minutes."""
+FLOORS: Final = np.array(sorted({*range(1, 11), *(round(10 * 1.12**step) for step in range(1, 48))}))
+"""Replicas that are always kept."""
+ONSET: Final = 0.5
+SELDOM: Final = 10800.0
+"""A load that rises at once by so many engines is thought of once in so many seconds: small fleets get room for it."""
 MOST: Final = 4096
-FULL: Final = 0.94
-"""Share of an engine that is ever counted on: beyond it queues grow without limit."""
-OVERLOAD: Final = 1.15
-"""Load over capacity beyond which misses are the queue's and say nothing of the engine."""
-LEARN: Final = 0.15
-LOWEST, HIGHEST = 0.1, 1.6
-"""Of g."""
+QUEUE: Final = 0.1
+"""Waiting work, in steps of a replica, beyond which requests wait too long."""
+LOADS: Final = np.array([0.04, 0.1, 0.2, 0.35, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0])
+"""Loads of a replica for which the share of misses is known; at the last all miss."""
+LEARN: Final = 0.1
+LOWEST, HIGHEST = 0.4, 1.25
+"""Of what is learnt of a replica."""
 
 
-class Speed(NamedTuple):
-    """One replica's speed in ms, as in its profile, and its targets in ms (0: none)."""
+class Holding(NamedTuple):
+    """What replicas hold: ``missed`` is the share of requests that miss their targets by ``LOADS``, ``learnt`` how much
+    of a load a replica really carries."""
 
-    alpha: float
-    beta: float
-    delta: float
-    ttft: float
-    itl: float
+    missed: Floats
+    learnt: float = 1.0
 
+    def missing(self, load: Floats, replicas: Floats) -> Floats:
+        """The share of requests that miss on so many replicas."""
+        each = load / replicas * stalls.evened(replicas) / self.learnt
+        return np.asarray(np.exp(np.interp(each, LOADS, np.log(self.missed))))
 
-class Footprint(NamedTuple):
-    """``per_request``: engines that one request per second keeps busy; ``burden``: what a prompt takes, over the room
-    that the ITL target leaves a step."""
-
-    per_request: float
-    burden: float
-
-
-def demand_of(engine: Speed, prompt: float, output: float) -> Footprint | None:
-    """What requests of these mean sizes (tokens) ask of an engine; ``None`` where not even one could be within."""
-    room = engine.itl - engine.alpha if engine.itl > 0 else math.inf
-    if room <= 0:
-        return None
-    stretch = 1.0 if math.isinf(room) else engine.itl / room
-    busy = stretch * (engine.delta * prompt + engine.beta * output) / 1000
-    if math.isinf(room):  # decoding is not limited by a target: it takes its own time
-        busy = (engine.delta * prompt + (engine.beta + engine.alpha / 64) * output) / 1000
-    return Footprint(max(busy, 1e-9), 0.0 if math.isinf(room) else engine.delta * prompt / room)
+    def capacities(self, allowed: float) -> Floats:
+        """Load in engines that 0, 1, 2 ... replicas carry with so many misses."""
+        n = np.arange(1.0, MOST + 1)
+        share = np.interp(math.log(allowed), np.log(self.missed), LOADS) if self.missed[0] < allowed else 0.02
+        return np.concatenate([[0.0], n * share * self.learnt / stalls.evened(n)])
 
 
-def capacities(burden: float, learnt: float) -> Floats:
-    """Load in engines that 0, 1, 2 ... replicas carry within the target."""
-    n = np.arange(1.0, MOST + 1)
-    few = 0.095 + 0.07 * burden
-    share = np.minimum(FULL, learnt / (1 + 0.11 * burden)) * (1 - few / (1 + few) / n**0.9)
-    return np.concatenate([[0.0], n * share])
+def holding_of(
+    engine: Speed, prompts: Sizes, outputs: Sizes, learnt: float, counts: tuple[float, float] = (1.0, 1.0)
+) -> Holding:
+    """What replicas of such an engine hold of such requests; ``counts`` as in ``stalls.missed``."""
+    missed = np.clip(stalls.missed(engine, prompts, outputs, LOADS[:-1], counts), 1e-6, 1.0)
+    rising = np.maximum.accumulate(missed * (1 + 1e-9 * np.arange(len(missed))))
+    return Holding(np.append(np.minimum(rising, 1.0), 1.0), learnt)
 
 
 def needed(capacity: Floats, load: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -101,33 +105,65 @@ class Shadow(NamedTuple):
     margin: int
     memory: int
     trend: int
+    floor: int
     load: float
     held: float
     mean: float
     enough: bool
 
     @property
-    def key(self) -> tuple[int, int, int]:
+    def key(self) -> tuple[int, int, int, int]:
         """What is remembered of it."""
-        return self.margin, self.memory, self.trend
+        return self.margin, self.memory, self.trend, self.floor
 
     @property
     def rule(self) -> str:
         """In words."""
         minutes = 2 * MEMORIES[self.memory] * STEP / 60
         trend = ", with its trend" if self.trend else ""
-        return f"{MARGINS[self.margin]:g} × the highest load of {minutes:g} min{trend}"
+        least = f", at least {FLOORS[self.floor]} replicas" if self.floor else ""
+        return f"{MARGINS[self.margin]:g} × the highest load of {minutes:g} min{trend}{least}"
 
 
-def resampled(history: Sequence[tuple[float, float]], now: float, factor: float) -> Floats:
-    """The last ``SPAN`` of (time, requests/s) in steps back from now, in engines; what is missing is as before it."""
+def resampled(
+    history: Sequence[tuple[float, float]],
+    now: float,
+    engine: Speed,
+    mean: tuple[float, float],
+    seen: Sequence[tuple[float, float, float]] = (),
+    even: float = math.inf,
+    second: float = 1.0,
+) -> Floats:
+    """The last ``SPAN`` of (time, requests/s) in steps back from now, in engines; what is missing is as before it.
+
+    Requests have the sizes that were ``seen`` then, (time, prompt, output), else those of the ``mean``. A minute's mean
+    scatters: it counts for as much as it has requests beyond ``even``, and the mean of the minutes before it for the
+    rest. ``second`` is what one takes where a world runs faster.
+    """
     if not history:
         return np.empty(0)
-    times = np.array([point[0] for point in history])
-    rates = np.array([point[1] for point in history])
+    times, rates = np.array(history).T
+    times, now = times / second, now / second
     count = int(min(SPAN, now - times[0]) / STEP + 1e-6) + 1
-    places = np.searchsorted(times, now - STEP * np.arange(count)[::-1] + 1e-6, side="right") - 1
-    return np.asarray(np.maximum(0.0, rates[np.maximum(places, 0)]) * factor, dtype=np.float64)
+    points = now - STEP * np.arange(count)[::-1] + 1e-6
+    rates = np.maximum(0.0, rates[np.maximum(np.searchsorted(times, points, side="right") - 1, 0)])
+    busy = per_request(engine, *mean) or 1e-9
+    if not seen or math.isinf(even):
+        return np.asarray(rates * busy, dtype=np.float64)
+    told, prompts, outputs = np.array(seen).T
+    told = told / second
+    # The work of a request is linear in its sizes.
+    by_prompt, by_output = (per_request(engine, *size) or 1e-9 for size in ((1e6, 0.0), (0.0, 1e6)))
+    each = (prompts * by_prompt + outputs * by_output) / 1e6
+    sums = np.concatenate([[0.0], np.cumsum(each)])
+    around = np.searchsorted(told, points - EVEN), np.searchsorted(told, points, side="right")
+    broad = np.where(
+        around[1] > around[0], (sums[around[1]] - sums[around[0]]) / np.maximum(around[1] - around[0], 1), busy
+    )
+    near = np.where(around[1] > around[0], each[np.maximum(around[1] - 1, 0)], busy)
+    requests = rates * MINUTE
+    share = requests / (requests + even)
+    return np.asarray(rates * (share * near + (1 - share) * broad), dtype=np.float64)
 
 
 def _highest(values: Floats, steps: int) -> Floats:
@@ -151,21 +187,27 @@ def _even(load: Floats) -> Floats:
 
 def follow(
     load: Floats,
-    capacity: Floats,
+    holding: Holding,
     lead: float,
     allowed: float,
-    kept: tuple[int, int, int] | None = None,
+    kept: tuple[int, int, int, int] | None = None,
     *,
     stay: bool = False,
-) -> Shadow:
-    """The shadow to follow now. ``load`` in engines, a point a ``STEP``, the newest last; ``lead`` is seconds from an
-    order until a replica serves; ``allowed`` is the share of requests that may miss; ``stay`` follows the one that was
-    ``kept`` without trying others."""
+) -> Shadow | None:
+    """The shadow to follow now; ``None`` while there is too little history to try any.
+
+    ``load`` in engines, a point a ``STEP``, the newest last; ``lead`` is seconds from an order until a replica serves;
+    ``allowed`` is the share of requests that may miss; ``stay`` follows the one that was ``kept`` without.
+    """
+    capacity = holding.capacities(allowed)
     if kept is not None and not all(
-        place < count for place, count in zip(kept, (len(MARGINS), len(MEMORIES), 2), strict=True)
+        place < count for place, count in zip(kept, (len(MARGINS), len(MEMORIES), 2, len(FLOORS)), strict=True)
     ):
         kept = None
     ahead = max(1, math.ceil(lead / STEP))
+    cold = ahead + COLD
+    if len(load) < 2 + cold or not load[cold:].any():
+        return None
     slope = np.zeros_like(load)
     if len(load) > SLOPE_STEPS:
         slope[SLOPE_STEPS:] = np.maximum(0.0, load[SLOPE_STEPS:] - load[:-SLOPE_STEPS]) / SLOPE_STEPS
@@ -173,40 +215,44 @@ def follow(
     seen = np.stack([load, load + np.minimum(slope * ahead, load)])
     calm = np.stack([even, even + np.minimum(slope * ahead, even)])
     if stay and kept is not None:
-        margin, memory, trend = kept
+        margin, memory, trend, floor = kept
         highest = max(float(seen[trend, -1]), float(calm[trend, -2 * MEMORIES[memory] :].max()))
-        return Shadow(*kept, float(MARGINS[margin] * highest), math.nan, math.nan, True)
+        carried = max(float(MARGINS[margin] * highest), float(capacity[FLOORS[floor]]))
+        return Shadow(*kept, carried, math.nan, math.nan, True)
     # (memory, trend, time), the memories twice: as they are tried, and as they are followed.
     tried = np.stack([np.maximum(seen, _highest(calm, steps)) for steps in MEMORIES])
     followed = np.stack([np.maximum(seen, _highest(calm, 2 * steps)) for steps in MEMORIES])
-    cold = ahead + COLD
-    if len(load) < 2 + cold:
-        return _told(FIRST, followed, math.nan, math.nan, True)
     weight = load.copy()
     weight[:cold] = 0.0
+    # What no memory could have known teaches little.
+    weight[ahead:][load[ahead:] > NEW * np.maximum.accumulate(even)[:-ahead]] *= LESSON
     total = float(weight.sum())
-    if total <= 0:
-        return _told(FIRST, followed, 1.0, 1.0, True)
-    replicas = needed(capacity, MARGINS[:, None, None, None] * tried)
-    ready = -_highest(-replicas.astype(np.float64), ahead + 1)
-    missed = _missing(_came(load), ready.astype(np.int64), capacity, allowed) @ weight
-    thought = allowed * 1.1 * (1.25 / MARGINS[:, None, None]) ** 3
-    prior = PRIOR / STEP * total / len(load)
-    share = (missed + prior * thought) / (total + prior)
-    cost = needed(capacity, MARGINS[:, None, None, None] * followed).mean(axis=-1)
+    # (margin, memory, trend, floor, time)
+    most = int(needed(capacity, np.array(1.2 * even.max())))
+    floors = FLOORS[: int(np.searchsorted(FLOORS, most)) + 1]
+    margins = MARGINS[:, None, None, None]
+    least = floors[:, None]
+    asked = np.maximum(needed(capacity, margins * tried)[..., None, :], least)
+    ready = -_highest(-asked.astype(np.float64), ahead + 1)
+    came = _came(load)
+    missed = _missing(came, ready, holding) @ weight
+    onset = (came + ONSET) * np.where(came + ONSET < ready * holding.learnt, holding.missing(came + ONSET, ready), 1.0)
+    unseen = onset[..., cold:].mean(axis=-1) * lead / (SELDOM * float(load[cold:].mean()))
+    share = missed / total + unseen
+    cost = np.maximum(needed(capacity, margins * followed)[..., None, :], least).mean(axis=-1)
     good = share <= SPARE * allowed
     if good.any():
-        place = _place(np.where(good, cost, np.inf))
-        if kept is not None and good[kept] and cost[kept] <= STAY * cost[place]:
-            place = kept
+        cheapest = np.where(good, cost, np.inf).min()
+        # Of equals, the one that is sure to keep what it would have kept.
+        place = _place(np.where(good & (cost <= STAY * cheapest), share - 1e-9 * floors, np.inf))
     else:
         place = _place(cost * (1 + 2 * np.maximum(0.0, share / (SPARE * allowed) - 1)))
-    return _told(place, followed, 1 - float(missed[place]) / total, float(cost[place]), bool(good.any()))
+    return _told(place, followed, capacity, 1 - float(missed[place]) / total, float(cost[place]), bool(good.any()))
 
 
-def _place(price: Floats) -> tuple[int, int, int]:
-    margin, memory, trend = np.unravel_index(np.argmin(price), price.shape)
-    return int(margin), int(memory), int(trend)
+def _place(price: Floats) -> tuple[int, int, int, int]:
+    margin, memory, trend, floor = np.unravel_index(np.argmin(price), price.shape)
+    return int(margin), int(memory), int(trend), int(floor)
 
 
 def _came(load: Floats) -> Floats:
@@ -214,42 +260,44 @@ def _came(load: Floats) -> Floats:
     return np.asarray(np.mean([load, *(np.append(load[by:], load[-1:].repeat(by)) for by in (1, 2))], axis=0))
 
 
-def _missing(load: Floats, replicas: NDArray[np.int64], capacity: Floats, allowed: float) -> Floats:
-    """The share of requests that miss: at its capacity a fleet misses what it may, at the load of whole engines all."""
-    each = capacity[replicas] / replicas
-    blame = math.log(allowed) / np.log(np.clip(each, 1e-3, FULL))
-    return np.asarray(np.minimum(1.0, (load / replicas) ** blame), dtype=np.float64)
+def _missing(load: Floats, replicas: Floats, holding: Holding) -> Floats:
+    """The share of requests that miss: by the load, and all while requests wait that came when there was too much."""
+    more = np.cumsum(load - replicas * holding.learnt, axis=-1)
+    waiting = more - np.minimum(0.0, np.minimum.accumulate(more, axis=-1))
+    return np.where(waiting > QUEUE * replicas, 1.0, holding.missing(load, replicas))
 
 
-def held_by(load: Floats, capacity: Floats, replicas: int, allowed: float) -> float:
+def held_by(load: Floats, holding: Holding, replicas: int) -> float:
     """The share of requests that so many replicas, all the time, would have had within the targets."""
     if replicas < 1:
         return 0.0
-    missing = _missing(_came(load), np.full(len(load), replicas), capacity, allowed)
+    missing = _missing(_came(load), np.full(len(load), float(replicas)), holding)
     return 1 - float(missing @ load) / max(float(load.sum()), 1e-12)
 
 
-def _told(place: tuple[int, int, int], followed: Floats, held: float, mean: float, enough: bool) -> Shadow:
-    margin, memory, trend = place
-    return Shadow(*place, float(MARGINS[margin] * followed[memory, trend, -1]), held, mean, enough)
+def _told(
+    place: tuple[int, int, int, int], followed: Floats, capacity: Floats, held: float, mean: float, enough: bool
+) -> Shadow:
+    margin, memory, trend, floor = place
+    carried = max(float(MARGINS[margin] * followed[memory, trend, -1]), float(capacity[FLOORS[floor]]))
+    return Shadow(*place, carried, held, mean, enough)
 
 
-def learnt(
-    before: float, engine: Speed, load: float, replicas: int, capacity: Floats, ttft: float | None, itl: float | None
-) -> float:
-    """g after what was seen in a calm time: ``load`` in engines on so many replicas, and the latencies (ms) within
-    which the asked share of requests was. ``capacity`` is that of ``before``."""
-    if load <= 0 or not 0 < replicas <= MOST:
+def learnt(before: float, engine: Speed, load: float, itl: float | None) -> float:
+    """How much of its load a replica really carries, after what was seen in a calm time: ``load`` in engines, mean
+    ``itl`` in ms. At a load x a step takes α / (1 - x (T - α) / T); what it really takes says which x that was."""
+    if itl is None or engine.itl <= engine.alpha or load <= 0:
         return before
-    use = load / float(capacity[replicas])
-    if use > OVERLOAD:
-        return before
-    found = math.inf
-    if itl is not None and engine.itl > 0:
-        found = use * (engine.itl - engine.alpha) / max(itl - engine.alpha, 0.05 * (engine.itl - engine.alpha))
-    if ttft is not None and engine.ttft > 0:
-        found = min(found, use * math.sqrt(engine.ttft / max(ttft, 1e-3)))
-    missing = (itl or 0.0) > engine.itl > 0 or (ttft or 0.0) > engine.ttft > 0
-    if math.isinf(found) or (found < 1 and not missing) or (found > 1 and use < 0.5):
-        return before
-    return min(max(before * (1 + LEARN * (min(max(found, 0.5), 1.5) - 1)), LOWEST), HIGHEST)
+    thought = load * (1 - engine.alpha / engine.itl)
+    seen = 1 - engine.alpha / max(itl, 1.001 * engine.alpha)
+    found = min(max(thought / seen, LOWEST), HIGHEST)
+    return before + LEARN * (found - before)
+
+
+def variety(prompts: Sizes, outputs: Sizes, engine: Speed) -> float:
+    """Requests after which a minute's mean work is told from chance."""
+    work = engine.delta * prompts.mean + engine.beta * outputs.mean
+    spread = float((engine.delta * prompts.tokens) ** 2 @ prompts.shares) + float(
+        (engine.beta * outputs.tokens) ** 2 @ outputs.shares
+    )
+    return VARIES * spread / max(work, 1e-9) ** 2

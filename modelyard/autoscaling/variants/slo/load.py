@@ -71,7 +71,8 @@ def measure_load(
         ahead = plan_ahead(model, group.states, settings, now) if work.load > QUIET else NONE
         work.planned = work.load * max(1.0, ahead.factor)
         work.trend = ahead.text
-        work.history = model.history
+        work.history, work.sizes_seen = model.history, model.sizes
+    work.buckets = signals.sizes.get((group.namespace, group.model_id), work.buckets)
     work.full_window = _full_window(group, model.history if model is not None else (), window, now)
 
 

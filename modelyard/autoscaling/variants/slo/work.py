@@ -15,7 +15,7 @@ from modelyard.autoscaling.fleet import SLOSpec
 from modelyard.autoscaling.memory.variants import SLOMemory
 from modelyard.autoscaling.variants.slo.classes import ServiceClass
 from modelyard.autoscaling.variants.slo.profile import Profile
-from modelyard.metrics.values import PodPerformance
+from modelyard.metrics.values import PodPerformance, SizeBuckets
 
 
 @dataclass(slots=True)
@@ -87,12 +87,15 @@ class GroupWork:
     planned: float = 0.0
     trend: str = ""
     sizes: RequestSizes | None = None
+    buckets: SizeBuckets = field(default_factory=SizeBuckets)
     idle: bool = False
     attaining: bool = False
     """Whether ``planned`` is what the share of requests within the targets asks for, margin and memory included."""
     full_window: bool = True
     history: Sequence[tuple[float, float]] = ()
     """(time, requests per second) of the whole model, oldest first."""
+    sizes_seen: Sequence[tuple[float, float, float]] = ()
+    """(time, prompt, output): mean tokens of the requests that finished before, oldest first."""
     share: float = 1.0
     """Of the model's load, what is this group's."""
     wanted: Mapping[str, int] = field(default_factory=dict)
