@@ -64,7 +64,7 @@ def test_compiled_engines_do_what_the_replay_does(tools: Any, changes: tuple[tup
 
 def test_a_small_form_of_the_comparison(tools: Any) -> None:
     """The aim at attainment on a step it was never tuned on; the schedule is between the bound and the fixed fleet."""
-    cell = tools.Cell("step", 0.5, tools.L, 11)
+    cell = tools.Cell("step", 0.5, tools.L, 31)
     assert cell.held_out
     rows = {name: tools.work(cell, name, budget=12) for name in ("reference", "attainment")}
     reference, ours = rows["reference"], rows["attainment"]
