@@ -48,6 +48,8 @@ LOOK_AGAIN = 300.0
 """Seconds after which the look back is repeated for models already asked about; it is the dearest query there is."""
 MOST_BUCKETS = 200
 """Of a histogram of request sizes."""
+BELIEVABLE = 1e15
+"""Requests per second, tokens of a cache: what is beyond is damaged."""
 LOOK_FOR_NEW = 60.0
 """Seconds after which it is repeated for models that were not asked about: anybody may name new ones in every tick."""
 
@@ -219,8 +221,9 @@ def together(pods: Iterable[PodPerformance]) -> dict[Pair, tuple[float, float]]:
     """Mean tokens of prompts and answers by model, over what its pods finished."""
     sums: dict[Pair, list[float]] = {}
     for pod in pods:
-        if pod.completed and pod.prompt_tokens is not None and pod.output_tokens is not None:
-            values = (pod.completed, pod.completed * pod.prompt_tokens, pod.completed * pod.output_tokens)
+        count = pod.completed or 0.0  # damaged where it is negative
+        if count > 0 and pod.prompt_tokens is not None and pod.output_tokens is not None:
+            values = (count, count * pod.prompt_tokens, count * pod.output_tokens)
             sums[pod.namespace, pod.model] = [
                 a + b for a, b in zip(sums.get((pod.namespace, pod.model), (0.0, 0.0, 0.0)), values, strict=True)
             ]
@@ -246,8 +249,10 @@ def _histograms(samples: Iterable[Sample]) -> dict[Pair, Buckets]:
     for pair, of in counts.items():
         bounds = sorted(of)
         shares = [after - before for before, after in pairwise([0.0, *(of[bound] for bound in bounds)])]
-        total = math.fsum(shares)
-        if len(bounds) <= MOST_BUCKETS and not any(map(math.isnan, bounds)) and min(shares) >= 0 < total < math.inf:
+        if len(bounds) > MOST_BUCKETS or any(map(math.isnan, bounds)):
+            continue
+        # Sums of what is beyond belief raise.
+        if all(0 <= share < BELIEVABLE for share in shares) and (total := math.fsum(shares)) > 0:
             result[pair] = tuple((bound, share / total) for bound, share in zip(bounds, shares, strict=True))
     return result
 
@@ -301,7 +306,7 @@ def cache_sizes(samples: Iterable[Sample]) -> dict[tuple[str, str], int]:
             ),
             ("", int(sample.value or 0)),
         )
-        if pod and size > 0:
+        if pod and 0 < size < BELIEVABLE:
             engine = labels.get("namespace", ""), pod, rank
             engines[engine] = max(size, engines.get(engine, 0))
     sizes: dict[tuple[str, str], int] = {}
@@ -311,4 +316,5 @@ def cache_sizes(samples: Iterable[Sample]) -> dict[tuple[str, str], int]:
 
 
 def _whole(text: str | None) -> int:
-    return int(text) if text is not None and text.isascii() and text.isdigit() else 0
+    # Python refuses to read thousands of digits.
+    return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 20 else 0

@@ -71,7 +71,8 @@ class PodClient:
         protocol, transport = connection.protocol, connection.transport
         timer: asyncio.TimerHandle | None = None
         try:
-            if protocol is None or transport is None or transport.is_closing():
+            # What was said on a kept connection before it was asked anything would be taken for the answer.
+            if protocol is None or transport is None or transport.is_closing() or protocol.should_close:
                 raise aiohttp.ServerDisconnectedError
             protocol.set_response_params(read_until_eof=True, auto_decompress=False, read_bufsize=1 << 16)
             timer = loop.call_at(until, protocol.set_exception, TimeoutError()) if until < math.inf else None

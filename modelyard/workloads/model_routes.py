@@ -23,6 +23,8 @@ NETWORKING: Final = "networking.volcano.sh/v1alpha1"
 KINDS: Final = ("ModelServer", "ModelRoute")
 _LONGEST = 256
 """Characters of the name of a model."""
+_ENOUGH = 1024
+"""Characters of a variable: no name is that long."""
 _MODEL_FLAGS = ("--served-model-name", "--model", "--model-path")
 _VARIABLE = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_]*)\)")
 
@@ -128,7 +130,12 @@ def engine_of(container: Mapping[str, Any]) -> str:
 
 def served_name(container: Mapping[str, Any]) -> str:
     """The name by which a container's engine serves its model, of its command line; ``""`` where that says none."""
-    given = {one["name"]: str(one.get("value") or "") for one in container.get("env") or () if "valueFrom" not in one}
+    # An argument may name a variable thousands of times.
+    given = {
+        one["name"]: str(one.get("value") or "")[:_ENOUGH]
+        for one in container.get("env") or ()
+        if "valueFrom" not in one
+    }
     line = [str(word) for word in (*(container.get("command") or ()), *(container.get("args") or ()))]
     if sum(map(len, line)) > MAX_ARGUMENTS:
         return ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -254,6 +255,16 @@ def test_a_tokenizer_is_a_folder_or_a_hubs_id(fleet: Benchmarks, tokenizer: str)
 )
 def test_the_name_an_engine_serves_its_model_by(words: list[str], name: str) -> None:
     assert served_name({"args": words, "env": [{"name": "WHERE", "value": "/models/m"}]}) == name
+
+
+def test_a_variable_named_thousands_of_times_takes_no_gigabytes() -> None:
+    container = {"args": ["--model", "$(A)" * 4000], "env": [{"name": "A", "value": "x" * 1_000_000}]}
+    tracemalloc.start()
+    try:
+        assert len(served_name(container)) == 512
+        assert tracemalloc.get_traced_memory()[1] < 1 << 26
+    finally:
+        tracemalloc.stop()
 
 
 # Where results go

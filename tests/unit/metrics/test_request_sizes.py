@@ -8,7 +8,7 @@ import pytest
 
 from modelyard.metrics.client import Sample
 from modelyard.metrics.queries import SIZES, size_queries
-from modelyard.metrics.signals import MOST_BUCKETS, request_sizes, together
+from modelyard.metrics.signals import MOST_BUCKETS, cache_sizes, request_sizes, together
 from modelyard.metrics.values import PodPerformance
 
 PROMPTS, OUTPUTS = SIZES.values()
@@ -33,6 +33,7 @@ def test_shares_of_what_was_observed() -> None:
         buckets(("10", 0.0), ("+Inf", 0.0)),
         buckets(("10", 1.0), ("+Inf", math.inf)),
         buckets(("10", -1.0), ("+Inf", 2.0)),
+        buckets(("10", 1.5e308), ("20", -1.5e308), ("+Inf", 1.5e308)),
         buckets(*((str(bound), float(bound)) for bound in range(MOST_BUCKETS + 1))),
         [Sample({"namespace": "chat", "model_name": "m"}, 1.0)],
     ],
@@ -50,6 +51,23 @@ def test_sizes_of_a_model_are_over_what_its_pods_finished() -> None:
     ]
     assert together(pods) == {("chat", "m"): (200.0, 20.0)}
     assert together(pods[2:]) == {}
+
+
+def test_counters_that_fall_below_nothing_are_left_out() -> None:
+    pods = [
+        PodPerformance("evil", name, "m", completed=count, prompt_tokens=10.0, output_tokens=1.0)
+        for name, count in (("a", 5.0), ("b", -5.0))
+    ]
+    assert together(pods) == {("evil", "m"): (10.0, 1.0)}
+
+
+def test_a_cache_beyond_belief_is_left_out_and_nobody_elses_with_it() -> None:
+    def shown(pod: str, blocks: str) -> Sample:
+        return Sample({"namespace": "chat", "pod": pod, "num_gpu_blocks": blocks, "block_size": "16"}, 1.0)
+
+    samples = [shown("long", "9" * 5000), shown("huge", "9" * 19), shown("fine", "10")]
+    samples.append(Sample({"namespace": "chat", "pod": "plain"}, 1.7e308))
+    assert cache_sizes(samples) == {("chat", "fine"): 160}
 
 
 def test_where_no_shares_are_aimed_at_nothing_is_asked() -> None:

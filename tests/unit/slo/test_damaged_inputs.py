@@ -186,3 +186,25 @@ def test_a_class_that_vanishes_leaves_the_variant_to_saturation_and_says_so():
     assert (record.target.replicas, record.target.decided) == (3, True)
     assert condition(record, "SLOFeasible") == ("Unknown", "SLOClassNotFound")
     assert condition(record, "OptimizationReady") == ("True", "SaturationOnlyMode")
+
+
+@pytest.mark.parametrize(
+    ("rate", "tokens"), [(5.0, 1e308), (5.0, float("inf")), (5.0, float("nan")), (1e308, 512.0), (1e13, 512.0)]
+)
+def test_a_damaged_history_is_not_aimed_by(rate: float, tokens: float) -> None:
+    times = [NOW - 30.0 * back for back in range(180, -1, -1)]
+    damaged = ModelLoad(5.0, tuple((at, rate) for at in times), tuple((at, tokens, 256.0) for at in times))
+    whole = ModelLoad(5.0, tuple((at, 5.0) for at in times))
+
+    def found(load: ModelLoad) -> str:
+        fleet = slo_fleet(
+            SLO("a", replicas=2), SLO("b", replicas=2, accelerator="L40S"), loads={("chat", MODEL): load},
+            classes={"premium.yaml": premium(itl=100, ttft=2000)},
+        )  # fmt: skip
+        decision = decide(fleet, INSTANT)
+        assert not decision.errors
+        return str(decision)
+
+    assert "the highest load of" in found(whole)
+    assert "the highest load of" not in found(damaged)
+    assert "nan" not in found(damaged)

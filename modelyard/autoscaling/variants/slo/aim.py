@@ -30,7 +30,7 @@ from modelyard.autoscaling.variants.slo.attainment import (
     variety,
 )
 from modelyard.autoscaling.variants.slo.feedback import mean, observed_rate, steady
-from modelyard.autoscaling.variants.slo.load import QUIET
+from modelyard.autoscaling.variants.slo.load import BELIEVABLE, QUIET
 from modelyard.autoscaling.variants.slo.work import VariantWork
 from modelyard.autoscaling.variants.state import Group, State, work_of
 
@@ -85,7 +85,7 @@ def attain(group: Group, settings: FleetSettings, now: float) -> None:
     own = work_of(state)
     turn = int(now // settings.tick) % TURNS == crc32(group.name.encode()) % TURNS
     shadow = follow(load, holding, lead, allowed, own.memory.rule, stay=own.memory.rule is not None and not turn)
-    if shadow is None:
+    if shadow is None or not shadow.load / busy < BELIEVABLE:  # of a damaged history
         return
     if own.memory.rule != shadow.key:
         own.memory = own.memory.model_copy(update={"rule": shadow.key})

@@ -21,7 +21,7 @@ from modelyard.metrics.values import ModelLoad, Signals
 _MOVED = 0.1
 """Relative change of the request sizes that is worth remembering at once."""
 
-_BELIEVABLE = 1e12
+BELIEVABLE = 1e12
 """Requests per second; what is beyond, infinite or NaN is damaged."""
 
 QUIET = 1e-6
@@ -90,7 +90,7 @@ def _measure(
     if signals.error is not None:
         work.load_problem = f"Prometheus could not be read: {signals.error}"
         return
-    if model is None or model.arrivals is None or not abs(model.arrivals) < _BELIEVABLE:
+    if model is None or model.arrivals is None or not abs(model.arrivals) < BELIEVABLE:
         work.load_problem = f"the load of {group.name} is not known"
         return
     part = _part(group, together, performances, window)
