@@ -11,11 +11,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from modelyard.objects.documents import cut
-from modelyard.objects.parse import MAX_ARGUMENTS
+from modelyard.objects.parse import MAX_ARGUMENTS, conditions
 from modelyard.workloads import metadata, names
 from modelyard.workloads.routes import Backend, RoutedService
 from modelyard.workloads.settings import IngressSettings
 from modelyard.workloads.values import Abilities, Body, ChildObject
+from modelyard.workloads.world import StoredChild
 
 ROUTED: Final = "modelyard.dev/routed"
 """Annotation of a service: ``true`` has the router share its requests, ``false`` has not, whatever the settings say."""
@@ -112,6 +113,17 @@ def weights(children: Iterable[ChildObject]) -> dict[str, int]:
     """The weight of each ModelServer of a service's route."""
     targets = [t for one in children if one.kind == "ModelRoute" for t in one.body["spec"]["rules"][0]["targetModels"]]
     return {one["modelServerName"]: one["weight"] for one in targets}
+
+
+def taken(there: Iterable[StoredChild], owner: str) -> str:
+    """Why the router gives the requests for a service's model to somebody else; ``""`` where it does not."""
+    for child in there:
+        if child.kind.kind == "ModelRoute" and child.owner == owner:
+            told = conditions((child.body.get("status") or {}).get("conditions"))
+            found = next((one for one in told if one.type == "Conflicted" and one.status == "True"), None)
+            if found is not None:
+                return f"ModelRoute {child.key.name}: {found.message}"
+    return ""
 
 
 def _made(kind: str, about: Body, spec: Body) -> Body:

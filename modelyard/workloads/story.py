@@ -21,7 +21,7 @@ from modelyard.workloads.changes import Changes, Identity, differences, identity
 from modelyard.workloads.components import VIRTUAL
 from modelyard.workloads.gates import COMPARED, GateWatch
 from modelyard.workloads.gates import READY as READY_SINCE
-from modelyard.workloads.model_routes import weights
+from modelyard.workloads.model_routes import taken, weights
 from modelyard.workloads.resolution import ACCEPT, Resolved
 from modelyard.workloads.returning import GOOD, RETURNED, SINCE, Aim
 from modelyard.workloads.standing import ComponentStanding, makes_pods
@@ -130,7 +130,9 @@ def told(here: Standing, doing: Sequence[str], now: float) -> Plan:
         "modelStatus": _model_status(here),
     }
     if isinstance(here.result, Rendered) and not here.held:
-        fields |= {"url": here.result.url or None, "address": {"url": here.result.address or None}}
+        # A name that an older route has leads to its pods, which may be another tenant's.
+        url = here.result.address if _taken(here) else here.result.url
+        fields |= {"url": url or None, "address": {"url": here.result.address or None}}
     fields |= record(here, now)
     status = Status(slim(fields, stored), tuple(wanted.values()), transient=OURS)
     main = wanted[READY] if wanted[READY].status != "True" or LATEST not in wanted else wanted[LATEST]
@@ -225,8 +227,14 @@ def as_asked(here: Standing, doing: Sequence[str]) -> Condition:
     notes = here.result.notes if isinstance(here.result, Rendered) else ()
     said = "what was asked for is what runs"
     better = f"a new service would have runtime {here.resolved.better}" if here.resolved.better else ""
-    words = filter(None, (said, here.compared, better, *(note.message for note in notes)))
+    words = filter(None, (said, here.compared, _taken(here), better, *(note.message for note in notes)))
     return Condition(LATEST, "True", "RolledOut", cut("; ".join(words), _MOST))
+
+
+def _taken(here: Standing) -> str:
+    """Why the router does not give the service its requests, where it is behind it."""
+    behind = isinstance(here.result, Rendered) and weights(here.result.children)
+    return taken(here.there.values(), here.service.subject.uid) if behind else ""
 
 
 def _components(here: Standing) -> dict[str, Any]:

@@ -231,7 +231,7 @@ _UNREAD = frozenset(("managedFields", "resourceVersion"))
 
 
 def _child(kind: ResourceType, labels: OwnLabels) -> Want[StoredChild]:
-    told = kind.kind in WORKLOADS or kind.group == KNATIVE
+    told = kind.kind in WORKLOADS or kind.group == KNATIVE or kind.kind == "ModelRoute"
 
     def parse(obj: Object) -> StoredChild:
         metadata = {name: value for name, value in obj["metadata"].items() if name not in _UNREAD}

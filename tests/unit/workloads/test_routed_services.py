@@ -138,6 +138,19 @@ def test_its_url_is_the_routers_where_the_settings_have_it(router: str, url: str
     assert status["address"]["url"] == "http://chat.shop.svc.cluster.local:8080"
 
 
+def test_while_an_older_route_has_its_name_its_url_leads_to_its_own_pods() -> None:
+    """Names are the router's, whoever took them first: nobody's requests go to another tenant's pods unawares."""
+    fleet = routed(ingress=f'{{"routerUrl": "{URL}"}}')
+    assert fleet.status()["url"] == URL
+    told = {"type": "Conflicted", "reason": "ModelNameInUse", "message": "'chat' belongs to evil/first"}
+    route_ = fleet.objects["ModelRoute", "shop", "chat"]
+    for status, url in (("True", "http://chat.shop.svc.cluster.local:8080"), ("False", URL)):
+        route_["status"] = {"conditions": [{**told, "status": status}]}
+        fleet.settle()
+        assert fleet.status()["url"] == url
+        assert ("evil/first" in fleet.condition(LATEST)[2]) is (status == "True")
+
+
 @pytest.mark.parametrize("text", ["router:8080", "http://router/", "file:///etc", "http://a b"])
 def test_what_is_no_address_of_a_router_is_told(text: str) -> None:
     settings, problems = ServingSettings.read({"ingress": f'{{"routerUrl": "{text}"}}'})
