@@ -220,6 +220,33 @@ async def test_the_past_is_measured_again_after_a_restart_and_a_quiet_tick_asks_
     assert latest[0] > first.history[-1][0]
 
 
+async def test_sizes_of_requests_have_a_past_that_is_measured_again_where_shares_are_aimed_at(
+    prometheus: Prometheus,
+) -> None:
+    spaces = ["saturated", "sglang"]
+    history = LoadHistory(20, 0.5)
+    before = prometheus.queries
+    await read(prometheus, LoadHistory(20, 0.5), performance_in=spaces)
+    usual = prometheus.queries - before
+    before = prometheus.queries
+    signals = await read(prometheus, history, performance_in=spaces, shares_in=["saturated"])
+    assert not signals.partial_errors
+    assert prometheus.queries - before == usual + 6, (
+        "two histograms, two means over five windows, the past of both means"
+    )
+    first = signals.loads["saturated", "m"].sizes
+    assert len(first) > 4
+    for at, prompt, output in first:
+        assert at > 0
+        assert (prompt, output) == (pytest.approx(512, rel=0.01), pytest.approx(128, rel=0.01))
+    assert signals.loads["sglang", "m"].sizes == ()
+    assert signals.sizes == {}, "these engines have sums and counts, but no buckets"
+    signals = await read(prometheus, history, performance_in=spaces, shares_in=["saturated"])
+    second = signals.loads["saturated", "m"].sizes
+    assert second[-1][0] > first[-1][0]
+    assert set(second[:-1]) <= set(first)
+
+
 async def test_a_gap_in_the_ticks_is_filled(prometheus: Prometheus) -> None:
     now = [0.0]
     begun = time.time()
