@@ -50,8 +50,6 @@ class Policy(NamedTuple):
 POLICIES = (
     Policy("attainment", "slo", "default:aim=attainment"),
     Policy("SLO", "slo", "default:aim=mean"),
-    Policy("tokens", "tokens", "default:aim=mean"),
-    Policy("saturation", "saturation", "default:aim=mean"),
     Policy("KEDA, tuned", "saturation", "keda"),
     Policy("fixed, tuned", "saturation", "fixed"),
 )
