@@ -34,10 +34,10 @@ def manifests(form: str, initial: Mapping[str, int]) -> str:
     names = {accelerator: f"{MODEL}-{accelerator}" for accelerator in initial}
     for accelerator, replicas in initial.items():
         documents.append(_deployment(names[accelerator], accelerator, replicas))
-        if form in ("saturation", "tokens", "slo"):
+        if form in ("saturation", "slo"):
             documents.append(_variant(names[accelerator], accelerator, COSTS[accelerator], form))
-    if form in ("tokens", "slo"):
-        documents += _configuration(form)
+    if form == "slo":
+        documents += _configuration()
     if form in ("scaling", "optimizer"):
         documents.append(
             {
@@ -116,14 +116,11 @@ def _slo(accelerator: str) -> dict[str, Any]:
     }
 
 
-def _configuration(form: str) -> list[dict[str, Any]]:
+def _configuration() -> list[dict[str, Any]]:
     def config(name: str, data: dict[str, str]) -> dict[str, Any]:
         metadata = {"name": name, "namespace": "workload-variant-autoscaler-system"}
         return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
 
-    if form == "tokens":
-        text = "analyzerName: saturation\nscaleUpThreshold: 0.85\nscaleDownBoundary: 0.70\n"
-        return [config("wva-saturation-scaling-config", {"default": text})]
     costs = {name.upper(): f'{{"device": "{name}", "cost": "{cost:g}"}}' for name, cost in COSTS.items()}
     target = {"model": MODEL, "slo-tpot": 60, "slo-ttft": 2000}
     premium = yaml.safe_dump({"name": "Premium", "priority": 1, "data": [target]}, sort_keys=False)

@@ -47,8 +47,6 @@ SPARE: Final = 0.92
 """Of the misses that are allowed, those that a shadow may have had."""
 STAY: Final = 1.03
 """Among the shadows that cost up to so much more than the cheapest, the one with the fewest misses is followed."""
-PRIOR: Final = 600.0
-"""Seconds of history that stand for what is thought of a margin beforehand."""
 FLOORS: Final = np.array(sorted({*range(1, 11), *(round(10 * 1.12**step) for step in range(1, 48))}))
 """Replicas that are always kept."""
 ONSET: Final = 0.5
