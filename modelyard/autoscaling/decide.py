@@ -31,12 +31,12 @@ from modelyard.autoscaling.rules import DOCUMENTED, RULES
 from modelyard.autoscaling.select import Selected, leave_out_surge, select
 from modelyard.autoscaling.settings import Compatibility, FleetSettings
 from modelyard.autoscaling.variants import health
-from modelyard.autoscaling.variants.attribution import attribute
+from modelyard.autoscaling.variants.attribution import attribute, by_pod
 from modelyard.autoscaling.variants.enforcement import enforce, proven_idle, wake_times
 from modelyard.autoscaling.variants.records import make_record
 from modelyard.autoscaling.variants.saturation_config import SaturationConfigs
 from modelyard.autoscaling.variants.slo.capacity import share_capacity
-from modelyard.autoscaling.variants.slo.prepare import FORECASTING, measure_groups, read_variants
+from modelyard.autoscaling.variants.slo.prepare import FORECASTING, NOT_LEARNT, measure_groups, read_variants
 from modelyard.autoscaling.variants.slo.strategy import SLOStrategy
 from modelyard.autoscaling.variants.slo.work import GroupWork
 from modelyard.autoscaling.variants.state import Group, State
@@ -74,7 +74,8 @@ def _decide(fleet: Fleet, settings: FleetSettings) -> TickDecision:
     saturation = SaturationConfigs(fleet.config_maps, settings)
     zeros = ZeroConfigs(fleet.config_maps, settings)
     dropped = attribute(fleet, selection.active, fleet.now - settings.stale_after)
-    slo_notices = read_variants(fleet, selection.states, settings)
+    performances = by_pod(fleet.signals.performance)
+    slo_notices = read_variants(fleet, selection.states, performances, settings)
     _resolve_accelerators(fleet, selection)
     groups = _group(selection.active)
     backlogs = _backlogs(fleet, groups)
@@ -84,7 +85,7 @@ def _decide(fleet: Fleet, settings: FleetSettings) -> TickDecision:
         (published_slo.FORECASTING, [group for group in forecast if group.rules is DOCUMENTED]),
         (FORECASTING, [group for group in forecast if group.rules is not DOCUMENTED]),
     ]
-    failed = measure_groups(parts, groups, fleet, settings) if forecast else {}
+    failed = measure_groups(parts, groups, performances, fleet, settings) if forecast else {}
     courses = _Courses(fleet)
     for group in groups:
         try:
@@ -156,6 +157,7 @@ def _group(active: list[State]) -> list[Group]:
     """Variants of one model that are decided together. Those in SLO form by service class; one whose profile or class
     cannot be used is left to saturation, with the variants in saturation form."""
     groups: dict[tuple[str, str, str], Group] = {}
+    _together(active)
     efforts: defaultdict[str, Effort] = defaultdict(lambda: Effort(SEARCHES))
     for state in active:
         namespace, model = state.variant.key.namespace, state.variant.model_id
@@ -182,6 +184,15 @@ def _group(active: list[State]) -> list[Group]:
                 state.pending = max(0, (state.current or 0) - (state.ready or 0))
                 state.notices = (*state.notices, Notice("InvalidConfiguration", text, "Warning"))
     return list(groups.values())
+
+
+def _together(active: list[State]) -> None:
+    """Variants of one model in saturation form aim at latency targets together: once all engines' speeds are learnt."""
+    forms = [state for state in active if state.variant.slo is None]
+    missing = {(s.variant.key.namespace, s.variant.model_id) for s in forms if s.slo is None or s.slo.problem}
+    for state in forms:
+        if state.slo is not None and (state.variant.key.namespace, state.variant.model_id) in missing:
+            state.slo.problem = state.slo.problem or NOT_LEARNT
 
 
 def _backlogs(fleet: Fleet, groups: list[Group]) -> dict[tuple[str, str], float]:

@@ -148,13 +148,25 @@ class FleetSettings(BaseModel):
     itl_percentile: float | None = Field(
         None, ge=50, lt=100, description="aim 'attainment': the percentile of ITL that is aimed at; unset: 99"
     )
+    target_ttft: float = Field(
+        2000,
+        ge=0,
+        description="aim 'attainment', saturation form: TTFT in ms that is aimed at where no service class "
+        "has the model; 0: none",
+    )
+    target_itl: float = Field(
+        100,
+        ge=0,
+        description="aim 'attainment', saturation form: ITL in ms that is aimed at where no service class "
+        "has the model; 0: none",
+    )
     transition_penalty: float = Field(
         0.1, ge=0, le=1, description="share of a replica's cost that moving it between variants counts for"
     )
     aim: SizingAim = Field(
         SizingAim.ATTAINMENT,
-        description="SLO form: size for the share of requests within both targets ('attainment'), or for 'mean' "
-        "latencies",
+        description="size for the share of requests within both targets ('attainment'), or for 'mean' latencies (SLO "
+        "form) and saturation alone (saturation form)",
     )
     feedback: bool = Field(True, description="correct predicted TTFT and ITL by what is observed")
     estimator: bool = Field(False, description="learn performance parameters online instead of using the profile's")

@@ -149,6 +149,14 @@ class PodPerformance(PodMeasures):
         Signal.REQUEST_OUTPUT_TOKENS, Over.STEADY, "output tokens over five windows", "mean output tokens of a request",
         UnderLoad.SAME, Needed.SHARES,
     )  # fmt: skip
+    steady_ttft: float | None = _measured(
+        Signal.TTFT, Over.STEADY, "time to first token over five windows", "mean in milliseconds",
+        needed=Needed.SHARES, scale=1000,
+    )  # fmt: skip
+    steady_itl: float | None = _measured(
+        Signal.ITL, Over.STEADY, "inter-token latency over five windows", "mean in milliseconds",
+        needed=Needed.SHARES, scale=1000,
+    )  # fmt: skip
     kv_tokens: int | None = _measured(
         Signal.KV_TOKENS, Over.CACHE, "KV-cache sizes", "tokens", UnderLoad.SAME, Needed.CACHES
     )

@@ -93,7 +93,18 @@ class SLO:
         base = self.base
         return [
             PodPerformance(
-                base.namespace, pod.key.name, self.model, self.completed, self.prompt, self.output, self.ttft, self.itl
+                base.namespace,
+                pod.key.name,
+                self.model,
+                completed=self.completed,
+                prompt_tokens=self.prompt,
+                output_tokens=self.output,
+                ttft=self.ttft,
+                itl=self.itl,
+                steady_prompt=self.prompt,
+                steady_output=self.output,
+                steady_ttft=self.ttft,
+                steady_itl=self.itl,
             )
             for pod in base.pods()
             if pod.ready

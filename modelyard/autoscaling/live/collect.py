@@ -23,7 +23,7 @@ from modelyard.autoscaling.live.demands import (
     at_zero,
     count_windows,
     needs_loads,
-    slo_namespaces,
+    sized_namespaces,
     token_namespaces,
     wake_expressions,
     workload_of,
@@ -219,7 +219,7 @@ async def _signals(
         return Signals(error=str(prometheus))
     if not variants:
         return Signals()
-    sized = slo_namespaces(variants)
+    sized = sized_namespaces(variants, settings)
     try:
         return await read_signals(
             prometheus,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from modelyard.autoscaling.config_maps import find, saturation_names
 from modelyard.autoscaling.fleet import Variant
 from modelyard.autoscaling.handling import fleet_handling
-from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.settings import FleetSettings, SizingAim
 from modelyard.autoscaling.variants.saturation_config import TOKEN_ANALYZER
 from modelyard.autoscaling.variants.zero_config import retentions
 from modelyard.metrics.expressions import ANNOTATION
@@ -22,9 +22,11 @@ def needs_loads(variants: Iterable[Variant], settings: FleetSettings) -> bool:
     return any(ahead or variant.form == SLO for variant in variants)
 
 
-def slo_namespaces(variants: Iterable[Variant]) -> set[str]:
-    """Namespaces with a variant in SLO form: it alone looks at observed TTFT and ITL."""
-    return {variant.key.namespace for variant in variants if variant.form == SLO}
+def sized_namespaces(variants: Iterable[Variant], settings: FleetSettings) -> set[str]:
+    """Namespaces where observed TTFT and ITL matter: those with a variant in SLO form, and where attainment is aimed at
+    all others."""
+    every = settings.aim is SizingAim.ATTAINMENT
+    return {variant.key.namespace for variant in variants if every or variant.form == SLO}
 
 
 def token_namespaces(

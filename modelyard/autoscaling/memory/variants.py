@@ -18,6 +18,9 @@ MOST_SCALINGS = 64
 """Directions and reasons that are counted: there are fewer, and each is a series of its own."""
 
 
+Sum = Annotated[float, Field(ge=0, le=1e15, allow_inf_nan=False)]
+
+
 class SLOMemory(BaseModel):
     """What the SLO form must remember of a variant: last trustworthy request sizes and the learnt corrections."""
 
@@ -42,10 +45,9 @@ class SLOMemory(BaseModel):
     rule: tuple[Count, Count, Count, Count] | None = Field(
         default=None, description="margin, memory, trend and floor that are followed, as places in their lists"
     )
-    estimate: tuple[float, ...] = Field(default=(), description="state of the online estimator (alpha, beta, gamma)")
-    covariance: tuple[float, ...] = Field(default=(), description="its covariance, row by row")
-    updates: Count = Field(default=0, ge=0, description="observations the estimator has taken")
-    rejected: Count = Field(default=0, ge=0, description="observations it has rejected in a row")
+    speed: tuple[Sum, Sum, Sum, Sum, Sum, Sum] | None = Field(
+        default=None, description="what the engine's speed is learnt from: sums over what was seen of it"
+    )
 
 
 class VariantMemory(BaseModel):

@@ -102,7 +102,7 @@ def _conditions(state: State, message: str, now: float, limiter: bool) -> tuple[
     elif any(c.type == conditions.ACCELERATOR_RESOLVED for c in state.variant.conditions):
         accelerator = ("True", "AcceleratorResolved", f"accelerator is {state.accelerator}")
     own: tuple[tuple[str, Story | None], ...] = ()
-    if (work := state.slo) is not None:
+    if (work := state.slo) is not None and (work.spec is not None or work.profile is not None):
         own = (
             (conditions.PROFILE_VALID, stories.profile_valid(work)),
             (conditions.SLO_FEASIBLE, stories.slo_feasible(work)),
@@ -179,8 +179,9 @@ def _memory(state: State, changed: bool, now: float) -> VariantMemory:
         fresh["relax_since"] = None
     if state.workload is not None and old.workload_uid != state.workload.uid:
         fresh["workload_uid"] = state.workload.uid
-    if state.slo is not None and state.slo.memory != (old.slo or SLOMemory()):
-        fresh["slo"] = state.slo.memory
+    if state.slo is not None:
+        if state.slo.memory != (old.slo or SLOMemory()):
+            fresh["slo"] = state.slo.memory
     elif state.variant.form != "slo" and old.slo is not None:
         fresh["slo"] = None
     for name in ("woken_at", "compute_limits", "token_capacity"):

@@ -11,7 +11,7 @@ from modelyard.autoscaling.live.demands import (
     at_zero,
     count_windows,
     needs_loads,
-    slo_namespaces,
+    sized_namespaces,
     token_namespaces,
     wake_expressions,
 )
@@ -79,8 +79,10 @@ def test_caches_matter_where_the_token_analyzer_is(
     assert token_namespaces(variants, config_maps, SETTINGS) == namespaces
 
 
-def test_latencies_matter_where_the_slo_form_is() -> None:
-    assert slo_namespaces([variant(), variant("w", "code"), variant("x", "sized", SLO)]) == {"sized"}
+def test_latencies_matter_where_the_slo_form_is_or_attainment_is_aimed_at() -> None:
+    variants = [variant(), variant("w", "code"), variant("x", "sized", SLO)]
+    assert sized_namespaces(variants, FleetSettings(aim="mean")) == {"sized"}
+    assert sized_namespaces(variants, FleetSettings()) == {one.key.namespace for one in variants}
 
 
 def test_slo_classes_are_looked_up_in_the_variants_own_namespaces() -> None:

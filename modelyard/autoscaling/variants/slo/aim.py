@@ -29,13 +29,11 @@ from modelyard.autoscaling.variants.slo.attainment import (
     resampled,
     variety,
 )
-from modelyard.autoscaling.variants.slo.feedback import mean, observed_rate, steady
+from modelyard.autoscaling.variants.slo.feedback import CALM, calm, mean, observed_rate
 from modelyard.autoscaling.variants.slo.load import BELIEVABLE, QUIET
 from modelyard.autoscaling.variants.slo.work import VariantWork
 from modelyard.autoscaling.variants.state import Group, State, work_of
 
-CALM = 5.0
-"""Load windows without a change of replicas before latencies say something of the engine."""
 RISE = 1.25
 """A load that was higher than so many times its mean meanwhile was not calm."""
 INFORMATIVE = 0.3
@@ -68,9 +66,8 @@ def attain(group: Group, settings: FleetSettings, now: float) -> None:
         busy = per_request(engine, *mean_sizes) if engine is not None else None
         if engine is None or busy is None or not own.known or own.feasible is False or own.eased:
             continue
-        holding = holding_of(engine, prompts, outputs, own.memory.capacity, counts)
         found = _learn(state, engine, busy, work.history, settings, now)
-        holding = holding._replace(learnt=found)
+        holding = holding_of(engine, prompts, outputs, found, counts)
         known.append((state, engine, holding, busy, holding.capacities(allowed)))
     if not known:
         return
@@ -104,10 +101,7 @@ def attain(group: Group, settings: FleetSettings, now: float) -> None:
 def _engine(work: VariantWork) -> Speed | None:
     if work.profile is None or work.service is None:
         return None
-    alpha, beta, gamma, delta = work.coefficients or (
-        work.profile.alpha, work.profile.beta, work.profile.gamma, work.profile.delta
-    )  # fmt: skip
-    return Speed(alpha, beta, gamma, delta, work.service.ttft, work.service.itl)
+    return Speed(*work.profile.parameters, work.service.ttft, work.service.itl)
 
 
 def _learn(
@@ -119,11 +113,8 @@ def _learn(
     now: float,
 ) -> float:
     work, since = work_of(state), now - CALM * settings.load_window
-    before = work.memory.capacity
-    shrunk = state.memory.shrunk_at
-    if not steady(state, settings, now) or (shrunk is not None and shrunk > since):
-        return before
-    if any(pod.ready_since is None or pod.ready_since > since for pod in state.pods):
+    before = 1.0 if work.learnt else work.memory.capacity
+    if work.learnt or not calm(state, settings, now):
         return before
     rates = [rate for at, rate in history if at > since]
     load = observed_rate(state, settings) * busy

@@ -24,6 +24,9 @@ WEIGHT = 0.25
 NOTICEABLE = 0.05
 """Relative difference between observation and correction below which nothing is learnt."""
 
+CALM = 5.0
+"""Load windows without a change of replicas before latencies say something of the engine."""
+
 MOST_UTILISATION = 0.85
 """Above it the waiting time depends on the load so steeply that its ratio says nothing about the profile."""
 
@@ -32,9 +35,14 @@ def recall(states: Iterable[State], settings: FleetSettings) -> None:
     """Take the corrections from memory; without feedback, or where the parameters are learnt, there are none."""
     for state in states:
         work = work_of(state)
-        if work.memory.corrected and work.profile and work.memory.corrected != work.profile.parameters:
+        if (
+            work.memory.corrected
+            and work.profile
+            and not work.learnt
+            and work.memory.corrected != work.profile.parameters
+        ):
             work.memory = work.memory.model_copy(update={"ttft_factor": 1.0, "itl_factor": 1.0, "corrected": ()})
-        if settings.feedback and not settings.estimator:
+        if settings.feedback and not work.learnt:
             work.ttft_factor = _bounded(work.memory.ttft_factor)
             work.itl_factor = _bounded(work.memory.itl_factor)
         else:
@@ -55,6 +63,15 @@ def steady(state: State, settings: FleetSettings, now: float) -> bool:
     return fsum(pod.completed or 0.0 for pod in work_of(state).performance) >= settings.min_completions
 
 
+def calm(state: State, settings: FleetSettings, now: float) -> bool:
+    """Whether nothing has changed about the variant's replicas for ``CALM`` load windows."""
+    since = now - CALM * settings.load_window
+    shrunk = state.memory.shrunk_at
+    if not steady(state, settings, now) or (shrunk is not None and shrunk > since):
+        return False
+    return all(pod.ready_since is not None and pod.ready_since <= since for pod in state.pods)
+
+
 def observed_rate(state: State, settings: FleetSettings) -> float:
     """Requests per second one replica of the variant finished."""
     counts = [pod.completed for pod in work_of(state).performance if pod.completed is not None]
@@ -71,7 +88,7 @@ def mean(pods: Sequence[PodPerformance], field: str) -> float | None:
 
 def learn(groups: Sequence[Group], settings: FleetSettings, now: float) -> None:
     """Move the corrections of variants in steady state; one vectorized prediction for all of them."""
-    if not settings.feedback or settings.estimator:
+    if not settings.feedback:
         return
     states: list[State] = []
     rows: list[Row] = []
@@ -82,7 +99,7 @@ def learn(groups: Sequence[Group], settings: FleetSettings, now: float) -> None:
             continue
         for state in group.states:
             work = work_of(state)
-            if work.problem or not steady(state, settings, now):
+            if work.problem or work.learnt or not steady(state, settings, now):
                 continue
             states.append(state)
             rows.append(Row(work, sizes, observed_rate(state, settings)))

@@ -1,85 +1,54 @@
-"""Learning the performance parameters themselves, where ``FleetSettings.estimator`` asks for it.
+"""Learning engines' speed in service, for variants without a profile and where ``FleetSettings.estimator`` asks for it.
 
-The state of the filter is the variant's memory; it is written only when a parameter moved noticeably. After a few
-observations the learnt parameters replace the profile's in sizing; there is no feedback then, which would count the
-same difference twice. Source: WVA SLO reference, "Online".
+Every five load windows a variant in calm is looked at once. What is learnt is the variant's memory, written only when
+it says something new. Where it stands in for a profile there is no feedback, which would count the same difference
+twice.
 """
 
 from __future__ import annotations
 
+from zlib import crc32
+
 from modelyard.autoscaling.settings import FleetSettings
-from modelyard.autoscaling.sizing.estimator import (
-    RESTART,
-    UNGATED,
-    EstimatorState,
-    Observation,
-    restart,
-    resume,
-    update,
-)
-from modelyard.autoscaling.sizing.iteration import Parameters, equivalent, from_profile
-from modelyard.autoscaling.variants.slo.feedback import mean, observed_rate, steady
-from modelyard.autoscaling.variants.slo.work import GroupWork, VariantWork
-from modelyard.autoscaling.variants.state import Group, State, work_of
+from modelyard.autoscaling.sizing.learning import LEAST, LearntSpeed, Observation, observe
+from modelyard.autoscaling.sizing.stalls import sizes_of
+from modelyard.autoscaling.variants.slo.feedback import CALM, calm, mean
+from modelyard.autoscaling.variants.state import State, work_of
+from modelyard.metrics.values import Buckets
 
 NOTICEABLE = 0.02
 """Relative move of a parameter that is worth remembering."""
+FIRST = 3 * LEAST
+"""Observations that are all remembered."""
 
 
-def estimate(group: Group, settings: FleetSettings, now: float) -> None:
-    """Take one observation per variant in steady state, and size with what has been learnt so far."""
-    work = group.slo
-    if not settings.estimator or work is None or work.sizes is None:
+def known(state: State) -> LearntSpeed:
+    """What was learnt of a variant's engine until now."""
+    memory = work_of(state).memory
+    return LearntSpeed(*memory.speed) if memory.speed is not None else LearntSpeed()
+
+
+def learn(state: State, prompts: Buckets, settings: FleetSettings, now: float) -> None:
+    """Take an observation, when it is the variant's turn and its last minutes were calm; ``prompts``: the histogram of
+    its model's prompt sizes."""
+    turns = max(1, round(CALM * settings.load_window / settings.tick))
+    if int(now // settings.tick) % turns != crc32(str(state.variant.key).encode()) % turns:
         return
-    for state in group.states:
-        own = work_of(state)
-        if own.problem or own.profile is None:
-            continue
-        learnt = _learn(state, own, work, settings, now)
-        if learnt is None or learnt.updates < UNGATED:
-            continue
-        own.coefficients = equivalent(learnt.estimate, round(work.sizes.prompt), max(1, round(work.sizes.output)))
-
-
-def _learn(
-    state: State, own: VariantWork, work: GroupWork, settings: FleetSettings, now: float
-) -> EstimatorState | None:
-    sizes, profile, memory = work.sizes, own.profile, own.memory
-    assert sizes is not None
-    assert profile is not None
-    initial = from_profile(profile.alpha, profile.beta, profile.gamma, profile.delta, sizes.prompt, sizes.output)
-    known = resume(memory.estimate, memory.covariance, memory.updates, initial)
-    ttft, itl = mean(own.performance, "ttft"), mean(own.performance, "itl")
-    if not sizes.measured or ttft is None or itl is None or not steady(state, settings, now):
-        return known if memory.estimate else None
-    seen = Observation(observed_rate(state, settings), profile.max_batch, sizes.prompt, sizes.output, ttft, itl)
-    found = update(known, seen, initial=initial)
-    if not found.accepted:
-        return _rejected(own, known, seen, initial)
-    moved = max(abs(new - old) / old for new, old in zip(found.state.estimate, known.estimate, strict=True))
-    if moved > NOTICEABLE or found.state.updates <= UNGATED or memory.rejected:
-        _remember(own, found.state)
-    return found.state
-
-
-def _rejected(own: VariantWork, known: EstimatorState, seen: Observation, initial: Parameters) -> EstimatorState | None:
-    """One outlier is left out; when everything is one, the engine is another than the one that was learnt."""
-    memory = own.memory
-    rejected = min(memory.rejected + 1, RESTART)
-    if rejected == RESTART and (fresh := restart(seen, initial=initial)) is not None:
-        _remember(own, fresh)
-        return fresh
-    if rejected != memory.rejected and seen.rate > 0:
-        own.memory = memory.model_copy(update={"rejected": rejected})
-    return known if memory.estimate else None
-
-
-def _remember(own: VariantWork, learnt: EstimatorState) -> None:
-    own.memory = own.memory.model_copy(
-        update={
-            "estimate": tuple(float(f"{value:.6g}") for value in learnt.estimate),
-            "covariance": tuple(float(f"{value:.6g}") for value in learnt.covariance),
-            "updates": learnt.updates,
-            "rejected": 0,
-        }
+    if not calm(state, settings, now):
+        return
+    work = work_of(state)
+    prompt, output, ttft, itl = (
+        mean(work.performance, f"steady_{field}") for field in ("prompt", "output", "ttft", "itl")
     )
+    rates = [signal.completed_rate for signal, _ in state.units if signal.completed_rate is not None]
+    if prompt is None or output is None or ttft is None or itl is None or not rates:
+        return
+    before = known(state)
+    found = observe(before, Observation(sum(rates) / len(rates), prompt, output, ttft, itl), sizes_of(prompts, prompt))
+    old, new = before.speed, found.speed
+    if old is None or new is None or before.seen < FIRST or _moved(old, new):
+        work.memory = work.memory.model_copy(update={"speed": tuple(float(f"{value:.6g}") for value in found)})
+
+
+def _moved(old: tuple[float, ...], new: tuple[float, ...]) -> bool:
+    return any(abs(a - b) > NOTICEABLE * max(a, b) for a, b in zip(old, new, strict=True))

@@ -12,36 +12,58 @@ from typing import NamedTuple
 
 from modelyard.autoscaling.accelerators import ACCELERATOR_LABEL
 from modelyard.autoscaling.config_maps import ObjectNotice
-from modelyard.autoscaling.fleet import Fleet
+from modelyard.autoscaling.fleet import Fleet, SLOSpec
 from modelyard.autoscaling.memory.variants import SLOMemory
 from modelyard.autoscaling.settings import FleetSettings, SizingAim
-from modelyard.autoscaling.variants.attribution import Performances, by_pod
+from modelyard.autoscaling.variants.attribution import Performances
 from modelyard.autoscaling.variants.slo import feedback, online
 from modelyard.autoscaling.variants.slo.aim import attain
-from modelyard.autoscaling.variants.slo.classes import ServiceClasses, class_references, slo_look_alikes
+from modelyard.autoscaling.variants.slo.classes import (
+    LOWEST_PRIORITY,
+    ServiceClass,
+    ServiceClasses,
+    class_references,
+    slo_look_alikes,
+)
 from modelyard.autoscaling.variants.slo.costs import UnitCosts
 from modelyard.autoscaling.variants.slo.load import attach, measure_load
 from modelyard.autoscaling.variants.slo.outlook import look_ahead
-from modelyard.autoscaling.variants.slo.profile import ProfileInvalid, identity_mismatch, parse_profile
+from modelyard.autoscaling.variants.slo.profile import Profile, ProfileInvalid, identity_mismatch, parse_profile
 from modelyard.autoscaling.variants.slo.sizing import size_groups, size_rows
 from modelyard.autoscaling.variants.slo.work import VariantWork
 from modelyard.autoscaling.variants.state import Group, State
 from modelyard.objects import Notice
 
+DEFAULT = "fleet targets"
+"""The class of a model that no service class has."""
+NOBODY = SLOSpec("", "", 1, "", "", {}, {}, 1)
+BATCH = 256
+"""Requests at a time that an engine is taken to work on where nobody says so, as by default; ITL binds long before."""
+NOT_LEARNT = "the engine's speed has not been learnt yet"
 
-def read_variants(fleet: Fleet, states: Sequence[State], settings: FleetSettings) -> list[ObjectNotice]:
-    """Give every state in SLO form its ``slo``; returns what to say about ConfigMaps."""
-    found = [state for state in states if state.variant.slo is not None]
+
+def read_variants(
+    fleet: Fleet, states: Sequence[State], performances: Performances, settings: FleetSettings
+) -> list[ObjectNotice]:
+    """Give every state its ``slo`` that has a profile, or of which one can be learnt; returns what to say about
+    ConfigMaps."""
+    aimed = settings.aim is SizingAim.ATTAINMENT and (settings.target_ttft > 0 or settings.target_itl > 0)
+    found = [state for state in states if state.variant.slo is not None or (aimed and _shows(state, performances))]
     if not found:
         return []
     costs = UnitCosts(fleet.config_maps, settings)
     classes = ServiceClasses(fleet.config_maps, settings, class_references(fleet.variants))
     for state in found:
         spec = state.variant.slo
-        assert spec is not None
         state.slo = VariantWork(spec, memory=state.memory.slo or SLOMemory())
+        attach([state], performances)
         try:
-            _read(state, state.slo, costs, classes)
+            if spec is not None:
+                _read(state, state.slo, spec, costs, classes)
+            else:
+                _take_class(state, state.slo, classes, settings)
+            if spec is None or (settings.estimator and not state.slo.problem):
+                _learn(state, state.slo, fleet, settings)
         except Exception as error:  # this variant's alone
             state.slo.problem = f"its SLO form could not be read: {type(error).__name__}: {error}"
     namespaces = {state.variant.key.namespace for state in states}
@@ -52,8 +74,45 @@ def read_variants(fleet: Fleet, states: Sequence[State], settings: FleetSettings
     ]
 
 
-def _read(state: State, work: VariantWork, costs: UnitCosts, classes: ServiceClasses) -> None:
-    spec, variant = work.spec, state.variant
+def _shows(state: State, performances: Performances) -> bool:
+    """Whether a variant in saturation form shows how fast its engine is, or did."""
+    variant = state.variant
+    if variant.form != "saturation" or not state.rules.plans_ahead:
+        return False
+    if state.memory.slo is not None and state.memory.slo.speed is not None:
+        return True
+    found = (performances.get((*pod.key, variant.model_id)) for pod in state.pods)
+    return any(one is not None and one.steady_itl is not None for one in found)
+
+
+def _take_class(state: State, work: VariantWork, classes: ServiceClasses, settings: FleetSettings) -> None:
+    """The class that has a model in saturation form, else the fleet's targets."""
+    variant = state.variant
+    work.cost = variant.cost
+    work.service = classes.resolve(variant.key.namespace, NOBODY, variant.model_id, by_reference=False).service
+    if work.service is None:
+        where = "the fleet's settings target_ttft and target_itl"
+        work.service = ServiceClass(DEFAULT, LOWEST_PRIORITY, settings.target_ttft, settings.target_itl, where)
+
+
+def _learn(state: State, work: VariantWork, fleet: Fleet, settings: FleetSettings) -> None:
+    """Take what the engine shows of its speed for its profile, once enough was seen."""
+    sizes = fleet.signals.sizes.get((state.variant.key.namespace, state.variant.model_id))
+    online.learn(state, sizes.prompt if sizes is not None else (), settings, fleet.now)
+    found = online.known(state)
+    if found.speed is None:
+        work.problem = NOT_LEARNT if work.profile is None else ""
+        return
+    alpha, beta, _, delta = found.speed
+    work.profile = Profile(*found.speed, work.profile.max_batch if work.profile is not None else BATCH)
+    work.learnt = (
+        f"learnt from what was seen of the engine: a step takes {alpha:.3g} ms, {beta:.2g} ms more with each "
+        f"request and {delta:.2g} ms with each prompt token"
+    )
+
+
+def _read(state: State, work: VariantWork, spec: SLOSpec, costs: UnitCosts, classes: ServiceClasses) -> None:
+    variant = state.variant
     namespace, model = variant.key.namespace, variant.model_id
     try:
         work.profile = parse_profile(spec)
@@ -101,7 +160,11 @@ class Forecasting(NamedTuple):
 
 
 def measure_groups(
-    parts: Iterable[tuple[Forecasting, Sequence[Group]]], groups: Sequence[Group], fleet: Fleet, settings: FleetSettings
+    parts: Iterable[tuple[Forecasting, Sequence[Group]]],
+    groups: Sequence[Group],
+    performances: Performances,
+    fleet: Fleet,
+    settings: FleetSettings,
 ) -> Mapping[Group, str]:
     """Loads, corrections and rates of all groups in SLO form, the ``parts`` of all ``groups``; returns errors."""
     errors: dict[Group, str] = {}
@@ -109,11 +172,9 @@ def measure_groups(
     for group in groups:
         serving.setdefault((group.namespace, group.model_id), []).append(group)
     for forecasting, mine in parts:
-        performances = by_pod(fleet.signals.performance) if mine else {}
         good: list[Group] = []
         for group in mine:
             try:
-                attach(group.states, performances)
                 together = serving[group.namespace, group.model_id]
                 forecasting.measure(group, together, performances, fleet, settings)
                 good.append(group)
@@ -128,7 +189,6 @@ def _measure(
 ) -> None:
     measure_load(group, together, performances, fleet, settings)
     feedback.recall(group.states, settings)
-    online.estimate(group, settings, fleet.now)
 
 
 def _size(groups: Sequence[Group], settings: FleetSettings, now: float) -> Mapping[Group, str]:

@@ -40,8 +40,7 @@ def profiles_of(rows: Sequence[Row]) -> Profiles:
     for work, sizes, _ in rows:
         profile = work.profile
         assert profile is not None
-        coefficients = work.coefficients or (profile.alpha, profile.beta, profile.gamma, profile.delta)
-        table.append((*coefficients, profile.max_batch, round(sizes.prompt), max(1, round(sizes.output))))
+        table.append((*profile.parameters, profile.max_batch, round(sizes.prompt), max(1, round(sizes.output))))
     return Profiles.of(table)
 
 

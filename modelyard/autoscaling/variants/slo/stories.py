@@ -20,6 +20,8 @@ def profile_valid(work: VariantWork) -> Story:
     """Whether the four parameters and the batch limit can be sized with."""
     if work.profile_problem:
         return ("False", "ProfileInvalid", work.profile_problem)
+    if work.learnt:
+        return ("True", "ProfileLearnt", work.learnt)
     return ("True", "ProfileValid", "the performance profile is complete")
 
 
@@ -93,7 +95,7 @@ def capacity_limited(state: State, limiter: bool) -> Story | None:
 def current_allocation(state: State) -> CurrentAllocation | None:
     """What the variant has now; ``None`` when its workload is not known."""
     work = state.slo
-    if work is None or state.current is None:
+    if work is None or work.spec is None or state.current is None:
         return None
     spec, batch, cost = work.spec, work.spec.max_batch, work.cost
     if state.rules.told_batch is not None:

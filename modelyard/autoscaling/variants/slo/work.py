@@ -26,7 +26,8 @@ class VariantWork:
     ``binding`` what limits it. ``ttft_factor`` and ``itl_factor`` are observed over predicted.
     """
 
-    spec: SLOSpec
+    spec: SLOSpec | None
+    """``None`` for a variant in saturation form."""
     profile: Profile | None = None
     profile_problem: str = ""
     service: ServiceClass | None = None
@@ -38,8 +39,8 @@ class VariantWork:
     performance: list[PodPerformance] = field(default_factory=list)
     ttft_factor: float = 1.0
     itl_factor: float = 1.0
-    coefficients: tuple[float, float, float, float] | None = None
-    """The parameters to size with when they are learnt online instead of taken from the profile."""
+    learnt: str = ""
+    """What the profile was learnt from, in words, where it is not the variant's own."""
     rate: float = math.nan
     feasible: bool | None = None
     eased: bool = False
