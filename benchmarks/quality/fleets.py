@@ -34,30 +34,9 @@ def manifests(form: str, initial: Mapping[str, int]) -> str:
     names = {accelerator: f"{MODEL}-{accelerator}" for accelerator in initial}
     for accelerator, replicas in initial.items():
         documents.append(_deployment(names[accelerator], accelerator, replicas))
-        if form in ("saturation", "slo"):
-            documents.append(_variant(names[accelerator], accelerator, COSTS[accelerator], form))
+        documents.append(_variant(names[accelerator], accelerator, COSTS[accelerator], form))
     if form == "slo":
         documents += _configuration()
-    if form in ("scaling", "optimizer"):
-        documents.append(
-            {
-                **_head("registry.volcano.sh/v1alpha1", "AutoscalingPolicy", "queue"),
-                "spec": {"metrics": [{"metricName": "vllm:num_requests_waiting", "targetValue": "2"}]},
-            }
-        )
-    bounds = {"minReplicas": 1, "maxReplicas": 60}
-    refs = {
-        accelerator: {"targetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": name}}
-        for accelerator, name in names.items()
-    }
-    if form == "scaling":
-        documents += [
-            _binding(names[accelerator], {"scalingConfiguration": {"target": ref, **bounds}})
-            for accelerator, ref in refs.items()
-        ]
-    elif form == "optimizer":
-        params = [{"target": ref, "cost": round(COSTS[accelerator]), **bounds} for accelerator, ref in refs.items()]
-        documents.append(_binding("mixed", {"optimizerConfiguration": {"params": params}}))
     return yaml.safe_dump_all(documents, sort_keys=False)
 
 
@@ -92,11 +71,6 @@ def _variant(name: str, accelerator: str, cost: float, form: str) -> dict[str, A
     if form == "slo":
         return {**head, "spec": {**spec, **_slo(accelerator)}}
     return {**head, "spec": {**spec, "variantCost": str(cost)}}
-
-
-def _binding(name: str, configuration: dict[str, Any]) -> dict[str, Any]:
-    head = _head("registry.volcano.sh/v1alpha1", "AutoscalingPolicyBinding", name)
-    return {**head, "spec": {"policyRef": {"name": "queue"}, **configuration}}
 
 
 def _slo(accelerator: str) -> dict[str, Any]:
