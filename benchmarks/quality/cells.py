@@ -30,7 +30,7 @@ SPREAD = 0.3
 """Start-ups are log-normal: nine of ten between 0.6 and 1.5 times their mean."""
 BUDGET = 60
 """Simulations that the search for a schedule may take."""
-DAY_BUDGET = 20
+DAY_BUDGET = 12
 """The same for a whole day."""
 WARM_UP = 0.5
 DAY_WARM_UP = 0.25
