@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from quality import workloads
+from quality import calibration, workloads
 from quality.fleet import FastFleet, ticked
 from quality.fleets import COSTS, MODEL, fleet_of
 from quality.search import Search
@@ -19,9 +19,9 @@ from modelyard.objects import Key
 from modelyard.replay.clairvoyant import Clairvoyant
 from modelyard.replay.policies.horizontal import SYNC, Horizontal, HorizontalBehaviour
 from modelyard.replay.policies.parse import make, split
-from modelyard.replay.report import summarize
+from modelyard.replay.report import summarize, timeline
 from modelyard.replay.settings import SimulationSettings
-from modelyard.replay.simulate import simulate
+from modelyard.replay.simulate import Run, simulate
 from modelyard.replay.variants import VariantSpec
 from modelyard.traffic.latency import SLO
 from modelyard.traffic.trace import Trace
@@ -30,13 +30,18 @@ SPREAD = 0.3
 """Start-ups are log-normal: nine of ten between 0.6 and 1.5 times their mean."""
 BUDGET = 60
 """Simulations that the search for a schedule may take."""
+DAY_BUDGET = 12
+"""The same for a whole day."""
+WARM_UP = 0.5
+DAY_WARM_UP = 0.25
+"""Of a cell's traffic, what is for warming up and tuning."""
 COLD = 300.0
 """Seconds at the beginning that tuning leaves out."""
 KEDA = (6, 8, 11, 14, 18, 23, 29, 37, 47, 60, 76, 97)
 """Thresholds of running requests that KEDA is tuned over."""
 SLO_AIM = SLO()
 CAREFUL = 0.995
-"""What is tuned has to hold so much in the first half, where 0.99 is asked for: half of the misses are to spare."""
+"""What is tuned has to hold so much in the warm-up, where 0.99 is asked for: half of the misses are to spare."""
 
 
 class Policy(NamedTuple):
@@ -79,22 +84,22 @@ class Cell:
 
     @cached_property
     def trace(self) -> Trace:
-        """The whole traffic; its second half counts."""
+        """The whole traffic, warm-up included."""
         return WORKLOADS[self.workload](self.rate, self.seed)
 
     @property
     def begin(self) -> float:
-        """Where the second half begins."""
-        return self.trace.duration / 2
+        """Where that begins which counts."""
+        return self.trace.duration * (DAY_WARM_UP if self.workload == "day" else WARM_UP)
 
     @property
     def settings(self) -> SimulationSettings:
-        """Start-ups differ; the first half is warm-up."""
+        """Start-ups differ."""
         return SimulationSettings(seed=self.seed, startup_spread=SPREAD, warm_up=self.begin)
 
     @property
     def moves(self) -> float:
-        """By how much the load of five minutes moves in the second half: the highest over the lowest."""
+        """By how much the load of five minutes moves in what counts: the highest over the lowest."""
         load = workloads.fluid(self.trace.since(self.begin), PROFILES[self.cards[0]], SLO_AIM, 300.0)[:-1]
         return float(load.max() / max(load.min(), 1e-9))
 
@@ -127,6 +132,7 @@ WORKLOADS: dict[str, Callable[[float, int], Trace]] = {
     "evening": lambda rate, seed: workloads.day(rate, seed, 16.75, 3, 6.0, 2.0),
     "late": lambda rate, seed: workloads.day(rate, seed, 20, 3, 6.0, 2.0),
     "batch": lambda rate, seed: workloads.day(rate, seed, 7, 4, 2.0, 1.0),
+    "day": lambda rate, seed: workloads.day(rate, seed, 0, 24, 6.0, 2.0),
 }
 
 L, H = ("l40s",), ("h100",)
@@ -151,6 +157,7 @@ GRID = (
     Cell("noon", 2, L, 31), Cell("noon", 6, H, 31), Cell("night", 4, L, 31), Cell("afternoon", 4, L, 32),
     Cell("afternoon", 10, H, 32), Cell("late", 2, L, 31), Cell("late", 6, H, 32), Cell("morning", 3, L, 33),
     Cell("evening", 3, L, 33), Cell("evening", 5, H, 33), Cell("batch", 3, L, 33), Cell("batch", 6, H, 33),
+    Cell("day", 1, L, 41),
     Cell("waves", 2, ("l40s", "h100"), 31), Cell("burst", 2, ("l40s", "h100"), 31),
 )  # fmt: skip
 
@@ -169,7 +176,7 @@ def work(cell: Cell, name: str, budget: int = BUDGET) -> dict[str, Any]:
         "seed": cell.seed, "startup": cell.startup, "held_out": cell.held_out, "policy": name,
     }  # fmt: skip
     if name == REFERENCE:
-        row |= _reference(cell, budget)
+        row |= _reference(cell, min(budget, DAY_BUDGET) if cell.workload == "day" else budget)
     else:
         row |= _policy(cell, next(policy for policy in POLICIES if policy.name == name))
     return row | {"cpu_seconds": time.process_time() - begin}
@@ -204,29 +211,37 @@ def _policy(cell: Cell, policy: Policy) -> dict[str, Any]:
     fleet = fleet_of(policy.form, cell.initial(), cell.startup)
     (chosen,) = split(text)
     run = simulate(cell.trace, fleet.variants, make(chosen, fleet.manifests, fleet.fleet_settings), cell.settings)
+    row = {**told(run), "tuned": tuned}
+    if policy.form == "slo" and len(cell.cards) == 1:
+        row |= calibration.columns(timeline(run, SLO_AIM), cell.trace, cell.spec().engine, SLO_AIM, cell.begin)
+    return row
+
+
+def told(run: Run) -> dict[str, Any]:
+    """What a row says of a replay."""
     s = summarize(run, SLO_AIM)
     return {
         "hours": s.replica_hours, "cost": s.cost, "attained": s.attainment, "ttft_attained": s.ttft_attainment,
         "itl_attained": s.itl_attainment, "minutes_below": s.minutes_below, "minutes": s.minutes,
-        "ups": s.scale_ups, "downs": s.scale_downs, "killed": s.killed, "rejected": s.rejected, "tuned": tuned,
+        "ups": s.scale_ups, "downs": s.scale_downs, "killed": s.killed, "rejected": s.rejected,
         "problems": "; ".join(s.problems),
         **{f"attained_{'longer' if c.tokens is None else c.tokens}": c.attainment for c in s.by_output},
     }  # fmt: skip
 
 
 def _tuning(cell: Cell) -> Trace:
-    """The first half, without what comes after."""
+    """The warm-up, without what comes after."""
     return cell.trace.stretch(0, cell.begin / 60)
 
 
 def tuned_fixed(cell: Cell) -> int:
-    """The smallest constant fleet that does in the first half."""
+    """The smallest constant fleet that does in the warm-up."""
     slo = dataclasses.replace(SLO_AIM, attainment=CAREFUL)
     return Search(_tuning(cell).since(COLD), cell.spec(), slo, cell.settings).fixed() or 200
 
 
 def tuned_keda(cell: Cell) -> float:
-    """The threshold with which KEDA is cheapest in the first half among those that do; the lowest of all if none
+    """The threshold with which KEDA is cheapest in the warm-up among those that do; the lowest of all if none
     does."""
     trace = _tuning(cell)
     best, least = float(KEDA[0]), math.inf

@@ -1,10 +1,11 @@
-"""The fleets of the comparison as manifests: one model on one or two accelerators, scaled in any of the forms."""
+"""The fleets of the comparison as manifests: one model on one or two accelerators, or several models on the GPUs of one
+node."""
 
 from __future__ import annotations
 
 import dataclasses
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,49 +17,55 @@ from modelyard.replay.scenario import ReplayedFleet, read_fleet
 MODEL = "llama-8b"
 COSTS = {"l40s": 12.0, "h100": 40.0}
 """An hour of a replica."""
+PRODUCTS = {"l40s": "NVIDIA-L40S", "h100": "NVIDIA-H100-80GB-HBM3"}
+"""The accelerators in the words of a node's label."""
+PRIORITIES = (1, 5, 10)
+"""Of service classes, the most important first."""
 
 
 def fleet_of(form: str, initial: Mapping[str, int], startup: float) -> ReplayedFleet:
     """The fleet of a form. The same price for the same replica, whoever scales it."""
+    return _read(manifests(form, initial), startup)
+
+
+def shared_fleet(initial: Mapping[str, int], accelerator: str, gpus: int, startup: float) -> ReplayedFleet:
+    """Models with so many replicas each at the beginning, the most important first, on so many GPUs."""
+    return _read(shared_manifests(initial, accelerator, gpus), startup)
+
+
+def _read(documents: Sequence[Mapping[str, Any]], startup: float) -> ReplayedFleet:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "fleet.yaml"
-        file.write_text(manifests(form, initial))
+        file.write_text(yaml.safe_dump_all(documents, sort_keys=False))
         fleet = read_fleet([file], startup=startup)
     variants = tuple(dataclasses.replace(spec, cost=COSTS[spec.key.name.rpartition("-")[2]]) for spec in fleet.variants)
     return dataclasses.replace(fleet, variants=variants)
 
 
-def manifests(form: str, initial: Mapping[str, int]) -> str:
+def manifests(form: str, initial: Mapping[str, int]) -> list[dict[str, Any]]:
     """One model on these accelerators, with so many replicas each at the beginning, scaled in one of the forms."""
     documents: list[dict[str, Any]] = []
-    names = {accelerator: f"{MODEL}-{accelerator}" for accelerator in initial}
     for accelerator, replicas in initial.items():
-        documents.append(_deployment(names[accelerator], accelerator, replicas))
-        if form in ("saturation", "slo"):
-            documents.append(_variant(names[accelerator], accelerator, COSTS[accelerator], form))
-    if form == "slo":
-        documents += _configuration()
-    if form in ("scaling", "optimizer"):
-        documents.append(
-            {
-                **_head("registry.volcano.sh/v1alpha1", "AutoscalingPolicy", "queue"),
-                "spec": {"metrics": [{"metricName": "vllm:num_requests_waiting", "targetValue": "2"}]},
-            }
-        )
-    bounds = {"minReplicas": 1, "maxReplicas": 60}
-    refs = {
-        accelerator: {"targetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": name}}
-        for accelerator, name in names.items()
+        documents += [_deployment(MODEL, accelerator, replicas), _variant(MODEL, accelerator, form)]
+    return [*documents, *_configuration([MODEL])] if form == "slo" else documents
+
+
+def shared_manifests(initial: Mapping[str, int], accelerator: str, gpus: int) -> list[dict[str, Any]]:
+    """Several models in SLO form, a service class each, under the GPU limiter."""
+    documents: list[dict[str, Any]] = []
+    for model, replicas in initial.items():
+        documents += [_deployment(model, accelerator, replicas), _variant(model, accelerator, "slo")]
+    node = {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": "gpus", "labels": {"nvidia.com/gpu.product": PRODUCTS[accelerator]}},
+        "status": {
+            "allocatable": {"nvidia.com/gpu": str(gpus)},
+            "conditions": [{"type": "Ready", "status": "True"}],
+        },
     }
-    if form == "scaling":
-        documents += [
-            _binding(names[accelerator], {"scalingConfiguration": {"target": ref, **bounds}})
-            for accelerator, ref in refs.items()
-        ]
-    elif form == "optimizer":
-        params = [{"target": ref, "cost": round(COSTS[accelerator]), **bounds} for accelerator, ref in refs.items()]
-        documents.append(_binding("mixed", {"optimizerConfiguration": {"params": params}}))
-    return yaml.safe_dump_all(documents, sort_keys=False)
+    limiter = _config("wva-saturation-scaling-config", {"default": "enableLimiter: true"})
+    return [*documents, node, limiter, *_configuration(list(initial))]
 
 
 def _head(version: str, kind: str, name: str, labels: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -69,11 +76,12 @@ def _head(version: str, kind: str, name: str, labels: Mapping[str, str] | None =
     }
 
 
-def _deployment(name: str, accelerator: str, replicas: int) -> dict[str, Any]:
+def _deployment(model: str, accelerator: str, replicas: int) -> dict[str, Any]:
+    name = f"{model}-{accelerator}"
     container = {
         "name": "engine",
         "image": "vllm/vllm-openai:latest",
-        "args": ["--model", MODEL],
+        "args": ["--model", model],
         "resources": {"limits": {"nvidia.com/gpu": "1"}},
     }
     head = _head("apps/v1", "Deployment", name, {"inference.optimization/acceleratorName": accelerator.upper()})
@@ -81,31 +89,27 @@ def _deployment(name: str, accelerator: str, replicas: int) -> dict[str, Any]:
     return {**head, "spec": {"replicas": replicas, "selector": {"matchLabels": {"app": name}}, "template": template}}
 
 
-def _variant(name: str, accelerator: str, cost: float, form: str) -> dict[str, Any]:
+def _variant(model: str, accelerator: str, form: str) -> dict[str, Any]:
+    name = f"{model}-{accelerator}"
     head = _head(
         "llmd.ai/v1alpha1", "VariantAutoscaling", name, {"inference.optimization/acceleratorName": accelerator.upper()}
     )
     spec: dict[str, Any] = {
         "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": name},
-        "modelID": MODEL,
+        "modelID": model,
     }
     if form == "slo":
-        return {**head, "spec": {**spec, **_slo(accelerator)}}
-    return {**head, "spec": {**spec, "variantCost": str(cost)}}
+        return {**head, "spec": {**spec, **_slo(model, accelerator)}}
+    return {**head, "spec": {**spec, "variantCost": str(COSTS[accelerator])}}
 
 
-def _binding(name: str, configuration: dict[str, Any]) -> dict[str, Any]:
-    head = _head("registry.volcano.sh/v1alpha1", "AutoscalingPolicyBinding", name)
-    return {**head, "spec": {"policyRef": {"name": "queue"}, **configuration}}
-
-
-def _slo(accelerator: str) -> dict[str, Any]:
+def _slo(model: str, accelerator: str) -> dict[str, Any]:
     profile = PROFILES[accelerator]
     return {
-        "variantID": f"{MODEL}-{accelerator.upper()}-1",
+        "variantID": f"{model}-{accelerator.upper()}-1",
         "accelerator": accelerator.upper(),
         "acceleratorCount": 1,
-        "sloClassRef": {"name": "service-classes-config", "key": "premium.yaml"},
+        "sloClassRef": {"name": "service-classes-config", "key": f"{model}.yaml"},
         "variantProfile": {
             "maxBatchSize": profile.max_num_seqs,
             "perfParms": {
@@ -116,15 +120,18 @@ def _slo(accelerator: str) -> dict[str, Any]:
     }
 
 
-def _configuration() -> list[dict[str, Any]]:
-    def config(name: str, data: dict[str, str]) -> dict[str, Any]:
-        metadata = {"name": name, "namespace": "workload-variant-autoscaler-system"}
-        return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
-
+def _configuration(models: Sequence[str]) -> list[dict[str, Any]]:
     costs = {name.upper(): f'{{"device": "{name}", "cost": "{cost:g}"}}' for name, cost in COSTS.items()}
-    target = {"model": MODEL, "slo-tpot": 60, "slo-ttft": 2000}
-    premium = yaml.safe_dump({"name": "Premium", "priority": 1, "data": [target]}, sort_keys=False)
-    return [
-        config("accelerator-unit-costs", costs),
-        config("service-classes-config", {"premium.yaml": premium}),
-    ]
+    classes = {
+        f"{model}.yaml": yaml.safe_dump(
+            {"name": model, "priority": priority, "data": [{"model": model, "slo-tpot": 60, "slo-ttft": 2000}]},
+            sort_keys=False,
+        )
+        for model, priority in zip(models, PRIORITIES, strict=False)
+    }
+    return [_config("accelerator-unit-costs", costs), _config("service-classes-config", classes)]
+
+
+def _config(name: str, data: dict[str, str]) -> dict[str, Any]:
+    metadata = {"name": name, "namespace": "workload-variant-autoscaler-system"}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}

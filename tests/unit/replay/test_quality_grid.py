@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from modelyard.autoscaling.variants.slo.attainment import LOADS, Holding
 from modelyard.objects import Key
 from modelyard.replay.fleet import SimulatedFleet
 from modelyard.replay.metrics import Metrics
+from modelyard.replay.report import Timeline
 from modelyard.replay.settings import SimulationSettings
 from modelyard.replay.simulate import simulate
 from modelyard.replay.variants import VariantSpec
@@ -62,8 +64,10 @@ def test_compiled_engines_do_what_the_replay_does(tools: Any, changes: tuple[tup
     assert np.nanmax(np.abs(first - run.results.first)) < 1e-6
 
 
-def test_a_small_form_of_the_comparison(tools: Any) -> None:
-    """The aim at attainment on a step it was never tuned on; the schedule is between the bound and the fixed fleet."""
+def test_a_small_form_of_the_comparison(tools: Any, tmp_path: Path) -> None:
+    """The aim at attainment on a step it was never tuned on; the schedule is between the bound and the fixed fleet, and
+    all minutes are in the calibration."""
+    report = importlib.import_module("quality.report")
     cell = tools.Cell("step", 0.5, tools.L, 31)
     assert cell.held_out
     rows = {name: tools.work(cell, name, budget=12) for name in ("reference", "attainment")}
@@ -73,6 +77,11 @@ def test_a_small_form_of_the_comparison(tools: Any) -> None:
     assert ours["attained"] >= 0.985
     assert ours["problems"] == ""
     assert ours["hours"] <= 2.0 * reference["schedule_hours"]
+    tables = report.write(list(rows.values()), [cell.name], tmp_path)
+    assert list(tables) == [report.COMPARISON, report.CALIBRATION]
+    assert f" | {ours['hours']:.2f} | - | - | - |" in tables[report.COMPARISON]
+    loads = [line.split(" | ") for line in tables[report.CALIBRATION].splitlines()[2:]]
+    assert sum(int(minutes) for _, minutes, *_ in loads) == ours["minutes"] == 60
     again = tools.work(cell, "attainment")
     assert [again[name] for name in ("hours", "attained", "ups")] == [
         ours[name] for name in ("hours", "attained", "ups")
@@ -82,7 +91,40 @@ def test_a_small_form_of_the_comparison(tools: Any) -> None:
 def test_the_page_has_what_the_command_prints(tools: Any) -> None:
     """One row of the page, made again."""
     report = importlib.import_module("quality.report")
-    page = report.PAGE.read_text(encoding="utf-8").partition(report.BEGIN)[2].partition(report.END)[0]
+    begin, end = report.marks(report.COMPARISON)
+    page = report.PAGE.read_text(encoding="utf-8").partition(begin)[2].partition(end)[0]
     cell = tools.GRID[0]
     row = next(line for line in page.splitlines() if line.startswith(f"| {cell.workload} | {cell.rate:g} | l40s "))
     assert report._cell(tools.work(cell, "attainment")) in row.split(" | "), "stale: python benchmarks/quality --write"
+
+
+def test_predicted_and_seen_misses_by_load(tools: Any) -> None:
+    """A minute counts where its load for the replicas then ready puts it, with its requests' weight."""
+    calibration = importlib.import_module("quality.calibration")
+    minutes, load = np.arange(4), np.array([0.5, 0.3, 0.6, 1.5])
+    ready, arrivals = np.array([1.0, 1.0, 2.0, 1.5]), np.array([9, 100, 50, 10])
+    line = Timeline(minutes, arrivals, np.array([0.0, 0.99, 0.98, 0.4]), np.zeros(4), ready, ready)
+    missed = np.linspace(0.001, 1.0, len(LOADS))
+    found = calibration.tenths(line, load, [Holding(missed)] * 4, begin=60.0)
+    assert {n for n, tenth in enumerate(found) if tenth.minutes} == {3, 10}
+    predicted = Holding(missed).missing(load[1:3], ready[1:3])
+    assert found[3] == pytest.approx((2, 150, arrivals[1:3] @ predicted, 2.0))
+    assert found[10] == pytest.approx((1, 10, 10.0, 6.0), rel=0.2)
+
+
+def test_several_models_on_scarce_gpus(tools: Any, tmp_path: Path) -> None:
+    """Two models with the same traffic, that want four GPUs of three at its peak: no more are held than there are, and
+    the one that matters more is the better served; the table has what the rows say."""
+    shared, report = importlib.import_module("quality.shared"), importlib.import_module("quality.report")
+    cell = shared.SHARED_SMALL
+    ours, split = (shared.work(cell, name) for name in ("attainment", shared.SPLIT))
+    counted = cell.trace.duration / 2 / 3600
+    assert 0 < cell.short < 0.5
+    assert ours["problems"] == ""
+    assert 2 * counted < ours["hours"] <= cell.gpus * counted
+    assert ours["attained_first"] > ours["attained_second"] > 0.9
+    assert split["tuned_each"] == "2+1"
+    assert split["hours"] == pytest.approx(3 * counted)
+    tables = report.write([ours, split], [cell.name], tmp_path)
+    assert list(tables) == [report.SHARED]
+    assert f"| {split['hours']:.2f} | {split['attained']:.2%} |" in tables[report.SHARED]
