@@ -1,10 +1,13 @@
 """How long one tick's decision takes: 10,000 variants with ten pods each, on one core.
 
-    python benchmarks/decision.py [--variants 10000] [--pods 10] [--rounds 5] [--reference 1000]
+    python benchmarks/decision.py [--variants 10000] [--pods 10] [--rounds 5] [--reference 1000] [--models 1000]
 
 Prints the seconds of ``decide`` in repaired mode, and the ratio to a naive reference in this file, measured in the
 same run on a fleet of ``--reference`` variants: the documented algorithm written down variant by variant, looking
 through all pods for each, without records, conditions or memory. The reference grows with the square of the fleet.
+
+Then the CPU seconds of ``decide`` over ``--models`` models in SLO form with 90 minutes of history each, the mean of a
+turn of eight ticks (in which every model tries all rules once), with both aims in the same run.
 """
 
 from __future__ import annotations
@@ -12,19 +15,32 @@ from __future__ import annotations
 import argparse
 import gc
 import statistics
+import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
+
+import numpy as np
+from builders import records
+from slo_builders import SLO, carry_on, premium, slo_fleet
 
 from modelyard.autoscaling.decide import decide
 from modelyard.autoscaling.fleet import Fleet, Variant
 from modelyard.autoscaling.memory.variants import VariantMemory
-from modelyard.autoscaling.settings import Compatibility, FleetSettings
-from modelyard.metrics.values import PodSignal, Signals
+from modelyard.autoscaling.settings import Compatibility, FleetSettings, SizingAim
+from modelyard.autoscaling.variants.slo.aim import TURNS
+from modelyard.metrics.values import ModelLoad, PodSignal, Signals, SizeBuckets
 from modelyard.objects import Condition, Key, OwnerRef, Pod, TargetRef, Workload, WorkloadId
 
 NOW = 1_700_000_000.0
 MODEL_VARIANTS = 2
 NAMESPACES = 50
+L40S = (22.6, 0.18, 25.0, 0.105)
+BOUNDS = (64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0)
+SIZES = ("prompt_tokens", "output_tokens", "steady_prompt", "steady_output")
 
 
 def build(variants: int, pods_each: int) -> Fleet:
@@ -113,6 +129,71 @@ def naive(fleet: Fleet) -> dict[Key, int]:
     return targets
 
 
+class Models:
+    """Models in SLO form, and what is measured of them tick by tick: loads of 0.1 to 13 engines that swing and scatter,
+    a third of which jump at times, and sizes that scatter. Sizes of the past are there for the aim that asks for them.
+    """
+
+    def __init__(self, count: int, settings: FleetSettings) -> None:
+        chance = np.random.default_rng(5)
+        self.settings = settings
+        self.points = int(settings.load_history / settings.tick)
+        self.names = [f"model-{i}" for i in range(count)]
+        # Both aims see the same.
+        last = int(FleetSettings().load_history / settings.tick) + TURNS + 1
+        at = settings.tick * np.arange(TURNS + 1 - last, TURNS + 1)
+        rate = np.exp(chance.uniform(np.log(0.4), np.log(50), (count, 1)))
+        period, phase = chance.uniform(1200, 20_000, (count, 1)), chance.uniform(0, 7, (count, 1))
+        jumps = 1 + 2 * (np.sin(3 * at / period + phase) > 0.9) * (np.arange(count)[:, None] % 3 == 0)
+        swing = (1 + 0.4 * np.sin(at / period + phase)) * jumps
+        mean = np.array([1100.0, 200.0]) * np.exp(chance.normal(0, 0.4, (count, 1, 2)))
+        self.times = (NOW + at).tolist()
+        self.rates = (rate * swing * chance.normal(1, 0.08, (count, last)).clip(0.5)).tolist()
+        self.sizes = (mean * chance.normal(1, 0.05, (count, last, 2)).clip(0.5)).tolist()
+        shares = chance.dirichlet(np.ones(len(BOUNDS)), (count, 2)).tolist()
+        self.buckets = [SizeBuckets(*(tuple(zip(BOUNDS, one, strict=True)) for one in both)) for both in shares]
+        made = [
+            SLO(name, int(one) // 3 + 1, L40S, "L40S", model=name, class_key=f"{name}.yaml", itl=35.0)
+            for name, one in zip(self.names, rate[:, 0], strict=True)
+        ]
+        classes = {f"{name}.yaml": premium(60, 2000, name, name) for name in self.names}
+        self.fleet = slo_fleet(*made, classes=classes)
+
+    def measured(self, tick: int) -> Fleet:
+        """The fleet as the next tick finds it."""
+        end = len(self.times) - TURNS + tick
+        times, attained = self.times[end - self.points : end], self.settings.aim is SizingAim.ATTAINMENT
+        loads, sizes = {}, {}
+        for name, rates, tokens in zip(self.names, self.rates, self.sizes, strict=True):
+            history = tuple(zip(times, rates[end - self.points : end], strict=True))
+            seen = tuple((at, *both) for at, both in zip(times, tokens[end - self.points : end], strict=True))
+            loads["chat", name] = ModelLoad(history[-1][1], history, seen if attained else ())
+            sizes["chat", name] = (*tokens[end - 1], *np.mean(tokens[end - 20 : end], axis=0).tolist())
+        performance = [
+            replace(pod, **dict(zip(SIZES, sizes["chat", pod.model], strict=True)))
+            for pod in self.fleet.signals.performance
+        ]
+        known = {pair: buckets for pair, buckets in zip(loads, self.buckets, strict=True) if attained}
+        signals = replace(self.fleet.signals, loads=loads, performance=tuple(performance), sizes=known)
+        return replace(self.fleet, signals=signals)
+
+
+def slo_seconds(count: int) -> dict[SizingAim, float]:
+    """CPU seconds of a tick over so many models in SLO form, by aim."""
+    spent = dict.fromkeys(SizingAim, 0.0)
+    models = {aim: Models(count, FleetSettings(aim=aim)) for aim in SizingAim}
+    for tick in range(TURNS + 1):
+        for aim, of in models.items():
+            fleet = of.measured(tick)
+            gc.collect()
+            begin = time.process_time()
+            decision = decide(fleet, of.settings)
+            if tick:  # in the first one no model follows a rule yet
+                spent[aim] += (time.process_time() - begin) / TURNS
+            of.fleet = carry_on(fleet, records(decision), of.settings.tick)
+    return spent
+
+
 def seconds(call: Callable[[], object], rounds: int) -> float:
     """Median seconds of a call."""
     times = []
@@ -131,6 +212,7 @@ def main() -> None:
     parser.add_argument("--pods", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--reference", type=int, default=1000)
+    parser.add_argument("--models", type=int, default=1000)
     options = parser.parse_args()
     settings, published = FleetSettings(), FleetSettings(compatibility=Compatibility.PUBLISHED)
     fleet = build(options.variants, options.pods)
@@ -143,6 +225,12 @@ def main() -> None:
     reference = seconds(lambda: naive(sample), 1)
     print(f"at {options.reference} variants: decide {ours:.3f} s, naive reference {reference:.3f} s")
     print(f"ratio reference/decide: {reference / ours:.1f} (same targets in published mode: {agree})")
+    spent = slo_seconds(options.models)
+    mean, attainment = spent[SizingAim.MEAN], spent[SizingAim.ATTAINMENT]
+    print(
+        f"{options.models} models in SLO form, CPU of a tick: aim mean {mean:.2f} s, attainment {attainment:.2f} s, "
+        f"{attainment - mean:.2f} s more, ratio {attainment / mean:.2f}"
+    )
 
 
 if __name__ == "__main__":

@@ -32,6 +32,20 @@ CHUNK: Final = 2048
 """Prompt tokens of a step, as engines are set unless told otherwise."""
 _TILT: Final = 0.87
 """Keeps what runs over the end of a Fourier transform from coming in again at its beginning."""
+_THIRDS: Final = np.array([[1 / 6], [1 / 2], [5 / 6]])
+_CELL: Final = np.arange(CELLS + 1)[:, None]
+_TILTS: Final = _TILT**_CELL
+
+
+def _back() -> Floats:
+    """What the transform of each cell's own distribution is multiplied with for the chance of that cell: cells by
+    waves, the real and the imaginary part of each as numbers of their own."""
+    wave = _CELL.T
+    weight = np.where((wave == 0) | (wave == CELLS), 1, 2) / (2 * CELLS)
+    return np.asarray((np.exp(-1j * math.pi * _CELL * wave / CELLS) * weight / _TILTS).view(np.float64))
+
+
+_BACK: Final = _back()
 
 
 class Speed(NamedTuple):
@@ -77,13 +91,14 @@ def sizes_of(buckets: tuple[tuple[float, float], ...], mean: float) -> Sizes:
     without buckets, ``SPREAD``."""
     if not buckets:
         return Sizes(SPREAD.tokens * mean / SPREAD.mean, SPREAD.shares)
-    upper = np.array([min(bound, 2e6) for bound, _ in buckets])
-    shares = np.array([share for _, share in buckets])
-    lower = np.maximum(1.0, np.concatenate([[1.0], upper[:-1]]))
+    upper, shares = np.array(buckets).T
+    upper = np.minimum(upper, 2e6)
+    lower = np.ones_like(upper)
+    lower[1:] = np.maximum(1.0, upper[:-1])
     upper = np.maximum(np.where(upper >= 2e6, 2 * lower, upper), lower)
     there = shares > 0
-    tokens = (lower * (upper / lower) ** np.array([[1 / 6], [1 / 2], [5 / 6]]))[:, there].ravel()
-    shares = np.tile(shares[there] / (3 * shares.sum()), 3)
+    tokens = (lower * (upper / lower) ** _THIRDS)[:, there].ravel()
+    shares = np.concatenate([shares[there] / (3 * shares.sum())] * 3)
     return Sizes(tokens * mean / float(tokens @ shares), shares)
 
 
@@ -123,39 +138,32 @@ def missed(
 
 def _slow(engine: Speed, prompts: Sizes, outputs: Sizes, rate: Floats, step: Floats) -> Floats:
     """ITL: by the first passage of each length of answer."""
-    result = np.zeros_like(rate)
-    cells = np.arange(CELLS + 1)
-    wave = np.arange(CELLS + 1)
-    weight = np.where((wave == 0) | (wave == CELLS), 1, 2) / (2 * CELLS)
-    back = np.exp(1j * math.pi * np.outer(cells, wave) / CELLS) * weight * _TILT ** -cells[:, None]
-    for tokens, share in zip(outputs.tokens - 1, outputs.shares, strict=True):
-        if tokens <= 0:
-            continue
-        work = tokens * step
-        width = np.maximum(tokens * engine.itl - work, 1e-9) / CELLS
-        came = np.exp(
-            (rate[:, None] * (work[:, None] + cells * width[:, None]))[:, :, None]
-            * _wave(prompts, engine.delta / width)
-        )
-        chance = np.einsum("ujk,jk->uj", came, back).real
-        done = (work[:, None] / (work[:, None] + cells * width[:, None]) * chance).sum(axis=1)
-        result += share * np.where(width > 1e-9, np.clip(1 - done, 0, 1), 1.0)
-    return result
+    several = outputs.tokens > 1
+    tokens = outputs.tokens[several, None] - 1
+    work = tokens * step
+    width = np.maximum(tokens * engine.itl - work, 1e-9) / CELLS
+    wave = _wave(prompts, (engine.delta / width).ravel())
+    # What came within the work, and within a cell, for each length and load.
+    came, more = (np.exp((rate * time).ravel()[:, None] * wave) for time in (work, width))
+    chance = np.empty((CELLS + 1, len(wave)))
+    for cell, back in enumerate(_BACK):
+        chance[cell] = came.view(np.float64) @ back
+        came *= more
+    done = (work / (work + _CELL[:, None] * width) * chance.reshape(CELLS + 1, *work.shape)).sum(axis=0)
+    return np.asarray(outputs.shares[several] @ np.where(width > 1e-9, np.clip(1 - done, 0, 1), 1.0))
 
 
 def _wave(sizes: Sizes, scale: Floats) -> NDArray[np.complex128]:
     """The transform of sizes in cells, less 1; what does not fit is left out, since it always stalls too long."""
     place = scale[:, None] * sizes.tokens
     low = np.minimum(place.astype(np.int64), CELLS + 1)
-    part = np.clip(place - low, 0, 1)
-    row = np.arange(len(scale))[:, None] * (CELLS + 3) + low
-    share = np.broadcast_to(sizes.shares, place.shape)
+    part = np.minimum(place - low, 1.0)
+    row = low + (CELLS + 3) * np.arange(len(scale))[:, None]
     count = len(scale) * (CELLS + 3)
-    pmf = np.bincount(row.ravel(), (share * (1 - part)).ravel(), count) + np.bincount(
-        (row + 1).ravel(), (share * part).ravel(), count
-    )
-    pmf = pmf.reshape(len(scale), -1)[:, : CELLS + 1] * _TILT ** np.arange(CELLS + 1)
-    return np.asarray(np.fft.rfft(pmf, 2 * CELLS, axis=1) - 1)[:, None, :]
+    pmf = np.bincount(row.ravel(), (sizes.shares * (1 - part)).ravel(), count)
+    pmf += np.bincount((row + 1).ravel(), (sizes.shares * part).ravel(), count)
+    tilted = pmf.reshape(len(scale), CELLS + 3)[:, : CELLS + 1] * _TILTS.T
+    return np.asarray(np.fft.rfft(tilted, 2 * CELLS, axis=1) - 1)
 
 
 def _late(engine: Speed, prompts: Sizes, rate: Floats, step: Floats) -> Floats:
@@ -164,14 +172,17 @@ def _late(engine: Speed, prompts: Sizes, rate: Floats, step: Floats) -> Floats:
     use = np.minimum(rate * (own @ prompts.shares), 0.999)
     width = engine.ttft / CELLS
     # The rest of a prompt that is being computed: a cell is met by all prompts that are longer.
-    edges = width * np.arange(4 * CELLS)
-    rest = (np.clip(own[:, :, None] - edges, 0, width) * prompts.shares[:, None]).sum(axis=1)
+    edges = width * np.arange(int(min(4 * CELLS, own.max() / width + 1)) + 1)
+    beyond = own[:, :, None] - edges
+    beyond = prompts.shares @ np.maximum(beyond, 0, out=beyond)
+    rest = beyond[:, :-1] - beyond[:, 1:]
     rest /= np.maximum(rest.sum(axis=1, keepdims=True), 1e-12)
     wave = np.fft.rfft(rest, 8 * CELLS, axis=1)
     waiting = np.fft.irfft((1 - use)[:, None] / (1 - use[:, None] * wave), 8 * CELLS, axis=1)
-    within = np.concatenate([np.zeros((len(rate), 1)), np.cumsum(waiting, axis=1)[:, : CELLS + 1]], axis=1)
+    within = np.concatenate([np.zeros((len(rate), 1)), np.cumsum(waiting[:, : CELLS + 1], axis=1)], axis=1)
     place = np.clip((engine.ttft - engine.gamma - own) / width + 1, 0, CELLS + 1)
     low = np.minimum(place.astype(np.int64), CELLS)
     part = place - low
-    at = np.take_along_axis(within, low, axis=1) * (1 - part) + np.take_along_axis(within, low + 1, axis=1) * part
+    cell = low + within.shape[1] * np.arange(len(rate))[:, None]
+    at = within.take(cell) * (1 - part) + within.take(cell + 1) * part
     return np.asarray(np.clip(1 - at @ prompts.shares, 0, 1))

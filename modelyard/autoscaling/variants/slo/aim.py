@@ -129,11 +129,10 @@ def _learn(
 def _story(shadow: Shadow, load: Floats, holding: Holding, capacity: Floats, allowed: float) -> str:
     replicas = int(needed(capacity, np.array(shadow.load)))
     minutes = len(load) * STEP / 60
-    held, fewer = (held_by(load, holding, n) for n in (replicas, replicas - 1))
     text = f"{shadow.rule}: {shadow.load:.3g} engines, for which {replicas} are needed"
-    text += f"; {replicas} would have held {_percent(held)} of the last {minutes:.0f} min"
+    text += f"; {replicas} would have held {_percent(held_by(load, holding, replicas))} of the last {minutes:.0f} min"
     if replicas > 1:
-        text += f", {replicas - 1} {_percent(fewer)}"
+        text += f", {replicas - 1} {_percent(held_by(load, holding, replicas - 1))}"
     if not shadow.enough:
         text += f"; no rule would have held {_percent(1 - allowed)}"
     return text

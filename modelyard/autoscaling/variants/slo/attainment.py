@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from itertools import chain
+from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,7 @@ from modelyard.autoscaling.sizing import stalls
 from modelyard.autoscaling.sizing.stalls import Sizes, Speed, per_request
 
 Floats = NDArray[np.float64]
+Number = TypeVar("Number", np.float64, np.int64)
 
 STEP: Final = 30.0
 """Seconds between two points of the load that shadows are tried on."""
@@ -60,6 +62,8 @@ LOADS: Final = np.array([0.04, 0.1, 0.2, 0.35, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.
 LEARN: Final = 0.1
 LOWEST, HIGHEST = 0.4, 1.25
 """Of what is learnt of a replica."""
+_REPLICAS: Final = np.arange(MOST + 1.0)
+_EVENED: Final = stalls.evened(np.maximum(_REPLICAS, 1.0))
 
 
 class Holding(NamedTuple):
@@ -69,16 +73,15 @@ class Holding(NamedTuple):
     missed: Floats
     learnt: float = 1.0
 
-    def missing(self, load: Floats, replicas: Floats) -> Floats:
-        """The share of requests that miss on so many replicas."""
-        each = load / replicas * stalls.evened(replicas) / self.learnt
+    def missing(self, load: Floats, replicas: Floats | NDArray[np.int64]) -> Floats:
+        """The share of requests that miss on so many replicas, ``MOST`` at most."""
+        each = load / replicas * _EVENED[replicas.astype(np.int64)] / self.learnt
         return np.asarray(np.exp(np.interp(each, LOADS, np.log(self.missed))))
 
     def capacities(self, allowed: float) -> Floats:
         """Load in engines that 0, 1, 2 ... replicas carry with so many misses."""
-        n = np.arange(1.0, MOST + 1)
         share = np.interp(math.log(allowed), np.log(self.missed), LOADS) if self.missed[0] < allowed else 0.02
-        return np.concatenate([[0.0], n * share * self.learnt / stalls.evened(n)])
+        return np.asarray(_REPLICAS * share * self.learnt / _EVENED)
 
 
 def holding_of(
@@ -92,21 +95,18 @@ def holding_of(
 
 def needed(capacity: Floats, load: NDArray[np.float64]) -> NDArray[np.int64]:
     """The fewest replicas that carry a load; at least one."""
-    return np.clip(np.searchsorted(capacity, load * (1 - 1e-9)), 1, MOST).astype(np.int64)
+    return np.asarray(np.minimum(np.maximum(np.searchsorted(capacity, load * (1 - 1e-9)), 1), MOST))
 
 
 class Shadow(NamedTuple):
     """What is followed: indices of margin and memory, and 1 with the trend. ``load`` in engines is to be carried now;
-    ``held`` the share of the last time it would have held, ``mean`` the replicas for it. ``enough``: whether any would
-    have."""
+    ``enough``: whether any shadow would have held the target."""
 
     margin: int
     memory: int
     trend: int
     floor: int
     load: float
-    held: float
-    mean: float
     enough: bool
 
     @property
@@ -140,7 +140,7 @@ def resampled(
     """
     if not history:
         return np.empty(0)
-    times, rates = np.array(history).T
+    times, rates = _columns(history, 2)
     times, now = times / second, now / second
     count = int(min(SPAN, now - times[0]) / STEP + 1e-6) + 1
     points = now - STEP * np.arange(count)[::-1] + 1e-6
@@ -148,7 +148,7 @@ def resampled(
     busy = per_request(engine, *mean) or 1e-9
     if not seen or math.isinf(even):
         return np.asarray(rates * busy, dtype=np.float64)
-    told, prompts, outputs = np.array(seen).T
+    told, prompts, outputs = _columns(seen, 3)
     told = told / second
     # The work of a request is linear in its sizes.
     by_prompt, by_output = (per_request(engine, *size) or 1e-9 for size in ((1e6, 0.0), (0.0, 1e6)))
@@ -164,9 +164,13 @@ def resampled(
     return np.asarray(rates * (share * near + (1 - share) * broad), dtype=np.float64)
 
 
-def _highest(values: Floats, steps: int) -> Floats:
-    """The highest of the last so many points, along the last axis."""
-    found, reach = values, 1
+def _columns(rows: Sequence[tuple[float, ...]], count: int) -> Floats:
+    return np.fromiter(chain.from_iterable(rows), np.float64, count * len(rows)).reshape(-1, count).T
+
+
+def _highest(values: NDArray[Number], steps: int, reach: int = 1) -> NDArray[Number]:
+    """The highest of the last so many points, along the last axis, of ``values`` that are the highest of ``reach``."""
+    found = values
     while reach < steps:
         shift = min(reach, steps - reach)
         found = np.concatenate([found[..., :shift], np.maximum(found[..., shift:], found[..., :-shift])], axis=-1)
@@ -216,69 +220,82 @@ def follow(
         margin, memory, trend, floor = kept
         highest = max(float(seen[trend, -1]), float(calm[trend, -2 * MEMORIES[memory] :].max()))
         carried = max(float(MARGINS[margin] * highest), float(capacity[FLOORS[floor]]))
-        return Shadow(*kept, carried, math.nan, math.nan, True)
+        return Shadow(*kept, carried, True)
     # (memory, trend, time), the memories twice: as they are tried, and as they are followed.
-    tried = np.stack([np.maximum(seen, _highest(calm, steps)) for steps in MEMORIES])
-    followed = np.stack([np.maximum(seen, _highest(calm, 2 * steps)) for steps in MEMORIES])
+    tops = [(_highest(calm, steps), steps) for steps in MEMORIES]
+    tried = np.maximum(seen, [found for found, _ in tops])
+    followed = np.maximum(seen, [_highest(found, 2 * steps, steps) for found, steps in tops])
     weight = load.copy()
     weight[:cold] = 0.0
     # What no memory could have known teaches little.
     weight[ahead:][load[ahead:] > NEW * np.maximum.accumulate(even)[:-ahead]] *= LESSON
-    total = float(weight.sum())
-    # (margin, memory, trend, floor, time)
+    weight /= weight.sum()
     most = int(needed(capacity, np.array(1.2 * even.max())))
     floors = FLOORS[: int(np.searchsorted(FLOORS, most)) + 1]
     margins = MARGINS[:, None, None, None]
-    least = floors[:, None]
-    asked = np.maximum(needed(capacity, margins * tried)[..., None, :], least)
-    ready = -_highest(-asked.astype(np.float64), ahead + 1)
+    top = int(needed(capacity, np.array(MARGINS[-1] * followed.max())))
+    # (margin, memory, trend, time)
+    asked = -_highest(-needed(capacity[: top + 1], margins * tried), ahead + 1)
+    later = needed(capacity[: top + 1], margins * followed).astype(np.float64)
     came = _came(load)
-    missed = _missing(came, ready, holding) @ weight
-    onset = (came + ONSET) * np.where(came + ONSET < ready * holding.learnt, holding.missing(came + ONSET, ready), 1.0)
-    unseen = onset[..., cold:].mean(axis=-1) * lead / (SELDOM * float(load[cold:].mean()))
-    share = missed / total + unseen
-    cost = np.maximum(needed(capacity, margins * followed)[..., None, :], least).mean(axis=-1)
-    good = share <= SPARE * allowed
-    if good.any():
-        cheapest = np.where(good, cost, np.inf).min()
+    # (replicas, time): what so many miss at a point, and what this adds to the share, is the same for all shadows.
+    replicas = np.arange(1, max(top, floors[-1]) + 1)[:, None]
+    missing = holding.missing(came, replicas)
+    risen = came + ONSET
+    onset = risen * np.where(risen < replicas * holding.learnt, holding.missing(risen, replicas), 1.0)
+    seldom = np.where(np.arange(len(load)) < cold, 0.0, lead / (SELDOM * float(load[cold:].sum())))
+    adds, spared = missing * weight + onset * seldom, (1 - missing) * weight
+    begins = np.arange(-len(load), 0)
+    places = asked * len(load) + begins
+    peak = np.where(came > asked * holding.learnt, came, 0.0).max(axis=-1)
+    shares: list[Floats] = []
+    costs: list[Floats] = []
+    cheapest = math.inf
+    for floor in floors:
+        cost = np.maximum(later, floor).mean(axis=-1)
+        if cost.min() > STAY * cheapest:  # as is all that keeps more
+            break
+        place = np.maximum(places, floor * len(load) + begins)
+        share = adds.take(place).sum(axis=-1)
+        short = peak > floor * holding.learnt
+        waits = _waits(came, np.maximum(asked[short], floor), holding)
+        share[short] += spared.take(place[short]).sum(axis=-1, where=waits)
+        cheapest = min(cheapest, float(cost[share <= SPARE * allowed].min(initial=math.inf)))
+        shares.append(share)
+        costs.append(cost)
+    # (margin, memory, trend, floor)
+    share, cost = np.stack(shares, axis=-1), np.stack(costs, axis=-1)
+    enough = cheapest < math.inf
+    if enough:
         # Of equals, the one that is sure to keep what it would have kept.
-        place = _place(np.where(good & (cost <= STAY * cheapest), share - 1e-9 * floors, np.inf))
+        among = (share <= SPARE * allowed) & (cost <= STAY * cheapest)
+        price = np.where(among, share - 1e-9 * floors[: len(shares)], np.inf)
     else:
-        place = _place(cost * (1 + 2 * np.maximum(0.0, share / (SPARE * allowed) - 1)))
-    return _told(place, followed, capacity, 1 - float(missed[place]) / total, float(cost[place]), bool(good.any()))
-
-
-def _place(price: Floats) -> tuple[int, int, int, int]:
-    margin, memory, trend, floor = np.unravel_index(np.argmin(price), price.shape)
-    return int(margin), int(memory), int(trend), int(floor)
+        price = cost * (1 + 2 * np.maximum(0.0, share / (SPARE * allowed) - 1))
+    margin, memory, trend, least = (int(one) for one in np.unravel_index(np.argmin(price), price.shape))
+    carried = max(float(MARGINS[margin] * followed[memory, trend, -1]), float(capacity[FLOORS[least]]))
+    return Shadow(margin, memory, trend, least, carried, enough)
 
 
 def _came(load: Floats) -> Floats:
     """The load that came around each point: a rate over a minute is known half a minute late, and scatters."""
-    return np.asarray(np.mean([load, *(np.append(load[by:], load[-1:].repeat(by)) for by in (1, 2))], axis=0))
+    later = np.concatenate([load, load[-1:], load[-1:]])
+    return np.asarray((load + later[1:-1] + later[2:]) / 3)
 
 
-def _missing(load: Floats, replicas: Floats, holding: Holding) -> Floats:
-    """The share of requests that miss: by the load, and all while requests wait that came when there was too much."""
+def _waits(load: Floats, replicas: NDArray[np.int64], holding: Holding) -> NDArray[np.bool_]:
+    """Where requests wait that came when there was too much: all miss."""
     more = np.cumsum(load - replicas * holding.learnt, axis=-1)
-    waiting = more - np.minimum(0.0, np.minimum.accumulate(more, axis=-1))
-    return np.where(waiting > QUEUE * replicas, 1.0, holding.missing(load, replicas))
+    return np.asarray(more - np.minimum(0.0, np.minimum.accumulate(more, axis=-1)) > QUEUE * replicas)
 
 
 def held_by(load: Floats, holding: Holding, replicas: int) -> float:
     """The share of requests that so many replicas, all the time, would have had within the targets."""
     if replicas < 1:
         return 0.0
-    missing = _missing(_came(load), np.full(len(load), float(replicas)), holding)
+    came, count = _came(load), np.array(replicas)
+    missing = np.where(_waits(came, count, holding), 1.0, holding.missing(came, count))
     return 1 - float(missing @ load) / max(float(load.sum()), 1e-12)
-
-
-def _told(
-    place: tuple[int, int, int, int], followed: Floats, capacity: Floats, held: float, mean: float, enough: bool
-) -> Shadow:
-    margin, memory, trend, floor = place
-    carried = max(float(MARGINS[margin] * followed[memory, trend, -1]), float(capacity[FLOORS[floor]]))
-    return Shadow(*place, carried, held, mean, enough)
 
 
 def learnt(before: float, engine: Speed, load: float, itl: float | None) -> float:
