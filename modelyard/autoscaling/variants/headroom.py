@@ -5,6 +5,7 @@ Source: WVA SLO reference, 'What the project demonstrated'.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -34,7 +35,7 @@ def plan_ahead(
     """Head-room for a model whose variants ``growing`` could get new replicas; the slowest of them sets the lead."""
     if not settings.headroom or load is None or load.arrivals is None:
         return NONE
-    history = [point for point in load.history if point[0] >= now - settings.trend_window - settings.tick]
+    history = load.history[bisect_left(load.history, (now - settings.trend_window - settings.tick,)) :]
     newest = max((time for time, _ in history), default=None)
     if newest is None or not now - newest <= settings.load_window:
         return NONE

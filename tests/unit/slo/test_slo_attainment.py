@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modelyard.autoscaling.memory.variants import SLOMemory
-from modelyard.autoscaling.sizing.stalls import Speed, per_request, sizes_of
+from modelyard.autoscaling.sizing.stalls import Sizes, Speed, per_request, sizes_of
 from modelyard.autoscaling.variants.slo.attainment import (
     STEP,
     Holding,
@@ -197,3 +197,13 @@ def test_what_a_fixed_fleet_would_have_held() -> None:
     flood = load.copy()
     flood[40:50] = 40.0
     assert held_by(flood, HOLDING, enough) < 0.5, "what waits from a flood is late, too"
+
+
+def test_requests_that_no_replica_serves_in_time_are_no_reason_for_more_replicas() -> None:
+    """One prompt in fifty takes longer than the TTFT target by itself."""
+    prompts = Sizes(np.array([1000.0, 40_000.0]), np.array([0.98, 0.02]))
+    holding = holding_of(L40S, prompts, OUTPUTS, 1.0)
+    may = holding.attainable(ALLOWED)
+    assert 0.04 <= may < 0.1
+    assert holding.capacities(may)[10] > 2.0, "at the target itself there is no such fleet"
+    assert HOLDING.attainable(ALLOWED) == ALLOWED

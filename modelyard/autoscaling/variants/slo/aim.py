@@ -8,6 +8,7 @@ saturation's veto are the same as for any other aim.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 from zlib import crc32
 
 import numpy as np
@@ -40,8 +41,22 @@ INFORMATIVE = 0.3
 """Load of a replica, in engines, below which its ITL says little of what it would carry."""
 TURNS = 8
 """All rules are tried in every eighth tick of a model; in between the one that is followed goes on."""
+HOPELESS = 0.5
+"""Share of requests that miss on idle replicas above which the target is not aimed at."""
 NOTICEABLE = 0.01
 """Relative change of what is learnt that is worth remembering."""
+
+
+class _Known(NamedTuple):
+    """A variant that can be aimed with: its engines' speed, what they hold, the engines that a request per second keeps
+    busy, the share that may miss, and the load that 0, 1, 2 ... of them carry then."""
+
+    state: State
+    engine: Speed
+    holding: Holding
+    busy: float
+    may: float
+    capacity: Floats
 
 
 def attain(group: Group, settings: FleetSettings, now: float) -> None:
@@ -56,7 +71,7 @@ def attain(group: Group, settings: FleetSettings, now: float) -> None:
     pods = [pod for state in group.states for pod in work_of(state).performance]
     prompt, output = mean(pods, "steady_prompt") or sizes.prompt, mean(pods, "steady_output") or sizes.output
     prompts, outputs = (sizes_of(*one) for one in zip(work.buckets, (prompt, output), strict=True))
-    known: list[tuple[State, Speed, Holding, float, Floats]] = []
+    known: list[_Known] = []
     mean_sizes = (prompts.mean, outputs.mean)
     allowed = min(settings.allowed)
     counts = allowed / settings.allowed[0], allowed / settings.allowed[1]
@@ -68,34 +83,37 @@ def attain(group: Group, settings: FleetSettings, now: float) -> None:
             continue
         found = _learn(state, engine, busy, work.history, settings, now)
         holding = holding_of(engine, prompts, outputs, found, counts)
-        known.append((state, engine, holding, busy, holding.capacities(allowed)))
+        may = holding.attainable(allowed)
+        if may < HOPELESS:
+            known.append(_Known(state, engine, holding, busy, may, holding.capacities(may)))
     if not known:
         return
     # The variant that carries the load most cheaply stands for the group: a rule is about the load, not about the mix.
-    state, engine, holding, busy, capacity = min(
-        known, key=lambda one: work_of(one[0]).cost * one[3] / float(one[4][8])
+    state, engine, holding, busy, may, capacity = min(
+        known, key=lambda one: work_of(one.state).cost * one.busy / float(one.capacity[8])
     )
     scatter = variety(prompts, outputs, engine)
     second = settings.load_window / MINUTE  # of a world that may run faster
     load = work.share * resampled(work.history, now, engine, mean_sizes, work.sizes_seen, scatter, second)
-    lead = (settings.tick + max(startup(one, settings) for one, *_ in known)) / second
+    lead = (settings.tick + max(startup(one.state, settings) for one in known)) / second
     own = work_of(state)
     turn = int(now // settings.tick) % TURNS == crc32(group.name.encode()) % TURNS
-    shadow = follow(load, holding, lead, allowed, own.memory.rule, stay=own.memory.rule is not None and not turn)
+    shadow = follow(load, holding, lead, may, own.memory.rule, stay=own.memory.rule is not None and not turn)
     if shadow is None or not shadow.load / busy < BELIEVABLE:  # of a damaged history
         return
     if own.memory.rule != shadow.key:
         own.memory = own.memory.model_copy(update={"rule": shadow.key})
     work.planned = shadow.load / busy
     work.attaining = True
-    percent = 100 * (1 - allowed)
-    for one, _, _, its, carried in known:
-        replicas = int(needed(carried, np.array(work.planned * its)))
-        mine = work_of(one)
+    for one in known:
+        replicas = int(needed(one.capacity, np.array(work.planned * one.busy)))
+        mine = work_of(one.state)
         # What one of so many has of the load: fewer carry less each, so that none of them may be taken for enough.
         mine.rate = work.planned / replicas * (1 + 1e-9)
-        mine.attains = f"{percent:g} % of the requests, {replicas} of them together"
-    work.trend = _story(shadow, load, holding, capacity, allowed)
+        mine.attains = f"{100 * (1 - one.may):.3g} % of the requests, {replicas} of them together"
+        if one.may > allowed:
+            mine.attains += f" ({_percent(float(one.holding.missed[0]))} miss on idle replicas too)"
+    work.trend = _story(shadow, load, holding, capacity, may)
 
 
 def _engine(work: VariantWork) -> Speed | None:

@@ -57,7 +57,7 @@ SELDOM: Final = 10800.0
 MOST: Final = 4096
 QUEUE: Final = 0.1
 """Waiting work, in steps of a replica, beyond which requests wait too long."""
-LOADS: Final = np.array([0.04, 0.1, 0.2, 0.35, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0])
+LOADS: Final = np.array([0.1, 0.2, 0.35, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0])
 """Loads of a replica for which the share of misses is known; at the last all miss."""
 LEARN: Final = 0.1
 LOWEST, HIGHEST = 0.4, 1.25
@@ -78,9 +78,14 @@ class Holding(NamedTuple):
         each = load / replicas * _EVENED[replicas.astype(np.int64)] / self.learnt
         return np.asarray(np.exp(np.interp(each, LOADS, np.log(self.missed))))
 
+    def attainable(self, allowed: float) -> float:
+        """The share that may miss: what is ``allowed``, or twice what misses on replicas that are next to idle, where
+        that is more. No number of replicas would help those, and ever more for the few others are a waste."""
+        return max(allowed, 2 * float(self.missed[0]))
+
     def capacities(self, allowed: float) -> Floats:
-        """Load in engines that 0, 1, 2 ... replicas carry with so many misses."""
-        share = np.interp(math.log(allowed), np.log(self.missed), LOADS) if self.missed[0] < allowed else 0.02
+        """Load in engines that 0, 1, 2 ... replicas carry with so many misses, which are ``attainable``."""
+        share = np.interp(math.log(allowed), np.log(self.missed), LOADS)
         return np.asarray(_REPLICAS * share * self.learnt / _EVENED)
 
 
