@@ -208,5 +208,7 @@ class FleetSettings(BaseModel):
             "token_memory",
             "trend_window",
             "startup_default",
+            "target_ttft",
+            "target_itl",
         )
         return self.model_copy(update={name: getattr(self, name) / factor for name in durations})
