@@ -192,3 +192,35 @@ async def test_a_whole_tick_sizes_writes_and_scales(served: ServedModel, prometh
         assert status["currentAlloc"]["accelerator"] == "H100"
         assert (await served.condition("llama", "SLOFeasible"))["status"] == "True"
         assert (await served.condition("llama", "ProfileValid"))["status"] == "True"
+
+
+async def test_without_a_profile_the_speed_is_learnt_and_a_target_kept(
+    served: ServedModel, prometheus_server: PrometheusServer
+) -> None:
+    """Cache and queue are far from full, but tokens come as late as they may; saturation alone keeps one replica."""
+    await served.deploy("llama", 1)
+    await served.vary("llama")
+    await served.settle("llama", 1)
+    (pod,) = [pod for namespace, pod in served.source.pods if namespace == served.namespace]
+    means = {
+        "request_prompt_tokens": 1000, "request_generation_tokens": 200, "time_to_first_token_seconds": 0.3,
+    }  # fmt: skip
+    more = {
+        f"vllm:{what}_{part}": steadily(2 * mean)
+        for what, each in means.items()
+        for part, mean in (("sum", each), ("count", 1))
+    }
+    gaps = {"sum": 2 * 199 * 0.055, "count": 2 * 199}
+    more |= {f"vllm:inter_token_latency_seconds_{part}": steadily(rate) for part, rate in gaps.items()}
+    served.source.pods[served.namespace, pod] = Gauges("llama", running=20.0, finished=steadily(2), more=more)
+    settings = quick(prometheus_server.url, served.namespace, load_window=3, target_itl=60, startup_default=2)
+    async with Controller(settings) as loop:
+
+        async def grown() -> bool:
+            await run_tick(loop)
+            return await served.replicas("llama") > 1
+
+        await eventually(grown, "more replicas", 180)
+    profile, optimized = [await served.condition("llama", kind) for kind in ("ProfileValid", "OptimizationReady")]
+    assert (profile["reason"], optimized["reason"]) == ("ProfileLearnt", "OptimizationSucceeded")
+    assert "would have held" in optimized["message"]
