@@ -44,15 +44,15 @@ class World(NamedTuple):
     chunk: Ints
     speed: Floats
     limits: Ints
-    counted: Floats
-    """Of each pod: finished, prompt tokens begun, output tokens of what finished, missed, waiting, arrived."""
+    waiting: Ints
+    """Requests of each pod that wait for their batch."""
     order: Ints
     queue: Ints
     router: Ints
-    targets: Floats
+    queue_limit: Floats
 
 
-def world(at: Floats, prompt: Ints, output: Ints, pods: int, ttft: float, itl: float, queue_limit: float) -> World:
+def world(at: Floats, prompt: Ints, output: Ints, pods: int, queue_limit: float) -> World:
     """No pods yet, nothing arrived."""
     n = len(at)
     request = np.zeros((n, LINK + 1), dtype=np.int64)
@@ -70,8 +70,8 @@ def world(at: Floats, prompt: Ints, output: Ints, pods: int, ttft: float, itl: f
 
     return World(
         request, moment, pod, clock, np.full((pods, 7), NOBODY, dtype=np.int64), ints(pods, BLOCK), ints(pods, HEAP),
-        ints(pods, CHUNKS, 2), np.zeros((pods, 4)), ints(pods, 4), np.zeros((pods, 6)), ints(pods), ints(n + 1),
-        ints(5), np.array([ttft, itl, queue_limit]),
+        ints(pods, CHUNKS, 2), np.zeros((pods, 4)), ints(pods, 4), ints(pods), ints(pods), ints(n + 1), ints(5),
+        np.array([queue_limit]),
     )  # fmt: skip
 
 
@@ -177,12 +177,6 @@ def _done(w, p, r, at):
     w.request[r, STATE] = DONE
     w.moment[r, END] = at
     w.pod[p, OUTSTANDING] -= 1
-    c = w.counted[p]
-    c[0] += 1
-    c[2] += w.request[r, OUTPUT]
-    slow = w.request[r, OUTPUT] > 1 and (at - w.moment[r, FIRST]) > (w.targets[1] + 1e-9) * (w.request[r, OUTPUT] - 1)
-    if slow or w.moment[r, FIRST] - w.moment[r, AT] > w.targets[0] + 1e-9:
-        c[3] += 1
 
 
 @njit(cache=True)
@@ -210,7 +204,7 @@ def _preempt(w, p, r):
     if w.lists[p, 2] == NOBODY:
         w.lists[p, 3] = r
     w.lists[p, 2] = r
-    w.counted[p, 4] += 1
+    w.waiting[p] += 1
 
 
 @njit(cache=True)
@@ -221,7 +215,7 @@ def _admit(w, p):
     if w.pod[p, RUNNING] >= w.limits[p, 0] or blocks > w.pod[p, FREE]:
         return False
     _take(w, p, 2)
-    w.counted[p, 4] -= 1
+    w.waiting[p] -= 1
     w.pod[p, FREE] -= blocks
     w.request[r, BEFORE] = w.lists[p, 6]
     w.request[r, AFTER] = NOBODY
@@ -296,7 +290,6 @@ def _complete(w, p, at):
             w.request[r, TOKENS] += 1
             if w.request[r, TOKENS] == 1:
                 w.moment[r, FIRST] = at
-                w.counted[p, 1] += w.request[r, PROMPT]
             if w.request[r, TOKENS] == w.request[r, OUTPUT]:
                 _done(w, p, r, at)
                 continue
@@ -313,7 +306,7 @@ def _enqueue(w, p, at):
     while w.lists[p, 0] != NOBODY and w.moment[w.lists[p, 0], ELIGIBLE] <= at:
         r = _take(w, p, 0)
         w.request[r, STATE] = WAITING
-        w.counted[p, 4] += 1
+        w.waiting[p] += 1
         _append(w, p, 2, r)
 
 
@@ -374,7 +367,6 @@ def _wake(w, p):
 
 @njit(cache=True)
 def _submit(w, p, r, at):
-    w.counted[p, 5] += 1
     if w.request[r, PROMPT] + w.request[r, OUTPUT] > w.limits[p, 3]:
         w.request[r, STATE] = REFUSED
         return
@@ -452,7 +444,7 @@ def run(w, pods, until):
         else:
             w.queue[w.router[TAIL]] = r
             w.router[TAIL] += 1
-    while w.router[HEAD] < w.router[TAIL] and w.moment[w.queue[w.router[HEAD]], AT] + w.targets[2] <= until:
+    while w.router[HEAD] < w.router[TAIL] and w.moment[w.queue[w.router[HEAD]], AT] + w.queue_limit[0] <= until:
         w.request[w.queue[w.router[HEAD]], STATE] = REFUSED
         w.router[HEAD] += 1
     for p in range(pods):
@@ -483,7 +475,7 @@ def _happen(w, p, now, wake):
         while w.router[HEAD] < w.router[TAIL]:
             r = w.queue[w.router[HEAD]]
             w.router[HEAD] += 1
-            if w.moment[r, AT] + w.targets[2] <= now:
+            if w.moment[r, AT] + w.queue_limit[0] <= now:
                 w.request[r, STATE] = REFUSED
             else:
                 q = _route(w, r, now)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,25 +19,12 @@ Change = tuple[float, int]
 """From a time on, so many replicas are asked for."""
 
 
-class Counters(NamedTuple):
-    """What the pods of a fleet have counted so far, and what is in flight."""
-
-    finished: float
-    prompt: float
-    output: float
-    missed: float
-    waiting: float
-    running: float
-    arrived: float
-
-
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """Which requests were within both targets, and the replica-seconds from ``begin`` to the trace's end."""
 
     met: NDArray[np.bool_]
     seconds: float
-    actions: int
 
     @property
     def hours(self) -> float:
@@ -64,11 +50,10 @@ class FastFleet:
         pods: int = 2048,
     ) -> None:
         self.trace, self.spec, self.slo, self.settings, self.begin = trace, spec, slo, settings, begin
-        self.world = engines.world(trace.at, trace.prompt, trace.output, pods, slo.ttft, slo.itl, settings.queue_limit)
+        self.world = engines.world(trace.at, trace.prompt, trace.output, pods, settings.queue_limit)
         self.pods = 0
         self.now = 0.0
         self.asked = 0
-        self.actions = 0
         self._created: list[float] = []
         self._removed: list[float] = []
         for _ in range(spec.initial):
@@ -94,7 +79,6 @@ class FastFleet:
         if replicas == self.asked:
             return
         w = self.world
-        self.actions += self.now >= self.begin
         self.asked = replicas
         active = [p for p in range(self.pods) if w.pod[p, engines.LIFE] <= engines.READY]
         for _ in range(replicas - len(active)):
@@ -116,29 +100,14 @@ class FastFleet:
         engines.run(self.world, self.pods, to)
         self.now = to
 
-    def ready(self) -> int:
-        """Replicas that take requests."""
-        return int(self.world.router[engines.SERVING])
-
     def in_flight(self) -> float:
         """Requests that run, and those that wait at the router."""
-        counters = self.counters()
         w = self.world
-        return counters.running + float(w.router[engines.TAIL] - w.router[engines.HEAD])
-
-    def counters(self) -> Counters:
-        """Of all pods there ever were; what waits at the router counts as waiting."""
-        w = self.world
-        total = w.counted[: self.pods].sum(axis=0)
         alive = (w.pod[: self.pods, engines.LIFE] == engines.READY) | (
             w.pod[: self.pods, engines.LIFE] == engines.DRAINING
         )
-        queued = float(w.router[engines.TAIL] - w.router[engines.HEAD])
-        outstanding = float(w.pod[: self.pods, engines.OUTSTANDING][alive].sum())
-        waiting = float(w.counted[: self.pods, 4][alive].sum())
-        return Counters(
-            total[0], total[1], total[2], total[3], waiting + queued, outstanding - waiting, total[5] + queued
-        )
+        running = (w.pod[: self.pods, engines.OUTSTANDING] - w.waiting[: self.pods])[alive].sum()
+        return float(running + w.router[engines.TAIL] - w.router[engines.HEAD])
 
     def outcome(self) -> Outcome:
         """Follow what is being served to its end."""
@@ -158,7 +127,7 @@ class FastFleet:
             np.where(np.isnan(w.clock[: self.pods, engines.ENDED]), end, w.clock[: self.pods, engines.ENDED]), end
         )
         seconds = np.maximum(0.0, ended - np.maximum(created, self.begin)).sum()
-        return Outcome(met[trace.at >= self.begin], float(seconds), self.actions)
+        return Outcome(met[trace.at >= self.begin], float(seconds))
 
 
 def follow(fleet: FastFleet, schedule: Sequence[Change]) -> Outcome:

@@ -33,7 +33,6 @@ class Found(NamedTuple):
 
     hours: float
     attainment: float
-    actions: int
     trials: int
 
 
@@ -98,7 +97,7 @@ class Search:
                 else:
                     low = factor
         if best is None or cheapest is None:
-            return Found(math.inf, math.nan, 0, self.trials)
+            return Found(math.inf, math.nan, self.trials)
         before = math.inf
         lengths = list(SEGMENTS)
         while lengths and self.trials < budget:
@@ -118,7 +117,7 @@ class Search:
                 outcome = self._judge(trial)
                 if outcome.attainment >= self.slo.attainment and outcome.hours < cheapest.hours:
                     best, cheapest = trial, outcome
-        return Found(cheapest.hours, cheapest.attainment, cheapest.actions, self.trials)
+        return Found(cheapest.hours, cheapest.attainment, self.trials)
 
     def _room(self, plan: NDArray[np.int64], start: int, width: int) -> float:
         load = self._load(60.0)[start : start + width]

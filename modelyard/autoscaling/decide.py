@@ -154,8 +154,8 @@ def _decisions(
 
 
 def _group(active: list[State]) -> list[Group]:
-    """Variants of one model that are decided together. Those in SLO form by service class; one whose profile or class
-    cannot be used is left to saturation, with the variants in saturation form."""
+    """Variants of one model that are decided together. Those with latency targets by service class; one whose profile
+    or class cannot be used is left to saturation, with those that have no targets."""
     groups: dict[tuple[str, str, str], Group] = {}
     _together(active)
     efforts: defaultdict[str, Effort] = defaultdict(lambda: Effort(SEARCHES))

@@ -83,7 +83,7 @@ class FleetSettings(BaseModel):
         "accelerator-unit-costs", min_length=1, description="ConfigMap of accelerator prices (SLO form)"
     )
     service_class_config_map: str = Field(
-        "service-classes-config", min_length=1, description="ConfigMap of service classes and their SLOs (SLO form)"
+        "service-classes-config", min_length=1, description="ConfigMap of service classes and their SLOs"
     )
     scale_to_zero: bool = Field(False, description="fleet default of scale-to-zero (WVA_SCALE_TO_ZERO)")
     node_selector: str = Field("", description="label selector of the nodes the GPU limiter counts (WVA_NODE_SELECTOR)")
@@ -120,7 +120,7 @@ class FleetSettings(BaseModel):
     max_step_up_factor: float = Field(
         2.0,
         gt=1,
-        description="a variant grows at most by this factor in one decision (SLO form: or by max_step_up if more)",
+        description="a variant grows at most by this factor in one decision (with targets: or by max_step_up if more)",
     )
     max_step_down: int = Field(
         1, ge=1, description="most replicas removed from one model in one decision (a tenth of them if that is more)"

@@ -22,7 +22,7 @@ Sum = Annotated[float, Field(ge=0, le=1e15, allow_inf_nan=False)]
 
 
 class SLOMemory(BaseModel):
-    """What the SLO form must remember of a variant: last trustworthy request sizes and the learnt corrections."""
+    """What is remembered of a variant that has latency targets: last trustworthy request sizes, and what was learnt."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -79,7 +79,7 @@ class VariantMemory(BaseModel):
     regrets: Count = Field(default=0, ge=0, description="scale-downs in a row that were soon taken back")
     regretted: Count | None = Field(default=None, description="the replicas that were too few then")
     regretted_at: Seconds | None = Field(default=None, description="when the last of them was")
-    slo: SLOMemory | None = Field(default=None, description="SLO form only")
+    slo: SLOMemory | None = Field(default=None, description="where latency targets are aimed at")
     compute_limits: dict[str, list[float]] = Field(
         default_factory=dict,
         description="token analyzer: tokens in use when a queue formed, newest last, by length of output",

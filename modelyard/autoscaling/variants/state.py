@@ -79,7 +79,7 @@ class State:
     metrics: Story | None = None
     optimization: Story | None = None
     slo: VariantWork | None = None
-    """What is known of a variant in SLO form."""
+    """What is known of a variant that has latency targets."""
 
     def __init__(self, variant: Variant, handling: Handling) -> None:
         self.variant = variant
@@ -133,14 +133,15 @@ class State:
 
 
 class Group:
-    """The variants of one model in one namespace, decided together; in SLO form those of one service class."""
+    """The variants of one model in one namespace, decided together; with latency targets those of one
+    service class."""
 
     config: Effective
     zero: ZeroRule
     rules: Rules = RULES
     """Those of all its variants."""
     slo: GroupWork | None = None
-    """What is known of a group in SLO form."""
+    """What is known of a group that has latency targets."""
     effort: Effort | None = None
     """What all groups of its namespace may spend on searches for the cheapest mix; no limit where it is not set."""
 

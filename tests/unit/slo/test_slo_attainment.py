@@ -12,7 +12,6 @@ from modelyard.autoscaling.memory.variants import SLOMemory
 from modelyard.autoscaling.sizing.stalls import Sizes, Speed, per_request, sizes_of
 from modelyard.autoscaling.variants.slo.attainment import (
     STEP,
-    Holding,
     follow,
     held_by,
     holding_of,
@@ -27,13 +26,12 @@ LEAD, ALLOWED = 135.0, 0.01
 PROMPTS, OUTPUTS = sizes_of((), 1155.0), sizes_of((), 211.0)
 HOLDING = holding_of(L40S, PROMPTS, OUTPUTS, 1.0)
 CAPACITY = HOLDING.capacities(ALLOWED)
-Rule = tuple[int, int, int, int]
 
 
-def asked(load: np.ndarray, kept: Rule | None = None, holding: Holding = HOLDING) -> int:
-    shadow = follow(load, holding, LEAD, ALLOWED, kept)
+def asked(load: np.ndarray) -> int:
+    shadow = follow(load, HOLDING, LEAD, ALLOWED)
     assert shadow is not None
-    return int(needed(holding.capacities(ALLOWED), np.array(shadow.load)))
+    return int(needed(CAPACITY, np.array(shadow.load)))
 
 
 def test_a_load_of_one_engine_is_where_its_mean_latency_is_at_its_target() -> None:
@@ -74,12 +72,7 @@ def test_constant_load_does_not_make_it_oscillate(seed: int, load: float) -> Non
     """Counts of a constant rate scatter; what is asked for settles, and moves by a replica or a quarter at most."""
     minute = 60 * load / 0.26
     counts = np.random.default_rng(seed).poisson(minute, 400) / minute * load
-    kept, found = None, []
-    for end in range(150, 400, 2):
-        shadow = follow(counts[max(0, end - 180) : end], HOLDING, LEAD, ALLOWED, kept)
-        assert shadow is not None
-        kept = shadow.key
-        found.append(int(needed(CAPACITY, np.array(shadow.load))))
+    found = [asked(counts[max(0, end - 180) : end]) for end in range(150, 400, 2)]
     assert max(found) - min(found) <= max(2, 0.25 * max(found))
     assert max(found) <= 2.2 * needed(CAPACITY, np.array(load))
 
@@ -154,15 +147,12 @@ def test_a_restarted_worker_decides_the_same(rates: list[float], late: float) ->
         assert not load[14:].any() or len(load) < 17
         return
     memory = SLOMemory.model_validate_json(SLOMemory(rule=living.key, capacity=0.9).model_dump_json())
-    for stay in (False, True):
-        before = follow(load, HOLDING, LEAD, ALLOWED, living.key, stay=stay)
-        rebuilt = resampled(again, now, L40S, (1155.0, 211.0), seen_again, 200.0)
-        after = follow(rebuilt, HOLDING, LEAD, ALLOWED, memory.rule, stay=stay)
-        assert before is not None
+    rebuilt = resampled(again, now, L40S, (1155.0, 211.0), seen_again, 200.0)
+    for rule in (None, memory.rule):
+        after = follow(rebuilt, HOLDING, LEAD, ALLOWED, rule)
         assert after is not None
-        assert before.key == after.key
-        assert before.load == pytest.approx(after.load)
-    assert living.load == pytest.approx(before.load), "in between it goes on with the rule that is followed"
+        assert after.key == living.key, "tried anew, or gone on with"
+        assert after.load == pytest.approx(living.load)
 
 
 def test_a_history_is_read_in_steps_back_from_now() -> None:

@@ -1,1 +1,1 @@
-"""The SLO form of VariantAutoscaling: replicas from load, a performance profile and latency targets."""
+"""Replicas from load, latency targets and a performance profile: the SLO form's, or the one that was learnt."""

@@ -1,4 +1,4 @@
-"""Groups in SLO form that aim at the share of requests within their targets: what to carry, and at which rates.
+"""Groups that aim at the share of requests within their targets: what to carry, and at which rates.
 
 ``attainment`` says what follows from the load's history; here it is applied to the variants there are. What is written
 are ``GroupWork.planned`` and each variant's ``rate``, so that the cheapest mix, bounds, scarce accelerators and
@@ -98,7 +98,7 @@ def attain(group: Group, settings: FleetSettings, now: float) -> None:
     lead = (settings.tick + max(startup(one.state, settings) for one in known)) / second
     own = work_of(state)
     turn = int(now // settings.tick) % TURNS == crc32(group.name.encode()) % TURNS
-    shadow = follow(load, holding, lead, may, own.memory.rule, stay=own.memory.rule is not None and not turn)
+    shadow = follow(load, holding, lead, may, None if turn else own.memory.rule)
     if shadow is None or not shadow.load / busy < BELIEVABLE:  # of a damaged history
         return
     if own.memory.rule != shadow.key:

@@ -10,7 +10,7 @@ cheapest that would have held the target the one with the fewest misses is follo
 history need not have: a load that rises at once (``ONSET``), and that one onset says little of the next (``LESSON``). A
 memory has to hold with half its length: how long pauses may be is known only from those that were seen.
 
-Pure: the same history, holding and former choice give the same answer, so that a restarted worker decides likewise.
+Pure: the same history, holding and kept choice give the same answer, so that a restarted worker decides likewise.
 """
 
 from __future__ import annotations
@@ -198,13 +198,11 @@ def follow(
     lead: float,
     allowed: float,
     kept: tuple[int, int, int, int] | None = None,
-    *,
-    stay: bool = False,
 ) -> Shadow | None:
     """The shadow to follow now; ``None`` while there is too little history to try any.
 
     ``load`` in engines, a point a ``STEP``, the newest last; ``lead`` is seconds from an order until a replica serves;
-    ``allowed`` is the share of requests that may miss; ``stay`` follows the one that was ``kept`` without.
+    ``allowed`` is the share of requests that may miss; the one that was ``kept`` is followed without a try.
     """
     capacity = holding.capacities(allowed)
     if kept is not None and not all(
@@ -221,7 +219,7 @@ def follow(
     even = _even(load)
     seen = np.stack([load, load + np.minimum(slope * ahead, load)])
     calm = np.stack([even, even + np.minimum(slope * ahead, even)])
-    if stay and kept is not None:
+    if kept is not None:
         margin, memory, trend, floor = kept
         highest = max(float(seen[trend, -1]), float(calm[trend, -2 * MEMORIES[memory] :].max()))
         carried = max(float(MARGINS[margin] * highest), float(capacity[FLOORS[floor]]))

@@ -6,7 +6,7 @@ not known hold the forecast still. Source: WVA SLO reference, "Metrics collectio
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from math import fsum
 
 from modelyard.autoscaling.fleet import Fleet
@@ -26,15 +26,6 @@ BELIEVABLE = 1e12
 
 QUIET = 1e-6
 """Requests per second below which nothing arrives."""
-
-
-def attach(states: Iterable[State], performances: Performances) -> None:
-    """Hand every state in SLO form what its own pods did."""
-    for state in states:
-        if state.slo is not None:
-            model = state.variant.model_id
-            found = (performances.get((*pod.key, model)) for pod in state.pods)
-            state.slo.performance = [item for item in found if item is not None]
 
 
 def completions(group: Group, performances: Performances, window: float) -> float | None:
@@ -57,7 +48,7 @@ def completions(group: Group, performances: Performances, window: float) -> floa
 def measure_load(
     group: Group, together: Sequence[Group], performances: Performances, fleet: Fleet, settings: FleetSettings
 ) -> None:
-    """Fill in load, sizes and idleness of a group in SLO form; ``together`` are all groups of its model."""
+    """Fill in load, sizes and idleness of a group with targets; ``together`` are all groups of its model."""
     work, signals, now = group.slo, fleet.signals, fleet.now
     assert work is not None
     window = settings.load_window

@@ -1,4 +1,4 @@
-"""First stage of the SLO form: everything that is known before a group is decided, for the whole fleet at once.
+"""First stage of whatever aims at latency targets: what is known before a group is decided, for all of them at once.
 
 Both work variant by variant or group by group: what one of them breaks, it breaks alone.
 """
@@ -26,12 +26,13 @@ from modelyard.autoscaling.variants.slo.classes import (
     slo_look_alikes,
 )
 from modelyard.autoscaling.variants.slo.costs import UnitCosts
-from modelyard.autoscaling.variants.slo.load import attach, measure_load
+from modelyard.autoscaling.variants.slo.load import measure_load
 from modelyard.autoscaling.variants.slo.outlook import look_ahead
 from modelyard.autoscaling.variants.slo.profile import Profile, ProfileInvalid, identity_mismatch, parse_profile
 from modelyard.autoscaling.variants.slo.sizing import size_groups, size_rows
 from modelyard.autoscaling.variants.slo.work import VariantWork
 from modelyard.autoscaling.variants.state import Group, State
+from modelyard.metrics.values import PodPerformance
 from modelyard.objects import Notice
 
 DEFAULT = "fleet targets"
@@ -55,8 +56,7 @@ def read_variants(
     classes = ServiceClasses(fleet.config_maps, settings, class_references(fleet.variants))
     for state in found:
         spec = state.variant.slo
-        state.slo = VariantWork(spec, memory=state.memory.slo or SLOMemory())
-        attach([state], performances)
+        state.slo = VariantWork(spec, memory=state.memory.slo or SLOMemory(), performance=_done(state, performances))
         try:
             if spec is not None:
                 _read(state, state.slo, spec, costs, classes)
@@ -65,7 +65,7 @@ def read_variants(
             if spec is None or (settings.estimator and not state.slo.problem):
                 _learn(state, state.slo, fleet, settings)
         except Exception as error:  # this variant's alone
-            state.slo.problem = f"its SLO form could not be read: {type(error).__name__}: {error}"
+            state.slo.problem = f"its latency targets could not be read: {type(error).__name__}: {error}"
     namespaces = {state.variant.key.namespace for state in states}
     return [
         *costs.notices,
@@ -81,8 +81,13 @@ def _shows(state: State, performances: Performances) -> bool:
         return False
     if state.memory.slo is not None and state.memory.slo.speed is not None:
         return True
-    found = (performances.get((*pod.key, variant.model_id)) for pod in state.pods)
-    return any(one is not None and one.steady_itl is not None for one in found)
+    return any(one.steady_itl is not None for one in _done(state, performances))
+
+
+def _done(state: State, performances: Performances) -> list[PodPerformance]:
+    """What the variant's pods did."""
+    found = (performances.get((*pod.key, state.variant.model_id)) for pod in state.pods)
+    return [one for one in found if one is not None]
 
 
 def _take_class(state: State, work: VariantWork, classes: ServiceClasses, settings: FleetSettings) -> None:
@@ -91,7 +96,7 @@ def _take_class(state: State, work: VariantWork, classes: ServiceClasses, settin
     work.cost = variant.cost
     work.service = classes.resolve(variant.key.namespace, NOBODY, variant.model_id, by_reference=False).service
     if work.service is None:
-        where = "the fleet's settings target_ttft and target_itl"
+        where = "the fleet's settings (target_ttft, target_itl)"
         work.service = ServiceClass(DEFAULT, LOWEST_PRIORITY, settings.target_ttft, settings.target_itl, where)
 
 
@@ -101,7 +106,8 @@ def _learn(state: State, work: VariantWork, fleet: Fleet, settings: FleetSetting
     online.learn(state, sizes.prompt if sizes is not None else (), settings, fleet.now)
     found = online.known(state)
     if found.speed is None:
-        work.problem = NOT_LEARNT if work.profile is None else ""
+        if work.profile is None:
+            work.problem = NOT_LEARNT
         return
     alpha, beta, _, delta = found.speed
     work.profile = Profile(*found.speed, work.profile.max_batch if work.profile is not None else BATCH)
@@ -152,7 +158,7 @@ def _warn(state: State, reason: str, message: str) -> None:
 
 
 class Forecasting(NamedTuple):
-    """How groups in SLO form are measured, sized and explained; ``size`` gives errors by group."""
+    """How groups with targets are measured, sized and explained; ``size`` gives errors by group."""
 
     measure: Callable[[Group, Sequence[Group], Performances, Fleet, FleetSettings], None]
     size: Callable[[Sequence[Group], FleetSettings, float], Mapping[Group, str]]
@@ -166,7 +172,7 @@ def measure_groups(
     fleet: Fleet,
     settings: FleetSettings,
 ) -> Mapping[Group, str]:
-    """Loads, corrections and rates of all groups in SLO form, the ``parts`` of all ``groups``; returns errors."""
+    """Loads, corrections and rates of all groups with targets, the ``parts`` of all ``groups``; returns errors."""
     errors: dict[Group, str] = {}
     serving: dict[tuple[str, str], list[Group]] = {}
     for group in groups:

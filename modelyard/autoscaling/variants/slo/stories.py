@@ -1,4 +1,4 @@
-"""What the status of a variant in SLO form says: the conditions only this form has, and ``currentAlloc``.
+"""What the status says of a variant with a profile, its own or learnt: further conditions, and ``currentAlloc``.
 
 Source: WVA SLO reference, "Status and conditions" and "Current allocation".
 """

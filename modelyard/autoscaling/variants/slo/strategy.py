@@ -1,4 +1,4 @@
-"""The SLO form's strategy: the forecast of the queueing model, combined with what saturation says of the same pods.
+"""The strategy where latency targets are aimed at: a forecast, combined with what saturation says of the same pods.
 
 Both ask for replicas; ``arbitration.arbitrate`` decides per variant: the larger wins upwards, downwards both must
 agree. Without a known load saturation alone decides; without either the replicas are kept. Source: WVA SLO reference,
@@ -23,7 +23,7 @@ from modelyard.autoscaling.variants.wake import REASON as WOKEN
 from modelyard.metrics.values import Signals
 
 BLIND = 2.5
-"""Scale-down delays that saturation alone waits before it takes replicas from a model in SLO form."""
+"""Scale-down delays that saturation alone waits before it takes replicas from a model with targets."""
 
 FOUND: Story = ("True", "MetricsFound", "the load and the request sizes of the model are known")
 

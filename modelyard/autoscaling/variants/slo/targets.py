@@ -109,7 +109,7 @@ def propose(group: Group, settings: FleetSettings, now: float, safe: bool | None
     supply = carried(states) if work.planned > 0 else 0.0
     if supply < work.planned * (1 - 1e-9):
         work.wanted = covering(group, states, work.planned, penalty)
-        return _grow(group, states, work, base, supply, settings)
+        return _grow(states, work, base, supply, settings)
     roomy = work.planned if work.attaining else work.planned / (1 - min(settings.scale_down_margin, 0.99))
     work.wanted = covering(group, states, roomy, penalty)
     useless = {s.name: max(s.bounds.lower, s.base - gone) for s in states if (gone := first_to_go(s))}
@@ -120,7 +120,7 @@ def propose(group: Group, settings: FleetSettings, now: float, safe: bool | None
 
 
 def _grow(
-    group: Group, states: Sequence[State], work: GroupWork, base: dict[str, int], supply: float, settings: FleetSettings
+    states: Sequence[State], work: GroupWork, base: dict[str, int], supply: float, settings: FleetSettings
 ) -> GroupProposal:
     target = dict(base)
     for state in states:

@@ -1,4 +1,4 @@
-"""The working state of the SLO form in one tick: what is known of one variant, and of one group of variants.
+"""What aims at latency targets knows in one tick of one variant, and of one group of variants.
 
 Mutable and private to the decision, like ``autoscaling.state``, whose ``State.slo`` and ``Group.slo`` these are. Rates
 are requests per second, times milliseconds, costs per hour.
