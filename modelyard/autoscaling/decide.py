@@ -36,7 +36,7 @@ from modelyard.autoscaling.variants.enforcement import enforce, proven_idle, wak
 from modelyard.autoscaling.variants.records import make_record
 from modelyard.autoscaling.variants.saturation_config import SaturationConfigs
 from modelyard.autoscaling.variants.slo.capacity import share_capacity
-from modelyard.autoscaling.variants.slo.prepare import FORECASTING, NOT_LEARNT, measure_groups, read_variants
+from modelyard.autoscaling.variants.slo.prepare import FORECASTING, measure_groups, read_variants
 from modelyard.autoscaling.variants.slo.strategy import SLOStrategy
 from modelyard.autoscaling.variants.slo.work import GroupWork
 from modelyard.autoscaling.variants.state import Group, State
@@ -192,7 +192,7 @@ def _together(active: list[State]) -> None:
     missing = {(s.variant.key.namespace, s.variant.model_id) for s in forms if s.slo is None or s.slo.problem}
     for state in forms:
         if state.slo is not None and (state.variant.key.namespace, state.variant.model_id) in missing:
-            state.slo.problem = state.slo.problem or NOT_LEARNT
+            state.slo.problem = state.slo.problem or "aims at latency targets once all its model's variants are learnt"
 
 
 def _backlogs(fleet: Fleet, groups: list[Group]) -> dict[tuple[str, str], float]:

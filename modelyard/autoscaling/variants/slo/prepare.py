@@ -15,6 +15,7 @@ from modelyard.autoscaling.config_maps import ObjectNotice
 from modelyard.autoscaling.fleet import Fleet, SLOSpec
 from modelyard.autoscaling.memory.variants import SLOMemory
 from modelyard.autoscaling.settings import FleetSettings, SizingAim
+from modelyard.autoscaling.sizing.learning import LEAST
 from modelyard.autoscaling.variants.attribution import Performances
 from modelyard.autoscaling.variants.slo import feedback, online
 from modelyard.autoscaling.variants.slo.aim import attain
@@ -40,7 +41,7 @@ DEFAULT = "fleet targets"
 NOBODY = SLOSpec("", "", 1, "", "", {}, {}, 1)
 BATCH = 256
 """Requests at a time that an engine is taken to work on where nobody says so, as by default; ITL binds long before."""
-NOT_LEARNT = "the engine's speed has not been learnt yet"
+NOT_LEARNT = "aims at latency targets once its engine's speed is learnt"
 
 
 def read_variants(
@@ -107,7 +108,7 @@ def _learn(state: State, work: VariantWork, fleet: Fleet, settings: FleetSetting
     found = online.known(state)
     if found.speed is None:
         if work.profile is None:
-            work.problem = NOT_LEARNT
+            work.problem = f"{NOT_LEARNT} ({found.seen:.0f} of {LEAST} observations)"
         return
     alpha, beta, _, delta = found.speed
     work.profile = Profile(*found.speed, work.profile.max_batch if work.profile is not None else BATCH)

@@ -40,7 +40,7 @@ class SLOStrategy:
         work = group.slo
         assert work is not None
         verdict = self._reactive.propose(group, running, tick)
-        if not work.attaining and any(work_of(state).spec is None for state in group.states):
+        if not work.attaining and all(work_of(state).spec is None for state in group.states):
             return _untargeted(verdict)
         if any(state.reason == WOKEN for state in group.states):
             # Nothing serves and requests wait: there is no load to divide yet, and who was woken stays so.
