@@ -24,7 +24,8 @@ LEAST: Final = 4
 MOST: Final = 24
 """Observations that are remembered: each new one then takes the place of a share of the old."""
 ANOTHER: Final = 1.6
-"""A step that takes so many times what is known, or that part of it, is another engine's: all else is forgotten."""
+"""A step that takes so many times what is known, or that part of it, is another engine's. Once it may be chance: what
+is known then counts for no more than ``LEAST``. The second time in a row it is forgotten, and this counts so much."""
 OVERHEAD: Final = 15.0
 """ms of a first token that no engine computes: tokenizer, scheduler, network. A guess; the rest counts as prefill."""
 HIGHEST: Final = 1e7
@@ -87,19 +88,24 @@ def observe(known: LearntSpeed, seen: Observation, prompts: Sizes) -> LearntSpee
         return known
     rate = seen.rate / 1000
     delta = _delta(seen, rate, prompts)
-    if delta is None:
+    if delta is None or delta > HIGHEST:
         return known
     mean = (known.delta + delta) / (known.seen + 1)
-    step = seen.itl * (1 - min(rate * mean * seen.prompt, MOST_BUSY))
     batch = rate * seen.output * seen.itl
+    weight = 1.0
     if known.seen:
         alpha, beta = known.line
         thought = (alpha + beta * batch) / (1 - min(rate * mean * seen.prompt, MOST_BUSY))
         if not thought / ANOTHER < seen.itl < thought * ANOTHER:
-            known = LearntSpeed()
+            if known.seen > LEAST:
+                return LearntSpeed(float(LEAST), *(LEAST / known.seen * value for value in known[1:]))
+            # Whoever was told a speed is told one: nothing would be aimed at until the other is learnt.
+            weight = float(LEAST) if known.seen >= LEAST else 1.0
+            known, mean = LearntSpeed(), delta
+    step = seen.itl * (1 - min(rate * mean * seen.prompt, MOST_BUSY))
     kept = min(1.0, (MOST - 1) / max(known.seen, 1.0))
     new = (1.0, batch, batch**2, step, step * batch, delta)
-    return LearntSpeed(*(kept * old + value for old, value in zip(known, new, strict=True)))
+    return LearntSpeed(*(kept * old + weight * value for old, value in zip(known, new, strict=True)))
 
 
 def _delta(seen: Observation, rate: float, prompts: Sizes) -> float | None:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from modelyard.autoscaling.memory.variants import SLOMemory
 from modelyard.autoscaling.sizing.learning import LEAST, MOST, OVERHEAD, LearntSpeed, Observation, observe
 from modelyard.autoscaling.sizing.stalls import Sizes
 
@@ -72,11 +73,39 @@ def test_a_drift_is_followed_and_old_observations_fade():
     assert known.speed[0] == pytest.approx(slower[0], rel=0.06)
 
 
-def test_another_engine_is_learnt_anew_at_once():
+H100 = (7.0, 0.045, 0.028)
+
+
+@pytest.mark.parametrize(("before", "after"), [(L40S, H100), (H100, L40S)])
+def test_another_engine_is_told_when_it_is_seen_twice(before, after):
+    """A speed that was told is never none again: nothing would be aimed at until then."""
+    known = learnt(*[served(before, 0.3)] * MOST)
+    once = observe(known, served(after, 0.3), SIZES)
+    assert once.speed == pytest.approx(known.speed, rel=0.01)
+    twice = observe(once, served(after, 0.3), SIZES)
+    assert twice.speed[0] == pytest.approx(after[0], rel=0.1)
+    assert twice.speed[3] == pytest.approx(after[2], rel=0.1)
+
+
+def test_one_odd_stretch_is_forgotten():
     known = learnt(*[served(L40S, 0.3)] * MOST)
-    h100 = (7.0, 0.045, 0.028)
-    assert observe(known, served(h100, 0.3), SIZES).seen == 1
-    assert observe(learnt(*[served(h100, 0.3)] * MOST), served(L40S, 0.3), SIZES).seen == 1
+    slow = tuple(1.8 * value for value in L40S)
+    for _ in range(3):
+        known = observe(observe(known, served(slow, 0.3), SIZES), served(L40S, 0.3), SIZES)
+        assert known.speed == pytest.approx((*L40S[:2], OVERHEAD, L40S[2]), rel=0.25)
+
+
+def test_prompts_of_next_to_nothing_leave_a_memory_that_can_be_read_again():
+    seen = Observation(2e-7, 2e-7, 200.0, 9e6, 20.0)
+    known = LearntSpeed()
+    for _ in range(3 * MOST):
+        known = observe(known, seen, SIZES)
+    assert (
+        SLOMemory.model_validate_json(
+            SLOMemory(speed=LearntSpeed()).model_copy(update={"speed": known}).model_dump_json()
+        ).speed
+        == known
+    )
 
 
 @pytest.mark.parametrize("field", Observation._fields)

@@ -46,7 +46,7 @@ def learn(state: State, prompts: Buckets, settings: FleetSettings, now: float) -
     before = known(state)
     found = observe(before, Observation(sum(rates) / len(rates), prompt, output, ttft, itl), sizes_of(prompts, prompt))
     old, new = before.speed, found.speed
-    if old is None or new is None or before.seen < FIRST or _moved(old, new):
+    if old is None or new is None or before.seen < FIRST or found.seen < before.seen or _moved(old, new):
         work.memory = work.memory.model_copy(update={"speed": tuple(float(f"{value:.6g}") for value in found)})
 
 
