@@ -22,7 +22,7 @@ _MOVED = 0.1
 """Relative change of the request sizes that is worth remembering at once."""
 
 BELIEVABLE = 1e12
-"""Requests per second; what is beyond, infinite or NaN is damaged."""
+"""Requests per second, tokens; what is beyond, infinite or NaN is damaged."""
 
 QUIET = 1e-6
 """Requests per second below which nothing arrives."""
@@ -152,6 +152,8 @@ def request_sizes(
                 count += pod.completed
                 prompt += pod.completed * pod.prompt_tokens
                 output += pod.completed * pod.output_tokens
+    if not (prompt < BELIEVABLE * count and output < BELIEVABLE * count):
+        count = 0.0
     if count >= settings.min_completions and output / count >= 1 and prompt >= 0:
         return RequestSizes(prompt / count, output / count)
     best: SLOMemory | None = None
