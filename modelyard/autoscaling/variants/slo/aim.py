@@ -30,6 +30,7 @@ from modelyard.autoscaling.variants.slo.attainment import (
     resampled,
     variety,
 )
+from modelyard.autoscaling.variants.slo.classes import DEFAULT
 from modelyard.autoscaling.variants.slo.feedback import CALM, calm, mean, observed_rate
 from modelyard.autoscaling.variants.slo.load import BELIEVABLE, QUIET
 from modelyard.autoscaling.variants.slo.work import VariantWork
@@ -43,6 +44,9 @@ TURNS = 8
 """All rules are tried in every eighth tick of a model; in between the one that is followed goes on."""
 HOPELESS = 0.5
 """Share of requests that miss on idle replicas above which the target is not aimed at."""
+WORTH = 0.25
+"""Share of what an engine could do at most that it has to do within targets that nobody asked for in so many words;
+otherwise they cost several times the replicas. Once they are aimed at, a fifth less."""
 NOTICEABLE = 0.01
 """Relative change of what is learnt that is worth remembering."""
 
@@ -84,8 +88,9 @@ def attain(group: Group, settings: FleetSettings, now: float) -> None:
         found = _learn(state, engine, busy, work.history, settings, now)
         holding = holding_of(engine, prompts, outputs, found, counts)
         may = holding.attainable(allowed)
-        if may < HOPELESS:
-            known.append(_Known(state, engine, holding, busy, may, holding.capacities(may)))
+        capacity = holding.capacities(may)
+        if may < HOPELESS and (own.spec is not None or _worth(own, engine, float(capacity[8]) / 8)):
+            known.append(_Known(state, engine, holding, busy, may, capacity))
     if not known:
         return
     # The variant that carries the load most cheaply stands for the group: a rule is about the load, not about the mix.
@@ -120,6 +125,18 @@ def _engine(work: VariantWork) -> Speed | None:
     if work.profile is None or work.service is None:
         return None
     return Speed(*work.profile.parameters, work.service.ttft, work.service.itl)
+
+
+def _worth(work: VariantWork, engine: Speed, load: float) -> bool:
+    """Whether a variant in saturation form, of which a replica carries so much (in engines), is to be aimed with."""
+    if work.service is None or work.service.name != DEFAULT:
+        return True
+    use = load * (1 - engine.alpha / engine.itl if engine.itl > 0 else 1.0)
+    if use >= WORTH * (0.8 if work.memory.rule is not None else 1.0):
+        return True
+    if work.memory.rule is not None:
+        work.memory = work.memory.model_copy(update={"rule": None})
+    return False
 
 
 def _learn(

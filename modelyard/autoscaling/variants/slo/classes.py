@@ -21,6 +21,8 @@ from modelyard.objects import Key, Notice
 from modelyard.objects.documents import shown
 
 DEFAULT_MODEL = "default/default"
+DEFAULT = "fleet targets"
+"""The class of a model in saturation form that no service class has: nobody asked for its targets in so many words."""
 LOWEST_PRIORITY = 100
 MOST_CLASS_MAPS = 5
 """ConfigMaps that the variants of a namespace may name with ``sloClassRef``: each is looked up on its own."""

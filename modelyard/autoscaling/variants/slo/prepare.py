@@ -20,6 +20,7 @@ from modelyard.autoscaling.variants.attribution import Performances
 from modelyard.autoscaling.variants.slo import feedback, online
 from modelyard.autoscaling.variants.slo.aim import attain
 from modelyard.autoscaling.variants.slo.classes import (
+    DEFAULT,
     LOWEST_PRIORITY,
     ServiceClass,
     ServiceClasses,
@@ -36,8 +37,6 @@ from modelyard.autoscaling.variants.state import Group, State
 from modelyard.metrics.values import PodPerformance
 from modelyard.objects import Notice
 
-DEFAULT = "fleet targets"
-"""The class of a model that no service class has."""
 NOBODY = SLOSpec("", "", 1, "", "", {}, {}, 1)
 BATCH = 256
 """Requests at a time that an engine is taken to work on where nobody says so, as by default; ITL binds long before."""
