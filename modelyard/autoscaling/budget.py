@@ -19,6 +19,9 @@ SHARE = 8_000_000
 SEARCHES = 2_000_000
 """Of ``mixing.Effort``, for each of what its bindings and its variants search for."""
 
+TRIALS = 16_000_000
+"""Of ``mixing.Effort``, for what its models in one decision try of rules: those that get nothing go on as before."""
+
 
 class Ask(NamedTuple):
     """What is decided as a whole or not at all. ``since`` is when it began to wait (infinite: it does not)."""

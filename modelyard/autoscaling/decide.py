@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from modelyard.autoscaling.accelerators import ACCELERATOR_LABEL, UNRESOLVED, product_of, short_name
 from modelyard.autoscaling.bindings.claims import settled
 from modelyard.autoscaling.bindings.decide import decide_bindings
-from modelyard.autoscaling.budget import SEARCHES
+from modelyard.autoscaling.budget import SEARCHES, TRIALS
 from modelyard.autoscaling.config_maps import ObjectNotice, look_alikes
 from modelyard.autoscaling.decision import Step, TickDecision, VariantDecision
 from modelyard.autoscaling.fleet import Fleet
@@ -159,6 +159,7 @@ def _group(active: list[State]) -> list[Group]:
     groups: dict[tuple[str, str, str], Group] = {}
     _together(active)
     efforts: defaultdict[str, Effort] = defaultdict(lambda: Effort(SEARCHES))
+    trials: defaultdict[str, Effort] = defaultdict(lambda: Effort(TRIALS))
     for state in active:
         namespace, model = state.variant.key.namespace, state.variant.model_id
         work, documented = state.slo, state.rules is DOCUMENTED
@@ -170,7 +171,7 @@ def _group(active: list[State]) -> list[Group]:
         if group is None:
             group = groups[namespace, model, service.name if service is not None else ""] = Group(namespace, model)
             if service is not None:
-                group.slo, group.effort = GroupWork(service), efforts[namespace]
+                group.slo, group.effort, group.trials = GroupWork(service), efforts[namespace], trials[namespace]
         group.states.append(state)
     for group in groups.values():
         documented_ones = [state for state in group.states if state.rules is DOCUMENTED]

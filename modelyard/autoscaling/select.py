@@ -29,6 +29,8 @@ EXCLUDE_ANNOTATION = "wva.llmd.ai/exclude"
 MOST_TOGETHER = 100
 """Variants of one model in a namespace beyond which none of them is decided on."""
 UNITS_OF_A_VARIANT = 1_000
+UNITS_OF_A_SPEED = 7_000
+"""Of a variant whose engines' speed was learnt, beside that."""
 PASSES = 6
 """How often the states of a replica's queueing chain are looked at, one with the other."""
 
@@ -95,7 +97,8 @@ def _units(states: list[State]) -> float:
     if len(states) > MOST_TOGETHER:
         return inf
     chains = sum(min(state.variant.slo.max_batch, MOST_BATCH) for state in states if state.variant.slo is not None)
-    return UNITS_OF_A_VARIANT * len(states) + PASSES * chains
+    learnt = sum(state.memory.slo is not None and state.memory.slo.speed is not None for state in states)
+    return UNITS_OF_A_VARIANT * len(states) + UNITS_OF_A_SPEED * learnt + PASSES * chains
 
 
 def _since(state: State) -> float:

@@ -145,6 +145,9 @@ class Group:
     effort: Effort | None = None
     """What all groups of its namespace may spend on searches for the cheapest mix; no limit where it is not set."""
 
+    trials: Effort | None = None
+    """What all groups of its namespace may spend on trying rules, in steps of the load times replicas; as above."""
+
     def __init__(self, namespace: str, model_id: str) -> None:
         self.namespace = namespace
         self.model_id = model_id

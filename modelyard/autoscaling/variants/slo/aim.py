@@ -25,6 +25,7 @@ from modelyard.autoscaling.variants.slo.attainment import (
     follow,
     held_by,
     holding_of,
+    known_rule,
     learnt,
     needed,
     resampled,
@@ -42,6 +43,8 @@ INFORMATIVE = 0.3
 """Load of a replica, in engines, below which its ITL says little of what it would carry."""
 TURNS = 8
 """All rules are tried in every eighth tick of a model; in between the one that is followed goes on."""
+ANYWAY = 64
+"""Replicas that trying all rules costs as much as beside those there may be."""
 HOPELESS = 0.5
 """Share of requests that miss on idle replicas above which the target is not aimed at."""
 WORTH = 0.25
@@ -103,7 +106,17 @@ def attain(group: Group, settings: FleetSettings, now: float) -> None:
     lead = (settings.tick + max(startup(one.state, settings) for one in known)) / second
     own = work_of(state)
     turn = int(now // settings.tick) % TURNS == crc32(group.name.encode()) % TURNS
-    shadow = follow(load, holding, lead, may, None if turn else own.memory.rule)
+    kept = own.memory.rule if own.memory.rule is not None and known_rule(own.memory.rule) else None
+    followed = None if turn else kept
+    if followed is None and group.trials is not None:
+        cells = len(load) * (ANYWAY + int(needed(capacity, np.array(3 * load.max()))))
+        if group.trials.left >= cells:
+            group.trials.left -= cells
+        elif kept is None:
+            return
+        else:
+            followed = kept
+    shadow = follow(load, holding, lead, may, followed)
     if shadow is None or not shadow.load / busy < BELIEVABLE:  # of a damaged history
         return
     if own.memory.rule != shadow.key:

@@ -128,6 +128,12 @@ class Shadow(NamedTuple):
         return f"{MARGINS[self.margin]:g} × the highest load of {minutes:g} min{trend}{least}"
 
 
+def known_rule(key: tuple[int, int, int, int]) -> bool:
+    """Whether what is remembered of a shadow is one of them."""
+    counts = len(MARGINS), len(MEMORIES), 2, len(FLOORS)
+    return all(0 <= place < count for place, count in zip(key, counts, strict=True))
+
+
 def resampled(
     history: Sequence[tuple[float, float]],
     now: float,
@@ -205,9 +211,7 @@ def follow(
     ``allowed`` is the share of requests that may miss; the one that was ``kept`` is followed without a try.
     """
     capacity = holding.capacities(allowed)
-    if kept is not None and not all(
-        place < count for place, count in zip(kept, (len(MARGINS), len(MEMORIES), 2, len(FLOORS)), strict=True)
-    ):
+    if kept is not None and not known_rule(kept):
         kept = None
     ahead = max(1, math.ceil(lead / STEP))
     cold = ahead + COLD
