@@ -39,7 +39,7 @@ from modelyard.autoscaling.variants.slo.capacity import share_capacity
 from modelyard.autoscaling.variants.slo.prepare import FORECASTING, measure_groups, read_variants
 from modelyard.autoscaling.variants.slo.strategy import SLOStrategy
 from modelyard.autoscaling.variants.slo.work import GroupWork
-from modelyard.autoscaling.variants.state import Group, State
+from modelyard.autoscaling.variants.state import Group, State, work_of
 from modelyard.autoscaling.variants.strategy import Checked, Course, Moment, Percentages
 from modelyard.autoscaling.variants.tokens.strategy import Tokens
 from modelyard.autoscaling.variants.wake import wake
@@ -85,7 +85,8 @@ def _decide(fleet: Fleet, settings: FleetSettings) -> TickDecision:
         (published_slo.FORECASTING, [group for group in forecast if group.rules is DOCUMENTED]),
         (FORECASTING, [group for group in forecast if group.rules is not DOCUMENTED]),
     ]
-    failed = measure_groups(parts, groups, performances, fleet, settings) if forecast else {}
+    failed = dict(measure_groups(parts, groups, performances, fleet, settings)) if forecast else {}
+    errors += _let_go(forecast, failed)
     courses = _Courses(fleet)
     for group in groups:
         try:
@@ -156,20 +157,23 @@ def _decisions(
 def _group(active: list[State]) -> list[Group]:
     """Variants of one model that are decided together. Those with latency targets by service class; one whose profile
     or class cannot be used is left to saturation, with those that have no targets."""
-    groups: dict[tuple[str, str, str], Group] = {}
+    groups: dict[tuple[str, str, str, bool], Group] = {}
     _together(active)
     efforts: defaultdict[str, Effort] = defaultdict(lambda: Effort(SEARCHES))
     trials: defaultdict[str, Effort] = defaultdict(lambda: Effort(TRIALS))
     for state in active:
-        namespace, model = state.variant.key.namespace, state.variant.model_id
+        variant = state.variant
+        namespace, model = variant.key.namespace, variant.model_id
         work, documented = state.slo, state.rules is DOCUMENTED
         service = work.service if work is not None and (not work.problem or documented) else None
         if work is not None and service is None and documented:
             state.keep("OptimizationFailed", f"{work.problem}; replicas are kept")
             continue
-        group = groups.get((namespace, model, service.name if service is not None else ""))
+        # Who has no profile is not sized together with who has one: where nothing can be aimed at, each goes its way.
+        key = (namespace, model, service.name if service is not None else "", service is None or variant.slo is None)
+        group = groups.get(key)
         if group is None:
-            group = groups[namespace, model, service.name if service is not None else ""] = Group(namespace, model)
+            group = groups[key] = Group(namespace, model)
             if service is not None:
                 group.slo, group.effort, group.trials = GroupWork(service), efforts[namespace], trials[namespace]
         group.states.append(state)
@@ -188,12 +192,35 @@ def _group(active: list[State]) -> list[Group]:
 
 
 def _together(active: list[State]) -> None:
-    """Variants of one model in saturation form aim at latency targets together: once all engines' speeds are learnt."""
-    forms = [state for state in active if state.variant.slo is None]
-    missing = {(s.variant.key.namespace, s.variant.model_id) for s in forms if s.slo is None or s.slo.problem}
-    for state in forms:
-        if state.slo is not None and (state.variant.key.namespace, state.variant.model_id) in missing:
+    """Variants of one model in saturation form aim at latency targets together: once all engines' speeds are learnt and
+    no other of the model is left to saturation."""
+    missing = {(s.variant.key.namespace, s.variant.model_id) for s in active if s.slo is None or s.slo.problem}
+    for state in active:
+        if (
+            state.slo is not None
+            and state.slo.spec is None
+            and (state.variant.key.namespace, state.variant.model_id) in missing
+        ):
             state.slo.problem = state.slo.problem or "aims at latency targets once all its model's variants are learnt"
+
+
+def _let_go(groups: Sequence[Group], failed: dict[Group, str]) -> list[str]:
+    """Have saturation decide alone, as ever, about variants in its form whose targets cannot be aimed at; returns what
+    went wrong. One that was aimed with before keeps its caution while only the load is not known."""
+    errors: list[str] = []
+    for group in groups:
+        works = [work_of(state) for state in group.states]
+        assert group.slo is not None
+        if any(work.spec is not None for work in works) or (group.slo.attaining and group not in failed):
+            continue
+        if group in failed:
+            errors.append(f"{group.name}: latency targets are not aimed at: {failed.pop(group)}")
+        elif group.slo.load is None and any(work.memory.rule is not None for work in works):
+            continue
+        group.slo = None
+        for work in works:
+            work.alone = True
+    return errors
 
 
 def _backlogs(fleet: Fleet, groups: list[Group]) -> dict[tuple[str, str], float]:

@@ -129,7 +129,7 @@ def _conditions(state: State, message: str, now: float, limiter: bool) -> tuple[
 def _optimized(work: VariantWork | None, message: str) -> Story:
     if work is not None and work.problem and work.spec is None:
         return ("True", "SaturationOnlyMode", f"{message}; {work.problem}")
-    if work is None or work.problem:
+    if work is None or work.problem or work.alone:
         return ("True", "SaturationOnlyMode", message)
     if work.override:
         return ("True", "SaturationSafetyOverride", message)

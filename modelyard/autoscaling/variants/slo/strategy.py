@@ -40,8 +40,6 @@ class SLOStrategy:
         work = group.slo
         assert work is not None
         verdict = self._reactive.propose(group, running, tick)
-        if not work.attaining and all(work_of(state).spec is None for state in group.states):
-            return _untargeted(verdict)
         if any(state.reason == WOKEN for state in group.states):
             # Nothing serves and requests wait: there is no load to divide yet, and who was woken stays so.
             return verdict
@@ -125,14 +123,6 @@ class SLOStrategy:
             if state.optimization is None:
                 state.optimization = ("True", "SaturationOnlyMode", state.message)
         return verdict
-
-
-def _untargeted(verdict: Verdict) -> Verdict:
-    """Nobody asked for latency targets in so many words: where they cannot be aimed at, saturation decides alone."""
-    for state in verdict.decided:
-        if state.optimization is None:
-            state.optimization = ("True", "SaturationOnlyMode", state.message)
-    return verdict
 
 
 def _hold_unseen(group: Group, tick: Moment) -> None:

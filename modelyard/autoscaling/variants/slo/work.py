@@ -41,6 +41,8 @@ class VariantWork:
     itl_factor: float = 1.0
     learnt: str = ""
     """What the profile was learnt from, in words, where it is not the variant's own."""
+    alone: bool = False
+    """Whether saturation decides alone, since nobody asked for targets in so many words and none can be aimed at."""
     rate: float = math.nan
     feasible: bool | None = None
     eased: bool = False
