@@ -54,7 +54,7 @@ class Policy(NamedTuple):
 
 POLICIES = (
     Policy("attainment", "slo", "default:aim=attainment"),
-    Policy("no profile", "saturation", "default:aim=attainment,target_ttft=2000,target_itl=60"),
+    Policy("no profile", "saturation", "default:aim=attainment"),
     Policy("SLO", "slo", "default:aim=mean"),
     Policy("KEDA, tuned", "saturation", "keda"),
     Policy("fixed, tuned", "saturation", "fixed"),

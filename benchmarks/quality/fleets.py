@@ -47,7 +47,7 @@ def manifests(form: str, initial: Mapping[str, int]) -> list[dict[str, Any]]:
     documents: list[dict[str, Any]] = []
     for accelerator, replicas in initial.items():
         documents += [_deployment(MODEL, accelerator, replicas), _variant(MODEL, accelerator, form)]
-    return [*documents, *_configuration([MODEL])] if form == "slo" else documents
+    return [*documents, *_configuration([MODEL])]
 
 
 def shared_manifests(initial: Mapping[str, int], accelerator: str, gpus: int) -> list[dict[str, Any]]:
