@@ -298,7 +298,8 @@ class _Side(asyncio.Protocol):
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
         if self._listener is not None:
-            transport.pause_reading()
+            # Before 3.11.4 Python begins to read after this call, paused or not: what came then was lost.
+            asyncio.get_running_loop().call_soon(transport.pause_reading)
             self._listener.join(self)
         elif self._peer is not None:
             if self._peer._gone:

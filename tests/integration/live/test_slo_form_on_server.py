@@ -206,13 +206,13 @@ async def test_without_a_profile_the_speed_is_learnt_and_a_target_kept(
         "request_prompt_tokens": 1000, "request_generation_tokens": 200, "time_to_first_token_seconds": 0.3,
     }  # fmt: skip
     more = {
-        f"vllm:{what}_{part}": steadily(2 * mean)
+        f"vllm:{what}_{part}": steadily(6 * mean)
         for what, each in means.items()
         for part, mean in (("sum", each), ("count", 1))
     }
-    gaps = {"sum": 2 * 199 * 0.055, "count": 2 * 199}
+    gaps = {"sum": 6 * 199 * 0.055, "count": 6 * 199}
     more |= {f"vllm:inter_token_latency_seconds_{part}": steadily(rate) for part, rate in gaps.items()}
-    served.source.pods[served.namespace, pod] = Gauges("llama", running=20.0, finished=steadily(2), more=more)
+    served.source.pods[served.namespace, pod] = Gauges("llama", running=60.0, finished=steadily(6), more=more)
     settings = quick(prometheus_server.url, served.namespace, load_window=3, target_itl=60, startup_default=2)
     async with Controller(settings) as loop:
 

@@ -231,8 +231,8 @@ async def test_sizes_of_requests_have_a_past_that_is_measured_again_where_shares
     before = prometheus.queries
     signals = await read(prometheus, history, performance_in=spaces, shares_in=["saturated"])
     assert not signals.partial_errors
-    assert prometheus.queries - before == usual + 6, (
-        "two histograms, two means over five windows, the past of both means"
+    assert prometheus.queries - before == usual + 8, (
+        "two histograms, four means over five windows, the past of the means of sizes"
     )
     first = signals.loads["saturated", "m"].sizes
     assert len(first) > 4
