@@ -163,8 +163,9 @@ async def live(out: Path) -> None:
     from deployments.demo.sources import Sources, small_model
     from deployments.demo.stage import MISTRAL, Show, allowed
     from deployments.stack import beside_a_cluster, write_prefect_file
+    from flows.forms import arguments
     from flows.onboard import onboard
-    from flows.parameters import OnboardParameters, arguments
+    from flows.parameters import OnboardParameters
     from modelyard.cluster import CONFIG_MAPS
     from modelyard.cluster.transport import ApiRequest, Transport
     from modelyard.local.settings import CONTROL_PLANE, Component, StackSettings

@@ -29,7 +29,8 @@ from prefect.client.schemas.objects import State
 from deployments.profile import SERVER_PROFILE, WORKER_PROFILE, environment
 from deployments.server import PrefectServer
 from flows.autoscale import Autoscaling
-from flows.parameters import AutoscaleParameters, flat
+from flows.forms import flat
+from flows.parameters import AutoscaleParameters
 from flows.shift import run_shift
 from modelyard.reconcile.report import Change, TickReport
 

@@ -16,7 +16,8 @@ from prefect.client.schemas.actions import DeploymentUpdate
 from deployments import automations, checks
 from deployments.pool import create_work_pool
 from deployments.profile import POOL, PREFECT_FILE, WORKER_PROFILE, environment
-from flows.parameters import AutoscaleParameters, Unseen
+from flows.forms import Unseen
+from flows.parameters import AutoscaleParameters
 
 AUTOSCALE = "autoscale"
 SERVER_TIMEOUT = 60.0

@@ -7,7 +7,8 @@ from typing import Any
 from prefect import flow
 from prefect.client.schemas.objects import State
 
-from flows.parameters import AutoscaleParameters, flat, run_parameters
+from flows.forms import flat, run_parameters
+from flows.parameters import AutoscaleParameters
 from flows.shift import Turn, run_shift, shift_name, table_key
 from modelyard.autoscaling.live.controller import Controller
 from modelyard.reconcile.report import TickReport

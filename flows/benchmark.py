@@ -17,7 +17,8 @@ from prefect.client.schemas.objects import State
 from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 
-from flows.parameters import BenchmarkParameters, RefitParameters, ReRunParameters, flat, run_parameters
+from flows.forms import flat, run_parameters
+from flows.parameters import BenchmarkParameters, RefitParameters, ReRunParameters
 from modelyard.benchmarks.story import COMPLETED, FAILED
 from modelyard.benchmarks.targets import Load
 from modelyard.benchmarks.world import BENCHMARK_JOBS, RE_RUN

@@ -16,7 +16,8 @@ from prefect.client.schemas.objects import State
 from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 
-from flows.parameters import DeliverParameters, VerifyParameters, flat, run_parameters
+from flows.forms import flat, run_parameters
+from flows.parameters import DeliverParameters, VerifyParameters
 from modelyard.cluster import Cluster, ClusterSettings
 from modelyard.models.following import Ended, Following, NodeFailed, NodeOutcome, kind_named
 from modelyard.models.names import KINDS

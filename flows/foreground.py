@@ -13,6 +13,7 @@ from prefect import get_client
 from prefect.settings import get_current_settings
 from pydantic import BaseModel, ValidationError
 
+from flows.forms import arguments
 from flows.parameters import (
     AutoscaleParameters,
     BenchmarkParameters,
@@ -20,7 +21,6 @@ from flows.parameters import (
     OnboardParameters,
     ReplayParameters,
     RollOutParameters,
-    arguments,
 )
 from modelyard.cli.options import UsageError, faults
 

@@ -16,7 +16,8 @@ from prefect.client.schemas.objects import State
 from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 
-from flows.parameters import OnboardParameters, flat, run_parameters
+from flows.forms import flat, run_parameters
+from flows.parameters import OnboardParameters
 from modelyard.cluster import Cluster, ClusterSettings
 from modelyard.onboarding.following import OnboardRefused, OnboardRun
 from modelyard.onboarding.report import COMPARE, DELIVER, SELECT, SERVE, of_candidate

@@ -10,7 +10,8 @@ from typing import Any
 from prefect import flow
 from prefect.client.schemas.objects import State
 
-from flows.parameters import ReconcileParameters, flat, run_parameters
+from flows.forms import flat, run_parameters
+from flows.parameters import ReconcileParameters
 from flows.shift import Turn, run_shift, shift_name, table_key
 from modelyard.benchmarks.lifecycle import BenchmarkRuns
 from modelyard.metrics.client import PrometheusSettings

@@ -16,7 +16,8 @@ from prefect.artifacts import LinkArtifact, TableArtifact
 from prefect.client.schemas.objects import State
 from prefect.states import Completed, Failed
 
-from flows.parameters import ReplayParameters, flat, run_parameters
+from flows.forms import flat, run_parameters
+from flows.parameters import ReplayParameters
 from modelyard.replay.compare import Batch, BatchResult, batches
 from modelyard.replay.output import REPORT
 from modelyard.replay.report import Summary

@@ -17,7 +17,8 @@ from prefect.client.schemas.objects import State
 from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 
-from flows.parameters import RollOutParameters, flat, run_parameters
+from flows.forms import flat, run_parameters
+from flows.parameters import RollOutParameters
 from modelyard.cluster import Cluster, ClusterSettings
 from modelyard.objects import Key
 from modelyard.objects.documents import few

@@ -21,7 +21,8 @@ from prefect.client.schemas.objects import FlowRun, State
 from prefect.context import FlowRunContext
 from prefect.states import Completed, Failed
 
-from flows.parameters import ShiftSettings, run_parameters
+from flows.forms import run_parameters
+from flows.parameters import ShiftSettings
 from modelyard.reconcile.cadence import Cadence, Slot, shift_cadence
 from modelyard.reconcile.report import TickReport
 from tasks.journal import Journal

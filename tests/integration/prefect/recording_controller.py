@@ -9,7 +9,8 @@ from prefect.client.schemas.objects import State
 from recording_loop import Recording
 
 from flows.autoscale import Autoscaling
-from flows.parameters import AutoscaleParameters, flat
+from flows.forms import flat
+from flows.parameters import AutoscaleParameters
 from flows.shift import Turn, run_shift, table_key
 from modelyard.reconcile.report import TickReport
 

@@ -22,7 +22,8 @@ from typing import Any, Self
 from prefect import flow, task
 from prefect.client.schemas.objects import State
 
-from flows.parameters import AutoscaleParameters, flat
+from flows.forms import flat
+from flows.parameters import AutoscaleParameters
 from flows.shift import Turn, run_shift, table_key
 from modelyard.autoscaling.live.settings import ControllerSettings
 from modelyard.reconcile.report import Change, TickReport

@@ -19,8 +19,9 @@ from prefect.client.schemas.objects import State
 from prefect_support import until
 
 from deployments.demo.sources import Sources, small_model
+from flows.forms import arguments
 from flows.onboard import onboard
-from flows.parameters import OnboardParameters, arguments
+from flows.parameters import OnboardParameters
 from modelyard.benchmarks.lifecycle import BenchmarkRuns
 from modelyard.benchmarks.world import BENCHMARK_JOBS
 from modelyard.cluster import CONFIG_MAPS, NAMESPACES, NODES, PERSISTENT_VOLUME_CLAIMS, Cluster

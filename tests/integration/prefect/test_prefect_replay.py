@@ -28,7 +28,8 @@ from prefect_support import until
 from s3_server import BUCKET, keys, object_store
 
 from deployments.server import PrefectServer
-from flows.parameters import ReplayParameters, arguments
+from flows.forms import arguments
+from flows.parameters import ReplayParameters
 from flows.replay import replay
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]

@@ -12,7 +12,8 @@ from prefect.utilities.callables import parameter_schema
 from pydantic import ValidationError
 
 from deployments.bootstrap import closed
-from flows.parameters import ADVANCED, ReplayParameters, arguments, flat
+from flows.forms import ADVANCED, arguments, flat
+from flows.parameters import ReplayParameters
 from flows.replay import replay as replay_flow
 from modelyard.replay.scenario import read_scenario
 from modelyard.replay.settings import Gaps
