@@ -1,6 +1,7 @@
 """First stage of whatever aims at latency targets: what is known before a group is decided, for all of them at once.
 
-Both work variant by variant or group by group: what one of them breaks, it breaks alone.
+``autoscaling.decide`` calls ``read_variants`` before it groups and ``measure_groups`` after. Both work variant by
+variant or group by group: what one of them breaks, it breaks alone.
 """
 
 from __future__ import annotations
