@@ -21,6 +21,7 @@ from deployments.demo.sources import Sources, small_model
 from deployments.demo.stage import MISTRAL, Show, Stage, allowed
 from deployments.stack import PrefectStack
 from modelyard.autoscaling.kinds import VARIANTS
+from modelyard.autoscaling.provenance import engine_of, provenance
 from modelyard.benchmarks.world import BENCHMARK_JOBS
 from modelyard.cluster import CONFIG_MAPS, Cluster, Object
 from modelyard.local.router import install
@@ -157,12 +158,13 @@ async def play(stage: Stage, copy: Copy, scenario: Scenario, trace: Trace, out: 
     same = f"chosen: {chosen}," in said
     show.claim(f"{chosen} was chosen, and its accelerator is {variant.accelerator}", same)
     show.claim(*await placed(stage, copy, variant.accelerator))
-    fitted = {key: float(value) for part in spec["variantProfile"]["perfParms"].values() for key, value in part.items()}
-    text = ", ".join(f"{key} {value:.3g}" for key, value in fitted.items())
+    fitted = {key: value for part in spec["variantProfile"]["perfParms"].values() for key, value in part.items()}
+    text = ", ".join(f"{key} {float(value):.3g}" for key, value in fitted.items())
+    engine = engine_of(provenance(autoscaling), fitted)
+    behind = ", ".join(f"{value:.3g}" for value in engine or ())
     true = ", ".join(f"{value:g}" for value in (*variant.decode, *variant.prefill))
-    show.claim(
-        f"it is autoscaled on the profile that was fitted, in ms: {text} (of the engine: {true})", len(fitted) == 4
-    )
+    show.claim(f"it is autoscaled on the profile that was fitted, in ms: {text}", len(fitted) == 4)
+    show.claim(f"and on the engine behind it: {behind or 'unknown'} (in truth {true})", engine is not None)
     service = await get(INFERENCE_SERVICES, name, space)
     show.claim(*await asked(service))
     least = service["spec"]["engine"]["minReplicas"]

@@ -20,7 +20,8 @@ class SLOSpec:
     """What the SLO form adds to a variant, exactly as written in the object: nothing of it is parsed or checked yet.
 
     ``class_name`` and ``class_key`` are ``sloClassRef``; ``decode`` and ``prefill`` the two parameter maps (text to
-    text); ``max_batch`` the engine's limit of concurrent requests; ``accelerator_count`` units per replica.
+    text); ``max_batch`` the engine's limit of concurrent requests; ``accelerator_count`` units per replica. ``engine``
+    is α, β, γ and δ of the engine behind the profile, where the object tells them.
     """
 
     variant_id: str
@@ -31,6 +32,7 @@ class SLOSpec:
     decode: Mapping[str, str]
     prefill: Mapping[str, str]
     max_batch: int
+    engine: tuple[float, float, float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)

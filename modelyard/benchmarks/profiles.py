@@ -14,18 +14,16 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from modelyard.autoscaling.config_maps import read_document
+from modelyard.autoscaling.provenance import NAMES, PROVENANCE, provenance
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.sizing.fit import Fit, FitError, Parameter, Point
 from modelyard.benchmarks.results import BenchmarkResults
 from modelyard.objects import Key
-from modelyard.objects.documents import MAX_TEXT, shown
+from modelyard.objects.documents import shown
 from modelyard.resources.llmd import VariantProfile
 
-PROVENANCE = "modelyard.dev/profile-provenance"
-"""The annotation that tells, as JSON, where a profile comes from and how far it is to be believed."""
 LIBRARY = "modelyard-profiles"
 """The ConfigMap with profiles, one a data key."""
-NAMES = ("alpha", "beta", "gamma", "delta")
 _SPREAD = re.compile(r"([NU])\((\d{1,7}),(\d{1,7})\)/\((\d{1,7}),(\d{1,7})\)")
 
 
@@ -86,6 +84,7 @@ def patch(
     }
     if engine is not None:
         told["engine"] = {name: float(f"{getattr(engine, name).estimate:.6g}") for name in NAMES}
+        told["profile"] = parameters
         told["for"] = {name: round(found.ranges[name][1], 1) for name in ("prompt_tokens", "output_tokens")}
     given = {"measured": measured[:40], "kvTokens": runs.kv_tokens, "startupSeconds": runs.startup}
     told |= {name: value for name, value in given.items() if value}
@@ -173,18 +172,6 @@ def read_library(where: Key, data: Mapping[str, str]) -> tuple[dict[str, Library
             first = error.errors()[0]
             wrong.append(f"{entry.where}: {'.'.join(map(str, first['loc']))}: {first['msg']}")
     return found, wrong
-
-
-def provenance(obj: Mapping[str, Any]) -> dict[str, Any]:
-    """What an object says of where its profile comes from; nothing where it says nothing that can be read."""
-    text = ((obj.get("metadata") or {}).get("annotations") or {}).get(PROVENANCE)
-    if not isinstance(text, str) or len(text) > MAX_TEXT:
-        return {}
-    try:
-        told = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
-    return told if isinstance(told, dict) else {}
 
 
 def described(told: Mapping[str, Any]) -> Iterable[tuple[str, str]]:

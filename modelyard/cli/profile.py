@@ -58,7 +58,8 @@ def fit(
     """The engine's alpha, beta, gamma, delta with 95 % intervals, and the profile that replicas are sized by. -o yaml:
     the patch for a VariantAutoscaling."""
     from modelyard.autoscaling.memory.variants import ANNOTATION, VariantMemory
-    from modelyard.benchmarks.profiles import NAMES, patch
+    from modelyard.autoscaling.provenance import NAMES
+    from modelyard.benchmarks.profiles import patch
     from modelyard.cli.benchmarks import results_of
     from modelyard.reconcile.memory import parse_memory
     from modelyard.replay.engine_fit import sizing_profile
@@ -106,7 +107,8 @@ def show(
     context: Context = None,
 ) -> None:
     """Profiles that are kept, or one with where it comes from. -o yaml of one: the patch for a VariantAutoscaling."""
-    from modelyard.benchmarks.profiles import PROVENANCE, described, provenance
+    from modelyard.autoscaling.provenance import PROVENANCE, provenance
+    from modelyard.benchmarks.profiles import described
 
     if what is not None and "/" in what:
         there = _cluster(lambda cluster: _variant(cluster, what))

@@ -1,28 +1,44 @@
 """Candidates compared by what they measured: the cheapest that serves the load within the target. Pure.
 
-What one replica carries and how many there must be is said by the code that autoscales afterwards.
+What one replica carries and how many there must be is said by the code that autoscales afterwards: for the mean by the
+queueing model and the profile, for the share of requests that autoscaling aims at by default by the engine itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from math import inf
+from functools import lru_cache
+from math import ceil, inf
+
+import numpy as np
 
 from modelyard.autoscaling.mixing.covering import cover
 from modelyard.autoscaling.mixing.model import Demand, Option
+from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.sizing.answers import Sizing, Targets
+from modelyard.autoscaling.sizing.chain import analyse
 from modelyard.autoscaling.sizing.fit import Fit, FitError, Point, fit
+from modelyard.autoscaling.sizing.learning import OVERHEAD
+from modelyard.autoscaling.sizing.percentile import ttft_percentile
 from modelyard.autoscaling.sizing.profiles import Profiles
 from modelyard.autoscaling.sizing.sizes import size
+from modelyard.autoscaling.sizing.stalls import Speed, per_request, sizes_of
 from modelyard.autoscaling.sizing.within import NEAREST
+from modelyard.autoscaling.variants.slo.aim import HOPELESS
+from modelyard.autoscaling.variants.slo.attainment import holding_of, needed
 from modelyard.benchmarks.values import MeasuredRun
 from modelyard.onboarding.request import OnboardRequest, ServingCandidate
+from modelyard.replay.engine_fit import fit_engine
 
 
 @dataclass(frozen=True, slots=True)
 class EngineSpeed:
-    """A fitted profile in ms; ``max_batch`` is the highest level measured: nothing is said of what lies above."""
+    """A fitted profile in ms; ``max_batch`` is the highest level measured: nothing is said of what lies above.
+
+    ``engine`` are the parameters of the engine that measured so, where one is found that would have.
+    """
 
     alpha: float
     beta: float
@@ -30,6 +46,7 @@ class EngineSpeed:
     delta: float
     max_batch: int
     warnings: tuple[str, ...] = ()
+    engine: tuple[float, float, float, float] | None = None
 
 
 def fitted(runs: Sequence[MeasuredRun], compression: float = 1.0) -> Fit:
@@ -37,6 +54,10 @@ def fitted(runs: Sequence[MeasuredRun], compression: float = 1.0) -> Fit:
 
     Raises ``FitError`` where they do not determine it.
     """
+    return fit(_points(runs, compression), one_length=True)
+
+
+def _points(runs: Sequence[MeasuredRun], compression: float) -> tuple[Point, ...]:
     if not runs:
         raise FitError("nothing was measured")
     points = []
@@ -45,8 +66,22 @@ def fitted(runs: Sequence[MeasuredRun], compression: float = 1.0) -> Fit:
             raise FitError(f"{run.scenario} at {run.concurrency} streamed no tokens")
         lengths = run.prompt_tokens, run.output_tokens
         latencies = (one.mean * 1000 * compression for one in (run.ttft, run.itl))
-        points.append(Point(run.concurrency, *lengths, *latencies))
-    return fit(points, one_length=True)
+        requests = run.requests - run.failed or None
+        points.append(Point(run.concurrency, *lengths, *latencies)._replace(requests=requests))
+    return tuple(points)
+
+
+@lru_cache(maxsize=64)
+def _engine(points: tuple[Point, ...]) -> tuple[float, float, float, float] | None:
+    """The engine that would have measured this, found by replaying it: a second or more, and each look at an onboarding
+    asks. Prompts of one length do not tell γ from δ: what is beyond ``OVERHEAD`` counts as δ, as in ``learning``."""
+    with suppress(FitError):
+        found = fit_engine(points, one_length=True)
+        alpha, beta, gamma, delta = (one.estimate for one in (found.alpha, found.beta, found.gamma, found.delta))
+        more = max(0.0, gamma - OVERHEAD)
+        if alpha > 0:
+            return alpha, beta, gamma - more, delta + more / points[0].prompt_tokens
+    return None
 
 
 def engine_speed(runs: Sequence[MeasuredRun], compression: float = 1.0) -> EngineSpeed:
@@ -56,7 +91,7 @@ def engine_speed(runs: Sequence[MeasuredRun], compression: float = 1.0) -> Engin
     if round(alpha, 6) <= 0:
         raise FitError("alpha is 0: measure at more levels, and at lower ones")
     batch = max(run.concurrency for run in runs)
-    return EngineSpeed(alpha, beta, gamma, delta, batch, found.warnings)
+    return EngineSpeed(alpha, beta, gamma, delta, batch, found.warnings, _engine(_points(runs, compression)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +159,11 @@ def _assess(asked: OnboardRequest, one: ServingCandidate, runs: Sequence[Measure
         near = _near(asked.ttft, best[0]), _near(asked.itl, best[1])
         text = f"the target cannot be reached ({found.binding[0]}): at best TTFT {best[0]:.4g} ms, ITL {best[1]:.4g} ms"
         return Assessed(one, speed, problem=text, nearest=near)
-    rate = float(found.rate[0])
+    rate, ttft, itl = float(found.rate[0]), float(found.ttft[0]), float(found.itl[0])
+    replicas = _holding(asked, speed)
+    if replicas > ceil(asked.rate / rate):
+        rate = asked.rate / replicas * (1 + 1e-9)
+        ttft, itl = _predicted(asked, speed, rate)
     least = asked.min_replicas or 0
     need = Demand(asked.name, 1, asked.rate, (Option(one.runtime, rate, one.cost, one.accelerator, one.count, least),))
     share = cover(need)
@@ -133,17 +172,44 @@ def _assess(asked: OnboardRequest, one: ServingCandidate, runs: Sequence[Measure
         candidate=one,
         speed=speed,
         rate=rate,
-        ttft=float(found.ttft[0]),
-        itl=float(found.itl[0]),
+        ttft=ttft,
+        itl=itl,
         replicas=share.replicas[one.runtime],
         cost=share.cost,
         per_million=one.cost / tokens * 1e6,
     )
 
 
-def _sized(asked: OnboardRequest, speed: EngineSpeed, ttft: float, itl: float) -> Sizing:
+def _holding(asked: OnboardRequest, speed: EngineSpeed) -> int:
+    """The replicas that keep as many requests within the targets as autoscaling aims at by default; 0 where it does not
+    aim at that, or nobody knows."""
+    if speed.engine is None:
+        return 0
+    engine = Speed(*speed.engine, asked.ttft or 0.0, asked.itl or 0.0)
+    prompts, outputs = sizes_of((), asked.prompt_tokens), sizes_of((), asked.output_tokens)
+    busy = per_request(engine, prompts.mean, outputs.mean)
+    if busy is None:
+        return 0
+    holding = holding_of(engine, prompts, outputs, 1.0)
+    may = holding.attainable(min(FleetSettings().allowed))
+    return int(needed(holding.capacities(may), np.array(asked.rate * busy))) if may < HOPELESS else 0
+
+
+def _predicted(asked: OnboardRequest, speed: EngineSpeed, rate: float) -> tuple[float, float]:
+    """TTFT and ITL of a replica at a rate that the queueing model covers."""
+    profiles = _profiles(asked, speed)
+    found = analyse(profiles, rate)
+    ttft = found.ttft if asked.percentile is None else ttft_percentile(profiles, rate, asked.percentile)
+    return float(ttft[0]), float(found.itl[0])
+
+
+def _profiles(asked: OnboardRequest, speed: EngineSpeed) -> Profiles:
     row = (speed.alpha, speed.beta, speed.gamma, speed.delta, speed.max_batch, asked.prompt_tokens, asked.output_tokens)
-    return size(Profiles.of([row]), Targets.each(1, ttft=ttft, itl=itl), percentile=asked.percentile)
+    return Profiles.of([row])
+
+
+def _sized(asked: OnboardRequest, speed: EngineSpeed, ttft: float, itl: float) -> Sizing:
+    return size(_profiles(asked, speed), Targets.each(1, ttft=ttft, itl=itl), percentile=asked.percentile)
 
 
 def _near(target: float | None, best: float) -> float:

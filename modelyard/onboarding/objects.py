@@ -12,6 +12,7 @@ from typing import Any
 
 from modelyard.autoscaling.accelerators import ACCELERATOR_LABEL
 from modelyard.autoscaling.handling import MAX_REPLICAS, MIN_REPLICAS
+from modelyard.autoscaling.provenance import NAMES, PROVENANCE
 from modelyard.onboarding.choose import Assessed
 from modelyard.onboarding.request import OnboardRequest, ServingCandidate
 from modelyard.workloads.names import ENGINE, component, fitting
@@ -84,6 +85,8 @@ def chosen(asked: OnboardRequest, best: Assessed, served: str = "") -> list[Docu
     name, _, key = (asked.service_class or f"{class_name(asked)}/{CLASS_KEY}").partition("/")
     # It is made with what the expected load needs; from then on its replicas are the VariantAutoscaling's.
     service = _service(asked, asked.name, one, best.replicas, most)
+    decode = {"alpha": _plain(speed.alpha), "beta": _plain(speed.beta)}
+    prefill = {"gamma": _plain(speed.gamma), "delta": _plain(speed.delta)}
     variant = _object(
         asked,
         "llmd.ai/v1alpha1",
@@ -98,10 +101,7 @@ def chosen(asked: OnboardRequest, best: Assessed, served: str = "") -> list[Docu
             "variantCost": _plain(one.cost),
             "sloClassRef": {"name": name, "key": key},
             "variantProfile": {
-                "perfParms": {
-                    "decodeParms": {"alpha": _plain(speed.alpha), "beta": _plain(speed.beta)},
-                    "prefillParms": {"gamma": _plain(speed.gamma), "delta": _plain(speed.delta)},
-                },
+                "perfParms": {"decodeParms": decode, "prefillParms": prefill},
                 "maxBatchSize": speed.max_batch,
             },
         },
@@ -109,6 +109,11 @@ def chosen(asked: OnboardRequest, best: Assessed, served: str = "") -> list[Docu
     variant["metadata"]["labels"][ACCELERATOR_LABEL] = one.accelerator
     bounds = {MIN_REPLICAS: asked.min_replicas, MAX_REPLICAS: most}
     variant["metadata"]["annotations"] |= {name: str(value) for name, value in bounds.items() if value is not None}
+    if speed.engine is not None:
+        engine = {name: round(value, 6) for name, value in zip(NAMES, speed.engine, strict=True)}
+        told = {"source": f"the onboarding of {asked.name}", "engine": engine, "profile": decode | prefill}
+        told["for"] = {"prompt_tokens": asked.prompt_tokens, "output_tokens": asked.output_tokens}
+        variant["metadata"]["annotations"][PROVENANCE] = json.dumps(told, separators=(",", ":"))
     return [service, *([] if asked.service_class else [_service_class(asked, served or asked.name)]), variant]
 
 

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 
 from modelyard.autoscaling.conditions import PROFILE_DRIFT
 from modelyard.autoscaling.memory.variants import ANNOTATION, VariantMemory
+from modelyard.autoscaling.provenance import provenance
 from modelyard.autoscaling.sizing.fit import FitError
-from modelyard.benchmarks.profiles import LibraryProfile, ProfileKey, patch, points, provenance
+from modelyard.benchmarks.profiles import LibraryProfile, ProfileKey, patch, points
 from modelyard.benchmarks.results import kept
 from modelyard.benchmarks.world import benchmark
 from modelyard.objects import Key, Namespace

@@ -12,6 +12,7 @@ from modelyard.autoscaling.fleet import Consumer, SLOSpec, Variant
 from modelyard.autoscaling.handling import ACTUATION, COMPATIBILITY, MAX_REPLICAS, MIN_REPLICAS
 from modelyard.autoscaling.live.prediction import ANNOTATION as PREDICTION
 from modelyard.autoscaling.memory.variants import ANNOTATION, VariantMemory
+from modelyard.autoscaling.provenance import engine_of, provenance
 from modelyard.metrics.expressions import ANNOTATION as WAKE_QUERY
 from modelyard.objects import TargetRef
 from modelyard.objects.documents import cut, listed
@@ -69,21 +70,25 @@ def cost_of(text: str | None) -> float:
     return value if math.isfinite(value) and value >= 0 else DEFAULT_COST
 
 
-def slo_spec(spec: Object) -> SLOSpec | None:
+def slo_spec(obj: Object) -> SLOSpec | None:
     """What the SLO form adds, as written; ``None`` when so much of it is missing that nothing can be made of it."""
+    spec = obj.get("spec") or {}
     profile = spec.get("variantProfile") or {}
     reference = spec.get("sloClassRef") or {}
     try:
         parameters = profile.get("perfParms") or {}
+        decode = _numbers(parameters.get("decodeParms") or {}, "alpha", "beta")
+        prefill = _numbers(parameters.get("prefillParms") or {}, "gamma", "delta")
         return SLOSpec(
             variant_id=cut(str(spec["variantID"]), MAX_NAME),
             accelerator=cut(str(spec["accelerator"]), MAX_NAME),
             accelerator_count=int(spec["acceleratorCount"]),
             class_name=str(reference.get("name") or ""),
             class_key=str(reference.get("key") or ""),
-            decode=_numbers(parameters.get("decodeParms") or {}, "alpha", "beta"),
-            prefill=_numbers(parameters.get("prefillParms") or {}, "gamma", "delta"),
+            decode=decode,
+            prefill=prefill,
             max_batch=int(profile["maxBatchSize"]),
+            engine=engine_of(provenance(obj), decode | prefill),
         )
     except (KeyError, TypeError, ValueError, AttributeError):
         return None  # the object's ``problem`` says what is wrong with it
@@ -139,6 +144,6 @@ def variant(obj: Object, *, strict: bool = False) -> Variant:
         problem=problem,
         ignored=ignored,
         memory_problem=damage,
-        slo=slo_spec(spec) if form == "slo" else None,
+        slo=slo_spec(obj) if form == "slo" else None,
         status=status,
     )

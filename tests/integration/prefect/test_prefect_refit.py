@@ -15,9 +15,10 @@ from command_line import modelyard_beside
 
 from flows.benchmark import refit_profiles
 from modelyard.autoscaling.kinds import VARIANTS
+from modelyard.autoscaling.provenance import PROVENANCE
 from modelyard.autoscaling.sizing.experiment import smallest
 from modelyard.autoscaling.sizing.fit import Point
-from modelyard.benchmarks.profiles import LIBRARY, PROVENANCE, ProfileKey, library_patch, read_library
+from modelyard.benchmarks.profiles import LIBRARY, ProfileKey, library_patch, read_library
 from modelyard.benchmarks.results import RunRecord, as_csv
 from modelyard.benchmarks.world import BENCHMARK_JOBS, MEMORY, RE_RUN, Memory
 from modelyard.cluster import CONFIG_MAPS, Cluster

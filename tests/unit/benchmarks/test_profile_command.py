@@ -10,8 +10,8 @@ import pytest
 import yaml
 from command_line import modelyard
 
+from modelyard.autoscaling.provenance import PROVENANCE
 from modelyard.autoscaling.sizing.fit import Point
-from modelyard.benchmarks.profiles import PROVENANCE
 from modelyard.benchmarks.results import RunRecord, as_csv
 from modelyard.engine.config import EngineConfig
 from modelyard.replay.closed_loop import closed_loop

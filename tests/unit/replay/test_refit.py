@@ -10,7 +10,8 @@ import pytest
 from test_engine_fit import ENGINE, PLAN, measured
 
 from modelyard.autoscaling.memory.variants import ANNOTATION
-from modelyard.benchmarks.profiles import LIBRARY, PROVENANCE, ProfileKey, library_patch, read_library
+from modelyard.autoscaling.provenance import PROVENANCE
+from modelyard.benchmarks.profiles import LIBRARY, ProfileKey, library_patch, read_library
 from modelyard.benchmarks.values import LatencySpread, MeasuredRun
 from modelyard.benchmarks.world import MEMORY, RE_RUN, Memory
 from modelyard.objects import Key, Namespace

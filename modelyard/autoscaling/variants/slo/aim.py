@@ -137,7 +137,7 @@ def attain(group: Group, settings: FleetSettings, now: float) -> None:
 def _engine(work: VariantWork) -> Speed | None:
     if work.profile is None or work.service is None:
         return None
-    return Speed(*work.profile.parameters, work.service.ttft, work.service.itl)
+    return Speed(*(work.profile.engine or work.profile.parameters), work.service.ttft, work.service.itl)
 
 
 def _worth(work: VariantWork, engine: Speed, load: float) -> bool:

@@ -20,7 +20,9 @@ MOST_BATCH = 65_536
 class Profile:
     """One replica's speed: decode(n) = ``alpha`` + ``beta``·n and prefill(n) = ``gamma`` + ``delta``·tokens·n, in ms.
 
-    ``max_batch`` is the most requests one replica works on at the same time.
+    ``max_batch`` is the most requests one replica works on at the same time. ``engine`` are the four of the engine
+    itself: a step takes α, with β for each request that decodes and δ for each prompt token, and γ for each prompt.
+    The lines are laid through what it does under load, so that what prompts delay decoding is in β.
     """
 
     alpha: float
@@ -28,6 +30,7 @@ class Profile:
     gamma: float
     delta: float
     max_batch: int
+    engine: tuple[float, float, float, float] | None = None
 
     @property
     def parameters(self) -> tuple[float, float, float, float]:
@@ -68,7 +71,7 @@ def parse_profile(spec: SLOSpec) -> Profile:
         problems.append(f"{where} = {spec.max_batch} must be between 1 and {MOST_BATCH} (the engine's --max-num-seqs)")
     if problems:
         raise ProfileInvalid("; ".join(problems))
-    return Profile(values["alpha"], values["beta"], values["gamma"], values["delta"], spec.max_batch)
+    return Profile(values["alpha"], values["beta"], values["gamma"], values["delta"], spec.max_batch, spec.engine)
 
 
 def identity_mismatch(spec: SLOSpec, model_id: str) -> str | None:

@@ -1,0 +1,45 @@
+"""Where a VariantAutoscaling's profile comes from, and the engine behind it: an annotation that is written with it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from modelyard.objects.documents import MAX_TEXT
+
+PROVENANCE: Final = "modelyard.dev/profile-provenance"
+"""The annotation that tells, as JSON, where a profile comes from and how far it is to be believed."""
+NAMES: Final = ("alpha", "beta", "gamma", "delta")
+_HIGHEST: Final = 1e7
+
+
+def provenance(obj: Mapping[str, Any]) -> dict[str, Any]:
+    """What an object says of where its profile comes from; nothing where it says nothing that can be read."""
+    text = ((obj.get("metadata") or {}).get("annotations") or {}).get(PROVENANCE)
+    if not isinstance(text, str) or len(text) > MAX_TEXT:
+        return {}
+    try:
+        told = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return told if isinstance(told, dict) else {}
+
+
+def engine_of(told: Mapping[str, Any], profile: Mapping[str, str]) -> tuple[float, float, float, float] | None:
+    """The engine's own α, β, γ and δ in ms, by what is told of a profile with these parameters.
+
+    ``None`` where nothing is told of the engine, nothing that can be true, or of another profile: numbers that somebody
+    wrote since are meant.
+    """
+    engine = told.get("engine")
+    if not isinstance(engine, dict) or told.get("profile") != profile:
+        return None
+    values: list[float] = []
+    for name in NAMES:
+        value = engine.get(name)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _HIGHEST:
+            return None
+        values.append(float(value))
+    alpha, beta, gamma, delta = values
+    return (alpha, beta, gamma, delta) if alpha > 0 else None

@@ -1,0 +1,123 @@
+"""A profile that was fitted to a benchmark holds the target: by the engine that its annotation tells of."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from replay_fleets import poisson
+
+from modelyard.autoscaling.live import observe
+from modelyard.autoscaling.provenance import PROVENANCE, engine_of, provenance
+from modelyard.autoscaling.sizing.fit import Point
+from modelyard.benchmarks.profiles import ProfileKey, library_patch, patch, read_library
+from modelyard.engine.config import EngineConfig
+from modelyard.objects import Key
+from modelyard.replay.closed_loop import serve
+from modelyard.replay.engine_fit import fit_engine, sizing_profile
+from modelyard.replay.policies.modelyard import ModelyardPolicy
+from modelyard.replay.report import summarize
+from modelyard.replay.scenario import read_fleet
+from modelyard.replay.settings import SimulationSettings
+from modelyard.replay.simulate import simulate
+from modelyard.traffic.latency import SLO
+
+SPEED = {"alpha": 22.6, "beta": 0.18, "gamma": 25.0, "delta": 0.105}
+PROMPT, OUTPUT = 1200, 200
+CLASS = "name: chat\npriority: 1\ndata: [{model: m, slo-tpot: 60, slo-ttft: 2000}]\n"
+
+
+@pytest.fixture(scope="module")
+def body() -> dict[str, Any]:
+    """The patch of ``profile fit`` by a benchmark of the engine with prompts of two lengths."""
+    engine, points = EngineConfig(**SPEED, max_num_seqs=64, kv_cache_tokens=180_000, jitter=0.05), []
+    for concurrency, prompt in ((1, 400), (16, 1600), (32, 1600), (64, 400)):
+        about = Point(concurrency, prompt, OUTPUT, 1, 1, requests=8 * concurrency, prompt_spread=prompt / 4)
+        ttft, itl = np.mean([one[:2] for one in serve(engine, about, seed=5)], axis=0)
+        points.append(about._replace(ttft=float(ttft), itl=float(itl)))
+    found = fit_engine(points)
+    return patch(sizing_profile(found, PROMPT, OUTPUT), "shop/speed", 64, engine=found)
+
+
+def variant(body: dict[str, Any], **annotations: str) -> dict[str, Any]:
+    spec = {"scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "fleet"}, "modelID": "m"}
+    spec |= {"variantID": "m-L40S-1", "accelerator": "L40S", "acceleratorCount": 1, **body["spec"]}
+    spec |= {"sloClassRef": {"name": "service-classes-config", "key": "m.yaml"}}
+    metadata = {"name": "fleet", "namespace": "chat", "annotations": body["metadata"]["annotations"] | annotations}
+    return {"apiVersion": "llmd.ai/v1alpha1", "kind": "VariantAutoscaling", "metadata": metadata, "spec": spec}
+
+
+def attained(folder: Path, scaled: dict[str, Any]) -> float:
+    """The share within 2 s and 60 ms of steady traffic, the first quarter of an hour left out."""
+    labels = {"app": "fleet"}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "engine", "args": ["--model", "m"]}]}}
+    deployment = {
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "fleet", "namespace": "chat"},
+        "spec": {"replicas": 8, "selector": {"matchLabels": labels}, "template": template},
+    }  # fmt: skip
+    home = {"namespace": "workload-variant-autoscaler-system"}
+    maps = [
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, **home}, "data": data}
+        for name, data in (
+            ("service-classes-config", {"m.yaml": CLASS}),
+            ("accelerator-unit-costs", {"L40S": '{"device": "l40s", "cost": "12"}'}),
+        )
+    ]
+    file = folder / "fleet.yaml"
+    file.write_text(yaml.safe_dump_all([deployment, scaled, *maps]))
+    fleet = read_fleet([file], startup=60.0, engine=SPEED | {"kv_cache_tokens": 180_000})
+    run = simulate(
+        poisson(3.0, 2700, prompt=PROMPT, output=OUTPUT),
+        fleet.variants,
+        ModelyardPolicy(fleet.manifests, fleet.fleet_settings),
+        SimulationSettings(seed=1, warm_up=900),
+    )
+    return summarize(run, SLO(ttft=2.0, itl=0.06)).attainment
+
+
+def test_the_engine_behind_the_profile_is_found_and_read(body: dict[str, Any]) -> None:
+    (engine,) = [observe.variant(variant(body)).slo.engine]  # type: ignore[union-attr]
+    assert engine is not None
+    assert engine[:2] == pytest.approx((SPEED["alpha"], SPEED["beta"]), rel=0.1)
+    assert engine[3] == pytest.approx(SPEED["delta"], rel=0.05)
+    lines = body["spec"]["variantProfile"]["perfParms"]
+    assert float(lines["decodeParms"]["beta"]) > 2 * SPEED["beta"], "what prompts delay decoding is in β"
+
+
+def test_the_share_is_held_by_the_engine_where_the_lines_would_not(body: dict[str, Any], tmp_path: Path) -> None:
+    assert attained(tmp_path, variant(body)) > 0.99
+    assert attained(tmp_path, variant(body, **{PROVENANCE: "{}"})) < 0.98
+
+
+def test_a_profile_of_the_library_has_its_engine_along(body: dict[str, Any]) -> None:
+    key = ProfileKey("m", "L40S", 1, "")
+    found, _ = read_library(Key("n", "modelyard-profiles"), library_patch(key, body)["data"])
+    assert observe.variant(variant(found[key.name].patch())).slo == observe.variant(variant(body)).slo
+
+
+def test_numbers_that_somebody_wrote_since_are_meant(body: dict[str, Any]) -> None:
+    changed = variant(body)
+    changed["spec"]["variantProfile"]["perfParms"]["decodeParms"] = {"alpha": "7", "beta": "0.04"}
+    found = observe.variant(changed).slo
+    assert found is not None
+    assert found.engine is None
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [
+        None, [], "fast", {}, {"alpha": 1}, {"alpha": 0}, {"alpha": -1}, {"alpha": True}, {"alpha": "7"},
+        {"delta": 1e300}, {"delta": float("nan")}, {"gamma": float("inf")}, {"beta": None}, {"beta": {}},
+    ],
+)  # fmt: skip
+def test_an_engine_that_cannot_be_true_is_none(body: dict[str, Any], engine: Any) -> None:
+    told = provenance(body)
+    whole = told["engine"] | engine if isinstance(engine, dict) and engine and engine != {"alpha": 1} else engine
+    text = json.dumps(told | {"engine": whole})
+    assert engine_of(json.loads(text), told["profile"]) is None
+    assert engine_of(told, told["profile"]) is not None
+    assert observe.variant(variant(body, **{PROVENANCE: text})).problem is None
