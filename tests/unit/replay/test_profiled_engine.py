@@ -9,11 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 from replay_fleets import poisson
 
 from modelyard.autoscaling.live import observe
 from modelyard.autoscaling.provenance import PROVENANCE, engine_of, provenance
 from modelyard.autoscaling.sizing.fit import Point
+from modelyard.autoscaling.variants.slo.profile import Profile
 from modelyard.benchmarks.profiles import ProfileKey, library_patch, patch, read_library
 from modelyard.engine.config import EngineConfig
 from modelyard.objects import Key
@@ -28,6 +31,18 @@ from modelyard.traffic.latency import SLO
 
 SPEED = {"alpha": 22.6, "beta": 0.18, "gamma": 25.0, "delta": 0.105}
 PROMPT, OUTPUT = 1200, 200
+ENGINES_OWN = {
+    "metadata": {"annotations": {}},
+    "spec": {
+        "variantProfile": {
+            "perfParms": {
+                "decodeParms": {name: str(SPEED[name]) for name in ("alpha", "beta")},
+                "prefillParms": {name: str(SPEED[name]) for name in ("gamma", "delta")},
+            },
+            "maxBatchSize": 64,
+        }
+    },
+}
 CLASS = "name: chat\npriority: 1\ndata: [{model: m, slo-tpot: 60, slo-ttft: 2000}]\n"
 
 
@@ -51,8 +66,8 @@ def variant(body: dict[str, Any], **annotations: str) -> dict[str, Any]:
     return {"apiVersion": "llmd.ai/v1alpha1", "kind": "VariantAutoscaling", "metadata": metadata, "spec": spec}
 
 
-def attained(folder: Path, scaled: dict[str, Any]) -> float:
-    """The share within 2 s and 60 ms of steady traffic, the first quarter of an hour left out."""
+def attained(folder: Path, scaled: dict[str, Any]) -> tuple[float, float]:
+    """The share within 2 s and 60 ms of steady traffic, the first quarter of an hour left out, and replica-hours."""
     labels = {"app": "fleet"}
     template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "engine", "args": ["--model", "m"]}]}}
     deployment = {
@@ -76,7 +91,8 @@ def attained(folder: Path, scaled: dict[str, Any]) -> float:
         ModelyardPolicy(fleet.manifests, fleet.fleet_settings),
         SimulationSettings(seed=1, warm_up=900),
     )
-    return summarize(run, SLO(ttft=2.0, itl=0.06)).attainment
+    found = summarize(run, SLO(ttft=2.0, itl=0.06))
+    return found.attainment, found.replica_hours
 
 
 def test_the_engine_behind_the_profile_is_found_and_read(body: dict[str, Any]) -> None:
@@ -88,9 +104,31 @@ def test_the_engine_behind_the_profile_is_found_and_read(body: dict[str, Any]) -
     assert float(lines["decodeParms"]["beta"]) > 2 * SPEED["beta"], "what prompts delay decoding is in β"
 
 
-def test_the_share_is_held_by_the_engine_where_the_lines_would_not(body: dict[str, Any], tmp_path: Path) -> None:
-    assert attained(tmp_path, variant(body)) > 0.99
-    assert attained(tmp_path, variant(body, **{PROVENANCE: "{}"})) < 0.98
+@pytest.mark.parametrize("told", [True, False])
+def test_the_share_is_held_by_a_profile_of_lines(body: dict[str, Any], tmp_path: Path, told: bool) -> None:
+    """Where nothing is told of the engine, by what the lines say of it. Its prompts take 35 times what δ says."""
+    assert float(body["spec"]["variantProfile"]["perfParms"]["prefillParms"]["delta"]) < 0.01
+    share, hours = attained(tmp_path, variant(body) if told else variant(body, **{PROVENANCE: "{}"}))
+    assert share > 0.99
+    assert hours < 1.3 * attained(tmp_path, variant(ENGINES_OWN))[1]
+
+
+@pytest.mark.parametrize("own", [tuple(SPEED.values()), (7.0, 0.045, 15.0, 0.028), (7.0, 0.045, 40.0, 0.028)])
+def test_an_engines_own_numbers_are_left_as_they_are(own: tuple[float, float, float, float]) -> None:
+    assert Profile(*own, 64).behind(1200, 200) == own
+
+
+@given(st.tuples(*(st.floats(0, 100) for _ in range(4))), st.floats(0, 1e5), st.floats(0, 1e4), st.integers(1, 512))
+def test_what_is_behind_any_lines_is_an_engine(
+    lines: tuple[float, float, float, float], prompt: float, output: float, batch: int
+) -> None:
+    alpha, beta, gamma, delta = lines
+    profile = Profile(alpha + 0.001, beta, gamma, delta, batch)
+    found = profile.behind(prompt, output)
+    assert all(0 <= value < float("inf") for value in found)
+    assert found[0] == profile.alpha
+    assert found[1] <= beta
+    assert found[3] >= delta
 
 
 def test_a_profile_of_the_library_has_its_engine_along(body: dict[str, Any]) -> None:

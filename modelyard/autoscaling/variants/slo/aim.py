@@ -84,7 +84,7 @@ def attain(group: Group, settings: FleetSettings, now: float) -> None:
     counts = allowed / settings.allowed[0], allowed / settings.allowed[1]
     for state in group.states:
         own = work_of(state)
-        engine = _engine(own)
+        engine = _engine(own, *mean_sizes)
         busy = per_request(engine, *mean_sizes) if engine is not None else None
         if engine is None or busy is None or not own.known or own.feasible is False or own.eased:
             continue
@@ -134,10 +134,10 @@ def attain(group: Group, settings: FleetSettings, now: float) -> None:
     work.trend = _story(shadow, load, holding, capacity, may)
 
 
-def _engine(work: VariantWork) -> Speed | None:
+def _engine(work: VariantWork, prompt: float, output: float) -> Speed | None:
     if work.profile is None or work.service is None:
         return None
-    return Speed(*(work.profile.engine or work.profile.parameters), work.service.ttft, work.service.itl)
+    return Speed(*work.profile.behind(prompt, output), work.service.ttft, work.service.itl)
 
 
 def _worth(work: VariantWork, engine: Speed, load: float) -> bool:

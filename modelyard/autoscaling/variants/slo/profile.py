@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass
 
 from modelyard.autoscaling.fleet import SLOSpec
+from modelyard.autoscaling.sizing.learning import OVERHEAD
 
 _HIGHEST = 1e7
 """Milliseconds nobody means: almost three hours for a token."""
@@ -36,6 +37,26 @@ class Profile:
     def parameters(self) -> tuple[float, float, float, float]:
         """The four."""
         return self.alpha, self.beta, self.gamma, self.delta
+
+    def behind(self, prompt: float, output: float) -> tuple[float, float, float, float]:
+        """The engine's own α, β, γ and δ: those that are told, else what the lines say for requests of these sizes.
+
+        An idle engine's first token takes its prompt, a step and ``OVERHEAD``. Where γ alone is more, the lines were
+        laid through latencies under load: what a prompt takes is in γ, and what prompts delay those who decode in β.
+        δ then follows from the first token, as far as a full batch's step has room for so many prompts; what is longer
+        in that step, from β.
+        """
+        more = self.gamma - self.alpha - OVERHEAD
+        if self.engine is not None or more <= 0 or prompt <= 0 or self.beta <= 0:
+            return self.engine or self.parameters
+        first, step = self.gamma + self.delta * prompt * self.max_batch, self.alpha + self.beta * self.max_batch
+        rate = self.max_batch / (first + output * step)
+        room = (1 - self.alpha / step) / (rate * prompt)
+        if room <= self.delta:  # these lines know nothing of prompts beside decoding: they are the engine's own
+            return self.parameters
+        delta = min(self.delta + more / prompt, room)
+        beta = (step * (1 - rate * delta * prompt) - self.alpha) / (rate * max(output, 1.0) * step)
+        return self.alpha, min(self.beta, max(beta, 0.0)), OVERHEAD, delta
 
 
 class ProfileInvalid(ValueError):
