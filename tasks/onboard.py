@@ -139,10 +139,7 @@ def _foreseen(asked: OnboardRequest, best: Assessed, trace: Trace | None) -> Loa
     longest = int((trace.prompt + trace.output).max(initial=0))
     room = max(speed.max_batch * (asked.prompt_tokens + asked.output_tokens + 32), longest + 32)
     engine = EngineConfig(
-        speed.alpha,
-        speed.beta,
-        speed.gamma,
-        speed.delta,
+        *(speed.engine or (speed.alpha, speed.beta, speed.gamma, speed.delta)),
         max_num_seqs=speed.max_batch,
         max_num_batched_tokens=max(2048, speed.max_batch),
         kv_cache_tokens=room,

@@ -7,8 +7,7 @@ queueing model and the profile, for the share of requests that autoscaling aims 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil, inf
 
@@ -20,17 +19,19 @@ from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.sizing.answers import Sizing, Targets
 from modelyard.autoscaling.sizing.chain import analyse
 from modelyard.autoscaling.sizing.fit import Fit, FitError, Point, fit
-from modelyard.autoscaling.sizing.learning import OVERHEAD
 from modelyard.autoscaling.sizing.percentile import ttft_percentile
 from modelyard.autoscaling.sizing.profiles import Profiles
 from modelyard.autoscaling.sizing.sizes import size
 from modelyard.autoscaling.sizing.stalls import Speed, per_request, sizes_of
 from modelyard.autoscaling.sizing.within import NEAREST
 from modelyard.autoscaling.variants.slo.aim import HOPELESS
-from modelyard.autoscaling.variants.slo.attainment import holding_of, needed
+from modelyard.autoscaling.variants.slo.attainment import MOST, holding_of, needed
 from modelyard.benchmarks.values import MeasuredRun
 from modelyard.onboarding.request import OnboardRequest, ServingCandidate
 from modelyard.replay.engine_fit import fit_engine
+
+MOST_STEPS = 4e4
+"""Of engines for one replay of a candidate's runs: seconds of work, a minute at most. More leave it unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,10 @@ def fitted(runs: Sequence[MeasuredRun], compression: float = 1.0) -> Fit:
 
     Raises ``FitError`` where they do not determine it.
     """
-    return fit(_points(runs, compression), one_length=True)
+    try:
+        return fit(_points(runs, compression), one_length=True)
+    except np.linalg.LinAlgError as error:  # numbers that nobody could measure
+        raise FitError(f"no lines go through the runs: {error}") from error
 
 
 def _points(runs: Sequence[MeasuredRun], compression: float) -> tuple[Point, ...]:
@@ -64,24 +68,24 @@ def _points(runs: Sequence[MeasuredRun], compression: float) -> tuple[Point, ...
     for run in runs:
         if run.ttft is None or run.itl is None:
             raise FitError(f"{run.scenario} at {run.concurrency} streamed no tokens")
-        lengths = run.prompt_tokens, run.output_tokens
-        latencies = (one.mean * 1000 * compression for one in (run.ttft, run.itl))
-        requests = run.requests - run.failed or None
-        points.append(Point(run.concurrency, *lengths, *latencies)._replace(requests=requests))
+        ttft, itl = (one.mean * 1000 * compression for one in (run.ttft, run.itl))
+        answered = run.requests - run.failed or None
+        points.append(Point(run.concurrency, run.prompt_tokens, run.output_tokens, ttft, itl, requests=answered))
     return tuple(points)
 
 
 @lru_cache(maxsize=64)
-def _engine(points: tuple[Point, ...]) -> tuple[float, float, float, float] | None:
-    """The engine that would have measured this, found by replaying it: a second or more, and each look at an onboarding
-    asks. Prompts of one length do not tell γ from δ: what is beyond ``OVERHEAD`` counts as δ, as in ``learning``."""
-    with suppress(FitError):
-        found = fit_engine(points, one_length=True)
-        alpha, beta, gamma, delta = (one.estimate for one in (found.alpha, found.beta, found.gamma, found.delta))
-        more = max(0.0, gamma - OVERHEAD)
-        if alpha > 0:
-            return alpha, beta, gamma - more, delta + more / points[0].prompt_tokens
-    return None
+def _engine(points: tuple[Point, ...]) -> tuple[tuple[float, float, float, float] | None, tuple[str, ...]]:
+    """The engine that would have measured this, and what is to be said of it. Found by replaying the runs, which takes
+    a second or more, and each look at an onboarding asks."""
+    try:
+        found = fit_engine(points, most_steps=MOST_STEPS, one_length=True)
+    except (ArithmeticError, LookupError, ValueError) as error:  # a report may say anything
+        return None, (f"the engine behind it is not known: {error}",)
+    alpha, beta, gamma, delta = (one.estimate for one in (found.alpha, found.beta, found.gamma, found.delta))
+    if not (alpha > 0 and max(alpha, beta, gamma, delta) < inf):
+        return None, ("the engine behind it is not known: its runs tell no time of a step",)
+    return (alpha, beta, gamma, delta), tuple(f"the engine behind it: {one}" for one in found.warnings)
 
 
 def engine_speed(runs: Sequence[MeasuredRun], compression: float = 1.0) -> EngineSpeed:
@@ -91,7 +95,7 @@ def engine_speed(runs: Sequence[MeasuredRun], compression: float = 1.0) -> Engin
     if round(alpha, 6) <= 0:
         raise FitError("alpha is 0: measure at more levels, and at lower ones")
     batch = max(run.concurrency for run in runs)
-    return EngineSpeed(alpha, beta, gamma, delta, batch, found.warnings, _engine(_points(runs, compression)))
+    return EngineSpeed(alpha, beta, gamma, delta, batch, found.warnings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +106,7 @@ class Assessed:
     (ms), ``replicas`` how many the load needs, at least those that are always kept, ``cost`` theirs for an hour,
     ``per_million`` that of a million output tokens of a replica that is used to ``rate``. With a ``problem`` it cannot
     be chosen; ``nearest`` is then the closest (TTFT, ITL) in ms that it can reach, where the target is what it fails.
+    With a ``doubt`` it is not known to hold the share of requests within the targets that autoscaling aims at.
     """
 
     candidate: ServingCandidate
@@ -114,11 +119,12 @@ class Assessed:
     per_million: float = inf
     problem: str = ""
     nearest: tuple[float, float] | None = None
+    doubt: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class CandidateChoice:
-    """All candidates, the cheapest first; the one ``chosen``, or why there is none."""
+    """All candidates, those without doubt and the cheapest first; the one ``chosen``, or why there is none."""
 
     assessed: tuple[Assessed, ...]
     chosen: Assessed | None = None
@@ -136,7 +142,7 @@ def choose(
         else _assess(asked, one, measured.get(one.runtime, ()))
         for one in asked.candidates
     ]
-    each.sort(key=lambda one: (bool(one.problem), one.cost, one.per_million, one.candidate.runtime))
+    each.sort(key=lambda one: (bool(one.problem), bool(one.doubt), one.cost, one.per_million, one.candidate.runtime))
     best = each[0]
     if best.problem:
         return CandidateChoice(tuple(each), problem=_unreachable(asked, each))
@@ -160,7 +166,9 @@ def _assess(asked: OnboardRequest, one: ServingCandidate, runs: Sequence[Measure
         text = f"the target cannot be reached ({found.binding[0]}): at best TTFT {best[0]:.4g} ms, ITL {best[1]:.4g} ms"
         return Assessed(one, speed, problem=text, nearest=near)
     rate, ttft, itl = float(found.rate[0]), float(found.ttft[0]), float(found.itl[0])
-    replicas = _holding(asked, speed)
+    engine, said = _engine(_points(runs, asked.time_compression))
+    speed = replace(speed, engine=engine, warnings=(*speed.warnings, *said))
+    replicas, doubt = _holding(asked, speed)
     if replicas > ceil(asked.rate / rate):
         rate = asked.rate / replicas * (1 + 1e-9)
         ttft, itl = _predicted(asked, speed, rate)
@@ -177,22 +185,32 @@ def _assess(asked: OnboardRequest, one: ServingCandidate, runs: Sequence[Measure
         replicas=share.replicas[one.runtime],
         cost=share.cost,
         per_million=one.cost / tokens * 1e6,
+        doubt=doubt,
     )
 
 
-def _holding(asked: OnboardRequest, speed: EngineSpeed) -> int:
-    """The replicas that keep as many requests within the targets as autoscaling aims at by default; 0 where it does not
-    aim at that, or nobody knows."""
+def _holding(asked: OnboardRequest, speed: EngineSpeed) -> tuple[int, str]:
+    """The replicas that keep as many requests within the targets as autoscaling aims at by default, and why they may
+    not do so; 0 where it does not aim at that."""
+    allowed = min(FleetSettings().allowed)
     if speed.engine is None:
-        return 0
+        return 0, f"not known to hold {_percent(1 - allowed)}: its engine is not known"
     engine = Speed(*speed.engine, asked.ttft or 0.0, asked.itl or 0.0)
     prompts, outputs = sizes_of((), asked.prompt_tokens), sizes_of((), asked.output_tokens)
     busy = per_request(engine, prompts.mean, outputs.mean)
     if busy is None:
-        return 0
+        return 0, "the target is below what one request alone takes"
     holding = holding_of(engine, prompts, outputs, 1.0)
-    may = holding.attainable(min(FleetSettings().allowed))
-    return int(needed(holding.capacities(may), np.array(asked.rate * busy))) if may < HOPELESS else 0
+    idle, may = float(holding.missed[0]), holding.attainable(allowed)
+    doubt = f"{_percent(idle)} of the requests miss on idle replicas too" if may > allowed else ""
+    if may >= HOPELESS:
+        return 0, doubt
+    replicas = int(needed(holding.capacities(may), np.array(asked.rate * busy)))
+    return (0, f"{MOST} replicas do not hold it") if replicas >= MOST else (replicas, doubt)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g} %"
 
 
 def _predicted(asked: OnboardRequest, speed: EngineSpeed, rate: float) -> tuple[float, float]:

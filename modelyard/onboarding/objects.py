@@ -110,7 +110,7 @@ def chosen(asked: OnboardRequest, best: Assessed, served: str = "") -> list[Docu
     bounds = {MIN_REPLICAS: asked.min_replicas, MAX_REPLICAS: most}
     variant["metadata"]["annotations"] |= {name: str(value) for name, value in bounds.items() if value is not None}
     if speed.engine is not None:
-        engine = {name: round(value, 6) for name, value in zip(NAMES, speed.engine, strict=True)}
+        engine = {name: float(f"{value:.6g}") for name, value in zip(NAMES, speed.engine, strict=True)}
         told = {"source": f"the onboarding of {asked.name}", "engine": engine, "profile": decode | prefill}
         told["for"] = {"prompt_tokens": asked.prompt_tokens, "output_tokens": asked.output_tokens}
         variant["metadata"]["annotations"][PROVENANCE] = json.dumps(told, separators=(",", ":"))

@@ -39,7 +39,7 @@ def row(one: Assessed) -> tuple[str, ...]:
         str(one.replicas),
         f"{one.cost:g}",
         f"{one.per_million:.3g}",
-        "",
+        one.doubt,
     )
 
 

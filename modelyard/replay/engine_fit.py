@@ -49,7 +49,14 @@ class PredictedRange(NamedTuple):
         return float(min(max(measured, low), high) / measured - 1)
 
 
-def fit_engine(points: Iterable[Point], *, tokens: int = TOKENS, max_batch: int | None = None, **how: Any) -> Fit:
+def fit_engine(
+    points: Iterable[Point],
+    *,
+    tokens: int = TOKENS,
+    max_batch: int | None = None,
+    most_steps: float = MOST_STEPS,
+    **how: Any,
+) -> Fit:
     """``fit``, with all that it refuses, of an engine that computes prompts in chunks: the parameters with which a
     simulated one has the measured means under the same loads. ``how`` as for ``fit``. Refuses what would take too long
     to replay."""
@@ -59,7 +66,7 @@ def fit_engine(points: Iterable[Point], *, tokens: int = TOKENS, max_batch: int 
         few = one.requests and min(one.requests, MOST_ROUNDS * one.concurrency)
         if max_batch is None or one.concurrency <= max_batch:
             runs.append(one._replace(requests=few))
-    _check_effort(runs, tokens)
+    _check_effort(runs, tokens, most_steps)
     return fit(runs, model=lambda parameters, point: _work(parameters, point, tokens), **how)
 
 
@@ -111,13 +118,13 @@ def sizing_profile(
     return fit(watched, one_length=True, kv_tokens=found.kv_tokens, startup=found.startup)
 
 
-def _check_effort(points: Iterable[Point], tokens: int) -> None:
+def _check_effort(points: Iterable[Point], tokens: int, most_steps: float = MOST_STEPS) -> None:
     steps = requests = 0.0
     for point in points:
         rounds = max(1, (point.requests or ROUNDS * point.concurrency) / max(point.concurrency, 1))
         steps += rounds * (point.output_tokens + point.concurrency * (1 + point.prompt_tokens / tokens))
         requests += rounds * point.concurrency * (1 + point.concurrency / CROWD)
-    for what, effort, most in (("steps", steps, MOST_STEPS), ("requests", requests, MOST_REQUESTS)):
+    for what, effort, most in (("steps", steps, most_steps), ("requests", requests, MOST_REQUESTS)):
         if not effort <= most:
             raise FitError(
                 f"replaying the loads would take {effort:.3g} {what} of an engine, more than {most:.0e}: leave out the "

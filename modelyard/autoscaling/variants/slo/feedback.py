@@ -41,7 +41,9 @@ def recall(states: Iterable[State], settings: FleetSettings) -> None:
             and not work.learnt
             and work.memory.corrected != work.profile.parameters
         ):
-            work.memory = work.memory.model_copy(update={"ttft_factor": 1.0, "itl_factor": 1.0, "corrected": ()})
+            work.memory = work.memory.model_copy(
+                update={"ttft_factor": 1.0, "itl_factor": 1.0, "capacity": 1.0, "corrected": ()}
+            )
         if settings.feedback and not work.learnt:
             work.ttft_factor = _bounded(work.memory.ttft_factor)
             work.itl_factor = _bounded(work.memory.itl_factor)

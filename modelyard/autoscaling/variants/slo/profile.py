@@ -15,6 +15,9 @@ _HIGHEST = 1e7
 """Milliseconds nobody means: almost three hours for a token."""
 
 MOST_BATCH = 65_536
+MOST_TOKENS = 100
+"""Prompt tokens that an engine computes at least in the time of a step of one request: that reads all weights once, for
+which accelerators take as long as for computing with 150 to 400 tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,20 +46,21 @@ class Profile:
 
         An idle engine's first token takes its prompt, a step and ``OVERHEAD``. Where γ alone is more, the lines were
         laid through latencies under load: what a prompt takes is in γ, and what prompts delay those who decode in β.
-        δ then follows from the first token, as far as a full batch's step has room for so many prompts; what is longer
-        in that step, from β.
+        δ then follows from the first token, as far as a full batch's step has room for so many prompts; what else is
+        longer in that step is β's. More of γ than a prompt can take is no prompt's.
         """
         more = self.gamma - self.alpha - OVERHEAD
         if self.engine is not None or more <= 0 or prompt <= 0 or self.beta <= 0:
             return self.engine or self.parameters
         first, step = self.gamma + self.delta * prompt * self.max_batch, self.alpha + self.beta * self.max_batch
         rate = self.max_batch / (first + output * step)
-        room = (1 - self.alpha / step) / (rate * prompt)
+        room = min((1 - self.alpha / step) / (rate * prompt), self.alpha / MOST_TOKENS)
         if room <= self.delta:  # these lines know nothing of prompts beside decoding: they are the engine's own
             return self.parameters
         delta = min(self.delta + more / prompt, room)
         beta = (step * (1 - rate * delta * prompt) - self.alpha) / (rate * max(output, 1.0) * step)
-        return self.alpha, min(self.beta, max(beta, 0.0)), OVERHEAD, delta
+        gamma = self.gamma - self.alpha - (delta - self.delta) * prompt
+        return self.alpha, min(self.beta, max(beta, 0.0)), gamma, delta
 
 
 class ProfileInvalid(ValueError):
