@@ -76,8 +76,9 @@ async def test_an_api_server_that_comes_back_finds_everything_going_on(models: M
     await models.until(downloading, "steady")
     before = own(models.stack, Component.APISERVER).restarts
     kill(models.stack, Component.APISERVER)
-    await models.until(ready, "steady", timeout=120)
+    # Until it is ready it may know no kind of a CustomResourceDefinition.
     await asyncio.to_thread(wait_for_restart, models.stack, Component.APISERVER, before)
+    await models.until(ready, "steady", timeout=120)
 
 
 async def test_a_node_that_goes_and_one_that_loses_its_label(models: Models, hub: Hub) -> None:
