@@ -16,7 +16,7 @@ import aiohttp
 import yaml
 
 from deployments.demo.manifests import before_onboarding
-from deployments.demo.scenario import SLO_ITL, SLO_TTFT, Copy, Scenario
+from deployments.demo.scenario import FLOOR, SLO_ITL, SLO_TTFT, Copy, Scenario
 from deployments.demo.sources import Sources, small_model
 from deployments.demo.stage import MISTRAL, Show, Stage, allowed
 from deployments.stack import PrefectStack
@@ -43,8 +43,6 @@ PROMPT, TOKENS = 100, 20
 """Of each request at the end, and how many there are."""
 ASKED = 10
 LEVELS, REQUESTS = (1, 32), 40
-FLOOR = 3
-"""The least replicas of the service: of the cheap accelerator they cost less than one pair, which the others have."""
 SHORTENED = (
     f"measured shortly: {REQUESTS} requests at {LEVELS[0]} and at {LEVELS[1]} at a time, on each of two accelerators;",
     "without --level and --requests: 300 at 1, 8, 16, 32, and where else the figures need it.",

@@ -60,6 +60,8 @@ SHOWN = (
 SLO_TTFT = 2500
 SLO_ITL = 75
 """Targets in milliseconds."""
+FLOOR = 3
+"""The least replicas of the service: its load begins at once."""
 
 
 @dataclass(frozen=True)

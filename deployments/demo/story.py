@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from rich.table import Table
 
-from deployments.demo.scenario import SLO_ITL, SLO_TTFT, Copy, Scenario
+from deployments.demo.scenario import FLOOR, SLO_ITL, SLO_TTFT, Copy, Scenario
 from deployments.demo.truth import Truth, spans
 from deployments.demo.watch import Moment, Sample
 from modelyard.traffic.latency import SLO, Latency
@@ -41,36 +41,41 @@ class Played:
     @property
     def verdict(self) -> Verdict:
         """How it was scaled; a service begins with what its busiest minute needs."""
-        return verdict(self.samples, enough=bool(self.copy.service))
+        return verdict(self.samples, floor=FLOOR if self.copy.service else 0)
 
 
 @dataclass(frozen=True)
 class Verdict:
     """Whether the loop really scaled in both directions. Counts are changes of a variant's published target.
 
-    With ``enough`` it began with all that its load needs, and being made smaller is what is to be seen.
+    With a ``floor`` it began with all that its load needs, and being made smaller is what is to be seen, unless it is
+    as few as are always kept.
     """
 
     ups: int
     downs: int
     peak: int
     last: int
-    enough: bool = False
+    floor: int = 0
 
     @property
     def good(self) -> bool:
         """Scaled up by decision, and down again."""
-        return (self.ups > 0 or self.enough) and self.downs > 0 and self.last < self.peak
+        if self.floor and 0 < self.peak <= self.floor:
+            return True
+        return (self.ups > 0 or self.floor > 0) and self.downs > 0 and self.last < self.peak
 
     @property
     def words(self) -> str:
         """The same, as a heading."""
         if self.ups > 0 and self.good:
             return "Scaled both ways"
+        if self.good and not self.downs:
+            return "Began with what its load needs, which is as few as it always keeps"
         return "Began with what its load needs, and was scaled down" if self.good else "Did not scale both ways"
 
 
-def verdict(samples: Sequence[Sample], enough: bool = False) -> Verdict:
+def verdict(samples: Sequence[Sample], floor: int = 0) -> Verdict:
     """Judge by the pods that existed, not by what anybody wanted."""
     ups = downs = 0
     for before, after in pairwise(samples):
@@ -78,7 +83,7 @@ def verdict(samples: Sequence[Sample], enough: bool = False) -> Verdict:
             ups += replicas > before.created[name]
             downs += replicas < before.created[name]
     totals = [sum(s.created.values()) for s in samples]
-    return Verdict(ups, downs, max(totals, default=0), totals[-1] if totals else 0, enough)
+    return Verdict(ups, downs, max(totals, default=0), totals[-1] if totals else 0, floor)
 
 
 def replica_minutes(moments: Sequence[Moment], scenario: Scenario) -> dict[str, float]:

@@ -124,7 +124,8 @@ class Assessed:
 
 @dataclass(frozen=True, slots=True)
 class CandidateChoice:
-    """All candidates, those without doubt and the cheapest first; the one ``chosen``, or why there is none."""
+    """All candidates, those within the budget, without doubt, and the cheapest first; the one ``chosen``, or why there
+    is none."""
 
     assessed: tuple[Assessed, ...]
     chosen: Assessed | None = None
@@ -142,7 +143,13 @@ def choose(
         else _assess(asked, one, measured.get(one.runtime, ()))
         for one in asked.candidates
     ]
-    each.sort(key=lambda one: (bool(one.problem), bool(one.doubt), one.cost, one.per_million, one.candidate.runtime))
+    dear = inf if asked.budget is None else asked.budget
+
+    def rank(one: Assessed) -> tuple[bool, bool, bool, float, float, str]:
+        price = one.cost, one.per_million, one.candidate.runtime
+        return bool(one.problem), one.cost > dear, bool(one.doubt), *price
+
+    each.sort(key=rank)
     best = each[0]
     if best.problem:
         return CandidateChoice(tuple(each), problem=_unreachable(asked, each))

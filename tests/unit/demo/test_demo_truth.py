@@ -105,6 +105,11 @@ def test_a_service_begins_with_enough_and_a_pair_must_be_scaled_up() -> None:
     assert (pair.good, pair.verdict.words) == (False, "Did not scale both ways")
     still: list[Moment] = [look(number, 7) for number in range(100)]
     assert not Played(SHOWN[0], still, results, truth(results, still)).good
+    least: list[Moment] = [look(number, 3, 0) for number in range(100)]
+    floor = Played(SHOWN[0], least, results, truth(results, least))
+    assert floor.good, "nothing can be made smaller"
+    assert "as few as it always keeps" in floor.verdict.words
+    assert not Played(SHOWN[1], least, results, truth(results, least)).good
     assert Played(SHOWN[0], LOOKS, results, truth(results)).verdict.words == "Scaled both ways"
 
 

@@ -247,6 +247,9 @@ def test_who_cannot_hold_the_share_comes_after_who_can() -> None:
     assert (chosen.candidate.runtime, chosen.doubt) == ("fast", "")
     assert other.cost < chosen.cost
     assert "miss on idle replicas too" in other.doubt
+    within = choose(request(ttft=1000, itl=90, rate=0.2, budget=other.cost), measured).chosen
+    assert within is not None
+    assert within.candidate.runtime == "slow", "what there is money for"
 
 
 @pytest.mark.parametrize("change", [{"ttft": 1e12, "itl": 1e-12}, {"ttft": 1e-300, "itl": 1e300}])
