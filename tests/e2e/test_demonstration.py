@@ -27,7 +27,7 @@ def test_the_demonstration_scales_both_ways_and_says_why(tmp_path: Path) -> None
         said, log = process.communicate(timeout=60)
         pytest.fail(f"the demonstration did not end: {said[-4000:]}{log[-2000:]}")
     assert process.returncode == 0, said[-4000:] + log[-2000:]
-    assert (said.count("✓"), said.count("✗")) == (8, 0), "seven claims of act 0, one of its service under load"
+    assert (said.count("✓"), said.count("✗")) == (9, 0), "eight claims of act 0, one of its service under load"
     text = " ".join(said.split())
     for shown in ("Scaled both ways", "short of capacity", "more capacity than needed", "TTFT", "replica-minutes"):
         assert shown in text
