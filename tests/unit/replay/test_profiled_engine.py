@@ -96,7 +96,9 @@ def attained(folder: Path, scaled: dict[str, Any]) -> tuple[float, float]:
 
 
 def test_the_engine_behind_the_profile_is_found_and_read(body: dict[str, Any]) -> None:
-    (engine,) = [observe.variant(variant(body)).slo.engine]  # type: ignore[union-attr]
+    slo = observe.variant(variant(body)).slo
+    assert slo is not None
+    engine = slo.engine
     assert engine is not None
     assert engine[:2] == pytest.approx((SPEED["alpha"], SPEED["beta"]), rel=0.1)
     assert engine[3] == pytest.approx(SPEED["delta"], rel=0.05)
