@@ -64,7 +64,9 @@ AGAIN = 5.0
 LONGEST = 300.0
 """Seconds to which that pause grows, twice as long each time, while what is started dies."""
 STUCK_AFTER = 60.0
-"""Seconds after which a run that was claimed and has not begun never will, nor end one whose shift is over."""
+"""Seconds after which a run that was claimed and has not begun never will."""
+OVERDUE_AFTER = 300.0
+"""Seconds after the end of its shift until a running run counts as dead; the last tick of a starved machine is late."""
 LATE_AFTER = 15.0
 """Seconds after which a scheduled run gives way to a newer one."""
 SOON = 30.0
@@ -128,24 +130,20 @@ def amiss(
 
 
 def stuck(runs: Iterable[FlowRun], now: datetime, living: Container[UUID] = ()) -> list[FlowRun]:
-    """The runs that whoever claimed them never started, and those that never could say that their shift is over.
+    """Return claimed runs that never started, and runs that could not report the end of their shift.
 
-    A process that lives may take any time to start: the machine is busy.
+    A run whose process this worker still has is neither: on a busy machine it may take any time to start or to end.
     """
-    return [
-        run
-        for run in runs
-        if run.state and now - _busy_until(run, run.state) > timedelta(seconds=STUCK_AFTER)
-        if not (run.state.is_pending() and run.id in living)
-    ]
+    return [run for run in runs if run.id not in living and run.state and now > _deadline(run, run.state)]
 
 
-def _busy_until(run: FlowRun, state: State[Any]) -> datetime:
-    """When a run that is under way should have got further."""
+def _deadline(run: FlowRun, state: State[Any]) -> datetime:
+    """Return the time by which a pending run should have started and a shift should have ended."""
     if state.is_pending():
-        return max(state.timestamp, run.expected_start_time or state.timestamp)
+        begin = max(state.timestamp, run.expected_start_time or state.timestamp)
+        return begin + timedelta(seconds=STUCK_AFTER)
     if state.is_running() and (seconds := _shift(run.parameters)):
-        return state.timestamp + timedelta(seconds=seconds)
+        return state.timestamp + timedelta(seconds=seconds + OVERDUE_AFTER)
     return datetime.max.replace(tzinfo=UTC)
 
 

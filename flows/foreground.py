@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
+import signal
 from collections.abc import Mapping
 from typing import Any
 
 import httpx
 from prefect import get_client
+from prefect.exceptions import TerminationSignal
 from prefect.settings import get_current_settings
 from pydantic import BaseModel, ValidationError
 
@@ -82,7 +84,10 @@ async def run(name: str, parameters: BaseModel) -> int:
 
 
 def run_here(name: str, given: Mapping[str, Any]) -> int:
-    """Check, run; 0: the run completed, 1: it did not. Raises ``UsageError`` and ``NoServer``."""
+    """Check the parameters, run the flow, and return the exit code. Raises ``UsageError`` and ``NoServer``.
+
+    0: the run completed; 1: it did not; 128 + n: signal n ended it (the run gives up its Lease on the way).
+    """
     if name not in FLOWS:
         raise UsageError(f"{name}: no such flow; there are {', '.join(FLOWS)}")
     try:
@@ -92,4 +97,6 @@ def run_here(name: str, given: Mapping[str, Any]) -> int:
     try:
         return asyncio.run(run(name, parameters))
     except KeyboardInterrupt:
-        return 130
+        return 128 + signal.SIGINT
+    except TerminationSignal as termination:  # Prefect's engine turns SIGTERM into this.
+        return 128 + termination.signal

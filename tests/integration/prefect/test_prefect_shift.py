@@ -8,6 +8,7 @@ import logging
 import os
 import re
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -334,10 +335,9 @@ def test_a_server_in_the_background_answers_when_its_command_ends(tmp_path: Path
         os.kill(process, signal.SIGTERM)
 
 
-async def test_the_foreground_run_is_one_run_of_the_real_flow(
-    tmp_path: Path, prefect_server: PrefectServer, client: PrefectClient
-) -> None:
-    # A cluster nobody answers at: the flow itself, its parameters and its final state are what is tried here.
+@pytest.fixture
+def unreachable_cluster(tmp_path: Path, prefect_server: PrefectServer) -> dict[str, str]:
+    """Environment of a command whose Prefect server answers and whose API server does not."""
     kubeconfig = tmp_path / "kubeconfig"
     kubeconfig.write_text(
         "apiVersion: v1\nkind: Config\ncurrent-context: x\n"
@@ -345,20 +345,49 @@ async def test_the_foreground_run_is_one_run_of_the_real_flow(
         "contexts: [{name: x, context: {cluster: x, user: x}}]\nusers: [{name: x, user: {}}]\n"
     )
     more = {"PREFECT_API_URL": prefect_server.api_url, "PREFECT_HOME": str(tmp_path), "KUBECONFIG": str(kubeconfig)}
-    command = [
-        sys.executable,
-        "-m",
-        "deployments.command",
-        "autoscale",
-        "--once",
-        "--interval",
-        "2",
-        "--namespace",
-        "mine",
-    ]
-    env = environment(WORKER_PROFILE, more)
-    done = await asyncio.to_thread(subprocess.run, command, env=env, capture_output=True, text=True, timeout=200)
+    return environment(WORKER_PROFILE, more)
+
+
+async def test_the_foreground_run_is_one_run_of_the_real_flow(
+    unreachable_cluster: dict[str, str], client: PrefectClient
+) -> None:
+    # The flow itself, its parameters and its final state are what is tried here.
+    command = [sys.executable, "-m", "deployments.command", "autoscale", "--once", "--interval", "2"]
+    done = await asyncio.to_thread(
+        subprocess.run,
+        [*command, "--namespace", "mine"],
+        env=unreachable_cluster,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
     assert done.returncode == 1, done.stderr
     assert done.stdout.startswith("Failed: Not one tick: ")
     named = FlowRunFilter(name=FlowRunFilterName(like_="autoscale mine, one tick at 20"))
     assert len(await client.read_flow_runs(flow_run_filter=named)) == 1
+
+
+@pytest.mark.parametrize(("sign", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_ends_the_foreground_run_with_its_documented_code_and_no_traceback(
+    unreachable_cluster: dict[str, str], sign: signal.Signals, code: int
+) -> None:
+    kubeconfig = Path(unreachable_cluster["KUBECONFIG"])
+    command = [sys.executable, "-m", "deployments.command", "autoscale", "--shift", "300", "--dry-run"]
+    # An API server that accepts and never answers: the run is idle in its event loop when the signal arrives.
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(120)
+        kubeconfig.write_text(kubeconfig.read_text().replace("127.0.0.1:9", f"127.0.0.1:{silent.getsockname()[1]}"))
+        process = subprocess.Popen(command, env=unreachable_cluster, stderr=subprocess.PIPE, text=True)
+        try:
+            connection, _ = silent.accept()
+            assert connection.recv(4096)
+            process.send_signal(sign)
+            rest = process.communicate(timeout=120)[1]
+        finally:
+            process.kill()
+            process.wait()
+            connection.close()
+    status = process.returncode
+    assert (status if status >= 0 else 128 - status) == code, rest  # as a shell reports the death by a signal
+    assert "KeyboardInterrupt" not in rest
+    assert "TerminationSignal" not in rest

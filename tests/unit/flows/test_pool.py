@@ -15,7 +15,19 @@ from prefect.client.schemas.responses import DeploymentResponse, WorkerFlowRunRe
 from prefect.states import Pending, Running, Scheduled
 from prefect.workers.process import ProcessJobConfiguration
 
-from deployments.pool import AGAIN, LATE_AFTER, LONGEST, TEMPLATE, Patience, Short, amiss, passed, stuck, submittable
+from deployments.pool import (
+    AGAIN,
+    LATE_AFTER,
+    LONGEST,
+    OVERDUE_AFTER,
+    TEMPLATE,
+    Patience,
+    Short,
+    amiss,
+    passed,
+    stuck,
+    submittable,
+)
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 DEPLOYMENTS = [uuid4() for _ in range(3)]
@@ -47,12 +59,19 @@ def test_a_run_that_was_claimed_and_never_started_is_stuck() -> None:
 
 
 def test_a_run_whose_process_lives_is_starting_however_long_it_takes() -> None:
-    ours, over = in_state(Pending(), 900), in_state(Running(), 661, shift=600)
-    assert stuck([ours, over], NOW, living={ours.id, over.id}) == [over]
+    ours, elsewhere = in_state(Pending(), 900), in_state(Pending(), 900)
+    assert stuck([ours, elsewhere], NOW, living={ours.id}) == [elsewhere]
+
+
+def test_a_shift_that_goes_on_on_a_starved_machine_is_not_marked_crashed() -> None:
+    late = in_state(Running(), 600 + OVERDUE_AFTER - 1, shift=600)
+    assert stuck([late], NOW) == [], "its last tick may end minutes after the shift"
+    ours = in_state(Running(), 9999, shift=600)
+    assert stuck([ours], NOW, living={ours.id}) == [], "its process exists"
 
 
 def test_a_run_that_could_not_say_that_its_shift_is_over_is_stuck() -> None:
-    over, on = in_state(Running(), 661, shift=600), in_state(Running(), 659, shift=600)
+    over, on = (in_state(Running(), 600 + OVERDUE_AFTER + more, shift=600) for more in (1, -1))
     assert stuck([on, over], NOW) == [over]
 
 
