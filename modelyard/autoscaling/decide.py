@@ -87,7 +87,7 @@ def _decide(fleet: Fleet, settings: FleetSettings) -> TickDecision:
     ]
     failed = dict(measure_groups(parts, groups, performances, fleet, settings)) if forecast else {}
     errors += _let_go(forecast, failed)
-    courses = _Courses(fleet)
+    courses = _Courses(fleet, selection.active)
     for group in groups:
         try:
             if group in failed:
@@ -261,9 +261,9 @@ def _resolve_accelerators(fleet: Fleet, selection: Selected) -> None:
 class _Courses:
     """How each group of a tick is decided. Made per tick: what the pods report is indexed once, when first asked."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: Fleet, states: Sequence[State]) -> None:
         performance = fleet.signals.performance
-        percentages, tokens = Checked(Percentages()), Checked(Tokens(performance))
+        percentages, tokens = Checked(Percentages()), Checked(Tokens(performance, states))
         self._live = {
             (False, False): Course(percentages, wake, proven_idle),
             (False, True): Course(tokens, wake, proven_idle),
@@ -273,7 +273,9 @@ class _Courses:
         optimizer = Course(published_slo.PublishedForecast(), None, zero.idle)
         self._documented = {
             (False, False): Course(Checked(PublishedPercentages(), strict=False), zero.wake_all, zero.idle),
-            (False, True): Course(Checked(PublishedTokens(performance), strict=False), zero.wake_all, zero.idle),
+            (False, True): Course(
+                Checked(PublishedTokens(performance, states), strict=False), zero.wake_all, zero.idle
+            ),
             (True, False): optimizer,
             (True, True): optimizer,
         }

@@ -8,12 +8,15 @@ OpenMetrics what differs there (exemplars, ``_total`` left out of a counter's fa
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
 
 from prometheus_client.parser import text_string_to_metric_families
+
+from modelyard.metrics.vocabulary import repeated_labels
 
 SUFFIXES = ("_bucket", "_count", "_sum", "_total", "")
 MAX_PAGE_LINES = 100_000
@@ -102,7 +105,7 @@ def parse(body: bytes, wanted: Iterable[str], at: float = 0.0) -> Page:
     for metric, found in lines.items():
         if metric not in page.problems:
             try:
-                page.samples += _samples(found, kinds.get(metric, "untyped"))
+                page.samples += distinct(metric, _samples(found, kinds.get(metric, "untyped")))
             except ValueError as error:
                 page.problems[metric] = str(error)
     return page
@@ -129,6 +132,22 @@ def _samples(lines: Iterable[bytes], kind: str) -> list[PageSample]:
         seen.add(series)
         found.append(PageSample(series.name, dict(series.labels), value, kind))
     return found
+
+
+def distinct(metric: str, samples: list[PageSample]) -> list[PageSample]:
+    """Return the samples of a metric, of those that differ only in the rank of a parallel engine the highest."""
+    repeated = repeated_labels(metric)
+    if not any(label in sample.labels for sample in samples for label in repeated):
+        return samples
+    highest: dict[_Series, PageSample] = {}
+    for sample in samples:
+        labels = ((label, value) for label, value in sample.labels.items() if label not in repeated)
+        series = _Series(sample.name, frozenset(labels))
+        before = highest.get(series)
+        # NaN stays: it says that the value is not known.
+        if before is None or sample.value > before.value or math.isnan(sample.value):
+            highest[series] = sample
+    return list(highest.values())
 
 
 class _Series(NamedTuple):

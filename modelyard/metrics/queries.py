@@ -12,12 +12,14 @@ from functools import lru_cache, wraps
 from typing import ParamSpec
 
 from modelyard.metrics.values import Measure, Needed, Over, PodPerformance, PodSignal
-from modelyard.metrics.vocabulary import ENGINES, Engine, Signal
+from modelyard.metrics.vocabulary import ENGINES, Engine, Join, Signal, ranks
 
 _P = ParamSpec("_P")
 
 MODEL = "namespace, model_name"
 BY_POD = "namespace, model_name, pod, pod_name"
+SCRAPE_LABELS = "job, service, endpoint, container"
+"""Labels by which two scrapes of one page differ."""
 GATEWAY_QUEUE = "inference_extension_flow_control_queue_size"
 
 
@@ -50,6 +52,7 @@ def namespace_matcher(namespaces: Iterable[str]) -> str:
 
 
 METRIC = "$metric"
+_AGGREGATE = {Join.SUM: "sum", Join.MEAN: "avg", Join.MAX: "max"}
 
 SIZED = 30
 """Load windows over which sizes are told apart: of long prompts there are few."""
@@ -76,13 +79,30 @@ def _kept(build: Callable[_P, str]) -> Callable[_P, str]:
 @_kept
 def each(signal: Signal, aggregate: str, by: str, series: str) -> str:
     """``series`` of every metric that gives this signal, aggregated, so that each is taken under the first name it is
-    exposed with: our labels, our units."""
+    exposed with: our labels, our units. Ranks that repeat each other count once."""
     return first(
-        f"{aggregate} by ({by}) ({_ours(engine, series.replace(METRIC, name), family.scale)})"
+        f"{aggregate} by ({by}) ({_ours(engine, _distinct(engine, series, name), family.scale)})"
         for engine in ENGINES.values()
         if (family := engine.of.get(signal))
         for name in family.names
     )
+
+
+def _distinct(engine: Engine, series: str, name: str) -> str:
+    """Return the series of ``name`` without those that repeat another's value.
+
+    Ranks of a tensor- or pipeline-parallel engine show the same requests and the same cache. In one pod, the highest of
+    them counts. In the further pods of an engine that spans several, where no data-parallel rank is named, only rank 0
+    counts.
+    """
+    series = series.replace(METRIC, name)
+    if not engine.shards:
+        return series
+    identity = ", ".join(filter(None, ("namespace, pod, pod_name, instance", engine.rank, *engine.shards)))
+    alone = f'{engine.rank}="", ' if engine.rank else ""
+    for shard in engine.shards:
+        series += f' unless on ({identity}) {name}{{{alone}{shard}!~"|0"}}'
+    return f"max without ({', '.join((*engine.shards, *engine.repeats))}) ({series})"
 
 
 def first(choices: Iterable[str]) -> str:
@@ -97,7 +117,14 @@ def ratios(signal: Signal, by: str, growth: str, *, some: bool = False) -> str:
     """A mean or a share over what ``growth`` covers, as for ``each``; with ``some`` only where there was any."""
 
     def grown(engine: Engine, metric: str) -> str:
-        return f"sum by ({by}) ({_ours(engine, growth.replace(METRIC, metric))})"
+        family = engine.by_name.get(metric)
+        series = _ours(engine, _distinct(engine, growth, metric))
+        if family is None or family.total is None:
+            return f"sum by ({by}) ({series})"
+        # The sum is shown next to its parts, or instead of them.
+        label, value = family.total
+        parted = f'label_replace({series}, "part", "$1", "{label}", "({value})")'
+        return f"max by ({by}) (sum by ({by}, part) ({parted}))"
 
     return first(
         f"{_scaled(grown(engine, ratio.top), ratio.scale)} / "
@@ -185,8 +212,15 @@ def _of_pods(measure: Measure, where: str, window: float) -> str:
         Over.RATE: f"rate({metric}[{duration(5 * window)}])",
         Over.GROWTH: f"increase({metric}[{span}])",
     }
-    highest = measure.over in (Over.PEAK, Over.TIME)
-    return each(measure.signal, "max" if highest else "sum", BY_POD, series[measure.over])
+    if measure.over is Over.ENGINES:
+        # Nothing of pods with one engine, which most have: no answer is 1.
+        one_each = each(measure.signal, "max", ", ".join((BY_POD, *ranks())), metric)
+        return f"count by ({BY_POD}) ({one_each}) > 1"
+    join = Join.MAX if measure.over is Over.TIME else measure.join
+    if measure.over is Over.PEAK and join is Join.SUM:
+        # A pod that two monitors scrape has no second queue.
+        return each(measure.signal, "sum", BY_POD, f"max without ({SCRAPE_LABELS}) ({series[Over.PEAK]})")
+    return each(measure.signal, _AGGREGATE[join], BY_POD, series[measure.over])
 
 
 @_kept
@@ -200,9 +234,10 @@ def _cache(where: str) -> Iterator[str]:
     for engine in ENGINES.values():
         found = engine.of
         if tokens := found.get(Signal.KV_TOKENS):
-            yield from (f"max by ({pod}) ({name}{where})" for name in tokens.names)
+            labels = ", ".join(filter(None, (pod, engine.rank)))
+            yield from (f"max by ({labels}) ({_distinct(engine, METRIC + where, name)})" for name in tokens.names)
         elif config := found.get(Signal.KV_CONFIG):
-            labels = ", ".join(filter(None, (pod, *config.factors, engine.rank)))
+            labels = ", ".join(filter(None, (pod, *config.factors, config.size, engine.rank)))
             yield from (f"max by ({labels}) ({name}{where})" for name in config.names)
         elif (blocks := found.get(Signal.KV_BLOCKS)) and (size := found.get(Signal.KV_BLOCK_SIZE)):
             for names in zip(blocks.names, size.names, strict=False):

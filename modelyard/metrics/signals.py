@@ -37,7 +37,7 @@ from modelyard.metrics.values import (
     SizeBuckets,
     with_errors,
 )
-from modelyard.metrics.vocabulary import ENGINES, Signal
+from modelyard.metrics.vocabulary import ENGINES, Signal, ranks
 
 PodKey = tuple[str, str, str]
 """(namespace, pod, model)"""
@@ -287,24 +287,25 @@ def by_pod(samples: Iterable[Sample]) -> dict[PodKey, float | None]:
 
 
 def cache_sizes(samples: Iterable[Sample]) -> dict[tuple[str, str], int]:
-    """KV-cache tokens by (namespace, pod): blocks x block size from an info metric's labels, else the value itself.
+    """KV-cache tokens by (namespace, pod): a size or blocks x block size from an info metric's labels, else the value
+    itself.
 
     The engines of a pod (data parallelism) have a cache each: their sizes add up. A size that an engine does not know
     (yet) is left out.
     """
-    configs = ((engine.rank, engine.of.get(Signal.KV_CONFIG)) for engine in ENGINES.values())
-    kinds = [(rank, config.factors) for rank, config in configs if config is not None]
+    configs = [config for engine in ENGINES.values() if (config := engine.of.get(Signal.KV_CONFIG)) is not None]
     engines: dict[tuple[str, str, str], int] = {}
     for sample in samples:
         labels = sample.labels
         pod = labels.get("pod") or labels.get("pod_name", "")
-        rank, size = next(
+        rank = next((labels[label] for label in ranks() if labels.get(label)), "")
+        size = next(
             (
-                (labels.get(rank, ""), prod(_whole(labels.get(label)) for label in factors))
-                for rank, factors in kinds
-                if any(label in labels for label in factors)
+                _whole(labels.get(config.size)) or prod(_whole(labels.get(label)) for label in config.factors)
+                for config in configs
+                if any(label in labels for label in (*config.factors, config.size))
             ),
-            ("", int(sample.value or 0)),
+            int(sample.value or 0),
         )
         if pod and 0 < size < BELIEVABLE:
             engine = labels.get("namespace", ""), pod, rank

@@ -12,7 +12,7 @@ from enum import Enum, StrEnum
 from functools import cache
 from typing import Any, NamedTuple
 
-from modelyard.metrics.vocabulary import Signal
+from modelyard.metrics.vocabulary import Join, Signal
 from modelyard.objects import Key
 from modelyard.objects.documents import few
 
@@ -29,9 +29,10 @@ class Over(Enum):
     """What is taken of the samples of a pod's series. The window is the peak window for a ``PodSignal``, the load
     window for a ``PodPerformance``."""
 
-    NOW = "the sum of the newest"
+    NOW = "the newest"
     TIME = "the time of the newest"
     PEAK = "the highest in the window"
+    ENGINES = "the number of data-parallel engines that have such a series, where there are several"
     RATE = "growth per second over five windows"
     GROWTH = "growth over the window"
     MEAN = "the mean of a histogram, or a share, over the window"
@@ -61,8 +62,9 @@ class UnderLoad(Enum):
 class Measure:
     """Where a value comes from and how it is treated.
 
-    ``purpose`` names its query in errors, ``unit`` says in a snapshot file what the number is. ``scale`` is how many of
-    that unit the vocabulary's is; what lies outside 0 to ``limit`` is cut off.
+    ``purpose`` names its query in errors, ``unit`` says in a snapshot file what the number is. ``join``: how values of
+    a pod's data-parallel engines become one. ``scale`` is how many of that unit the vocabulary's is; what lies outside
+    0 to ``limit`` is cut off.
     """
 
     signal: Signal
@@ -73,6 +75,7 @@ class Measure:
     needed: Needed = Needed.ALWAYS
     scale: float = 1.0
     limit: float | None = None
+    join: Join = Join.SUM
 
     def value(self, metric: float | None) -> float | None:
         """What is kept of a metric's value."""
@@ -103,10 +106,13 @@ class PodMeasures:
 
 @dataclass(frozen=True, slots=True)
 class PodSignal(PodMeasures):
-    """The saturation signals of one pod for one model. ``kv`` may exceed nothing but 1."""
+    """The saturation signals of one pod for one model. ``kv`` may exceed nothing but 1.
+
+    Of a pod with several data-parallel ``engines`` (``None``: one), ``kv`` is that of the fullest; requests add up.
+    """
 
     kv: float | None = _measured(
-        Signal.KV_USE, Over.PEAK, "KV-cache use", "a fraction: 0.75 for 75 %", UnderLoad.PLACED
+        Signal.KV_USE, Over.PEAK, "KV-cache use", "a fraction: 0.75 for 75 %", UnderLoad.PLACED, join=Join.MAX
     )
     waiting: float | None = _measured(
         Signal.WAITING, Over.PEAK, "waiting requests", "requests in the queue", UnderLoad.PLACED
@@ -120,6 +126,10 @@ class PodSignal(PodMeasures):
     sampled_at: float | None = _measured(
         Signal.RUNNING, Over.TIME, "sample times", "time of the newest sample; default: `at`", UnderLoad.SAME
     )
+    engines: float | None = _measured(
+        Signal.WAITING, Over.ENGINES, "data-parallel engines", "data-parallel engines of the pod; default: 1",
+        UnderLoad.SAME,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +173,10 @@ class PodPerformance(PodMeasures):
     prefix_hit_rate: float | None = _measured(
         Signal.PREFIX_HIT_RATE, Over.MEAN, "prefix-cache hits", "a fraction", UnderLoad.SAME, Needed.CACHES, limit=1
     )
+    mean_kv: float | None = _measured(
+        Signal.KV_USE, Over.PEAK, "KV-cache use, mean of engines", "a fraction, mean of the pod's engines",
+        needed=Needed.CACHES, limit=1, join=Join.MEAN,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

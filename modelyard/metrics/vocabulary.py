@@ -90,8 +90,9 @@ class Family:
     are older names for the same, newest first.
 
     ``split`` is a label with one series for each of its values, ``labels`` are constant ones, ``factors`` those whose
-    product is the size of the KV cache. ``buckets`` is in the family's unit; ``None``: 1, 2, 5 ... up to the longest
-    request. ``optional``: engines show it only when told to.
+    product is the size of the KV cache, ``size`` the label that has it outright in newer releases. ``total`` is the
+    label and the value of the series that is the sum of its sisters. ``buckets`` is in the family's unit; ``None``: 1,
+    2, 5 ... up to the longest request. ``optional``: engines show it only when told to.
     """
 
     signal: Signal
@@ -102,6 +103,8 @@ class Family:
     split: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     factors: tuple[str, ...] = ()
+    size: str = ""
+    total: tuple[str, str] | None = None
     buckets: tuple[float, ...] | None = ()
     model: bool = True
     """Whether the model's label is on it."""
@@ -148,19 +151,29 @@ class Engine:
     """The families of one engine.
 
     ``model`` is the label that names the model (empty: the engine has none, and scraping must add ``model_name``),
-    ``rank`` that of a data-parallel rank, each of which has a KV cache of its own. ``labels`` are on every series.
+    ``rank`` that of a data-parallel rank, each of which has requests and a KV cache of its own: values add up over it.
+    ``shards`` are the labels of tensor- and pipeline-parallel ranks, which share both and repeat each other's values.
+    ``repeats`` are other labels whose series repeat one value or are parts of the largest. ``labels`` are on every
+    series.
     """
 
     name: str
     families: tuple[Family, ...]
     model: str = "model_name"
     rank: str = ""
+    shards: tuple[str, ...] = ()
+    repeats: tuple[str, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def of(self) -> Mapping[Signal, Family]:
         """The family that gives each signal."""
         return {family.signal: family for family in reversed(self.families)}
+
+    @cached_property
+    def by_name(self) -> Mapping[str, Family]:
+        """The family of each metric name."""
+        return {name: family for family in reversed(self.families) for name in family.names}
 
     @cached_property
     def joins(self) -> Mapping[str, Join]:
@@ -183,6 +196,19 @@ class Engine:
 def join_of(name: str) -> Join | None:
     """How the values of an engine's metric join; ``None``: no engine has it."""
     return next((joins[name] for engine in ENGINES.values() if name in (joins := engine.joins)), None)
+
+
+def repeated_labels(name: str) -> tuple[str, ...]:
+    """Return the labels by which series of this metric repeat one value: those of the ranks of a parallel engine."""
+    for engine in ENGINES.values():
+        if name.startswith((f"{engine.name}:", f"{engine.name}_")):
+            return (*engine.shards, *engine.repeats)
+    return ()
+
+
+def ranks() -> tuple[str, ...]:
+    """Return the labels of data-parallel ranks of all engines."""
+    return tuple(dict.fromkeys(engine.rank for engine in ENGINES.values() if engine.rank))
 
 
 def names_of(*signals: Signal) -> tuple[str, ...]:
@@ -234,6 +260,7 @@ VLLM: Final = Engine(
             "vllm:cache_config_info",
             model=False,
             factors=("num_gpu_blocks", "block_size"),
+            size="kv_cache_size_tokens",
             labels={
                 "cache_dtype": "auto",
                 "enable_prefix_caching": "True",
@@ -311,7 +338,13 @@ SGLANG: Final = Engine(
         Family(Signal.DISAGGREGATED, "sglang:num_decode_transfer_queue_reqs"),
         _counter(Signal.PROMPT_TOKENS, "sglang:prompt_tokens_total"),
         _counter(Signal.OUTPUT_TOKENS, "sglang:generation_tokens_total"),
-        _counter(Signal.PREFIX_HITS, "sglang:cached_tokens_total", cache_source="device"),
+        Family(
+            Signal.PREFIX_HITS,
+            "sglang:cached_tokens_total",
+            Kind.COUNTER,
+            labels={"cache_source": "device"},
+            total=("cache_source", "total"),
+        ),
         _counter(Signal.FINISHED, "sglang:num_requests_total"),
         _counter(Signal.ABORTED, "sglang:num_aborted_requests_total"),
         _counter(Signal.TOKENS_BY_MODE, "sglang:realtime_tokens_total", split="mode"),
@@ -328,6 +361,9 @@ SGLANG: Final = Engine(
         _sizes(Signal.REQUEST_PROMPT_TOKENS, "sglang:prompt_tokens_histogram", optional=True),
         _sizes(Signal.REQUEST_OUTPUT_TOKENS, "sglang:generation_tokens_histogram", optional=True),
     ),
+    rank="dp_rank",
+    shards=("tp_rank", "pp_rank"),
+    repeats=("moe_ep_rank", "priority"),
     labels={"engine_type": "unified", "tp_rank": "0", "pp_rank": "0", "moe_ep_rank": "0"},
 )
 

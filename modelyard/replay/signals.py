@@ -142,6 +142,8 @@ class SignalReader:
         """What the query of a measure would have answered for one pod."""
         if measure.over is Over.CACHE:
             return series.pod.core.config.kv_capacity
+        if measure.over is Over.ENGINES:
+            return 1.0  # a simulated pod runs one engine
         fields = _FIELDS[measure]
         if not fields:
             return None

@@ -59,7 +59,7 @@ class Gauges:
     running: Value = 1.0
     finished: Value = 100.0
     more: dict[str, Value] = field(default_factory=dict)
-    raw: list[str] = field(default_factory=list)
+    raw: list[str | Callable[[float], str]] = field(default_factory=list)
     label: str = "model_name"
     """The label that names the model."""
 
@@ -107,7 +107,7 @@ class MetricSource:
         for (namespace, pod), gauges in list(self.pods.items()):
             for name, value in gauges.more.items():
                 lines += self._line(name, namespace, pod, gauges, value, now)
-            lines += gauges.raw
+            lines += [line(now) if callable(line) else line for line in gauges.raw]
         return "\n".join(lines) + "\n"
 
     @staticmethod

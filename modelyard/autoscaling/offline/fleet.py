@@ -135,6 +135,8 @@ def remarks(fleet: Fleet, manifests: Iterable[Manifest]) -> Iterator[str]:
             )
         elif pod.owner and pod.owner.kind == "ReplicaSet" and _owner(fleet, pod) is None:
             why = f"its ReplicaSet {pod.owner.name} is in none of the files; dump the ReplicaSets too ({DUMP})"
+        elif pod.owner and pod.owner.kind == "StatefulSet" and not _has_set(fleet, pod.key.namespace, pod.owner.name):
+            why = f"its StatefulSet {pod.owner.name} is in none of the files; dump the StatefulSets too ({DUMP})"
         else:
             continue
         lost.setdefault(why, []).append(f"{signal.namespace}/{signal.pod}")
@@ -144,6 +146,10 @@ def remarks(fleet: Fleet, manifests: Iterable[Manifest]) -> Iterator[str]:
 
 def _owner(fleet: Fleet, pod: Pod) -> OwnerRef | None:
     return fleet.owners.get((pod.key.namespace, "ReplicaSet", pod.owner.name)) if pod.owner else None
+
+
+def _has_set(fleet: Fleet, namespace: str, name: str) -> bool:
+    return WorkloadId(namespace, KNOWN["StatefulSet"], "StatefulSet", name) in fleet.workloads
 
 
 def _read(manifest: Manifest, read: Callable[[Mapping[str, Any]], _T]) -> _T:

@@ -31,7 +31,7 @@ class VariantMeans(NamedTuple):
 def variant_means(units: Sequence[Unit], limits: Thresholds) -> VariantMeans:
     """Step 2 and 3 of the documented analysis for one variant; a missing signal counts as 0 there."""
     kvs = [signal.kv or 0.0 for signal, _ in units]
-    queues = [float(int(signal.waiting or 0.0)) for signal, _ in units]
+    queues = [float(int((signal.waiting or 0.0) / (signal.engines or 1.0))) for signal, _ in units]
     spare_kv, spare_queue, saturated = [], [], []
     for kv, queue, (signal, _) in zip(kvs, queues, units, strict=True):
         if kv >= limits.kv or queue >= limits.queue:

@@ -207,6 +207,7 @@ class PublishedTokens(WithPerformance):
                     float(int(signal.waiting or 0.0)),
                     (seen.prompt_tokens if seen is not None else None) or 0.0,
                     (seen.output_tokens if seen is not None else None) or 0.0,
+                    signal.engines or 1.0,
                 )
             )
         return VariantInput(

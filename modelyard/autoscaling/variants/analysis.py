@@ -159,6 +159,10 @@ def analyse_repaired(
                 hanging += ready_since is not None
                 continue
             kv, queue = signal.kv, signal.waiting
+            if queue is not None:
+                waiting += queue
+                if signal.engines is not None:
+                    queue /= signal.engines  # the threshold is of one engine
             full = (kv is not None and kv >= kv_limit) or (queue is not None and queue >= queue_limit)
             warm = False
             if ready_since is not None and ready_since <= warm_before:
@@ -182,7 +186,6 @@ def analyse_repaired(
                 spare = kv_limit - kv
                 (spare_kv if warm else warming_kv).append(min(spare, 0.0) if full else spare)
             if queue is not None:
-                waiting += queue
                 queue = min(queue, longest)
                 queues.append(queue)
                 spare = queue_limit - queue

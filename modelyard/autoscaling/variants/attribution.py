@@ -1,17 +1,24 @@
 """Second stage: which pod, and with it which signal, belongs to which variant. All in memory, no reads.
 
 A pod belongs to the variant whose workload stands in its chain of controller owners (ReplicaSet to Deployment,
-StatefulSet and LeaderWorkerSet directly, or further up); the pod label ``llm-d.ai/variant`` overrides. Signals count
-only for pods that exist and are not going away, which also drops the last minute of samples of a deleted pod.
+StatefulSet and LeaderWorkerSet directly, or further up); the pod label ``llm-d.ai/variant`` overrides. The chain of a
+LeaderWorkerSet's worker goes through its leader: StatefulSet of the group, leader Pod, StatefulSet of the leaders.
+Signals count only for pods that exist and are not going away, which also drops the last minute of samples of a deleted
+pod.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from math import fsum
+from typing import Any
 
 from modelyard.autoscaling.fleet import Fleet
 from modelyard.autoscaling.variants.state import State, Unit
-from modelyard.metrics.values import PodPerformance, PodSignal
+from modelyard.metrics.values import Over, PodPerformance, PodSignal
+from modelyard.metrics.vocabulary import Join
 from modelyard.objects import Key, OwnerRef, Pod, WorkloadId
 
 VARIANT_LABEL = "llm-d.ai/variant"
@@ -19,6 +26,7 @@ GROUP_INDEX_LABEL = "leaderworkerset.sigs.k8s.io/group-index"
 Performances = Mapping[tuple[str, str, str], PodPerformance]
 """By namespace, pod and model."""
 _MAX_DEPTH = 4
+"""Owners from a pod upwards. A worker of a LeaderWorkerSet has so many."""
 _TERMINAL = ("Succeeded", "Failed")
 
 
@@ -32,6 +40,7 @@ def attribute(fleet: Fleet, active: list[State], stale_before: float) -> int:
     signals, further = _by_pod(fleet.signals.pods)
     nothing: dict[str, PodSignal] = {}
     owned: dict[object, State | None] = {}
+    owners = _Owners(fleet)
     taken = 0
     for pod in fleet.pods:
         if pod.deleting or pod.phase in _TERMINAL:
@@ -48,7 +57,7 @@ def attribute(fleet: Fleet, active: list[State], stale_before: float) -> int:
             if memo in owned:
                 state = owned[memo]
             else:
-                state = owned[memo] = _owner_state(namespace, owner, fleet.owners, by_workload)
+                state = owned[memo] = _owner_state(namespace, owner, owners, by_workload)
             if state is None:
                 continue
         state.pods.append(pod)
@@ -93,7 +102,7 @@ def by_pod(performance: Iterable[PodPerformance]) -> Performances:
 def _owner_state(
     namespace: str,
     owner: OwnerRef,
-    owners: Mapping[tuple[str, str, str], OwnerRef],
+    owners: _Owners,
     by_workload: dict[WorkloadId | None, State],
 ) -> State | None:
     step: OwnerRef | None = owner
@@ -106,8 +115,24 @@ def _owner_state(
             assert state.workload is not None
             # A workload that was deleted and made again under its name does not own the old one's pods.
             return state if not step.uid or not state.workload.uid or step.uid == state.workload.uid else None
-        step = owners.get((namespace, step.kind, step.name))
+        step = owners.of(namespace, step)
     return None
+
+
+class _Owners:
+    """Controllers of intermediate owners. Those that are pods are indexed when a chain first leads to one."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+
+    @cached_property
+    def _of_pods(self) -> Mapping[tuple[str, str], OwnerRef]:
+        return {pod.key: pod.owner for pod in self._fleet.pods if pod.owner is not None}
+
+    def of(self, namespace: str, owner: OwnerRef) -> OwnerRef | None:
+        if owner.kind == "Pod":
+            return self._of_pods.get((namespace, owner.name))
+        return self._fleet.owners.get((namespace, owner.kind, owner.name))
 
 
 def _count(state: State) -> None:
@@ -140,15 +165,59 @@ def _ready_groups(pods: Iterable[Pod], size: int) -> int:
 
 
 def merge_groups(units: list[Unit]) -> list[Unit]:
-    """One unit per pod group: the pods of a group are one engine, so the highest value of each signal is its value."""
-    merged: dict[str, Unit] = {}
-    for signal, pod in sorted(units, key=lambda unit: unit[1].key):
-        group = pod.labels.get(GROUP_INDEX_LABEL, pod.key.name)
-        if group not in merged:
-            merged[group] = (signal, pod)
+    """One unit per pod group: the engines of a group are one replica, so requests add up and the fullest cache counts.
+
+    Pods that repeat another's values count as engines too, which leaves the mean per engine as it is.
+    """
+    groups: dict[str, list[Unit]] = {}
+    for unit in sorted(units, key=lambda unit: unit[1].key):
+        pod = unit[1]
+        groups.setdefault(pod.labels.get(GROUP_INDEX_LABEL, pod.key.name), []).append(unit)
+    return [(_merged([signal for signal, _ in members]), members[0][1]) for members in groups.values()]
+
+
+def _merged(signals: Sequence[PodSignal]) -> PodSignal:
+    first = signals[0]
+    if len(signals) == 1:
+        return first
+    joined: dict[str, Any] = {}
+    for name, measure in PodSignal.measures().items():
+        values = [value for signal in signals if (value := getattr(signal, name)) is not None]
+        highest = measure.over is Over.TIME or measure.join is Join.MAX
+        joined[name] = (max(values) if highest else fsum(values)) if values else None
+    joined["engines"] = fsum(signal.engines or 1.0 for signal in signals)
+    return replace(first, **joined)
+
+
+def with_groups(performance: Sequence[PodPerformance], states: Iterable[State]) -> Performances:
+    """Return the performance of each pod; under the reporting pod of a group, that of the whole group."""
+    of_pods = by_pod(performance)
+    result: dict[tuple[str, str, str], PodPerformance] | None = None
+    for state in states:
+        if state.workload is None or state.workload.pods_per_replica == 1:
             continue
-        first, leader = merged[group]
-        both = {name: (getattr(first, name), getattr(signal, name)) for name in PodSignal.measures()}
-        highest = {name: max((v for v in pair if v is not None), default=None) for name, pair in both.items()}
-        merged[group] = (PodSignal(first.namespace, first.pod, first.model, **highest), leader)
-    return list(merged.values())
+        for _, first in state.units:
+            group = first.labels.get(GROUP_INDEX_LABEL)
+            names = [pod.key for pod in state.pods if group and pod.labels.get(GROUP_INDEX_LABEL) == group]
+            reported = (of_pods.get((*key, state.variant.model_id)) for key in names)
+            parts = [part for part in reported if part is not None]
+            if len(parts) > 1:
+                result = dict(of_pods) if result is None else result
+                result[*first.key, state.variant.model_id] = _together(first.key, parts)
+    return of_pods if result is None else result
+
+
+def _together(key: Key, parts: Sequence[PodPerformance]) -> PodPerformance:
+    """The performance of the engines of a group: counts and caches add up, means weigh by finished requests."""
+    weighted = any(part.completed for part in parts)
+    joined: dict[str, Any] = {}
+    for name, measure in PodPerformance.measures().items():
+        pairs = [(value, part) for part in parts if (value := getattr(part, name)) is not None]
+        if measure.over in (Over.GROWTH, Over.CACHE):
+            joined[name] = sum(value for value, _ in pairs) if pairs else None
+            continue
+        weights = [(part.completed or 0.0) if weighted and measure.over is not Over.PEAK else 1.0 for _, part in pairs]
+        total = fsum(weights)
+        values = [value for value, _ in pairs]
+        joined[name] = fsum(v * w for v, w in zip(values, weights, strict=True)) / total if total > 0 else None
+    return PodPerformance(key.namespace, key.name, parts[0].model, **joined)

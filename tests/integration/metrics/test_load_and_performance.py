@@ -7,7 +7,7 @@ import json
 import math
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -97,7 +97,7 @@ def engines() -> dict[tuple[str, str], Gauges]:
         **histogram("made:first_ms", 2, 150),
         **histogram("made:next_ms", 40, 15),
     }
-    nothing = {"kv": None, "waiting": None, "running": None, "finished": None}
+    nothing: dict[str, Any] = {"kv": None, "waiting": None, "running": None, "finished": None}
     return {
         ("tensorrt-llm", "p"): Gauges("m", **nothing, more=trtllm),
         ("tgi", "p"): Gauges("m", **nothing, more=tgi),
@@ -124,6 +124,80 @@ def engines() -> dict[tuple[str, str], Gauges]:
         ("sglang", "p"): Gauges("m", kv=None, waiting=None, running=None, finished=None, more=sglang),
         ("older", "p"): Gauges("m", kv=None, finished=0, more=older, raw=[cache.format("older", 0, "None")]),
         ("mute", "p"): Gauges("m", waiting=None, running=None, finished=None),
+        **ranks(),
+    }
+
+
+def ranks() -> dict[tuple[str, str], Gauges]:
+    """Pods whose engines run on several ranks: data-parallel ones, and others that repeat their values."""
+    nothing: dict[str, Any] = {"kv": None, "waiting": None, "running": None, "finished": None}
+
+    def sglang(space: str, *series: tuple[str, float, float, float, float], pod: str = "p") -> Gauges:
+        """Series of ranks: labels, running and waiting requests, use and size of the cache."""
+        raw = []
+        for labels, running, waiting, use, tokens in series:
+            of = f'namespace="{space}",pod="{pod}",model_name="m",{labels}'
+            raw += [
+                f"sglang:num_running_reqs{{{of}}} {running}",
+                f"sglang:num_queue_reqs{{{of}}} {waiting}",
+                f"sglang:token_usage{{{of}}} {use}",
+                f"sglang:max_total_num_tokens{{{of}}} {tokens}",
+            ]
+        return Gauges("m", **nothing, raw=raw)
+
+    def vllm(space: str, *engines: tuple[str, float, float, float, str]) -> Gauges:
+        raw = []
+        for engine, running, waiting, use, size in engines:
+            of = f'namespace="{space}",pod="p",{engine}'
+            raw += [
+                f'vllm:num_requests_running{{{of},model_name="m"}} {running}',
+                f'vllm:num_requests_waiting{{{of},model_name="m"}} {waiting}',
+                f'vllm:kv_cache_usage_perc{{{of},model_name="m"}} {use}',
+                f"vllm:cache_config_info{{{of},{size}}} 1",
+            ]
+        return Gauges("m", **nothing, raw=raw)
+
+    def cached(source: str, per_second: float) -> Callable[[float], str]:
+        value = steadily(per_second)
+        of = f'namespace="hits",pod="p",model_name="m",cache_source="{source}"'
+        return lambda now: f"sglang:cached_tokens_total{{{of}}} {value(now)}"
+
+    shared = {"sglang:token_usage": 0.1, "sglang:prompt_tokens_total": steadily(600)}
+    parts = [cached("device", 100), cached("host", 50), cached("total", 150)]
+    blocks = 'num_gpu_blocks="1000",block_size="16"'
+    return {
+        # One queue and one cache, shown by four tensor-parallel ranks; the second one is a moment later.
+        ("tensor", "p"): sglang(
+            "tensor",
+            ('tp_rank="0",pp_rank="0"', 10, 4, 0.5, 1000),
+            ('tp_rank="1",pp_rank="0"', 11, 4, 0.5, 1000),
+            ('tp_rank="0",pp_rank="1"', 10, 4, 0.5, 1000),
+            ('tp_rank="1",pp_rank="1"', 10, 4, 0.5, 1000),
+        ),
+        # The engine goes on in another pod, which repeats what the first says.
+        ("nodes", "p"): sglang("nodes", ('tp_rank="0",pp_rank="0"', 10, 4, 0.5, 1000)),
+        ("nodes", "q"): sglang("nodes", ('tp_rank="8",pp_rank="0"', 10, 4, 0.5, 1000), pod="q"),
+        # Two data-parallel ranks of two tensor-parallel ranks each, in parts by priority.
+        ("data", "p"): sglang(
+            "data",
+            ('dp_rank="0",tp_rank="0",pp_rank="0",priority=""', 10, 4, 0.9, 1000),
+            ('dp_rank="0",tp_rank="0",pp_rank="0",priority="1"', 7, 3, 0.9, 1000),
+            ('dp_rank="0",tp_rank="1",pp_rank="0",priority=""', 10, 4, 0.9, 1000),
+            ('dp_rank="1",tp_rank="2",pp_rank="0",priority=""', 30, 1, 0.1, 1000),
+            ('dp_rank="1",tp_rank="3",pp_rank="0",priority=""', 30, 1, 0.1, 1000),
+        ),
+        ("engines", "p"): vllm(
+            "engines",
+            ('engine="0"', 10, 3, 0.95, blocks),
+            ('engine="1"', 2, 1, 0.15, f'kv_cache_size_tokens="9000",{blocks}'),
+        ),
+        ("hits", "p"): Gauges("m", **nothing, more=shared, raw=parts),
+        # Two monitors scrape one page.
+        ("twice", "p"): vllm(
+            "twice",
+            ('engine="0",job="a",instance="10.0.0.1:8000"', 10, 3, 0.5, blocks),
+            ('engine="0",job="b",instance="10.0.0.1:8000"', 10, 3, 0.5, blocks),
+        ),
     }
 
 
@@ -178,6 +252,43 @@ async def test_offered_load_is_completions_plus_what_piles_up(prometheus: Promet
     assert loads["odd"] == near(5, rel=0.15), "NaN and infinity are left out, of one pod and of one part"
     assert loads["sglang"] == near(8, rel=0.15)
     assert "mute" not in loads, "missing is not zero"
+
+
+@pytest.mark.parametrize(
+    ("space", "running", "waiting", "kv", "mean_kv", "engines", "tokens"),
+    [
+        ("tensor", 10, 4, 0.5, 0.5, None, 1000),
+        ("nodes", 10, 4, 0.5, 0.5, None, 1000),
+        ("data", 40, 5, 0.9, 0.5, 2, 2000),
+        ("engines", 12, 4, 0.95, 0.55, 2, 25000),
+    ],
+)
+async def test_data_parallel_ranks_add_up_and_other_ranks_repeat(
+    prometheus: Prometheus,
+    space: str,
+    running: float,
+    waiting: float,
+    kv: float,
+    mean_kv: float,
+    engines: float | None,
+    tokens: int,
+) -> None:
+    signals = await read(prometheus, performance_in=[space])
+    (pod,) = (pod for pod in signals.pods if pod.namespace == space)
+    assert (pod.running, pod.waiting, pod.kv, pod.engines) == (running, waiting, kv, engines)
+    (done,) = signals.performance
+    assert (done.kv_tokens, done.mean_kv) == (tokens, pytest.approx(mean_kv))
+
+
+async def test_cached_tokens_are_not_added_to_their_total(prometheus: Prometheus) -> None:
+    (done,) = (await read(prometheus, performance_in=["hits"])).performance
+    assert done.prefix_hit_rate == pytest.approx(0.25, rel=0.01)
+
+
+async def test_what_two_monitors_scrape_waits_once(prometheus: Prometheus) -> None:
+    signals = await read(prometheus)
+    (pod,) = (pod for pod in signals.pods if pod.namespace == "twice")
+    assert (pod.waiting, pod.engines) == (3, None)
 
 
 async def test_a_model_that_vanishes_has_no_load_but_a_past(prometheus: Prometheus, engines_at_work: Served) -> None:
@@ -349,7 +460,7 @@ async def test_latencies_and_caches_are_asked_only_where_they_matter(prometheus:
     assert sglang.prefix_hit_rate == pytest.approx(0.25, rel=0.01)
     before = prometheus.queries
     (vllm, _) = (await read(prometheus, performance_in=both, latency_in=(), caches_in=())).performance
-    assert prometheus.queries - before == asked - 4
+    assert prometheus.queries - before == asked - 5
     assert vllm.prompt_tokens == pytest.approx(512, rel=0.01)
 
 

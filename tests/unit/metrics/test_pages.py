@@ -172,3 +172,28 @@ def test_a_page_of_a_million_lines_is_not_read() -> None:
 def test_names_that_no_metric_has(name: str) -> None:
     page = parse(b'\n\n# TYPE x gauge\nx{a="b"} 5\nx 6\n_total 3\n  \n', [name, "y"])
     assert not [sample for sample in page.samples if sample.name not in (name, "x")]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "shown"),
+    [
+        # Tensor- and pipeline-parallel ranks show one queue.
+        ({'tp_rank="0",pp_rank="0"': 3, 'tp_rank="1",pp_rank="0"': 3, 'tp_rank="0",pp_rank="1"': 4}, [4]),
+        # Data-parallel ranks have one each.
+        ({'dp_rank="0",tp_rank="0"': 3, 'dp_rank="0",tp_rank="1"': 3, 'dp_rank="1",tp_rank="2"': 5}, [3, 5]),
+        # A queue and its part of one priority.
+        ({'priority=""': 7, 'priority="2"': 4}, [7]),
+        ({'tp_rank="0"': math.nan, 'tp_rank="1"': 2}, [math.nan]),
+        ({'tp_rank="0"': 2, 'tp_rank="1"': math.nan}, [math.nan]),
+    ],
+)
+def test_ranks_that_repeat_each_other_are_one_series(ranks: dict[str, float], shown: list[float]) -> None:
+    name = "sglang:num_queue_reqs"
+    lines = [f'{name}{{model_name="m",{labels}}} {value}' for labels, value in ranks.items()]
+    body = "\n".join([f"# TYPE {name} gauge", *lines, ""]).encode()
+    assert [value for _, value, _ in values(body, name)] == pytest.approx(shown, nan_ok=True)
+
+
+def test_labels_of_other_exporters_are_theirs() -> None:
+    body = b'# TYPE flow_queue gauge\nflow_queue{priority="1"} 3\nflow_queue{priority="2"} 4\n'
+    assert [value for _, value, _ in values(body, "flow_queue")] == [3, 4]

@@ -175,13 +175,13 @@ def analyse_tokens(
             if (signal.namespace, signal.pod) in stuck:
                 variant.lost += pod.ready_since is not None
                 continue
-            kv, waiting = signal.kv, signal.waiting
+            kv, waiting, engines = signal.kv, signal.waiting, signal.engines or 1.0
             if kv is not None:
                 result.max_kv = max(result.max_kv, kv)
                 spare_kv.append(limits.kv - kv)
             if waiting is not None:
                 result.waiting += waiting
-                spare_queue.append(limits.queue - waiting)
+                spare_queue.append(limits.queue - waiting / engines)
             warm = pod.ready_since is not None and pod.ready_since <= warm_before
             state.young += pod.ready_since is not None and not warm
             seen = performance.get((signal.namespace, signal.pod, signal.model))
@@ -195,7 +195,9 @@ def analyse_tokens(
                 result.incomplete += 1
                 unknown.append(state)
                 continue
-            replica = Replica(total, tokens_in_use(kv, total), waiting or 0.0, own_prompt, own_output)
+            # Of several engines, the fullest one's use is not that of all their caches.
+            use = seen.mean_kv if engines > 1 and seen is not None and seen.mean_kv is not None else kv
+            replica = Replica(total, tokens_in_use(use, total), waiting or 0.0, own_prompt, own_output, engines)
             capacity = replica_capacity(replica, limits, state.memory.compute_limits, arguments, FLOOR, warm)
             variant.demand += capacity.demand
             variant.counted += 1

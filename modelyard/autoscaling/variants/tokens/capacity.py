@@ -23,13 +23,17 @@ A pod with an empty cache and a queue is slow to begin, not a pod that can hold 
 
 
 class Replica(NamedTuple):
-    """A replica's load: tokens in its KV cache, requests waiting, mean tokens of a request in and out (0 unknown)."""
+    """A replica's load: tokens in its KV cache, requests waiting, mean tokens of a request in and out (0 unknown).
+
+    ``engines`` is the number of its data-parallel engines.
+    """
 
     total: int
     in_use: int
     waiting: float
     prompt: float = 0.0
     output: float = 0.0
+    engines: float = 1.0
 
 
 class ReplicaCapacity(NamedTuple):
@@ -91,7 +95,7 @@ def replica_capacity(
         demand += replica.waiting * floor(replica.prompt)
     memory = floor(replica.total * limits.kv)
     observed = None
-    if replica.in_use > 0 and replica.waiting > 0 and replica.waiting >= floor(limits.queue):
+    if replica.in_use > 0 and replica.waiting > 0 and replica.waiting / replica.engines >= floor(limits.queue):
         observed = replica.in_use
     compute: int | None = observed if learning else None
     if compute is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 
-from modelyard.autoscaling.variants.attribution import Performances, by_pod
+from modelyard.autoscaling.variants.attribution import Performances, with_groups
 from modelyard.autoscaling.variants.saturation_config import TokenThresholds
 from modelyard.autoscaling.variants.state import Group, State
 from modelyard.autoscaling.variants.strategy import Moment, Verdict, assessed
@@ -19,12 +19,13 @@ from modelyard.metrics.values import PodPerformance
 class WithPerformance:
     """What the pods report, indexed when first asked."""
 
-    def __init__(self, performance: Sequence[PodPerformance]) -> None:
+    def __init__(self, performance: Sequence[PodPerformance], states: Sequence[State] = ()) -> None:
         self._reported = performance
+        self._states = states
 
     @cached_property
     def _performance(self) -> Performances:
-        return by_pod(self._reported)
+        return with_groups(self._reported, self._states)
 
 
 class Tokens(WithPerformance):

@@ -1,0 +1,102 @@
+"""Manifests made after public reports, planned from files: the right decision, or its right reason."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from modelyard.autoscaling.decide import decide
+from modelyard.autoscaling.decision import TickDecision
+from modelyard.autoscaling.fleet import Fleet
+from modelyard.autoscaling.offline.fleet import fleet_from_files, remarks
+from modelyard.autoscaling.offline.manifests import read_manifests
+from modelyard.autoscaling.offline.snapshot import Snapshot, read_snapshot
+from modelyard.autoscaling.settings import Compatibility, FleetSettings
+
+DATA = Path(__file__).resolve().parents[2] / "data" / "plan"
+NOW = 1_795_860_000.0  # after the pods' transitions
+
+
+def fleet_of(metrics: Path | dict[str, Any], *files: Path) -> Fleet:
+    snapshot = read_snapshot(metrics) if isinstance(metrics, Path) else Snapshot.model_validate(metrics)
+    return fleet_from_files(read_manifests(files), snapshot, NOW)
+
+
+def plan(metrics: Path | dict[str, Any], *files: Path, settings: FleetSettings | None = None) -> TickDecision:
+    return decide(fleet_of(metrics, *files), settings or FleetSettings())
+
+
+# Workers of a LeaderWorkerSet that serve
+
+LWS = (DATA / "lws.yaml", DATA / "lws-pods.yaml", DATA / "lws-sets.yaml")
+
+
+def rows(*pods: tuple[str, float, float]) -> dict[str, Any]:
+    """A snapshot of pods: name, KV use and waiting requests."""
+    common = {"namespace": "chat", "model": "org/moe", "running": 20, "completedRate": 1.0}
+    return {"pods": [{**common, "pod": pod, "kv": kv, "waiting": waiting} for pod, kv, waiting in pods]}
+
+
+def test_busy_workers_of_a_leader_worker_set_scale_it() -> None:
+    decision = plan(DATA / "lws-metrics-workers-busy.yaml", *LWS)
+    (record,) = decision.records
+    assert (record.now.current, record.now.ready, record.now.reporting, record.target.replicas) == (2, 2, 2, 4)
+    assert decision.unattributed_signals == 0
+
+
+@pytest.mark.parametrize(
+    ("pods", "target"),
+    [
+        # Only workers report: the leaders route to them.
+        ([("wide-0-1", 0.97, 12), ("wide-1-1", 0.97, 12)], 4),
+        # Workers that repeat what their leaders say are no further load.
+        ([(f"wide-{group}{worker}", 0.5, 1.6) for group in (0, 1) for worker in ("", "-1")], 2),
+        # Four engines with three waiting each: each has spare places, though a group has six waiting.
+        ([(f"wide-{group}{worker}", 0.5, 2) for group in (0, 1) for worker in ("", "-1")], 2),
+    ],
+)
+def test_a_group_is_as_full_as_its_engines(pods: list[tuple[str, float, float]], target: int) -> None:
+    (record,) = plan(rows(*pods), *LWS).records
+    assert (record.now.reporting, record.target.replicas) == (2, target)
+
+
+def test_workers_of_a_group_that_was_made_again_belong_to_the_new_one(tmp_path: Path) -> None:
+    """The StatefulSets of a LeaderWorkerSet that was deleted name another one."""
+    sets = list(yaml.safe_load_all(LWS[2].read_text()))
+    sets[0]["metadata"]["ownerReferences"][0]["uid"] = "u-before"
+    (tmp_path / "sets.yaml").write_text(yaml.safe_dump_all(sets))
+    (record,) = plan(DATA / "lws-metrics-workers-busy.yaml", *LWS[:2], tmp_path / "sets.yaml").records
+    assert record.now.reporting == 0
+
+
+def test_missing_stateful_sets_of_a_leader_worker_set_are_named() -> None:
+    files = LWS[:2]
+    fleet = fleet_of(DATA / "lws-metrics-workers-busy.yaml", *files)
+    told = "\n".join(remarks(fleet, read_manifests(files)))
+    assert "chat/wide-0-1 count for nothing: its StatefulSet wide-0 is in none of the files" in told
+
+
+def test_tokens_of_a_group_are_those_of_all_its_engines(tmp_path: Path) -> None:
+    """Two engines of 10 000 tokens, the worker's full: the group has 20 000 and uses half of them."""
+    config = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "wva-saturation-scaling-config", "namespace": "workload-variant-autoscaler-system"},
+        "data": {"default": "analyzerName: saturation\n"},
+    }
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
+    names = [f"wide-{group}{worker}" for group in (0, 1) for worker in ("", "-1")]
+    metrics = rows(*((name, 0.9 if name.endswith("-1") and name.count("-") == 2 else 0.1, 0) for name in names))
+    common = {"namespace": "chat", "model": "org/moe", "completed": 10, "promptTokens": 100, "outputTokens": 100}
+    metrics["performance"] = [
+        {**common, "pod": pod["pod"], "kvTokens": 10_000, "meanKv": pod["kv"]} for pod in copy.deepcopy(metrics["pods"])
+    ]
+    for settings in (FleetSettings(), FleetSettings(compatibility=Compatibility.PUBLISHED)):
+        (record,) = plan(metrics, *LWS, tmp_path / "config.yaml", settings=settings).records
+        assert record.now.reporting == 2
+        repaired = settings.compatibility is not Compatibility.PUBLISHED
+        assert ("demand 20000 tokens" in record.why.message) == repaired, record.why.message
