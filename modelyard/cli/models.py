@@ -119,7 +119,12 @@ def _told(status: dict[str, Any]) -> Iterable[Text | str]:
     yield f"{delivery.get('ready', 0)}/{selected}" if selected is not None else ""
     yield amount(size) if size else ""
     yield f"{min(percents)} %" if percents else ""
-    yield "" if ready.get("status") == "True" else f"{ready.get('reason', '')}: {ready.get('message', '')}".strip(": ")
+    weights = str(delivery.get("weights") or "")
+    yield (
+        weights
+        if ready.get("status") == "True"
+        else f"{ready.get('reason', '')}: {ready.get('message', '')}".strip(": ")
+    )
 
 
 async def _add(

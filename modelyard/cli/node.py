@@ -110,6 +110,9 @@ def fetch(
     exclude: Annotated[list[str] | None, typer.Option(help="No names that match; repeat.")] = None,
     accelerator: Annotated[str | None, typer.Option(help="Only files with /NAME/ in their path.")] = None,
     all_formats: Annotated[bool, typer.Option(help="Also other formats where there are safetensors.")] = False,
+    weights: Annotated[
+        str, typer.Option(help="Set of weights where there are several: a format, a quantization, a folder, or all.")
+    ] = "",
     policy: Annotated[DownloadPolicy, typer.Option(help="Whether the source is asked again.")] = DownloadPolicy.ALWAYS,
     in_use: Used = None,
     public: Annotated[bool, typer.Option("--public", help="Connect to addresses of the internet only.")] = False,
@@ -133,7 +136,7 @@ def fetch(
         region,
         credentials,
         token_key,
-        FileRules(tuple(include or ()), tuple(exclude or ()), all_formats, accelerator),
+        FileRules(tuple(include or ()), tuple(exclude or ()), all_formats, accelerator, weights),
         policy is DownloadPolicy.REUSE,
         _in_use(in_use),
         Limits(parallel, part_size, bandwidth, patience),

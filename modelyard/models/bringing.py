@@ -249,7 +249,17 @@ def _ended(wish: Wish, said: Leg, job: ModelJob, site: Site, done: Delivered, no
     outcome, ended = outcome_of(job, pod), job.ended or now
     leg = replace(said, delete=(*said.delete, gone(job)), job=job, pod=pod)
     if outcome.outcome == "Fetched":
-        kept = {"revision", "manifest_sha256", "bytes", "files", "seconds", "fetched_bytes", "from_store", "facts"}
+        kept = {
+            "revision",
+            "manifest_sha256",
+            "bytes",
+            "files",
+            "seconds",
+            "fetched_bytes",
+            "from_store",
+            "weights",
+            "facts",
+        }
         update = {name: getattr(outcome, name) for name in (*kept, "facts_error")}
         update |= {"finished": ended, "verified": 0.0, "nudge": job.task.nudge}
         entry = _entry(wish, READY, replace_done(Delivered(left=_left(done, wish)), wish, **update))

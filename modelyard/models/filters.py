@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import re
+import hashlib
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import NamedTuple
 
 from modelyard.models.beneath import parts
 from modelyard.models.errors import FetchError
 from modelyard.models.sources import SourceFile
-
-_OTHER_WEIGHTS = re.compile(r"\.(bin|pt|pth|ckpt|h5|msgpack|onnx|onnx_data|gguf|tflite|ot)\Z", re.IGNORECASE)
+from modelyard.models.weight_sets import NoSuchWeights, choose_weights
 
 
 @dataclass(frozen=True, slots=True)
 class FileRules:
     """``include`` and ``exclude`` are patterns of a shell; '*' also matches '/'. No include means everything.
 
+    ``weights`` names the set of weights to fetch where there are several (see ``weight_sets``).
     ``accelerator``: only files with ``/<accelerator>/`` in their path at the source, as TensorRT-LLM engines are kept.
     """
 
@@ -25,47 +27,55 @@ class FileRules:
     exclude: Sequence[str] = ()
     all_formats: bool = False
     accelerator: str | None = None
+    weights: str = ""
+
+    @property
+    def digest(self) -> str:
+        """Short text that differs where the rules do."""
+        rules = [list(self.include), list(self.exclude), self.all_formats, self.accelerator, self.weights]
+        return hashlib.sha256(json.dumps(rules).encode()).hexdigest()[:16]
 
 
-def choose(files: Iterable[SourceFile], rules: FileRules) -> tuple[SourceFile, ...]:
-    """The files to fetch, in a fixed order. FetchError: a hostile name, or nothing is left.
+class FileChoice(NamedTuple):
+    """The files to fetch, in a fixed order, and why copies of the weights are left out (empty: there are none)."""
 
-    Where there are safetensors, weights in other formats in the same folder or below it are left out, unless a pattern
-    of ``include`` names them.
+    files: tuple[SourceFile, ...]
+    weights: str
+
+
+def choose(files: Iterable[SourceFile], rules: FileRules) -> FileChoice:
+    """Choose the files to fetch. FetchError: a hostile name, no such weights, or no file is left.
+
+    Of weights that a repository holds several times one set is fetched, unless ``include`` names files.
     """
-    found = sorted(files, key=lambda file: file.name)
-    safe = {file.name.rpartition("/")[0] for file in found if file.name.endswith(".safetensors")}
-
-    def wanted(file: SourceFile) -> bool:
-        if rules.accelerator is not None and f"/{rules.accelerator}/" not in f"/{file.key}":
-            return False
-        if _matches(file.name, rules.exclude):
-            return False
-        if rules.include:
-            return _matches(file.name, rules.include)
-        return rules.all_formats or not (_OTHER_WEIGHTS.search(file.name) and any(_above(file.name, safe)))
-
-    chosen = tuple(file for file in found if wanted(file))
+    listed = sorted(files, key=lambda file: file.name)
+    chosen = [file for file in listed if _is_wanted(file, rules)]
+    message = ""
+    if rules.weights or not (rules.include or rules.all_formats):
+        try:
+            left_out, message = choose_weights({file.name: file.size for file in chosen}, rules.weights)
+        except NoSuchWeights as error:
+            raise FetchError("NoSuchWeights", f"{error}; correct storage.parameters.weights") from error
+        chosen = [file for file in chosen if file.name not in left_out]
     if not chosen:
         raise FetchError(
             "NothingToFetch",
-            f"none of {len(found)} files is wanted; check storageUri, include, exclude and accelerator",
+            f"none of {len(listed)} files is wanted; check storageUri, include, exclude and accelerator",
         )
     _check_names(chosen)
-    return chosen
+    return FileChoice(tuple(chosen), message)
+
+
+def _is_wanted(file: SourceFile, rules: FileRules) -> bool:
+    if rules.accelerator is not None and f"/{rules.accelerator}/" not in f"/{file.key}":
+        return False
+    if _matches(file.name, rules.exclude):
+        return False
+    return not rules.include or _matches(file.name, rules.include)
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
-
-
-def _above(name: str, folders: set[str]) -> Iterable[bool]:
-    folder = name.rpartition("/")[0]
-    while True:
-        yield folder in folders
-        if not folder:
-            return
-        folder = folder.rpartition("/")[0]
 
 
 def _check_names(files: Sequence[SourceFile]) -> None:

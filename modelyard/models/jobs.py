@@ -32,6 +32,7 @@ CLAIM_FOLDER = "/mnt/claim"
 PATIENCE = 120
 """Seconds for which a Job itself keeps trying while nothing moves; after that it is tried again later."""
 _MOST_PATTERNS = 32
+_LONGEST_WEIGHTS = 100
 _SHAPE = re.compile(r"\.GPU[0-9]*\.([A-Z]+[0-9]+[A-Z]?)", re.IGNORECASE)
 _INSTANCES = {"p4d": "A100", "p4de": "A100", "p5": "H100", "p5e": "H200", "p5en": "H200", "p6-b200": "B200"}
 _WORD = re.compile(r"[A-Za-z0-9]+")
@@ -285,6 +286,8 @@ def _arguments(
         given += [f"--{option}={pattern}" for pattern in patterns[:_MOST_PATTERNS]]
     if parameters.get("allFormats", "").lower() == "true":
         given.append("--all-formats")
+    if weights := parameters.get("weights", "").strip():
+        given.append(f"--weights={weights[:_LONGEST_WEIGHTS]}")
     if storage.download_policy == "ReuseIfExists":
         given += ["--policy", "ReuseIfExists"]
     if settings.rate is not None:

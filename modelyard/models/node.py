@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -71,6 +71,7 @@ class Report:
     seconds: float = 0.0
     fetchedBytes: int = 0
     fromStore: bool = False
+    weights: str = ""
     manifestSha256: str | None = None
     facts: dict[str, Any] = field(default_factory=dict)
     factsError: str | None = None
@@ -152,11 +153,12 @@ def fetch(request: FetchRequest, report: Report, progress: Progress) -> None:
 
 def _fetch(store: NodeStore, uri: StorageURI, request: FetchRequest, report: Report, progress: Progress) -> None:
     path = store.relative(request.path, request.below)
-    record = ModelRecord(request.model, path, request.uri)
+    record = ModelRecord(request.model, path, request.uri, rules=request.rules.digest)
     before = store.record(request.model)
-    if request.reuse and before and before.entry and (before.uri, before.path) == (record.uri, path):
+    if request.reuse and before and before.entry and before.has_content_of(record):
         manifest = store.manifest(before.entry)
         if manifest is not None and not store.missing(before.entry, manifest):
+            report.weights = before.weights
             _done(report, manifest, store, before.entry, "a complete copy is there, and may be used again")
             return
     source = open_source(
@@ -203,7 +205,7 @@ def bring(
     pace = Pace(request.limits)
     progress.over(pace, 0, 0)
     listing = _patiently(pace, source.list)
-    chosen = choose(listing.files, request.rules)
+    chosen, report.weights = choose(listing.files, request.rules)
     digest = digest_of(listing, chosen)
     report.revision = listing.revision
     progress.over(pace, len(chosen), sum(file.size for file in chosen))
@@ -211,7 +213,7 @@ def bring(
         before = store.record(record.model)
         store.check_path(record)
         wanting = before or record
-        store.write(ModelRecord(wanting.model, wanting.path, wanting.uri, wanting.entry, digest, wanting.held))
+        store.write(replace(wanting, wanted=digest))
 
     def waiting() -> None:
         progress.phase("Waiting")
@@ -230,7 +232,8 @@ def bring(
             report.fetchedBytes += pace.fetched
         progress.phase("Finalizing")
         with store.locked():
-            store.link(ModelRecord(record.model, record.path, record.uri, None, digest), request.in_use, time.time())
+            linked = replace(record, wanted=digest, weights=report.weights)
+            store.link(linked, request.in_use, time.time())
     store.collect()
     _done(report, manifest, store, digest, "")
     report.fromStore = report.fetchedBytes == 0

@@ -36,6 +36,7 @@ class JobOutcome(Noted):
     seconds: float | None = Field(None, ge=0, allow_inf_nan=False)
     fetched_bytes: int | None = Field(None, ge=0)
     from_store: bool | None = None
+    weights: Text = ""
     manifest_sha256: Text | None = None
     facts: dict[str, Any] = Field(default_factory=dict)
     facts_error: Text | None = None

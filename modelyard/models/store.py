@@ -57,7 +57,10 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class ModelRecord:
-    """What a model has on this node. ``path`` is relative to the root; ``wanted`` an entry that is being fetched."""
+    """The files of a model on this node. ``path`` is relative to the root; ``wanted`` an entry that is being fetched.
+
+    ``rules`` stands for the choice of files (empty in records of earlier versions), ``weights`` explains it.
+    """
 
     model: str
     path: str
@@ -65,6 +68,12 @@ class ModelRecord:
     entry: str | None = None
     wanted: str | None = None
     held: tuple[Held, ...] = ()
+    rules: str = ""
+    weights: str = ""
+
+    def has_content_of(self, other: ModelRecord) -> bool:
+        """The other record asks for the same files at the same path, as far as this one says."""
+        return (self.uri, self.path) == (other.uri, other.path) and self.rules in ("", other.rules)
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,7 @@ def told(wish: Wish, parts: Sequence[Leg], facts: ReportEntry | None, now: float
     state, reason, message = _state(chosen, ready, failed)
     count = f"{len(ready)} of {counted(len(chosen), 'node')}" if goal.claim is None else str(goal.claim)
     done = facts.delivered if facts is not None else None
+    weights = done.weights if done is not None else ""
     found = done.facts if done is not None and model.told else {}
     detected = bool(found)
     where = (
@@ -51,7 +52,12 @@ def told(wish: Wish, parts: Sequence[Leg], facts: ReportEntry | None, now: float
     everywhere = bool(chosen) and not unfinished
     conditions = [
         _condition(RESOLVED, True, "Resolved", where if not model.ignored else f"{where}; ignored: {model.ignored}"),
-        _condition(DOWNLOADED, bool(ready), "Downloaded" if ready else reason, count if ready else message),
+        _condition(
+            DOWNLOADED,
+            bool(ready),
+            "Downloaded" if ready else reason,
+            "; ".join(filter(None, (count, weights))) if ready else message,
+        ),
         _condition(DETECTED, detected, "Detected", "what the model is was found in its files")
         if detected
         else Condition(
@@ -74,6 +80,7 @@ def told(wish: Wish, parts: Sequence[Leg], facts: ReportEntry | None, now: float
         "path": goal.path,
         "revision": done.revision if done is not None else None,
         "bytes": done.bytes if done is not None else None,
+        "weights": weights or None,
         "selected": len(chosen),
         "ready": len(ready),
         "failed": len(failed),
@@ -162,10 +169,10 @@ def _tell(
         "nodesFailed": sorted(failed)[:MOST_NAMES] or None,
         "delivery": delivery,
     }
-    before = model.status.get("detected")
-    known = before if isinstance(before, Mapping) else {}
-    if found or known:
-        fields["detected"] = {**dict.fromkeys(known), **found} if found else None
+    stored_facts = model.status.get("detected")
+    detected = stored_facts if isinstance(stored_facts, Mapping) else {}
+    if found or detected:
+        fields["detected"] = {**dict.fromkeys(detected), **found} if found else None
     status = Status(fields, wanted, transient=OURS)
     main = next(one for one in wanted if one.type == READY)
     plan = Plan(subject, reason=main.reason, message=main.message)
@@ -177,6 +184,10 @@ def _tell(
         bad = one.status == "False" and (state == FAILED or one.reason == "NoMatchingNodes")
         if one.type == READY and stored.get(READY) != (one.status, one.reason):
             news.append(Notice(one.reason, one.message, "Warning" if bad else "Normal"))
+    before = model.status.get("delivery")
+    weights = (delivery or {}).get("weights")
+    if weights and weights != (before.get("weights") if isinstance(before, Mapping) else None):
+        news.append(Notice("WeightsChosen", weights))
     return replace(plan, status=status, notices=tuple(news))
 
 

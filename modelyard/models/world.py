@@ -232,6 +232,7 @@ class Delivered(Noted):
     seconds: float | None = None
     fetched_bytes: int | None = None
     from_store: bool | None = None
+    weights: Text = ""
     finished: float = Field(0, allow_inf_nan=False)
     verified: float = Field(0, allow_inf_nan=False)
     nudge: Annotated[str, Field(max_length=100)] = ""

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from modelyard.models.weight_sets import choose_weights
 from modelyard.objects.documents import shown
 
 MAX_CONFIG = 4 * 2**20
@@ -82,6 +83,8 @@ class _Reader:
                 self.problems.append(f"more than {MAX_FILES} files; the rest were not looked at")
                 break
             self.sizes[path] = size
+        for path in choose_weights(self.sizes).left_out:  # copies would count twice
+            del self.sizes[path]
         config = self._config()
         if config is None:
             self.problems.append(f"no {CONFIG} and no {PIPELINE_INDEX} in {self.folder}")
@@ -178,9 +181,6 @@ class _Reader:
         try:
             if _join(where, WEIGHT_INDEX) in self.sizes:
                 tensors = self._indexed(where)
-            elif any(PurePosixPath(path).name.startswith("model") for path in tensors):
-                # The same weights a second time, in their makers' own form.
-                tensors = [path for path in tensors if not PurePosixPath(path).name.startswith("consolidated")]
             if len(tensors) > MAX_SHARDS:
                 raise Unreadable(f"{len(tensors)} files of weights are more than {MAX_SHARDS}")
             size = sum(self.sizes[path] for path in tensors or here)

@@ -118,6 +118,9 @@ class DeliveryStatus(StatusPart):
     path: str | None = optional("Where the files are on a node, or in the claim.")
     revision: str | None = optional("The immutable revision of the source that was delivered last.")
     bytes: Int64 | None = optional("Size of the files.")
+    weights: str | None = optional(
+        "Weights that were chosen, and the copies that were left out. Absent where the source has one set."
+    )
     selected: Int32 | None = optional("Nodes that are to have the files.")
     ready: Int32 | None = optional("Nodes that have them.")
     failed: Int32 | None = optional("Nodes on which the transfer failed.")

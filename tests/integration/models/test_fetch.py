@@ -13,6 +13,7 @@ from model_hub import Fault, Hub
 from node_jobs import Node, patterns
 
 from modelyard.models import node as jobs
+from modelyard.models.filters import FileRules
 from modelyard.models.following import progress_of
 from modelyard.models.legs import told
 from modelyard.models.pace import Limits
@@ -256,3 +257,22 @@ def test_folders_that_are_there_already_are_looked_at_and_left_alone(node: Node)
     assert node.fetch("local:///etc", path="link").reason == "PathRefused"
     assert node.fetch("local:///etc", path="../../etc").reason == "PathRefused"
     assert [file.name for file in folder.iterdir()] == ["config.json"]
+
+
+def test_a3_of_weights_that_are_there_twice_one_set_is_fetched_counted_and_explained(hub: Hub, node: Node) -> None:
+    copies = {"consolidated.safetensors": WEIGHTS * 2, "params.json": b"{}", "original/consolidated.00.pth": WEIGHTS}
+    hub.add("o/m", {**FILES, **copies})
+    report = node.fetch("hf://o/m")
+    assert node.files() == {**FILES, "params.json": b"{}"}
+    assert report.bytes == report.fetchedBytes == sum(map(len, FILES.values())) + 2
+    assert report.weights.startswith("weights: safetensors, model-*-of-00002.safetensors (2 files, 1000.0 KiB)")
+    assert "consolidated.safetensors (1000.0 KiB)" in report.weights
+    assert node.check().outcome == "Verified"
+    again = node.fetch("hf://o/m", reuse=True)
+    assert (again.fromStore, again.weights) == (True, report.weights)
+    other = node.fetch("hf://o/m", reuse=True, rules=FileRules(weights="consolidated"))
+    assert other.outcome == "Fetched"
+    assert other.fetchedBytes >= 2 * len(WEIGHTS), "a copy that was made by other rules is not reused"
+    assert not any(name.startswith("model-") for name in node.files())
+    wrong = node.fetch("hf://o/m", rules=FileRules(weights="gguf"))
+    assert (wrong.reason, wrong.retryable) == ("NoSuchWeights", False)

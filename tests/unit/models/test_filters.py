@@ -14,7 +14,7 @@ from modelyard.models.sources import SourceFile
 
 def names(*given: str, prefix: str = "", **rules: object) -> list[str]:
     files = [SourceFile(name, 1, prefix + name) for name in given]
-    return [file.name for file in choose(files, FileRules(**rules))]  # type: ignore[arg-type]
+    return [file.name for file in choose(files, FileRules(**rules)).files]  # type: ignore[arg-type]
 
 
 def test_safetensors_come_instead_of_other_formats_of_the_same_weights() -> None:
@@ -74,7 +74,7 @@ def test_what_is_listed_twice_or_negative_is_refused() -> None:
 @given(st.lists(st.text(), min_size=1, max_size=5))
 def test_no_chosen_name_leads_anywhere_else(given: list[str]) -> None:
     try:
-        chosen = choose([SourceFile(name, 1, name) for name in given], FileRules())
+        chosen = choose([SourceFile(name, 1, name) for name in given], FileRules()).files
     except FetchError:
         return
     for file in chosen:

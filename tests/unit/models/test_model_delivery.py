@@ -255,6 +255,25 @@ def test_a_model_for_which_no_node_is_chosen_or_begun() -> None:
         assert (obj["status"]["state"], condition(obj, "Ready")[1]) == (state, reason)
 
 
+def test_a3_the_chosen_weights_are_in_status_condition_and_one_event() -> None:
+    cluster = Cluster("a", "b")
+    obj = cluster.put("ClusterBaseModel", model(parameters={"weights": "Q8_0"}))
+    chosen = "weights: gguf Q8_0, m-Q8_0.gguf (1 file, 8.0 GiB); left out as copies: m-F16.gguf (16.0 GiB)"
+    cluster.settle(obj)
+    for job in cluster.jobs("fetch").values():
+        assert "--weights=Q8_0" in job["spec"]["template"]["spec"]["containers"][0]["args"]
+        cluster.end(job, bytes=10, weights=chosen)
+    cluster.settle(obj)
+    assert obj["status"]["delivery"]["weights"] == chosen
+    downloaded = next(c for c in obj["status"]["conditions"] if c["type"] == "Downloaded")
+    assert downloaded["message"] == f"2 of 2 nodes; {chosen}"
+    events = [notice for plan in cluster.plans for notice in plan.notices if notice.reason == "WeightsChosen"]
+    assert [notice.message for notice in events] == [chosen]
+    edit(obj, parameters={})
+    delivered(cluster, obj)
+    assert obj["status"]["delivery"].get("weights") is None
+
+
 def test_deletion_removes_the_files_and_then_lets_go() -> None:
     cluster = Cluster("a", "b")
     obj = cluster.put("ClusterBaseModel", model())
