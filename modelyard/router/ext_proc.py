@@ -27,11 +27,11 @@ from multidict import CIMultiDict
 from modelyard.router.exchange import STREAMS, AttemptMaker, Broken, Declined, Exchange
 from modelyard.router.front import Front
 from modelyard.router.settings import RouterSettings
-from modelyard.router.upstream import WHOLE, Upstream, after, count, parsed
+from modelyard.router.upstream import Upstream, after, count
 from modelyard.routing import errors
-from modelyard.routing.body import Relay, Usage, usage_of
 from modelyard.routing.decide import Attempt, Decider, Forward
 from modelyard.routing.errors import is_retriable
+from modelyard.routing.usage import Relay, WholeAnswer
 
 DESTINATION = "x-gateway-destination-endpoint"
 SERVED = "x-gateway-destination-endpoint-served"
@@ -211,7 +211,9 @@ class GatewayExchange(Exchange):
             self.reached = False
             body, prefill = await upstream.prepare(decider, forward, attempt, self)
             headers, unchanged = self._request_headers(forward, listed), body is forward.question.request.raw
-            await self.talk.send_on(body, headers, sorted(self.consumed), unchanged=unchanged)
+            # What is compressed cannot be counted.
+            removed = sorted({"accept-encoding", *self.consumed})
+            await self.talk.send_on(body, headers, removed, unchanged=unchanged)
             self._response = web.StreamResponse()
             await self._follow(underway, listed)
             if prefill is not None:
@@ -243,9 +245,8 @@ class GatewayExchange(Exchange):
     async def _follow(self, underway: _Underway, listed: Sequence[Attempt]) -> None:
         """See the answer pass, and what it says of itself."""
         record, talk, clock = self.record, self.talk, asyncio.get_running_loop().time
-        relay: Relay | None = None
-        kept: list[bytes] = []
-        size, seen = 0, False
+        relay: Relay | WholeAnswer | None = None
+        seen = False
         try:
             async for kind, message in talk.answers():
                 if kind == "response_headers":
@@ -260,6 +261,8 @@ class GatewayExchange(Exchange):
                     if media in STREAMS:
                         record.streamed = True
                         relay = Relay(withhold=underway.forward.withhold)
+                    elif status == 200 and media == "application/json":
+                        relay = WholeAnswer()
                     # Where it was the last word, the gateway may end the stream as soon as it is answered.
                     self.complete = message.response_headers.end_of_stream or talk.returns == modes.ProcessingMode.NONE
                     await talk.head({**self.headers, "x-request-id": record.request_id})
@@ -268,8 +271,6 @@ class GatewayExchange(Exchange):
                     sent = chunk
                     if relay is not None:
                         sent = relay.feed(chunk) + (relay.end() if last else b"")
-                    elif (size := size + len(chunk)) <= WHOLE:
-                        kept.append(chunk)
                     record.last, self.complete = clock(), last
                     await talk.piece(sent, changed=sent != chunk, last=last)
                 elif kind == "response_trailers":
@@ -279,9 +280,8 @@ class GatewayExchange(Exchange):
                     return
         finally:
             if relay is not None:
-                count(self, Usage(relay.usage.input, relay.output))
-            elif record.status == 200 and size <= WHOLE:
-                count(self, usage_of(parsed(b"".join(kept))))
+                relay.end()  # of an answer that broke off too
+                count(self, relay.counted)
         if not seen:
             raise asyncio.CancelledError  # the client's doing: the gateway has a status for everything else
         if not self.complete:

@@ -224,7 +224,7 @@ class Front:
                     return await exchange.give_up(failed)
                 patient = False
                 continue
-            if delay := pause(forward, record.attempts, 0.5 + self._random.random()):
+            if delay := pause(forward, record.attempts, self._random.random()):
                 await asyncio.sleep(delay)
             attempt = forward.attempts[0]
             if record.attempts:

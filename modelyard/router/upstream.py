@@ -18,10 +18,11 @@ from modelyard.router.exchange import STREAMS, Broken, Declined, Exchange, KeptA
 from modelyard.router.pod_client import PodAnswer, PodClient
 from modelyard.router.settings import RouterSettings
 from modelyard.router.telemetry import RouterMetrics
-from modelyard.routing.body import Connector, Relay, Usage, usage_of
+from modelyard.routing.body import Connector
 from modelyard.routing.decide import Attempt, Calls, Decider, Forward
 from modelyard.routing.errors import is_retriable
 from modelyard.routing.schedule import UNREACHABLE_AFTER, RoutedPod
+from modelyard.routing.usage import Relay, Usage, WholeAnswer, usage_of
 
 HOP_BY_HOP = frozenset(
     {
@@ -222,7 +223,7 @@ class Upstream:
             exchange.part.hold(-size)
         body = parts[0] if len(parts) == 1 else b"".join(parts)
         if not fits:
-            return await self._stream(answer, pod, exchange, None, body)
+            return await self._stream(answer, pod, exchange, WholeAnswer(0) if answer.status == 200 else None, body)
         if answer.status == 200:
             count(exchange, usage_of(parsed(body)))
         response = await exchange.answer(answer.status, body, _response_headers(answer, length=False))
@@ -234,7 +235,7 @@ class Upstream:
         answer: PodAnswer,
         pod: RoutedPod,
         exchange: Exchange,
-        relay: Relay | None,
+        relay: Relay | WholeAnswer | None,
         ahead: bytes = b"",
     ) -> web.StreamResponse:
         """Pass pieces on as they come; the head is sent with the first, until which another pod may be tried."""
@@ -244,8 +245,9 @@ class Upstream:
         response: web.StreamResponse | None = None
         try:
             chunk = ahead or await answer.content.readany()
-            response = await exchange.begin(answer.status, _response_headers(answer, length=relay is None))
-            record.first, record.streamed = clock(), relay is not None
+            events = relay is not None and relay.is_stream
+            response = await exchange.begin(answer.status, _response_headers(answer, length=not events))
+            record.first, record.streamed = clock(), events
             while chunk:
                 if sent := chunk if relay is None else relay.feed(chunk):
                     flow.since, flow.on_client = clock(), True
@@ -276,7 +278,8 @@ class Upstream:
         finally:
             self._flows.discard(flow)
             if relay is not None:
-                count(exchange, Usage(relay.usage.input, relay.output))
+                relay.end()  # of an answer that broke off too
+                count(exchange, relay.counted)
 
 
 async def after(prefill: asyncio.Task[bytes]) -> None:

@@ -1,4 +1,4 @@
-"""The bodies that pass through a router: what a request asks for, the few edits to it, the usage in the answer.
+"""The bodies that pass through a router: what a request asks for, the few edits to it, those for prefill and decode.
 
 Pure. Members that are not edited keep their bytes, so that neither big integers nor the order of keys change.
 Source: kthena-routing, 6, 8, 14.6 and 15.
@@ -7,7 +7,7 @@ Source: kthena-routing, 6, 8, 14.6 and 15.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -15,9 +15,17 @@ import orjson
 
 from modelyard.routing.errors import ErrorAnswer, malformed
 
-_TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|\[[^\[\]{}"]*\]|[\[\]{},:]', re.DOTALL)
+_STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
+
+
+def _value(depth: int) -> bytes:
+    """Return the pattern of a string, list or object of valid JSON, nested at most so deep: one match, not many."""
+    inner = _value(depth - 1) if depth else _STRING
+    return rb"(?:" + _STRING + rb'|[\[{](?:[^\[\]{}"]++|' + inner + rb")*+[\]}])"
+
+
+_TOKEN = re.compile(_value(6) + rb"|[\[\]{},:]", re.DOTALL)
 _SPACE = b" \t\r\n"
-_LONGEST_LINE = 1 << 20
 _MOST_NESTED = 100_000
 """Lists and objects in a body, which is read in one piece while all else waits: text is fast, these are not."""
 _MOST_VALUES = 1_000_000
@@ -26,6 +34,8 @@ _LONGEST_OPTIONS = 1 << 12
 """Bytes of ``stream_options`` as they are kept."""
 _EXACT = 1 << 18
 """Bytes of a body up to which members are replaced where they stand."""
+_MOST_TOKENS = 200_000
+"""Members and nested values of a body, about, that are kept byte by byte: some 0.1 s. Beyond, all are written again."""
 
 
 class ModelRequest(NamedTuple):
@@ -130,58 +140,100 @@ def with_changes(request: ModelRequest, changes: Mapping[str, Any]) -> bytes:
     )
 
 
+_PARTS = {
+    **dict.fromkeys(("text", "input_text", "output_text", "reasoning_text", "summary_text"), "text"),
+    "thinking": "thinking",
+    "refusal": "refusal",
+    "tool_result": "content",
+}
+"""Types of the parts of a message's content that are text of the prompt, and the member that has it."""
+_ITEMS = ("name", "arguments", "input", "output", "summary", "content")
+"""Members of an item of ``/v1/responses`` other than a message (tool calls, their results, reasoning) that are text."""
+_MOST_NESTED_TEXT = 8
+
+
 def prompt_of(data: Mapping[str, Any]) -> str:
     """The text that is counted and hashed; empty where the request has none that can be read. Never refuses.
 
-    A prompt beside messages counts too: which of them the engine reads is its own affair.
+    ``system`` and ``instructions`` come first, as in the prompts that engines make. A prompt beside messages or input
+    counts too: which of them the engine reads is its own affair.
     """
-    if "prompt" in data or isinstance(data.get("messages"), list):
-        messages = data.get("messages")
-        told = [{"role": "system", "content": data.get("system")}, *messages] if isinstance(messages, list) else ()
-        return _prompt(data.get("prompt")) + _framed(told)
-    wanted = data.get("input")
-    if isinstance(wanted, str):
-        return _framed([{"role": "user", "content": wanted}])
-    if not isinstance(wanted, list):
-        return ""
-    if any(isinstance(one, str) for one in wanted):
-        return _prompt(wanted)
-    head = {"role": "developer", "content": data.get("instructions")}
-    return _framed([head, *(o for o in wanted if isinstance(o, dict) and o.get("type", "message") == "message")])
+    messages, items = data.get("messages"), data.get("input")
+    turns: list[Any] = [{"role": "system", "content": data.get("system")}] if isinstance(messages, list) else []
+    turns.append({"role": "developer", "content": data.get("instructions")})
+    turns += messages if isinstance(messages, list) else ()
+    texts = [_prompt(data.get("prompt"))]
+    if isinstance(items, str):
+        turns.append({"role": "user", "content": items})
+    elif isinstance(items, list) and not any(isinstance(item, dict) for item in items):
+        texts.append(_prompt(items))
+    elif isinstance(items, list):
+        turns += [_turn(item) for item in items]
+    return "".join(texts) + _framed(turns)
 
 
-def _prompt(value: Any) -> str:
+def _prompt(value: Any, depth: int = 0) -> str:
     if isinstance(value, str):
         return value
-    if not isinstance(value, list):
+    if not isinstance(value, list) or depth > _MOST_NESTED_TEXT:
         return ""
     if value and isinstance(value[0], int):
         return " ".join(map(str, value))
-    return "\n".join(map(_prompt, value))
+    return "\n".join(_prompt(part, depth + 1) for part in value)
+
+
+def _turn(item: Any) -> Any:
+    """Return an item of ``input`` as a message."""
+    if isinstance(item, str):
+        return {"role": "user", "content": item}
+    if not isinstance(item, dict) or (item.get("type") or "message") == "message":
+        return item
+    return {"role": item["type"], "content": _joined([_content(item.get(name)) for name in _ITEMS])}
 
 
 def _framed(messages: Iterable[Any]) -> str:
     return "".join(
-        f"<|im_start|>{one['role']}\n{text}<|im_end|>\n"
-        for one in messages
-        if isinstance(one, dict) and isinstance(one.get("role"), str) and (text := _content(one)) is not None
+        f"<|im_start|>{message['role']}\n{text}<|im_end|>\n"
+        for message in messages
+        if isinstance(message, dict) and isinstance(message.get("role"), str) and (text := _text(message)) is not None
     )
 
 
-def _content(message: Mapping[str, Any]) -> str | None:
-    content = message.get("content")
+def _text(message: Mapping[str, Any]) -> str | None:
+    """Return the text of a message, the tool calls in it included; ``None``: it has none."""
+    calls = message.get("tool_calls")
+    functions = [call.get("function") for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
+    return _joined([_content(message.get("content")), *map(_call, functions)])
+
+
+def _content(content: Any, depth: int = 0) -> str | None:
+    """Return the text of a content: a text, or a list of parts."""
     if isinstance(content, str):
         return content
-    if not isinstance(content, list):
+    if not isinstance(content, list) or depth > _MOST_NESTED_TEXT:
         return None
-    parts = [
-        part["text"]
-        for part in content
-        if isinstance(part, dict)
-        and part.get("type", "text") in ("text", "input_text", "output_text")
-        and isinstance(part.get("text"), str)
-    ]
-    return "\n".join(parts) if parts else None
+    return _joined([_part(part, depth) for part in content if isinstance(part, dict)])
+
+
+def _part(part: Mapping[str, Any], depth: int) -> str | None:
+    kind = part.get("type", "text")
+    if kind == "tool_use":
+        return _call({"name": part.get("name"), "arguments": part.get("input")})
+    return _content(part.get(_PARTS[kind]), depth + 1) if isinstance(kind, str) and kind in _PARTS else None
+
+
+def _call(function: Any) -> str | None:
+    """Return the text of a tool call: name and arguments."""
+    if not isinstance(function, dict):
+        return None
+    given = function.get("arguments")
+    arguments = orjson.dumps(given).decode() if isinstance(given, dict) else given
+    return _joined([text if isinstance(text, str) else None for text in (function.get("name"), arguments)])
+
+
+def _joined(texts: Sequence[str | None]) -> str | None:
+    given = [text for text in texts if text is not None]
+    return "\n".join(given) if given else None
 
 
 def estimate(text: str) -> int:
@@ -196,7 +248,7 @@ def edited(raw: bytes, changes: Mapping[str, Any]) -> bytes:
     """
     if not changes:
         return raw
-    if len(raw) > _EXACT:
+    if len(raw) > _EXACT and None not in changes.values():
         end = raw.rindex(b"}")
         told = (b"," + orjson.dumps(name) + b":" + orjson.dumps(value) for name, value in changes.items())
         return raw[:end] + b"".join(told) + raw[end:]
@@ -212,8 +264,10 @@ def edited(raw: bytes, changes: Mapping[str, Any]) -> bytes:
 def _members(raw: bytes) -> dict[str, bytes]:
     """The members of a valid JSON object as they are written. Of two with one name the last counts, as for engines."""
     found: dict[str, bytes] = {}
-    depth, name, start, named = 0, "", 0, False
-    for token in _TOKEN.finditer(raw):
+    depth, name, start, named = 1, "", 0, False
+    for count, token in enumerate(_TOKEN.finditer(raw, raw.index(b"{") + 1)):
+        if count > _MOST_TOKENS:
+            return {name: orjson.dumps(value) for name, value in orjson.loads(raw).items()}
         mark = token[0]
         if depth == 1 and mark[:1] == b'"' and not named:
             name = orjson.loads(mark)
@@ -237,88 +291,6 @@ def usage_request(data: Mapping[str, Any]) -> dict[str, Any]:
     return {} if options.get("include_usage") is True else {"stream_options": {**options, "include_usage": True}}
 
 
-class Usage(NamedTuple):
-    """Tokens as the engine counted them; ``None`` where it did not tell."""
-
-    input: int | None = None
-    output: int | None = None
-
-
-def usage_of(data: Any) -> Usage:
-    """The usage that an answer, or an event of one, tells."""
-    told = data.get("usage") if isinstance(data, dict) else None
-    if not isinstance(told, dict):
-        return Usage()
-    return Usage(
-        _count(told.get("prompt_tokens", told.get("input_tokens"))),
-        _count(told.get("completion_tokens", told.get("output_tokens"))),
-    )
-
-
-def _count(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
-
-
-_TELLS = re.compile(rb'"usage"\s*:\s*\{')
-
-
-class Relay:
-    """Passes a stream of server-sent events on, counts its usage, and withholds the event that only it asked for.
-
-    With ``withhold`` a line goes on once it is whole; without, every byte at once.
-    """
-
-    def __init__(self, *, withhold: bool) -> None:
-        self._withhold = withhold
-        self._rest = b""
-        self.usage = Usage()
-        self.events = 0
-        """Events with data other than the end: about the tokens of an answer that tells no usage."""
-
-    def feed(self, chunk: bytes) -> bytes:
-        """Take bytes as they come; return those to send on now."""
-        lines = (self._rest + chunk).split(b"\n") if self._rest else chunk.split(b"\n")
-        self._rest = lines.pop()
-        withheld = [index for index, line in enumerate(lines) if self._told(line)]
-        if len(self._rest) > _LONGEST_LINE:
-            overflow, self._rest = self._rest, b""
-        else:
-            overflow = b""
-        if not self._withhold:
-            return chunk
-        for index in reversed(withheld):
-            del lines[index]
-        return b"".join(line + b"\n" for line in lines) + overflow
-
-    def end(self) -> bytes:
-        """What is left when the stream has ended."""
-        rest, self._rest = self._rest, b""
-        return b"" if self._told(rest) or not self._withhold else rest
-
-    @property
-    def output(self) -> int:
-        """Tokens generated: as told, else the events."""
-        return self.events if self.usage.output is None else self.usage.output
-
-    def _told(self, line: bytes) -> bool:
-        """Count a line; whether it is to be withheld."""
-        if not line.startswith(b"data:"):
-            return False
-        if _TELLS.search(line) is None:
-            self.events += not line.startswith((b"data: [DONE]", b"data:[DONE]"))
-            return False
-        try:
-            data = orjson.loads(line[5:])
-        except orjson.JSONDecodeError:
-            return False
-        usage = usage_of(data)
-        if usage != Usage():
-            self.usage = usage  # of several the last counts
-        alone = isinstance(data, dict) and data.get("choices") == []
-        self.events += not alone
-        return self._withhold and alone
-
-
 class Connector(StrEnum):
     """How the KV cache of a prompt gets from the prefill to the decode pod."""
 
@@ -337,9 +309,20 @@ class Connector(StrEnum):
         return cls.BOOTSTRAP if engine == "SGLang" and not configured else cls.STORE
 
 
-def prefill_changes(data: Mapping[str, Any], connector: Connector, room: int = 0) -> dict[str, Any]:
-    """The edits that turn a request into its prefill call. ``room``: a number below 2**63, new for each attempt."""
-    changes: dict[str, Any] = {"stream": None, "stream_options": None, "n": None, "best_of": None, "max_tokens": 1}
+RESPONSES = "/v1/responses"
+
+
+def prefill_changes(data: Mapping[str, Any], connector: Connector, room: int = 0, path: str = "") -> dict[str, Any]:
+    """The edits that turn a request on ``path`` into its prefill call, which generates one token and is no stream.
+
+    ``room``: a number below 2**63, new for each attempt.
+    """
+    changes: dict[str, Any] = dict.fromkeys(("stream", "stream_options", "n", "best_of"))
+    if path == RESPONSES:
+        # In the background it would be answered before the prompt is computed; nobody asks for what it answers.
+        changes |= {"max_output_tokens": 1, "background": None, "store": False}
+    else:
+        changes["max_tokens"] = 1
     if data.get("max_completion_tokens") is not None:
         changes["max_completion_tokens"] = 1
     least = data.get("min_tokens")

@@ -206,7 +206,8 @@ class Decider:
             return Calls(body.with_changes(request, changes))
         room = self._random.getrandbits(63) if forward.connector is Connector.BOOTSTRAP else 0
         model = {name: value for name, value in changes.items() if name == "model"}
-        first = {**body.prefill_changes(request.data, forward.connector, room), **model}
+        path = forward.question.asked.path
+        first = {**body.prefill_changes(request.data, forward.connector, room, path), **model}
         return Calls(self.decode_body(forward, attempt, None, room), body.with_changes(request, first), room)
 
     def decode_body(self, forward: Forward, attempt: Attempt, prefilled: Any, room: int = 0) -> bytes:
@@ -270,8 +271,8 @@ def most_attempts(forward: Forward) -> int:
 
 
 def pause(forward: Forward, number: int, jitter: float) -> float:
-    """Seconds before attempt ``number`` (0 is the first)."""
-    return forward.server.retry.interval * jitter if number and forward.server.retry else 0.0
+    """Return the seconds before attempt ``number`` (0: the first); ``jitter`` (0 to 1) adds up to half the interval."""
+    return forward.server.retry.interval * (1 + jitter / 2) if number and forward.server.retry else 0.0
 
 
 def _untried(pods: Sequence[RoutedPod], tried: Container[RoutedPod], server: Server) -> Sequence[RoutedPod]:

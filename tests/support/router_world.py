@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -107,6 +108,40 @@ def streaming(*events: str, after: Callable[[web.Request], Awaitable[None]] | No
         return response
 
     return answer
+
+
+RECORDED = Path(__file__).parents[1] / "data" / "vllm-0.32"
+"""Answers of a real vLLM."""
+
+
+def replaying(raw: bytes, media: str = "text/event-stream", piece: int = 700) -> Any:
+    """An engine that answers with these bytes, in pieces."""
+
+    async def answer(request: web.Request, _: bytes) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": media})
+        await response.prepare(request)
+        for start in range(0, len(raw), piece):
+            await response.write(raw[start : start + piece])
+        await response.write_eof()
+        return response
+
+    return answer
+
+
+RESPONSES_AND_MESSAGES: list[tuple[str, dict[str, Any], Any, bytes, tuple[int, int]]] = [
+    (path, body, replaying(raw, media, piece), raw, tokens)
+    for path, body, media, piece, raw, tokens in [
+        ("/v1/responses", {"input": "hi", "stream": True}, "text/event-stream", 700,
+         (RECORDED / "responses-stream.sse").read_bytes(), (31, 8)),
+        ("/v1/messages", {"messages": [], "stream": True}, "text/event-stream", 700,
+         (RECORDED / "messages-stream.sse").read_bytes(), (16, 8)),
+        ("/v1/responses", {"input": "hi"}, "application/json", 700,
+         (RECORDED / "responses.json").read_bytes(), (16, 8)),
+        ("/v1/responses", {"input": "hi"}, "application/json", 1 << 16,
+         b'{"padding":"' + b"x" * 1_500_000 + b'",' + (RECORDED / "responses.json").read_bytes()[1:], (16, 8)),
+    ]
+]  # fmt: skip
+"""Path and body of a request, the engine's answer, its bytes, and the tokens that it counted."""
 
 
 async def hang(request: web.Request, _: bytes = b"") -> Any:

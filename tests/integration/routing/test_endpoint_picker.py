@@ -19,6 +19,7 @@ from envoy_server import BUFFERED, DUPLEX, REQUESTS_ONLY, gateway
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from own_authority import vouched
 from router_world import (
+    RESPONSES_AND_MESSAGES,
     USAGE,
     RouterWorld,
     abort,
@@ -231,6 +232,37 @@ async def test_what_is_beyond_a_limit_is_refused_and_what_is_left_is_told(
                 break
         assert (code, told["error"]["code"]) == (429, "rate_limit_exceeded")
         assert int(headers["Retry-After"]) >= 1
+
+
+@BOTH
+async def test_responses_and_messages_are_charged_as_the_engine_counted(
+    world: RouterWorld, mode: Mapping[str, str]
+) -> None:
+    world.route(rateLimit={"outputTokensPerUnit": 1000, "unit": "month"})
+    answers = iter(RESPONSES_AND_MESSAGES)
+    engine = await world.recording("a", lambda request, body: next(answers)[2](request, body))
+    spent = 0
+    async with before(world, mode) as envoy:
+        for number, (path, body, _, raw, tokens) in enumerate(RESPONSES_AND_MESSAGES):
+            code, headers, answer = await envoy.post({"model": "m", **body}, path, **{"Accept-Encoding": "gzip"})
+            assert (code, answer) == (200, raw if "stream" in body else orjson.loads(raw))
+            assert int(headers["x-ratelimit-remaining-output-tokens"]) == 1000 - spent
+            line = (await logged(world, number + 1))[-1]
+            assert (line["input_tokens"], line["output_tokens"]) == tokens
+            spent += tokens[1]
+    assert not any("Accept-Encoding" in headers for _, headers, _ in engine.asked), "compressed, none could be read"
+
+
+async def test_a_prefill_call_for_responses_generates_one_token(world: RouterWorld) -> None:
+    groups = {"groupKey": "group", "prefillLabels": {"role": "prefill"}, "decodeLabels": {"role": "decode"}}
+    world.server(workloadSelector={"matchLabels": {"app": "server"}, "pdGroup": groups})
+    first = await world.recording("prefill", group="1", role="prefill")
+    second = await world.recording("decode", group="1", role="decode")
+    body = {"model": "m", "input": "x" * 300_000, "max_output_tokens": 300, "stream": True}
+    async with before(world, BUFFERED) as envoy:
+        assert (await envoy.post(body, "/v1/responses"))[0] == 200
+    assert first.bodies == [{"model": "m", "input": body["input"], "max_output_tokens": 1, "store": False}]
+    assert second.bodies == [body]
 
 
 @BOTH

@@ -12,6 +12,7 @@ import aiohttp
 import orjson
 import pytest
 from router_world import (
+    RESPONSES_AND_MESSAGES,
     USAGE,
     RouterWorld,
     abort,
@@ -258,6 +259,24 @@ async def test_output_is_charged_from_streams_too(world: RouterWorld) -> None:
     code, _, told = await world.post(chat(stream=True))
     assert code == 429
     assert "output token rate limit" in told["error"]["message"]
+
+
+async def test_responses_and_messages_are_charged_as_the_engine_counted(world: RouterWorld) -> None:
+    world.route(rateLimit={"inputTokensPerUnit": 1000, "outputTokensPerUnit": 1000, "unit": "month"})
+    spent = [0, 0]
+    for number, (path, body, replay, raw, tokens) in enumerate(RESPONSES_AND_MESSAGES):
+        await world.recording("a", replay)
+        code, headers, answer = await world.post({"model": "m", **body}, path)
+        assert (code, answer) == (200, raw if "stream" in body else orjson.loads(raw))
+        assert int(headers["x-ratelimit-remaining-output-tokens"]) == 1000 - spent[1]
+        line = (await logged(world, number + 1))[-1]
+        assert (line["input_tokens"], line["output_tokens"]) == tokens
+        spent = [spent[0] + tokens[0], spent[1] + tokens[1]]
+        world.gone("a")
+    await world.recording("a")
+    _, headers, _ = await world.post({"model": "m", "prompt": ""}, "/v1/completions")
+    left = headers["x-ratelimit-remaining-tokens"], headers["x-ratelimit-remaining-output-tokens"]
+    assert left == (str(1000 - spent[0]), str(1000 - spent[1]))
 
 
 async def test_both_ends_of_a_real_engine() -> None:

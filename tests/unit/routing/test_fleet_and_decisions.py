@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tracemalloc
 from collections.abc import Iterator
 from random import Random
@@ -16,7 +17,7 @@ from routing_world import a_pod, a_route, a_server
 from modelyard.objects import Key, Pod
 from modelyard.objects.parse import pod as parse_pod
 from modelyard.routing import body, objects
-from modelyard.routing.decide import MOST_SESSIONS, Arrival, Decider, Forward, Question, most_attempts
+from modelyard.routing.decide import MOST_SESSIONS, Arrival, Decider, Forward, Question, most_attempts, pause
 from modelyard.routing.errors import ErrorAnswer
 from modelyard.routing.explain import explain
 from modelyard.routing.fleet import FleetChange, RoutedFleet
@@ -231,6 +232,51 @@ def test_whether_pods_are_tried_again_is_the_policys_word(attempts: int | None, 
     assert len(again.attempts) == left
 
 
+@given(st.integers(0, 20), st.floats(0, 1), st.sampled_from(["0s", "1ns", "100ms", "3s"]))
+def test_the_pause_before_a_retry_is_at_least_the_interval(number: int, jitter: float, interval: str) -> None:
+    decider = Decider()
+    server = a_server()
+    server["spec"]["trafficPolicy"] = {"retry": {"attempts": 20, "retryInterval": interval}}
+    Told(decider.fleet).put(a_route(), server, pod("p"))
+    forward = forwarded(decider, asked())
+    assert forward.server.retry is not None
+    least = forward.server.retry.interval if number else 0.0
+    assert least <= pause(forward, number, jitter) <= 1.5 * least
+
+
+@pytest.mark.parametrize(
+    ("path", "given"),
+    [
+        ("/v1/responses", {"input": "hello", "instructions": "x" * 4000}),
+        ("/v1/responses", {"input": [{"role": "user", "content": "hello"}], "instructions": "x" * 4000}),
+        ("/v1/messages", {"messages": [{"role": "user", "content": "hello"}], "system": "x" * 4000}),
+        (
+            "/v1/messages",
+            {"messages": [{"role": "user", "content": "hi"}], "system": [{"type": "text", "text": "x" * 4000}]},
+        ),
+    ],
+)
+def test_instructions_count_and_bring_requests_to_the_pod_that_had_them(path: str, given: dict[str, Any]) -> None:
+    decider = Decider()
+    Told(decider.fleet).put(a_route(), a_server(), pod("p"), pod("q", "10.0.0.2"))
+
+    def sent(**more: Any) -> Forward:
+        return forwarded(decider, Arrival("POST", path, {}, orjson.dumps({"model": "llama", **given, **more})))
+
+    first = sent()
+    assert 1000 < first.question.tokens < 1030
+    decider.begun(first, first.attempts[0])
+    decider.answered(first, first.attempts[0], 200)
+    decider.ended(first, first.attempts[0], was_answered=True)
+    turns = [{"role": "user", "content": "another"}]
+    second = sent(**{"input": turns} if path == "/v1/responses" else {"messages": turns})
+    assert second.attempts[0].pod is first.attempts[0].pod
+    assert second.attempts[0].points["prefix-cache"] > 90
+    other = "instructions" if path == "/v1/responses" else "system"
+    third = sent(**{other: "y" * 4000})
+    assert third.attempts[0].points["prefix-cache"] == 0
+
+
 def test_a_session_stays_with_its_pod_where_that_is_scored() -> None:
     from modelyard.routing.plugins import Configuration, Plugins
 
@@ -307,10 +353,75 @@ def test_no_form_breaks_the_reader(raw: bytes) -> None:
     body.read_form(b"--x\r\n" + raw, "multipart/form-data; boundary=x")
 
 
+LONG = "x" * 300_000
+
+
 def test_members_of_a_long_body_are_set_behind_the_others() -> None:
-    raw = orjson.dumps({"model": "m", "text": "x" * 300_000}) + b" \n"
-    changed = body.edited(raw, {"model": "real", "stream": None})
-    assert changed == raw[:-3] + b',"model":"real","stream":null} \n'
+    raw = orjson.dumps({"model": "m", "text": LONG}) + b" \n"
+    assert body.edited(raw, {"model": "real"}) == raw[:-3] + b',"model":"real"} \n'
+
+
+@pytest.mark.parametrize("size", [10, 300_000, 2_000_000])
+def test_edits_write_no_null_at_any_size(size: int) -> None:
+    text = '[{\\"' * (size // 4)
+    raw = b'{"big": 123456789012345678901234567890, "\\u0073tream":true,"n":2,"deep":[[[[[[[[[{"n":[{}]}]]]]]]]]],'
+    raw += b'"stream_options":{"include_usage":true},"messages":[{"content":' + orjson.dumps(text) + b'}],"n":3}'
+    changed = body.edited(raw, {"stream": None, "stream_options": None, "n": None, "absent": None, "max_tokens": 1})
+    assert json.loads(changed) == {
+        "big": 123456789012345678901234567890,
+        "deep": [[[[[[[[[{"n": [{}]}]]]]]]]]],
+        "messages": [{"content": text}],
+        "max_tokens": 1,
+    }
+
+
+def test_a_body_of_countless_members_is_edited_all_the_same() -> None:
+    raw = b"{" + b'"a":1,' * 300_000 + b'"stream":true,"m":[' + b"[[]]," * 90_000 + b"1]}"
+    assert orjson.loads(body.edited(raw, {"stream": None})) == {"a": 1, "m": [*([[[]]] * 90_000), 1]}
+
+
+@pytest.mark.parametrize("connector", ["http", "nixl", None])
+@pytest.mark.parametrize("text", ["hello", LONG], ids=["short", "long"])
+@pytest.mark.parametrize(
+    ("path", "given", "prefill"),
+    [
+        ("/v1/chat/completions", {"max_completion_tokens": 300, "n": 2}, {"max_tokens": 1, "max_completion_tokens": 1}),
+        ("/v1/chat/completions", {"max_tokens": 300, "min_tokens": 9}, {"max_tokens": 1, "min_tokens": 1}),
+        ("/v1/completions", {"best_of": 3}, {"max_tokens": 1}),
+        ("/v1/messages", {"max_tokens": 300, "system": "Be brief."}, {"max_tokens": 1, "system": "Be brief."}),
+        ("/v1/responses", {"max_output_tokens": 300}, {"max_output_tokens": 1, "store": False}),
+        (
+            "/v1/responses",
+            {"instructions": "Be brief.", "background": True, "store": True},
+            {"instructions": "Be brief.", "max_output_tokens": 1, "store": False},
+        ),
+    ],
+)
+def test_a_prefill_call_generates_one_token_on_every_path(
+    path: str, given: dict[str, Any], prefill: dict[str, Any], text: str, connector: str | None
+) -> None:
+    decider = Decider()
+    server = a_server(groups=GROUPS)
+    server["spec"] |= {"kvConnector": {"type": connector}} if connector else {"inferenceEngine": "SGLang"}
+    labels = {"app": "llama", "g": "0"}
+    prefill_pod, decode_pod = pod("p", role="p", **labels), pod("d", "10.0.0.2", role="d", **labels)
+    Told(decider.fleet).put(a_route(), server, prefill_pod, decode_pod)
+    sent = {"model": "llama", "input": text, "stream": True, "stream_options": {"include_usage": True}, **given}
+    forward = forwarded(decider, Arrival("POST", path, {}, orjson.dumps(sent)))
+    calls = decider.calls(forward, forward.attempts[0])
+    assert calls.prefill is not None
+    first = orjson.loads(calls.prefill)
+    transfer = {name: first.pop(name) for name in ("kv_transfer_params", "bootstrap_room") if name in first}
+    assert first == {"model": "llama", "input": text, **prefill}
+    assert len(transfer) == (connector != "http")
+    answered = {"kv_transfer_params": {"remote_host": "h"}}
+    if connector == "nixl":
+        assert orjson.loads(decider.decode_body(forward, forward.attempts[0], answered)) == {**sent, **answered}
+    else:
+        met = {"bootstrap_host": "10.0.0.1", "bootstrap_room": transfer["bootstrap_room"]} if transfer else {}
+        assert orjson.loads(calls.body) == {**sent, **met}
+    lost = orjson.loads(decider.decode_body(forward, forward.attempts[0], {}))
+    assert None not in lost.values(), "nothing came of the prefill call"
 
 
 def lines(decider: Decider, arrival: Arrival) -> Iterator[str]:

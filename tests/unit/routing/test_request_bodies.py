@@ -1,8 +1,7 @@
-"""What a request asks for, the edits to it, the usage in the answer, and what the router answers itself."""
+"""What a request asks for, the edits to it, and what the router answers itself."""
 
 from __future__ import annotations
 
-import itertools
 import json
 from typing import Any
 
@@ -15,15 +14,12 @@ from modelyard.routing import errors
 from modelyard.routing.body import (
     Connector,
     ModelRequest,
-    Relay,
-    Usage,
     decode_changes,
     edited,
     estimate,
     prefill_changes,
     prompt_of,
     read,
-    usage_of,
     usage_request,
 )
 from modelyard.routing.errors import ErrorAnswer, Try, is_retriable, tries
@@ -50,10 +46,75 @@ from modelyard.routing.objects import RetryPolicy
         ({"input": [{"role": "user", "content": [{"type": "input_text", "text": "Hello"}]}]}, 9),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}, {"text": "Hello"}]}]}, 9),
         ({"query": "a", "documents": ["b"]}, 0),
+        ({"input": [1, 2, 3]}, 2),
+        ({"input": "Hello", "prompt": None}, 9),
+        # Of 24 characters and the role around each text, 62 for the instructions and 33 for the user's.
+        ({"input": "Hello", "instructions": "Answer in one short sentence."}, 24),
+        ({"input": [{"role": "user", "content": "Hello"}], "instructions": "Answer in one short sentence."}, 24),
+        ({"instructions": "Answer in one short sentence.", "previous_response_id": "resp_1"}, 16),
+        ({"input": "Hello", "instructions": None}, 9),
+        ({"input": [{"type": None, "role": "user", "content": "Hello"}]}, 9),
+        ({"input": [{"type": "function_call_output", "call_id": "1", "output": "x" * 399}]}, 111),
+        ({"input": [{"type": "function_call_output", "output": [{"type": "input_text", "text": "x" * 399}]}]}, 111),
+        ({"input": [{"type": "function_call", "name": "find", "arguments": "{}", "call_id": "1"}]}, 11),
+        ({"input": [{"type": "reasoning", "summary": [{"type": "summary_text", "text": "x" * 399}]}]}, 108),
+        ({"input": [{"type": "item_reference", "id": "x"}, {"type": 1}, None, 3, [], "abc"]}, 8),
+        ({"messages": [{"role": "user", "content": "Hello"}], "system": "Be brief."}, 18),
+        ({"messages": [{"role": "user", "content": "Hello"}], "system": [{"type": "text", "text": "Be brief."}]}, 18),
+        ({"messages": [{"role": "user", "content": [{"type": "tool_result", "content": "x" * 400}]}]}, 107),
+        (
+            {
+                "messages": [
+                    {
+                        "role": "user",
+                        "content": [{"type": "tool_result", "content": [{"type": "text", "text": "x" * 400}]}],
+                    }
+                ]
+            },
+            107,
+        ),
+        (
+            {"messages": [{"role": "assistant", "content": [{"type": "tool_use", "name": "find", "input": {"a": 1}}]}]},
+            12,
+        ),
+        (
+            {
+                "messages": [
+                    {
+                        "role": "assistant",
+                        "content": None,
+                        "tool_calls": [{"function": {"name": "find", "arguments": "{}"}}, None, {"function": 1}],
+                    }
+                ]
+            },
+            10,
+        ),
     ],
 )
 def test_the_estimate_of_tokens(body: dict[str, Any], tokens: int) -> None:
     assert estimate(prompt_of(body)) == tokens
+
+
+@given(st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
+        st.sampled_from(["role", "content", "type", "text", "input", "instructions", "messages", "system", "prompt",
+                         "tool_calls", "function", "name", "arguments", "output", "summary"]), inner, max_size=4),
+    max_leaves=30,
+).filter(lambda data: isinstance(data, dict)))  # fmt: skip
+def test_no_body_breaks_the_estimate(data: Any) -> None:
+    assert estimate(prompt_of(data)) >= 0
+
+
+@pytest.mark.parametrize("depth", [5, 1000])
+def test_a_prompt_nested_without_end_is_no_defect(depth: int) -> None:
+    lists: Any = "text"
+    for _ in range(depth):
+        lists = [lists]
+    parts: Any = "text"
+    for _ in range(depth):
+        parts = [{"type": "tool_result", "content": parts}]
+    assert prompt_of({"prompt": lists, "messages": [{"role": "user", "content": parts}], "input": lists}) is not None
 
 
 @pytest.mark.parametrize(
@@ -118,39 +179,6 @@ def test_a_stream_is_asked_for_its_usage() -> None:
     assert usage_request({"stream": True, "stream_options": {"include_usage": True}}) == {}
     asked = usage_request({"stream": True, "stream_options": {"continuous": 1, "include_usage": False}})
     assert asked == {"stream_options": {"continuous": 1, "include_usage": True}}
-
-
-CONTENT = b'data: {"choices":[{"delta":{"content":"\xc3\xa4"}}],"usage":null}\r\n\r\n'
-TOLD = b'data: {"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":7,"total_tokens":10}}\n'
-STREAM = CONTENT + TOLD + b"\ndata: [DONE]\n\n"
-
-
-@given(st.lists(st.integers(0, len(STREAM)), max_size=12), st.booleans())
-def test_only_the_usage_that_the_router_asked_for_is_withheld(cuts: list[int], withhold: bool) -> None:
-    relay, edges = Relay(withhold=withhold), [0, *sorted(cuts), len(STREAM)]
-    sent = b"".join(relay.feed(STREAM[a:b]) for a, b in itertools.pairwise(edges)) + relay.end()
-    assert sent == (CONTENT + b"\ndata: [DONE]\n\n" if withhold else STREAM)
-    assert (relay.usage, relay.output, relay.events) == (Usage(3, 7), 7, 1)
-
-
-def test_usage_on_a_chunk_with_content_goes_on_and_the_last_counts() -> None:
-    relay = Relay(withhold=True)
-    chunks = b"".join(b'data: {"choices":[{}],"usage":{"completion_tokens":%d}}\n\n' % n for n in (1, 2, 3))
-    assert relay.feed(chunks) == chunks
-    assert relay.output == 3
-
-
-def test_without_usage_events_are_counted_and_broken_lines_go_on() -> None:
-    relay = Relay(withhold=True)
-    sent = CONTENT * 4 + b'data: {"usage": {broken\n\n: comment\ndata: [DONE]'
-    assert relay.feed(sent) + relay.end() == sent
-    assert relay.output == 4
-    assert usage_of({"usage": {"input_tokens": 2, "output_tokens": True}}) == Usage(2, None)
-
-
-def test_a_line_without_end_is_not_held() -> None:
-    relay = Relay(withhold=True)
-    assert sum(len(relay.feed(b"x" * 65536)) for _ in range(64)) >= 3 << 20
 
 
 BODY = {"model": "m", "stream": True, "stream_options": {}, "max_tokens": 50, "min_tokens": 9, "n": 2,
