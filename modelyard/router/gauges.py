@@ -57,8 +57,11 @@ class EngineReading:
         self.means: dict[Signal, float] = {}
         self.grown: dict[Signal, float] = {}
 
-    def take(self, engine: str, page: Page, now: float) -> EngineGauges:
-        """The gauges of a page: waiting and running summed over the series, the use of the cache their mean."""
+    def take(self, engine: str, page: Page, now: float) -> EngineGauges | None:
+        """The gauges of a page: waiting and running summed over the series, the use of the cache their mean.
+
+        A gauge that the page does not have is NaN; ``None``: it has none of them.
+        """
         values: dict[str, list[float]] = {}
         for sample in page.samples:
             if math.isfinite(sample.value):
@@ -85,11 +88,13 @@ class EngineReading:
             else:
                 self.means[signal] = average(before, told, self.means.get(signal, 0.0))
             self.sums[signal] = told
+        if not found:
+            return None
         return EngineGauges(
             now,
-            found.get(Signal.WAITING, 0.0),
-            found.get(Signal.RUNNING, 0.0),
-            found.get(Signal.KV_USE, 0.0),
+            found.get(Signal.WAITING, math.nan),
+            found.get(Signal.RUNNING, math.nan),
+            found.get(Signal.KV_USE, math.nan),
             self.means.get(Signal.TTFT, 0.0),
             self.means.get(Signal.ITL, 0.0),
         )
@@ -147,7 +152,8 @@ class EnginePoller:
                     pod.failed += 1
                 else:
                     pod.failed = 0
-                    pod.gauges = self._readings[pod].take(server.engine, page, now)
+                    # A page that says nothing of the load leaves it unknown, as what was read before grows old.
+                    pod.gauges = self._readings[pod].take(server.engine, page, now) or pod.gauges
         return self._interval
 
     async def _models(self) -> float:

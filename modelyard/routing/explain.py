@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 
 from modelyard.objects import Key
@@ -78,13 +79,14 @@ def _pods(decider: Decider, question: Question, now: float) -> Iterator[str]:
 
 def _state(pod: RoutedPod) -> str:
     told = pod.gauges
-    said = (
-        f"running {told.running:g}, waiting {told.waiting:g}, cache {100 * told.usage:.0f} %, "
-        f"TTFT {told.ttft:.3f} s, ITL {told.tpot:.3f} s"
-        if told is not None
-        else "metrics not read"
-    )
-    return f"at {pod.url}: {said}"
+    if told is None:
+        return f"at {pod.url}: metrics not read"
+    load = f"running {_number(told.running)}, waiting {_number(told.waiting)}, cache {_number(100 * told.usage, ' %')}"
+    return f"at {pod.url}: {load}, TTFT {told.ttft:.3f} s, ITL {told.tpot:.3f} s"
+
+
+def _number(value: float, unit: str = "") -> str:
+    return "unknown" if math.isnan(value) else f"{value:.0f}{unit}"
 
 
 def _points(points: Mapping[str, float]) -> str:

@@ -34,7 +34,10 @@ _MOST_KEPT = 256
 
 
 class EngineGauges(NamedTuple):
-    """What an engine told last. Times in seconds, 0 where it told none; ``usage`` of the KV cache from 0 to 1."""
+    """Latest load of an engine. Times in seconds, 0 without data; ``usage`` of the KV cache from 0 to 1.
+
+    NaN: its metrics page lacks the gauge.
+    """
 
     at: float
     waiting: float = 0.0
@@ -283,15 +286,16 @@ class PodStanding:
 
     @classmethod
     def of(cls, replicas: list[RoutedPod], plugins: Plugins, now: float) -> PodStanding:
-        """The standing of these pods now. What an engine told too long ago gives way to the median of the others."""
+        """The standing of these pods now. What an engine does not say, or told too long ago, is the others' median."""
         gauges = [one.gauges for one in replicas]
         fresh = [one is not None and now - one.at <= STALE_AFTER for one in gauges]
         told = np.zeros((len(replicas), len(EngineGauges._fields) - 1))
         if any(fresh):
-            known = np.array([one[1:] for one, counts in zip(gauges, fresh, strict=True) if one and counts])
-            told[:] = np.median(known, axis=0)
-            told[fresh] = known
-        np.nan_to_num(told, copy=False)
+            told[fresh] = [gauge[1:] for gauge, counts in zip(gauges, fresh, strict=True) if gauge and counts]
+            for column in told.T:
+                given = np.array(fresh) & ~np.isnan(column)
+                if not given.all():
+                    column[~given] = np.median(column[given]) if given.any() else 0.0
         waits = "least-request" in plugins.filters
         keep = np.flatnonzero(told[:, 0] < plugins.max_waiting) if waits else np.arange(len(replicas))
         kept = [replicas[index] for index in keep]

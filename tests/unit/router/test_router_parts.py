@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -125,12 +126,52 @@ def test_what_an_engine_tells_is_summed_averaged_and_fades() -> None:
         return reading.take("vLLM", parse((VLLM % (total, count)).encode(), wanted("vLLM")), now)
 
     first = reading.take("vLLM", parse((VLLM % (10, 5)).encode(), wanted("vLLM")), 0.0)
+    assert first is not None
     assert (first.waiting, first.running, first.usage, first.ttft) == (3, 4, pytest.approx(0.3), 0)
-    assert reading.take("vLLM", parse((VLLM % (18, 9)).encode(), wanted("vLLM")), 1.0).ttft == 2.0
+    second = reading.take("vLLM", parse((VLLM % (18, 9)).encode(), wanted("vLLM")), 1.0)
+    assert second is not None
+    assert second.ttft == 2.0
     told(18, 9, 100.0)
     assert reading.means[next(iter(reading.means))] == 2.0
     told(18, 9, 122.0)
     assert set(reading.means.values()) == {0.0}
+
+
+RECORDED = Path(__file__).parents[2] / "data" / "vllm-0.32"
+
+
+@pytest.mark.parametrize(
+    ("page", "waiting", "running"),
+    [("metrics-idle.prom", 0, 0), ("metrics-under-load.prom", 8, 24), ("metrics-with-lora.prom", 0, 3)],
+)
+def test_a_recorded_page_of_metrics(page: str, waiting: float, running: float) -> None:
+    gauges = EngineReading().take("vLLM", parse((RECORDED / page).read_bytes(), wanted("vLLM")), 5.0)
+    assert gauges is not None
+    assert (gauges.at, gauges.waiting, gauges.running) == (5.0, waiting, running)
+    assert 0 <= gauges.usage < 1
+
+
+@pytest.mark.parametrize(
+    ("engine", "page"),
+    [
+        ("vLLM", b""),
+        ("vLLM", b"# HELP up Whether it is up.\nup 1\nprocess_cpu_seconds_total 5\n"),
+        ("vLLM", b"sglang:num_running_reqs 4\n"),
+        ("SGLang", b"vllm:num_requests_running 4\n"),
+        ("vLLM", b"vllm:num_requests_running NaN\nvllm:num_requests_waiting +Inf\n"),
+        ("vLLM", b"vllm:time_to_first_token_seconds_sum 3\nvllm:time_to_first_token_seconds_count 1\n"),
+    ],
+)
+def test_a_page_without_known_metrics_gives_no_gauges(engine: str, page: bytes) -> None:
+    assert EngineReading().take(engine, parse(page, wanted(engine)), 5.0) is None
+
+
+def test_a_gauge_that_a_page_lacks_is_unknown() -> None:
+    page = parse(b"vllm:num_requests_running 4\n", wanted("vLLM"))
+    gauges = EngineReading().take("vLLM", page, 5.0)
+    assert gauges is not None
+    assert gauges.running == 4
+    assert all(map(math.isnan, (gauges.waiting, gauges.usage)))
 
 
 def test_labels_have_bounds() -> None:
