@@ -6,11 +6,11 @@ Source: the published networking.volcano.sh/v1alpha1 reference. The statuses, em
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from typing import Annotated, Any, ClassVar, Literal
+from collections.abc import Iterable
+from typing import Annotated, ClassVar, Literal
 
 import re2
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from modelyard.resources.base import AGE, Column, Part, Resource
 from modelyard.resources.duration import Duration
@@ -23,18 +23,39 @@ _LABEL_KEY = re.compile(
     r"([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]",
     re.ASCII,
 )
+_LONGEST_LABEL_KEY = 317
+_LONGEST_SHOWN = 60
+
+
+def _is_legal(key: str) -> bool:
+    name = key.rpartition("/")[2]
+    return _LABEL_KEY.fullmatch(key) is not None and len(key) <= _LONGEST_LABEL_KEY and len(name) <= 63
+
+
+def _require_legal(keys: Iterable[str]) -> None:
+    """Raise ``ValueError`` that names the keys that Kubernetes takes for no label."""
+    illegal = [key for key in keys if not _is_legal(key)]
+    if illegal:
+        shown = ", ".join(repr(key if len(key) <= _LONGEST_SHOWN else f"{key[:_LONGEST_SHOWN]}...") for key in illegal)
+        raise ValueError(
+            f"not legal in Kubernetes as a label key: {shown}; use at most 63 letters, digits, '-', '_' and '.', with a"
+            " letter or digit first and last, after an optional DNS prefix and '/'"
+        )
+
+
+def _legal_key(key: str) -> str:
+    _require_legal([key])
+    return key
+
+
+def _legal_keys(labels: dict[str, str]) -> dict[str, str]:
+    _require_legal(labels)
+    return labels
+
+
+LabelKey = Annotated[str, AfterValidator(_legal_key)]
 LabelValue = Annotated[str, Field(max_length=63, pattern=LABEL_VALUE)]
-Labels = dict[str, LabelValue]
-
-
-def _legal_keys(labels: Callable[[Any], dict[str, str]], field: str = "") -> Rule:
-    return Rule(
-        "a label key is not legal in Kubernetes",
-        "use letters, digits, '-', '_' and '.', with an optional DNS prefix and '/'",
-        lambda part: all(_LABEL_KEY.fullmatch(key) is not None and len(key) <= 317 for key in labels(part)),
-        None,  # a pattern over every key of an unbounded map has no useful cost limit
-        field,
-    )
+Labels = Annotated[dict[str, LabelValue], AfterValidator(_legal_keys)]
 
 
 _LONGEST_REGEX = 1024
@@ -260,9 +281,7 @@ class ModelRoute(Resource):
 class PDGroup(Part):
     """How prefill and decode pods find each other."""
 
-    invariants: ClassVar = (_legal_keys(lambda group: {**group.prefill_labels, **group.decode_labels}),)
-
-    group_key: str = Field(
+    group_key: LabelKey = Field(
         min_length=1, description="Label key; a prefill and a decode pod may be paired when its values are equal."
     )
     prefill_labels: Labels = Field(min_length=1, description="Labels that mark the prefill pods.")
@@ -271,8 +290,6 @@ class PDGroup(Part):
 
 class WorkloadSelector(Part):
     """Which pods serve the model."""
-
-    invariants: ClassVar = (_legal_keys(lambda selector: selector.match_labels, "matchLabels"),)
 
     match_labels: Labels = Field(
         min_length=1,
@@ -295,15 +312,18 @@ class Retry(Part):
 
     attempts: Int32 | None = optional("How often a failed request is tried again. Default: 0.", ge=0)
     retry_interval: NonNegativeDuration = Field(
-        Duration("100ms"), description="How long to wait before each retry. Default: 100ms."
+        Duration("100ms"), description="Shortest time to wait before each retry. Default: 100ms."
     )
 
 
 class TrafficPolicy(Part):
     """Timeout and retries towards the engine."""
 
-    timeout: NonNegativeDuration | None = optional("How long one request may take altogether. Default: no limit.")
-    retry: Retry | None = optional("Retries of failed requests. Default: none.")
+    timeout: NonNegativeDuration | None = optional(
+        "How long each attempt may take until the head of the answer is there: of a stream until its first token, of an"
+        " answer in one piece until all of it is generated. Default: no limit."
+    )
+    retry: Retry | None = optional("Retries of failed requests. Default: up to four, each on another pod, at once.")
 
 
 class KVConnectorSpec(Part):
@@ -328,7 +348,7 @@ class ModelServerSpec(Part):
     workload_port: WorkloadPort | None = optional(
         "Where the engine listens. Default: http on 8000 (vLLM) or 30000 (SGLang)."
     )
-    traffic_policy: TrafficPolicy | None = optional("Timeout and retries. Default: neither.")
+    traffic_policy: TrafficPolicy | None = optional("Timeout and retries of requests to the engine.")
     kv_connector: KVConnectorSpec | None = optional(
         "How the KV cache travels in disaggregated serving; without effect when pdGroup is absent."
     )

@@ -127,8 +127,9 @@ class ModelBackend(Part):
     )
     env_from: list[RawObject] | None = optional("Sources of environment variables of the containers.")
     env: list[RawObject] | None = optional(
-        "Environment variables of the containers. HF_ENDPOINT and ENDPOINT also steer the download,"
-        " RUNTIME_URL, RUNTIME_PORT and RUNTIME_METRICS_PATH say where the engine's metrics are."
+        "Environment variables of the containers. HF_ENDPOINT and ENDPOINT also steer the download, and"
+        " RUNTIME_METRICS_PATH is the path of the engine's metrics, which are read from the engine's own port (default:"
+        " /metrics). RUNTIME_URL and RUNTIME_PORT, which configure Kthena's sidecar, have no effect."
     )
     min_replicas: Replicas = Field(description="Fewest replicas.")
     max_replicas: MaxReplicas = Field(description="Most replicas.")

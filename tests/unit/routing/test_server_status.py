@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
 from typing import Any
 
 import pytest
@@ -89,6 +90,31 @@ def test_a_server_that_cannot_be_followed_says_so_and_counts_nothing(spec: Any) 
     server = {**a_server(), "spec": spec}
     assert told(server, a_pod()) == {"Ready": ("False", "InvalidSpec")}
     assert counted(server, a_pod()) == (None,) * 4
+
+
+@pytest.mark.parametrize(
+    ("labels", "groups", "message"),
+    [
+        ({"not legal!": "b", "app": "x"}, None, "spec.workloadSelector.matchLabels: *: 'not legal!' - "),
+        ({"a/b/c": "d", "ok": "f", "-": "e"}, None, "spec.workloadSelector.matchLabels: *: 'a/b/c', '-' - "),
+        ({"example.com/" + "x" * 64: "d"}, None, f"matchLabels: *: 'example.com/{'x' * 48}...' - "),
+        ({"": "d"}, None, "matchLabels: *: '' - "),
+        ({"app": "x"}, {"groupKey": "a b"}, "spec.workloadSelector.pdGroup.groupKey: *: 'a b' - "),
+        ({"app": "x"}, {"prefillLabels": {"rôle": "p"}}, "pdGroup.prefillLabels: *: 'rôle' - "),
+        ({"app": "x"}, {"decodeLabels": {"x" * 900: "p"}}, f"pdGroup.decodeLabels: *: '{'x' * 60}...' - "),
+        (
+            {"a b": "x"},
+            {"decodeLabels": {"c d": "p"}},
+            "matchLabels: *: 'a b' - *; spec.workloadSelector.pdGroup.decodeLabels: *: 'c d' - ",
+        ),
+    ],
+)
+def test_an_illegal_label_key_is_named(labels: dict[str, str], groups: dict[str, Any] | None, message: str) -> None:
+    server = a_server(groups=None if groups is None else {**GROUPS, **groups})
+    server["spec"]["workloadSelector"]["matchLabels"] = labels
+    status_plan = plan(server, a_pod())
+    assert status_plan is not None
+    assert fnmatchcase(status_plan.message, f"*{message}use at most 63 letters*"), status_plan.message
 
 
 def test_counts_that_changed_are_written_though_the_condition_stays() -> None:
