@@ -16,11 +16,12 @@ SCORERS = (
     "least-latency",
     "gpu-usage",
     "prefix-cache",
-    "kvcache-aware",
     "session-affinity",
     "queued-tokens",
     "random",
 )
+WITHOUT_SOURCE = {"kvcache-aware": "no source of engines' KV events is read, so it would score 0; use prefix-cache"}
+"""Scorers of Kthena that are refused, and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +92,7 @@ def _plugins(value: Any, base: Plugins, where: str) -> Plugins:
     for index, one in enumerate(_list(section.get("pluginConfig", []), f"{where}.pluginConfig")):
         here = f"{where}.pluginConfig[{index}]"
         _only(_mapping(one, here), {"name", "args"}, here)
-        if one.get("name") not in {*FILTERS, *SCORERS}:
-            raise ValueError(f"{here}.name: no plugin {one.get('name')!r}")
+        _known(one.get("name"), (*FILTERS, *SCORERS), f"{here}.name")
         for argument, number in _mapping(one.get("args", {}), f"{here}.args").items():
             known = _ARGUMENTS.get((one["name"], argument))
             if known is None:
@@ -128,6 +128,8 @@ def _enabled(plugins: Mapping[str, Any], kind: str, where: str) -> Sequence[Any]
 
 
 def _known(name: Any, names: Sequence[str], where: str) -> str:
+    if isinstance(name, str) and name in WITHOUT_SOURCE:
+        raise ValueError(f"{where}: {name!r} is not available: {WITHOUT_SOURCE[name]}")
     if name not in names:
         raise ValueError(f"{where}: no plugin {name!r}, only {', '.join(names)}")
     return str(name)

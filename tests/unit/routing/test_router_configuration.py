@@ -46,6 +46,10 @@ def test_a_file_is_read_whole() -> None:
     ("text", "told"),
     [
         ("scheduler: {plugins: {Score: {enabled: [{name: kv-cache}]}}}", "kv-cache"),
+        (
+            "modelServers: {shop/llama: {scheduler: {plugins: {Score: {enabled: [{name: kvcache-aware}]}}}}}",
+            r"modelServers\[shop/llama\].scheduler.plugins.Score: 'kvcache-aware' is not available",
+        ),
         ("schedular: {}", "schedular"),
         ("auth: {jwksURI: x}", r"auth\.jwksURI"),
         ("auth: {jwksUri: 'file:///etc/passwd'}", r"auth\.jwksUri.*http"),

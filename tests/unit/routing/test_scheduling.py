@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from random import Random
 from typing import Any
@@ -182,6 +183,27 @@ def test_a_pod_that_tells_nothing_is_neither_best_nor_worst_and_an_unreachable_o
     assert names(rank(pods, Context(), only, PrefixCache(), 0.0, Random(0)))[-1] == "idle"
 
 
+@pytest.mark.parametrize(
+    ("gauges", "points"),
+    [
+        ({"usage": math.nan}, {"gpu-usage": 50, "least-request": 0}),
+        ({"waiting": math.nan, "running": math.nan, "usage": 0.0}, {"gpu-usage": 100, "least-request": 50}),
+    ],
+)
+def test_a_gauge_that_an_engine_does_not_show_is_that_of_the_others(
+    gauges: dict[str, float], points: dict[str, float]
+) -> None:
+    pods = [a_replica("idle", usage=0.2), a_replica("busy", waiting=8, usage=0.8), a_replica("silent")]
+    pods[2].gauges = EngineGauges(0.0, **{"waiting": 8, "usage": 0.5, **gauges})
+    both = Plugins(scores=(("gpu-usage", 1.0), ("least-request", 1.0)))
+    points_of = {
+        picked.replica.key.name: picked.points for picked in rank(pods, Context(), both, PrefixCache(), 0.0, Random(0))
+    }
+    assert points_of["silent"] == points
+    alone = rank(pods[2:], Context(), both, PrefixCache(), 0.0, Random(0))
+    assert len(alone) == 1
+
+
 def test_adapters() -> None:
     pods = [a_replica("a", 5, models="base poet"), a_replica("b", models="base")]
     strict = Plugins(filters=("lora-affinity",))
@@ -227,9 +249,10 @@ def test_the_best_are_among_those_given_and_equal_seeds_choose_equally(
     assert totals == sorted(totals, reverse=True)
 
 
+unknown = st.just(math.nan)
 gauges = st.none() | st.builds(
-    EngineGauges, st.floats(-12, 3), st.integers(0, 12), st.integers(0, 9), st.floats(0, 1), st.floats(0, 2),
-    st.floats(0, 1),
+    EngineGauges, st.floats(-12, 3), st.integers(0, 12) | unknown, st.integers(0, 9) | unknown,
+    st.floats(0, 1) | unknown, st.floats(0, 2), st.floats(0, 1),
 )  # fmt: skip
 changes = st.tuples(st.integers(0, 5), gauges, st.integers(0, 9), st.integers(0, 4), st.sampled_from(["", "poet"]))
 
@@ -279,6 +302,19 @@ def test_a_configuration_is_read_whole() -> None:
     ("scheduler", "told"),
     [
         ({"plugins": {"Score": {"enabled": [{"name": "kv-cache"}]}}}, "kv-cache"),
+        (
+            {"plugins": {"Score": {"enabled": [{"name": "kvcache-aware"}]}}},
+            "scheduler.plugins.Score: 'kvcache-aware' is not available: .*score 0; use prefix-cache",
+        ),
+        (
+            {"plugins": {"Score": {"enabled": [{"name": "prefix-cache"}, {"name": "kvcache-aware", "weight": 0}]}}},
+            "'kvcache-aware' is not available",
+        ),
+        (
+            {"pluginConfig": [{"name": "kvcache-aware", "args": {"blockSizeToHash": 16}}]},
+            r"scheduler.pluginConfig\[0\].name: 'kvcache-aware' is not available",
+        ),
+        ({"pluginConfig": [{"name": "kv-cache"}]}, "no plugin 'kv-cache', only .*prefix-cache"),
         ({"plugins": {"Score": {"enabled": [{"name": "random", "weight": -1}]}}}, "weight of random"),
         ({"plugins": {"Score": {"enabled": [{"name": "random", "weight": float("nan")}]}}}, "weight of random"),
         ({"plugins": {"Filter": {"enabled": ["least-latency"]}}}, "least-latency"),
