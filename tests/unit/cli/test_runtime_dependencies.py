@@ -1,0 +1,79 @@
+"""Product code imports declared runtime dependencies only: what a development environment has beyond them is not there."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+OWN = ("modelyard", "tasks", "flows", "deployments")
+EXTRAS = {
+    "modelyard/router/ext_proc.py": "gateway",  # imported by `--ext-proc-port` alone, which names the extra
+    "deployments/dashboards.py": "dev",  # generates dashboards: `make monitoring`, in a development environment
+}
+"""Files that need an optional extra, and which one."""
+
+
+def canonical(requirement: str) -> str:
+    """The name of a requirement, as package indexes compare it."""
+    name = re.match(r"[A-Za-z0-9._-]+", requirement)
+    assert name is not None, requirement
+    return re.sub(r"[-_.]+", "-", name[0]).lower()
+
+
+def declared() -> tuple[set[str], dict[str, set[str]]]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    return set(map(canonical, project["dependencies"])), {name: set(map(canonical, extras[name])) for name in extras}
+
+
+def imported(source: str) -> Iterator[str]:
+    """Top-level names of every import in a module, also of those inside functions and for type checking."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module.partition(".")[0]
+
+
+def undeclared(source: str, allowed: set[str], distributions: Mapping[str, list[str]]) -> set[str]:
+    """Imports that no allowed distribution provides."""
+    outside = {name for name in imported(source) if name not in (*OWN, *sys.stdlib_module_names)}
+    return {name for name in outside if not allowed & set(map(canonical, distributions.get(name, [])))}
+
+
+def test_product_code_imports_declared_runtime_dependencies_only() -> None:
+    runtime, extras = declared()
+    distributions = packages_distributions()
+    found = {}
+    for package in OWN:
+        for file in (ROOT / package).rglob("*.py"):
+            path = str(file.relative_to(ROOT))
+            allowed = runtime | extras.get(EXTRAS.get(path, ""), set())
+            if names := undeclared(file.read_text(encoding="utf-8"), allowed, distributions):
+                found[path] = names
+    assert not found, "declare it in [project] dependencies of pyproject.toml, or do without it"
+
+
+@pytest.mark.parametrize(
+    ("source", "names"),
+    [
+        ("import psutil", {"psutil"}),
+        ("def f():\n    from hypothesis.strategies import text", {"hypothesis"}),
+        ("import pytest as p, json", {"pytest"}),
+        ("import nowhere.at.all", {"nowhere"}),
+        ("from google.protobuf import json_format", {"google"}),
+        ("import yaml, re2, os.path\nfrom . import sibling", set()),
+        ("from modelyard.objects import Key", set()),
+    ],
+)
+def test_an_undeclared_import_is_seen_wherever_it_stands(source: str, names: set[str]) -> None:
+    runtime, _ = declared()
+    assert undeclared(source, runtime - {"psutil"}, packages_distributions()) == names
