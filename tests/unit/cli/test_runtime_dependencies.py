@@ -11,6 +11,7 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[3]
 OWN = ("modelyard", "tasks", "flows", "deployments")
@@ -19,6 +20,8 @@ EXTRAS = {
     "deployments/dashboards.py": "dev",  # generates dashboards: `make monitoring`, in a development environment
 }
 """Files that need an optional extra, and which one."""
+PINNED = ("gateway", "dev")
+"""Extras that `constraints.txt` covers."""
 
 
 def canonical(requirement: str) -> str:
@@ -60,6 +63,21 @@ def test_product_code_imports_declared_runtime_dependencies_only() -> None:
             if names := undeclared(file.read_text(encoding="utf-8"), allowed, distributions):
                 found[path] = names
     assert not found, "declare it in [project] dependencies of pyproject.toml, or do without it"
+
+
+def test_every_requirement_has_a_pin_that_satisfies_it() -> None:
+    """`pip install -c constraints.txt .` resolves: a pin outside its range, or a range without a pin, is a defect."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = [*project["dependencies"], *(one for extra in PINNED for one in project["optional-dependencies"][extra])]
+    pins: dict[str, list[str]] = {}
+    for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines():
+        if pin := re.match(r"([A-Za-z0-9._-]+)==(\S+)", line):
+            pins.setdefault(canonical(pin[1]), []).append(pin[2])
+    for requirement in map(Requirement, wanted):
+        if canonical(requirement.name) != "modelyard":
+            versions = pins.get(canonical(requirement.name), [])
+            assert versions, requirement
+            assert all(requirement.specifier.contains(version, prereleases=True) for version in versions), requirement
 
 
 @pytest.mark.parametrize(
