@@ -104,7 +104,9 @@ onboard.foreground = _onboard
 def server(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 4200,
-    home: Annotated[Path | None, typer.Option(help="Where its database is; unset: PREFECT_HOME or ~/.prefect.")] = None,
+    home: Annotated[
+        Path | None, typer.Option(help="Folder of its data. [default: PREFECT_HOME, else MODELYARD_HOME/prefect]")
+    ] = None,
     without_authentication: Annotated[
         bool,
         typer.Option(

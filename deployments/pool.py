@@ -38,11 +38,13 @@ from prefect.client.schemas.sorting import FlowRunSort
 from prefect.exceptions import ObjectAlreadyExists
 from prefect.logging import get_logger
 from prefect.logging.configuration import setup_logging
+from prefect.settings import get_current_settings
 from prefect.states import Cancelled, Crashed
 from prefect.utilities.processutils import setup_signal_handlers_worker
 from prefect.workers.process import ProcessJobConfiguration, ProcessWorker, ProcessWorkerResult
 
 from deployments.checks import UNKNOWN
+from modelyard.ports import check_listenable, describe_listen_error
 
 TEMPLATE: dict[str, Any] = {
     # No placeholder, and no `env`, which Prefect would merge with a run's: whoever may create a run chooses its
@@ -353,5 +355,13 @@ def serve(pool: str, limit: int) -> None:
 async def _serve(pool: str, limit: int) -> None:
     say = partial(print, flush=True)
     setup_signal_handlers_worker(os.getpid(), "the worker", say)
+    health = get_current_settings().worker.webserver
+    healthcheck = True
+    try:
+        check_listenable(health.host, health.port)
+    except (OSError, OverflowError) as error:
+        remedy = "set PREFECT_WORKER_WEBSERVER_PORT to another one"
+        say(f"warning: no health endpoint: {describe_listen_error(health.host, health.port, error, remedy)}")
+        healthcheck = False
     with suppress(asyncio.CancelledError):
-        await PoolWorker(pool, limit).start(with_healthcheck=True, printer=say)
+        await PoolWorker(pool, limit).start(with_healthcheck=healthcheck, printer=say)

@@ -23,10 +23,20 @@ _PORTS = range(25_000, 32_768)
 """Above those of local clusters (``modelyard.local.slots``)."""
 
 
+class NoCheckout(FileNotFoundError):
+    """A file of the project that an installation without its checkout does not have; the message says what to do."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(
+            f"{path} is missing: this command reads files of the project; install it from its checkout, with "
+            "`make install` or `pip install -c constraints.txt -e .`"
+        )
+
+
 def read_profile(path: Path) -> dict[str, str]:
-    """The settings of an environment file. Raises ``FileNotFoundError`` naming it when there is none."""
+    """The settings of an environment file. Raises ``NoCheckout`` naming it when there is none."""
     if not path.is_file():
-        raise FileNotFoundError(f"the profile {path} is missing; run from a checkout of the project")
+        raise NoCheckout(path)
     return {name: value for name, value in dotenv_values(path, interpolate=False).items() if value is not None}
 
 

@@ -14,11 +14,17 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from deployments.child import Child, ChildFailed, Service
+from deployments.child import Child, Service
 from deployments.profile import SERVER_PROFILE, environment, free_port
+from modelyard.local.paths import home_dir
+from modelyard.ports import check_listenable, describe_listen_error, find_holder
 
 AUTHENTICATION = "PREFECT_SERVER_API_AUTH_STRING"
 """The setting with what a client must know, as user:password. Without it anybody may do anything."""
+
+
+class CannotListen(RuntimeError):
+    """The address cannot be listened on; the message says why and what to do."""
 
 
 class _Server(Service):
@@ -80,27 +86,51 @@ def authentication(file: Path) -> str:
     return file.read_text("ascii").strip()
 
 
+def default_home() -> Path:
+    """Folder of the database unless one is named: PREFECT_HOME, else one of our own.
+
+    ``~/.prefect``, Prefect's default, has what this user does with other servers: profiles and their database.
+    """
+    chosen = os.environ.get("PREFECT_HOME")
+    return Path(chosen).expanduser().absolute() if chosen else home_dir() / "prefect"
+
+
 def become(host: str, port: int, home: Path | None, without_authentication: bool, background: bool = False) -> None:
     """Become a Prefect server with the profile, in this process; or start one that stays, and wait until it answers.
 
-    Prints what its clients export. Raises ``ChildFailed`` when the one in the background does not come up.
+    Prints what its clients export to standard output, for ``eval``, and what people need to standard error. Raises
+    ``CannotListen``, and ``ChildFailed`` when the one in the background does not come up.
     """
-    env = environment(SERVER_PROFILE, {"PREFECT_HOME": str(home)} if home else None)
-    folder = Path(env.get("PREFECT_HOME") or "~/.prefect").expanduser().absolute()
+    folder = home.expanduser().absolute() if home else default_home()
+    env = environment(SERVER_PROFILE, {"PREFECT_HOME": str(folder)})
     exports = f"export PREFECT_API_URL=http://{reachable(host)}:{port}/api PREFECT_SERVER_ALLOW_EPHEMERAL_MODE=false\n"
+    login = ""
     if without_authentication:
         env.pop(AUTHENTICATION, None)
-    elif not env.get(AUTHENTICATION):
+    elif env.get(AUTHENTICATION):
+        login = f"The UI asks for a password once: the value of {AUTHENTICATION}, the user before the colon included"
+    else:
         file = folder / "api-auth"
         env[AUTHENTICATION] = authentication(file)
-        exports += f'export PREFECT_API_AUTH_STRING="$(cat {shlex.quote(str(file))})"   # which the UI asks for, too\n'
-    if background:
-        server = _Server(host, port, env, folder / "server.log")
+        exports += f'export PREFECT_API_AUTH_STRING="$(cat {shlex.quote(str(file))})"\n'
+        login = f"The UI asks for a password once: `cat {shlex.quote(str(file))}` prints it, paste the whole line"
+    server = _Server(host, port, env, folder / "server.log")
+    try:
+        check_listenable(host, port)
+    except (OSError, OverflowError) as error:
+        why = describe_listen_error(host, port, error)
         if server.healthy():
-            raise ChildFailed(f"a Prefect server answers at {server.api_url} already: end it, or choose another --port")
+            holder = find_holder(host, port) or "it"
+            why = f"a Prefect server answers at {server.api_url} already: end {holder}, or choose another --port"
+        raise CannotListen(why) from None
+    if background:
         server.start()
-        ended = f"its output is in {server.child.log}; it ends with `kill {server.child.pid}`"
+        ended = f"its data is in {folder}, its output in {server.child.log}; it ends with `kill {server.child.pid}`"
         print(f"Prefect is ready at {server.ui_url}; {ended}", file=sys.stderr)
+    else:
+        print(f"Starting Prefect at {server.ui_url}; its data is in {folder}", file=sys.stderr)
+    if login:
+        print(login, file=sys.stderr)
     print(exports, end="", flush=True)
     if not background:
         os.execve(sys.executable, [sys.executable, *_arguments(host, port)], env)

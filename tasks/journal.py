@@ -11,7 +11,7 @@ import json
 import logging
 import re
 from collections.abc import Sequence
-from typing import Self
+from typing import NamedTuple, Self
 from uuid import UUID
 
 from prefect import get_run_logger
@@ -63,11 +63,30 @@ async def show(artifact: Artifact) -> None:
         get_run_logger().warning("The artifact %s could not be written: %s", artifact.key, error)
 
 
+class DecisionTable(NamedTuple):
+    """The rows of one tick, how many workloads it scaled, and how many the whole shift has scaled up to its end."""
+
+    number: int
+    rows: Sequence[Row]
+    scaled: int
+    total: int
+
+    def describe(self, written: int) -> str:
+        """Return the title: what this tick scaled, apart from that what has no table of its own.
+
+        ``written`` is the ``total`` of the last table that was written.
+        """
+        earlier = self.total - self.scaled - written
+        counts = [f"{self.scaled} scaled"] if self.scaled else []
+        counts += [f"{earlier} scaled by earlier ticks"] if earlier else []
+        return ": ".join(filter(None, (f"Decisions of tick {self.number}", ", ".join(counts))))
+
+
 class Journal:
     """The decision table and the scaling events of one shift.
 
     ``every`` is the number of ticks after which an unchanged table is written again. Writing goes on beside the ticks:
-    the newest table waits while an older one is under way. A table's description counts the scalings since the last.
+    the newest table waits while an older one is under way.
     """
 
     def __init__(self, key: str, every: int, log: Log) -> None:
@@ -78,8 +97,8 @@ class Journal:
         self._writing: asyncio.Task[None] | None = None
         self._due = True
         self._last_number = 0
-        self._newest: tuple[int, Sequence[Row]] | None = None
-        self._scaled = 0
+        self._newest: DecisionTable | None = None
+        self._total = self._written = 0
         self._failing = False
 
     def record(self, number: int, report: TickReport) -> None:
@@ -92,13 +111,13 @@ class Journal:
             payload = {name: plain(value) for name, value in change.payload.items()}
             emit_event(event=SCALED, resource=resource, payload=payload)
         self._due = self._due or bool(report.changes) or number - self._last_number >= self._every
-        self._scaled += len(report.changes)
+        self._total += len(report.changes)
         if not report.rows:
             return
-        self._newest = number, report.rows
+        self._newest = DecisionTable(number, report.rows, len(report.changes), self._total)
         if self._due and (self._writing is None or self._writing.done()):
             self._due, self._last_number = False, number
-            self._writing = asyncio.create_task(self._write(number, report.rows))
+            self._writing = asyncio.create_task(self._write(self._newest))
 
     async def close(self) -> None:
         """Wait for the write under way, then write what is still due; each has a time limit of its own."""
@@ -106,12 +125,11 @@ class Journal:
             await asyncio.wait([self._writing])
         if self._due and self._newest is not None:
             self._due = False
-            await self._write(*self._newest)
+            await self._write(self._newest)
 
-    async def _write(self, number: int, rows: Sequence[Row]) -> None:
-        scaled = self._scaled
-        description = f"Decisions of tick {number}" + (f": {scaled} scaled" if scaled else "")
-        table = [cells(row) for row in rows]
+    async def _write(self, newest: DecisionTable) -> None:
+        description = newest.describe(self._written)
+        table = [cells(row) for row in newest.rows]
         try:
             async with asyncio.timeout(CALL_TIMEOUT), get_client() as client:
                 if self._artifact is None:
@@ -136,7 +154,7 @@ class Journal:
                 )
             self._failing = True
         else:
-            self._scaled -= scaled
+            self._written = newest.total
             if self._failing:
                 self._log.info("The decision table is written again")
             self._failing = False

@@ -22,6 +22,7 @@ from modelyard.engine.group import GroupBroken, GroupSettings, Ranks, join
 from modelyard.engine.options import add_unused, dashed
 from modelyard.engine.server import EngineServer, ServerSettings
 from modelyard.metrics.vocabulary import ENGINES
+from modelyard.ports import describe_listen_error
 
 LIVE_ADAPTERS = "VLLM_ALLOW_RUNTIME_LORA_UPDATING"
 """Variable that lets adapters come and go while the engine runs."""
@@ -197,7 +198,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 1
     except OSError as error:
-        print(f"cannot listen on {options.host}:{options.port}: {error.strerror or error}", file=sys.stderr)
+        print(describe_listen_error(options.host, options.port, error), file=sys.stderr)
         return 1
     return 0
 

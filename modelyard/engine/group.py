@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from modelyard.hosts import HostsFile
+from modelyard.ports import describe_listen_error
 
 PORT: Final = 20000
 """Where rank 0 is joined unless an option says so."""
@@ -85,11 +86,15 @@ class Ranks:
 
     @contextlib.asynccontextmanager
     async def open(self, address: str) -> AsyncIterator[None]:
-        """Let the others join while the block runs. Raises ``OSError``: the port is taken."""
+        """Let the others join while the block runs. Raises ``GroupBroken``: the port is taken."""
         if self.settings.size == 1:
             yield
             return
-        server = await asyncio.start_server(self._welcome, address, self.settings.port)
+        try:
+            server = await asyncio.start_server(self._welcome, address, self.settings.port)
+        except OSError as error:
+            remedy = "choose another port in --dist-init-addr or --master-port"
+            raise GroupBroken(describe_listen_error(address, self.settings.port, error, remedy)) from None
         try:
             yield
         finally:

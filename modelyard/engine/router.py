@@ -17,6 +17,7 @@ import orjson
 from aiohttp import web
 
 from modelyard.hosts import HostsFile, ServiceResolver
+from modelyard.ports import describe_listen_error
 
 _MAX_BODY: Final = 32 * 1024 * 1024
 _TRIES: Final = 5
@@ -141,7 +142,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             handler_cancellation=True,
         )
     except OSError as error:
-        print(f"cannot listen on {options.host}:{options.port}: {error.strerror or error}", file=sys.stderr)
+        print(describe_listen_error(options.host, options.port, error), file=sys.stderr)
         return 1
     return 0
 

@@ -19,6 +19,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from modelyard.cluster import Cluster
 from modelyard.objects import Key
+from modelyard.ports import describe_listen_error, find_holder
 from modelyard.router.configured import ConfigurationFile, Configured
 from modelyard.router.follow import Follower
 from modelyard.router.front import MOST_HEAD, Front
@@ -46,6 +47,8 @@ MOST_AHEAD = 2 * MOST_HEAD
 """Bytes of the head of a request while it has not ended."""
 
 
+PORTS = "choose another --port or --metrics-port"
+"""What to do where a port of the router cannot be listened on."""
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
@@ -251,7 +254,9 @@ class RouterProcess:
         try:
             self.ext_proc_port = picker.bind()
         except OSError as error:
-            raise RouterError(f"cannot listen for gateways: {error}; choose another --ext-proc-port") from None
+            holder = find_holder(self.settings.host, self.settings.ext_proc_port)
+            why = f"{holder} listens on port {self.settings.ext_proc_port}; end it, or" if holder else f"{error};"
+            raise RouterError(f"cannot listen for gateways: {why} choose another --ext-proc-port") from None
         return picker
 
     def _tls(self) -> ssl.SSLContext | None:
@@ -276,8 +281,7 @@ class RouterProcess:
         try:
             found.bind((host, port))
         except (OSError, OverflowError) as error:
-            why = getattr(error, "strerror", None) or str(error)
-            raise RouterError(f"cannot listen on {host}:{port}: {why}; choose another port") from None
+            raise RouterError(describe_listen_error(host, port, error, PORTS)) from None
         return found
 
     async def _site(

@@ -24,8 +24,9 @@ from pathlib import Path
 from prometheus_client import multiprocess
 
 from modelyard.cluster import Cluster, ClusterSettings
+from modelyard.ports import describe_listen_error
 from modelyard.router.limits import SharedLimits
-from modelyard.router.service import RouterError, RouterProcess, serve
+from modelyard.router.service import PORTS, RouterError, RouterProcess, serve
 from modelyard.router.settings import RouterSettings
 
 log = logging.getLogger(__name__)
@@ -73,8 +74,8 @@ def _reserved(host: str, port: int) -> Iterator[int]:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         try:
             held.bind((host, port))
-        except OSError as error:
-            raise RouterError(f"cannot listen on {host}:{port}: {error.strerror}; choose another port") from None
+        except (OSError, OverflowError) as error:
+            raise RouterError(describe_listen_error(host, port, error, PORTS)) from None
         yield held.getsockname()[1]
 
 

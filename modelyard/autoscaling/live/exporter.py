@@ -23,6 +23,7 @@ from modelyard.autoscaling.live.controller_gauges import ControllerCollector
 from modelyard.autoscaling.live.fleetwatch import Fleetwatch
 from modelyard.autoscaling.live.prediction import read_prediction
 from modelyard.cluster import Cluster
+from modelyard.ports import describe_listen_error
 
 log = logging.getLogger(__name__)
 
@@ -158,10 +159,7 @@ async def serve(cluster: Cluster, host: str, port: int, **options: Any) -> None:
         try:
             await web.TCPSite(runner, host, port).start()
         except (OSError, OverflowError) as error:
-            why = getattr(error, "strerror", None) or str(error)
-            raise ExporterError(
-                f"cannot listen on {host}:{port}: {why}; stop what listens there, or choose another --host or --port"
-            ) from error
+            raise ExporterError(describe_listen_error(host, port, error)) from error
         for address in runner.addresses:
             log.info("gauges at http://%s:%d/metrics", *address[:2])
         await fleet.run()

@@ -21,10 +21,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import psutil
-
 from modelyard.cluster import Object
 from modelyard.local.paths import write_atomically
+from modelyard.ports import find_holder
 
 logger = logging.getLogger(__name__)
 
@@ -229,15 +228,8 @@ def _called(service: Object) -> str:
 
 
 def _holder(address: Address) -> str:
-    """The program that has a port, of this or of all addresses, as far as this user may know."""
-    with suppress(psutil.Error):
-        for one in psutil.net_connections("tcp"):
-            if one.status == psutil.CONN_LISTEN and one.pid and one.laddr:
-                ip, port = one.laddr
-                if port == address.port and ip in (address.ip, "0.0.0.0", "::"):
-                    named = f"{psutil.Process(one.pid).name()} (process {one.pid})"
-                    return f"{named}, which listens on port {port} of {ip}"
-    return f"the program that listens on port {address.port} of all addresses"
+    """The program that has a port, as far as this user may know."""
+    return f"{find_holder(*address) or 'the program'}, which listens on port {address.port}"
 
 
 class _Listener:

@@ -295,7 +295,7 @@ async def test_a_port_that_cannot_be_had_is_said_and_tried_again(
             return next((e["message"] for e in events if e["reason"] == "PortNotOpen"), "")
 
         said = await until(told)
-        assert f"(process {os.getpid()}), which listens on port {port} of 0.0.0.0, or choose another port" in said
+        assert f"(process {os.getpid()}), which listens on port {port}, or choose another port" in said
 
         async def shown() -> bool:
             return (await asyncio.to_thread(lambda: collect(local_stack).services)) == [f"{space.name}/web: {said}"]

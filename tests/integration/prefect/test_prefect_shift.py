@@ -317,20 +317,23 @@ def test_the_foreground_run_says_what_to_do_without_a_server(tmp_path: Path, url
 
 
 def test_a_server_in_the_background_answers_when_its_command_ends(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "deployments.command", "server", "--background", "--home", str(tmp_path)]
-    command += ["--port", str(free_port())]
+    command = [sys.executable, "-m", "deployments.command", "server", "--background", "--port", str(free_port())]
     asked = 'eval "$("$@")"; echo "$PREFECT_API_URL" "$PREFECT_API_AUTH_STRING"'
-    done = subprocess.run(["bash", "-c", asked, "-", *command], capture_output=True, text=True, timeout=200)
+    env = {name: value for name, value in os.environ.items() if name != "PREFECT_HOME"}
+    env["MODELYARD_HOME"] = str(tmp_path)
+    done = subprocess.run(["bash", "-c", asked, "-", *command], env=env, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
-    process = int(done.stderr.rpartition("`kill ")[2].rpartition("`")[0])
+    assert (tmp_path / "prefect" / "prefect.db").is_file(), "not among what this user has of other servers"
+    process = int(done.stderr.rpartition("`kill ")[2].partition("`")[0])
     try:
         url, _, password = done.stdout.strip().partition(" ")
         user, _, word = password.partition(":")
         assert httpx.get(f"{url}/admin/version", auth=(user, word), timeout=60).json() == prefect.__version__
         assert httpx.get(f"{url}/admin/version", timeout=60).status_code == 401
-        again = subprocess.run(command, capture_output=True, text=True, timeout=200)
+        assert "The UI asks for a password" in done.stderr, "seen also where `eval` takes the output"
+        again = subprocess.run(command, env=env, capture_output=True, text=True, timeout=200)
         assert (again.returncode, again.stdout) == (1, "")
-        assert re.search("answers at .* choose another --port", again.stderr)
+        assert re.search(rf"answers at .* \(process {process}\), or choose another --port$", again.stderr.strip())
     finally:
         os.kill(process, signal.SIGTERM)
 

@@ -1,4 +1,4 @@
-"""Product code imports declared runtime dependencies only: what a development environment has beyond them is not there."""
+"""Product code imports declared runtime dependencies only: users have nothing of a development environment."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
+from command_line import modelyard
 from packaging.requirements import Requirement
+
+import deployments.server
+import deployments.worker
 
 ROOT = Path(__file__).resolve().parents[3]
 OWN = ("modelyard", "tasks", "flows", "deployments")
@@ -55,20 +59,20 @@ def undeclared(source: str, allowed: set[str], distributions: Mapping[str, list[
 def test_product_code_imports_declared_runtime_dependencies_only() -> None:
     runtime, extras = declared()
     distributions = packages_distributions()
-    found = {}
+    undeclared_imports = {}
     for package in OWN:
         for file in (ROOT / package).rglob("*.py"):
             path = str(file.relative_to(ROOT))
             allowed = runtime | extras.get(EXTRAS.get(path, ""), set())
             if names := undeclared(file.read_text(encoding="utf-8"), allowed, distributions):
-                found[path] = names
-    assert not found, "declare it in [project] dependencies of pyproject.toml, or do without it"
+                undeclared_imports[path] = names
+    assert not undeclared_imports, "declare it in [project] dependencies of pyproject.toml, or do without it"
 
 
 def test_every_requirement_has_a_pin_that_satisfies_it() -> None:
     """`pip install -c constraints.txt .` resolves: a pin outside its range, or a range without a pin, is a defect."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    wanted = [*project["dependencies"], *(one for extra in PINNED for one in project["optional-dependencies"][extra])]
+    wanted = [*project["dependencies"], *(line for extra in PINNED for line in project["optional-dependencies"][extra])]
     pins: dict[str, list[str]] = {}
     for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines():
         if pin := re.match(r"([A-Za-z0-9._-]+)==(\S+)", line):
@@ -95,3 +99,17 @@ def test_every_requirement_has_a_pin_that_satisfies_it() -> None:
 def test_an_undeclared_import_is_seen_wherever_it_stands(source: str, names: set[str]) -> None:
     runtime, _ = declared()
     assert undeclared(source, runtime - {"psutil"}, packages_distributions()) == names
+
+
+@pytest.mark.parametrize("command", [("server", "--port", "4299"), ("worker",)])
+def test_a_command_that_reads_the_checkout_says_so_where_there_is_none(
+    command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deployments.server, "SERVER_PROFILE", tmp_path / "server.env")
+    monkeypatch.setattr(deployments.worker, "WORKER_PROFILE", tmp_path / "worker.env")
+    done = modelyard(*command)
+    assert done.code == 1
+    assert done.err == (
+        f"error: {tmp_path / command[0]}.env is missing: this command reads files of the project; install it from its "
+        "checkout, with `make install` or `pip install -c constraints.txt -e .`\n"
+    )

@@ -21,7 +21,7 @@ from deployments.checks import CAPS, installed, package_problems
 from deployments.demo.manifests import flow_parameters
 from deployments.demo.scenario import Scenario
 from deployments.pool import TEMPLATE
-from deployments.profile import ROOT, SERVER_PROFILE, WORKER_PROFILE, environment, read_profile
+from deployments.profile import ROOT, SERVER_PROFILE, WORKER_PROFILE, environment, free_port, read_profile
 from deployments.stack import write_prefect_file
 from deployments.worker import POOL
 from flows.parameters import AutoscaleParameters, ReconcileParameters
@@ -240,6 +240,7 @@ def environment_of_server(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> d
     said = modelyard("server", *arguments)
     assert said.code == 0, said.err
     print(said.out)
+    print(said.err, file=sys.stderr)
     return started[0]
 
 
@@ -248,38 +249,46 @@ def test_a_server_has_a_password_of_its_own(
     host: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv(server.AUTHENTICATION, raising=False)
-    password = environment_of_server(monkeypatch, "--home", str(tmp_path), "--host", host)[server.AUTHENTICATION]
+    given = ("--home", str(tmp_path), "--host", host, "--port", str(free_port()))
+    password = environment_of_server(monkeypatch, *given)[server.AUTHENTICATION]
     file = tmp_path / "api-auth"
     assert file.read_text() == password
     assert file.stat().st_mode & 0o777 == 0o600
     assert len(password.removeprefix("modelyard:")) >= 32
-    said = capsys.readouterr().out
-    assert password not in said
-    assert f'export PREFECT_API_AUTH_STRING="$(cat {file})"' in said
-    again = environment_of_server(monkeypatch, "--home", str(tmp_path), "--host", host)
+    said = capsys.readouterr()
+    assert password not in said.out + said.err
+    assert f'export PREFECT_API_AUTH_STRING="$(cat {file})"\n' in said.out
+    assert f"The UI asks for a password once: `cat {file}` prints it" in said.err, "`eval` takes standard output alone"
+    again = environment_of_server(monkeypatch, *given)
     assert again[server.AUTHENTICATION] == password
-    open_to_all = environment_of_server(
-        monkeypatch, "--home", str(tmp_path), "--host", host, "--without-authentication"
-    )
+    open_to_all = environment_of_server(monkeypatch, *given, "--without-authentication")
     assert server.AUTHENTICATION not in open_to_all
+    assert "asks for" not in capsys.readouterr().err.rpartition("Starting Prefect")[2]
 
 
 @pytest.mark.parametrize(
     ("host", "address"),
     [
-        *(("127.0.0.1", "127.0.0.1"), ("10.0.0.7", "10.0.0.7"), ("prefect.example", "prefect.example")),
+        *(("127.0.0.1", "127.0.0.1"), ("127.0.0.7", "127.0.0.7"), ("localhost", "localhost")),
         *(("0.0.0.0", "127.0.0.1"), ("::", "[::1]"), ("::1", "[::1]")),
     ],
 )
 def test_the_printed_address_is_one_that_a_client_can_use(
     host: str, address: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    environment_of_server(monkeypatch, "--home", str(tmp_path), "--host", host, "--port", "4300")
-    assert f"export PREFECT_API_URL=http://{address}:4300/api " in capsys.readouterr().out
+    port = str(free_port())
+    environment_of_server(monkeypatch, "--home", str(tmp_path), "--host", host, "--port", port)
+    assert f"export PREFECT_API_URL=http://{address}:{port}/api " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("host", "address"), [("10.0.0.7", "10.0.0.7"), ("prefect.example", "prefect.example")])
+def test_a_server_of_another_machine_is_reached_by_its_own_name(host: str, address: str) -> None:
+    assert server.reachable(host) == address
 
 
 def test_a_servers_password_may_come_from_a_secret(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(server.AUTHENTICATION, "somebody:else")
-    assert environment_of_server(monkeypatch, "--home", str(tmp_path))[server.AUTHENTICATION] == "somebody:else"
+    port = ("--port", str(free_port()))
+    assert environment_of_server(monkeypatch, "--home", str(tmp_path), *port)[server.AUTHENTICATION] == "somebody:else"
     assert not (tmp_path / "api-auth").exists()
     assert server.AUTHENTICATION not in server.PrefectServer(tmp_path).child.environment, "a local one has none"
