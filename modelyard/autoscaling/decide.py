@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import gc
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from modelyard.autoscaling.accelerators import ACCELERATOR_LABEL, UNRESOLVED, product_of, short_name
@@ -78,7 +78,8 @@ def _decide(fleet: Fleet, settings: FleetSettings) -> TickDecision:
     slo_notices = read_variants(fleet, selection.states, performances, settings)
     _resolve_accelerators(fleet, selection)
     groups = _group(selection.active)
-    backlogs = _backlogs(fleet, groups)
+    backlogs = _backlogs(fleet.signals.gateway_queue, groups)
+    sizes = _backlogs(fleet.signals.gateway_bytes, groups)
     errors: list[str] = []
     forecast = [group for group in groups if group.slo is not None]
     parts = [
@@ -94,9 +95,9 @@ def _decide(fleet: Fleet, settings: FleetSettings) -> TickDecision:
                 raise RuntimeError(failed[group])
             group.config = saturation.resolve(group.namespace, group.model_id)
             group.zero = zeros.resolve(group.namespace, group.model_id)
-            _decide_group(
-                group, courses.of(group), Moment(fleet, settings, backlogs.get((group.namespace, group.model_id), 0.0))
-            )
+            place = (group.namespace, group.model_id)
+            tick = Moment(fleet, settings, backlogs.get(place, 0.0), sizes.get(place, 0.0))
+            _decide_group(group, courses.of(group), tick)
         except Exception as error:  # one model's failure must never stop another model
             errors.append(_fail(group, error))
     for state in selection.active:
@@ -223,10 +224,9 @@ def _let_go(groups: Sequence[Group], failed: dict[Group, str]) -> list[str]:
     return errors
 
 
-def _backlogs(fleet: Fleet, groups: list[Group]) -> dict[tuple[str, str], float]:
+def _backlogs(queues: Mapping[tuple[str, str], float], groups: list[Group]) -> dict[tuple[str, str], float]:
     """Gateway queue by namespace and model. What waits at a gateway for all namespaces counts only where one of them
     serves the model."""
-    queues = fleet.signals.gateway_queue
     if not queues:
         return {}
     serving: dict[str, set[str]] = {}

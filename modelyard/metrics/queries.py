@@ -21,6 +21,11 @@ BY_POD = "namespace, model_name, pod, pod_name"
 SCRAPE_LABELS = "job, service, endpoint, container"
 """Labels by which two scrapes of one page differ."""
 GATEWAY_QUEUE = "inference_extension_flow_control_queue_size"
+"""The published name of requests that wait at a gateway, which Modelyard's router shows."""
+_PREFIXES = ("llm_d_epp", "llm_d_router_epp", "inference_extension")
+"""Of an endpoint picker's metrics, newest first. Releases of the transition show several, with equal values."""
+QUEUE_SIZES = tuple(f"{prefix}_flow_control_queue_size" for prefix in _PREFIXES)
+QUEUE_BYTES = tuple(f"{prefix}_flow_control_queue_bytes" for prefix in _PREFIXES)
 
 
 def duration(seconds: float) -> str:
@@ -60,6 +65,7 @@ SIZES = {Signal.REQUEST_PROMPT_TOKENS: "sizes of prompts", Signal.REQUEST_OUTPUT
 """Purposes of the queries for histograms of request sizes."""
 
 GATEWAY = "gateway queue"
+GATEWAY_BYTES = "bytes of the gateway queue"
 LOAD = "offered load"
 """The purposes of the queries that are not of a pod."""
 
@@ -152,10 +158,15 @@ def fleet_queries(peak_window: float, namespaces: Iterable[str] = ()) -> dict[st
     return pods | {GATEWAY: gateway_waiting()}
 
 
-def gateway_waiting() -> str:
+def gateway_waiting(names: Iterable[str] = QUEUE_SIZES) -> str:
     """Requests that wait at gateways, by the namespace that shows them, the model asked for and the one they go to; of
-    routers also by the ModelServer that they wait for."""
-    return f"sum by (namespace, model_server, target_model_name, model_name) ({GATEWAY_QUEUE})"
+    routers also by the ModelServer that they wait for.
+
+    ``names`` are those of one metric, newest first: of each gateway's page, the first that it shows counts.
+    """
+    place = "namespace, model_server, target_model_name, model_name"
+    shown = first(f"sum by ({place}, pod, pod_name, job, instance) ({name})" for name in names)
+    return f"sum by ({place}) ({shown})"
 
 
 def performance_queries(

@@ -17,10 +17,13 @@ from modelyard.metrics.client import Prometheus, PrometheusError, Sample
 from modelyard.metrics.loads import LoadHistory, Pair, model_of
 from modelyard.metrics.queries import (
     GATEWAY,
+    GATEWAY_BYTES,
     LOAD,
+    QUEUE_BYTES,
     SIZES,
     finished_over,
     fleet_queries,
+    gateway_waiting,
     offered_load,
     performance_queries,
     seen_over,
@@ -117,6 +120,8 @@ async def read_signals(
     if measured:
         asked |= performance_queries(load_window, measured, latency_in, caches_in, shares_in)
         asked |= size_queries(load_window, shares_in)
+        if caches_in is None or caches_in:
+            asked[GATEWAY_BYTES] = gateway_waiting(QUEUE_BYTES)
     answers = await asyncio.gather(
         *(prometheus.query(text, purpose) for purpose, text in asked.items()), return_exceptions=True
     )
@@ -162,6 +167,7 @@ async def read_signals(
         request_counts=counts,
         last_seen=seen,
         gateway_queue=gateway_queue(found.get(GATEWAY, ()), gateways),
+        gateway_bytes=gateway_queue(found.get(GATEWAY_BYTES, ()), gateways),
         loads=offered,
         performance=performance,
         sizes=request_sizes(found),
@@ -174,7 +180,8 @@ async def read_signals(
 
 
 def gateway_queue(samples: Iterable[Sample], gateways: Container[str] = ()) -> dict[Pair, float]:
-    """Queued requests by namespace and model: the target model where there is one, else the model asked for.
+    """Queued requests (or their bytes) by namespace and model: the target model where there is one, else the model
+    asked for.
 
     Any pod may show such a series, and what it shows counts for its own namespace. Only those of ``gateways``, which
     are namespaces, count for all: that is the namespace ``""``; or for that of the ModelServer that a router among

@@ -212,7 +212,7 @@ class Signals:
     ``request_counts`` maps (namespace, model, retention seconds) to finished requests over that retention; a missing
     key means unknown, never zero. ``last_seen`` maps (namespace, model) to the newest sample time of any engine metric
     and is what tells "stale" from "missing". ``gateway_queue`` maps (namespace, model) to requests queued at
-    gateways, with the namespace "" for gateways that serve all of them.
+    gateways, with the namespace "" for gateways that serve all of them; ``gateway_bytes`` to the size of their bodies.
     ``error`` says why Prometheus could not be read at all; ``partial_errors`` names single queries for all that failed,
     ``errors_in`` what was asked for one namespace alone and failed. ``gateway_unknown``: the query for gateways' queues
     was among them.
@@ -222,6 +222,7 @@ class Signals:
     request_counts: Mapping[tuple[str, str, int], float] = field(default_factory=dict)
     last_seen: Mapping[tuple[str, str], float] = field(default_factory=dict)
     gateway_queue: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    gateway_bytes: Mapping[tuple[str, str], float] = field(default_factory=dict)
     loads: Mapping[tuple[str, str], ModelLoad] = field(default_factory=dict)
     performance: tuple[PodPerformance, ...] = ()
     sizes: Mapping[tuple[str, str], SizeBuckets] = field(default_factory=dict)

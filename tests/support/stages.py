@@ -16,7 +16,7 @@ from modelyard.autoscaling.variants.attribution import attribute, by_pod
 from modelyard.autoscaling.variants.saturation_config import SaturationConfigs
 from modelyard.autoscaling.variants.state import Group, State
 from modelyard.autoscaling.variants.targets import set_targets
-from modelyard.autoscaling.variants.tokens.analysis import TokenAnalysis, analyse_tokens
+from modelyard.autoscaling.variants.tokens.analysis import Queue, TokenAnalysis, analyse_tokens
 from modelyard.autoscaling.variants.zero_config import ZeroConfigs
 from modelyard.metrics.values import ModelLoad, PodPerformance
 
@@ -57,7 +57,7 @@ def analyse(
 ) -> TokenAnalysis:
     assert group.config.tokens is not None
     return analyse_tokens(
-        group.states, by_pod(performance), group.config.thresholds, group.config.tokens, settings, NOW, backlog
+        group.states, by_pod(performance), group.config.thresholds, group.config.tokens, settings, NOW, Queue(backlog)
     )
 
 

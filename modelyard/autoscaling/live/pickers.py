@@ -17,7 +17,7 @@ from modelyard.cluster import PODS, SERVICES, Cluster, ClusterError, NotFound, U
 from modelyard.metrics.client import Sample
 from modelyard.metrics.loads import Pair
 from modelyard.metrics.pages import Page
-from modelyard.metrics.queries import GATEWAY_QUEUE
+from modelyard.metrics.queries import QUEUE_SIZES
 from modelyard.metrics.scrape import MetricsEndpoint, Scrape, Scraper
 from modelyard.metrics.signals import gateway_queue
 from modelyard.objects import Key, parse
@@ -113,7 +113,7 @@ class PickerReader:
         total: dict[Pair, float] = {}
         failures: list[str] = []
         headers, remedy = credentials(self._pool)
-        pages = await self._scraper.scrape(dict.fromkeys(self._pages, (GATEWAY_QUEUE,)), headers)
+        pages = await self._scraper.scrape(dict.fromkeys(self._pages, QUEUE_SIZES), headers)
         for page in pages.values():
             try:
                 for model, queue in queues(page, remedy).items():
@@ -142,17 +142,22 @@ def credentials(of: Pool) -> tuple[dict[str, str], str]:
 
 
 def queues(page: Page | str, remedy: str = f"set {TOKEN}") -> dict[str, float]:
-    """Queued requests by model on a metrics page. ``remedy``: against a refusal. Raises ``PickerError``."""
+    """Queued requests by model on a metrics page, under the newest name that it shows. ``remedy``: against a refusal.
+    Raises ``PickerError``.
+    """
     if isinstance(page, str):
         refused = any(f"HTTP status {status}" in page for status in (401, 403))
         raise PickerError(f"{page}; {remedy}" if refused else page)
-    if problem := page.problems.get(GATEWAY_QUEUE):
-        raise PickerError(f"{GATEWAY_QUEUE} {problem}")
+    shown = {sample.name for sample in page.samples}
+    name = next((name for name in QUEUE_SIZES if name in shown or name in page.problems), "")
+    if problem := page.problems.get(name):
+        raise PickerError(f"{name} {problem}")
     nowhere = {"namespace": "", "model_server": ""}  # the page is the pool's, whatever it says
     told = gateway_queue(
         (
             Sample({**sample.labels, **nowhere}, sample.value if math.isfinite(sample.value) else None)
             for sample in page.samples
+            if sample.name == name
         ),
         gateways=("",),
     )

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -168,6 +168,9 @@ class Snapshot(_Entry):
         default_factory=dict,
         description="requests queued at gateways, by model, or by model#namespace at those of that namespace alone",
     )
+    gateway_bytes: dict[str, Amount] = Field(
+        default_factory=dict, description="the size of those requests' bodies, by the same keys"
+    )
     loads: list[LoadEntry] = Field(default_factory=list)
     performance: list[PerformanceEntry] = Field(default_factory=list)
     wake: list[WakeEntry] = Field(default_factory=list)
@@ -202,6 +205,7 @@ def signals_of(snapshot: Snapshot, now: float) -> Signals:
         },
         last_seen=last_seen,
         gateway_queue={_place(key): queued for key, queued in snapshot.gateway_queue.items()},
+        gateway_bytes={_place(key): size for key, size in snapshot.gateway_bytes.items()},
         loads={
             (e.namespace, e.model): ModelLoad(
                 e.arrivals, tuple(sorted((now - point.ago, point.rate) for point in e.history))
@@ -221,6 +225,13 @@ def _place(key: str) -> tuple[str, str]:
     """Namespace and model."""
     model, mark, namespace = key.rpartition("#")
     return (namespace, model) if mark else ("", key)
+
+
+def _by_place(values: Mapping[tuple[str, str], float]) -> dict[str, float]:
+    return {
+        f"{model}#{namespace}" if namespace or "#" in model else model: value
+        for (namespace, model), value in sorted(values.items())
+    }
 
 
 def _read(entry: _Entry, signal: type[_T], shift: float = 0.0) -> _T:
@@ -250,10 +261,8 @@ def snapshot_of(fleet: Fleet) -> str:
             SeenEntry(namespace=namespace, model=model, at=_time(at))
             for (namespace, model), at in sorted(signals.last_seen.items())
         ],
-        gateway_queue={
-            f"{model}#{namespace}" if namespace or "#" in model else model: queued
-            for (namespace, model), queued in sorted(signals.gateway_queue.items())
-        },
+        gateway_queue=_by_place(signals.gateway_queue),
+        gateway_bytes=_by_place(signals.gateway_bytes),
         loads=[
             LoadEntry(
                 namespace=namespace,

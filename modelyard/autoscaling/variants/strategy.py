@@ -25,11 +25,13 @@ from modelyard.metrics.values import Signals
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What every group of a tick is decided with. ``backlog`` is the gateway queue of the group's model."""
+    """What every group of a tick is decided with. ``backlog`` is the gateway queue of the group's model,
+    ``backlog_bytes`` the size of what waits in it."""
 
     fleet: Fleet
     settings: FleetSettings
     backlog: float = 0.0
+    backlog_bytes: float = 0.0
 
 
 class Verdict(NamedTuple):

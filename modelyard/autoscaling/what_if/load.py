@@ -59,6 +59,7 @@ def _signals(fleet: Fleet, models: set[str], factor: float, engines: Mapping[Key
         gateway_queue={
             key: queue * factor if key[1] in models else queue for key, queue in before.gateway_queue.items()
         },
+        gateway_bytes={key: size * factor if key[1] in models else size for key, size in before.gateway_bytes.items()},
         loads={key: _load(load, factor) if key[1] in models else load for key, load in before.loads.items()},
         performance=tuple(
             replace(one, **_measured(one, factor)) if one.model in models else one for one in before.performance

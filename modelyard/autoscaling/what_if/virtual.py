@@ -267,6 +267,7 @@ class VirtualFleet:
         pods = [s for s in before.pods if Key(s.namespace, s.pod) not in self._engines]
         performance = [p for p in before.performance if Key(p.namespace, p.pod) not in self._engines]
         queues, wakes = dict(before.gateway_queue), dict(before.wake)
+        sizes = dict(before.gateway_bytes)
         there: dict[Model, list[tuple[Key, PodEngine]]] = defaultdict(list)
         served: set[str] = set()
         for deployed in self._deployed.values():
@@ -280,7 +281,9 @@ class VirtualFleet:
             moved = {key for key, _ in reporting} != known
             spread = self._spread(model)
             if moved:
-                queues = {place: queue for place, queue in queues.items() if place not in (model, ("", model[1]))}
+                for place in (model, ("", model[1])):
+                    queues.pop(place, None)
+                    sizes.pop(place, None)
             pods += spread.on(reporting, model[1]) if moved else self._signals[model]
             performance += _performance(before.performance, reporting, model, moved)
         for key in list(wakes):
@@ -291,6 +294,7 @@ class VirtualFleet:
             pods=tuple(_later(s, later) for s in pods),
             performance=tuple(performance),
             gateway_queue=queues,
+            gateway_bytes=sizes,
             wake=wakes,
             loads={key: _held(load, self.now, self._settings) for key, load in before.loads.items()},
             last_seen={key: at + later for key, at in before.last_seen.items()},

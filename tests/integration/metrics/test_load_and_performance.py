@@ -128,6 +128,16 @@ def engines() -> dict[tuple[str, str], Gauges]:
     }
 
 
+def waiting_at(pod: str, prefix: str, size: float, octets: float) -> list[str | Callable[[float], str]]:
+    """The queue of an endpoint picker, in two priorities."""
+    of = f'namespace="gateway",pod="{pod}",inference_pool="pool",model_name="m",target_model_name=""'
+    return [
+        f'{prefix}_flow_control_queue_{unit}{{{of},priority="{priority}"}} {value / 2}'
+        for unit, value in (("size", size), ("bytes", octets))
+        for priority in (0, 1)
+    ]
+
+
 def ranks() -> dict[tuple[str, str], Gauges]:
     """Pods whose engines run on several ranks: data-parallel ones, and others that repeat their values."""
     nothing: dict[str, Any] = {"kv": None, "waiting": None, "running": None, "finished": None}
@@ -192,6 +202,19 @@ def ranks() -> dict[tuple[str, str], Gauges]:
             ('engine="1"', 2, 1, 0.15, f'kv_cache_size_tokens="9000",{blocks}'),
         ),
         ("hits", "p"): Gauges("m", **nothing, more=shared, raw=parts),
+        # Endpoint pickers: one of the transition, which shows old and new names, and an older one.
+        ("gateway", "today"): Gauges(
+            "m",
+            **nothing,
+            raw=[
+                line
+                for prefix in ("llm_d_epp", "inference_extension")
+                for line in waiting_at("today", prefix, size=3, octets=8000)
+            ],
+        ),
+        ("gateway", "older"): Gauges(
+            "m", **nothing, raw=waiting_at("older", "inference_extension", size=2, octets=400)
+        ),
         # Two monitors scrape one page.
         ("twice", "p"): vllm(
             "twice",
@@ -283,6 +306,14 @@ async def test_data_parallel_ranks_add_up_and_other_ranks_repeat(
 async def test_cached_tokens_are_not_added_to_their_total(prometheus: Prometheus) -> None:
     (done,) = (await read(prometheus, performance_in=["hits"])).performance
     assert done.prefix_hit_rate == pytest.approx(0.25, rel=0.01)
+
+
+async def test_of_a_gateways_queue_under_old_and_new_names_the_new_one_counts(prometheus: Prometheus) -> None:
+    signals = await read(prometheus, performance_in=["hits"])
+    assert signals.gateway_queue["gateway", "m"] == 3 + 2
+    assert signals.gateway_bytes["gateway", "m"] == 8000 + 400
+    without = await read(prometheus, performance_in=["hits"], caches_in=())
+    assert without.gateway_bytes == {}, "only the token analyzer asks for them"
 
 
 async def test_what_two_monitors_scrape_waits_once(prometheus: Prometheus) -> None:
@@ -460,7 +491,7 @@ async def test_latencies_and_caches_are_asked_only_where_they_matter(prometheus:
     assert sglang.prefix_hit_rate == pytest.approx(0.25, rel=0.01)
     before = prometheus.queries
     (vllm, _) = (await read(prometheus, performance_in=both, latency_in=(), caches_in=())).performance
-    assert prometheus.queries - before == asked - 5
+    assert prometheus.queries - before == asked - 6
     assert vllm.prompt_tokens == pytest.approx(512, rel=0.01)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from modelyard.autoscaling.live.pickers import PickerError, Pool, pool, pool_of, queues
 from modelyard.metrics.pages import Page, parse
-from modelyard.metrics.queries import GATEWAY_QUEUE
+from modelyard.metrics.queries import QUEUE_SIZES
 from modelyard.objects import Key
 
 
@@ -61,7 +61,7 @@ def test_a_pool_serves_pods_of_its_own_namespace_with_all_its_labels(
 
 
 def page_of(text: str) -> Page:
-    return parse(text.encode(), (GATEWAY_QUEUE,))
+    return parse(text.encode(), QUEUE_SIZES)
 
 
 def test_the_queue_counts_for_the_target_model_else_for_the_model_asked_for() -> None:
@@ -79,6 +79,24 @@ inference_extension_flow_control_queue_size{model_name="nan"} NaN
 inference_extension_flow_control_queue_size_bytes{model_name="bytes"} 1e9
 """
     assert queues(page_of(page)) == {"org/llama": 5, "mistral": 2, 'odd "one"': 4}
+
+
+@pytest.mark.parametrize(
+    ("series", "queue"),
+    [
+        ({"llm_d_epp": 3, "inference_extension": 3}, 3),
+        ({"llm_d_epp": 0, "llm_d_router_epp": 2, "inference_extension": 2}, 0),
+        ({"llm_d_router_epp": 2, "inference_extension": 1}, 2),
+        ({"inference_extension": 4}, 4),
+    ],
+)
+def test_of_a_queue_under_several_names_the_newest_counts(series: dict[str, float], queue: float) -> None:
+    lines = [
+        f'{prefix}_flow_control_queue_size{{priority="{priority}",target_model_name="m"}} {value / 2}'
+        for prefix, value in series.items()
+        for priority in (0, 1)
+    ]
+    assert queues(page_of("\n".join([*lines, ""]))) == {"m": queue}
 
 
 def test_a_page_without_the_queue_says_nothing_and_a_damaged_line_is_named() -> None:

@@ -11,9 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stages import TOKENS, analyse, make_group, performance_of, tokens_decide, with_args
 
+from modelyard.autoscaling.decide import decide
 from modelyard.autoscaling.memory.variants import VariantMemory
 from modelyard.autoscaling.settings import FleetSettings, Mode
 from modelyard.autoscaling.variants.strategy import Moment
+from modelyard.autoscaling.variants.tokens.analysis import Queue
 from modelyard.autoscaling.variants.tokens.strategy import Tokens
 
 
@@ -255,6 +257,28 @@ class TestGrowth:
 
         found = analysed(Serving(load=[(0.5, 0)] * 2), backlog=50, change=hit)
         assert found.demand == pytest.approx(16_000 + 50 * (100 * 0.4 + 100))
+
+    @pytest.mark.parametrize(
+        ("requests", "size", "prompt", "output", "hits", "demand"),
+        [
+            (50, 0, 100, 100, 0.0, 50 * 200),  # no bytes known
+            (50, 8_000, 100, 100, 0.0, 50 * 200),  # 2000 tokens by bytes, 5000 by requests
+            (50, 80_000, 100, 100, 0.0, 20_000 + 50 * 100),  # prompts that are longer than usual
+            (50, 80_000, 100, 100, 0.5, 10_000 + 50 * 100),
+            (2, 400_000, 0, 0, 0.0, 100_000),  # no request has finished yet: bytes are all that is known
+            (0, 0, 100, 100, 0.9, 0),
+        ],
+    )
+    def test_bytes_of_the_queue_at_the_gateway_count(self, requests, size, prompt, output, hits, demand):
+        assert Queue(requests, size).tokens(prompt, output, hits) == pytest.approx(demand)
+
+    def test_a_long_prompt_at_the_gateway_scales_before_an_engine_has_it(self):
+        """Ten requests of 20 000 tokens each, where a mean prompt has 100."""
+        fleet = make_fleet(Serving(load=[(0.1, 0)]), config=TOKENS, signals={"gateway_queue": {("chat", MODEL): 10.0}})
+        fleet = replace(fleet, signals=replace(fleet.signals, performance=performance_of(fleet)))
+        assert [record.target.replicas for record in decide(fleet, REPAIRED).records] == [1]
+        known = replace(fleet.signals, gateway_bytes={("chat", MODEL): 800_000.0})
+        assert [record.target.replicas for record in decide(replace(fleet, signals=known), REPAIRED).records] == [2]
 
     def test_too_few_reports_hold_still(self):
         state = tokens(Serving(load=[(0.9, 9)], current=4, ready=4))["v1"]

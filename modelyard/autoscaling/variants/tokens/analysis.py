@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import fsum
+from typing import NamedTuple
 
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.variants.analysis import DIGITS
@@ -29,6 +30,29 @@ from modelyard.autoscaling.variants.tokens.knowledge import Known, arguments_of,
 
 _SAME = 0.05
 """A newly seen compute limit this near to the mean of those known is not worth writing down."""
+
+
+BYTES_PER_TOKEN = 4.0
+"""Of a request's body, as the reference estimates prompts that no engine has counted yet."""
+
+
+class Queue(NamedTuple):
+    """Requests that wait at a gateway, and the size of their bodies (0: not known)."""
+
+    requests: float = 0.0
+    size: float = 0.0
+
+    def tokens(self, prompt: float, output: float, hit_rate: float) -> float:
+        """Return the tokens of capacity that the requests will need, by the mean tokens of a request.
+
+        Prefix caches have a part of their prompts, as of others. Source: WVA saturation reference, 'Token analyzer',
+        'Model'.
+        """
+        prompts = max(self.size / BYTES_PER_TOKEN, self.requests * prompt)
+        return prompts * (1 - hit_rate) + self.requests * output
+
+
+NO_QUEUE = Queue()
 
 
 @dataclass(slots=True)
@@ -141,9 +165,9 @@ def analyse_tokens(
     thresholds: TokenThresholds,
     settings: FleetSettings,
     now: float,
-    backlog: float = 0.0,
+    queue: Queue = NO_QUEUE,
 ) -> TokenAnalysis:
-    """Analyse one model; ``states`` are all its variants, those at zero too, ``backlog`` its queue at the gateway."""
+    """Analyse one model; ``states`` are all its variants, those at zero too, ``queue`` what waits at the gateway."""
     result = TokenAnalysis(thresholds=thresholds)
     stuck, result.stuck_pods = stuck_pods(states, settings, now)
     warm_before = now - settings.warm_up
@@ -224,9 +248,8 @@ def analyse_tokens(
         variant = result.variants[state.name]
         variant.worth = variant.worth or known.capacity(state)
     _fill_in(result, unknown)
-    # Nothing of the queue at the gateway is in a cache yet but what prefix caches have, of its prompts as of others.
-    missed = 1 - fsum(hits) / len(hits) if hits else 1.0
-    result.backlog = backlog * (prompt * missed + output)
+    backlog = queue.requests
+    result.backlog = queue.tokens(prompt, output, fsum(hits) / len(hits) if hits else 0.0)
     result.demand = fsum(v.demand for v in result.variants.values()) + result.backlog
     result.spare_kv = fsum(spare_kv) / len(spare_kv) if spare_kv else None
     result.spare_queue = fsum(spare_queue) / len(spare_queue) - backlog / len(spare_queue) if spare_queue else None

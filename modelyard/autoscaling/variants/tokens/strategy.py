@@ -12,7 +12,7 @@ from modelyard.autoscaling.variants.attribution import Performances, with_groups
 from modelyard.autoscaling.variants.saturation_config import TokenThresholds
 from modelyard.autoscaling.variants.state import Group, State
 from modelyard.autoscaling.variants.strategy import Moment, Verdict, assessed
-from modelyard.autoscaling.variants.tokens.analysis import analyse_tokens
+from modelyard.autoscaling.variants.tokens.analysis import Queue, analyse_tokens
 from modelyard.metrics.values import PodPerformance
 
 
@@ -35,7 +35,8 @@ class Tokens(WithPerformance):
         """Every state of the group gets a target: variants at zero may be woken."""
         settings, now, limits = tick.settings, tick.fleet.now, group.config.thresholds
         thresholds = group.config.tokens or TokenThresholds()
-        analysis = analyse_tokens(group.states, self._performance, limits, thresholds, settings, now, tick.backlog)
+        queue = Queue(tick.backlog, tick.backlog_bytes)
+        analysis = analyse_tokens(group.states, self._performance, limits, thresholds, settings, now, queue)
         for state in group.states:
             if state.name in analysis.compute_limits:
                 state.updates["compute_limits"] = analysis.compute_limits[state.name]
