@@ -72,11 +72,29 @@ async def test_pods_and_prometheus_side_by_side(asked: PolicyWorld, state: Polic
     await asked.deploy("chat", 1, load=20)
     metrics = [{"metricName": name, "targetValue": "10"} for name in ("vllm:num_requests_waiting", "gateway")]
     await asked.policy(metrics=metrics)
-    await asked.bind("chat", annotations={SOURCES: "gateway: vector(30)\nunused: vector(99)"})
+    await asked.bind("chat", annotations={SOURCES: "gateway: vector(30)"})
     ticked = await asked.tick(state, T0)
     (target,) = ticked.view("chat").targets
     assert (target.instances, target.external) == (({"vllm:num_requests_waiting": 20.0},), {"gateway": 30.0})
     assert await asked.replicas("chat") == 3
+
+
+async def test_a_source_of_a_metric_that_the_policy_does_not_have_is_an_error_on_the_binding(
+    asked: PolicyWorld, state: PolicyState
+) -> None:
+    """The total was meant; without it, the pods' own number would scale the workload."""
+    await asked.deploy("chat", 1, load=90)
+    await asked.policy()
+    await asked.bind("chat", annotations={SOURCES: '{"vllm:num_request_waiting": "vector(30)"}'})
+    ticked = await asked.tick(state, T0)
+    assert ticked.view("chat").targets[0].instances == ({},), "its pods are not asked"
+    assert await asked.replicas("chat") == 1
+    ready = await asked.condition("chat", "OptimizationReady")
+    assert (ready["status"], ready["reason"]) == ("False", "InvalidConfiguration")
+    assert (
+        "has no metric 'vllm:num_request_waiting'; name one of its metrics (vllm:num_requests_waiting)"
+        in (ready["message"])
+    )
 
 
 async def test_an_optimizers_total_counts_once_and_its_targets_can_have_their_own(

@@ -11,6 +11,7 @@ import yaml
 
 from modelyard.autoscaling.decide import decide
 from modelyard.autoscaling.fleet import Fleet
+from modelyard.autoscaling.live.bindings.objects import SOURCES
 from modelyard.autoscaling.offline.files import PlanInputError
 from modelyard.autoscaling.offline.fleet import fleet_from_files, remarks
 from modelyard.autoscaling.offline.manifests import read_manifests
@@ -74,6 +75,27 @@ def test_a_binding_is_decided_on_what_the_snapshot_says(tmp_path: Path) -> None:
     (record,) = decision.records
     assert (record.now.current, record.now.ready, record.now.reporting, record.target.replicas) == (2, 2, 2, 5)
     assert record.now.workload == WorkloadId("chat", "apps", "Deployment", "llama")
+
+
+@pytest.mark.parametrize(
+    ("sources", "named"),
+    [
+        ({f"{METRIC}s": "sum(queue)"}, repr(f"{METRIC}s")),
+        ({METRIC: "sum(queue)", METRIC.upper(): "sum(queue)"}, repr(METRIC.upper())),
+        ({"llama": {f"{METRIC}_total": "sum(queue)"}}, repr(f"{METRIC}_total")),
+        ({str(number): "sum(queue)" for number in range(9)}, "'0', '1', '2', and 6 more"),
+    ],
+)
+def test_a_source_of_a_metric_that_the_policy_does_not_have(
+    tmp_path: Path, sources: dict[str, Any], named: str
+) -> None:
+    bound = binding()
+    bound["metadata"]["annotations"] = {SOURCES: yaml.safe_dump(sources)}
+    fleet = fleet_of(tmp_path, [POLICY, bound, deployment()], [entry(12, 13)])
+    (decision,) = decide(fleet, FleetSettings()).bindings
+    (record,) = decision.records
+    assert (record.target.replicas, record.target.decided, record.why.reason) == (2, False, "InvalidConfiguration")
+    assert f"has no metric {named}; name one of its metrics ({METRIC}), or remove the entry" in record.why.message
 
 
 def test_everything_an_entry_can_say_arrives(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from modelyard.autoscaling.memory.bindings import ANNOTATION, BindingMemory
 from modelyard.autoscaling.view import BindingView, PolicyView
 from modelyard.metrics.expressions import Expression
 from modelyard.objects import Key, Namespace, TargetRef, Workload, WorkloadId
-from modelyard.objects.documents import listed, parse_document, shown
+from modelyard.objects.documents import few, listed, parse_document, shown
 from modelyard.objects.durations import parse_go_duration
 from modelyard.objects.parse import conditions, epoch, key_of
 from modelyard.reconcile.memory import parse_memory
@@ -98,6 +98,14 @@ class BindingSpec:
     def expression(self, text: str) -> Expression:
         """PromQL of the binding's."""
         return Expression(self.view.key.namespace, text)
+
+    def source_problem(self, policy: PolicyView) -> str | None:
+        """Return the error for sources of metrics that the policy does not have: one of its own may be meant."""
+        names = (metric for queries in self.sources.values() for metric in queries)
+        if not (unknown := dict.fromkeys(metric for metric in names if metric not in policy.targets)):
+            return None
+        text = f"AutoscalingPolicy {policy.key} has no metric {listed(few(list(map(shown, unknown)), 3))}"
+        return f"annotation {SOURCES}: {text}; name one of its metrics ({listed(policy.targets)}), or remove the entry"
 
     def queries(self, policy: PolicyView | None) -> Iterator[Expression]:
         """Every PromQL that a decision needs; of the metrics those that ``policy`` has a target for."""

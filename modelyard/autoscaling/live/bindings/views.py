@@ -55,11 +55,12 @@ class TargetPlan:
 
 
 def policy_of(binding: BindingSpec, listed: ListedBindings) -> tuple[PolicyView | None, str | None]:
-    """The policy, or what is wrong with it; neither when there is none of that name."""
+    """The policy, and what is wrong with it or with what the binding says of it; neither when there is none of that
+    name."""
     key = Key(binding.view.key.namespace, binding.view.policy_name)
     found = listed.policies.get(key)
     if found is not None:
-        return found.view, found.problem
+        return found.view, found.problem if found.view is None else binding.source_problem(found.view)
     if listed.policies_error is not None:
         return None, f"AutoscalingPolicies could not be listed: {listed.policies_error}"
     return None, None
@@ -71,8 +72,8 @@ def target_plans(
     find: Callable[[TargetSpec], tuple[Workload | None, str | None, TargetPods]],
 ) -> list[TargetPlan]:
     """The targets of a binding, each with the workload and the pods that ``find`` gives, or why there are none."""
-    policy, _ = policy_of(binding, listed)
-    active = policy is not None and binding.view.problem is None
+    policy, problem = policy_of(binding, listed)
+    active = policy is not None and problem is None and binding.view.problem is None
     plans = []
     for spec in binding.targets:
         outside = {*binding.sources.get("", ()), *binding.sources.get(spec.name, ())}
