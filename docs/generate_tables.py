@@ -36,6 +36,7 @@ from modelyard.autoscaling.settings import FleetSettings
 from modelyard.metrics.client import PrometheusSettings
 from modelyard.models.settings import DeliverySettings
 from modelyard.objects import Condition, Key
+from modelyard.objects.accelerators import FAMILIES
 
 FOLDER = Path(__file__).resolve().parent
 SAMPLE = FOLDER.parent / "config" / "samples" / "variantautoscaling-slo.yaml"
@@ -186,7 +187,18 @@ def metric_row(metric: Metric) -> Sequence[str]:
     return f"`{name}`", metric.type, labels, metric.documentation
 
 
+def accelerators_table() -> str:
+    """Return the resources of device plugins that count as accelerators."""
+    rows = []
+    for family in FAMILIES:
+        names = (f"`{domain}/{name}`" for domain in family.domains for name in family.names)
+        labels = (f"`{label}`" for label in family.labels)
+        rows.append((family.vendor or "any other", ", ".join(names), ", ".join(labels)))
+    return table(("Vendor", "Resources", "Node labels with the product"), rows)
+
+
 TABLES: Mapping[str, Callable[[], str]] = {
+    "accelerators": accelerators_table,
     "autoscale-parameters": lambda: settings_table(AutoscaleParameters),
     "fleet-settings": lambda: settings_table(FleetSettings),
     "reconcile-parameters": lambda: settings_table(ReconcileParameters),

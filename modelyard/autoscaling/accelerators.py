@@ -10,17 +10,10 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 
+from modelyard.objects.accelerators import PRODUCT_LABELS
+
 ACCELERATOR_LABEL = "inference.optimization/acceleratorName"
 UNRESOLVED = "unresolved"
-
-PRODUCT_LABELS = (
-    "nvidia.com/gpu.product",
-    "amd.com/gpu.product-name",
-    "amd.com/gpu.product",
-    "intel.com/gpu.product",
-    "cloud.google.com/gke-accelerator",
-)
-"""Node labels that name the product, best first."""
 
 # Longest first within a family, so that GH200 is not read as H200's cousin by prefix.
 _KNOWN = {

@@ -105,10 +105,11 @@ def target(model: StoredModel, settings: DeliverySettings) -> Goal:
     place = settings.place(namespace, path)
     if place is None:
         where = ", ".join(below for _, below in settings.allowed(namespace))
+        listed = f"namespaceRoots.{namespace}" if namespace else "roots"
         raise NotAllowed(
             "PathNotAllowed",
             f"path {shown(path)} is not a plain path below {where}: leave spec.storage.path out, choose one there, or"
-            f" have an administrator list a folder in ConfigMap {CONFIG_MAP}",
+            f" have an administrator list a folder ({listed} in ConfigMap {CONFIG_MAP})",
         )
     return Goal(*place, path, digest, fetches=not isinstance(uri, VendorModel))
 

@@ -10,11 +10,10 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
+from modelyard.objects.accelerators import devices
 from modelyard.objects.values import Condition, Key, Namespace, Node, OwnerRef, Pod, TargetRef, Workload, WorkloadId
 
 Object = Mapping[str, Any]
-
-GPU_RESOURCES = ("nvidia.com/gpu", "amd.com/gpu", "intel.com/gpu")
 
 MAX_ARGUMENTS = 16 * 1024
 """Characters of an engine's command line; of a longer one nothing is known."""
@@ -49,20 +48,11 @@ def controller_of(obj: Object) -> OwnerRef | None:
     return None
 
 
-def count(quantity: Any) -> int:
-    """A GPU quantity as a whole number; anything unreadable counts as none."""
-    try:
-        return int(quantity)
-    except (TypeError, ValueError):
-        return 0
-
-
 def container_gpus(container: Object) -> dict[str, int]:
-    """GPUs one container asks for, by resource name. Requests default to limits, as Kubernetes does for pods."""
+    """Return the accelerators one container asks for, by resource name: its limits, else its requests."""
     resources = container.get("resources") or {}
-    requests = resources.get("requests") or {}
-    limits = resources.get("limits") or {}
-    return {name: amount for name in GPU_RESOURCES if (amount := count(requests.get(name, limits.get(name, 0)))) > 0}
+    amounts = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
+    return {name: amount for name, amount in devices(amounts).items() if amount > 0}
 
 
 def template_gpus(pod_spec: Object) -> tuple[int, str]:
@@ -80,6 +70,12 @@ def pod_gpus(pod_spec: Object) -> int:
     regular = sum(sum(container_gpus(c).values()) for c in pod_spec.get("containers") or ())
     initial = max((sum(container_gpus(c).values()) for c in pod_spec.get("initContainers") or ()), default=0)
     return max(regular, initial)
+
+
+def gpu_resource(pod_spec: Object) -> str:
+    """Return the accelerator resource a pod asks for first, ``""`` for none."""
+    containers = (entry for kind in ("containers", "initContainers") for entry in pod_spec.get(kind) or ())
+    return next((name for container in containers for name in container_gpus(container)), "")
 
 
 def wanted_nodes(pod_spec: Object) -> dict[str, str]:
@@ -117,6 +113,7 @@ def pod(obj: Object) -> Pod:
         deleting=bool(metadata.get("deletionTimestamp")),
         node=spec.get("nodeName", ""),
         gpus=pod_gpus(spec),
+        gpu_resource=gpu_resource(spec),
         labels=metadata.get("labels") or {},
         unschedulable=unschedulable,
         ip=status.get("podIP") or "",
@@ -141,7 +138,7 @@ def node(obj: Object) -> Node:
     return Node(
         name=obj["metadata"]["name"],
         labels=obj["metadata"].get("labels") or {},
-        gpus={name: count(allocatable[name]) for name in GPU_RESOURCES if name in allocatable},
+        gpus=devices(allocatable),
         ready=any(c["type"] == "Ready" and c["status"] == "True" for c in status.get("conditions") or ()),
         schedulable=not (obj.get("spec") or {}).get("unschedulable", False),
     )

@@ -103,7 +103,8 @@ class Pod:
     """A pod, reduced to what attribution, warm-up and the limiter need.
 
     ``ready_since`` is the Ready condition's last transition while it is true. ``gpus`` is
-    max(largest init container, sum of containers). ``started`` changes when its containers start anew.
+    max(largest init container, sum of containers), ``gpu_resource`` the resource they are asked for by.
+    ``started`` changes when its containers start anew.
     """
 
     key: Key
@@ -119,6 +120,7 @@ class Pod:
     unschedulable: str = ""
     ip: str = ""
     started: str = ""
+    gpu_resource: str = ""
 
     @property
     def ready(self) -> bool:
@@ -128,7 +130,7 @@ class Pod:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node with its allocatable GPUs by resource name (``nvidia.com/gpu`` ...)."""
+    """A node with its allocatable accelerators by resource name (``nvidia.com/gpu`` ...)."""
 
     name: str
     labels: Mapping[str, str]

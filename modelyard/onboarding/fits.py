@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 from modelyard.autoscaling.accelerators import product_of, short_name
 from modelyard.models.detection import fit
 from modelyard.objects import Node
+from modelyard.objects.accelerators import count
 from modelyard.objects.documents import cut, printable
-from modelyard.objects.parse import count
 from modelyard.onboarding.request import MOST_CANDIDATES, OnboardRequest, ServingCandidate
 from modelyard.runtimes import ModelView, Runtime, parse_model, select
 from modelyard.workloads.world import OfferedRuntime

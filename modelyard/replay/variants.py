@@ -10,12 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from modelyard.autoscaling.accelerators import ACCELERATOR_LABEL, PRODUCT_LABELS
+from modelyard.autoscaling.accelerators import ACCELERATOR_LABEL
 from modelyard.autoscaling.fleet import Fleet, SLOSpec
 from modelyard.autoscaling.live.demands import workload_of
 from modelyard.autoscaling.offline.manifests import Manifest
 from modelyard.engine.config import PROFILES, EngineConfig, profiled
 from modelyard.objects import Key, Workload, WorkloadId
+from modelyard.objects.accelerators import PRODUCT_LABELS
 
 GRACE = 30.0
 """Kubernetes' default terminationGracePeriodSeconds."""

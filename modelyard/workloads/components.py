@@ -59,12 +59,20 @@ class ServiceComponent:
 
     @property
     def least(self) -> int:
-        """Fewest replicas, 1 where nobody says; 0 is to nothing."""
-        return int(self.spec.get("minReplicas", 1))
+        """Fewest replicas: by the service, else the runtime, else 1; 0 is scale to zero.
+
+        A runtime's minimum above the service's own maximum is lowered to that.
+        """
+        least = int(self.spec.get("minReplicas", 1))
+        own_most = self.own.get("maxReplicas") or 0
+        return min(least, own_most) if own_most and "minReplicas" not in self.own else least
 
     @property
     def most(self) -> int:
-        """Most replicas: of nobody who says, three, of a router two; never fewer than the fewest."""
+        """Most replicas: by the service, else the runtime, else 3, for a router 2; lifted to the fewest.
+
+        OME's webhook writes its default of 3 next to any ``minReplicas``, so that 5 and 3 means 5 and 5.
+        """
         return max(self.spec.get("maxReplicas") or _MOST_REPLICAS[self.kind], self.least, 1)
 
 

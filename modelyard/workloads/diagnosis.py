@@ -54,6 +54,11 @@ def of_pod(obj: Object) -> Trouble:
             return _trouble(IMAGE, f"container {one.get('name')}: {reason}: {said or one.get('image')}", final=True)
         if waiting and reason not in _STARTING:
             return _trouble(reason, f"container {one.get('name')}: {said or reason}", final=True)
+    for container in status.get("initContainerStatuses") or ():
+        name, running = container.get("name"), (container.get("state") or {}).get("running")
+        # A sidecar, which is always restarted, runs next to the engine for as long as that does.
+        if running and (containers.get(name) or {}).get("restartPolicy") != "Always":
+            return _trouble(STARTS, f"init container {name} runs since {running.get('startedAt')}", "Loading")
     for one in status.get("containerStatuses") or ():
         running = (one.get("state") or {}).get("running")
         if running and not one.get("ready"):

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from modelyard.objects.accelerators import VARIABLE
 from modelyard.objects.parse import container_gpus
 from modelyard.resources.quantity import Quantity
 from modelyard.workloads.merge import merge
@@ -175,9 +176,39 @@ def with_env(container: Body, values: Mapping[str, str | Mapping[str, Any]], *, 
     return {**container, "env": [*(one for name, one in new.items() if name not in names), *kept]}
 
 
-def parallelism(container: Mapping[str, Any], pods: int) -> int:
-    """Accelerators of a group of so many pods like this one: the value of ``PARALLELISM_SIZE``."""
-    return sum(container_gpus(container).values()) * pods
+_PARALLELISM: Final = re.compile(r"(?<!\$)(?:\$\$)*\$\(PARALLELISM_SIZE\)")
+
+
+def with_parallelism(container: Body, pods: int, path: str) -> Body:
+    """Set ``PARALLELISM_SIZE`` to the accelerators of a group of so many pods like this one.
+
+    Raises ``Refusal`` where the container uses the variable and nothing sets it: Kubernetes would pass the reference on
+    as it stands, and the engine would not start.
+    """
+    devices = sum(container_gpus(container).values()) * pods
+    if devices:
+        return with_env(container, {PARALLELISM_SIZE: str(devices)}, replace=True)
+    variables = container.get("env") or ()
+    texts = (*(container.get("command") or ()), *(container.get("args") or ()), *(v.get("value") for v in variables))
+    is_set = container.get("envFrom") or any(variable["name"] == PARALLELISM_SIZE for variable in variables)
+    if is_set or not any(isinstance(text, str) and _PARALLELISM.search(text) for text in texts):
+        return container
+    resources = container.get("resources") or {}
+    amounts = sorted({name for part in ("requests", "limits") for name in resources.get(part) or ()})
+    raise Refusal(
+        "InvalidSpec",
+        f"{path}.containers[{container['name']}].resources",
+        f"names no accelerator ({', '.join(amounts) or 'nothing'}), and the container uses $({PARALLELISM_SIZE})",
+        f"ask for accelerators, set {PARALLELISM_SIZE} in env, or list the resource in the worker's {VARIABLE}",
+    )
+
+
+def isolated(spec: Mapping[str, Any]) -> Body:
+    """Return a pod's spec without the variables of Services, unless it says otherwise.
+
+    Kubernetes sets ``VLLM_PORT=tcp://...`` in every pod next to a Service called ``vllm``, and engines read that.
+    """
+    return {"enableServiceLinks": False, **spec}
 
 
 def probed(container: Body) -> Body:

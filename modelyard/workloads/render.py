@@ -33,19 +33,19 @@ from modelyard.workloads.model_routes import engine_of, routing, served_name
 from modelyard.workloads.pods import (
     MODEL_PATH,
     NONE,
-    PARALLELISM_SIZE,
     PREFERRED,
     REQUIRED,
     ModelFiles,
     PodDraft,
     assembled,
     filled,
-    parallelism,
+    isolated,
     probed,
     service_ports,
     template,
     with_env,
     with_files,
+    with_parallelism,
 )
 from modelyard.workloads.reach import Right, by_annotations, check, rights
 from modelyard.workloads.scaling import ScaleTarget, Scaling, disruption_budget, scaled, without_replicas
@@ -379,15 +379,14 @@ class _Rendering:
             selection = self._selection()
             for found in self.files:
                 pod = with_files(pod, found, selection)
-        devices = parallelism(pod.container, size) if one.kind != names.ROUTER else 0
 
         def last(container: Body) -> Body:
-            if devices:
-                container = with_env(container, {PARALLELISM_SIZE: str(devices)}, replace=True)
+            if one.kind != names.ROUTER:
+                container = with_parallelism(container, size, path)
             container = filled(container, self.metadata)
             return probed(container) if leads else container
 
-        return pod.with_container(last)
+        return PodDraft(isolated(pod.spec), pod.main).with_container(last)
 
     def _drafted(self, one: ServiceComponent, spec: Body, place: str, path: str) -> tuple[PodDraft, frozenset[Right]]:
         """A pod of what a spec says of a component, and the rights that are in it."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from modelyard.workloads import metadata, names
 from modelyard.workloads.components import KNATIVE, RAY_CLUSTER, ServiceComponent
-from modelyard.workloads.pods import PORT, PodDraft, template, with_env
+from modelyard.workloads.pods import PORT, PodDraft, isolated, template, with_env
 from modelyard.workloads.settings import ProberSettings, RdmaProfile
 from modelyard.workloads.values import Body, Refusal
 
@@ -29,7 +29,7 @@ def knative(
     scaling = {
         "class": "kpa.autoscaling.knative.dev",
         "min-scale": one.least,
-        "max-scale": one.spec.get("maxReplicas") or None,
+        "max-scale": one.most if one.spec.get("maxReplicas") else None,
         "target": one.spec.get("scaleTarget"),
         "metric": one.spec.get("scaleMetric"),
     }
@@ -123,7 +123,7 @@ def _prober(cluster: str, namespace: str, labels: Mapping[str, str], settings: P
         },
     }
     mine = {names.APP: name}
-    pod = PodDraft({"containers": [container], "automountServiceAccountToken": False}, "prober")
+    pod = PodDraft(isolated({"containers": [container], "automountServiceAccountToken": False}), "prober")
     # Only the component's own pods are found by both of its labels.
     others = {key: value for key, value in labels.items() if key != names.COMPONENT}
     return {
@@ -137,7 +137,10 @@ def _prober(cluster: str, namespace: str, labels: Mapping[str, str], settings: P
 def with_rdma(
     pod: PodDraft, annotations: Mapping[str, str], profiles: Mapping[str, RdmaProfile], path: str
 ) -> PodDraft:
-    """The pod with what fast networking between nodes needs, where annotations ask for it. What it has stays."""
+    """The pod with what fast networking between nodes needs, where annotations ask for it. What it has stays.
+
+    A pod without the container that they name stays as it is, as the published mutator leaves it.
+    """
     if annotations.get(RDMA) != "true":
         return pod
     wanted = annotations.get(_PROFILE) or "oci-roce"
@@ -147,8 +150,7 @@ def with_rdma(
     profile = profiles[wanted]
     name = annotations.get(_CONTAINER) or pod.main
     if name not in [one["name"] for one in pod.spec["containers"]]:
-        remedy = "name a container of the pod"
-        raise Refusal("InvalidSpec", f"{path}.annotations[{_CONTAINER}]", f"there is no container {name}", remedy)
+        return pod
     volumes = {"dshm": {"emptyDir": {"medium": "Memory"}}, "devinf": {"hostPath": {"path": profile.host_path}}}
     mounts = {"dshm": "/dev/shm", "devinf": profile.host_path}
 

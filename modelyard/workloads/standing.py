@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from modelyard.workloads import names
@@ -140,7 +140,7 @@ def stand(
     """How a component stands. ``stale`` are objects that do not say yet what they should; ``expected`` is how many
     workloads it should have (0: it is to have no pods).
     """
-    seen = [_of(one.body, least) for one in workloads if one.kind.kind != "RayCluster"]
+    seen = _observed([child.body for child in workloads], least)
     mine = tuple(sorted((one for one in pods if one.deleting is None), key=lambda one: (-one.created, one.key)))
     wanted = sum(one.pods for one in seen)
     if sum(one.ready for one in mine) >= wanted:  # those that are over have been made up for
@@ -162,6 +162,35 @@ def stand(
         mine,
         worst(troubles),
     )
+
+
+def _observed(bodies: Sequence[Body], least: int) -> list[_Workload]:
+    """Return what workloads report. A Ray cluster's prober decides for it, and its pod serves nothing itself."""
+    clusters = [body for body in bodies if body["kind"] == "RayCluster"]
+    seen = [_of(body, least) for body in bodies if body["kind"] != "RayCluster"]
+    if clusters and seen:
+        seen = [replace(prober, pods=0) for prober in seen]
+        return [*seen, *(replace(_ray_cluster(body), ready=True) for body in clusters)]
+    return [*seen, *map(_ray_cluster, clusters)]
+
+
+def _ray_cluster(body: Body) -> _Workload:
+    """Return what KubeRay reports of a cluster: by conditions, in releases before 1.2 by ``status.state``."""
+    status, spec = body.get("status") or {}, body.get("spec") or {}
+    conditions = {entry.get("type"): entry for entry in status.get("conditions") or ()}
+    groups = spec.get("workerGroupSpecs") or ()
+    workers = sum(_count(group.get("replicas"), 1) * _count(group.get("numOfHosts"), 1) for group in groups)
+    pods = 0 if spec.get("suspend") is True else 1 + workers
+    head = conditions.get("HeadPodReady")
+    is_up = head.get("status") == "True" if head is not None else status.get("state") == "ready"
+    serving = _count(status.get("readyWorkerReplicas"), _count(status.get("availableWorkerReplicas")))
+    observed = _count(status.get("observedGeneration")) >= _count(body["metadata"].get("generation"))
+    failed, failure = conditions.get("RayClusterReplicaFailure") or {}, None
+    if failed.get("status") == "True" or status.get("state") == "failed":
+        reason = str(failed.get("reason") or "RayClusterFailed")
+        failure = Trouble(reason, str(failed.get("message") or status.get("reason") or ""), final=True)
+    ready = pods == 0 or (is_up and serving >= workers)
+    return _Workload(ready, ready and observed, pods, failure=failure)
 
 
 def _of(body: Body, least: int) -> _Workload:

@@ -170,7 +170,7 @@ def _conditions(here: Standing, doing: Sequence[str]) -> dict[str, Condition]:
     if here.routed:
         ingress = Condition(INGRESS, "True", "RoutesMade", "what leads to its components is there")
     elif failing is not None:
-        ingress = Condition(INGRESS, "False", "ComponentsNotReady", failing.message)
+        ingress = Condition(INGRESS, "False", "ComponentNotReady", failing.message)
     else:
         ingress = Condition(INGRESS, "False", latest.reason, latest.message)
     if not here.states:

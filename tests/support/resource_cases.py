@@ -395,21 +395,10 @@ BAD = [
         {"spec.supportedModelFormats[0].modelFramework": DELETE},
         "spec.supportedModelFormats[0].modelFramework",
     ),
-    *(
-        Case(
-            kind,
-            kind.lower(),
-            {"spec.engineConfig.minReplicas": 4, "spec.engineConfig.maxReplicas": 3},
-            "spec.engineConfig.minReplicas",
-            "cel",
-        )
-        for kind in ("ServingRuntime", "ClusterServingRuntime")
-    ),
     Case("ClusterServingRuntime", "clusterservingruntime", {"spec.workers": {"size": 0}}, "spec.workers.size"),
     Case("InferenceService", "inferenceservice", {"metadata.name": "1st"}, "metadata.name"),
     Case("InferenceService", "inferenceservice", {"spec.engine": DELETE, "spec.decoder": {}}, "spec.decoder"),
     Case("InferenceService", "inferenceservice", {"spec.engine.scaleMetric": "luck"}, "spec.engine.scaleMetric"),
-    Case("InferenceService", "inferenceservice", {"spec.engine.minReplicas": 4}, "spec.engine.minReplicas", "cel"),
     Case("InferenceService", "inferenceservice", {"spec.engine.hostNetwork": "yes"}, "spec.engine.hostNetwork"),
     *_BENCHMARKS,
 ]

@@ -227,4 +227,5 @@ def _ready_pod(
         ready_since=now - AGE,
         phase="Running",
         gpus=-(-found.gpus // found.pods_per_replica) if found is not None else 0,
+        gpu_resource=found.gpu_resource if found is not None else "",
     )

@@ -8,10 +8,12 @@ from collections.abc import Sequence
 from modelyard.autoscaling.accelerators import published_short_name
 from modelyard.autoscaling.fleet import Fleet
 from modelyard.autoscaling.published.percentages import variant_means
-from modelyard.autoscaling.variants.pools import VENDORS
 from modelyard.autoscaling.variants.state import State
 from modelyard.objects import Key
 from modelyard.objects.selectors import Matcher
+
+_VENDORS = ("nvidia.com", "amd.com", "intel.com")
+"""Whose GPUs the documented limiter counts."""
 
 
 class ByTotal:
@@ -20,7 +22,7 @@ class ByTotal:
     def __init__(self, fleet: Fleet, states: Sequence[State], matches: Matcher) -> None:
         self._remaining: dict[str, int] = defaultdict(int)
         for node in fleet.nodes:
-            for vendor in VENDORS:
+            for vendor in _VENDORS:
                 product = node.labels.get(f"{vendor}/gpu.product")
                 if product is not None and matches(node.labels):
                     self._remaining[published_short_name(product)] += node.gpus.get(f"{vendor}/gpu", 0)

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-from modelyard.autoscaling.accelerators import PRODUCT_LABELS, short_name
+from modelyard.autoscaling.accelerators import short_name
 from modelyard.autoscaling.fleet import Fleet
 from modelyard.autoscaling.variants.state import State
+from modelyard.objects.accelerators import PRODUCT_LABELS, partition_of, product_of_node
 from modelyard.objects.selectors import Matcher
 
 LIMITED_BY = "gpu-limiter"
-VENDORS = ("nvidia.com", "amd.com", "intel.com")
-"""Whose GPUs are counted."""
 _TERMINAL = ("Succeeded", "Failed")
 
 
@@ -24,22 +23,23 @@ class Pools:
         self.free: dict[str, dict[str, int]] = defaultdict(dict)
         """Free GPUs by pool (normalized accelerator) and node name."""
         self.total: dict[str, int] = defaultdict(int)
-        home: dict[str, str] = {}
+        pools: dict[str, dict[str, str]] = {}
         for node in sorted(fleet.nodes, key=lambda n: n.name):
             if not (node.ready and node.schedulable and matches(node.labels)):
                 continue
+            mine = pools.setdefault(node.name, {})
             for resource, count in sorted(node.gpus.items()):
                 pool = pool_of_node(node.labels, resource)
                 if pool is None or count <= 0:
                     continue
                 self.free[pool][node.name] = self.free[pool].get(node.name, 0) + count
                 self.total[pool] += count
-                # A pod's request does not say which GPU resource; whole cards are by far the usual case.
-                if node.name not in home or resource.endswith("/gpu"):
-                    home[node.name] = pool
+                mine[resource] = pool
         for pod in fleet.pods:
-            if pod.node and pod.gpus and pod.phase not in _TERMINAL and pod.node in home:
-                free = self.free[home[pod.node]]
+            if not (pod.node and pod.gpus) or pod.phase in _TERMINAL:
+                continue
+            if (pool := _pool_of_pod(pools.get(pod.node, {}), pod.gpu_resource)) is not None:
+                free = self.free[pool]
                 free[pod.node] = max(0, free[pod.node] - pod.gpus)
 
     def reserve(self, states: Iterable[State]) -> None:
@@ -93,25 +93,24 @@ def _take(free: dict[str, int], names: Iterable[str], gpus: int) -> str | None:
     return node
 
 
+def _pool_of_pod(pools: Mapping[str, str], resource: str) -> str | None:
+    """Return the pool of a node that a pod draws from; of a pod that names no resource whole cards are assumed."""
+    whole = (pool for name, pool in sorted(pools.items()) if not partition_of(name))
+    return pools.get(resource) if resource else next(whole, next(iter(pools.values()), None))
+
+
 def pool_of_node(labels: Mapping[str, str], resource: str) -> str | None:
     """The pool a GPU resource of a node counts in, ``None`` when its product is not known."""
-    vendor, _, name = resource.partition("/")
-    if vendor not in VENDORS:
-        return None
-    product = next((labels[label] for label in PRODUCT_LABELS if label in labels and _same_vendor(label, vendor)), None)
-    if product is None:
-        return None
-    return _with_slice(short_name(product), name)
+    product = product_of_node(labels, resource)
+    return None if product is None else pool_name(product, resource)
 
 
-def _same_vendor(label: str, vendor: str) -> bool:
-    return label.startswith(vendor) or (vendor == "nvidia.com" and label.startswith("cloud.google.com"))
-
-
-def _with_slice(accelerator: str, resource_name: str) -> str:
-    if resource_name.startswith("mig-") and "-MIG-" not in accelerator:
-        return f"{accelerator}-MIG-{resource_name.removeprefix('mig-').lower()}"
-    return accelerator
+def pool_name(accelerator: str, resource: str) -> str:
+    """Return the pool of an accelerator asked for by a resource name: partitions and shares are no whole devices."""
+    name, partition = short_name(accelerator), partition_of(resource)
+    if not partition or "-MIG-" in name:
+        return name
+    return f"{name}-MIG-{partition.removeprefix('mig-')}" if partition.startswith("mig-") else f"{name}-{partition}"
 
 
 def pool_of_state(state: State) -> str:
@@ -119,4 +118,4 @@ def pool_of_state(state: State) -> str:
     if state.accelerator is None or state.accelerator_missing:
         return ""
     resource = state.workload.gpu_resource if state.workload is not None else ""
-    return _with_slice(short_name(state.accelerator), resource.partition("/")[2])
+    return pool_name(state.accelerator, resource)

@@ -7,19 +7,21 @@ from dataclasses import replace
 
 import yaml
 
-from modelyard.autoscaling.accelerators import ACCELERATOR_LABEL, PRODUCT_LABELS, UNRESOLVED, short_name
+from modelyard.autoscaling.accelerators import ACCELERATOR_LABEL, UNRESOLVED, short_name
 from modelyard.autoscaling.config_maps import DEFAULT_ENTRY, find, read_document, saturation_names
 from modelyard.autoscaling.decide import decide
 from modelyard.autoscaling.decision import Record
 from modelyard.autoscaling.fleet import Fleet, Variant
 from modelyard.autoscaling.settings import FleetSettings
-from modelyard.autoscaling.variants.pools import pool_of_node
+from modelyard.autoscaling.variants.pools import pool_name, pool_of_node
 from modelyard.autoscaling.what_if.absence import without_pods
 from modelyard.autoscaling.what_if.errors import WhatIfError, listed
 from modelyard.autoscaling.what_if.spread import states_of
 from modelyard.objects import Key, Node, OwnerRef, Pod, Workload, WorkloadId
+from modelyard.objects.accelerators import PRODUCT_LABELS, family_of
 
-_LABELS = {"amd.com": "amd.com/gpu.product", "intel.com": "intel.com/gpu.product"}
+_USUAL = ("nvidia.com/gpu.product", "nvidia.com/gpu")
+"""Label and resource of an assumed node whose own resource comes without a label for the product."""
 _LIMITER = "enableLimiter"
 _NODE = "assumed-"
 _LONG_AGO = 86400.0
@@ -36,16 +38,16 @@ def with_capacity(
     """
     found = {one.key: one.records[0] for one in decide(fleet, settings).variants}
     used = {key: r.now.accelerator for key, r in found.items() if r.now.accelerator and r.now.accelerator != UNRESOLVED}
-    pools: dict[str, str] = {}
-    for name in used.values():
-        pools.setdefault(short_name(name).upper(), short_name(name))
+    resources = {s.variant.key: s.workload.gpu_resource for s in states_of(fleet, settings) if s.workload is not None}
+    homed = {key: pool_name(accelerator, resources.get(key, "")) for key, accelerator in used.items()}
+    pools = {pool.upper(): pool for pool in reversed(homed.values())}
     for node in fleet.nodes:
         for resource in node.gpus:
-            if (pool := pool_of_node(node.labels, resource)) is not None:
-                pools.setdefault(pool.upper(), pool)
+            if (home := pool_of_node(node.labels, resource)) is not None:
+                pools.setdefault(home.upper(), home)
     wanted: dict[str, int] = {}
     for name, count in capacity.items():
-        known = pools.get(short_name(name).upper())
+        known = pools.get(name.upper(), pools.get(short_name(name).upper()))
         if known is None:
             raise WhatIfError(
                 f"--capacity {name}={count}: no variant uses this accelerator and no node has it; there are: "
@@ -53,16 +55,16 @@ def with_capacity(
             )
         wanted[known] = wanted.get(known, 0) + count
     told = [f"{', '.join(f'{count} {name}' for name, count in wanted.items())} for these variants, the limiter on"]
-    fleet, lost = _fitted(fleet, settings, found, used, wanted)
+    fleet, lost = _fitted(fleet, settings, found, homed, wanted)
     told += lost
     workloads, vendors, in_use = dict(fleet.workloads), dict[str, str](), dict[str, int]()
     homes: dict[Key, tuple[str, int]] = {}
     placeholders: list[Pod] = []
     for state in states_of(fleet, settings):
-        accelerator = used.get(state.variant.key)
-        if accelerator is None or state.workload is None or state.workload_id is None:
+        pool = homed.get(state.variant.key)
+        if pool is None or state.workload is None or state.workload_id is None:
             continue
-        name, each = short_name(accelerator), found[state.variant.key].now.gpus
+        name, each = pool, found[state.variant.key].now.gpus
         workload = workloads[state.workload_id] = _workload(state.workload, each)
         vendors.setdefault(name, workload.gpu_resource)
         in_use[name] = in_use.get(name, 0) + (state.current or 0) * workload.gpus
@@ -91,7 +93,7 @@ def _fitted(
     fleet: Fleet,
     settings: FleetSettings,
     found: Mapping[Key, Record],
-    used: Mapping[Key, str],
+    homed: Mapping[Key, str],
     wanted: Mapping[str, int],
 ) -> tuple[Fleet, list[str]]:
     """The fleet with no more replicas than there would be accelerators for; the dearest ones are the first to go."""
@@ -99,7 +101,7 @@ def _fitted(
     told: list[str] = []
     workloads, gone = dict(fleet.workloads), set[Key]()
     for name, count in wanted.items():
-        mine = [s for s in states if short_name(used.get(s.variant.key, "")) == name and s.workload_id is not None]
+        mine = [s for s in states if homed.get(s.variant.key) == name and s.workload_id is not None]
         over = sum((s.current or 0) * found[s.variant.key].now.gpus for s in mine) - count
         for state in sorted(mine, key=lambda s: (-found[s.variant.key].now.cost, s.variant.key)):
             current, each = state.current or 0, found[state.variant.key].now.gpus
@@ -140,7 +142,9 @@ def owner_of(workload: WorkloadId) -> OwnerRef:
 
 def _at_home(pod: Pod, home: tuple[str, int] | None) -> Pod:
     """The pod on the one node of its accelerator; pods of others hold nothing of this inventory."""
-    return replace(pod, node="") if home is None else replace(pod, node=f"{_NODE}{home[0]}", gpus=home[1])
+    if home is None:
+        return replace(pod, node="")
+    return replace(pod, node=f"{_NODE}{home[0]}", gpus=home[1], gpu_resource="")
 
 
 def _workload(workload: Workload, gpus: int) -> Workload:
@@ -156,9 +160,9 @@ def _labelled(variant: Variant, accelerator: str | None) -> Variant:
 
 
 def _node(accelerator: str, count: int, resource: str) -> Node:
-    vendor = resource.partition("/")[0]
-    label = _LABELS.get(vendor, "nvidia.com/gpu.product")
-    return Node(f"{_NODE}{accelerator}", {label: accelerator}, {f"{label.partition('/')[0]}/gpu": count})
+    family = family_of(resource)
+    label, resource = (family.labels[0], resource) if family is not None and family.labels else _USUAL
+    return Node(f"{_NODE}{accelerator}", {label: accelerator}, {resource: count})
 
 
 def _limited(fleet: Fleet, settings: FleetSettings) -> dict[Key, Mapping[str, str]]:

@@ -11,19 +11,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
-from modelyard.autoscaling.accelerators import PRODUCT_LABELS, short_name
+from modelyard.autoscaling.accelerators import short_name
 from modelyard.autoscaling.decision import TickDecision, VariantDecision
 from modelyard.autoscaling.fleet import Fleet, Variant
 from modelyard.autoscaling.settings import FleetSettings, Mode
 from modelyard.autoscaling.variants.attribution import GROUP_INDEX_LABEL
 from modelyard.autoscaling.variants.headroom import startup
-from modelyard.autoscaling.variants.pools import Pools
+from modelyard.autoscaling.variants.pools import Pools, pool_name
 from modelyard.autoscaling.variants.state import State
 from modelyard.autoscaling.what_if.bindings import VirtualBindings
 from modelyard.autoscaling.what_if.inventory import owner_of
 from modelyard.autoscaling.what_if.spread import PodEngine, Spread, engine_of, evenly, states_of
 from modelyard.metrics.values import ModelLoad, PodPerformance, PodSignal, Signals
 from modelyard.objects import Key, Pod, Workload, WorkloadId
+from modelyard.objects.accelerators import PRODUCT_LABELS
 
 Model = tuple[str, str]
 """Namespace and model ID."""
@@ -89,6 +90,7 @@ class Deployed:
                 created=now,
                 gpus=-(-self.workload.gpus // size),
                 labels=labels,
+                gpu_resource=self.workload.gpu_resource,
             )
             for index in range(size)
         )
@@ -136,7 +138,7 @@ class Placement:
 
     def place(self, pods: Iterable[Pod], pool: str, workload: Workload) -> tuple[Pod, ...] | None:
         """The pods of one replica on nodes of ``pool`` (an accelerator), ``None`` when they find no room."""
-        pods = tuple(pods)
+        pods, pool = tuple(pods), pool_name(pool, workload.gpu_resource)
         if pool not in self._free or not any(pod.gpus for pod in pods):
             return pods
         free = self._free[pool]

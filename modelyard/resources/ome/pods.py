@@ -7,13 +7,12 @@ Source: ome.io/v1beta1.
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import ConfigDict, Field
 
 from modelyard.resources.base import Part
 from modelyard.resources.fields import Bool, Int32, Int64, IntOrString, Kept, RawObject, StringMap, optional
-from modelyard.resources.rules import Rule
 
 RawList = list[RawObject]
 
@@ -135,19 +134,10 @@ class KedaConfig(Part):
 class ScalingFields(Part):
     """How a component is scaled and rolled out, spread into it."""
 
-    invariants: ClassVar = (
-        Rule(
-            "minReplicas is above maxReplicas",
-            "lower minReplicas or raise maxReplicas",
-            lambda c: not c.max_replicas or c.min_replicas is None or c.min_replicas <= c.max_replicas,
-            "!has(self.maxReplicas) || self.maxReplicas == 0 || !has(self.minReplicas)"
-            " || self.minReplicas <= self.maxReplicas",
-            "minReplicas",
-        ),
-    )
-
     min_replicas: Int32 | None = optional("Fewest replicas; 0 allows scale to zero. Default: 1.", ge=0)
-    max_replicas: Int32 | None = optional("Most replicas; 0 counts as absent. Default: 3, for a router 2.", ge=0)
+    max_replicas: Int32 | None = optional(
+        "Most replicas; 0 counts as absent, fewer than minReplicas as minReplicas. Default: 3, for a router 2.", ge=0
+    )
     scale_target: Int32 | None = optional("The value of the scale metric to hold each replica at.")
     scale_metric: Literal["cpu", "memory", "concurrency", "rps", "tps"] | None = optional(
         "What to scale by. Default: cpu."

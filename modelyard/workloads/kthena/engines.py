@@ -32,6 +32,13 @@ class ServingEngine:
     busy: tuple[str, ...] = ()
     negatable: frozenset[str] = frozenset()
     lora_flag: str = ""
+    tensor_parallel: tuple[str, ...] = ()
+    """The flag for tensor-parallel ranks, and its other spellings."""
+    multiplying: tuple[tuple[str, ...], ...] = ()
+    """Flags (each with its other spellings) whose values multiply the accelerators that each tensor-parallel rank
+    takes."""
+    shared_by: Mapping[str, str] = field(default_factory=dict)
+    """Of those flags, the switch under which their ranks share the tensor-parallel ones instead."""
     environment: Mapping[str, str] = field(default_factory=dict)
     image: str = ""
 
@@ -49,6 +56,12 @@ VLLM: Final = ServingEngine(
     busy=_busy("vllm"),
     negatable=frozenset(("async-scheduling", "enable-chunked-prefill", "enable-prefix-caching")),
     lora_flag="lora-modules",
+    tensor_parallel=("tensor-parallel-size", "tp"),
+    multiplying=(
+        ("pipeline-parallel-size", "pp"),
+        ("data-parallel-size", "dp"),
+        ("prefill-context-parallel-size", "pcp"),
+    ),
     environment={"VLLM_USE_V1": "1"},
     image="vllm/vllm-openai:v0.11.0",
 )
@@ -61,6 +74,9 @@ SGLANG: Final = ServingEngine(
     always={"host": ("0.0.0.0",), "enable-metrics": ()},
     busy=_busy("sglang"),
     lora_flag="lora-paths",
+    tensor_parallel=("tp-size", "tensor-parallel-size", "tp"),
+    multiplying=(("pp-size", "pipeline-parallel-size", "pp"), ("dp-size", "data-parallel-size", "dp")),
+    shared_by={"dp-size": "enable-dp-attention"},
     image="lmsysorg/sglang:v0.5.1.post3",
 )
 MINDIE: Final = ServingEngine("mindie", "vLLM", 1025, health=None)

@@ -240,7 +240,8 @@ def _deliver(setup: Setup, found: BackendFiles, home: str) -> None:
     if delivery.place(namespace, path) is None:
         allowed = ", ".join(f"hostpath://{below}" for _, below in delivery.allowed(namespace))
         problem = "is no folder in which this namespace may have files"
-        remedy = f"write {allowed}, leave it out, or have an administrator list the folder in ConfigMap {CONFIG_MAP}"
+        remedy = f"write {allowed}, leave it out, or have an administrator list the folder for this namespace"
+        remedy += f" (namespaceRoots.{namespace} in ConfigMap {CONFIG_MAP})"
         raise Refusal("PathNotAllowed", f"{where}.cacheURI", problem, remedy)
     revision = setup.literal("HF_REVISION") if uri.startswith("hf://") and "@" not in uri else None
     storage: Body = {"storageUri": f"{uri}@{revision}" if revision else uri, "path": path}

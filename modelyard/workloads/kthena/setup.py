@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from modelyard.models.settings import DeliverySettings
-from modelyard.objects.parse import GPU_RESOURCES
-from modelyard.resources.quantity import Quantity
+from modelyard.objects.parse import container_gpus
 from modelyard.resources.registry import Model, ModelBackend, ModelWorker
 from modelyard.workloads.kthena import config, engines
 from modelyard.workloads.names import fitting, label_value
@@ -39,7 +38,6 @@ class ModelSettings:
     """What an administrator says about Models. ``images`` are those of engines, by the type of the backend."""
 
     images: Mapping[str, str] = field(default_factory=lambda: {type: one.image for type, one in engines.OF.items()})
-    accelerators: tuple[str, ...] = (*GPU_RESOURCES, "huawei.com/ascend-1980", "huawei.com/Ascend910")
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,14 +127,9 @@ class Setup:
         return metadata(self.model, name, self.labels())
 
     def accelerators(self, worker: ModelWorker) -> int:
-        """Accelerators of one pod: what its limits say, else its requests."""
-        for part in ("limits", "requests"):
-            given = (worker.resources or {}).get(part)
-            if isinstance(given, Mapping):
-                found = sum(_count(given.get(name)) for name in self.settings.accelerators)
-                if found:
-                    return found
-        return 0
+        """Accelerators of one pod."""
+        given = checked_runner({"resources": worker.resources or {}}, self.path)
+        return sum(container_gpus(given).values())
 
 
 def labels(model: Model, backend: str = "") -> dict[str, str]:
@@ -273,10 +266,3 @@ def _check(setup: Setup) -> None:
 def _instances(setup: Setup) -> int:
     """Instances of a group that are objects of their own; roles that run apart are replicas of one."""
     return 1 if setup.disaggregated else setup.backend.workers[0].replicas or 1
-
-
-def _count(quantity: Any) -> int:
-    try:
-        return max(0, int(Quantity(str(quantity)).value)) if quantity is not None else 0
-    except (ValueError, ArithmeticError):
-        return 0

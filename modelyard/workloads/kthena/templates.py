@@ -157,12 +157,36 @@ def _options(setup: Setup, files: BackendFiles, worker: ModelWorker) -> dict[str
         ours["enable-lora"] = ()
         if not setup.live_adapters:
             ours[engine.lora_flag] = tuple(f"{one.name}={one.path}" for one in files.adapters)
+    if ranks := _tensor_parallel(setup, worker):
+        ours[engine.tensor_parallel[0]] = (str(ranks),)
     if setup.pods > 1 and engine is engines.VLLM:
         ours["distributed-executor-backend"] = ("ray",)
     if setup.pods > 1 and engine is engines.SGLANG:
         ours |= {"nnodes": (str(setup.pods),), "node-rank": ("$(WORKER_INDEX)",)}
         ours["dist-init-addr"] = (f"$(ENTRY_ADDRESS):{engines.RENDEZVOUS}",)
     return {**{name: values for name, values in ours.items() if name not in given}, **given}
+
+
+def _tensor_parallel(setup: Setup, worker: ModelWorker) -> int:
+    """Return the tensor-parallel ranks that use all accelerators of an instance; 0 where the engine's default is right.
+
+    Engines use one accelerator unless they are told otherwise, and SGLang does not start with more data-parallel ranks
+    for attention than tensor-parallel ones. What the user says of the ranks counts.
+    """
+    engine, given = setup.engine, setup.options[worker.type]
+    devices = setup.accelerators(worker) * setup.pods
+    if not engine.tensor_parallel or any(name in given for name in engine.tensor_parallel):
+        return 0
+    for names in engine.multiplying:
+        values = next((given[name] for name in names if name in given), ("1",))
+        if engine.shared_by.get(names[0]) in given:
+            continue
+        text = values[0] if values else ""
+        factor = int(text) if text.isascii() and text.isdigit() and len(text) < 6 else 0
+        if not factor or devices % factor:
+            return 0
+        devices //= factor
+    return devices if devices > 1 else 0
 
 
 def _command(

@@ -14,7 +14,7 @@ from modelyard.autoscaling.accelerators import published_short_name, short_name
 from modelyard.autoscaling.decide import decide
 from modelyard.autoscaling.decision import Action
 from modelyard.autoscaling.settings import FleetSettings
-from modelyard.autoscaling.variants.pools import LIMITED_BY, pool_of_node
+from modelyard.autoscaling.variants.pools import LIMITED_BY, Pools, pool_of_node
 from modelyard.objects import Key, Node, OwnerRef, Pod
 from modelyard.objects.selectors import parse_selector
 
@@ -105,6 +105,17 @@ def test_short_name_is_idempotent(product):
         ({"amd.com/gpu.product-name": "AMD_Instinct_MI300X_OAM"}, "amd.com/gpu", "MI300X"),
         ({"cloud.google.com/gke-accelerator": "nvidia-l4"}, "nvidia.com/gpu", "L4"),
         ({"nvidia.com/gpu.product": "NVIDIA-L4"}, "example.com/gpu", None),
+        ({"nvidia.com/gpu.product": "NVIDIA-L4"}, "nvidia.com/gpu.shared", "L4-gpu.shared"),
+        ({"amd.com/gpu.product-name": "AMD_Instinct_MI300X_OAM"}, "amd.com/cpx_nps4", "MI300X-cpx_nps4"),
+        ({"gpu.intel.com/product": "Max_1550"}, "gpu.intel.com/i915", "Max_1550"),
+        ({"cloud.google.com/gke-tpu-accelerator": "tpu-v6e-slice"}, "google.com/tpu", "tpu-v6e-slice"),
+        ({"karpenter.k8s.aws/instance-accelerator-name": "trainium"}, "aws.amazon.com/neuron", "trainium"),
+        (
+            {"karpenter.k8s.aws/instance-accelerator-name": "trainium"},
+            "aws.amazon.com/neuroncore",
+            "trainium-neuroncore",
+        ),
+        ({"nvidia.com/gpu.product": "NVIDIA-L4"}, "nvidia.com/gpumem", None),
         ({}, "nvidia.com/gpu", None),
     ],
 )
@@ -382,6 +393,17 @@ class TestRepaired:
         assert limited(whole, nodes=sliced)["v1"].target.replicas == 4
         part = Serving(load=FULL, accelerator="A100", workload={"gpu_resource": "nvidia.com/mig-1g.10gb"})
         assert limited(part, nodes=sliced)["v1"].target.replicas == 6
+
+    @pytest.mark.parametrize(("resource", "free"), [("nvidia.com/mig-1g.10gb", 1), ("nvidia.com/gpu", 4), ("", 4)])
+    def test_a_pod_takes_from_the_resource_that_it_asks_for(self, resource, free):
+        sliced = [Node("n1", {"nvidia.com/gpu.product": "A100"}, {"nvidia.com/gpu": 7, "nvidia.com/mig-1g.10gb": 4})]
+        other = Pod(Key("x", "p"), "u", None, 0.0, node="n1", phase="Running", gpus=3, gpu_resource=resource)
+        pools = Pools(replace(make_fleet(nodes=sliced), pods=(other,)), lambda _: True)
+        taken = "A100-MIG-1g.10gb" if "mig" in resource else "A100"
+        assert pools.free[taken] == {"n1": free}
+        assert {pool: sum(there.values()) for pool, there in pools.free.items() if pool != taken} == (
+            {"A100": 7} if "mig" in resource else {"A100-MIG-1g.10gb": 4}
+        )
 
     def test_minimum_does_not_overrule_the_limiter(self):
         s = placed(Serving(load=FULL, variant={"annotations": {"modelyard.dev/min-replicas": "9"}}))

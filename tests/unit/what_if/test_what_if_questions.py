@@ -272,6 +272,24 @@ def test_capacity_is_never_exceeded(count: int) -> None:
     assert "of L40S no more than is in use" in said
 
 
+@pytest.mark.parametrize(
+    ("accelerator", "resource", "pool"),
+    [
+        ("A100", "nvidia.com/mig-3g.40gb", "A100-MIG-3g.40gb"),
+        ("MI300X", "amd.com/cpx_nps4", "MI300X-cpx_nps4"),
+        ("Gaudi-3", "habana.ai/gaudi", "Gaudi-3"),
+        ("tpu-v6e-slice", "google.com/tpu", "tpu-v6e-slice"),
+        ("Ascend910B", "huawei.com/Ascend910B", "Ascend910B"),
+        ("N150", "tenstorrent.com/n150", "N150"),
+    ],
+)
+def test_the_inventory_has_accelerators_of_every_vendor(accelerator: str, resource: str, pool: str) -> None:
+    serving = Serving("a", load=[(0.95, 9.0)] * 2, accelerator=accelerator, workload={"gpu_resource": resource})
+    fleet, chosen, said = asked(make_fleet(serving), capacity=[f"{pool}=3"])
+    assert records(decide(fleet, chosen))["a"].target.replicas == 3
+    assert f"3 {pool}" in said
+
+
 def test_the_inventory_replaces_the_nodes_and_needs_no_config_map() -> None:
     free = decide(drowning(), DEFAULT)
     node = gpu_node("n", 1)

@@ -113,6 +113,16 @@ def test_an_init_container_comes_before_the_engine() -> None:
     assert said({**status, "initContainerStatuses": [done]}).reason == "Starting"
 
 
+def test_a_model_is_loading_while_an_init_container_runs_that_ends() -> None:
+    status = state(waiting={"reason": "PodInitializing"})
+    running = {"name": "fetch", "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}}
+    found = said({**status, "initContainerStatuses": [running]})
+    assert (found.reason, found.state, found.final) == ("Starting", "Loading", False)
+    assert found.message == "init container fetch runs since 2026-01-01T00:00:00Z"
+    sidecar = {**SPEC, "initContainers": [{"name": "fetch", "restartPolicy": "Always"}]}
+    assert said({**status, "initContainerStatuses": [running]}, sidecar).state == "Pending"
+
+
 def test_what_does_not_mend_itself_is_looked_at_first() -> None:
     dead, full = Trouble("ContainerExited", "", final=True), Trouble("Unschedulable", "")
     assert worst([Trouble("Starting", ""), full, dead]) is dead

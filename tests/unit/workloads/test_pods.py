@@ -17,11 +17,11 @@ from modelyard.workloads.pods import (
     ModelFiles,
     assembled,
     filled,
-    parallelism,
     probed,
     service_ports,
     with_env,
     with_files,
+    with_parallelism,
 )
 from modelyard.workloads.values import MOST_NESTED, Refusal
 
@@ -127,10 +127,50 @@ def test_placeholders_in_command_arguments_and_values_alone() -> None:
     assert found["env"] == [{"name": "A", "value": "chat"}, container["env"][1]]
 
 
-@pytest.mark.parametrize(("gpus", "pods", "size"), [(8, 2, 16), (4, 1, 4), (8, 4, 32), (0, 2, 0)])
-def test_parallelism(gpus: int, pods: int, size: int) -> None:
-    assert parallelism({"resources": {"limits": {"nvidia.com/gpu": str(gpus)}}}, pods) == size
-    assert parallelism({"resources": {"requests": {"nvidia.com/gpu": gpus}}}, pods) == size
+@pytest.mark.parametrize(("gpus", "pods", "size"), [(8, 2, "16"), (4, 1, "4"), (8, 4, "32"), (0, 2, "")])
+def test_parallelism(gpus: int, pods: int, size: str) -> None:
+    for resources in ({"limits": {"nvidia.com/gpu": str(gpus)}}, {"requests": {"nvidia.com/gpu": gpus}}):
+        container = with_parallelism({"name": "c", "resources": resources}, pods, "spec.engine")
+        assert "".join(one["value"] for one in container.get("env", ())) == size
+
+
+ASKS = {"name": "c", "args": ["--tp=$(PARALLELISM_SIZE)"], "resources": {"limits": {"vendor.example/chip": "4"}}}
+
+
+def test_a_reference_to_the_parallelism_that_nothing_sets_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Refusal) as error:
+        with_parallelism(ASKS, 1, "spec.engine")
+    assert str(error.value) == (
+        "spec.engine.containers[c].resources: names no accelerator (vendor.example/chip), and the container uses"
+        " $(PARALLELISM_SIZE) - ask for accelerators, set PARALLELISM_SIZE in env, or list the resource in the worker's"
+        " MODELYARD_ACCELERATORS"
+    )
+    monkeypatch.setenv("MODELYARD_ACCELERATORS", "vendor.example/chip")
+    assert with_parallelism(ASKS, 2, "spec.engine")["env"] == [{"name": "PARALLELISM_SIZE", "value": "8"}]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"env": [{"name": "PARALLELISM_SIZE", "value": "2"}]},
+        {"env": [{"name": "PARALLELISM_SIZE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]},
+        {"envFrom": [{"configMapRef": {"name": "sizes"}}]},
+        {"args": ["--tp=$$(PARALLELISM_SIZE)"]},
+        {"args": ["exec serve --tp ${PARALLELISM_SIZE:-1}"], "command": ["sh", "-c"]},
+        {"args": []},
+    ],
+)
+def test_a_container_that_needs_no_parallelism_stays_as_it_is(change: dict[str, Any]) -> None:
+    container = {**ASKS, **change}
+    assert with_parallelism(container, 1, "spec.engine") == container
+
+
+@pytest.mark.parametrize("use", ["command", "env"])
+def test_the_parallelism_is_looked_for_wherever_kubernetes_fills_it_in(use: str) -> None:
+    text = "$$$(PARALLELISM_SIZE)"
+    used = {"command": ["serve", text]} if use == "command" else {"env": [{"name": "ARGS", "value": text}]}
+    with pytest.raises(Refusal):
+        with_parallelism({"name": "c", **used}, 1, "spec.engine")
 
 
 def test_variables_are_added_before_the_others_and_replaced_only_when_asked() -> None:

@@ -491,6 +491,15 @@ def test_fast_networking_comes_with_an_administrators_runtime_and_keeps_what_is_
     assert [one["mountPath"] for one in container["volumeMounts"]].count("/dev/shm") == 1
 
 
+def test_fast_networking_for_a_container_that_is_missing_leaves_the_pod_alone() -> None:
+    def edit(found: dict[str, dict[str, Any]]) -> None:
+        annotations = {"rdma.ome.io/auto-inject": "true", "rdma.ome.io/container-name": "gone"}
+        found["ClusterServingRuntime"]["spec"]["engineConfig"]["annotations"] = annotations
+
+    (deployment,), (plain,) = (children("raw", one, "Deployment") for one in (edit, lambda found: None))
+    assert deployment["spec"]["template"]["spec"] == plain["spec"]["template"]["spec"]
+
+
 def modes_of(case: str, edit: Edit) -> dict[str, str]:
     result = changed(case, edit)
     assert isinstance(result, Rendered), result
@@ -551,6 +560,11 @@ def test_a_virtual_service_has_no_children() -> None:
         # Bounds that nobody gives come from the runtime (2 and 5), those that the runtime does not give from the kind.
         ("{}", (2, 5), "cpu", 80),
         ("{minReplicas: 7}", (7, 7), "cpu", 80),
+        # As OME's webhook stores a service that has only said 5 or 9.
+        ("{minReplicas: 5, maxReplicas: 3}", (5, 5), "cpu", 80),
+        ("{minReplicas: 9, maxReplicas: 3}", (9, 9), "cpu", 80),
+        # What the service says itself is not exceeded for the runtime's sake.
+        ("{maxReplicas: 1}", (1, 1), "cpu", 80),
         ("{maxReplicas: 0, scaleTarget: 0}", (2, 5), "cpu", 80),
     ],
 )
