@@ -25,15 +25,19 @@ import urllib3
 
 from modelyard.benchmarks import program, records, results
 from modelyard.benchmarks.outputs import ResultStore, checked_name, open_output
+from modelyard.benchmarks.preflight import check_measurement
 from modelyard.benchmarks.program import MeasureError, without
 from modelyard.benchmarks.values import REPORT_LIMIT, MeasuredRun, Measurement, MeasurementReport
 from modelyard.hosts import HostsFile
 from modelyard.models.errors import FetchError
 from modelyard.models.sources import check_host
 from modelyard.models.sources.http import checked
+from modelyard.workloads.values import Refusal
 
 Say = Callable[[str], None]
 ASKED = "measurement.json"
+TRIED_TOKENS = 4
+"""Tokens of the answer to the request that goes before a run."""
 PATIENCE = 60.0
 """Seconds within which an endpoint answers one small request."""
 STARTS, ENDS = 600, 300
@@ -54,6 +58,18 @@ def name_of(asked: Measurement) -> str:
     return f"{scenario}-{asked.concurrency}"
 
 
+def check_before(asked: Measurement) -> None:
+    """Refuse a measurement that can bring no result. Raises ``MeasureError`` before anything is started."""
+    try:
+        check_measurement(asked)
+    except Refusal as refusal:
+        found = refusal.refused
+        output = found.field.startswith("output")
+        raise MeasureError(
+            "OutputUnsupported" if output else "MeasurementInvalid", f"{found.field}: {found.problem}; {found.remedy}"
+        ) from None
+
+
 def measure(asked: Measurement, executable: Path, environ: Mapping[str, str], say: Say) -> MeasurementReport:
     """Measure and store. What fails is in the report; only what ends this process is raised."""
     hidden = program.secrets(environ)
@@ -68,6 +84,16 @@ def failed(error: MeasureError, hidden: tuple[str, ...] = ()) -> MeasurementRepo
     """The report of a measurement that did not succeed."""
     message = without(str(error), hidden)
     return MeasurementReport(outcome="Failed", reason=error.reason, message=message, retryable=error.retryable)
+
+
+def unexpected(error: Exception) -> MeasureError:
+    """What the report says of an exception that nobody foresaw. The disk's and the network's may pass."""
+    if isinstance(error, FetchError):
+        return MeasureError(error.reason, str(error), retryable=error.retryable)
+    said = " ".join(str(error).split())[:500]
+    remedy = "the pod's log has the traceback; if trying again does not help, report it as a defect of Modelyard"
+    what = f"measuring ended with {type(error).__name__}{f' ({said})' if said else ''}; {remedy}"
+    return MeasureError("UnexpectedError", what, retryable=isinstance(error, OSError))
 
 
 def fitted(report: MeasurementReport) -> str:
@@ -204,9 +230,13 @@ def probe(asked: Measurement, key: str) -> None:
     url = program.base(asked.url)
     batched = asked.task in program.BATCHED
     body: dict[str, Any] = {"model": asked.model, "input": ["Hello"]}
+    more = program.request_parameters(asked.request_parameters)
     if not batched:
-        body = {"model": asked.model, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
+        body = {"model": asked.model, "messages": [{"role": "user", "content": "Hello"}]}
+        body |= {"max_tokens": max(TRIED_TOKENS, int(more.get("min_tokens", 0)))}
         body |= {"stream": True, "stream_options": {"include_usage": True}}
+    # What the endpoint refuses of them it would refuse of every request.
+    body |= {name: value for name, value in more.items() if name not in program.NOT_SENT}
     path = "/v1/embeddings" if batched else "/v1/chat/completions"
     pool = urllib3.PoolManager(retries=False, timeout=urllib3.Timeout(connect=10, read=PATIENCE))
     pool.pool_classes_by_scheme = checked(asked.public)
@@ -229,6 +259,12 @@ def probe(asked: Measurement, key: str) -> None:
         ) from None
     if answer.status != 200:
         _refused(asked, answer.status, text)
+    if not batched and not text.lstrip().startswith((b"data:", b":", b"event:", b"id:", b"retry:")):
+        raise MeasureError(
+            "StreamMissing",
+            f"endpoint {url}: {text[:60].decode('utf-8', 'replace')!r} is no stream of events; only an endpoint that"
+            " honours stream: true has a TTFT and an ITL",
+        )
     if not batched and b'"completion_tokens"' not in text:
         raise _no_usage()
 
@@ -401,6 +437,7 @@ def _why(asked: Measurement, folder: Path, code: int, log: Log) -> MeasureError:
         try:
             answered, codes, first = records.failures(records.load(path), log.lost)
             records.check_errors(asked, answered, codes, first)
+            records.check_stream(asked, records.load(path))
         except MeasureError as error:
             return error
         return MeasureError(

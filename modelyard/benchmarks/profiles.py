@@ -28,17 +28,17 @@ _SPREAD = re.compile(r"([NU])\((\d{1,7}),(\d{1,7})\)/\((\d{1,7}),(\d{1,7})\)")
 
 
 def points(results: BenchmarkResults, warn: Callable[[str], None]) -> list[Point]:
-    """The runs that streamed, in ms. One with too many failed requests is left out, and ``warn`` is told: what fails
-    is no load, or takes no time. Raises ``FitError`` where none is left, and for runs of several models: they are of
-    no one engine."""
+    """The runs that streamed, in ms. One with too many failed requests, or with figures that cannot be true, is left
+    out, and ``warn`` is told: what fails is no load, or takes no time. Raises ``FitError`` where none is left, and for
+    runs of several models: they are of no one engine."""
     models = sorted({record.measurement.model for record in results.records})
     if len(models) > 1:
         raise FitError(f"{results.name}: has runs of several models ({', '.join(models[:5])}); fit one at a time")
-    found, spoilt = [], 0
+    found, left_out = [], ""
     for run in results.runs:
-        if run.spoilt:
-            spoilt += 1
-            warn(f"run {run.scenario} at {run.concurrency} of {results.name} is left out: {run.spoilt}")
+        if run.unusable:
+            left_out = run.unusable
+            warn(f"run {run.scenario} at {run.concurrency} of {results.name} is left out: {run.unusable}")
             continue
         if run.ttft is None or run.itl is None:
             continue
@@ -47,8 +47,8 @@ def points(results: BenchmarkResults, warn: Callable[[str], None]) -> list[Point
         prompts, outputs = _spreads(run.scenario)
         answered = run.requests - run.failed or None
         found.append(point._replace(requests=answered, prompt_spread=prompts, output_spread=outputs))
-    if not found and spoilt:
-        raise FitError(f"{results.name}: too many requests failed in each run; measure again when the service is well")
+    if not found and left_out:
+        raise FitError(f"{results.name}: no run can be used; the last one: {left_out}; measure again")
     if not found:
         raise FitError(f"{results.name}: no run has a TTFT and an ITL; profiles are of endpoints that stream")
     return found

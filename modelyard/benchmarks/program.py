@@ -33,7 +33,19 @@ OF_IMAGES = frozenset({"image-to-text", "image-to-embeddings"})
 FOLDER = "experiment"
 """Where the program writes, in the folder that it is given."""
 _NOTHING: Mapping[str, str | None] = MappingProxyType({})
-_FIXED = ("model", "messages", "stream", "stream_options", "max_tokens", "max_completion_tokens", "n", "input")
+_LENGTH = "the scenario says how many tokens are generated; leave it out"
+_ITSELF = "the benchmark sets it itself; leave it out"
+_FIXED: Mapping[str, str] = MappingProxyType(
+    {
+        **dict.fromkeys(("model", "messages", "prompt", "input", "stream", "stream_options"), _ITSELF),
+        **dict.fromkeys(("max_tokens", "max_completion_tokens", "max_output_tokens", "max_new_tokens"), _LENGTH),
+        **dict.fromkeys(("n", "best_of", "use_beam_search"), "one answer to each request is measured; leave it out"),
+        "prompt_logprobs": "engines refuse it in a stream; leave it out",
+    }
+)
+"""Fields of a request that no further parameter may set, and why."""
+NOT_SENT = frozenset({"ignore_eos", "system_message"})
+"""Further parameters that mean something to the program: it sends the first one as the back end has it."""
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?", re.ASCII)
 _INHERITED = (
     *("PATH", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE"),
@@ -53,6 +65,14 @@ class MeasureError(Exception):
     def __init__(self, reason: str, message: str, *, retryable: bool = False) -> None:
         super().__init__(message)
         self.reason, self.retryable = reason, retryable
+
+
+class InvalidMeasurement(MeasureError):
+    """A field of a measurement that cannot be used."""
+
+    def __init__(self, field: str, value: object, remedy: str) -> None:
+        self.field, self.problem, self.remedy = field, f"{str(value)[:100]!r} cannot be used", remedy
+        super().__init__("MeasurementInvalid", f"{field}: {self.problem}; {remedy}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +123,7 @@ def command(asked: Measurement, version: str, folder: Path, dataset: Mapping[str
     """
     known, parameters = words(version), request_parameters(asked.request_parameters)
     if asked.task not in known.tasks:
-        raise _invalid("task", asked.task, f"genai-bench {version} has {', '.join(known.tasks)}")
+        raise InvalidMeasurement("task", asked.task, f"genai-bench {version} has {', '.join(known.tasks)}")
     backend = _backend(asked.backend.lower(), parameters, known)
     batched = asked.task in BATCHED
     given: list[tuple[str, str | None]] = [
@@ -139,7 +159,7 @@ def _backend(asked: str, parameters: dict[str, Any], known: Words) -> str:
             asked = "vllm" if ignore and asked == "openai" else asked if ignore else "openai"
         return asked if asked in known.backends else "openai"
     if asked not in known.backends:
-        raise _invalid("apiFormat", asked, f"write one of {', '.join(sorted(known.backends))}")
+        raise InvalidMeasurement("apiFormat", asked, f"write one of {', '.join(sorted(known.backends))}")
     return asked
 
 
@@ -147,8 +167,8 @@ def request_parameters(given: Mapping[str, str]) -> dict[str, Any]:
     """Further fields of a request, which are given as text: numbers, booleans and JSON as such, all else as text."""
     found: dict[str, Any] = {}
     for name, text in given.items():
-        if name in _FIXED:
-            raise _invalid(f"additionalRequestParams.{name}", text, "the benchmark sets it itself; leave it out")
+        if (remedy := _FIXED.get(name)) is not None:
+            raise InvalidMeasurement(f"additionalRequestParams.{name}", text, remedy)
         try:
             value = json.loads(text, parse_constant=_refuse)
             json.dumps(value, allow_nan=False)
@@ -156,19 +176,15 @@ def request_parameters(given: Mapping[str, str]) -> dict[str, Any]:
             value = text
         found[name] = value
     if not isinstance(found.get("ignore_eos", True), bool):
-        raise _invalid("additionalRequestParams.ignore_eos", found["ignore_eos"], "write true or false")
+        raise InvalidMeasurement("additionalRequestParams.ignore_eos", found["ignore_eos"], "write true or false")
     temperature = found.get("temperature", 0)
     if isinstance(temperature, bool) or not isinstance(temperature, int | float) or not math.isfinite(temperature):
-        raise _invalid("additionalRequestParams.temperature", temperature, "write a number, such as 0.7")
+        raise InvalidMeasurement("additionalRequestParams.temperature", temperature, "write a number, such as 0.7")
     return found
 
 
 def _refuse(text: str) -> None:
     raise ValueError(text)
-
-
-def _invalid(field: str, value: object, remedy: str) -> MeasureError:
-    return MeasureError("MeasurementInvalid", f"{field}: {str(value)[:100]!r} cannot be used; {remedy}")
 
 
 def base(url: str) -> str:

@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from modelyard.benchmarks.program import BATCHED, FOLDER, MeasureError, without
-from modelyard.benchmarks.values import MOST, LatencySpread, MeasuredRun, Measurement
+from modelyard.benchmarks.values import FASTEST_TOKEN, MOST, LatencySpread, MeasuredRun, Measurement
 
 LARGEST = 128 << 20
 """Bytes of a file of the program that are read."""
 METADATA = "experiment_metadata.json"
+IMPLAUSIBLE, BUFFERED = "ImplausibleResult", "StreamBuffered"
+"""Reasons: figures that cannot be true; answers that do not arrive token by token."""
 _SPREAD = ("mean", "p50", "p90", "p95", "p99")
 _LOST = 0
 """The code of requests that the program has lost."""
@@ -102,10 +104,44 @@ def check_errors(asked: Measurement, answered: int, codes: Counter[int], first: 
     raise MeasureError(reason, f"{what}{allowed}; {remedy}{said}", retryable=lasting * 2 <= failed)
 
 
+def check_stream(asked: Measurement, found: Mapping[str, Any]) -> None:
+    """Refuse answers that arrive in one piece: neither TTFT nor ITL is of the engine. Raises ``MeasureError``.
+
+    The program leaves their time per token out of its means, or divides what a buffer took by their tokens.
+    """
+    if not _streams(asked):
+        return
+    whole = counted = 0
+    for one in found.get("individual_request_metrics") or ():
+        tokens, after = (
+            one.get(name) if isinstance(one, dict) else None for name in ("num_output_tokens", "output_latency")
+        )
+        if (
+            isinstance(tokens, int | float)
+            and isinstance(after, int | float)
+            and tokens >= 2
+            and not one.get("error_code")
+        ):
+            counted += 1
+            whole += after < (tokens - 1) * FASTEST_TOKEN
+    if counted and whole > asked.errors * counted:
+        raise MeasureError(
+            BUFFERED,
+            f"{whole} of {counted} answers arrived in one piece, all tokens with the first; measure where no proxy or"
+            " gateway buffers the stream, and check that the engine streams token by token",
+        )
+
+
+def _streams(asked: Measurement) -> bool:
+    return asked.task not in BATCHED and not asked.task.endswith("embeddings")
+
+
 def measured(asked: Measurement, found: Mapping[str, Any], started: str, lost: int = 0) -> MeasuredRun:
-    """The run that a file of the program holds. Raises ``MeasureError`` for too many errors and missing figures."""
+    """The run that a file of the program holds. Raises ``MeasureError`` for too many errors, and for figures that are
+    missing or cannot be true."""
     answered, codes, first = failures(found, lost)
     check_errors(asked, answered, codes, first)
+    check_stream(asked, found)
     figures = _object(found, "aggregated_metrics")
     stats = _object(figures, "stats")
     if figures.get("scenario") != asked.scenario:
@@ -113,8 +149,8 @@ def measured(asked: Measurement, found: Mapping[str, Any], started: str, lost: i
     seconds = _number(figures, "run_duration")
     if seconds <= 0:
         raise MeasureError("ResultInvalid", "the program's file has a run of no duration", retryable=True)
-    streams = asked.task not in BATCHED and not asked.task.endswith("embeddings")
-    return MeasuredRun(
+    streams = _streams(asked)
+    run = MeasuredRun(
         scenario=asked.scenario,
         concurrency=asked.concurrency,
         started=started,
@@ -129,6 +165,9 @@ def measured(asked: Measurement, found: Mapping[str, Any], started: str, lost: i
         ttft=_spread(stats, "ttft") if streams else None,
         itl=_spread(stats, "tpot") if streams else None,
     )
+    if run.implausible:
+        raise MeasureError(IMPLAUSIBLE, f"the figures cannot be true: {run.implausible}; measure again")
+    return run
 
 
 def _object(found: Mapping[str, Any], name: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from modelyard.benchmarks.records import IMPLAUSIBLE
 from modelyard.benchmarks.render import job, measurement
 from modelyard.benchmarks.settings import BenchmarkSettings
 from modelyard.benchmarks.story import Here
@@ -318,6 +319,8 @@ class BenchmarkLook:
             self._failed(one, "NoReport", "its report is of another run", again=True)
         elif report.run.spoilt:
             self._failed(one, "TooManyErrors", report.run.spoilt, again=False)
+        elif report.run.implausible:
+            self._failed(one, IMPLAUSIBLE, report.run.implausible, again=False)
         elif one.work.service != self._state():
             self._failed(one, "ServiceChanged", self._what_changed(one), again=True)
         else:

@@ -13,6 +13,7 @@ from itertools import product
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from modelyard.benchmarks.preflight import check_output, check_request_parameters, check_scenario
 from modelyard.benchmarks.program import OF_IMAGES
 from modelyard.benchmarks.settings import BenchmarkSettings
 from modelyard.benchmarks.values import Output
@@ -20,7 +21,8 @@ from modelyard.benchmarks.world import TOKENIZER, EnginePod, digest
 from modelyard.models.errors import FetchError
 from modelyard.models.names import BASE_MODELS, CLUSTER_BASE_MODELS
 from modelyard.models.settings import DeliverySettings
-from modelyard.models.uri import Bucket, ClaimFolder, GitHubRelease, HubModel, parse
+from modelyard.models.uri import ClaimFolder, HubModel, parse
+from modelyard.models.world import ModelClaim
 from modelyard.objects import Key
 from modelyard.objects.kinds import NAMESPACES, PERSISTENT_VOLUME_CLAIMS, PODS
 from modelyard.reconcile.plan import World
@@ -118,7 +120,7 @@ class ResultPlace:
 
 
 def loads(spec: BenchmarkJobSpec) -> list[Load]:
-    """All runs, in the order in which they are made. Raises ``Refusal``."""
+    """All runs, in the order in which they are made. Raises ``Refusal`` for runs that could measure nothing."""
     scenarios = spec.traffic_scenarios or SCENARIOS[spec.task]
     levels = spec.num_concurrency or LEVELS
     if (number := len(scenarios) * len(levels)) > MOST_RUNS:
@@ -127,6 +129,9 @@ def loads(spec: BenchmarkJobSpec) -> list[Load]:
     if spec.max_time_per_iteration > LONGEST_RUN:
         problem = f"{spec.max_time_per_iteration} minutes are more than a day"
         raise Refusal("InvalidSpec", "spec.maxTimePerIteration", problem, f"write at most {LONGEST_RUN}")
+    for scenario in spec.traffic_scenarios or ():
+        check_scenario(scenario, "spec.trafficScenarios")
+    check_request_parameters(spec.additional_request_params or {}, scenarios, "spec.")
     return [Load(*one) for one in product(scenarios, levels)]
 
 
@@ -137,8 +142,8 @@ def results(spec: BenchmarkJobSpec, key: Key, began: str, delivery: DeliverySett
     if not _FOLDER.match(folder):
         remedy = "write letters, digits, '.', '_' and '-', at most 200"
         raise Refusal("InvalidSpec", "spec.resultFolderName", f"{folder[:100]!r} is no name of a folder", remedy)
-    uri = _parsed(storage, where)
     parameters = storage.parameters or {}
+    uri = check_output(storage.storage_uri, parameters, where, namespace=key.namespace, folder=folder)
     variables = {SECRETS[name]: value for name, value in parameters.items() if name in SECRETS}
     plain = {name: value for name, value in parameters.items() if name not in SECRETS}
     endpoint = plain.get("endpoint", "")
@@ -146,11 +151,8 @@ def results(spec: BenchmarkJobSpec, key: Key, began: str, delivery: DeliverySett
         raise Refusal("EndpointNotAllowed", "spec.outputLocation.parameters.endpoint", why, "or leave it out")
     output = Output(uri=storage.storage_uri, folder=folder, parameters=plain)
     if isinstance(uri, ClaimFolder):
-        claim = _claim(uri, key, where, world)
+        claim = _claim(uri, key, where, world, written=True)
         return ResultPlace(output.model_copy(update={"path": RESULTS}), claim, uri.path.strip("/"))
-    if not isinstance(uri, Bucket | GitHubRelease):
-        remedy = "write oci://, s3://, gs://, az://, github:// or pvc://"
-        raise Refusal("InvalidSpec", where, f"results do not go to {uri.kind}://", remedy)
     public = bool(endpoint) and not delivery.names(endpoint)
     return ResultPlace(output.model_copy(update={"public": public}), secret=storage.key or "", variables=variables)
 
@@ -179,12 +181,16 @@ def _parsed(storage: StorageSpec, where: str) -> Any:
         raise Refusal(error.reason, where, str(error), "correct it") from None
 
 
-def _claim(uri: ClaimFolder, key: Key, where: str, world: World) -> str:
+def _claim(uri: ClaimFolder, key: Key, where: str, world: World, *, written: bool = False) -> str:
     if uri.namespace not in (None, key.namespace):
         problem = f"the claim is in namespace {uri.namespace}, and pods mount claims of their own only"
         raise Refusal(NOT_PERMITTED, where, problem, f"name one of namespace {key.namespace}")
-    if world[PERSISTENT_VOLUME_CLAIMS].get(Key(key.namespace, uri.claim)) is None:
+    claim: ModelClaim | None = world[PERSISTENT_VOLUME_CLAIMS].get(Key(key.namespace, uri.claim))
+    if claim is None:
         raise Waits("ClaimNotFound", f"{where}: PVC {uri.claim} not found in namespace {key.namespace}: create it")
+    if written and claim.read_only:
+        problem = f"PVC {uri.claim} can only be read (accessModes: ReadOnlyMany)"
+        raise Refusal("InvalidSpec", where, problem, "name one with ReadWriteMany or ReadWriteOnce")
     return uri.claim
 
 

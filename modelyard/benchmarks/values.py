@@ -9,6 +9,9 @@ output. Exit status: 0 measured; 1 failed and needs a change; 75 failed, trying 
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from itertools import chain, pairwise
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -19,6 +22,16 @@ REPORT_LIMIT = 4096
 """Bytes that a container's termination message may have."""
 MOST_ERRORS = 0.01
 """Share of a run's requests that may fail."""
+
+FASTEST_TOKEN = 1e-4
+"""Seconds per output token of one request below which nothing was generated: it had waited in a buffer. The fastest
+services generate some thousands of tokens per second for one request, engines of draft tokens included."""
+SLACK = 1.1
+"""Factor by which rounding, and requests that a run's end has cut off, may put figures of one run apart."""
+START_AND_END = 2.0
+"""Seconds of a run's start and end that its duration may lack."""
+UNIFORM = 0.95
+"""Share of a fixed scenario's output tokens from which on all answers count as equally long."""
 
 MOST = 1e12
 """Of whatever a run measures. Anybody may write a report, and with any number not everybody can reckon."""
@@ -87,6 +100,11 @@ class LatencySpread(_Value):
     p95: Figure
     p99: Figure
 
+    @property
+    def ordered(self) -> bool:
+        """Whether no percentile is below a lower one."""
+        return all(low <= SLACK * high for low, high in pairwise((self.p50, self.p90, self.p95, self.p99)))
+
 
 class MeasuredRun(_Value):
     """What one run measured. Rates are per second over the whole run; ``itl`` is the time per output token after the
@@ -118,6 +136,57 @@ class MeasuredRun(_Value):
         if self.error_share <= MOST_ERRORS:
             return ""
         return f"{self.failed} of {self.requests} requests failed, of which {100 * MOST_ERRORS:g} % may"
+
+    @property
+    def implausible(self) -> str:
+        """Why its figures cannot be true together; empty where they can."""
+        return next(chain(self._impossible_stream(), self._impossible_load()), "")
+
+    @property
+    def unusable(self) -> str:
+        """Why no profile is fitted to it and no decision is based on it; empty where it counts."""
+        return self.spoilt or self.implausible
+
+    def _impossible_stream(self) -> Iterator[str]:
+        latency, ttft, itl = self.latency, self.ttft, self.itl
+        for name, spread in (("latency", latency), ("TTFT", ttft), ("ITL", itl)):
+            if spread is not None and not spread.ordered:
+                yield f"the percentiles of its {name} are not in order"
+        if ttft is None or itl is None:
+            return
+        if ttft.mean > SLACK * latency.mean:
+            yield f"its TTFT of {_ms(ttft.mean)} exceeds the whole latency of {_ms(latency.mean)}"
+        gaps = self.output_tokens - 1
+        if gaps < SLACK - 1:
+            return
+        after = latency.mean - ttft.mean
+        if itl.mean < FASTEST_TOKEN or after < gaps * FASTEST_TOKEN:
+            within = f"{self.output_tokens:.4g} tokens arrived within {_ms(max(0.0, after))} of the first"
+            yield f"{within} (ITL {_ms(itl.mean)}): no engine is as fast; answers arrive in one piece"
+        fixed = _FIXED_SCENARIO.fullmatch(self.scenario)
+        if fixed and self.output_tokens >= UNIFORM * int(fixed[1]) and not after / 2 <= gaps * itl.mean <= 2 * after:
+            tokens = f"{self.output_tokens:.4g} tokens with an ITL of {_ms(itl.mean)}"
+            yield f"{tokens} do not take the {_ms(after)} from TTFT to the end: some answers arrive in one piece"
+
+    def _impossible_load(self) -> Iterator[str]:
+        answered, allowed = self.requests - self.failed, self.concurrency * SLACK * (self.seconds + START_AND_END)
+        if answered * self.latency.mean > allowed:
+            yield (
+                f"{answered} requests of {_ms(self.latency.mean)}, {self.concurrency} at a time, do not fit into its"
+                f" {self.seconds:.4g} s"
+            )
+        if self.requests_rate * self.seconds > SLACK * answered + 1:
+            yield f"{self.requests_rate:.4g} requests/s for {self.seconds:.4g} s are more than its {answered} requests"
+        tokens = self.requests_rate * self.output_tokens
+        if self.output_rate > SLACK * tokens + 1:
+            yield f"{self.output_rate:.4g} output tokens/s are more than its requests have ({tokens:.4g})"
+
+
+_FIXED_SCENARIO = re.compile(r"D\(\d{1,12},(\d{1,12})\)")
+
+
+def _ms(seconds: float) -> str:
+    return f"{1000 * seconds:.3g} ms"
 
 
 class MeasurementReport(_Value):

@@ -10,6 +10,7 @@ import asyncio
 import os
 import re
 import signal
+import traceback
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="Benchmarks: measure one run, show results, compare them.")
 
-RETRY = 75
+FAILED, REFUSED, RETRY = 1, 2, 75
+"""Exit codes: something must be changed; nothing was started, since it could bring no result; trying again may help."""
 PROGRAM = "GENAI_BENCH"
 """The variable with the path of genai-bench; unset: of a virtual environment that is made where it is missing."""
 
@@ -53,20 +55,26 @@ def measure(
 ) -> None:
     """Measure one scenario at one concurrency with genai-bench, and store what it found. For Jobs, or by hand."""
     from modelyard.benchmarks import measure as measuring
-    from modelyard.benchmarks.program import VERSION, MeasureError, secrets
+    from modelyard.benchmarks.program import VERSION, MeasureError, secrets, without
 
     def end(_number: int, _frame: FrameType | None) -> None:
         raise _Ended
 
     before, hidden = signal.signal(signal.SIGTERM, end), secrets(os.environ)
+    code = REFUSED
     try:
         asked = _asked(measurement)
+        measuring.check_before(asked)
+        code = FAILED
         told = measuring.measure(asked, program or _obtained(VERSION), os.environ, typer.echo)
     except MeasureError as error:
         told = measuring.failed(error, hidden)
     except (_Ended, KeyboardInterrupt):
         interrupted = MeasureError("Interrupted", "ended by a signal; the run is measured again", retryable=True)
         told = measuring.failed(interrupted)
+    except Exception as error:  # Without a report the status could say no more than that there is none.
+        typer.echo(without(traceback.format_exc(), hidden), err=True)
+        told, code = measuring.failed(measuring.unexpected(error), hidden), FAILED
     finally:
         signal.signal(signal.SIGTERM, before)
     body = measuring.fitted(told)
@@ -76,7 +84,7 @@ def measure(
         typer.echo(f"{told.reason}: {told.message}", err=True)
     typer.echo(body)
     if told.outcome == "Failed":
-        raise typer.Exit(RETRY if told.retryable else 1)
+        raise typer.Exit(RETRY if told.retryable else code)
 
 
 def _asked(file: Path | None) -> Measurement:
@@ -88,8 +96,9 @@ def _asked(file: Path | None) -> Measurement:
     try:
         text = os.environ.get(MEASUREMENT, "") if file is None else file.read_text(encoding="utf-8")
         return Measurement.model_validate_json(text)
-    except OSError as error:
-        raise UsageError(f"--measurement {file}: {error.strerror}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "is no text"
+        raise MeasureError("MeasurementInvalid", f"--measurement {file}: {why}; name a file with JSON") from None
     except ValidationError as error:
         faults = "; ".join(f"{'.'.join(map(str, one['loc'])) or 'JSON'}: {one['msg']}" for one in error.errors()[:5])
         raise MeasureError("MeasurementInvalid", f"{file or MEASUREMENT}: {faults}") from None

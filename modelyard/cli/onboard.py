@@ -202,9 +202,9 @@ def _runs(asked: OnboardRequest, measured: list[str]) -> dict[str, tuple[Measure
             there = ", ".join(sorted({run.scenario for run in runs})) or "nothing"
             raise UsageError(f"--measured {runtime}: {source} has no run of {wanted}, but {there}")
         for run in of_load:
-            if run.spoilt:
-                warn(f"run {run.scenario} at {run.concurrency} of {source} is left out: {run.spoilt}")
-        found[runtime] = tuple(run for run in of_load if not run.spoilt)
+            if run.unusable:
+                warn(f"run {run.scenario} at {run.concurrency} of {source} is left out: {run.unusable}")
+        found[runtime] = tuple(run for run in of_load if not run.unusable)
     return found
 
 

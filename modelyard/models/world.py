@@ -324,15 +324,17 @@ def entries_of(one: NodeReport) -> Iterable[str]:
 
 @dataclass(frozen=True, slots=True)
 class ModelClaim:
-    """A PersistentVolumeClaim."""
+    """A PersistentVolumeClaim. ``read_only``: no pod may write to it."""
 
     key: Key
     bound: bool
+    read_only: bool = False
 
 
 def claim(obj: Object) -> ModelClaim:
     """A claim as the API sends it."""
-    return ModelClaim(key_of(obj), (obj.get("status") or {}).get("phase") == "Bound")
+    read_only = (obj.get("spec") or {}).get("accessModes") == ["ReadOnlyMany"]
+    return ModelClaim(key_of(obj), (obj.get("status") or {}).get("phase") == "Bound", read_only)
 
 
 def has_files(uri: StorageURI) -> bool:

@@ -68,6 +68,8 @@ def _points(runs: Sequence[MeasuredRun], compression: float) -> tuple[Point, ...
     for run in runs:
         if run.ttft is None or run.itl is None:
             raise FitError(f"{run.scenario} at {run.concurrency} streamed no tokens")
+        if run.unusable:
+            raise FitError(f"{run.scenario} at {run.concurrency}: {run.unusable}")
         ttft, itl = (one.mean * 1000 * compression for one in (run.ttft, run.itl))
         answered = run.requests - run.failed or None
         points.append(Point(run.concurrency, run.prompt_tokens, run.output_tokens, ttft, itl, requests=answered))

@@ -34,8 +34,35 @@ def request(**other: Any) -> OnboardRequest:
     return OnboardRequest.model_validate(given | other)
 
 
+def measured(
+    level: int, ttft: LatencySpread, itl: LatencySpread, prompt: float = 100, output: float = 50, requests: int = 100
+) -> MeasuredRun:
+    """The run in which requests of these latencies follow one another, so many at a time."""
+    latency = ttft.mean + (output - 1) * itl.mean
+    seconds = requests * latency / level
+    return MeasuredRun(
+        scenario=f"D({prompt:.0f},{output:.0f})",
+        concurrency=level,
+        started="2026-01-01T00:00:00Z",
+        seconds=seconds,
+        requests=requests,
+        failed=0,
+        requests_rate=requests / seconds,
+        output_rate=requests * output / seconds,
+        prompt_tokens=prompt,
+        output_tokens=output,
+        latency=LatencySpread.model_validate(dict.fromkeys(LatencySpread.model_fields, latency)),
+        ttft=ttft,
+        itl=itl,
+    )
+
+
 def runs(
-    speed: tuple[float, float, float, float], levels: Iterable[int] = (1, 8, 16, 32), noise: float = 0.0, seed: int = 0
+    speed: tuple[float, float, float, float],
+    levels: Iterable[int] = (1, 8, 16, 32),
+    noise: float = 0.0,
+    seed: int = 0,
+    output: int = 50,
 ) -> list[MeasuredRun]:
     """What an engine of this speed measures at 100 tokens of prompt; the ``noise`` of a level is always the same."""
     alpha, beta, gamma, delta = speed
@@ -45,24 +72,7 @@ def runs(
         mean = ms / 1000 * chance.gauss(1, noise)
         return LatencySpread(mean=mean, p50=mean, p90=mean, p95=mean, p99=mean)
 
-    return [
-        MeasuredRun(
-            scenario="D(100,50)",
-            concurrency=n,
-            started="2026-01-01T00:00:00Z",
-            seconds=60,
-            requests=100,
-            failed=0,
-            requests_rate=1,
-            output_rate=50,
-            prompt_tokens=100,
-            output_tokens=50,
-            latency=spread(1000),
-            ttft=spread(gamma + delta * 100 * n),
-            itl=spread(alpha + beta * n),
-        )
-        for n in levels
-    ]
+    return [measured(n, spread(gamma + delta * 100 * n), spread(alpha + beta * n), output=output) for n in levels]
 
 
 MEASURED = {"fast": runs(FAST), "slow": runs(SLOW)}

@@ -17,6 +17,8 @@ from modelyard.objects import Key
 from modelyard.reconcile.plan import Plan
 
 SPREAD = LatencySpread(mean=0.1, p50=0.1, p90=0.2, p95=0.25, p99=0.4)
+BETWEEN = LatencySpread(mean=0.002, p50=0.002, p90=0.002, p95=0.003, p99=0.004)
+WHOLE = LatencySpread(mean=0.298, p50=0.3, p90=0.4, p95=0.45, p99=0.6)
 OUTPUT = {"storageUri": "pvc://results/llama"}
 __all__ = ["NOW", "OUTPUT", "SPREAD", "Benchmarks", "run"]
 
@@ -27,18 +29,17 @@ def run(scenario: str, concurrency: int, **more: Any) -> MeasuredRun:
         "scenario": scenario,
         "concurrency": concurrency,
         "started": "2026-11-23T22:00:00Z",
-        "seconds": 60.123456789,
         "requests": 200,
         "failed": 0,
-        "requests_rate": 3.3,
         "output_rate": 100.0 * concurrency,
         "prompt_tokens": 100.0,
         "output_tokens": 100.0,
-        "latency": SPREAD,
+        "latency": WHOLE,
         "ttft": SPREAD,
-        "itl": SPREAD,
-    }
-    return MeasuredRun(**(body | more))
+        "itl": BETWEEN,
+    } | more
+    body = {"requests_rate": body["output_rate"] / 100} | body
+    return MeasuredRun(**({"seconds": 200 / body["requests_rate"]} | body))
 
 
 class Benchmarks(Fleet):

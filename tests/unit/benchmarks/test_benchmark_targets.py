@@ -54,7 +54,7 @@ def container(fleet: Benchmarks) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("levels", "fits"), [(MOST_RUNS, True), (MOST_RUNS + 1, False)])
 def test_runs_are_bounded(fleet: Benchmarks, levels: int, fits: bool) -> None:
-    spec = {"trafficScenarios": ["D(1,1)"], "numConcurrency": list(range(1, levels + 1))}
+    spec = {"trafficScenarios": ["D(1,2)"], "numConcurrency": list(range(1, levels + 1))}
     if fits:
         fleet.benchmark(**spec)
         fleet.step()
@@ -124,6 +124,10 @@ def test_a_scenario_is_of_its_task_and_nothing_beside(fleet: Benchmarks, task: s
         ({"ignore_eos": "true"}, True),
         ({"ignore_eos": "yes"}, False),
         ({"anything": "$(HOME)"}, True),
+        ({"max_tokens": "1"}, False),
+        ({"stream": "false"}, False),
+        ({"n": "4"}, False),
+        ({"min_tokens": "101"}, False),
     ],
 )
 def test_request_parameters_are_passed_on_as_they_are(
@@ -280,6 +284,9 @@ def test_a_variable_named_thousands_of_times_takes_no_gigabytes() -> None:
         ("hf://org/model", "InvalidSpec"),
         ("vendor://a/b/c", "InvalidSpec"),
         ("local:///etc", "InvalidSpec"),
+        ("github://org/repo@v1", "InvalidSpec"),
+        ("oci://n/ns/b/bucket/o/results", "InvalidSpec"),
+        (f"s3://bucket/{'x' * 900}", "InvalidSpec"),
     ],
 )
 def test_results_go_only_where_they_may(fleet: Benchmarks, uri: str, reason: str) -> None:
@@ -294,6 +301,18 @@ def test_results_in_a_claim(fleet: Benchmarks) -> None:
     assert (output.uri, output.folder, output.path) == ("pvc://shop:results/a/b", "mine", "/mnt/benchmark-results")
     (mount,) = [one for one in container(fleet)["volumeMounts"] if one["mountPath"] == output.path]
     assert mount == {"name": "benchmark-output-storage", "mountPath": output.path, "subPath": "a/b"}
+
+
+@pytest.mark.parametrize(("modes", "fits"), [(["ReadOnlyMany"], False), (["ReadOnlyMany", "ReadWriteOnce"], True)])
+def test_results_go_to_no_claim_that_can_only_be_read(fleet: Benchmarks, modes: list[str], fits: bool) -> None:
+    fleet.put("PersistentVolumeClaim", "frozen", "shop", spec={"accessModes": modes}, status={"phase": "Bound"})
+    location = {"storageUri": "pvc://frozen/x"}
+    if fits:
+        fleet.benchmark(outputLocation=location)
+        fleet.step()
+        assert len(fleet.jobs()) == 1
+    else:
+        assert "name one with ReadWriteMany" in refused(fleet, "InvalidSpec", outputLocation=location)
 
 
 @pytest.mark.parametrize(

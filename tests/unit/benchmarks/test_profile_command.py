@@ -32,16 +32,19 @@ def record(concurrency: int, prompt: int, **changes: Any) -> RunRecord:
         "scenario": f"D({prompt},64)",
         "concurrency": concurrency,
         "started": "2026-01-01T00:00:00Z",
-        "seconds": 10,
+        "seconds": 100,
         "requests": 100,
         "failed": 0,
-        "requests_rate": 10,
-        "output_rate": 640,
+        "requests_rate": 1,
+        "output_rate": 64,
         "prompt_tokens": prompt,
         "output_tokens": 64,
-        "latency": spreads["ttft"],
     }
-    return RunRecord.model_validate({"measurement": {"model": "m"}, "run": {**run, **spreads, **changes}})
+    run |= spreads | changes
+    if run["ttft"] is not None:
+        run = {"latency": {name: run["ttft"][name] + 63 * run["itl"][name] for name in run["ttft"]}} | run
+    run = {"latency": spreads["itl"]} | run
+    return RunRecord.model_validate({"measurement": {"model": "m"}, "run": run})
 
 
 def results(folder: Path, *records: RunRecord) -> Path:
@@ -108,7 +111,7 @@ def test_a_run_with_too_many_failed_requests_is_left_out_and_named(tmp_path: Pat
 def test_results_of_which_too_many_requests_failed_everywhere_are_refused(tmp_path: Path) -> None:
     done = modelyard("profile", "fit", results(tmp_path, *(record(*run, failed=30) for run in RUNS)))
     assert done.code == 1
-    assert "too many requests failed in each run" in done.err
+    assert "no run can be used; the last one: 30 of 100 requests failed" in done.err
 
 
 def test_results_that_determine_no_profile_are_refused(tmp_path: Path) -> None:

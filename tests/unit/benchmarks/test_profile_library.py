@@ -84,10 +84,11 @@ def test_what_nobody_can_read_is_nothing() -> None:
 
 
 def test_lengths_that_differ_are_told_by_their_scenario() -> None:
-    spread = dict.fromkeys(("mean", "p50", "p90", "p95", "p99"), 0.5)
-    about = {"concurrency": 4, "started": "t", "seconds": 9, "requests": 200, "failed": 2, "requests_rate": 5}
+    names = ("mean", "p50", "p90", "p95", "p99")
+    spread, whole = dict.fromkeys(names, 0.05), dict.fromkeys(names, 0.5)
+    about = {"concurrency": 4, "started": "t", "seconds": 40, "requests": 200, "failed": 2, "requests_rate": 5}
     about |= {"output_rate": 50, "prompt_tokens": 100, "output_tokens": 10}
-    about |= {"latency": spread, "ttft": spread, "itl": spread}
+    about |= {"latency": whole, "ttft": spread, "itl": spread}
     scenarios = {
         "D(100,10)": (None, None),
         "N(480,240)/(300,150)": (240, 150),

@@ -15,6 +15,8 @@ from modelyard.benchmarks.program import MeasureError
 from modelyard.benchmarks.values import REPORT_LIMIT, Measurement, Output
 
 SPREAD = {"mean": 2.0, "p50": 1.0, "p90": 3.0, "p95": 4.0, "p99": 5.0}
+FIGURES = {"ttft": 0.1, "tpot": 0.1, "e2e_latency": 0.5, "num_input_tokens": 5.0, "num_output_tokens": 2.5}
+"""Of a run, as shares of ``SPREAD``."""
 
 
 def asked(**changes: Any) -> Measurement:
@@ -31,8 +33,10 @@ def asked(**changes: Any) -> Measurement:
 
 
 def program_file(answered: int = 10, *codes: int | None, **changes: Any) -> dict[str, Any]:
-    stats = {name: dict(SPREAD) for name in ("ttft", "tpot", "e2e_latency", "num_input_tokens", "num_output_tokens")}
-    figures = {"scenario": "D(10,5)", "run_duration": 5.0, "mean_output_throughput_tokens_per_s": 10.0, "stats": stats}
+    stats = {name: {part: share * of for part, of in SPREAD.items()} for name, share in FIGURES.items()}
+    seconds = 0.5 * (answered + len(codes)) or 1.0
+    figures = {"scenario": "D(10,5)", "run_duration": seconds, "mean_output_throughput_tokens_per_s": 10.0}
+    figures["stats"] = stats
     requests = [{"error_code": None}] * answered + [{"error_code": code, "error_message": "why"} for code in codes]
     return {"aggregated_metrics": {**figures, **changes}, "individual_request_metrics": requests}
 
@@ -41,7 +45,7 @@ def test_a_run_is_what_the_file_says() -> None:
     run = records.measured(asked(), program_file(), "2026-01-01T00:00:00Z")
     assert (run.requests, run.failed, run.requests_rate, run.output_rate) == (10, 0, 2.0, 10.0)
     assert run.ttft is not None
-    assert (run.ttft.p95, run.latency.p50) == (4.0, 1.0)
+    assert (run.ttft.p95, run.latency.p50) == (0.4, 0.5)
     embedded = records.measured(asked(task="text-to-embeddings"), program_file(), "2026-01-01T00:00:00Z")
     assert (embedded.ttft, embedded.itl) == (None, None)
 
@@ -95,7 +99,7 @@ def damaged(path: tuple[str, ...], value: Any) -> dict[str, Any]:
         (("aggregated_metrics", "stats", "tpot", "p95"), True, "p95 is True"),
         (("aggregated_metrics", "stats", "tpot", "p95"), "x" * 1000, "p95 is 'xxx"),
         (("aggregated_metrics", "run_duration"), 0, "no duration"),
-        (("aggregated_metrics", "scenario"), "D(1,1)", "another scenario"),
+        (("aggregated_metrics", "scenario"), "D(1,2)", "another scenario"),
         (("individual_request_metrics",), {}, "no individual_request_metrics"),
     ],
 )

@@ -11,6 +11,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from onboarded import FAST, MEASURED, SLOW, request, runs
+from onboarded import measured as measured_run
 from pydantic import ValidationError
 
 from modelyard.autoscaling.handling import fleet_handling, handling_of
@@ -116,8 +117,7 @@ def test_the_choice_has_room_for_the_share_that_is_aimed_at_and_tells_the_engine
             about = Point(run.concurrency, 1179, 189, 1, 1, requests=150)
             latencies = np.mean([one[:2] for one in serve(engine, about, seed=3)], axis=0) / 1000
             ttft, itl = (run.latency.model_copy(update={"mean": float(one)}) for one in latencies)
-            about_it = {"prompt_tokens": 1179, "output_tokens": 189, "requests": 150}
-            measured[name].append(run.model_copy(update={"ttft": ttft, "itl": itl} | about_it))
+            measured[name].append(measured_run(run.concurrency, ttft, itl, 1179, 189, 150))
     candidates = ({"runtime": name, "accelerator": name, "price": price} for name, price in (("slow", 4), ("fast", 10)))
     asked = request(
         candidates=tuple(map(ServingCandidate.model_validate, candidates)),
@@ -264,7 +264,7 @@ def test_a_report_that_no_engine_could_measure_hinders_nobody(change: dict[str, 
 
 
 def test_runs_that_would_take_too_long_to_replay_are_judged_by_the_mean() -> None:
-    long = [run.model_copy(update={"output_tokens": 9000.0}) for run in runs(SLOW)]
+    long = runs(SLOW, output=9000)
     verdict = choose(request(output_tokens=9000, rate=0.1, ttft=5000), {"slow": long}, {"fast": "left out"})
     assert verdict.chosen is not None
     assert "its engine is not known" in verdict.chosen.doubt

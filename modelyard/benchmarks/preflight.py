@@ -1,0 +1,160 @@
+"""Checks made before a benchmark spends anything: its scenarios, its request parameters, and where its results go.
+
+A run costs minutes of a pod and of an accelerator, so whatever can be refused without it is refused first, and by the
+same code everywhere: in the status of a BenchmarkJob, by ``modelyard benchmarks measure``, and before an onboarding
+makes its first object. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+from modelyard.benchmarks.program import InvalidMeasurement, request_parameters
+from modelyard.benchmarks.values import Measurement
+from modelyard.models.errors import FetchError
+from modelyard.models.uri import Bucket, ClaimFolder, GitHubRelease, LocalFolder, StorageURI, is_region, parse
+from modelyard.reconcile.reach import NOT_PERMITTED
+from modelyard.workloads.values import Refusal
+
+FEWEST_OUTPUT_TOKENS: Final = 2
+"""Time per output token is the time between two of them; genai-bench divides by their number less one."""
+MOST_TOKENS: Final = 1_000_000
+"""Tokens of one prompt or answer; no served model has a longer context."""
+LONGEST_KEY: Final = 1024
+"""Bytes of an object's key in S3, Google and Oracle storage."""
+_BELOW_FOLDER: Final = 160
+"""Bytes that the longest file name below the folder of results needs."""
+_SCENARIO: Final = re.compile(r"([NUDEI])\((\d{1,20})(?:,(\d{1,20}))?(?:,(\d{1,20}))?\)(?:/\((\d{1,20}),(\d{1,20})\))?")
+_ACCOUNT: Final = re.compile(r"[a-z0-9]{3,24}")
+_WRITABLE: Final = "write s3://, oci://, gs://, az:// or pvc:// instead"
+
+
+class ScenarioTokens(NamedTuple):
+    """Tokens that a text scenario asks for: the longest prompt (of a normal distribution, its mean), the shortest
+    answer of one request, and the longest (likewise)."""
+
+    prompt: int
+    fewest_output: int
+    most_output: int
+
+
+def scenario_tokens(scenario: str) -> ScenarioTokens | None:
+    """Return what a text scenario (``D``, ``N``, ``U``) asks for; ``None`` for any other."""
+    found = _SCENARIO.fullmatch(scenario)
+    if found is None or found[1] not in "DNU":
+        return None
+    first, second, third, fourth = (int(found[part] or 0) for part in (2, 3, 5, 6))
+    if found[1] == "D":
+        return ScenarioTokens(first, second, second)
+    # genai-bench samples these two, and takes two tokens for any smaller sample.
+    if found[1] == "N":
+        return ScenarioTokens(first, third if fourth == 0 else min(third, FEWEST_OUTPUT_TOKENS), third)
+    if found[5] is None:
+        return ScenarioTokens(first, min(second, FEWEST_OUTPUT_TOKENS), second)
+    return ScenarioTokens(second, min(max(third, FEWEST_OUTPUT_TOKENS), fourth), fourth)
+
+
+def check_scenario(scenario: str, field: str) -> None:
+    """Refuse a scenario that yields no measurement, however well the endpoint serves. Raises ``Refusal``."""
+    found = _SCENARIO.fullmatch(scenario)
+    if found is None:
+        return  # of no known shape: the schema refuses it
+    kind, numbers = found[1], [int(number) for number in found.groups()[1:] if number is not None]
+    if max(numbers) > MOST_TOKENS:
+        raise Refusal("InvalidSpec", field, f"{scenario}: {max(numbers)} is too large", f"write at most {MOST_TOKENS}")
+    if kind in "EI":
+        if min(numbers) < 1:
+            what = "a document without tokens" if kind == "E" else "an image without pixels, or no image"
+            raise Refusal("InvalidSpec", field, f"{scenario} asks for {what}", "write 1 or more")
+        return
+    tokens = scenario_tokens(scenario)
+    assert tokens is not None
+    if kind == "U" and found[5] is not None and (numbers[0] > numbers[1] or numbers[2] > numbers[3]):
+        raise Refusal("InvalidSpec", field, f"{scenario} has a minimum above its maximum", "write U(min,max)/(min,max)")
+    if tokens.prompt < 1:
+        raise Refusal("InvalidSpec", field, f"{scenario} asks for prompts without tokens", "write 1 or more")
+    if tokens.most_output < FEWEST_OUTPUT_TOKENS:
+        said = f"{scenario} asks for {tokens.most_output} output token{'s' * (tokens.most_output != 1)}"
+        remedy = f"write {FEWEST_OUTPUT_TOKENS} or more output tokens: the time between tokens is measured"
+        raise Refusal("InvalidSpec", field, said, remedy)
+
+
+def check_request_parameters(parameters: Mapping[str, str], scenarios: Iterable[str], prefix: str = "") -> None:
+    """Refuse request parameters that the benchmark sets, or that spoil what it measures. Raises ``Refusal``."""
+    try:
+        values = request_parameters(parameters)
+    except InvalidMeasurement as error:
+        raise Refusal("InvalidSpec", f"{prefix}{error.field}", error.problem, error.remedy) from None
+    least = values.get("min_tokens")
+    if least is None:
+        return
+    field = f"{prefix}additionalRequestParams.min_tokens"
+    if isinstance(least, bool) or not isinstance(least, int) or least < 0:
+        raise Refusal("InvalidSpec", field, f"{str(least)[:100]!r} is no number of tokens", "write a whole number")
+    for scenario in scenarios:
+        tokens = scenario_tokens(scenario)
+        if tokens is not None and least > tokens.fewest_output:
+            problem = f"{least} is more than the {tokens.fewest_output} output tokens that {scenario} may ask for"
+            raise Refusal("InvalidSpec", field, problem, "write no more than that, or ask for more in the scenario")
+
+
+def check_output(
+    uri: str, parameters: Mapping[str, str], field: str, *, namespace: str | None = None, folder: str = ""
+) -> StorageURI:
+    """Return the place of results; refuse one that nothing can be stored in. Raises ``Refusal``.
+
+    ``namespace`` is that of the pods that measure, which mount claims of their own alone; ``None``: of no pod, so that
+    results may go to a local folder.
+    """
+    try:
+        place = parse(uri)
+    except FetchError as error:
+        raise Refusal(error.reason, field, str(error).partition("; ")[0], _remedy(error)) from None
+    where = field.rpartition(".")[0]
+    if isinstance(place, LocalFolder):
+        if namespace is not None:
+            problem = "a folder of the pod that measures goes with the pod"
+            raise Refusal("InvalidSpec", field, problem, _WRITABLE)
+    elif isinstance(place, ClaimFolder):
+        if namespace is not None and place.namespace not in (None, namespace):
+            problem = f"the claim is in namespace {place.namespace}, and pods mount claims of their own only"
+            raise Refusal(NOT_PERMITTED, field, problem, f"name one of namespace {namespace}")
+    elif isinstance(place, GitHubRelease):
+        problem = "results do not go to github://: a release is no place for many small files"
+        raise Refusal("InvalidSpec", field, problem, _WRITABLE)
+    elif isinstance(place, Bucket):
+        _check_bucket(place, parameters, field, f"{where}.parameters" if where else "parameters", folder)
+    else:
+        raise Refusal("InvalidSpec", field, f"results do not go to {place.kind}://", _WRITABLE)
+    return place
+
+
+def _check_bucket(place: Bucket, parameters: Mapping[str, str], field: str, given: str, folder: str) -> None:
+    named = parameters.get("aws_region") or parameters.get("region")
+    if place.kind in ("s3", "oci") and named is not None and not is_region(named):
+        raise Refusal("InvalidSpec", given, f"{named[:100]!r} is no region", "write one such as eu-frankfurt-1")
+    if place.kind == "oci" and not (place.region or named or parameters.get("endpoint")):
+        remedy = f"write oci://n/{place.namespace}@REGION/b/{place.bucket}/o/{place.prefix or 'PATH'}"
+        raise Refusal("InvalidSpec", field, "names no region, without which there is no address", remedy)
+    account = parameters.get("azure_account_name")
+    if place.kind == "az" and account and not _ACCOUNT.fullmatch(account):
+        problem = f"azure_account_name {account[:50]!r} is no name of an account"
+        raise Refusal("InvalidSpec", given, problem, "write 3 to 24 lower-case letters and digits")
+    if len(f"{place.prefix}/{folder}".encode()) + _BELOW_FOLDER > LONGEST_KEY:
+        problem = f"its path leaves no room for the names of files: a key has at most {LONGEST_KEY} bytes"
+        raise Refusal("InvalidSpec", field, problem, "write a shorter path")
+
+
+def _remedy(error: FetchError) -> str:
+    return str(error).partition("; ")[2] or "correct it"
+
+
+def check_measurement(asked: Measurement) -> None:
+    """Refuse a measurement that can bring no result, before the endpoint is asked. Raises ``Refusal``."""
+    check_scenario(asked.scenario, "scenario")
+    check_request_parameters(asked.request_parameters, [asked.scenario])
+    if asked.output.path is None:
+        output = asked.output
+        check_output(output.uri, output.parameters, "output.uri", folder=output.folder)
