@@ -46,8 +46,6 @@ from tasks.reconcile import BY_ID
 def run_name() -> str:
     """Which BenchmarkJob."""
     given = run_parameters(BenchmarkParameters)
-    if not (given.name or given.run):
-        return "benchmark"
     first, *others = given.objects or [f"{given.namespace}/{given.name}"]
     return f"benchmark {first}" + (f" and {len(others)} more" if others else "")
 
@@ -66,12 +64,10 @@ async def benchmark(parameters: BenchmarkParameters) -> State[Any]:
     *Completed* when all runs are measured; with ``wait`` only then. *Failed* with the reason of one that cannot be, or
     with what is not as good as ``fail_if`` asks for.
     """
-    if not parameters.name and not parameters.run:
-        return Completed(message="No BenchmarkJob is named, so there is nothing to do; reconcile measures what is due")
     run = parameters.run or f"{BY_ID}{flow_run.id}"
     until = time.monotonic() + parameters.timeout_seconds if parameters.wait and not parameters.run else None
     named = [_key(text) for text in parameters.objects] if parameters.run else []
-    keys = named or [Key(parameters.namespace, parameters.name or "")]
+    keys = named or [Key(parameters.namespace, parameters.name)]
     async with AsyncExitStack() as stack:
         cluster = await stack.enter_async_context(Cluster.connect(ClusterSettings()))
         on = Benchmarking(cluster, parameters.controller_namespace)

@@ -32,8 +32,6 @@ from tasks.reconcile import BY_ID
 def run_name() -> str:
     """Which model."""
     given = run_parameters(DeliverParameters)
-    if not (given.name or given.run):
-        return "deliver"
     first, *others = given.objects or [f"{given.namespace}/{given.name}"]
     return f"deliver {given.kind} {first.strip('/')}" + (f" and {len(others)} more" if others else "")
 
@@ -51,8 +49,6 @@ async def deliver(parameters: DeliverParameters) -> State[Any]:
 
     *Completed* when every model is ready; with ``wait`` only then. *Failed* with the reason of a model that is not.
     """
-    if not parameters.name and not parameters.run:
-        return Completed(message="No model is named, so there is nothing to do; reconcile delivers what is due")
     run = parameters.run or f"{BY_ID}{flow_run.id}"
     until = time.monotonic() + parameters.timeout_seconds if parameters.wait and not parameters.run else None
     async with AsyncExitStack() as stack:
@@ -72,7 +68,7 @@ def _asked(parameters: DeliverParameters, run: str) -> Any:
     async def asked(following: Following) -> list[Key]:
         if parameters.run:
             return [Key(*text.split("/", 1)) for text in parameters.objects]
-        key = Key(parameters.namespace, parameters.name or "")
+        key = Key(parameters.namespace, parameters.name)
         if parameters.uri is not None:
             await following.order(key, parameters.uri, parameters.node_selector, secret=parameters.key)
         await following.take(key, run)

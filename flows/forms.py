@@ -112,4 +112,5 @@ def flat(
 def run_parameters(model: type[M]) -> M:
     """The parameters of the current flow run, for its name: of the right types, but not checked together."""
     context = FlowRunContext.get()
-    return model.model_construct(**_fields(model, (context and context.parameters) or {}))
+    missing = {name: "" for name, field in model.model_fields.items() if field.is_required()}
+    return model.model_construct(**missing | _fields(model, (context and context.parameters) or {}))

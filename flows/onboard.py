@@ -32,7 +32,7 @@ from tasks.reconcile import BY_ID
 def run_name() -> str:
     """Which model."""
     given = run_parameters(OnboardParameters)
-    return f"onboard {given.namespace}/{given.name}" if given.name else "onboard"
+    return f"onboard {given.namespace}/{given.name}"
 
 
 @flow(
@@ -49,8 +49,6 @@ async def onboard(parameters: OnboardParameters) -> State[Any]:
     *Completed* when the service is there and held the expected load within the target; *Failed* with the reason, and
     the nearest target that can be reached. Started again with the same parameters it goes on where it was.
     """
-    if parameters.uri is None:
-        return Completed(message="No model is named, so there is nothing to do")
     async with AsyncExitStack() as stack:
         cluster = await stack.enter_async_context(Cluster.connect(ClusterSettings()))
         run, name = f"{BY_ID}{flow_run.id}", parameters.name

@@ -26,6 +26,7 @@ from modelyard.replay.request import ReplayRequest
 from modelyard.routing.rolling import RouteRollOut
 
 NAME = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+SERVICE_NAME = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
 
 LeaseName = Annotated[
     str,
@@ -132,11 +133,11 @@ class ReplayParameters(ReplayRequest):
 
 
 class DeliverParameters(BaseModel):
-    """What to deliver: a model by its name, or a URI under a new name. Nothing named: nothing to do."""
+    """What to deliver: a model by its name, or a URI under a new name."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: str | None = Field(None, max_length=253, description="name of the model to deliver (or to make, with uri)")
+    name: str = Field(min_length=1, max_length=253, description="name of the model to deliver (or to make, with uri)")
     namespace: str = Field("", max_length=63, description="namespace of a BaseModel; empty: a cluster-scoped model")
     uri: str | None = Field(
         None, max_length=2048, description="storage URI: makes a model of this name, or gives the model this URI"
@@ -171,19 +172,17 @@ class DeliverParameters(BaseModel):
 
     @model_validator(mode="after")
     def _what_is_named(self) -> Self:
-        if self.uri is not None and not self.name:
-            raise ValueError("uri: a name for the model is needed too: set name")
         if self.namespace and self.kind == "FineTunedWeight":
             raise ValueError("namespace: a FineTunedWeight has none: leave it empty")
         return self
 
 
 class RollOutParameters(BaseModel):
-    """Which service or route to roll out, and whether to wait for it. Nothing named: nothing to do."""
+    """Which service or route to roll out, and whether to wait for it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: str | None = Field(None, max_length=253, description="name of the service or route")
+    name: str = Field(min_length=1, max_length=253, description="name of the service or route")
     namespace: str = Field("default", max_length=63, pattern=NAME, description="its namespace")
     kind: Literal["InferenceService", "Model", "ModelRoute"] = Field("InferenceService", description="its kind")
     traffic: RouteRollOut | None = Field(
@@ -215,11 +214,11 @@ class RollOutParameters(BaseModel):
 
 
 class BenchmarkParameters(BaseModel):
-    """Which BenchmarkJob to measure, and whether to wait for it. Nothing named: nothing to do."""
+    """Which BenchmarkJob to measure, and whether to wait for it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: str | None = Field(None, max_length=253, description="name of the BenchmarkJob")
+    name: str = Field(min_length=1, max_length=253, description="name of the BenchmarkJob")
     namespace: str = Field("default", max_length=63, pattern=NAME, description="its namespace")
     re_run: bool = Field(False, description="measure anew what has been measured already")
     fail_if: list[str] = Field(
@@ -259,7 +258,7 @@ class BenchmarkParameters(BaseModel):
 
 
 class OnboardParameters(BaseModel):
-    """Which model, for which target and load, on what. No URI: nothing to do."""
+    """Which model, for which target and load, on what."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     first: ClassVar[tuple[str, ...]] = (
@@ -267,8 +266,10 @@ class OnboardParameters(BaseModel):
         "prompt_tokens", "output_tokens", "trace", "budget", "min_replicas", "results", "wait",
     )  # fmt: skip
 
-    uri: str | None = Field(None, max_length=2048, description="where the model's files are, such as hf://OWNER/NAME")
-    name: str = Field("", max_length=30, description="name of the model and of its service")
+    uri: str = Field(min_length=1, max_length=2048, description="where the model's files are, such as hf://OWNER/NAME")
+    name: str = Field(
+        min_length=1, max_length=30, pattern=SERVICE_NAME, description="name of the model and of its service"
+    )
     namespace: str = Field("default", max_length=63, pattern=NAME, description="its namespace")
     candidates: list[ServingCandidate] = Field(
         default_factory=list, description="runtimes to try, and what a replica of each takes; or else prices"
@@ -286,7 +287,7 @@ class OnboardParameters(BaseModel):
         None, gt=0, description="expected requests per second; unset: the trace's busiest minute"
     )
     prompt_tokens: int | None = Field(None, ge=1, description="tokens of a prompt; unset: the trace's mean")
-    output_tokens: int | None = Field(None, ge=1, description="tokens of an answer; unset: the trace's mean")
+    output_tokens: int | None = Field(None, ge=2, description="tokens of an answer; unset: the trace's mean")
     trace: Path | None = Field(
         None,
         description="CSV on the worker's machine, as for replay: the expected load, and what is simulated at the end",
@@ -299,7 +300,9 @@ class OnboardParameters(BaseModel):
         description="replicas that autoscaling keeps at least, however little comes: for a load that begins at once; "
         "unset: no such floor",
     )
-    results: str = Field("", max_length=2048, description="storage URI for what is measured, such as pvc://CLAIM/PATH")
+    results: str = Field(
+        min_length=1, max_length=2048, description="storage URI for what is measured, such as pvc://CLAIM/PATH"
+    )
     wait: bool = Field(True, description="stay until the service is verified; unset: do what can be done now, and end")
     levels: list[int] = Field(
         default_factory=list,
@@ -346,13 +349,11 @@ class OnboardParameters(BaseModel):
 
     @model_validator(mode="after")
     def _can_be_asked(self) -> Self:
-        if self.uri is None:
-            return self
         if self.service_class is not None and not (self.ttft is None and self.itl is None):
             raise ValueError("service_class: it has the targets: leave ttft and itl out")
         # As if they were read: what a trace or a class says is known to the worker alone.
         loads = ("rate", "prompt_tokens", "output_tokens") if self.trace is not None else ()
-        found = {name: 1 for name in loads if getattr(self, name) is None}
+        found = {name: 2 for name in loads if getattr(self, name) is None}
         found |= {"ttft": 1} if self.service_class is not None else {}
         try:
             self.asked(found)
@@ -368,7 +369,7 @@ class ReRunParameters(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     jobs: list[Annotated[str, Field(max_length=320, pattern=r"^[^/]+/[^/]+$")]] = Field(
-        default_factory=list, max_length=1000, description="BenchmarkJobs, as NAMESPACE/NAME"
+        min_length=1, max_length=1000, description="BenchmarkJobs, as NAMESPACE/NAME"
     )
 
 

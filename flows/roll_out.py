@@ -43,8 +43,6 @@ from tasks.roll_out_route import RollingRoutes, begin, foresee, report, weigh
 def run_name() -> str:
     """Which service."""
     given = run_parameters(RollOutParameters)
-    if not (given.name or given.run):
-        return "roll-out"
     first, *others = given.objects or [f"{given.namespace}/{given.name}"]
     return f"roll-out {given.kind} {first}" + (f" and {len(others)} more" if others else "")
 
@@ -64,12 +62,10 @@ async def roll_out(parameters: RollOutParameters) -> State[Any]:
     *Completed* when every service is ready; with ``wait`` only then, and not where what answers serves no models.
     *Failed* with the reason of one that cannot be, and of a route whose requests went back.
     """
-    if not parameters.name and not parameters.run:
-        return Completed(message="No service is named, so there is nothing to do; reconcile rolls out what is due")
     run = parameters.run or f"{BY_ID}{flow_run.id}"
     until = time.monotonic() + parameters.timeout_seconds if parameters.wait and not parameters.run else None
     named = [Key(*text.split("/", 1)) for text in parameters.objects] if parameters.run else []
-    keys = named or [Key(parameters.namespace, parameters.name or "")]
+    keys = named or [Key(parameters.namespace, parameters.name)]
     if parameters.kind == "ModelRoute":
         return await _roll_out_routes(parameters, keys, run)
     async with AsyncExitStack() as stack:

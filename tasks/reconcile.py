@@ -143,6 +143,7 @@ async def _create(client: PrefectClient, start: Start, deployment: UUID) -> None
             deployment,
             parameters={
                 **start.parameters,
+                "name": start.claims[0][0].key.name,
                 "run": start.key,
                 "objects": [f"{s.key.namespace}/{s.key.name}" for s, _ in start.claims],
             },

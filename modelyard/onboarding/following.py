@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 
-from modelyard.cluster import CONFIG_MAPS, AlreadyExists, Cluster
+from modelyard.cluster import CONFIG_MAPS, AlreadyExists, Cluster, Forbidden
+from modelyard.models.uri import ClaimFolder, parse
+from modelyard.models.world import claim
+from modelyard.objects.kinds import PERSISTENT_VOLUME_CLAIMS
 from modelyard.onboarding import objects
 from modelyard.onboarding.lifecycle import Onboarding, OnboardStanding
 from modelyard.onboarding.request import OnboardRequest
@@ -34,8 +38,25 @@ class OnboardRefused(Exception):
     """There is another onboarding of this name, or something else in its place; the message says what to do."""
 
 
+async def check_results(cluster: Cluster, asked: OnboardRequest) -> None:
+    """Refuse an onboarding whose results could not be stored, before it makes anything. Raises ``OnboardRefused``."""
+    place = parse(asked.results)
+    if not isinstance(place, ClaimFolder):
+        return
+    name = f"PersistentVolumeClaim {asked.namespace}/{place.claim}"
+    with suppress(Forbidden):
+        found = await cluster.list(
+            PERSISTENT_VOLUME_CLAIMS, asked.namespace, field_selector=f"metadata.name={place.claim}"
+        )
+        if not found:
+            raise OnboardRefused(f"results: {name} not found; create it, or name another place")
+        if claim(found[0]).read_only:
+            raise OnboardRefused(f"results: {name} can only be read; name one with ReadWriteMany or ReadWriteOnce")
+
+
 async def take_over(on: OnboardRun, run: str) -> bool:
     """Whether it is new. Raises ``OnboardRefused``."""
+    await check_results(on.cluster, on.asked)
     ours, key, new = objects.order(on.asked), on.lifecycle.key, True
     try:
         current = await on.cluster.create(CONFIG_MAPS, ours)

@@ -8,8 +8,10 @@ from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from modelyard.benchmarks.preflight import FEWEST_OUTPUT_TOKENS, MOST_TOKENS, check_output
 from modelyard.models.errors import FetchError
 from modelyard.models.uri import parse
+from modelyard.workloads.values import Refusal
 
 MOST_CANDIDATES = 8
 _CANDIDATE = re.compile(
@@ -19,7 +21,8 @@ _CANDIDATE = re.compile(
 _Name = Annotated[str, Field(min_length=1, max_length=30, pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$")]
 _Accelerator = Annotated[str, Field(min_length=2, max_length=63, pattern=r"^[A-Za-z0-9]+$")]
 _Milliseconds = Annotated[float, Field(gt=0, le=3_600_000)]
-_Tokens = Annotated[int, Field(ge=1, le=1_000_000)]
+_Tokens = Annotated[int, Field(ge=1, le=MOST_TOKENS)]
+_OutputTokens = Annotated[int, Field(ge=FEWEST_OUTPUT_TOKENS, le=MOST_TOKENS)]
 _Level = Annotated[int, Field(ge=1, le=1024)]
 
 
@@ -80,7 +83,7 @@ class OnboardRequest(_Asked):
     percentile: float | None = Field(None, gt=0, lt=100, description="Of the TTFT target; default: its mean.")
     rate: float = Field(gt=0, le=1e6, description="Expected requests per second.")
     prompt_tokens: _Tokens = Field(description="Tokens of a prompt.")
-    output_tokens: _Tokens = Field(description="Tokens of an answer.")
+    output_tokens: _OutputTokens = Field(description="Tokens of an answer; the time between two of them is measured.")
     budget: float | None = Field(None, gt=0, description="The most that the service may cost an hour.")
     min_replicas: int | None = Field(
         None, ge=1, le=1000, description="Replicas that autoscaling keeps at least, however little comes; default: any."
@@ -111,7 +114,7 @@ class OnboardRequest(_Asked):
         description="Of simulated engines: how many times faster than life they run. Load and targets are as in life.",
     )
 
-    @field_validator("uri", "results")
+    @field_validator("uri")
     @classmethod
     def _storage(cls, uri: str) -> str:
         try:
@@ -119,6 +122,14 @@ class OnboardRequest(_Asked):
         except FetchError as error:
             raise ValueError(str(error)) from None
         return uri
+
+    @model_validator(mode="after")
+    def _can_be_stored(self) -> Self:
+        try:
+            check_output(self.results, {}, "results", namespace=self.namespace)
+        except Refusal as refusal:
+            raise ValueError(str(refusal)) from None
+        return self
 
     @model_validator(mode="after")
     def _agree(self) -> Self:

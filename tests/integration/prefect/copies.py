@@ -63,7 +63,7 @@ def arm(cluster: Cluster, run: str, deadly: bool) -> None:
 
 
 @flow(name="copies", persist_result=False, retries=0)
-async def copies(run: str, objects: list[str]) -> State[Any]:
+async def copies(run: str, objects: list[str], name: str = "") -> State[Any]:
     """Carry out the plans of these parents."""
     keys = [Key(*name.split("/")) for name in objects]
     async with Cluster.connect(ClusterSettings()) as cluster:

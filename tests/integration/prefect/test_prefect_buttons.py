@@ -1,4 +1,5 @@
-"""What a newcomer does: press the button of every deployment, with the parameters that it comes with."""
+"""What a newcomer does: press the button of every deployment, with the parameters that it comes with; and what the
+server says where these are not enough."""
 
 from __future__ import annotations
 
@@ -21,6 +22,7 @@ from prefect.client.schemas.filters import (
 )
 from prefect.client.schemas.objects import FlowRun, State
 from prefect.client.schemas.responses import DeploymentResponse
+from prefect.exceptions import PrefectHTTPStatusError
 from prefect_support import until
 
 from deployments.bootstrap import deploy, deployment_names, read
@@ -35,6 +37,8 @@ from modelyard.local.stack import LocalStack
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 POOL = "buttons"
+NEEDED = {"benchmark": "name", "deliver": "name", "onboard": "uri", "re-run-benchmarks": "jobs", "roll-out": "name"}
+"""Deployments whose form cannot be submitted as it is, and the first field that is required."""
 SHORT = {"shift_seconds": 15, "early_end_seconds": 2}
 """What a user may set in the form of a shift."""
 
@@ -96,7 +100,7 @@ async def pressed(
             states: dict[str, State] = {}
             ticks = {name for name, one in there.items() if one.parameters.get("shift_seconds") == 0}
             # A tick has to wait for a shift with the same Lease.
-            for names in (sorted(there.keys() - ticks), sorted(ticks)):
+            for names in (sorted(there.keys() - ticks - NEEDED.keys()), sorted(ticks)):
                 found = await asyncio.gather(*(press(client, there[name]) for name in names))
                 states |= dict(zip(names, found, strict=True))
             yield states
@@ -105,7 +109,20 @@ async def pressed(
     await control_plane_cluster.delete(NAMESPACES, "chat")
 
 
-@pytest.mark.parametrize("name", sorted(deployment_names()))
+@pytest.mark.parametrize("name", sorted(NEEDED))
+async def test_a_form_that_lacks_what_is_required_is_refused(
+    pressed: dict[str, State], client: PrefectClient, name: str
+) -> None:
+    deployment = (await deployed(client))[name]
+    with pytest.raises(PrefectHTTPStatusError, match=f"'{NEEDED[name]}' is a required property"):
+        await client.create_flow_run_from_deployment(deployment.id)
+    if name == "onboard":
+        given = {"uri": "hf://a/b", "name": "chat", "results": "s3://bucket", "output_tokens": 1}
+        with pytest.raises(PrefectHTTPStatusError, match="output_tokens"):
+            await client.create_flow_run_from_deployment(deployment.id, parameters=given)
+
+
+@pytest.mark.parametrize("name", sorted(deployment_names() - NEEDED.keys()))
 async def test_every_deployment_runs_at_the_press_of_its_button(pressed: dict[str, State], name: str) -> None:
     assert pressed[name].name == "Completed", pressed[name].message
     assert "error" not in (pressed[name].message or "")

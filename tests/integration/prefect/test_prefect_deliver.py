@@ -104,7 +104,6 @@ async def test_a_failure_is_told_in_the_state(cluster: Cluster) -> None:
     missing = await run(name="never-made")
     assert missing.name == "Failed"
     assert "never-made" in (missing.message or "")
-    assert (await run()).name == "Completed", "nothing is named, so there is nothing to do"
 
 
 @pytest.fixture

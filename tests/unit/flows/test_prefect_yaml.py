@@ -13,6 +13,7 @@ import jsonschema
 import pytest
 from command_line import modelyard
 from prefect.utilities.callables import parameter_schema
+from prefect.utilities.schema_tools.validation import build_error_obj, is_valid, validate
 from pydantic import ValidationError
 
 from deployments import automations, server
@@ -35,6 +36,19 @@ KEYS = {
 """What Prefect reads of a deployment; it ignores any other key without a word."""
 
 
+EXAMPLES: dict[str, dict[str, Any]] = {
+    **{name: {"name": "chat"} for name in ("deliver", "roll-out", "benchmark")},
+    "re-run-benchmarks": {"jobs": ["shop/chat"]},
+    "onboard": {
+        "uri": "hf://owner/name", "name": "chat", "results": "s3://bucket", "ttft": 500, "rate": 3,
+        "prompt_tokens": 100, "output_tokens": 20, "prices": {"H100": 4},
+    },
+}  # fmt: skip
+"""The least that a run of a deployment needs."""
+MORE = ("ttft", "rate", "prompt_tokens", "output_tokens", "prices")
+"""Which other fields may stand for."""
+
+
 def load(entrypoint: str) -> Any:
     module, _, name = entrypoint.rpartition(".")
     return getattr(importlib.import_module(module), name)
@@ -48,9 +62,28 @@ def test_a_deployment_is_complete_and_its_parameters_fit_its_flow(deployment: di
     flow = load(deployment["entrypoint"])
     assert flow.isasync, "a synchronous flow takes at least a second"
     schema = closed(parameter_schema(flow).model_dump())
-    jsonschema.Draft202012Validator(schema).validate(deployment["parameters"])
-    flow.validate_parameters(deployment["parameters"])
+    given = {**EXAMPLES.get(deployment["name"], {}), **deployment["parameters"]}
+    jsonschema.Draft202012Validator(schema).validate(given)
+    flow.validate_parameters(given)
     assert deployment["enforce_parameter_schema"] is True
+
+
+@pytest.mark.parametrize("deployment", DEPLOYMENTS.values(), ids=DEPLOYMENTS)
+def test_a_form_without_what_a_run_needs_is_refused_by_the_server(deployment: dict[str, Any]) -> None:
+    """By the function with which the API and the UI check what is submitted."""
+    schema = closed(parameter_schema(load(deployment["entrypoint"])).model_dump())
+    needed = EXAMPLES.get(deployment["name"], {})
+    assert sorted(schema.get("required", [])) == sorted(set(needed) - set(MORE))
+    validate(given := {**deployment["parameters"], **needed}, schema, raise_on_error=True)
+    for name in schema.get("required", []):
+        without = {key: value for key, value in given.items() if key != name}
+        errors = build_error_obj(validate(without, schema))
+        assert errors == {
+            "errors": [{"property": name, "errors": [f"'{name}' is a required property"]}],
+            "valid": False,
+        }
+        assert not is_valid({**given, name: type(given[name])()}, schema), "empty is none"
+        assert not is_valid({**given, name: None}, schema)
 
 
 @pytest.mark.parametrize("deployment", DEPLOYMENTS.values(), ids=DEPLOYMENTS)
@@ -75,9 +108,10 @@ def test_what_only_reconcile_sets_may_be_given_and_is_in_no_form(name: str) -> N
     assert {"name", "namespace", "wait"} <= schema["properties"].keys()
     assert not {"run", "objects"} & schema["properties"].keys()
     form = jsonschema.Draft202012Validator(schema)
-    form.validate({"run": "InferenceService/shop/chat/0/1", "objects": ["shop/chat"]})
+    given = {"name": "chat", "run": "InferenceService/shop/chat/0/1", "objects": ["shop/chat"]}
+    form.validate(given)
     for wrong in ({"objects": "shop/chat"}, {"run": 1}, {"runs": "x"}):
-        assert not form.is_valid(wrong)
+        assert not form.is_valid(given | wrong)
 
 
 def test_schedules_have_a_stable_name_and_two_shifts_overlap_at_any_time() -> None:
@@ -134,7 +168,7 @@ def test_every_deployment_is_in_the_demo_and_only_its_autoscaler_is_scheduled(tm
     there = {deployment["name"]: deployment for deployment in read(file)["deployments"]}
     assert there.keys() == DEPLOYMENTS.keys()
     for name, deployment in there.items():
-        load(deployment["entrypoint"]).validate_parameters(deployment["parameters"])
+        load(deployment["entrypoint"]).validate_parameters({**EXAMPLES.get(name, {}), **deployment["parameters"]})
         assert [s["active"] for s in deployment["schedules"]] == [
             name == "autoscale" for _ in DEPLOYMENTS[name].get("schedules", ())
         ]
