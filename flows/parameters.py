@@ -358,7 +358,8 @@ class OnboardParameters(BaseModel):
         try:
             self.asked(found)
         except ValidationError as error:
-            problems = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
+            said = ((one["loc"], one["msg"].removeprefix("Value error, ")) for one in error.errors())
+            problems = [f"{'.'.join(map(str, field))}: {text}" for field, text in said]
             raise ValueError("; ".join(one.removeprefix(": ") for one in problems)) from None
         return self
 

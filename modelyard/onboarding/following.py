@@ -45,12 +45,13 @@ async def check_results(cluster: Cluster, asked: OnboardRequest) -> None:
         return
     name = f"PersistentVolumeClaim {asked.namespace}/{place.claim}"
     with suppress(Forbidden):
-        found = await cluster.list(
-            PERSISTENT_VOLUME_CLAIMS, asked.namespace, field_selector=f"metadata.name={place.claim}"
+        selector = f"metadata.name={place.claim}"
+        stored = next(
+            iter(await cluster.list(PERSISTENT_VOLUME_CLAIMS, asked.namespace, field_selector=selector)), None
         )
-        if not found:
+        if stored is None:
             raise OnboardRefused(f"results: {name} not found; create it, or name another place")
-        if claim(found[0]).read_only:
+        if claim(stored).read_only:
             raise OnboardRefused(f"results: {name} can only be read; name one with ReadWriteMany or ReadWriteOnce")
 
 

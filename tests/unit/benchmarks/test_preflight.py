@@ -12,6 +12,7 @@ from command_line import modelyard
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flows.parameters import OnboardParameters
 from modelyard.benchmarks import measure
 from modelyard.benchmarks.preflight import (
     FEWEST_OUTPUT_TOKENS,
@@ -206,6 +207,38 @@ def test_a_benchmark_job_is_refused_in_its_status_and_no_job_is_made() -> None:
     assert fleet.said["state"] == "Failed"
     assert "D(100,1) asks for 1 output token - write 2 or more output tokens" in fleet.said["failureMessage"]
     assert fleet.jobs() == []
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "says"),
+    [
+        ("--output-tokens", "1", "output_tokens: Input should be greater than or equal to 2"),
+        ("--results", "local:///results", "results: a folder of the pod that measures goes with the pod"),
+        ("--results", "github://org/repo@v1", "write s3://, oci://, gs://, az:// or pvc:// instead"),
+        ("--results", "hf://org/repo", "results do not go to hf://"),
+        ("--results", "oci://n/ns/b/bucket/o/x", "write oci://n/ns@REGION/b/bucket/o/x"),
+        ("--results", "pvc://bank:results/x", "name one of namespace shop"),
+        ("--results", "pvc://results", "missing path in the claim"),
+    ],
+)
+def test_an_onboarding_is_refused_with_2_before_it_makes_anything(option: str, value: str, says: str) -> None:
+    given = {"--output-tokens": "20", "--results": "s3://bucket/x", option: value}
+    line = (
+        "onboard hf://owner/model --name chat -n shop --candidate fast=H100@10 --rate 10 --prompt-tokens 100 --itl 40"
+    )
+    typed = [*line.split(), *(part for pair in given.items() for part in pair)]
+    for more in ([], ["--dry-run"]):
+        done = modelyard(*typed, *more)
+        assert done.code == 2
+        assert says in " ".join(done.err.split())
+
+
+def test_a_trace_of_requests_with_one_output_token_is_refused_by_the_flow() -> None:
+    """What a trace says is known to the worker alone, and checked before anything is made."""
+    form = {"uri": "hf://o/m", "name": "chat", "results": "s3://bucket", "itl": 40, "prices": {"H100": 1}}
+    parameters = OnboardParameters.model_validate({**form, "trace": "requests.csv"})
+    with pytest.raises(ValueError, match=r"output_tokens[\s\S]*greater than or equal to 2"):
+        parameters.asked({"rate": 1.0, "prompt_tokens": 100, "output_tokens": 1})
 
 
 # What nobody foresaw
