@@ -154,7 +154,15 @@ WORDS = (
         (404, b"no model demo", {}, "EndpointRefused", False, "no model demo"),
         (302, b"", {"Location": "http://169.254.169.254/"}, "EndpointRefused", False, "it sends elsewhere"),
         (200, STREAM, {}, "UsageMissing", False, "include_usage"),
-        (200, b"x" * (2 << 20), {}, "UsageMissing", False, "include_usage"),
+        (200, b"x" * (2 << 20), {}, "StreamMissing", False, "is no stream of events"),
+        (
+            200,
+            b'{"choices": [], "usage": {"completion_tokens": 4}}',
+            {},
+            "StreamMissing",
+            False,
+            "honours stream: true",
+        ),
     ],
 )
 def test_an_endpoint_that_would_spoil_the_run_is_found_before_it(
@@ -173,6 +181,32 @@ def test_an_endpoint_that_would_spoil_the_run_is_found_before_it(
     assert (report.reason, report.retryable) == (reason, retryable), report.message
     assert says in report.message
     assert KEY not in report.message + said
+
+
+def test_request_parameters_that_the_endpoint_refuses_are_found_before_the_run(
+    tmp_path: Path, stand_in: Callable[[str], Path], words: Path
+) -> None:
+    seen: list[dict[str, Any]] = []
+
+    def answer(asked: dict[str, Any]) -> bytes:
+        seen.append(asked)
+        return USAGE
+
+    given = {"top_p": "0.9", "min_tokens": "20", "ignore_eos": "true", "system_message": "Be brief."}
+    with endpoint(200, answer) as url:
+        run(asked(tmp_path, url, words, request_parameters=given), stand_in("exit 1"))
+    assert (seen[0]["top_p"], seen[0]["min_tokens"], seen[0]["max_tokens"]) == (0.9, 20, 20)
+    assert not {"ignore_eos", "system_message"} & seen[0].keys(), "which the program turns into something else"
+
+
+def test_answers_that_arrive_in_one_piece_are_refused(tmp_path: Path, program: Path, words: Path) -> None:
+    """As behind a proxy that buffers: the program alone would tell an ITL of no engine, or end in an exception."""
+    whole = WORDS.replace(b"\n\n", b"\n \n")  # one event after another, and all of them at once
+    with endpoint(200, whole, **{"Content-Type": "text/event-stream"}) as url:
+        report, _ = run(asked(tmp_path, url, words), program)
+    assert (report.outcome, report.reason, report.retryable) == ("Failed", "StreamBuffered", False), report.message
+    assert "answers arrived in one piece" in report.message
+    assert not list(tmp_path.rglob("run.json"))
 
 
 def test_an_endpoint_that_tells_its_usage_only_at_first_is_found_in_the_run(
