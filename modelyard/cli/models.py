@@ -50,11 +50,15 @@ def add(
     context: Context = None,
 ) -> None:
     """Make a model of this URI; its files then come onto the nodes."""
+    from modelyard.models import storage_parameters
+    from modelyard.models.storage_parameters import source_uri
     from modelyard.models.uri import parse
 
     parsed = parse(uri)
     labels = dict(_pair("--node-selector", text) for text in node_selector or ())
     parameters = dict(_pair("--parameter", text) for text in parameter or ())
+    for text in storage_parameters.warnings(source_uri(uri, parameters), parameters):
+        options.warn(text)
     asyncio.run(_add(uri, name or name_of(str(parsed)), namespace, labels, parameters, key, wait))
 
 

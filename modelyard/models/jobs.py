@@ -272,7 +272,8 @@ def _arguments(
     assert model.spec is not None
     storage = model.spec.storage
     parameters = storage.parameters or {}
-    given = ["--uri", storage.storage_uri, "--path", goal.path, "--below", goal.below, *common, *used]
+    address = str(model.uri) if "revision" in parameters else storage.storage_uri
+    given = ["--uri", address, "--path", goal.path, "--below", goal.below, *common, *used]
     given += ["--patience", str(PATIENCE)]
     given += ["--parallel", str(settings.parallel), "--part-size", str(settings.part_size)]
     endpoint = parameters.get("endpoint") or (settings.hub_endpoint if isinstance(model.uri, HubModel) else None)

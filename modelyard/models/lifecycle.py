@@ -14,7 +14,12 @@ from typing import Any
 
 from modelyard.models import bringing, clearing, jobs, legs, names, running, settings, story, world
 from modelyard.models.legs import Leg, NodeStage, Site, Wish
-from modelyard.models.placement import selects
+from modelyard.models.placement import (
+    Exclusion,
+    describe_exclusions,
+    exclusion_by_affinity,
+    exclusion_by_labels,
+)
 from modelyard.models.running import MODEL, ModelJob, ModelPod
 from modelyard.models.settings import DeliverySettings
 from modelyard.models.world import (
@@ -141,8 +146,13 @@ class ModelDelivery:
             return self._of_claim(wish, world, now)
         parts = self._parts(wish, world, now)
         self.seen[key] = parts
-        plan = story.told(wish, parts, _parent_facts(parts), now)
+        plan = story.told(wish, parts, _parent_facts(parts), now, lambda: self._nowhere(wish, world))
         return self._with(plan, model, parts, world)
+
+    def _nowhere(self, wish: Wish, world: World) -> str:
+        """Say why no node is chosen for a model."""
+        causes = (_exclusion(wish.model, node, wish.settings) for node in world[NODES].all())
+        return describe_exclusions(cause for cause in causes if cause is not None)
 
     def _settings(self, world: World) -> tuple[DeliverySettings, str | None]:
         stored: settings.ConfigText | None = world[SETTINGS].get(Key(self.home, settings.CONFIG_MAP))
@@ -162,7 +172,7 @@ class ModelDelivery:
 
     def _parts(self, wish: Wish, world: World, now: float) -> list[Leg]:
         model, parts = wish.model, []
-        chosen = {node.name for node in world[NODES].all() if not _why_not(model, node, wish.settings)}
+        chosen = {node.name for node in world[NODES].all() if _exclusion(model, node, wish.settings) is None}
         sites = self._sites(model, world, chosen)
         for name, site in sites.items():
             report: NodeReport | None = world[REPORTS].get(Key(self.home, name))
@@ -175,9 +185,9 @@ class ModelDelivery:
         return self._in_turn(wish, parts, sites, world) if any(leg.starts for leg in parts) else parts
 
     def not_chosen(self, model: StoredModel, node: ModelNode, world: World) -> str:
-        """Why a node is not given the model; ``""``: it is."""
+        """Say why a node is not given the model; ``""``: it is."""
         found, _ = self._settings(world)
-        return _why_not(model, node, found)
+        return str(_exclusion(model, node, found) or "")
 
     def _in_turn(self, wish: Wish, parts: list[Leg], sites: Mapping[str, Site], world: World) -> list[Leg]:
         """Of the parts that would begin, as many as have their turn at the source; the others stand aside.
@@ -406,20 +416,19 @@ class ModelDelivery:
         return None
 
 
-def _why_not(model: StoredModel, node: ModelNode, found: DeliverySettings) -> str:
+def _exclusion(model: StoredModel, node: ModelNode, delivery: DeliverySettings) -> Exclusion | None:
+    """Say why a node is not given a model; ``None``: it is."""
     if model.spec is None or model.uri is None:
-        return "the model cannot be read"
+        return Exclusion("not chosen, as the model cannot be read")
     storage = model.spec.storage
     if not node.serves:
-        return "it is a node of the control plane"
-    if not selects(found.node_selector, None, node.name, node.labels):
-        return f"it has not the labels of nodeSelector in ConfigMap {settings.CONFIG_MAP}"
-    if not selects(storage.node_selector, None, node.name, node.labels):
-        missing = [f"{k}={v}" for k, v in (storage.node_selector or {}).items() if node.labels.get(k) != v]
-        return f"it has not the label {', '.join(missing)} of spec.storage.nodeSelector"
-    if not selects(None, storage.node_affinity, node.name, node.labels):
-        return "no required term of spec.storage.nodeAffinity holds for it"
-    return ""
+        return Exclusion("of the control plane")
+    administrator = f"nodeSelector in ConfigMap {settings.CONFIG_MAP}"
+    return (
+        exclusion_by_labels(delivery.node_selector, administrator, node.labels)
+        or exclusion_by_labels(storage.node_selector, "spec.storage.nodeSelector", node.labels)
+        or exclusion_by_affinity(storage.node_affinity, "spec.storage.nodeAffinity", node.name, node.labels)
+    )
 
 
 def _order(model: StoredModel, turns: Mapping[str, int], world: World) -> tuple[int, int, float, str, Key]:

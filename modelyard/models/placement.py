@@ -5,10 +5,11 @@ A pod that uses the model is placed by these very rules, so model and pod never 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
-from modelyard.objects.documents import mapping
+from modelyard.objects.documents import cut, few, mapping
 
 MOST_EXPRESSIONS, MOST_VALUES = 100, 1000
 """Of an affinity, in all: each is looked at for every node."""
@@ -26,6 +27,80 @@ def excess(affinity: Any) -> str:
         if count > most:
             return f"has {count} {what}: write {most} at most, or label the nodes and name that label in nodeSelector"
     return ""
+
+
+class Exclusion(NamedTuple):
+    """Why a node is not chosen: ``cause`` is the same for all such nodes, ``detail`` is of this one."""
+
+    cause: str
+    detail: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.cause} (it has {self.detail})" if self.detail else self.cause
+
+
+def exclusion_by_labels(selector: Mapping[str, str] | None, field: str, labels: Mapping[str, str]) -> Exclusion | None:
+    """Name the first label of a selector that a node lacks. ``field`` is where the selector is written."""
+    for key, value in (selector or {}).items():
+        if labels.get(key) != value:
+            detail = f"{key}={labels[key]}" if key in labels else ""
+            return Exclusion(f"without the label {_short(f'{key}={value}')} of {field}", detail)
+    return None
+
+
+def exclusion_by_affinity(affinity: Any, field: str, name: str, labels: Mapping[str, str]) -> Exclusion | None:
+    """Name the expression of the nearest required term that does not hold for a node."""
+    if selects(None, affinity, name, labels):
+        return None
+    required = mapping(mapping(affinity).get("requiredDuringSchedulingIgnoredDuringExecution"))
+    terms = _list(required.get("nodeSelectorTerms"))
+    if not terms:
+        return Exclusion(f"excluded by {field}, which has no nodeSelectorTerms")
+    failing: list[tuple[int, int, str, str]] = []
+    for number, term in enumerate(terms, 1):
+        expressions, fields = (_list(mapping(term).get(part)) for part in ("matchExpressions", "matchFields"))
+        false = [(item, labels) for item in expressions if not _expression(item, labels)]
+        by_name = {"metadata.name": name}
+        false += [(item, by_name) for item in fields if not _expression(item, by_name, fields=True)]
+        if not false:
+            failing.append((1, number, "it is empty, and an empty term matches no node", ""))
+            continue
+        expression, values = mapping(false[0][0]), false[0][1]
+        key = expression.get("key")
+        value = values.get(key) if isinstance(key, str) else None
+        detail = f"{key}={value}" if value is not None and values is labels else ""
+        failing.append((len(false), number, _expression_text(expression), detail))
+    _, number, text, detail = min(failing)
+    return Exclusion(f"excluded by term {number} of {field}: {text}", detail)
+
+
+def _expression_text(expression: Mapping[str, Any]) -> str:
+    key, operator, values = (expression.get(part) for part in ("key", "operator", "values"))
+    if operator not in ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"):
+        return f"{_short(str(key))} has the operator {_short(str(operator))}, which does not exist"
+    listed = f" [{', '.join(few([_short(str(value)) for value in _list(values)], 3))}]" if _list(values) else ""
+    return f"{_short(str(key))} {operator}{listed}"
+
+
+def _short(text: str) -> str:
+    return cut(text, 80)
+
+
+def describe_exclusions(exclusions: Iterable[Exclusion]) -> str:
+    """Say why none of these nodes is chosen, the most frequent cause first."""
+    excluded = list(exclusions)
+    if not excluded:
+        return "the cluster has no nodes"
+    counts = Counter(item.cause for item in excluded)
+    details: dict[str, Counter[str]] = {}
+    for item in excluded:
+        details.setdefault(item.cause, Counter())[item.detail] += bool(item.detail)
+    causes = []
+    for cause, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
+        had = [f"{times} with {_short(detail)}" for detail, times in details[cause].most_common(2) if times]
+        causes.append(f"{count} {cause}" + (f" ({', '.join(had)})" if had else ""))
+    none = f"none of {len(excluded)} nodes is chosen" if len(excluded) > 1 else "the node is not chosen"
+    return f"{none}: {'; '.join(few(causes, 3))}"
 
 
 def selects(selector: Mapping[str, str] | None, affinity: Any, name: str, labels: Mapping[str, str]) -> bool:

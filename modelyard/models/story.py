@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from modelyard.models import legs
+from modelyard.models import legs, storage_parameters
 from modelyard.models.detection import Facts, fill
 from modelyard.models.legs import Leg, NodeStage, Wish
+from modelyard.models.model_size import size_of
 from modelyard.models.world import FILLED, ReportEntry, StoredModel
 from modelyard.objects import Condition, Notice
 from modelyard.objects.documents import counted, cut, few
@@ -20,7 +21,8 @@ from modelyard.resources.ome.models import BaseModelSpec
 
 RESOLVED, DOWNLOADED, DETECTED = "Resolved", "Downloaded", "MetadataDetected"
 READY, ALL_READY, DISABLED = "Ready", "AllNodesReady", "Disabled"
-OURS = frozenset({RESOLVED, DOWNLOADED, DETECTED, READY, ALL_READY, DISABLED})
+SPEC_WARNING = "SpecWarning"
+OURS = frozenset({RESOLVED, DOWNLOADED, DETECTED, READY, ALL_READY, DISABLED, SPEC_WARNING})
 
 MOST_NODES = 20
 """Nodes of which a status tells more than the name."""
@@ -30,16 +32,26 @@ _SHOWN = 3
 _MOST_WORDS = 300
 
 CREATING, IN_TRANSIT, FAILED = "Creating", "In_Transit", "Failed"
+NO_NODES = "NoMatchingNodes"
 
 
-def told(wish: Wish, parts: Sequence[Leg], facts: ReportEntry | None, now: float) -> Plan:
-    """The plan of a model that can be delivered, with the status it should have."""
+def told(
+    wish: Wish,
+    parts: Sequence[Leg],
+    facts: ReportEntry | None,
+    now: float,
+    nowhere: Callable[[], str] = lambda: "",
+) -> Plan:
+    """The plan of a model that can be delivered, with the status it should have.
+
+    ``nowhere`` says why no node is chosen.
+    """
     model, goal = wish.model, wish.goal
     assert model.spec is not None
     chosen = [leg for leg in parts if leg.stage not in (NodeStage.REMOVING, NodeStage.GONE)]
     ready, failed = _of(chosen, NodeStage.READY), _of(chosen, NodeStage.FAILED)
     unfinished = [leg for leg in chosen if leg.stage is not NodeStage.READY]
-    state, reason, message = _state(chosen, ready, failed)
+    state, reason, message = _state(chosen, ready, failed) if chosen else (IN_TRANSIT, NO_NODES, nowhere())
     count = f"{len(ready)} of {counted(len(chosen), 'node')}" if goal.claim is None else str(goal.claim)
     done = facts.delivered if facts is not None else None
     weights = done.weights if done is not None else ""
@@ -139,9 +151,6 @@ def removing(parts: Iterable[Leg]) -> str:
 
 def _state(chosen: Sequence[Leg], ready: Sequence[Leg], failed: Sequence[Leg]) -> tuple[str, str, str]:
     """The published state, with reason and message where it is not Ready."""
-    if not chosen:
-        message = "no node has the labels that spec.storage.nodeSelector and nodeAffinity ask for"
-        return IN_TRANSIT, "NoMatchingNodes", message
     if ready:
         return "Ready", "Ready", ""
     if len(failed) == len(chosen):
@@ -161,6 +170,7 @@ def _tell(
     now: float,
 ) -> Plan:
     subject, (ready, failed) = model.subject, nodes
+    conditions = (*conditions, *_spec_warning(model, found))
     wanted = tuple(replace(one, observed_generation=subject.generation) for one in conditions)
     fields: dict[str, Any] = {
         "state": state,
@@ -179,16 +189,38 @@ def _tell(
     if not is_due(status, model.status, now, 0.0, subject.uid):
         return plan
     stored = {one.get("type"): (one.get("status"), one.get("reason")) for one in model.status["conditions"]}
+    texts = {one.get("message") for one in model.status["conditions"] if one.get("type") == SPEC_WARNING}
     news = []
     for one in wanted:
-        bad = one.status == "False" and (state == FAILED or one.reason == "NoMatchingNodes")
+        bad = one.status == "False" and (state == FAILED or one.reason == NO_NODES)
         if one.type == READY and stored.get(READY) != (one.status, one.reason):
             news.append(Notice(one.reason, one.message, "Warning" if bad else "Normal"))
+        if one.type == SPEC_WARNING and one.message not in texts:
+            news.append(Notice(one.reason, one.message, "Warning"))
     before = model.status.get("delivery")
     weights = (delivery or {}).get("weights")
     if weights and weights != (before.get("weights") if isinstance(before, Mapping) else None):
         news.append(Notice("WeightsChosen", weights))
     return replace(plan, status=status, notices=tuple(news))
+
+
+def _spec_warning(model: StoredModel, detected: Mapping[str, Any]) -> Iterable[Condition]:
+    """Warn of what a spec says without effect, or otherwise than it can be meant."""
+    spec, warnings = model.spec, []
+    if spec is None:
+        return
+    if isinstance(spec, BaseModelSpec) and spec.model_parameter_size:
+        try:
+            facts = Facts.model_validate(detected)
+        except ValueError:
+            facts = Facts()
+        size = size_of(spec.model_parameter_size, facts)
+        warnings += [("ModelSizeInvalid", size.problem)] if size.problem else []
+        warnings += [("ModelSizeCorrected", size.remark)] if size.remark else []
+    ignored = storage_parameters.warnings(model.uri, spec.storage.parameters)
+    warnings += [("ParameterIgnored", text) for text in ignored]
+    if warnings:
+        yield _condition(SPEC_WARNING, True, warnings[0][0], "; ".join(text for _, text in warnings))
 
 
 def _filled(plan: Plan, model: StoredModel, found: Mapping[str, Any]) -> Plan:

@@ -168,15 +168,15 @@ def choose_weights(sizes: Mapping[str, int], wanted: str = "") -> WeightChoice:
     if wanted == ALL:
         return WeightChoice(frozenset(), "")
     sets = _sets(sizes)
-    if wanted and not any(one.is_called(wanted) for one in sets):
-        existing = [f"{_words(one)} ({one.title}, {amount(one.size)})" for one in _by_size(sets)]
+    if wanted and not any(entry.is_called(wanted) for entry in sets):
+        existing = [f"{_words(entry)} ({entry.title}, {amount(entry.size)})" for entry in _by_size(sets)]
         raise NoSuchWeights(
             f"weights: there is no set {wanted[:40]!r}, only {', '.join(few(existing, 4 * _SHOWN)) or 'no weights'}"
         )
     kept = _kept(sets, sizes, wanted)
-    labels = {one.label for one in kept}
-    copies = [one for one in sets if one.label not in labels]
-    left_out = {path for one in copies for path in one.files}
+    labels = {entry.label for entry in kept}
+    copies = [entry for entry in sets if entry.label not in labels]
+    left_out = {path for entry in copies for path in entry.files}
     if sets:
         left_out |= {path for path in sizes if _TRAINING_STATE.fullmatch(path.rpartition("/")[2])}
     return WeightChoice(frozenset(left_out), _message(kept, copies) if copies else "")
@@ -184,20 +184,20 @@ def choose_weights(sizes: Mapping[str, int], wanted: str = "") -> WeightChoice:
 
 def _message(kept: Sequence[_Set], copies: Sequence[_Set]) -> str:
     main = _by_size(kept)[0]
-    size, files = sum(one.size for one in kept), sum(one.count for one in kept)
-    others = few([f"{one.title} ({amount(one.size)})" for one in _by_size(copies)], _SHOWN)
+    size, files = sum(entry.size for entry in kept), sum(entry.count for entry in kept)
+    copied = few([f"{entry.title} ({amount(entry.size)})" for entry in _by_size(copies)], _SHOWN)
     return (
         f"weights: {_words(main)}, {main.title} ({counted(files, 'file')}, {amount(size)}); left out as copies:"
-        f" {', '.join(others)}; storage.parameters.weights chooses another set"
+        f" {', '.join(copied)}; storage.parameters.weights chooses another set"
     )
 
 
-def _words(one: _Set) -> str:
-    return f"{one.label.format} {one.label.variant}".strip()
+def _words(entry: _Set) -> str:
+    return f"{entry.label.format} {entry.label.variant}".strip()
 
 
 def _by_size(sets: Iterable[_Set]) -> list[_Set]:
-    return sorted(sets, key=lambda one: (-one.size, one.files))
+    return sorted(sets, key=lambda entry: (-entry.size, entry.files))
 
 
 # What files belong together
@@ -222,10 +222,10 @@ def _sets(sizes: Mapping[str, int]) -> list[_Set]:
         # An index goes where its shards go. With shards of two series it cannot be told whose it is: it stays.
         meant = _label(folder, f"{index['stem']}.{index['suffix']}", pairs)
         precision = index["precision"] or (meant.variant if meant else "")
-        alike = series.get(meant._replace(variant=precision), []) if meant else []
-        if len(alike) == 1:
-            indexed.add(alike[0])
-            files[alike[0]].append(path)
+        candidates = series.get(meant._replace(variant=precision), []) if meant else []
+        if len(candidates) == 1:
+            indexed.add(candidates[0])
+            files[candidates[0]].append(path)
     return [
         _Set(label, tuple(sorted(paths)), sum(sizes[path] for path in paths), label in indexed)
         for label, paths in files.items()
@@ -233,7 +233,7 @@ def _sets(sizes: Mapping[str, int]) -> list[_Set]:
 
 
 def _label(folder: str, name: str, pairs: set[str]) -> _Label | None:
-    """Where a file belongs; ``None`` for one without weights."""
+    """Return the set that a file belongs to; ``None`` for one without weights."""
     path = f"{folder}/{name}" if folder else name
     if (package := _PACKAGE.fullmatch(path)) is not None:
         return _Label(package["place"] or "", "coreml", package["name"], "", 0)
@@ -252,10 +252,10 @@ def _label(folder: str, name: str, pairs: set[str]) -> _Label | None:
         shards, stem = int(shard[1]), stem[: shard.start()] + stem[shard.end() :]
     if form == "gguf":
         return _gguf(folder, stem, shards)
-    if (found := _DOTTED_PRECISION.search(stem)) is not None:
-        variant, stem = found[1].lower(), stem[: found.start()] + stem[found.end() :]
-    elif form == "onnx" and (found := _ONNX_PRECISION.search(stem)) is not None:
-        variant, stem = found[1].lower(), stem[: found.start()]
+    if (match := _DOTTED_PRECISION.search(stem)) is not None:
+        variant, stem = match[1].lower(), stem[: match.start()] + stem[match.end() :]
+    elif form == "onnx" and (match := _ONNX_PRECISION.search(stem)) is not None:
+        variant, stem = match[1].lower(), stem[: match.start()]
     if form == "pytorch" and stem.startswith("ggml-"):
         return _Label(folder, "ggml", "ggml", stem.removeprefix("ggml-"), shards)
     if form in ("safetensors", "pytorch") and re.fullmatch(r"consolidated(\.\d+)?", stem):
@@ -281,65 +281,65 @@ def _gguf(folder: str, stem: str, shards: int) -> _Label:
 
 def _kept(sets: Sequence[_Set], sizes: Mapping[str, int], wanted: str) -> list[_Set]:
     folders: dict[str, list[_Set]] = defaultdict(list)
-    for one in sets:
-        folders[one.label.folder].append(one)
+    for entry in sets:
+        folders[entry.label.folder].append(entry)
     chosen = {folder: _of_folder(inside, wanted) for folder, inside in folders.items()}
     pipelines = {path.rpartition("/")[0] for path in sizes if path.rpartition("/")[2] == _PIPELINE}
     parents = {above for folder in chosen for above in _above(folder)}
     dropped: set[str] = set()
     copies: dict[str, list[str]] = defaultdict(list)
-    for folder in sorted(chosen, key=lambda one: (one.count("/") + bool(one), one)):
+    for folder in sorted(chosen, key=lambda entry: (entry.count("/") + bool(entry), entry)):
         if folder in pipelines:
             if folder in parents and not _matches(chosen[folder], wanted):
                 dropped.add(folder)  # a whole pipeline in one file
             continue
-        above = next((one for one in _above(folder) if one in chosen), None)
+        above = next((entry for entry in _above(folder) if entry in chosen), None)
         if above is None or above in pipelines:
             if _COPY_FOLDER.fullmatch(folder.rpartition("/")[2]) and above is None:
                 copies[folder.rpartition("/")[0]].append(folder)
         elif _is_copy(folder, above, chosen):
             instead = _matches(chosen[folder], wanted) and not _matches(chosen[above], wanted)
             dropped.add(above if instead else folder)
-    for alike in copies.values():
-        best = min(alike, key=lambda folder: _folder_rank(folder, chosen[folder], wanted))
-        dropped |= set(alike) - {best}
-    return [one for folder, inside in chosen.items() if folder not in dropped for one in inside]
+    for candidates in copies.values():
+        best = min(candidates, key=lambda folder: _folder_rank(folder, chosen[folder], wanted))
+        dropped |= set(candidates) - {best}
+    return [entry for folder, inside in chosen.items() if folder not in dropped for entry in inside]
 
 
 def _of_folder(sets: Sequence[_Set], wanted: str) -> list[_Set]:
     """One format of one folder, and of each name in it one precision and one series of shards."""
 
-    def by_preference(one: _Set) -> tuple[bool, int]:
-        return not one.is_called(wanted), FORMATS.index(one.label.format)
+    def by_preference(entry: _Set) -> tuple[bool, int]:
+        return not entry.is_called(wanted), FORMATS.index(entry.label.format)
 
-    named = [one for one in sets if one.is_named]
+    named = [entry for entry in sets if entry.is_named]
     form = min(named or sets, key=by_preference).label.format
-    size = min(one.size for one in named or sets if one.label.format == form)
+    size = min(entry.size for entry in named or sets if entry.label.format == form)
     kept: list[_Set] = []
     whole: list[_Set] = []
-    for one in sets:
-        (whole if one.is_named or one.size >= AUXILIARY * size else kept).append(one)
+    for entry in sets:
+        (whole if entry.is_named or entry.size >= AUXILIARY * size else kept).append(entry)
     form = min(whole, key=by_preference).label.format
-    alike: dict[str, list[_Set]] = defaultdict(list)
-    for one in whole:
-        if one.label.format == form:
-            alike[one.label.stem].append(one)
-    for same in alike.values():
-        best = min(_rank(one, wanted) for one in same)
-        kept += [one for one in same if _rank(one, wanted) == best]
+    candidates: dict[str, list[_Set]] = defaultdict(list)
+    for entry in whole:
+        if entry.label.format == form:
+            candidates[entry.label.stem].append(entry)
+    for same in candidates.values():
+        best = min(_rank(entry, wanted) for entry in same)
+        kept += [entry for entry in same if _rank(entry, wanted) == best]
     return kept
 
 
-def _rank(one: _Set, wanted: str) -> tuple[object, ...]:
+def _rank(entry: _Set, wanted: str) -> tuple[object, ...]:
     """Order of sets of one format and name; the least is kept, or both where two are alike."""
-    label = one.label
+    label = entry.label
     if label.format == "gguf":
         preferred: Sequence[str] = PROJECTOR_QUANTIZATIONS if "mmproj" in label.stem.lower() else QUANTIZATIONS
     else:
         preferred = PRECISIONS
     place = preferred.index(label.variant) if label.variant in preferred else len(preferred)
-    series = 1 if not label.shards else 0 if one.indexed else 2
-    return not one.is_called(wanted), place, label.variant, one.count < label.shards, series
+    series = 1 if not label.shards else 0 if entry.indexed else 2
+    return not entry.is_called(wanted), place, label.variant, entry.count < label.shards, series
 
 
 def _folder_rank(folder: str, sets: Sequence[_Set], wanted: str) -> tuple[object, ...]:
@@ -347,13 +347,13 @@ def _folder_rank(folder: str, sets: Sequence[_Set], wanted: str) -> tuple[object
     name = folder.rpartition("/")[2].lower()
     number = re.search(r"\d+$", name) if name.startswith(("checkpoint", "global_step")) else None
     precision = PRECISIONS.index(name) if name in PRECISIONS else len(PRECISIONS)
-    form = min(FORMATS.index(one.label.format) for one in sets)
+    form = min(FORMATS.index(entry.label.format) for entry in sets)
     return not _matches(sets, wanted), form, precision, -int(number[0]) if number else 0, name
 
 
 def _is_copy(folder: str, above: str, chosen: Mapping[str, Sequence[_Set]]) -> bool:
     """A folder repeats the weights above it: by its name, or by another format of about their size."""
-    size, size_above = (sum(one.size for one in chosen[place]) for place in (folder, above))
+    size, size_above = (sum(entry.size for entry in chosen[place]) for place in (folder, above))
     if size_above < AUXILIARY * size:
         return False
     inside = folder[len(above) :].strip("/").split("/")
@@ -361,14 +361,14 @@ def _is_copy(folder: str, above: str, chosen: Mapping[str, Sequence[_Set]]) -> b
         return True
     if any(_MODULE_FOLDER.fullmatch(part) for part in inside):
         return False
-    forms = {one.label.format for one in chosen[folder]}
-    if "safetensors" in forms or forms & {one.label.format for one in chosen[above]}:
+    forms = {entry.label.format for entry in chosen[folder]}
+    if "safetensors" in forms or forms & {entry.label.format for entry in chosen[above]}:
         return False
     return size >= AUXILIARY * size_above
 
 
 def _matches(sets: Iterable[_Set], wanted: str) -> bool:
-    return bool(wanted) and any(one.is_called(wanted) for one in sets)
+    return bool(wanted) and any(entry.is_called(wanted) for entry in sets)
 
 
 def _above(folder: str) -> Iterable[str]:

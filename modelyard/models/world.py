@@ -17,7 +17,8 @@ from pydantic.alias_generators import to_camel
 from modelyard.models import names, placement
 from modelyard.models.detection import SKIP_ANNOTATIONS
 from modelyard.models.errors import FetchError
-from modelyard.models.uri import ClaimFolder, LocalFolder, StorageURI, VendorModel, parse
+from modelyard.models.storage_parameters import source_uri
+from modelyard.models.uri import ClaimFolder, LocalFolder, StorageURI, VendorModel
 from modelyard.objects import Key, ResourceType
 from modelyard.objects.documents import cut, listed
 from modelyard.objects.parse import epoch, key_of
@@ -148,7 +149,7 @@ def _spec(
     if wrong := placement.excess(spec.storage.node_affinity):
         return spec, None, ("InvalidSpec", f"spec.storage.nodeAffinity {wrong}"), ""
     try:
-        return spec, parse(spec.storage.storage_uri), None, listed(found.ignored)
+        return spec, source_uri(spec.storage.storage_uri, spec.storage.parameters), None, listed(found.ignored)
     except FetchError as error:
         return spec, None, (error.reason, cut(str(error), MOST_TOLD)), ""
 

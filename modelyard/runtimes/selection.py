@@ -274,14 +274,16 @@ def _no_format(model: ModelView, runtime: Runtime) -> Reason:
 def _size(model: ModelView, runtime: Runtime, notes: list[str]) -> list[Reason]:
     if not runtime.ranged:
         return []
+    first, last = (text[:40] or "any" for text in runtime.size_texts)
+    if model.size is None and model.problem:
+        text = f"the size of the model cannot be compared with the supported range [{first}, {last}]: {model.problem}"
+        return [Reason("ModelSizeInvalid", text)]
     if model.size is None:
-        known = f"its size cannot be read ({model.problem})" if model.problem else "its size is not known"
-        notes.append(f"the size of the model was not checked: {known}")
+        notes.append("the size of the model was not checked: its size is not known")
         return []
     low, high = runtime.smallest, runtime.largest
     if (low is None or low <= model.size) and (high is None or model.size <= high):
         return []
-    first, last = (text[:40] or "any" for text in runtime.size_texts)
     text = f"model size {model.size_text} is outside supported range [{first}, {last}]"
     return [Reason("SizeOutOfRange", text)]
 

@@ -4,12 +4,16 @@ kept, so that it can be told of that object.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Literal, NamedTuple
 
-from modelyard.models.detection import CAPABILITIES, Facts, fill, parse_size
+from modelyard.models import storage_parameters
+from modelyard.models.detection import CAPABILITIES, Facts, fill
+from modelyard.models.errors import FetchError
+from modelyard.models.model_size import read_size, size_of
+from modelyard.models.storage_parameters import source_uri
 from modelyard.objects.documents import cut, mapping, printable
 from modelyard.objects.parse import container_gpus
 from modelyard.resources import (
@@ -149,11 +153,7 @@ def model_view(spec: BaseModelSpec, name: str, namespace: str = "", facts: Facts
     """The model of this spec; what the spec leaves empty comes from the facts that were found in the files."""
     facts = facts or Facts()
     seen = fill(spec, facts)
-    size, problem = None, ""
-    try:
-        size = parse_size(seen.model_parameter_size) if seen.model_parameter_size else None
-    except ValueError as error:
-        problem = f"spec.modelParameterSize: {error}"
+    size = size_of(spec.model_parameter_size, facts)
     kind = ModelKind(
         _library(seen.model_format),
         _library(seen.model_framework),
@@ -168,14 +168,26 @@ def model_view(spec: BaseModelSpec, name: str, namespace: str = "", facts: Facts
         name,
         namespace,
         kind,
-        size,
-        cut(printable(seen.model_parameter_size or ""), 40),
+        size.parameters,
+        size.text,
         bool(seen.disabled),
-        _memory(facts, size, kind),
-        problem,
+        _memory(facts, size.parameters, kind),
+        size.problem,
         capable,
-        (f"spec.modelCapabilities: {', '.join(unknown)}: not among the known ones",) if unknown else (),
+        tuple(_model_remarks(spec, size.remark, unknown)),
     )
+
+
+def _model_remarks(spec: BaseModelSpec, size: str, unknown: Sequence[str]) -> Iterator[str]:
+    if size:
+        yield size
+    if unknown:
+        yield f"spec.modelCapabilities: {', '.join(unknown)}: not among the known ones"
+    try:
+        uri = source_uri(spec.storage.storage_uri, spec.storage.parameters)
+    except FetchError:
+        uri = None  # told where the files are fetched
+    yield from storage_parameters.warnings(uri, spec.storage.parameters)
 
 
 _BYTES = {"int4": 0.5, "fp8": 1.0, "fbgemm_fp8": 1.0}
@@ -225,11 +237,14 @@ def _runtime(spec: ServingRuntimeSpec, name: str, namespace: str, annotations: M
     found = spec.supported_model_formats or []
     problem = f"more than {_MAX_ENTRIES} supportedModelFormats" if len(found) > _MAX_ENTRIES else ""
     bounds: list[Decimal | None] = []
+    remarks = _remarks(spec)
     sizes = spec.model_size_range
     texts = (sizes.min or "", sizes.max or "") if sizes else ("", "")
     for end, text in zip(("min", "max"), texts, strict=True):
         try:
-            bounds.append(parse_size(text) if text else None)
+            size = read_size(text) if text else None
+            bounds.append(size.parameters if size else None)
+            remarks += [f"spec.modelSizeRange.{end}: {size.remark}"] if size and size.remark else []
         except ValueError as error:
             bounds.append(None)
             problem = f"spec.modelSizeRange.{end}: {error}"
@@ -247,7 +262,7 @@ def _runtime(spec: ServingRuntimeSpec, name: str, namespace: str, annotations: M
         mode=_mode(spec),
         protocols=tuple(spec.protocol_versions or ()),
         problem=problem,
-        remarks=tuple(_remarks(spec)),
+        remarks=tuple(remarks),
     )
 
 

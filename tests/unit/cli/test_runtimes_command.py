@@ -139,3 +139,24 @@ def test_what_tenants_write_moves_no_cursor(tmp_path: Path) -> None:
     assert "\x1b" not in done.out + done.err
     assert "[red]A" in done.out
     assert "runtime cannot be read" in done.out
+
+
+def test_a5_what_is_mistyped_in_the_spec_is_corrected_or_refused_and_told(tmp_path: Path) -> None:
+    ranges = [
+        runtime("a-large", modelSizeRange={"min": "100B", "max": "200B"}),
+        runtime("small", modelSizeRange={"min": "1B", "max": "15b"}),
+    ]
+    mistyped = model(size="8b")
+    mistyped["spec"]["storage"]["parameters"] = {"revison": "v1"}
+    done = explain(tmp_path, [mistyped, *ranges])
+    assert (done.code, done.err) == (0, "")
+    lines = [" ".join(line.split()) for line in done.out.splitlines()]
+    assert lines[0].endswith(", 8B")
+    assert lines[2].startswith("1 small chosen")
+    assert "warning: spec.modelParameterSize: '8b' is read as 8B; write 8B" in lines
+    assert "warning: spec.storage.parameters: unknown key 'revison' has no effect; did you mean 'revision'?" in lines
+    assert "warning: clusterservingruntime small: spec.modelSizeRange.max: '15b' is read as 15B; write 15B" in lines
+    refused = explain(tmp_path, [model(size="8x7B"), *ranges])
+    assert refused.code == 1
+    assert "write all parameters of the experts together, such as 46.7B" in refused.out
+    assert "chosen" not in refused.out

@@ -354,3 +354,98 @@ def test_a_thousand_nodes_make_no_status_of_a_megabyte() -> None:
         cluster.step(obj)
     assert obj["status"]["delivery"]["failed"] == 1000
     assert len(str(obj["status"])) < 64_000
+
+
+@pytest.mark.parametrize(
+    ("storage", "nodes", "message"),
+    [
+        ({}, {}, "the cluster has no nodes"),
+        (
+            {"nodeSelector": {"gpu": "h100"}},
+            {"a": {"gpu": "a100"}, "b": {"gpu": "a100"}, "c": {}},
+            "none of 3 nodes is chosen: 3 without the label gpu=h100 of spec.storage.nodeSelector (2 with gpu=a100)",
+        ),
+        (
+            {"nodeSelector": {"disk": "fast", "gpu": "h100"}},
+            {"a": {"disk": "fast"}, "b": {}, "c": {}},
+            "none of 3 nodes is chosen: 2 without the label disk=fast of spec.storage.nodeSelector;"
+            " 1 without the label gpu=h100 of spec.storage.nodeSelector",
+        ),
+        (
+            {"nodeAffinity": affinity(term({"key": "gpu", "operator": "In", "values": ["h100", "h200"]}))},
+            {"a": {"gpu": "l4"}},
+            "the node is not chosen: 1 excluded by term 1 of spec.storage.nodeAffinity: gpu In [h100, h200]"
+            " (1 with gpu=l4)",
+        ),
+        (
+            {
+                "nodeAffinity": affinity(
+                    term({"key": "x", "operator": "Exists"}, {"key": "y", "operator": "Exists"}),
+                    term({"key": "zone", "operator": "In", "values": ["b"]}, {"key": "gpu", "operator": "Exists"}),
+                )
+            },
+            {"a": {"zone": "b"}, "b": {"zone": "b"}},
+            "none of 2 nodes is chosen: 2 excluded by term 2 of spec.storage.nodeAffinity: gpu Exists",
+        ),
+        (
+            {"nodeAffinity": affinity({})},
+            {"a": {}},
+            "the node is not chosen: 1 excluded by term 1 of spec.storage.nodeAffinity: it is empty, and an empty term"
+            " matches no node",
+        ),
+        (
+            {"nodeAffinity": affinity(term({"key": "gpu", "operator": "in", "values": ["x"]}))},
+            {"a": {"gpu": "x"}},
+            "the node is not chosen: 1 excluded by term 1 of spec.storage.nodeAffinity: gpu has the operator in, which"
+            " does not exist (1 with gpu=x)",
+        ),
+        (
+            {"nodeAffinity": affinity(term(fields=[{"key": "metadata.name", "operator": "In", "values": ["b"]}]))},
+            {"a": {}},
+            "the node is not chosen: 1 excluded by term 1 of spec.storage.nodeAffinity: metadata.name In [b]",
+        ),
+    ],
+)
+def test_a5_no_matching_nodes_names_the_cause(
+    storage: dict[str, Any], nodes: dict[str, dict[str, str]], message: str
+) -> None:
+    cluster = Cluster()
+    for name, labels in nodes.items():
+        cluster.node(name, **labels)
+    obj = cluster.put("ClusterBaseModel", model(**storage))
+    cluster.settle(obj)
+    assert condition(obj, "Ready") == ("False", "NoMatchingNodes")
+    assert {c["message"] for c in obj["status"]["conditions"] if c["reason"] == "NoMatchingNodes"} == {message}
+
+
+def test_a5_control_plane_and_the_administrators_selector_are_causes_too() -> None:
+    cluster = Cluster(settings="nodeSelector: {pool: models}")
+    cluster.node("master")["spec"] = {"taints": [{"key": "node-role.kubernetes.io/control-plane"}]}
+    cluster.node("worker", pool="web")
+    obj = cluster.put("ClusterBaseModel", model())
+    cluster.settle(obj)
+    message = next(c["message"] for c in obj["status"]["conditions"] if c["type"] == "Ready")
+    assert message == (
+        "none of 2 nodes is chosen: 1 of the control plane; 1 without the label pool=models of nodeSelector"
+        " in ConfigMap modelyard-models (1 with pool=web)"
+    )
+
+
+@pytest.mark.parametrize("ready", [True, False])
+def test_a5_a_node_that_is_chosen_names_what_keeps_its_job(ready: bool) -> None:
+    """A taint or missing resource is in the scheduler's own words, a node that is not ready is no missing match."""
+    cluster = Cluster()
+    cluster.node("a", ready=ready)
+    obj = cluster.put("ClusterBaseModel", model())
+    cluster.settle(obj)
+    if not ready:
+        assert condition(obj, "Ready") == ("False", "NodeNotReady")
+        return
+    words = "0/1 nodes are available: 1 node(s) had untolerated taint {dedicated: train}."
+    pod = cluster.all("Pod")[0]
+    del pod["spec"]["nodeName"]
+    unschedulable = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": words}
+    pod["status"] = {"phase": "Pending", "conditions": [unschedulable]}
+    cluster.settle(obj)
+    assert condition(obj, "Ready") == ("False", "Unschedulable")
+    assert words in next(c["message"] for c in obj["status"]["conditions"] if c["type"] == "Ready")

@@ -215,8 +215,8 @@ def test_a3_nothing_that_is_needed_is_left_out(files: Sizes) -> None:
     ],
 )
 def test_a3_the_parameter_weights_chooses_another_set(files: Sizes, weights: str, kept: set[str]) -> None:
-    others = {name for name in files if name.endswith((".json", ".model")) and ".index" not in name}
-    assert files.keys() - others - left_out(files, weights) == kept
+    small = {name for name in files if name.endswith((".json", ".model")) and ".index" not in name}
+    assert files.keys() - small - left_out(files, weights) == kept
     assert left_out(files, "all") == set()
 
 

@@ -467,7 +467,7 @@ def test_a_runtime_is_read_from_its_manifest() -> None:
         (None, "spec"),
         ({"supportedModelFormats": "x"}, "supportedModelFormats"),
         ({"supportedModelFormats": [{}]}, "modelFormat: is required"),
-        ({"modelSizeRange": {"min": "7b"}}, "spec.modelSizeRange.min: '7b' is no model size"),
+        ({"modelSizeRange": {"min": "7x"}}, "spec.modelSizeRange.min: '7x' is no model size"),
         ({"modelSizeRange": {"max": "9" * 10_000}}, "is no model size"),
         ({"supportedModelFormats": [FORMAT] * 501}, "more than 500 supportedModelFormats"),
     ],
@@ -692,3 +692,48 @@ def test_no_object_does_harm(kind: str, odd: Any, runner: Any, metadata: Any) ->
         found = select(dataclasses.replace(seen, namespace="default"), [read], wishes=wishes, classes=classes)
         assert len(found.verdicts) == 1
         assert all(len(reason.message) < 3000 for reason in found.verdicts[0].reasons)
+
+
+def sized(size: str, **facts: Any) -> ModelView:
+    spec = {"storage": {"storageUri": "hf://a/b"}, "modelParameterSize": size, "modelArchitecture": "LlamaForCausalLM"}
+    spec |= {"modelFormat": {"name": "safetensors", "version": "1.0.0"}}
+    spec |= {"modelFramework": {"name": "transformers", "version": "4.43.0"}}
+    return parse_model(manifest("ClusterBaseModel", spec), Facts(**facts))
+
+
+RANGED_HIGH, RANGED_LOW, RANGELESS = (
+    runtime("a-big", sizes="100B-200B"),
+    runtime("middle", sizes="1B-15B"),
+    runtime("z-any"),
+)
+
+
+@pytest.mark.parametrize(
+    ("size", "facts", "chosen", "code"),
+    [
+        ("8b", {}, "middle", "SizeOutOfRange"),
+        ("8 B", {}, "middle", "SizeOutOfRange"),
+        ("8 billion", {}, "middle", "SizeOutOfRange"),
+        ("150b", {}, "a-big", ""),
+        ("nonsense", {"parameters": 8_030_261_248}, "middle", "SizeOutOfRange"),
+        ("nonsense", {}, "z-any", "ModelSizeInvalid"),
+        ("8", {}, "z-any", "ModelSizeInvalid"),
+        ("16GB", {}, "z-any", "ModelSizeInvalid"),
+    ],
+)
+def test_a5_a_mistyped_size_chooses_no_runtime_by_name(
+    size: str, facts: dict[str, Any], chosen: str, code: str
+) -> None:
+    ranking = select(sized(size, **facts), [RANGED_HIGH, RANGED_LOW, RANGELESS], namespace="shop")
+    assert ranking.chosen is not None
+    assert ranking.chosen.runtime.name == chosen
+    assert codes(ranking, "a-big") == ([code] if code else [])
+    assert ranking.model.remarks or ranking.model.problem
+    alone = select(sized(size, **facts), [RANGED_HIGH], namespace="shop")
+    assert (alone.chosen is None) == bool(code)
+
+
+def test_a5_a_range_that_is_mistyped_is_corrected_with_a_remark() -> None:
+    found = parse_runtime(manifest("ClusterServingRuntime", {"modelSizeRange": {"min": "0", "max": "15b"}}))
+    assert (found.largest, found.problem) == (parse_size("15B"), "")
+    assert found.remarks == ("spec.modelSizeRange.max: '15b' is read as 15B; write 15B",)
