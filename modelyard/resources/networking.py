@@ -334,6 +334,11 @@ class KVConnectorSpec(Part):
     )
 
 
+ENGINE = "modelyard.dev/inference-engine"
+"""Annotation of a ModelServer whose engine is none of those that ``inferenceEngine`` can name: only ``MindIE``."""
+MINDIE = "MindIE"
+
+
 class ModelServerSpec(Part):
     """The pods that serve one model, and how to talk to them."""
 

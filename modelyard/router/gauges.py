@@ -14,7 +14,7 @@ import orjson
 
 from modelyard.metrics.pages import Page
 from modelyard.metrics.scrape import MetricsEndpoint, Scrape, Scraper
-from modelyard.metrics.vocabulary import ENGINES, Signal
+from modelyard.metrics.vocabulary import ENGINES, Family, Signal
 from modelyard.router.bounded import body_of
 from modelyard.routing.fleet import RoutedFleet
 from modelyard.routing.objects import Server
@@ -40,10 +40,14 @@ _GAUGES = (Signal.WAITING, Signal.RUNNING, Signal.KV_USE)
 _TIMES = (Signal.TTFT, Signal.ITL)
 
 
+def _families(engine: str) -> Mapping[Signal, Family]:
+    return ENGINES[engine.lower()].of if engine.lower() in ENGINES else {}
+
+
 @cache
 def wanted(engine: str) -> tuple[str, ...]:
-    """The metrics to read of an engine (as ``inferenceEngine`` names it)."""
-    of = ENGINES[engine.lower()].of
+    """Return the metrics to read of an engine (as ``inferenceEngine`` names it); none of one without known metrics."""
+    of = _families(engine)
     return tuple(name for signal in (*_GAUGES, *_TIMES) if signal in of for name in of[signal].names)
 
 
@@ -66,7 +70,7 @@ class EngineReading:
         for sample in page.samples:
             if math.isfinite(sample.value):
                 values.setdefault(sample.name, []).append(sample.value)
-        of = ENGINES[engine.lower()].of
+        of = _families(engine)
         found: dict[Signal, float] = {}
         for signal in _GAUGES:
             family = of.get(signal)
@@ -139,6 +143,8 @@ class EnginePoller:
         pods = self._pods()
         places: dict[Scrape, list[tuple[Server, RoutedPod]]] = {}
         for server, pod in pods:
+            if not wanted(server.engine):
+                continue
             endpoint = MetricsEndpoint(pod.identity, "", pod.key.name, _host(pod), pod.key.namespace)
             places.setdefault(Scrape(endpoint, server.port, "/metrics"), []).append((server, pod))
         turn = self._pages.turn(by_namespace((one.endpoint.namespace, one) for one in places))

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 
 from modelyard.objects import Key
+from modelyard.resources.networking import MINDIE
 from modelyard.routing.decide import Decider, Question
 from modelyard.routing.errors import ErrorAnswer
 from modelyard.routing.fleet import RoutedFleet
@@ -69,6 +70,8 @@ def _pods(decider: Decider, question: Question, now: float) -> Iterator[str]:
     )
     limit = "no limit" if server.timeout is None else f"{server.timeout:g} s to the head of the answer"
     yield f"  attempts: {retry}; {limit}"
+    if server.engine == MINDIE:
+        yield "  engine: MindIE; its metrics are not read, so only the requests that this router sent count as load"
     if forward.connector is not None:
         yield f"  prefill and decode apart, by connector {forward.connector.value}"
     for place, attempt in enumerate(forward.attempts, 1):

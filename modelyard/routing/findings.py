@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from modelyard.objects import Pod
+from modelyard.resources.networking import MINDIE
 from modelyard.routing.objects import Route, Server
 
 ACCEPTED, RESOLVED_REFS, CONFLICTED, READY = "Accepted", "ResolvedRefs", "Conflicted", "Ready"
@@ -87,6 +88,8 @@ def of_server(server: Server, found: Counts) -> tuple[Finding, ...]:
     text = f"{found.ready} pods are ready" if found.ready > 1 else "1 pod is ready"
     if found.complete is not None:
         text += f", complete groups: {found.complete}"
+    if server.engine == MINDIE:
+        text += "; the engine is MindIE, whose metrics are not read"
     if server.ignored:
         text += f"; without effect: {server.ignored}"
     return (Finding(READY, True, "EndpointsReady", text),)

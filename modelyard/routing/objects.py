@@ -15,7 +15,7 @@ from modelyard.objects.parse import epoch
 from modelyard.reconcile.plan import Subject
 from modelyard.resources import ModelRoute, ModelServer, Resource, ResourceInvalid
 from modelyard.resources.duration import Duration
-from modelyard.resources.networking import ModelMatch, RouteRule, StringMatch, TrafficPolicy
+from modelyard.resources.networking import ENGINE, MINDIE, ModelMatch, RouteRule, StringMatch, TrafficPolicy
 from modelyard.routing.limits import SECONDS, Budget
 
 ROUTES = ResourceType.of_resource(ModelRoute)
@@ -195,7 +195,7 @@ def server(obj: Object) -> Server:
         labels=selector.match_labels,
         groups=None if groups is None else Groups(groups.group_key, groups.prefill_labels, groups.decode_labels),
         model=spec.model or "",
-        engine=spec.inference_engine,
+        engine=MINDIE if _annotation(obj, ENGINE) == MINDIE else spec.inference_engine,
         scheme=spec.workload_port.protocol if spec.workload_port else "http",
         port=spec.workload_port.port if spec.workload_port else _PORTS[spec.inference_engine],
         timeout=_seconds(policy.timeout) or None,
@@ -204,6 +204,11 @@ def server(obj: Object) -> Server:
         else RetryPolicy(min(policy.retry.attempts or 0, MOST_RETRIES), _seconds(policy.retry.retry_interval)),
         connector=spec.kv_connector.type if spec.kv_connector else "",
     )
+
+
+def _annotation(obj: Object, name: str) -> Any:
+    annotations = obj["metadata"].get("annotations")
+    return annotations.get(name) if isinstance(annotations, Mapping) else None
 
 
 def _seconds(duration: Duration | None) -> float:

@@ -80,7 +80,7 @@ SGLANG: Final = ServingEngine(
     image="lmsysorg/sglang:v0.5.1.post3",
 )
 MINDIE: Final = ServingEngine("mindie", "vLLM", 1025, health=None)
-"""Run by its image's own entrypoint. It speaks OpenAI's API, which is what a ModelServer needs to know of it."""
+"""Run by its image's own entrypoint. A ModelServer can name vLLM or SGLang only; an annotation names MindIE."""
 
 OF: Final[Mapping[str, ServingEngine]] = {
     "vLLM": VLLM,

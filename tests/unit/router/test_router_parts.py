@@ -156,6 +156,7 @@ def test_a_recorded_page_of_metrics(page: str, waiting: float, running: float) -
     [
         ("vLLM", b""),
         ("vLLM", b"# HELP up Whether it is up.\nup 1\nprocess_cpu_seconds_total 5\n"),
+        ("MindIE", b"vllm:num_requests_running 4\nnum_requests_running 4\n"),
         ("vLLM", b"sglang:num_running_reqs 4\n"),
         ("SGLang", b"vllm:num_requests_running 4\n"),
         ("vLLM", b"vllm:num_requests_running NaN\nvllm:num_requests_waiting +Inf\n"),
