@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
 from modelyard.objects import Namespace
@@ -22,23 +24,61 @@ MOST_NESTED: Final = 40
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Nothing is rendered: what is wrong with which field, and what to do. ``reason`` is a condition's."""
+    """Nothing is rendered: what is wrong with which field, and what to do. ``reason`` is a condition's.
+
+    ``backend`` names the backend of a Model that the field belongs to; ``also`` are the object's further problems.
+    """
 
     reason: str
     field: str
     problem: str
     remedy: str
+    backend: str = ""
+    also: tuple[Refused, ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.field}: {self.problem} - {self.remedy}"
+        return "; ".join(map(Refused._text, self.each()))
+
+    def each(self) -> tuple[Refused, ...]:
+        """Return all problems of the object, each on its own."""
+        return (replace(self, also=()), *self.also)
+
+    def _text(self) -> str:
+        backend = f" (backend {self.backend})" if self.backend else ""
+        return f"{self.field}{backend}: {self.problem} - {self.remedy}"
 
 
 class Refusal(Exception):
     """Carries a ``Refused`` to where rendering began."""
 
-    def __init__(self, reason: str, field: str, problem: str, remedy: str) -> None:
-        self.refused = Refused(reason, *(cut(printable(text), 500) for text in (field, problem, remedy)))
+    def __init__(self, reason: str, field: str, problem: str, remedy: str, also: Iterable[Refused] = ()) -> None:
+        field, problem, remedy = (cut(printable(text), 500) for text in (field, problem, remedy))
+        self.refused = Refused(reason, field, problem, remedy, also=tuple(also))
         super().__init__(str(self.refused))
+
+
+class Problems:
+    """Collects what is wrong with an object, so that all of it is shown at once."""
+
+    def __init__(self) -> None:
+        self._refused: dict[Refused, None] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._refused)
+
+    @contextmanager
+    def collect(self) -> Iterator[None]:
+        """Note a ``Refusal`` of the block, and go on behind it."""
+        try:
+            yield
+        except Refusal as refusal:
+            self._refused |= dict.fromkeys(refusal.refused.each())
+
+    def raise_all(self) -> None:
+        """Raise one ``Refusal`` with all problems, if there are any."""
+        if self._refused:
+            first, *more = self._refused
+            raise Refusal(first.reason, first.field, first.problem, first.remedy, more)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,12 +167,37 @@ def read_resource(parser: type[T], obj: Mapping[str, Any]) -> T | Refused:
     try:
         return parser.parse(obj, unknown="accept")
     except ResourceInvalid as error:
-        field, text = error.problems[0]
-        more = f" (and {len(error.problems) - 1} more)" if error.problems[1:] else ""
-        problem, _, remedy = text.rpartition(" - ")
-        return refused(field, problem or text, (remedy if problem else "correct it") + more)
+        first, *more = [_refused_field(*problem) for problem in error.problems]
+        return naming_backends(replace(first, also=tuple(more)), _backends(obj))
     except Exception as error:  # whatever a tenant has thought of
         return unreadable(error)
+
+
+def _refused_field(field: str, text: str) -> Refused:
+    problem, _, remedy = text.rpartition(" - ")
+    return refused(field, problem or text, remedy if problem else "correct it")
+
+
+_BACKEND: Final = re.compile(r"spec\.backends\[(\d{1,4})\]")
+
+
+def naming_backends(problem: Refused, names: Sequence[str]) -> Refused:
+    """Return the problems of a Model with the names of its backends, which are ``names`` in their order."""
+
+    def name(single: Refused) -> Refused:
+        place = _BACKEND.match(single.field)
+        index = int(place[1]) if place else len(names)
+        return replace(single, backend=names[index]) if index < len(names) else single
+
+    return replace(name(problem), also=tuple(map(name, problem.also)))
+
+
+def _backends(obj: Mapping[str, Any]) -> list[str]:
+    spec = obj.get("spec")
+    backends = spec.get("backends") if isinstance(spec, Mapping) else None
+    listed = backends if isinstance(backends, list) else []
+    names = [backend.get("name") if isinstance(backend, Mapping) else "" for backend in listed]
+    return [cut(printable(name), 63) if isinstance(name, str) else "" for name in names]
 
 
 def unreadable(error: Exception) -> Refused:
@@ -142,7 +207,8 @@ def unreadable(error: Exception) -> Refused:
 
 def refused(field: str, problem: str, remedy: str) -> Refused:
     """The spec is not valid."""
-    return Refused("InvalidSpec", *(cut(printable(text), 500) for text in (field, problem, remedy)))
+    field, problem, remedy = (cut(printable(text), 500) for text in (field, problem, remedy))
+    return Refused("InvalidSpec", field, problem, remedy)
 
 
 def canonical(body: Mapping[str, Any]) -> str:

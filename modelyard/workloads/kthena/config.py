@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from modelyard.workloads.values import Refusal
+from modelyard.workloads.values import Problems, Refusal
 
 Options = Mapping[str, tuple[str, ...]]
 """Values by flag, without its dashes; none for a switch."""
@@ -37,29 +37,31 @@ def options(
     config: Mapping[str, Any] | None, path: str, negatable: frozenset[str] = frozenset()
 ) -> dict[str, tuple[str, ...]]:
     """The options of a config, by name. ``negatable`` flags are switched off by ``--no-FLAG``. Raises ``Refusal``."""
-    found: dict[str, tuple[str, ...]] = {}
+    given: dict[str, tuple[str, ...]] = {}
+    problems = Problems()
     seen: set[str] = set()
     for key, value in sorted((config or {}).items(), key=lambda item: (flag(item[0]), item[0])):
-        name, here = flag(key), f"{path}.{key}"
-        if not _FLAG.match(name):
-            raise Refusal("InvalidSpec", here, "is no name of an option", "write letters, digits, '-' and '_'")
-        if name in seen:
-            raise Refusal("InvalidSpec", here, f"--{name} is given twice", "keep one of the two spellings")
-        seen.add(name)
-        if value is None or value == []:
-            continue
-        if isinstance(value, bool):
-            if value:
-                found[name] = ()
-            elif name in negatable:
-                found[f"no-{name}"] = ()
-        elif value == "":
-            found[name] = ()
-        elif isinstance(value, list):
-            found[name] = tuple(_text(one, here) for one in value if one is not None)
-        else:
-            found[name] = (_text(value, here),)
-    return found
+        name, where = flag(key), f"{path}.{key}"
+        with problems.collect():
+            if not _FLAG.match(name):
+                raise Refusal("InvalidSpec", where, "is no name of an option", "write letters, digits, '-' and '_'")
+            if name in seen:
+                raise Refusal("InvalidSpec", where, f"--{name} is given twice", "keep one of the two spellings")
+            seen.add(name)
+            given |= _option(name, value, where, negatable)
+    problems.raise_all()
+    return given
+
+
+def _option(name: str, value: Any, where: str, negatable: frozenset[str]) -> dict[str, tuple[str, ...]]:
+    if value is None or value == []:
+        return {}
+    if isinstance(value, bool):
+        return {name: ()} if value else {f"no-{name}": ()} if name in negatable else {}
+    if value == "":
+        return {name: ()}
+    values = value if isinstance(value, list) else [value]
+    return {name: tuple(_text(item, where) for item in values if item is not None)}
 
 
 def words(given: Options) -> list[str]:
@@ -113,10 +115,15 @@ def connector(configs: Mapping[str, tuple[Mapping[str, Any] | None, str]]) -> st
 
     ``configs`` holds the config and its path for prefill and decode. Raises ``Refusal``: the two do not fit.
     """
-    found = {role: _transfer(role, *configs[role]) for role in ("prefill", "decode")}
-    if found["prefill"] is None and found["decode"] is None:
+    kinds: dict[str, str | None] = {}
+    problems = Problems()
+    for role in ("prefill", "decode"):
+        with problems.collect():
+            kinds[role] = _transfer(role, *configs[role])
+    problems.raise_all()
+    if kinds["prefill"] is None and kinds["decode"] is None:
         return None
-    for role, kind in found.items():
+    for role, kind in kinds.items():
         if kind is None:
             raise Refusal(
                 "InvalidSpec",
@@ -124,14 +131,14 @@ def connector(configs: Mapping[str, tuple[Mapping[str, Any] | None, str]]) -> st
                 f"is missing, and the other worker has one, so that {role} could not take part in the transfer",
                 "give both workers one, or neither",
             )
-    if found["prefill"] != found["decode"]:
+    if kinds["prefill"] != kinds["decode"]:
         raise Refusal(
             "InvalidSpec",
             f"{configs['decode'][1]}.kv-transfer-config",
-            f"moves the KV cache by {found['decode']}, the prefill worker by {found['prefill']}",
+            f"moves the KV cache by {kinds['decode']}, the prefill worker by {kinds['prefill']}",
             "name the same kv_connector in both",
         )
-    return found["prefill"]
+    return kinds["prefill"]
 
 
 def _transfer(role: str, config: Mapping[str, Any] | None, path: str) -> str | None:

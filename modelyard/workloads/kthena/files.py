@@ -23,7 +23,7 @@ from modelyard.objects import Key
 from modelyard.resources.registry import LoraAdapter
 from modelyard.workloads.kthena.setup import LIVE_ADAPTERS, Setup
 from modelyard.workloads.names import fitting
-from modelyard.workloads.values import Body, Refusal, plain
+from modelyard.workloads.values import Body, Problems, Refusal, plain
 
 _CLAIM = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?\Z")
 _NOWHERE: Final = "hostpath://models"
@@ -65,7 +65,27 @@ class BackendFiles:
 
 
 def files(setup: Setup) -> BackendFiles:
-    """The files of a backend. Raises ``Refusal``."""
+    """Return the files of a backend. Raises ``Refusal`` with all that is wrong with them."""
+    problems, backend_files = Problems(), BackendFiles("")
+    backend, path = setup.backend, setup.path
+    with problems.collect():
+        if backend.cache_uri:
+            _place(backend.cache_uri, f"{path}.cacheURI")
+        if (backend.cache_uri or "").startswith("pvc://"):
+            _claim(backend.cache_uri or "", f"{path}.cacheURI", bare=True)
+    with problems.collect():
+        (_claim if backend.model_uri.startswith("pvc://") else _source)(backend.model_uri, f"{path}.modelURI")
+    if not problems:
+        with problems.collect():
+            backend_files = _weights(setup)
+    with problems.collect():
+        _adapters(setup, backend_files)
+    problems.raise_all()
+    return backend_files
+
+
+def _weights(setup: Setup) -> BackendFiles:
+    """Return the files of a backend's model."""
     backend, path = setup.backend, setup.path
     cache, home = backend.cache_uri or "", ""
     if cache:
@@ -85,7 +105,6 @@ def files(setup: Setup) -> BackendFiles:
         found.writable = {"name": found.volumes[0]["name"], "mountPath": home}
         name, where = f"{setup.model.name}-model-downloader", f"{path}.modelURI"
         found.init.append(_fetching(setup, name, backend.model_uri, where, found.path, found.writable))
-    _adapters(setup, found)
     return found
 
 
@@ -124,18 +143,25 @@ def _adapters(setup: Setup, found: BackendFiles) -> None:
         found.volumes.append({"name": "adapters", "emptyDir": {}})
         found.mounts.append({"name": "adapters", "mountPath": ADAPTERS, "readOnly": True})
         found.writable = {"name": "adapters", "mountPath": ADAPTERS}
-    for place, one in enumerate(given):
-        here = f"{where}[{place}].artifactURL"
-        if one.artifact_url.startswith("pvc://"):
-            found.adapters.append(_mounted(setup, found, one, here))
-            continue
-        _source(one.artifact_url, here)
-        root = found.writable["mountPath"]
-        folder = posixpath.join(root, posixpath.basename(kthena_model_path("", one.artifact_url)))
-        found.adapters.append(Adapter(one.name, one.artifact_url, folder))
-        if not setup.live_adapters:
-            name = f"{setup.model.name}-lora-downloader-{place}"
-            found.init.append(_fetching(setup, name, one.artifact_url, here, folder, found.writable))
+    problems = Problems()
+    for place, adapter in enumerate(given):
+        with problems.collect():
+            _adapter(setup, found, place, adapter, f"{where}[{place}].artifactURL")
+    problems.raise_all()
+
+
+def _adapter(setup: Setup, backend_files: BackendFiles, place: int, adapter: LoraAdapter, where: str) -> None:
+    """Add an adapter to the files."""
+    if adapter.artifact_url.startswith("pvc://"):
+        backend_files.adapters.append(_mounted(setup, backend_files, adapter, where))
+        return
+    _source(adapter.artifact_url, where)
+    root = backend_files.writable["mountPath"]
+    folder = posixpath.join(root, posixpath.basename(kthena_model_path("", adapter.artifact_url)))
+    backend_files.adapters.append(Adapter(adapter.name, adapter.artifact_url, folder))
+    if not setup.live_adapters:
+        name = f"{setup.model.name}-lora-downloader-{place}"
+        backend_files.init.append(_fetching(setup, name, adapter.artifact_url, where, folder, backend_files.writable))
 
 
 def _mounted(setup: Setup, found: BackendFiles, one: LoraAdapter, where: str) -> Adapter:

@@ -21,10 +21,12 @@ from modelyard.workloads.values import (
     Body,
     ChildObject,
     Note,
+    Problems,
     Refusal,
     Refused,
     Rendered,
     canonical,
+    naming_backends,
     plain,
     read_resource,
     unreadable,
@@ -58,14 +60,29 @@ def rendered(
             canonical(child.body).encode()
         return found
     except Refusal as refusal:
-        return refusal.refused
+        return naming_backends(refusal.refused, [backend.name for backend in model.spec.backends])
     except Exception as error:  # whatever a tenant has thought of
         return unreadable(error)
 
 
 def _render(model: Model, abilities: Abilities, settings: ModelSettings, existing: Existing) -> Rendered:
-    setups = [understand(model, i, abilities, settings, existing) for i in range(len(model.spec.backends))]
-    _distinct(setups)
+    problems, setups = Problems(), list[Setup]()
+    for index in range(len(model.spec.backends)):
+        setup = understand(model, index, abilities, settings, existing, problems)
+        setups += [setup] if setup is not None else []
+    with problems.collect():
+        _distinct(setups)
+    all_files: dict[str, BackendFiles] = {}
+    for setup in setups:
+        with problems.collect():
+            all_files[setup.name] = files(setup)
+    routing, policies = list[Body](), list[Body]()
+    with problems.collect():
+        routing.append(model_route(model))
+    with problems.collect():
+        if model.spec.autoscaling_policy is None or len(setups) == len(model.spec.backends):
+            policies += scaling(model, setups)
+    problems.raise_all()
     children: dict[tuple[str, str], ChildObject] = {}
 
     def add(body: Body, component: str = "") -> None:
@@ -73,18 +90,19 @@ def _render(model: Model, abilities: Abilities, settings: ModelSettings, existin
 
     notes: list[Note] = []
     for setup in setups:
-        found, name = files(setup), setup.backend.name
-        notes += _notes(setup, found)
-        for body in found.objects:
+        backend_files, name = all_files[setup.name], setup.backend.name
+        notes += _notes(setup, backend_files)
+        for body in backend_files.objects:
             add(body, name)
         if setup.live_adapters:
-            add(_adapters(setup, found), name)
-        for body in workloads(setup, found):
-            add(body, name)
+            add(_adapters(setup, backend_files), name)
+        with problems.collect():
+            for body in workloads(setup, backend_files):
+                add(body, name)
+    problems.raise_all()
     for setup in setups:
         add(model_server(setup), setup.backend.name)
-    add(model_route(model, setups))
-    for body in scaling(model, setups):
+    for body in (*routing, *policies):
         add(body)
     modes = {setup.backend.name: mode(setup) for setup in setups}
     return Rendered(tuple(children.values()), notes=tuple(notes), modes=modes)
@@ -127,6 +145,9 @@ def _notes(setup: Setup, found: BackendFiles) -> list[Note]:
         notes.append("pods has no effect: every instance of a role is one pod")
     if setup.engine is engines.MINDIE:
         notes.append("the image's own entrypoint runs the engine, which finds the model at MODEL_PATH")
+        notes.append("MindIE's metrics are on a port of their own, so routers count only the requests they sent")
+    if ignored := [name for name in ("RUNTIME_URL", "RUNTIME_PORT") if setup.literal(name)]:
+        notes.append(f"without effect: {', '.join(ignored)}; metrics are read from the engine's own port")
     if setup.live_adapters and not found.adapters:
         notes.append("the engine waits for LoRA adapters: loraAdapters names none")
     policies = (setup.model.spec.autoscaling_policy, backend.autoscaling_policy)

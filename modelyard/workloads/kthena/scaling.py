@@ -18,10 +18,11 @@ from modelyard.resources.policies import (
     AutoscalingPolicyStablePolicy,
 )
 from modelyard.resources.registry import REGISTRY, Model, ModelWorker
+from modelyard.workloads.kthena.engines import MINDIE
 from modelyard.workloads.kthena.setup import ENTRY, LWS, Setup, labels, metadata, role_of
 from modelyard.workloads.kthena.workloads import LEADER_WORKER_SET, bounds, mode, role_name
 from modelyard.workloads.names import fitting
-from modelyard.workloads.values import Body, Refusal
+from modelyard.workloads.values import Body, Problems, Refusal
 
 GRACE: Final = "modelyard.dev/scale-to-zero-grace"
 RATIO: Final = "modelyard.dev/role-ratio"
@@ -57,7 +58,10 @@ _OWN: Final = {
 
 
 def scaling(model: Model, setups: Sequence[Setup]) -> list[Body]:
-    """The policy and bindings of a Model, the policies first. Raises ``Refusal``."""
+    """Return the policy and bindings of a Model, the policies first. Raises ``Refusal`` with all that is wrong.
+
+    ``setups`` may lack backends that cannot be used; with a policy of the Model it has all.
+    """
     if model.spec.autoscaling_policy is not None:
         name, spec = fitting(model.name), _policy(model.spec.autoscaling_policy, setups, "spec.autoscalingPolicy")
         params = [
@@ -68,20 +72,28 @@ def scaling(model: Model, setups: Sequence[Setup]) -> list[Body]:
         graces = [g for one in setups if (g := one.backend.scale_to_zero_grace_period) is not None]
         binding = _binding(model, "", name, name, {"optimizerConfiguration": shared}, max(graces, default=None))
         return [_object(model, "", "AutoscalingPolicy", name, spec), binding]
-    found = []
+    bodies: list[Body] = []
+    problems = Problems()
     for setup in setups:
-        backend = setup.backend
-        if backend.autoscaling_policy is None:
-            continue
-        spec = _policy(backend.autoscaling_policy, [setup], f"{setup.path}.autoscalingPolicy")
-        name = fitting(f"{model.name}-{backend.name}")
-        found.append(_object(model, backend.name, "AutoscalingPolicy", name, spec))
-        for called, worker, target in _scaled(setup):
-            one = {"scalingConfiguration": _target(setup, worker, target)}
-            grace = backend.scale_to_zero_grace_period
-            ratio = _ratio(setup, name) if worker.type == "prefill" else ""
-            found.append(_binding(model, backend.name, called, name, one, grace, ratio))
-    return found
+        if setup.backend.autoscaling_policy is not None:
+            with problems.collect():
+                bodies += _of_backend(setup, setup.backend.autoscaling_policy)
+    problems.raise_all()
+    return bodies
+
+
+def _of_backend(setup: Setup, policy: AutoscalingPolicySpec) -> list[Body]:
+    """Return the policy of a backend and its bindings."""
+    model, backend = setup.model, setup.backend
+    spec = _policy(policy, [setup], f"{setup.path}.autoscalingPolicy")
+    name = fitting(f"{model.name}-{backend.name}")
+    bodies = [_object(model, backend.name, "AutoscalingPolicy", name, spec)]
+    for called, worker, target in _scaled(setup):
+        configuration = {"scalingConfiguration": _target(setup, worker, target)}
+        grace = backend.scale_to_zero_grace_period
+        ratio = _ratio(setup, name) if worker.type == "prefill" else ""
+        bodies.append(_binding(model, backend.name, called, name, configuration, grace, ratio))
+    return bodies
 
 
 def _scaled(setup: Setup) -> list[tuple[str, ModelWorker, str]]:
@@ -158,9 +170,11 @@ def _policy(policy: AutoscalingPolicySpec, setups: Sequence[Setup], path: str) -
         scale_down=_stable(given.scale_down, _DOWN_WINDOW),
     )
     found = policy.model_copy(update={"behavior": behavior}).model_dump(mode="json", by_alias=True, exclude_none=True)
+    problems = Problems()
     for place, metric in enumerate(found["metrics"]):
-        where = f"{path}.metrics[{place}].metricName"
-        metric["metricName"] = _own_name(metric["metricName"], setups, where)
+        with problems.collect():
+            metric["metricName"] = _own_name(metric["metricName"], setups, f"{path}.metrics[{place}].metricName")
+    problems.raise_all()
     return found
 
 
@@ -175,6 +189,9 @@ def _own_name(name: str, setups: Sequence[Setup], path: str) -> str:
     """A unified name as the engines themselves call the metric."""
     if not name.startswith(UNIFIED):
         return name
+    if any(setup.engine is MINDIE for setup in setups):
+        text = f"{name} is not known of MindIE, whose metrics have other names"
+        raise Refusal("InvalidSpec", path, text, "name a metric as the engine shows it")
     base = name.removeprefix(UNIFIED)
     known = {(one.engine.name, _OWN.get(one.engine.server, {}).get(base, "") or base) for one in setups}
     if len(known) > 1 or base not in _OWN["vLLM"]:

@@ -16,7 +16,7 @@ from modelyard.resources.registry import Model, ModelBackend, ModelWorker
 from modelyard.workloads.kthena import config, engines
 from modelyard.workloads.names import fitting, label_value
 from modelyard.workloads.pods import checked_runner
-from modelyard.workloads.values import Abilities, Body, Refusal, canonical, plain
+from modelyard.workloads.values import Abilities, Body, Problems, Refusal, canonical, plain
 
 LWS: Final = "leaderworkerset.x-k8s.io/v1"
 OF_MODEL, OF_GROUP = "registry.volcano.sh", "modelinfer.volcano.sh"
@@ -171,42 +171,44 @@ def client_name(model: Model) -> str:
     return model.spec.name or model.name
 
 
-def understand(model: Model, index: int, abilities: Abilities, settings: ModelSettings, existing: Existing) -> Setup:
-    """One backend of a Model. Raises ``Refusal``."""
+def understand(
+    model: Model, index: int, abilities: Abilities, settings: ModelSettings, existing: Existing, problems: Problems
+) -> Setup | None:
+    """Return one backend of a Model, and collect what is wrong with it; ``None``: nothing more can be said of it.
+
+    With problems the result is good for further checks only.
+    """
     backend, path = model.spec.backends[index], f"spec.backends[{index}]"
     engine, disaggregated = engines.OF[backend.type], backend.type in engines.DISAGGREGATED
     lws = bool(abilities.version("LeaderWorkerSet", LWS))
     many = not disaggregated and (backend.workers[0].pods or 1) > 1
     grouped = (disaggregated and backend.autoscaling_policy is None) or (many and not lws)
     name = fitting(f"{model.name}-{backend.name}", _GROUPED if many or disaggregated else 63)
-    if backend.name != label_value(backend.name):
-        raise Refusal("InvalidSpec", f"{path}.name", "is longer than 63 characters", "write a shorter one")
+    with problems.collect():
+        if backend.name != label_value(backend.name):
+            raise Refusal("InvalidSpec", f"{path}.name", "is longer than 63 characters", "write a shorter one")
     given: dict[str, Mapping[str, tuple[str, ...]]] = {}
     ports: dict[str, int] = {}
     for place, worker in enumerate(backend.workers):
-        here = f"{path}.workers[{place}]"
-        if worker.replicas == 0:
-            remedy = "write 1 or more, or leave it out; for no pods at all set the backend's minReplicas to 0"
-            raise Refusal("InvalidSpec", f"{here}.replicas", "is 0, so that the backend could never have a pod", remedy)
-        if engine is engines.MINDIE and not worker.image:
-            raise Refusal(
-                "BackendNotRunnable",
-                f"{here}.image",
-                f"a backend of type {backend.type} is run by its image's own entrypoint, and there is no image",
-                "name an image that starts the engine, or use the type vLLM or SGLang",
-            )
-        if not (worker.image or settings.images.get(backend.type)):
-            raise Refusal("InvalidSpec", f"{here}.image", "is missing, and there is no default", "name an image")
-        given[worker.type] = config.options(worker.config, f"{here}.config", engine.negatable)
-        found = config.port(worker.config, f"{here}.config")
-        if worker.type in ("server", "prefill", "decode"):
-            ports[worker.type] = engine.port if found is None else found
-    if len(set(ports.values())) > 1:
-        said = ", ".join(f"{type} {port}" for type, port in ports.items())
-        raise Refusal("InvalidSpec", f"{path}.workers", f"the workers' ports differ: {said}", "give all the same port")
+        where = f"{path}.workers[{place}]"
+        with problems.collect():
+            _check_worker(worker, where, backend, settings)
+        with problems.collect():
+            given[worker.type] = config.options(worker.config, f"{where}.config", engine.negatable)
+        with problems.collect():
+            port = config.port(worker.config, f"{where}.config")
+            if worker.type in ("server", "prefill", "decode"):
+                ports[worker.type] = engine.port if port is None else port
+    with problems.collect():
+        if len(set(ports.values())) > 1:
+            text = f"the workers' ports differ: {', '.join(f'{type} {port}' for type, port in ports.items())}"
+            raise Refusal("InvalidSpec", f"{path}.workers", text, "give all the same port")
     configs: dict[str, tuple[Mapping[str, Any] | None, str]] = {
         one.type: (one.config, f"{path}.workers[{i}].config") for i, one in enumerate(backend.workers)
     }
+    connector = None
+    with problems.collect():
+        connector = config.connector(configs) if backend.type == "vLLMDisaggregated" else None
     named = next((n for w in ("server", "decode") if w in configs and (n := config.served_name(configs[w][0]))), None)
     setup = Setup(
         model,
@@ -214,26 +216,61 @@ def understand(model: Model, index: int, abilities: Abilities, settings: ModelSe
         path,
         name,
         engine,
-        next(iter(ports.values())),
+        next(iter(ports.values()), engine.port),
         named or model.name,
         given,
-        config.connector(configs) if backend.type == "vLLMDisaggregated" else None,
+        connector,
         settings,
         abilities.settings.models,
         existing,
         grouped,
         lws,
     )
-    _check(setup)
-    return setup
+    readable = False
+    with problems.collect():
+        checked_runner({"env": backend.env or []}, path)
+        readable = True
+    for check in (_check_scaling, _check_groups, _check_roles, _check_adapters):
+        with problems.collect():
+            check(setup)
+    return setup if readable else None
 
 
-def _check(setup: Setup) -> None:
+def _check_worker(worker: ModelWorker, path: str, backend: ModelBackend, settings: ModelSettings) -> None:
+    problems = Problems()
+    with problems.collect():
+        if worker.replicas == 0:
+            remedy = "write 1 or more, or leave it out; for no pods at all set the backend's minReplicas to 0"
+            raise Refusal("InvalidSpec", f"{path}.replicas", "is 0, so that the backend could never have a pod", remedy)
+    with problems.collect():
+        if engines.OF[backend.type] is engines.MINDIE and not worker.image:
+            raise Refusal(
+                "BackendNotRunnable",
+                f"{path}.image",
+                f"a backend of type {backend.type} is run by its image's own entrypoint, and there is no image",
+                "name an image that starts the engine, or use the type vLLM or SGLang",
+            )
+        if not (worker.image or settings.images.get(backend.type)):
+            raise Refusal("InvalidSpec", f"{path}.image", "is missing, and there is no default", "name an image")
+    problems.raise_all()
+
+
+def _check_scaling(setup: Setup) -> None:
     backend, path = setup.backend, setup.path
-    checked_runner({"env": backend.env or []}, path)
     if setup.pods > 1 and setup.engine is engines.MINDIE:
         remedy = "leave it out; several pods of one instance are for vLLM and SGLang"
         raise Refusal("BackendNotRunnable", f"{path}.workers[0].pods", f"is {setup.pods}", remedy)
+    if setup.disaggregated and setup.model.spec.autoscaling_policy is not None:
+        raise Refusal(
+            "InvalidSpec",
+            f"{path}.type",
+            f"a backend of type {backend.type} has roles that scale apart, which one policy of the model cannot do",
+            "give the backend an autoscalingPolicy of its own, and remove that of the model",
+        )
+
+
+def _check_groups(setup: Setup) -> None:
+    backend, path = setup.backend, setup.path
     if setup.grouped and setup.pods > 1 and setup.governed:
         raise Refusal(
             "LeaderWorkerSetMissing",
@@ -248,16 +285,17 @@ def _check(setup: Setup) -> None:
             f"the groups would be {made} objects of their own, at most {MOST_OBJECTS} are made",
             "lower it, split the load over several Models, or install LeaderWorkerSet for a backend of several pods",
         )
-    if setup.disaggregated and setup.model.spec.autoscaling_policy is not None:
-        raise Refusal(
-            "InvalidSpec",
-            f"{path}.type",
-            f"a backend of type {backend.type} has roles that scale apart, which one policy of the model cannot do",
-            "give the backend an autoscalingPolicy of its own, and remove that of the model",
-        )
+
+
+def _check_roles(setup: Setup) -> None:
+    backend, path = setup.backend, setup.path
     if backend.type == "MindIEDisaggregated" and not any(one.type == "coordinator" for one in backend.workers):
         remedy = "add a worker of type coordinator, which takes the requests"
         raise Refusal("BackendNotRunnable", f"{path}.workers", "there is no coordinator", remedy)
+
+
+def _check_adapters(setup: Setup) -> None:
+    backend, path = setup.backend, setup.path
     if backend.lora_adapters and not setup.engine.lora_flag:
         remedy = "remove loraAdapters, or use the type vLLM or SGLang"
         raise Refusal("InvalidSpec", f"{path}.loraAdapters", f"{backend.type} takes no adapters here", remedy)

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from modelyard.resources.networking import ENGINE, MINDIE
 from modelyard.resources.registry import Model, ModelBackend
 from modelyard.workloads.kthena import engines
 from modelyard.workloads.kthena.setup import ENTRY, OF_GROUP, OF_MODEL, Setup, client_name, labels, metadata
 from modelyard.workloads.model_routes import NETWORKING
 from modelyard.workloads.names import fitting
-from modelyard.workloads.values import Body, Refusal
+from modelyard.workloads.values import Body, Problems, Refusal
 
 MOST_ADAPTERS, MOST_TARGETS = 10, 16
 """What one ModelRoute holds."""
@@ -42,17 +43,15 @@ def model_server(setup: Setup) -> Body:
     }
     if setup.connector is not None:
         spec["kvConnector"] = {"type": setup.connector}
-    return {
-        "apiVersion": NETWORKING,
-        "kind": "ModelServer",
-        "metadata": setup.metadata(server_name(setup)),
-        "spec": spec,
-    }
+    named = setup.metadata(server_name(setup.model, setup.backend))
+    if setup.engine is engines.MINDIE:
+        named["annotations"] = {**named.get("annotations", {}), ENGINE: MINDIE}
+    return {"apiVersion": NETWORKING, "kind": "ModelServer", "metadata": named, "spec": spec}
 
 
-def server_name(setup: Setup) -> str:
-    """The ModelServer of a backend."""
-    return fitting(f"{setup.model.name}-{setup.backend.name}")
+def server_name(model: Model, backend: ModelBackend) -> str:
+    """Return the name of a backend's ModelServer."""
+    return fitting(f"{model.name}-{backend.name}")
 
 
 def route_name(model: Model) -> str:
@@ -62,32 +61,34 @@ def route_name(model: Model) -> str:
     return fitting(model.name if asked == model.name else f"{model.name}-{asked}")
 
 
-def model_route(model: Model, setups: Sequence[Setup]) -> Body:
-    """Which backends serve the Model and its adapters. Raises ``Refusal``."""
-    adapters = sorted({one.name for backend in model.spec.backends for one in backend.lora_adapters or ()})
+def model_route(model: Model) -> Body:
+    """Return the route to the backends of the Model and its adapters. Raises ``Refusal`` with all that is wrong."""
+    backends = model.spec.backends
+    adapters = sorted({adapter.name for backend in backends for adapter in backend.lora_adapters or ()})
     asked, match = client_name(model), _match(model)
-    if asked in adapters:
-        remedy = "rename the adapter"
-        raise Refusal(
-            "InvalidSpec", "spec.backends", f"a LoRA adapter has the name that clients ask for, {asked}", remedy
-        )
-    if len(adapters) > MOST_ADAPTERS:
-        raise Refusal(
-            "TooManyAdapters",
-            "spec.backends",
-            f"there are {len(adapters)} LoRA adapters, and a ModelRoute serves at most {MOST_ADAPTERS}",
-            "remove some, or serve them by a second Model",
-        )
-    if len(setups) > MOST_TARGETS:
-        remedy = "join some of them, or make a second Model"
-        raise Refusal("TooManyBackends", "spec.backends", f"a route has at most {MOST_TARGETS} targets", remedy)
-    if len(setups) == 1:
-        rules = [_rule("default", match, setups, "spec.backends[0].routeWeight")]
-    else:
-        rules = [_rule("default", _asking(match, asked), setups, "spec.backends")]
-        for name in adapters:
-            with_it = [one for one in setups if _has(one.backend, name)]
-            rules.append(_rule(name, _asking(match, name), with_it, "spec.backends"))
+    problems = Problems()
+    with problems.collect():
+        if asked in adapters:
+            text = f"a LoRA adapter has the name that clients ask for, {asked}"
+            raise Refusal("InvalidSpec", "spec.backends", text, "rename the adapter")
+    with problems.collect():
+        if len(adapters) > MOST_ADAPTERS:
+            text = f"there are {len(adapters)} LoRA adapters, and a ModelRoute serves at most {MOST_ADAPTERS}"
+            raise Refusal("TooManyAdapters", "spec.backends", text, "remove some, or serve them by a second Model")
+    with problems.collect():
+        if len(backends) > MOST_TARGETS:
+            remedy = "join some of them, or make a second Model"
+            raise Refusal("TooManyBackends", "spec.backends", f"a route has at most {MOST_TARGETS} targets", remedy)
+    wanted = [("default", match if len(backends) == 1 else _asking(match, asked), backends)]
+    if len(backends) > 1:
+        wanted += [
+            (name, _asking(match, name), [backend for backend in backends if _has(backend, name)]) for name in adapters
+        ]
+    rules = []
+    for name, taken, targets in wanted:
+        with problems.collect():
+            rules.append(_rule(model, name, taken, targets))
+    problems.raise_all()
     spec: Body = {"modelName": asked, "rules": rules}
     if adapters:
         spec["loraAdapters"] = adapters
@@ -105,11 +106,12 @@ def _asking(match: Body, name: str) -> Body:
     return {**match, "body": {**body, "model": name}}
 
 
-def _rule(name: str, match: Body, setups: Sequence[Setup], path: str) -> Body:
-    if not any(one.backend.route_weight for one in setups):
+def _rule(model: Model, name: str, match: Body, backends: Sequence[ModelBackend]) -> Body:
+    if not any(backend.route_weight for backend in backends):
+        path = "spec.backends" if len(model.spec.backends) > 1 else "spec.backends[0].routeWeight"
         remedy = "give one backend a routeWeight above 0"
         raise Refusal("InvalidSpec", path, f"every backend that serves {name} has the weight 0", remedy)
-    targets = [{"modelServerName": server_name(one), "weight": one.backend.route_weight} for one in setups]
+    targets = [{"modelServerName": server_name(model, backend), "weight": backend.route_weight} for backend in backends]
     rule: Body = {"name": name, "targetModels": targets}
     return {**rule, "modelMatch": match} if match else rule
 

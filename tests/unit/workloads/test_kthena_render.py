@@ -28,6 +28,7 @@ from kthena_models import (
 
 from modelyard.models.settings import DeliverySettings
 from modelyard.resources import parse
+from modelyard.routing import objects as routing
 from modelyard.workloads.kthena import engines
 from modelyard.workloads.kthena.render import render_model
 from modelyard.workloads.kthena.setup import Existing
@@ -714,6 +715,90 @@ def test_mindie_runs_by_its_image() -> None:
     assert "pdGroup" not in server["workloadSelector"]
     assert all("command" not in engine_of(one) for one in of_kind(found, "Deployment"))
     assert any("entrypoint" in note.message for note in found.notes)
+
+
+@pytest.mark.parametrize("name", ["mindie", "mindie-disaggregated"])
+def test_the_server_of_a_mindie_backend_is_named_as_such(name: str) -> None:
+    (server,) = of_kind(rendered_named(name), "ModelServer")
+    assert server["metadata"]["annotations"]["modelyard.dev/inference-engine"] == "MindIE"
+    assert routing.server(server).engine == "MindIE"
+    (other,) = of_kind(rendered_named("vllm"), "ModelServer")
+    assert "modelyard.dev/inference-engine" not in other["metadata"]["annotations"]
+
+
+def test_a_unified_metric_is_refused_for_mindie() -> None:
+    policy = {"metrics": [{"metricName": "kthena:num_requests_waiting", "targetValue": 5}]}
+    problem = refused(a_model(a_backend("MindIE", minReplicas=1, maxReplicas=4, autoscalingPolicy=policy)))
+    assert problem.field == "spec.backends[0].autoscalingPolicy.metrics[0].metricName"
+    assert "MindIE" in problem.problem
+
+
+def test_variables_of_kthenas_sidecar_are_without_effect() -> None:
+    env = [{"name": "RUNTIME_URL", "value": "http://localhost:8000"}, {"name": "RUNTIME_METRICS_PATH", "value": "/m"}]
+    (note,) = [note.message for note in children(a_model(a_backend(env=env))).notes]
+    assert "without effect: RUNTIME_URL;" in note
+
+
+def test_everything_that_is_wrong_with_a_model_is_listed_with_the_backends_name() -> None:
+    model = a_model(
+        a_backend(
+            name="small",
+            routeWeight=0,
+            env=[{"value": "x"}],
+            workers=[a_worker(replicas=0, config={"port": 0, "x y": 1, "a b": 2})],
+        ),
+        a_backend(
+            "MindIE",
+            "large",
+            routeWeight=0,
+            modelURI="pvc://..",
+            workers=[{"type": "server", "pods": 2}],
+            loraAdapters=[{"name": "l", "artifactURL": "hf://a/b"}],
+        ),
+        a_backend(
+            name="third",
+            routeWeight=0,
+            modelURI="pvc://..",
+            cacheURI="pvc://a/b",
+            loraAdapters=[{"name": "k", "artifactURL": "hf://a/b"}, {"name": "j", "artifactURL": "pvc://../x"}],
+        ),
+    )
+    problem = refused(model)
+    assert [(each.field.removeprefix("spec.backends"), each.backend) for each in problem.each()] == [
+        ("[0].workers[0].replicas", "small"),
+        ("[0].workers[0].config.a b", "small"),
+        ("[0].workers[0].config.x y", "small"),
+        ("[0].workers[0].config.port", "small"),
+        ("[0].env[0]", "small"),
+        ("[1].workers[0].image", "large"),
+        ("[1].workers[0].pods", "large"),
+        ("[1].loraAdapters", "large"),
+        ("[1].modelURI", "large"),
+        ("[2].cacheURI", "third"),
+        ("[2].modelURI", "third"),
+        ("[2].loraAdapters[1].artifactURL", "third"),
+        *[("", "")] * 4,  # no rule has a backend with a weight: that for the model, and one for each adapter
+    ]
+    assert "spec.backends[1].workers[0].pods (backend large): is 2 - leave it out" in str(problem)
+    assert str(problem).count(" - ") == 16
+
+
+def test_everything_that_cannot_be_read_of_a_model_is_listed_with_the_backends_name() -> None:
+    model = a_model(
+        a_backend(name="small", minReplicas=5),
+        a_backend("TGI", "large", maxReplicas="2"),
+        {"minReplicas": 1},
+        owner=5,
+    )
+    text = str(refused(model))
+    for part in (
+        "spec.owner: ",
+        "spec.backends[0].minReplicas (backend small): ",
+        "spec.backends[1].type (backend large): 'TGI' is not one of the allowed values - write",
+        "spec.backends[1].maxReplicas (backend large): ",
+        "spec.backends[2].name: ",
+    ):
+        assert part in text
 
 
 def test_a_rendering_is_of_the_object_alone() -> None:
