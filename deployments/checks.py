@@ -25,6 +25,8 @@ from prefect.client.schemas.objects import StateType
 from prefect.client.schemas.responses import DeploymentResponse
 from prefect.settings import get_current_settings
 
+from modelyard.objects.urls import describe_url_problem
+
 CAPS: Mapping[str, tuple[str, str]] = {
     "prefect": (">=3.8.4,<4", "written and tested for these"),
     "fastapi": ("<0.151", "the Prefect 3.8 server does not start with newer ones"),
@@ -61,9 +63,10 @@ def package_problems(versions: Mapping[str, str]) -> list[str]:
 
 def settings_problems() -> list[str]:
     """Client settings under which runs would go astray."""
-    if get_current_settings().api.url:
-        return []
-    return ["PREFECT_API_URL is not set; `modelyard server` starts a server and prints it"]
+    url = get_current_settings().api.url
+    if not url:
+        return ["PREFECT_API_URL is not set; `modelyard server` starts a server and prints it"]
+    return [f"PREFECT_API_URL {problem}"] if (problem := describe_url_problem(url)) else []
 
 
 async def authentication_problems(client: PrefectClient, open_allowed: bool = False) -> list[str]:

@@ -164,7 +164,10 @@ def bootstrap(
             )
         )
     except ValidationError as error:
-        raise options.UsageError(*(f"--autoscale: {fault}" for fault in options.faults(error))) from error
+        from flows.parameters import AutoscaleParameters
+
+        wrong = options.faults(error, AutoscaleParameters)
+        raise options.UsageError(*(f"--autoscale: {fault}" for fault in wrong)) from error
 
 
 @demonstrations.callback(invoke_without_command=True)

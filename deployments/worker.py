@@ -12,10 +12,11 @@ from pathlib import Path
 
 from deployments.child import Child, Service
 from deployments.profile import POOL, ROOT, WORKER_PROFILE, environment, free_port
+from modelyard.objects.urls import describe_url_problem
 
 
 class NoServer(RuntimeError):
-    """Nobody said where the Prefect server is."""
+    """The environment names no Prefect server that could be used; the message says what to do."""
 
 
 class PrefectWorker(Service):
@@ -49,8 +50,11 @@ class PrefectWorker(Service):
 def become(pool: str, limit: int) -> None:
     """Be a worker with the profile, in this process. Raises ``NoServer``."""
     os.environ.update(environment(WORKER_PROFILE))
-    if not os.environ.get("PREFECT_API_URL"):
+    url = os.environ.get("PREFECT_API_URL")
+    if not url:
         raise NoServer("PREFECT_API_URL is not set; `modelyard server` prints it")
+    if problem := describe_url_problem(url):
+        raise NoServer(f"PREFECT_API_URL {problem}")
     # Prefect hands a SIGTERM on as a SIGINT; a script's background jobs are started deaf to that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     # Not before: Prefect reads its settings when it is imported.

@@ -25,6 +25,7 @@ from flows.parameters import (
     RollOutParameters,
 )
 from modelyard.cli.options import UsageError, faults
+from modelyard.objects.urls import describe_url_problem
 
 FLOWS: Mapping[str, type[BaseModel]] = {
     "autoscale": AutoscaleParameters,
@@ -53,6 +54,8 @@ async def server_problem() -> str | None:
     url = api.url
     if not url:
         return "PREFECT_API_URL is not set"
+    if problem := describe_url_problem(url):
+        return f"PREFECT_API_URL {problem}"
     try:
         # As patient as the run's own requests: a busy server is no missing one, and a nightly job has time. Who refuses
         # the connection is told at once.
@@ -93,7 +96,7 @@ def run_here(name: str, given: Mapping[str, Any]) -> int:
     try:
         parameters = FLOWS[name].model_validate(given)
     except ValidationError as error:
-        raise UsageError(*faults(error)) from error
+        raise UsageError(*faults(error, FLOWS[name])) from error
     try:
         return asyncio.run(run(name, parameters))
     except KeyboardInterrupt:

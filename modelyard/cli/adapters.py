@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from modelyard.cli.options import check_url
+
 if TYPE_CHECKING:
     from modelyard.workloads.kthena.files import Adapter
 
@@ -23,7 +25,7 @@ TIMEOUT = 300.0
 def adapters(
     listed: Annotated[Path, typer.Option("--list", help="File with the adapters: name, source and path of each.")],
     root: Annotated[Path, typer.Option(help="The folder below which adapters are fetched.")],
-    engine: Annotated[str, typer.Option(help="URL of the engine.")],
+    engine: Annotated[str, typer.Option(callback=check_url, help="URL of the engine.")],
     every: Annotated[float, typer.Option(min=1, help="Seconds between two looks.")] = 5.0,
     once: Annotated[bool, typer.Option(help="One look; exit code 1 if something failed.")] = False,
 ) -> None:

@@ -120,7 +120,7 @@ def up(
         with console.status("starting"):
             stack.start(progress, timeout)
     except ValidationError as error:
-        raise LocalClusterError("; ".join(faults(error))) from None
+        raise LocalClusterError("; ".join(faults(error, StackSettings))) from None
     except ValueError as error:
         raise LocalClusterError(str(error)) from None
     _print_next(stack)

@@ -158,7 +158,7 @@ def _print_plan(given: dict[str, Any], measured: list[str] | None, output: Outpu
     try:
         asked = OnboardRequest.model_validate(given)
     except ValidationError as error:
-        raise UsageError(*faults(error)) from None
+        raise UsageError(*faults(error, OnboardRequest)) from None
     if not measured:
         made = [base_model(asked)]
         made += [one for each in asked.candidates for one in (probe(asked, each), benchmarks(asked, each)[0])]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from pydantic import ValidationError
+    from pydantic import BaseModel, ValidationError
     from rich.console import Console
     from rich.table import Table
 
@@ -45,6 +45,16 @@ class Output(StrEnum):
     YAML = "yaml"
 
 
+def check_url(option: typer.CallbackParam, url: str | None) -> str | None:
+    """Refuse what is no URL while it is known by which option it came."""
+    if url:
+        from modelyard.objects.urls import describe_url_problem
+
+        if problem := describe_url_problem(url):
+            raise UsageError(f"{option.opts[0]} {problem}")
+    return url
+
+
 def _choose_context(context: str | None) -> str | None:
     if context:
         os.environ[CONTEXT] = context
@@ -69,7 +79,8 @@ Selector = Annotated[
     str, typer.Option("-l", "--selector", help="Only VariantAutoscalings and bindings with these labels.")
 ]
 PrometheusUrl = Annotated[
-    str | None, typer.Option("--prometheus", help="URL of Prometheus; unset: PROMETHEUS_BASE_URL.")
+    str | None,
+    typer.Option("--prometheus", callback=check_url, help="URL of Prometheus; unset: PROMETHEUS_BASE_URL."),
 ]
 Settings = Annotated[
     Path | None, typer.Option("--settings", help="YAML file with fleet settings (the flow's parameter 'fleet').")
@@ -87,13 +98,11 @@ def json_object(text: str, option: str) -> dict[str, Any]:
     return value
 
 
-def faults(error: ValidationError) -> list[str]:
-    """The fields that are wrong, a sentence each; of fields that do not agree the sentence alone."""
-    found = []
-    for one in error.errors():
-        field, said = ".".join(map(str, one["loc"])), one["msg"].removeprefix("Value error, ")
-        found.append(f"{field}: {said}" if field else said)
-    return found
+def faults(error: ValidationError, model: type[BaseModel]) -> list[str]:
+    """The fields of the model that are wrong, a sentence each; of fields that do not agree the sentence alone."""
+    from modelyard.resources.rules import explain
+
+    return [f"{field}: {text}".removeprefix("object: ") for field, text in explain(model, error)]
 
 
 def print_document(text: str, output: str) -> None:

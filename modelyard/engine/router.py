@@ -17,6 +17,7 @@ import orjson
 from aiohttp import web
 
 from modelyard.hosts import HostsFile, ServiceResolver
+from modelyard.objects.urls import describe_url_problem
 from modelyard.ports import describe_listen_error
 
 _MAX_BODY: Final = 32 * 1024 * 1024
@@ -129,6 +130,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--prefill", required=True, help="URL of the engines that compute the first token")
     parser.add_argument("--decode", required=True, help="URL of the engines that answer")
     options = parser.parse_args(arguments)
+    for option in ("prefill", "decode"):
+        if problem := describe_url_problem(getattr(options, option)):
+            parser.error(f"--{option} {problem}")
     router = PrefillDecodeRouter(options.prefill, options.decode)
     print(f"routing on http://{options.host}:{options.port}", flush=True)
     try:

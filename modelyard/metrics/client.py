@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import re
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,6 +16,8 @@ from urllib.parse import unquote, urlsplit
 import orjson
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from modelyard.objects.urls import bare, describe_url_problem
 
 if TYPE_CHECKING:
     import requests
@@ -106,11 +107,13 @@ class Prometheus:
         except ValueError:
             address = urlsplit("")
         # What stands before an @ anywhere may be of a password, and went from the address without it.
-        if address.scheme not in ("http", "https") or "@" in address._replace(netloc="").geturl():
+        if "@" in address._replace(netloc="").geturl() or ("@" in settings.base_url and not address.netloc):
             raise PrometheusError(
                 f"PROMETHEUS_BASE_URL {self.url!r} is no http or https address; in a password, write a slash as %2F "
                 "and so on"
             )
+        if problem := describe_url_problem(settings.base_url):
+            raise PrometheusError(f"PROMETHEUS_BASE_URL {problem}")
         if address.username is not None:
             session.auth = unquote(address.username), unquote(address.password or "")
         self._check(address.scheme, bool(session.auth))
@@ -243,11 +246,6 @@ def _take(most: int, response: requests.Response, **_: Any) -> None:
     response._content = bytes(body)
     # What Prometheus says of thousands of pods is megabytes; the library decodes it with what the response offers.
     vars(response)["json"] = lambda **_: orjson.loads(response.content)
-
-
-def bare(url: str) -> str:
-    """An address without user and password: what is connected to, and what messages show."""
-    return re.sub(r"^(\w+://)?.*@", r"\1", url.strip().rstrip("/"), flags=re.DOTALL)
 
 
 def _number(text: Any) -> float | None:

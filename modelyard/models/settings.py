@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 from modelyard.objects.documents import DocumentError, first_fault, parse_document
+from modelyard.objects.urls import describe_url_problem
 
 CONFIG_MAP = "modelyard-models"
 KEY, CA_FILE = "settings", "ca.crt"
@@ -150,12 +151,11 @@ class AllowedHosts(NamedTuple):
 
     def refusal(self, endpoint: str, purpose: str) -> str | None:
         """Why this endpoint is not for this purpose, with the remedy; ``None``: it may be."""
-        try:
-            parts = urlsplit(endpoint)
-            host, port = (parts.hostname or "").rstrip("."), parts.port
-        except ValueError:
-            return f"endpoint {endpoint[:200]!r} is no URL"
-        if parts.scheme not in ("http", "https") or not host or parts.username or parts.query or parts.fragment:
+        if problem := describe_url_problem(endpoint):
+            return f"endpoint {problem}"
+        parts = urlsplit(endpoint)
+        host, port = (parts.hostname or "").rstrip("."), parts.port
+        if not host or parts.username or parts.query or parts.fragment:
             return f"endpoint {endpoint[:200]!r} is no plain URL: write https://HOST[:PORT]"
         if self.names(endpoint) or (not internal(host) and any(fnmatch.fnmatchcase(host, p) for p in self._for(port))):
             return None

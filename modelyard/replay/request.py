@@ -16,6 +16,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.objects.durations import parse_go_duration
+from modelyard.objects.urls import check_http_url
 from modelyard.replay.settings import POLICIES, Gaps
 from modelyard.reports import place, within
 from modelyard.traffic.copies import Copies
@@ -135,7 +136,7 @@ class ReplayRequest(BaseModel):
     )
     start: float = Field(0, ge=0, description="begin at this minute of the trace")
     minutes: float | None = Field(None, gt=0, description="replay so many minutes of the trace; unset: to its end")
-    prometheus_url: str = Field(
+    prometheus_url: Annotated[str, AfterValidator(lambda url: url and check_http_url(url))] = Field(
         "",
         description="instead of a trace, the traffic that this Prometheus remembers, of a namespace and model; unset: "
         "the environment variable PROMETHEUS_BASE_URL",

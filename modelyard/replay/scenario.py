@@ -18,8 +18,9 @@ from modelyard.autoscaling.offline.fleet import fleet_from_files
 from modelyard.autoscaling.offline.manifests import Manifest, read_manifests
 from modelyard.autoscaling.offline.snapshot import Snapshot
 from modelyard.autoscaling.settings import FleetSettings
-from modelyard.metrics.client import Prometheus, PrometheusSettings, bare
+from modelyard.metrics.client import Prometheus, PrometheusSettings
 from modelyard.objects import Node
+from modelyard.objects.urls import bare
 from modelyard.replay.history import read_history, trace_of
 from modelyard.replay.policies.bindings import remarks
 from modelyard.replay.request import ReplayRequest

@@ -17,6 +17,11 @@ from pydantic import BaseModel, ValidationError
 from pydantic.alias_generators import to_snake
 from pydantic_core import ErrorDetails
 
+from modelyard.objects.documents import few
+
+MOST_NAMES = 12
+"""Fields that a message about an unknown one lists."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rule:
@@ -203,8 +208,10 @@ def _suggestion(model: type[BaseModel], location: tuple[int | str, ...]) -> str:
         return f"a newer peer's: write {ours} ('modelyard convert -f' rewrites such manifests)"
     found = _model_at(model, location[:-1])
     names = [info.alias or field for field, info in found.model_fields.items()] if found else []
-    close = difflib.get_close_matches(name, names, n=1)
-    return f"write {close[0]!r}, or remove it" if close else "remove it, or correct its name"
+    close = difflib.get_close_matches(name, names, n=1) or [full for full in names if name and full.startswith(name)]
+    if close:
+        return f"write {close[0]!r}, or remove it"
+    return f"remove it, or write one of {', '.join(few(names, MOST_NAMES))}" if names else "remove it"
 
 
 def _newer_at(model: type[BaseModel], location: tuple[int | str, ...]) -> Mapping[str, str]:

@@ -7,24 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
-from urllib.parse import urlsplit
 
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
+from modelyard.objects.urls import check_http_url
 from modelyard.routing.fairness import Fairness
 from modelyard.routing.plugins import Configuration, configuration
 
 _LARGEST = 1 << 20
 _OWN = ("auth", "redis", "fairness")
 S = TypeVar("S", bound="Section")
-
-
-def _http(value: str) -> str:
-    if urlsplit(value).scheme not in ("http", "https"):
-        raise ValueError("an http or https URL is needed")
-    return value
 
 
 class Section(BaseModel):
@@ -42,7 +36,7 @@ class AuthSettings(Section):
 
     issuer: str = ""
     audiences: tuple[str, ...] = Field((), strict=False)
-    jwks_uri: Annotated[str, AfterValidator(_http)] | None = None
+    jwks_uri: Annotated[str, AfterValidator(check_http_url)] | None = None
     refresh_seconds: float = Field(3600.0, ge=60, le=7 * 86_400)
     api_keys_directory: str = ""
     models_claim: str = ""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
-from urllib.parse import urlsplit
 
 from modelyard.metrics.vocabulary import Signal, names_of
 from modelyard.objects import Namespace
+from modelyard.objects.urls import describe_url_problem
 from modelyard.workloads.components import KEDA, ServiceComponent
 from modelyard.workloads.names import scaled_object
 from modelyard.workloads.reach import ALLOW, CREDENTIALS, allowed
@@ -159,8 +159,8 @@ def _scaled_object(
     if not _positive(threshold):
         problem, remedy = f"{threshold} is no number above 0", "write one, as text"
         raise Refusal("InvalidSpec", f"{where}.scalingThreshold", problem, remedy)
-    if not _url(server):
-        problem, remedy = f"{server} is no http or https URL with a host", "write one, with its port"
+    if wrong := describe_url_problem(server):
+        problem, _, remedy = wrong.partition("; ")
         raise Refusal("InvalidSpec", f"{where}.promServerAddress", problem, remedy)
     text = query.replace("%s", one.name) if query else default_query(one, metadata["namespace"], metric)
     trigger: Body = {
@@ -207,14 +207,6 @@ def _authenticated(
             problem, remedy = f"{', '.join(sorted(unknown))}: not known", "write basic, tls, bearer or custom"
             raise Refusal("InvalidSpec", f"{where}.authModes", problem, remedy)
         trigger["metadata"]["authModes"] = modes
-
-
-def _url(text: str) -> bool:
-    try:
-        parts = urlsplit(text)
-    except ValueError:
-        return False
-    return parts.scheme in ("http", "https") and bool(parts.hostname)
 
 
 def _positive(text: str) -> bool:

@@ -5,9 +5,12 @@ Embedded in the flow's parameter model and built from flags by the command line.
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from modelyard.autoscaling.settings import FleetSettings
+from modelyard.objects.urls import check_http_url
 
 
 class ControllerSettings(BaseModel):
@@ -23,7 +26,7 @@ class ControllerSettings(BaseModel):
     fleet: FleetSettings = Field(
         default_factory=lambda: FleetSettings(), description="settings of the decisions, dry_run among them"
     )
-    prometheus_url: str | None = Field(
+    prometheus_url: Annotated[str, AfterValidator(lambda url: url and check_http_url(url))] | None = Field(
         None,
         description="base URL of Prometheus; unset: the environment variable PROMETHEUS_BASE_URL, the only server to "
         "which the credentials of the environment are sent",

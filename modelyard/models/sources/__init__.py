@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from modelyard.models.errors import FetchError
 from modelyard.models.uri import Bucket, GitHubRelease, HubModel, StorageURI
+from modelyard.objects.urls import describe_url_problem
 
 Chunk = bytes | memoryview
 """Some bytes of a file, as they arrived; they hold until the next are asked for."""
@@ -155,8 +156,8 @@ def check_host(url: str, public: bool = False) -> str:
         host, port = parts.hostname, parts.port
     except ValueError:
         parts, host, port = urlsplit(""), None, None
-    if parts.scheme not in ("http", "https") or not host:
-        raise FetchError("UnsupportedSource", f"{url[:200]!r} is no address; write http://host or https://host")
+    if (problem := describe_url_problem(url)) or not host:
+        raise FetchError("UnsupportedSource", f"the address {problem}")
     try:
         found = socket.getaddrinfo(host, port or 443, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):

@@ -92,8 +92,8 @@ async def test_a_password_in_the_address_is_sent_and_never_told(listener: Listen
     ("settings", "why"),
     [
         ({"base_url": ""}, "no Prometheus address"),
-        ({"base_url": "prometheus:9090"}, "no http or https address"),
-        ({"base_url": "file:///etc/passwd"}, "no http or https address"),
+        ({"base_url": "prometheus:9090"}, "'prometheus:9090' has no scheme; add http://"),
+        ({"base_url": "file:///etc/passwd"}, "begins with file://; write http:// or https://"),
         ({"base_url": "http://someone:s3c/ret@p:9090"}, "'http://p:9090' is no http or https address"),
         ({"base_url": "someone:s3cret@p:9090"}, "'p:9090' is no http or https address"),
         ({"base_url": "http://someone:s3c[ret@p:9090"}, "'http://p:9090' is no http or https address"),

@@ -221,7 +221,7 @@ def test_every_output_has_json_and_yaml_of_the_same(tmp_path: Path) -> None:
         (["replay", "--policy", "magic"], "--policy magic"),
         (["runtimes", "explain", "m", "--mode", "fast"], "--mode fast"),
         (["run", "sideways"], "sideways: no such flow; there are autoscale"),
-        (["run", "replay", "--parameters", '{"rates": [-1]}'], "rates.0: Input should be greater than 0"),
+        (["run", "replay", "--parameters", '{"rates": [-1]}'], "rates[0]: input should be greater than 0 (found -1)"),
         (["autoscale", "--once", "--shift", "5"], "--once, --shift: give one of the two"),
         (["bootstrap", "--autoscale", "{"], "--autoscale: Expecting property name"),
         (["worker", "--limit", "0"], "--limit"),

@@ -141,10 +141,10 @@ def test_once_is_a_shift_of_zero_seconds(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--interval", "0"], "error: interval_seconds: Input should be greater than or equal to 0.2"),
-        (["--parameters", '{"shift": 1}'], "error: shift: Extra inputs are not permitted"),
+        (["--interval", "0"], "error: interval_seconds: input should be greater than or equal to 0.2 (found 0.0)"),
+        (["--parameters", '{"shift": 1}'], "error: shift: unknown field - write 'shift_seconds', or remove it"),
         (["--parameters", "[]"], "error: --parameters: a JSON object is needed, not list"),
-        (["--dry-run", "--parameters", '{"fleet": 5}'], "error: fleet: Input should be a valid dictionary"),
+        (["--dry-run", "--parameters", '{"fleet": 5}'], "error: fleet: input should be a valid dictionary"),
         (["--parameters", "@/does/not/exist"], "error: --parameters: [Errno 2]"),
         (["--parameters", "{"], "error: --parameters: Expecting property name"),
     ],

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from typing import Any
 
+import pytest
+from command_line import modelyard
 from prefect.settings import PREFECT_API_REQUEST_TIMEOUT, PREFECT_API_URL, temporary_settings
 
 from flows.foreground import server_problem
@@ -32,3 +36,28 @@ async def test_one_that_says_nothing_is_told_with_the_limit_and_its_setting() ->
     problem = await problem_with(patience=0.2, answers_after=30)
     assert problem is not None
     assert "did not answer within 0.2 s (PREFECT_API_REQUEST_TIMEOUT)" in problem
+
+
+@pytest.mark.parametrize(
+    ("flow", "parameters", "message"),
+    [
+        ("deliver", {"nam": "llama"}, "nam: unknown field - write 'name', or remove it"),
+        ("deliver", {"name": "llama", "url": "hf://a/b"}, "url: unknown field - write 'uri', or remove it"),
+        ("deliver", {"nodeSelector": {}}, "nodeSelector: unknown field - write 'node_selector', or remove it"),
+        ("deliver", {"colour": "red"}, "colour: unknown field - remove it, or write one of name, namespace, uri, "),
+        ("deliver", {"kind": "Model"}, "kind: 'Model' is not one of the allowed values - write 'ClusterBaseModel', "),
+        ("deliver", {"wait": "perhaps"}, "wait: input should be a valid boolean, unable to interpret input (found "),
+        ("deliver", {"uri": "hf://a/b"}, "uri: a name for the model is needed too: set name"),
+        ("roll_out", {"timeout": 5}, "timeout: unknown field - write 'timeout_seconds', or remove it"),
+        ("onboard", {"ratee": 5}, "ratee: unknown field - write 'rate', or remove it"),
+        ("autoscale", {"fleet": {"dryrun": True}}, "fleet.dryrun: unknown field - write 'dry_run', or remove it"),
+        ("benchmark", {"names": "x"}, "names: unknown field - write 'name', or remove it"),
+    ],
+)
+def test_a_parameter_that_the_flow_does_not_have_is_named_with_the_nearest_one(
+    flow: str, parameters: dict[str, Any], message: str
+) -> None:
+    done = modelyard("run", flow, "--parameters", json.dumps(parameters))
+    assert done.code == 2, "nothing was done"
+    assert done.err.startswith(f"error: {message}")
+    assert done.err.count("\n") == 1

@@ -252,12 +252,12 @@ def annotated(**annotations: str) -> Edit:
         (
             "keda",
             engine("kedaConfig: {promServerAddress: 'ftp://x'}"),
-            "promServerAddress: ftp://x is no http or https URL",
+            "promServerAddress: 'ftp://x' begins with ftp://",
         ),
         (
             "keda",
             engine("kedaConfig: {promServerAddress: 'http://[x'}"),
-            "promServerAddress: http://[x is no http or https",
+            "promServerAddress: 'http://[x' is no URL",
         ),
         (
             "keda",
