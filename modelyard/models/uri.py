@@ -23,7 +23,8 @@ _CLAIM = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?\Z")
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}\Z")
 _ACCOUNT = re.compile(r"[a-z0-9]{3,24}\Z")
 _REGION = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*\Z")
-_REVISION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/+-]{0,254}\Z")
+_REVISION = re.compile(r"(?!@\Z)[A-Za-z0-9@_][A-Za-z0-9._/+@=,-]{0,254}\Z")
+"""Names that git allows for branches and tags, such as ``release@2`` and ``@scope/package@1.0.0``."""
 _AZURE_HOST = ".blob.core.windows.net"
 
 

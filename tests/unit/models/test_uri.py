@@ -25,6 +25,9 @@ GOOD: dict[str, StorageURI] = {
     "hf://gpt2": HubModel("gpt2"),
     "hf://meta-llama/Llama-3@v1.0": HubModel("meta-llama/Llama-3", "v1.0"),
     "hf://a/b@refs/pr/1": HubModel("a/b", "refs/pr/1"),
+    "hf://a/b@branch@x": HubModel("a/b", "branch@x"),
+    "hf://a/b@user/fix@2": HubModel("a/b", "user/fix@2"),
+    "hf://gpt2@_old": HubModel("gpt2", "_old"),
     "oci://n/ns/b/bkt/o/models/llama": Bucket("oci", "bkt", "models/llama", None, "ns"),
     "oci://n/ns/b/bkt/o/": Bucket("oci", "bkt", "", None, "ns"),
     "oci://n/ns@eu-frankfurt-1/b/bkt/o/m": Bucket("oci", "bkt", "m", "eu-frankfurt-1", "ns"),
@@ -47,6 +50,9 @@ GOOD: dict[str, StorageURI] = {
     "gs://bkt": Bucket("gs", "bkt"),
     "github://owner/repo": GitHubRelease("owner", "repo"),
     "github://owner/repo@v1.2": GitHubRelease("owner", "repo", "v1.2"),
+    "github://owner/repo@pkg@1.0.0": GitHubRelease("owner", "repo", "pkg@1.0.0"),
+    "github://owner/repo@@scope/pkg@2.1.0": GitHubRelease("owner", "repo", "@scope/pkg@2.1.0"),
+    "github://owner/repo@models=8b,v1": GitHubRelease("owner", "repo", "models=8b,v1"),
 }
 
 BAD = {
@@ -63,6 +69,9 @@ BAD = {
     "hf://a/b/c": "no model id",
     "hf://a/../b": "no model id",
     "hf://a/b@../x": "no revision",
+    "hf://a/b@@": "no revision",
+    "github://owner/repo@@": "no tag",
+    "github://owner/repo@v1:x": "no tag",
     "hf://a/b ": "white space",
     "hf://a/b\x00": "control characters",
     "oci://n/ns/b/bkt/o": "n, b and o",
