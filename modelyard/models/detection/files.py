@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from modelyard.models.detection.gguf import GgufError, as_config, quantization_label, read_gguf
 from modelyard.models.weight_sets import choose_weights
 from modelyard.objects.documents import shown
 
@@ -32,6 +33,10 @@ _CHUNK = 2**20
 
 PIPELINE_INDEX, CONFIG, WEIGHT_INDEX = "model_index.json", "config.json", "model.safetensors.index.json"
 _CONFIG_FOLDERS = ("", "safetensors", "pytorch_model", "model")
+SENTENCE_FILES = ("config_sentence_transformers.json", "sentence_bert_config.json", "1_Pooling/config.json")
+MODULES = "modules.json"
+QUANTIZATION_FILES = ("hf_quant_config.json", "quantize_config.json", "quant_config.json")
+TOKENIZER = "tokenizer_config.json"
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
 _NO_WEIGHTS = frozenset({"training_args.bin", "optimizer.pt", "scheduler.pt", "optimizer.bin", "tokenizer.bin"})
 
@@ -49,6 +54,10 @@ class Weights:
 
     elements: Mapping[Kind, int] = field(default_factory=dict)
     size: int = 0
+    gguf: str = ""
+    """Quantization of GGUF files (``Q4_K_M``); empty for other formats."""
+    has_encoder: bool = False
+    """An image encoder (``mmproj``) lies next to GGUF files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +85,7 @@ class _Reader:
         self.sizes: dict[str, int] = {}
         self.documents: dict[str, Mapping[str, Any]] = {}
         self.headers = 0
+        self.gguf_config: Mapping[str, Any] = {}
 
     def read(self) -> Files:
         for path, size in self._walk():
@@ -87,8 +97,7 @@ class _Reader:
             del self.sizes[path]
         config = self._config()
         if config is None:
-            self.problems.append(f"no {CONFIG} and no {PIPELINE_INDEX} in {self.folder}")
-            return Files(str(self.folder), problems=tuple(self.problems))
+            return self._without_config()
         place = str(PurePosixPath(config).parent)
         place = "" if place == "." else place
         index = self._document(config, MAX_CONFIG)
@@ -100,9 +109,35 @@ class _Reader:
                     self._document(_join(where, CONFIG), MAX_CONFIG)
                     weights[component] = self._weights(where)
         else:
-            self._document(_join(place, "config_sentence_transformers.json"), MAX_CONFIG)
+            for other in (*SENTENCE_FILES, *QUANTIZATION_FILES):
+                self._document(_join(place, other), MAX_CONFIG)
+            self._modules(_join(place, MODULES))
+            if (index or {}).get("position_embedding_type") == "absolute":
+                self._document(_join(place, TOKENIZER), MAX_CONFIG)
             weights[""] = self._weights(place)
         return Files(str(self.folder), config, self.documents, weights, tuple(self.problems))
+
+    def _without_config(self) -> Files:
+        """Read a folder that has no configuration: GGUF files have one of their own."""
+        if any(path.endswith(".gguf") for path in self.sizes):
+            weights = self._weights("")
+            if self.gguf_config:
+                documents = {CONFIG: self.gguf_config}
+                return Files(str(self.folder), CONFIG, documents, {"": weights}, tuple(self.problems))
+        self.problems.append(f"no {CONFIG} and no {PIPELINE_INDEX} in {self.folder}")
+        return Files(str(self.folder), problems=tuple(self.problems))
+
+    def _modules(self, path: str) -> None:
+        """Read the modules of a sentence-transformers model: a list, kept as an object."""
+        if path not in self.sizes:
+            return
+        try:
+            modules = _json(self._bytes(path, MAX_CONFIG))
+        except Unreadable as error:
+            self.problems.append(f"{shown(path)} {error}")
+            return
+        if isinstance(modules, list):
+            self.documents[path] = {"modules": modules[:64]}
 
     def _walk(self) -> Iterator[tuple[str, int]]:
         """(path, size) of every file, folder by folder and by name; links only where they lead to something allowed."""
@@ -173,13 +208,21 @@ class _Reader:
 
     def _weights(self, place: str) -> Weights:
         here = [path for path in self.sizes if _parent(path) == place and _is_weight(path)]
-        if not here:
+        if all(path.endswith(".gguf") for path in here):
+            # Large quantizations have folders of their own, next to the image encoder.
             below = [p for p in self.sizes if _is_weight(p) and (not place or p.startswith(place + "/"))]
-            here = [path for path in below if _parent(path) == _parent(below[0])] if below else []
+            is_gguf = bool(here) or (bool(below) and below[0].endswith(".gguf"))
+            if is_gguf:
+                here = [path for path in below if path.endswith(".gguf")]
+            else:
+                here = [path for path in below if _parent(path) == _parent(below[0])]
         where = _parent(here[0]) if here else place
+        is_indexed = _join(where, WEIGHT_INDEX) in self.sizes
         tensors = [path for path in here if path.endswith(".safetensors")]
+        if not tensors and any(path.endswith(".gguf") for path in here):
+            return self._gguf([path for path in here if path.endswith(".gguf")])
         try:
-            if _join(where, WEIGHT_INDEX) in self.sizes:
+            if is_indexed:
                 tensors = self._indexed(where)
             if len(tensors) > MAX_SHARDS:
                 raise Unreadable(f"{len(tensors)} files of weights are more than {MAX_SHARDS}")
@@ -195,6 +238,25 @@ class _Reader:
                 self.problems.append(f"parameters are not counted: {shown(path)} {error}")
                 return Weights(size=size)
         return Weights(elements, size)
+
+    def _gguf(self, paths: list[str]) -> Weights:
+        """Read the headers of one quantization; the image encoder next to it counts in bytes alone."""
+        size = sum(self.sizes[path] for path in paths)
+        main = [path for path in paths if "mmproj" not in path.lower()]
+        has_encoder = len(main) < len(paths)
+        by_type: Counter[str] = Counter()
+        for path in main[:MAX_SHARDS]:
+            try:
+                with os.fdopen(self._open(path), "rb") as file:
+                    header = read_gguf(file)
+            except (GgufError, Unreadable) as error:
+                self.problems.append(f"parameters are not counted: {shown(path)} {error}")
+                return Weights({}, size, quantization_label(path, {}) or "unknown", has_encoder)
+            self.gguf_config = self.gguf_config or as_config(header.metadata)
+            by_type.update(header.elements)
+        elements = {("weight", kind): count for kind, count in by_type.items()}
+        label = quantization_label(main[0] if main else paths[0], by_type) or "unknown"
+        return Weights(elements, size, label, has_encoder)
 
     def _indexed(self, where: str) -> list[str]:
         index = self._document(_join(where, WEIGHT_INDEX), MAX_INDEX)
@@ -227,7 +289,7 @@ class _Reader:
                 raise Unreadable(f"has a tensor without a shape: {shown(name)}")
             count = 1 if shape else 0
             for one in shape:
-                if type(one) is not int or not 0 < one < _MAX_ELEMENTS or (count := count * one) > _MAX_ELEMENTS:
+                if type(one) is not int or not 0 <= one < _MAX_ELEMENTS or (count := count * one) > _MAX_ELEMENTS:
                     raise Unreadable(f"has a tensor of an impossible shape: {shown(name)}")
             elements[name.rpartition(".")[2][:64], str(tensor.get("dtype"))[:16]] += count
             if len(elements) > _MAX_KINDS:

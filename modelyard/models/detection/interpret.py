@@ -7,11 +7,26 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from modelyard.models.detection import capabilities, parameters
-from modelyard.models.detection.config import Config, mapping, text, whole
+from modelyard.models.detection.config import Config, mapping, text
+from modelyard.models.detection.context import context_length, pooling_length
 from modelyard.models.detection.facts import MAX_COUNT, Facts, Pipeline, bounded_problems, name
-from modelyard.models.detection.files import CONFIG, PIPELINE_INDEX, Files, Weights
+from modelyard.models.detection.files import (
+    CONFIG,
+    MODULES,
+    PIPELINE_INDEX,
+    QUANTIZATION_FILES,
+    SENTENCE_FILES,
+    TOKENIZER,
+    Files,
+    Weights,
+)
+from modelyard.models.detection.layers import Cache, cache
+from modelyard.models.detection.quantization import Quantization, read_quantization
 
 _FORMAT = ("safetensors", "1.0.0")
+_GGUF = "gguf"
+_GGUF_FRAMEWORK = "llama.cpp"
+"""Library that GGUF weights are written for."""
 _ARCHITECTURES = {
     "llama": "LlamaForCausalLM",
     "llama4": "Llama4ForConditionalGeneration",
@@ -25,8 +40,8 @@ _ARCHITECTURES = {
     "deepseek_vl_v2": "DeepseekVLV2ForCausalLM",
 }
 _ELEMENT_BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0, "int8": 1.0, "float8": 1.0, "int4": 0.5}
-_CACHE_ELEMENT = 2
-"""Bytes of an element of the KV cache: engines run models of 32 bits at 16."""
+_CACHE_BITS = 16
+"""Bits of an element of the KV cache: engines run models of 32 bits at 16."""
 _PIPELINE_PARTS = ("text_encoder", "vae")
 
 
@@ -46,33 +61,47 @@ def _model(files: Files, raw: Mapping[str, Any], problems: list[str]) -> Facts:
     kind, stated = config.type, config.architecture
     if not kind:
         problems.append(f"{files.config_path}: model_type is missing, so only what every type says was read")
-    sentence = files.documents.get(_beside(files, "config_sentence_transformers.json"))
-    vision = capabilities.has_vision(config)
-    embedding = capabilities.is_embedding(config, sentence)
-    method, published = _quantization(config)
-    dtype = config.text("torch_dtype", "dtype").removeprefix("torch.")
+    sentence = _sentence_files(files)
     weights = files.weights.get("", Weights())
-    count, source = _parameters(config, weights, problems)
-    weight_bytes = weights.size or (round(count * _element_bytes(dtype, method, published)) if count else 0)
+    # A GGUF model sees with an image encoder in a file of its own.
+    vision = weights.has_encoder if weights.gguf else capabilities.has_vision(config)
+    reranker = capabilities.is_reranker(config, sentence)
+    embedding = not reranker and capabilities.is_embedding(config, sentence)
+    side = {path: document for path in QUANTIZATION_FILES if (document := files.documents.get(_beside(files, path)))}
+    quantization = read_quantization(config.quantization, side)
+    if weights.gguf:
+        quantization = Quantization(method=weights.gguf)
+    elif not quantization.method and parameters.is_mostly_fp8(weights.elements):
+        quantization = Quantization("fp8", "fp8", 8.0)
+    dtype = config.text("torch_dtype", "dtype").removeprefix("torch.")
+    count, source = _parameters(config, weights, bool(quantization.method or quantization.scheme), problems)
+    weight_bytes = weights.size or (round(count * _element_bytes(dtype, quantization)) if count else 0)
     version = config.text("transformers_version")
+    length = context_length(config)
+    if embedding or reranker:
+        tokenizer = files.documents.get(_beside(files, TOKENIZER), {})
+        length = pooling_length(config, length, sentence.get("sentence_bert_config.json", {}), tokenizer)
+    kept = Cache() if embedding else cache(config, (quantization.cache_bits or _CACHE_BITS) / 8)
     return Facts(
         model_type=_name(kind),
         architecture=_name(stated or _ARCHITECTURES.get(kind, "")),
-        format=_FORMAT[0],
-        format_version=_FORMAT[1],
-        framework="transformers",
-        framework_version=_name(version),
+        format=_GGUF if weights.gguf else _FORMAT[0],
+        format_version=None if weights.gguf else _FORMAT[1],
+        framework=_GGUF_FRAMEWORK if weights.gguf else "transformers",
+        framework_version=None if weights.gguf else _name(version),
         parameters=count or None,
         parameters_from=source,
-        context_length=_context(config) or None,
-        quantization=published or None,
-        quantization_method=_name(method),
+        context_length=length or None,
+        quantization=quantization.published or None,
+        quantization_method=_name(quantization.method),
         dtype=_name(dtype),
-        capabilities=capabilities.of_model(config, vision, embedding),
+        capabilities=capabilities.of_model(config, vision, embedding, reranker),
         vision=vision,
         embedding=embedding,
         weight_bytes=_count(weight_bytes),
-        kv_bytes_per_token=None if embedding else _count(_kv_bytes(config)),
+        kv_bytes_per_token=_count(kept.token),
+        kv_window_bytes_per_token=_count(kept.windowed),
+        sliding_window=_count(kept.window),
         layers=_count(config.layers),
         heads=_count(config.heads),
         kv_heads=_count(config.kv_heads),
@@ -82,6 +111,12 @@ def _model(files: Files, raw: Mapping[str, Any], problems: list[str]) -> Facts:
         experts=_count(config.experts),
         problems=bounded_problems(problems),
     )
+
+
+def _sentence_files(files: Files) -> dict[str, Mapping[str, Any]]:
+    """The files of sentence-transformers next to the configuration, by name."""
+    names = (*SENTENCE_FILES, MODULES)
+    return {path: document for path in names if (document := files.documents.get(_beside(files, path))) is not None}
 
 
 def _beside(files: Files, other: str) -> str:
@@ -97,68 +132,23 @@ def _count(found: int) -> int | None:
     return found if 0 < found <= MAX_COUNT else None
 
 
-def _parameters(config: Config, weights: Weights, problems: list[str]) -> tuple[int, parameters.Source | None]:
-    exact = parameters.counted(weights.elements, config)
+def _parameters(
+    config: Config, weights: Weights, is_quantized: bool, problems: list[str]
+) -> tuple[int, parameters.Source | None]:
+    exact = parameters.counted(weights.elements, config, is_quantized)
     estimate = parameters.estimated(config)
     if 0 < exact <= MAX_COUNT:
         return exact, "weights"
     if estimate is None:
-        problems.append("the configuration says too little to work out the number of parameters")
+        problems.append("the number of parameters is unknown: no formula fits the configuration")
         return 0, None
     return estimate
 
 
-def _quantization(config: Config) -> tuple[str, str]:
-    """The method as the files name it, and its published word, which only ``int4`` and ``fp8`` are."""
-    found = config.quantization
-    method = text(found.get("quant_method")) or text(found.get("quant_algo")) or text(found.get("format"))
-    detail = " ".join((method, text(found.get("format")), text(found.get("quant_algo")))).lower()
-    return method, "int4" if "int4" in detail else "fp8" if "fp8" in detail else ""
-
-
-def _element_bytes(dtype: str, method: str, published: str) -> float:
-    if published == "int4" or method.lower() in ("awq", "gptq", "mxfp4"):
-        return _ELEMENT_BYTES["int4"]
-    if published == "fp8":
-        return _ELEMENT_BYTES["float8"]
+def _element_bytes(dtype: str, quantization: Quantization) -> float:
+    if quantization.bits:
+        return quantization.bits / 8
     return next((size for known, size in _ELEMENT_BYTES.items() if dtype.startswith(known)), 4.0)
-
-
-def _context(config: Config) -> int:
-    """Tokens of a request and its answer. Each family calls it something else."""
-    kind, raw = config.type, config.raw
-    usual = config.number("max_position_embeddings")
-    if kind in ("qwen", "qwen2", "qwen3", "qwen3_moe"):
-        return config.number("seq_length") or usual
-    if kind == "baichuan":
-        return config.number("model_max_length") or usual
-    if kind == "chatglm":
-        return config.number("seq_length") or usual
-    if kind == "dbrx":
-        return config.number("max_seq_len") or usual
-    if kind in ("gemma3", "gemma3_text"):
-        window, factor = config.number("sliding_window"), whole(config.part("rope_scaling").get("factor"))
-        return usual or (window * factor if window and factor else window or 8192)
-    if kind.startswith("deepseek_vl"):
-        return config.inner("max_position_embeddings") or 4096
-    if "vision_config" in raw:
-        return config.inner("max_position_embeddings")
-    return usual or config.number("max_sequence_length", "n_positions", "max_seq_len", "seq_length")
-
-
-def _kv_bytes(config: Config) -> int:
-    """Bytes of the cache for one token in all layers that keep one."""
-    layers = config.layers
-    kinds = config.listed("layer_types")[:10_000]
-    if kinds:
-        layers = sum(isinstance(kind, str) and "attention" in kind and "linear" not in kind for kind in kinds)
-    elif interval := config.number("full_attention_interval"):
-        layers //= interval
-    scheme = mapping(config.quantization.get("kv_cache_scheme"))
-    element = 1 if whole(scheme.get("num_bits")) == 8 else _CACHE_ELEMENT
-    if compressed := config.number("kv_lora_rank"):
-        return layers * (compressed + config.number("qk_rope_head_dim")) * element
-    return layers * 2 * config.kv_heads * config.head_size * element
 
 
 def _pipeline(files: Files, index: Mapping[str, Any], problems: list[str]) -> Facts:
@@ -179,9 +169,8 @@ def _pipeline(files: Files, index: Mapping[str, Any], problems: list[str]) -> Fa
             problems.append(f"parameters are not counted: {key} has no configuration or no readable weights")
             count = 0
             break
-        count += parameters.counted(
-            weights.elements, Config(files.documents.get(_beside(files, f"{key}/{CONFIG}"), {}))
-        )
+        component = Config(files.documents.get(_beside(files, f"{key}/{CONFIG}"), {}))
+        count += parameters.counted(weights.elements, component, bool(component.quantization))
     size = sum(weights.size for weights in files.weights.values())
     encoder = Config(files.documents.get(_beside(files, f"text_encoder/{CONFIG}"), {}))
     able = capabilities.of_pipeline(cls)
@@ -197,7 +186,7 @@ def _pipeline(files: Files, index: Mapping[str, Any], problems: list[str]) -> Fa
         framework_version=_name(version),
         parameters=_count(count),
         parameters_from="weights" if _count(count) else None,
-        context_length=_context(encoder) or None,
+        context_length=context_length(encoder) or None,
         capabilities=able,
         vision=True,
         weight_bytes=_count(size),

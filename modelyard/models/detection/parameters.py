@@ -12,6 +12,7 @@ from typing import Literal
 from modelyard.models.detection.config import WIDTH, Config, mapping, text, whole
 from modelyard.models.detection.facts import MAX_COUNT
 from modelyard.models.detection.files import Kind
+from modelyard.models.detection.layers import has_other_layers
 
 Source = Literal["weights", "formula", "table"]
 
@@ -24,9 +25,13 @@ _NO_PARAMETERS = re.compile(
 _BUFFERS = frozenset({"inv_freq", "masked_bias", "position_ids", "num_batches_tracked"})
 
 
-def counted(elements: Mapping[Kind, int], config: Config) -> int:
+def is_mostly_fp8(elements: Mapping[Kind, int]) -> bool:
+    """Report whether most numbers of the weights are 8-bit floating point, whatever the configuration states."""
+    return 2 * sum(count for (_, kind), count in elements.items() if kind.startswith("F8_E")) > sum(elements.values())
+
+
+def counted(elements: Mapping[Kind, int], config: Config, quantized: bool) -> int:
     """Parameters by the headers of the weights: packed ones unpacked, scales and buffers left out."""
-    quantized = bool(config.quantization)
     bits = _bits(config)
     total = 0
     for (name, kind), count in elements.items():
@@ -56,7 +61,8 @@ def _bits(config: Config) -> int:
 
 def estimated(config: Config) -> tuple[int, Source] | None:
     """Parameters by the configuration alone, and how; ``None`` where it says too little."""
-    first, second = (_formula, _table) if config.type in _FORMULA_FIRST else (_table, _formula)
+    has_formula = config.type in _FORMULA_FIRST or config.family in _FORMULA_FIRST
+    first, second = (_formula, _table) if has_formula else (_table, _formula)
     for way in (first, second):
         found = way(config)
         if found and found < MAX_COUNT:
@@ -64,13 +70,29 @@ def estimated(config: Config) -> tuple[int, Source] | None:
     return None
 
 
-_TIED = frozenset({"gemma", "gemma2", "gemma3", "gemma3_text", "cohere", "cohere2", "command-r", "gpt2", "bert"})
-_QKV_BIASES = frozenset({"qwen", "qwen2", "qwen2_moe", "qwen2_vl", "qwen2_5_vl"})
-_QK_NORMS = frozenset({"qwen3", "qwen3_moe", "qwen3_vl", "qwen3_vl_moe", "gemma3", "gemma3_text"})
-_FOUR_NORMS = frozenset({"gemma2", "gemma3", "gemma3_text"})
-_UNGATED = frozenset({"bert", "roberta", "gpt2", "gpt_neox", "phi", "opt", "bloom", "falcon", "starcoder2"})
+_TIED = frozenset(
+    {
+        "gemma",
+        "gemma2",
+        "gemma3",
+        "cohere",
+        "cohere2",
+        "command-r",
+        "gpt2",
+        "bert",
+        "falcon",
+        "gpt_bigcode",
+        "starcoder2",
+    }
+)
+_QKV_BIASES = frozenset({"qwen", "qwen2", "qwen2_moe", "qwen2_vl", "qwen2_5_vl", "qwen2_5_omni"})
+_QK_NORMS = frozenset({"qwen3", "qwen3_moe", "qwen3_vl", "qwen3_vl_moe", "qwen3_omni_moe", "gemma3"})
+_FOUR_NORMS = frozenset({"gemma2", "gemma3"})
+_UNGATED = frozenset(
+    {"bert", "roberta", "gpt2", "gpt_neox", "phi", "opt", "bloom", "falcon", "starcoder2", "gpt_bigcode"}
+)
 _FORMULA_FIRST = frozenset(
-    {"llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "gemma", "gemma2", "gemma3_text", "phi3", "phimoe"}
+    {"llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "gemma", "gemma2", "phi3", "phimoe", "qwen2_5_omni"}
     | {"deepseek_v2", "deepseek_v3", "kimi_k2", "gpt_oss", "cohere", "command-r", "baichuan", "internlm2", "xverse"}
     | {"llama4", "gemma3", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"}
 )
@@ -78,9 +100,13 @@ _FORMULA_FIRST = frozenset(
 
 def _formula(config: Config) -> int:
     h, layers, heads, vocabulary = config.hidden, config.layers, config.heads, config.vocabulary
-    kind = config.type
+    kind = config.family
     width = config.number(*WIDTH) or (4 * h if kind in _UNGATED else 0)
     if not (h and layers and heads and vocabulary and (width or config.experts)):
+        return 0
+    if has_other_layers(config) or config.listed("block_configs"):
+        return 0
+    if kind not in _UNGATED and not config.is_stated(*WIDTH, "moe_intermediate_size"):
         return 0
     matrices = 2 if kind in _UNGATED else 3
     attention = _attention(config, h, heads)
@@ -97,7 +123,7 @@ def _formula(config: Config) -> int:
 
 
 def _attention(config: Config, h: int, heads: int) -> int:
-    kind = config.type
+    kind = config.family
     if compressed := config.number("kv_lora_rank"):
         rope, plain = config.number("qk_rope_head_dim"), config.number("qk_nope_head_dim")
         query = config.number("q_lora_rank")
@@ -122,16 +148,19 @@ def _experts(config: Config, h: int) -> tuple[int, int]:
     if not experts:
         return 0, 0
     width = config.number("moe_intermediate_size", "moe_ffn_hidden_size") or config.number(*WIDTH)
-    shared = config.number("n_shared_experts") * width or config.number("shared_expert_intermediate_size")
-    if config.type == "llama4":
+    shared = config.number("n_shared_experts", "num_shared_experts") * width
+    shared = shared or config.number("shared_expert_intermediate_size")
+    if config.family == "llama4":
         shared = width
     found = experts * 3 * h * width + experts * h + 3 * h * shared
     if config.number("shared_expert_intermediate_size"):
         found += h
-    if config.type == "gpt_oss":
+    if config.family == "gpt_oss":
         found += experts * (2 * width + h) + experts
-    if text(config.raw.get("topk_method")) == "noaux_tc":
+    if config.text("topk_method") == "noaux_tc":
         found += experts
+    if marks := config.listed("moe_layer_freq"):
+        return sum(mark == 1 for mark in marks[:layers]), found
     dense = config.number("first_k_dense_replace") or len(config.listed("mlp_only_layers"))
     step = config.number("decoder_sparse_step", "moe_layer_freq", "interleave_moe_layer_step") or 1
     return max(layers - dense, 0) // step, found
@@ -139,7 +168,7 @@ def _experts(config: Config, h: int) -> tuple[int, int]:
 
 def _vision(config: Config) -> int:
     """What looks at pictures, roughly: a transformer with four square matrices and two of its feed-forward width."""
-    vision = Config(mapping(config.raw.get("vision_config")))
+    vision = Config(config.part("vision_config"))
     h, layers = (
         vision.number("embed_dim", "hidden_size", "width"),
         vision.number("depth", "num_hidden_layers", "layers"),

@@ -164,7 +164,6 @@ def test_numbers_that_are_none_are_not_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("tensors", "reason"),
     [
-        ({"a": tensor(3, 0)}, "impossible shape"),
         ({"a": tensor(2**40, 2**40)}, "impossible shape"),
         ({"a": tensor(True)}, "impossible shape"),
         ({"a": tensor("3")}, "impossible shape"),
@@ -182,6 +181,118 @@ def test_headers_that_make_no_sense_are_not_counted_and_the_formula_is(
     found = detect(tmp_path)
     assert found.parameters_from == "formula"
     assert reason in found.problems[0]
+
+
+def test_empty_tensors_hold_no_parameters_and_count_as_such(tmp_path: Path) -> None:
+    put(tmp_path / "config.json", LLAMA)
+    put_tensors(tmp_path / "model.safetensors", {"a.weight": tensor(5), "b.weight": tensor(3, 0), "c.bias": tensor(0)})
+    found = detect(tmp_path)
+    assert (found.parameters, found.parameters_from, found.problems) == (5, "weights", ())
+
+
+SCALED = {
+    "a.weight": tensor(10, 10, dtype="F8_E4M3"),
+    "a.weight_scale": tensor(10, 1, dtype="F32"),
+    "a.input_scale": tensor(),
+    "k_proj.k_scale": tensor(1, dtype="F32"),
+    "norm.weight": tensor(10),
+}
+
+
+@pytest.mark.parametrize(
+    ("side", "content", "method"),
+    [
+        ("hf_quant_config.json", {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8"}}, "modelopt"),
+        ("hf_quant_config.json", {"quantization": {"quant_algo": "FP8"}}, "modelopt"),
+        # Nothing states it, but most weights have eight bits.
+        ("other.json", {}, "fp8"),
+    ],
+)
+def test_scale_tensors_are_no_parameters_wherever_the_quantization_is_stated(
+    tmp_path: Path, side: str, content: dict[str, Any], method: str
+) -> None:
+    put(tmp_path / "config.json", LLAMA)
+    put(tmp_path / side, content)
+    put_tensors(tmp_path / "model.safetensors", SCALED, data=150)
+    found = detect(tmp_path)
+    assert (found.parameters, found.quantization, found.quantization_method) == (110, "fp8", method)
+    assert found.weight_bytes == (tmp_path / "model.safetensors").stat().st_size
+
+
+def test_packed_weights_of_four_bits_are_counted_by_a_side_file(tmp_path: Path) -> None:
+    put(tmp_path / "config.json", LLAMA)
+    put(tmp_path / "hf_quant_config.json", {"quantization": {"quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8"}})
+    packed = {
+        "a.weight": tensor(10, 5, dtype="U8"),
+        "a.weight_scale": tensor(10, 1, dtype="F8_E4M3"),
+        "a.weight_scale_2": tensor(),
+    }
+    put_tensors(tmp_path / "model.safetensors", packed)
+    found = detect(tmp_path)
+    assert (found.parameters, found.quantization, found.quantization_method) == (100, None, "nvfp4")
+    # Two layers, two heads of 16 with keys and values, one byte each.
+    assert found.kv_bytes_per_token == 2 * 2 * 2 * 16
+
+
+ENCODER = {"model_type": "xlm-roberta", "architectures": ["XLMRobertaModel"], "max_position_embeddings": 8194}
+DECODER = {**LLAMA, "model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]}
+POOLING = [
+    {"idx": 0, "path": "", "type": "sentence_transformers.models.Transformer"},
+    {"idx": 1, "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+]
+
+
+@pytest.mark.parametrize(
+    ("config", "files", "capability", "context"),
+    [
+        (DECODER, {"modules.json": POOLING}, "EMBEDDING", 2048),
+        (DECODER, {"1_Pooling/config.json": {"pooling_mode_lasttoken": True}}, "EMBEDDING", 2048),
+        (DECODER, {"config_sentence_transformers.json": {"similarity_fn_name": "cosine"}}, "EMBEDDING", 2048),
+        (DECODER, {"config_sentence_transformers.json": {"model_type": "SentenceTransformer"}}, "EMBEDDING", 2048),
+        (DECODER, {"modules.json": POOLING, "sentence_bert_config.json": {"max_seq_length": 512}}, "EMBEDDING", 512),
+        (ENCODER, {"sentence_bert_config.json": {"max_seq_length": 8192}}, "EMBEDDING", 8192),
+        (
+            {**ENCODER, "position_embedding_type": "absolute"},
+            {"tokenizer_config.json": {"model_max_length": 8192}},
+            "EMBEDDING",
+            8192,
+        ),
+        (DECODER, {"config_sentence_transformers.json": {"model_type": "CrossEncoder"}}, "TEXT_RERANK", 2048),
+        (
+            DECODER,
+            {"modules.json": [*POOLING[:1], {"type": "sentence_transformers.cross_encoder.modules.LogitScore"}]},
+            "TEXT_RERANK",
+            2048,
+        ),
+        ({**DECODER, "architectures": ["Qwen2ForSequenceClassification"]}, {}, "TEXT_RERANK", 2048),
+        ({**LLAMA, "architectures": ["LlamaModel"]}, {}, "EMBEDDING", 2048),
+        ({**ENCODER, "architectures": ["T5EncoderModel"], "model_type": "t5"}, {}, "EMBEDDING", 8194),
+        (DECODER, {"modules.json": "not a list"}, "TEXT_TO_TEXT", 2048),
+        (DECODER, {"modules.json": [{"type": "sentence_transformers.models.Transformer"}]}, "TEXT_TO_TEXT", 2048),
+    ],
+)
+def test_embedding_models_and_rerankers_by_files_of_sentence_transformers(
+    tmp_path: Path, config: dict[str, Any], files: dict[str, Any], capability: str, context: int
+) -> None:
+    put(tmp_path / "config.json", config)
+    for name, content in files.items():
+        put(tmp_path / name, content)
+    found = detect(tmp_path)
+    assert (found.capabilities, found.context_length) == ((capability,), context)
+    assert found.embedding is (capability == "EMBEDDING")
+    assert (found.kv_bytes_per_token is None) is found.embedding
+
+
+@pytest.mark.parametrize(
+    ("text_config", "context"),
+    [({}, 77), ({"model_type": "clip_text_model", "hidden_size": 768, "max_position_embeddings": 248}, 248)],
+)
+def test_clip_makes_embeddings_of_texts_and_pictures(tmp_path: Path, text_config: dict[str, Any], context: int) -> None:
+    config = {"model_type": "clip", "architectures": ["CLIPModel"], "vision_config": {"hidden_size": 1024}}
+    put(tmp_path / "config.json", {**config, "text_config": text_config})
+    found = detect(tmp_path)
+    assert (found.capabilities, found.vision, found.embedding) == (("EMBEDDING",), True, True)
+    assert (found.context_length, found.kv_bytes_per_token) == (context, None)
 
 
 @pytest.mark.parametrize(
@@ -274,9 +385,22 @@ _KEYS = st.sampled_from(
         "decoder_sparse_step",
         "mlp_only_layers",
         "first_k_dense_replace",
+        "sliding_window",
+        "hybrid_override_pattern",
+        "attn_type_list",
+        "attn_layer_period",
+        "num_kv_shared_layers",
+        "block_configs",
+        "thinker_config",
+        "sliding_window_pattern",
+        "linear_attn_config",
+        "cla_share_factor",
+        "use_cla",
     ]
 )
-_TYPES = st.sampled_from(["llama", "gemma3", "qwen3_moe", "deepseek_v3", "gpt_oss", "bert", "mixtral", "llava", "new"])
+_TYPES = st.sampled_from(
+    ["llama", "gemma3", "qwen3_moe", "deepseek_v3", "gpt_oss", "bert", "mixtral", "llava", "new", "jamba"]
+)
 
 
 @settings(max_examples=300, deadline=None)
@@ -308,6 +432,7 @@ def test_the_largest_facts_fit_into_a_termination_message() -> None:
     found = Facts(
         **dict.fromkeys(("model_type", "architecture", "format", "format_version", "framework", "dtype"), long),
         **dict.fromkeys(("parameters", "weight_bytes", "kv_bytes_per_token", "layers", "heads", "kv_heads"), 10**16),
+        **dict.fromkeys(("kv_window_bytes_per_token", "sliding_window"), 10**16),
         **dict.fromkeys(("head_size", "hidden_size", "vocabulary", "experts", "context_length"), 10**16),
         framework_version=long,
         quantization=long,
