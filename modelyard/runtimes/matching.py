@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from modelyard.models.detection import is_asked_for
 from modelyard.runtimes.values import Diffusion, Library, ModelKind, SupportedFormat
 from modelyard.runtimes.versions import versions_match
 
@@ -26,12 +27,18 @@ def differences(entry: SupportedFormat, kind: ModelKind) -> tuple[str, ...]:
     else:
         found += _library("framework", entry.framework, kind.framework, entry.release_only)
     found += _exactly("architecture", entry.architecture, kind.architecture)
-    # A method that the published words do not have is unquantized to them; a runtime may name it all the same.
-    if not (kind.method and entry.quantization == kind.method):
-        found += _exactly("quantization", entry.quantization, kind.quantization)
+    found += _quantization(entry.quantization, kind)
     if entry.diffusion is not None:
         found += _diffusion(entry.diffusion, kind.diffusion)
     return tuple(found)
+
+
+def _quantization(asked: str, kind: ModelKind) -> list[str]:
+    """The difference in quantization. A method that the published words do not have is unquantized to them: a runtime
+    that asks for nothing serves such a model, and one that names the method or a synonym does, too."""
+    if asked and is_asked_for(asked, kind.quantization, kind.method):
+        return []
+    return _exactly("quantization", asked, kind.quantization or (kind.method if asked else ""))
 
 
 def label(kind: ModelKind) -> str:

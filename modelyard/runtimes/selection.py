@@ -252,7 +252,8 @@ def _judge(
     if classes is not None:
         accelerator, reason = _accelerator(model, runtime, wishes, classes, notes)
         reasons += reason
-    if matching and model.kind.method and not any(entry.quantization for entry in matching):
+    is_unpublished = bool(model.kind.method) and not model.kind.quantization
+    if matching and is_unpublished and not any(entry.quantization for entry in matching):
         notes.append(f"the weights are quantized by {model.kind.method}, which the runtime does not mention")
     best = max(chosen, key=lambda entry: (entry.priority or 1, _weight(entry)), default=None)
     if best is None:

@@ -10,7 +10,7 @@ from decimal import Decimal
 from typing import Any, Literal, NamedTuple
 
 from modelyard.models import storage_parameters
-from modelyard.models.detection import CAPABILITIES, Facts, fill
+from modelyard.models.detection import CAPABILITIES, Facts, fill, weight_bits
 from modelyard.models.errors import FetchError
 from modelyard.models.model_size import read_size, size_of
 from modelyard.models.storage_parameters import source_uri
@@ -67,7 +67,7 @@ class ModelKind(NamedTuple):
     architecture: str = ""
     quantization: str = ""
     method: str = ""
-    """How the files call the quantization, where the published words have none for it."""
+    """Quantization in the words of the files, such as ``compressed-tensors`` or ``awq``."""
     diffusion: Diffusion | None = None
 
 
@@ -159,7 +159,7 @@ def model_view(spec: BaseModelSpec, name: str, namespace: str = "", facts: Facts
         _library(seen.model_framework),
         seen.model_architecture or "",
         seen.quantization or "",
-        "" if seen.quantization else facts.quantization_method or "",
+        facts.quantization_method or "",
         _diffusion(seen.diffusion_pipeline),
     )
     capable = tuple(cut(printable(one), 40) for one in (seen.model_capabilities or ())[:20])
@@ -190,14 +190,13 @@ def _model_remarks(spec: BaseModelSpec, size: str, unknown: Sequence[str]) -> It
     yield from storage_parameters.warnings(uri, spec.storage.parameters)
 
 
-_BYTES = {"int4": 0.5, "fp8": 1.0, "fbgemm_fp8": 1.0}
-
-
 def _memory(facts: Facts, size: Decimal | None, kind: ModelKind) -> Facts:
     """The facts, with the size of the weights worked out from the parameters where nobody has seen them."""
     if facts.weight_bytes or size is None:
         return facts
-    return facts.model_copy(update={"weight_bytes": int(float(size) * _BYTES.get(kind.quantization, 2.0))})
+    return facts.model_copy(
+        update={"weight_bytes": int(float(size) * weight_bits(kind.quantization or kind.method) / 8)}
+    )
 
 
 def parse_model(obj: Mapping[str, Any], facts: Facts | None = None, unknown: Unknown = "accept") -> ModelView:

@@ -66,6 +66,31 @@ def test_each_is_chosen_for_a_model(name: str, architecture: str, size: str, oth
     assert chosen(list(CATALOGUE.values()), architecture, size, **others) == name
 
 
+@pytest.mark.parametrize(
+    "others",
+    [{"format": "gguf", "format_version": None, "framework": "llama.cpp"}, {"format": "gguf", "format_version": None}],
+)
+def test_no_engine_of_the_catalogue_is_chosen_for_gguf(others: dict[str, Any]) -> None:
+    message = chosen([*CATALOGUE.values(), SIMULATED], "LlamaForCausalLM", "8.03B", **others)
+    assert "no runtime found to support model m with format gguf" in message
+    assert "format mismatch: model has 'gguf', runtime 'safetensors'" in message
+
+
+@pytest.mark.parametrize(
+    ("others", "name"),
+    [
+        ({"quantization": "int4", "quantization_method": "compressed-tensors"}, "vllm-small"),
+        ({"quantization": "fp8", "quantization_method": "compressed-tensors"}, "vllm-small"),
+        ({"quantization": "fp8", "quantization_method": "modelopt"}, "vllm-small"),
+        ({"quantization": "fp8", "quantization_method": "fbgemm_fp8"}, "vllm-small"),
+        ({"quantization_method": "gptq"}, "vllm-small"),
+        ({"quantization_method": "nvfp4"}, "vllm-small"),
+    ],
+)
+def test_quantized_models_of_all_words_have_a_runtime(others: dict[str, Any], name: str) -> None:
+    assert chosen(list(CATALOGUE.values()), "LlamaForCausalLM", "8.03B", **others) == name
+
+
 def test_none_is_left_out() -> None:
     tried = test_each_is_chosen_for_a_model.pytestmark[0].args[1]  # type: ignore[attr-defined]
     assert {case[0] for case in tried} == CATALOGUE.keys()

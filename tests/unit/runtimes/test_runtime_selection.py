@@ -124,6 +124,30 @@ def test_both_ends_of_a_range_are_in_it(size: str, sizes: str, fits: bool) -> No
         assert found.verdicts[0].why == f"model size {size} is outside supported range [{low}, {high}]"
 
 
+@pytest.mark.parametrize(
+    ("asked", "word", "method", "accepted"),
+    [
+        ("fp8", "fp8", "compressed-tensors", True),
+        ("fbgemm_fp8", "fp8", "compressed-tensors", True),
+        ("int4", "", "awq", True),
+        ("int4", "int4", "compressed-tensors", True),
+        ("awq", "", "awq", True),
+        ("awq", "", "gptq", False),
+        ("", "", "awq", True),
+        ("", "int4", "compressed-tensors", False),
+        ("fp8", "", "", False),
+    ],
+)
+def test_runtimes_and_files_meet_in_the_words_of_quantization(
+    asked: str, word: str, method: str, accepted: bool
+) -> None:
+    kind = LLAMA._replace(quantization=word, method=method)
+    found = select(model(kind=kind), [runtime("r", entry(LLAMA._replace(quantization=asked)))])
+    assert bool(found.chosen) is accepted
+    is_mentioned = accepted and not asked and bool(method)
+    assert any("which the runtime does not mention" in note for note in found.verdicts[0].notes) is is_mentioned
+
+
 def test_an_unknown_size_skips_ranges_and_says_so() -> None:
     found = select(model(), [runtime("r", sizes="1B-2B"), runtime("a")])
     assert order(found) == ["a", "r"]
