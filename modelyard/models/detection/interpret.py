@@ -140,7 +140,7 @@ def _parameters(
     if 0 < exact <= MAX_COUNT:
         return exact, "weights"
     if estimate is None:
-        problems.append("the number of parameters is unknown: no formula fits the configuration")
+        problems.append("the configuration says too little to work out the number of parameters")
         return 0, None
     return estimate
 
