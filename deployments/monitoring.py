@@ -117,8 +117,8 @@ def alerts(objective: float = OBJECTIVE) -> Iterator[dict[str, Any]]:
         exported("modelyard_condition", 'type="CapacityLimited", status="True"') + " == 1",
         "15m",
         "warning",
-        "{{ $labels.namespace }}/{{ $labels.name }} gets fewer accelerators than its load needs",
-        "The condition says how much of the load can be served. Add nodes, or lower the priority of others.",
+        "{{ $labels.namespace }}/{{ $labels.name }} gets fewer replicas than its load needs",
+        "The condition says why. Add nodes, raise its maximum, or lower the priority of others.",
     )
     for severity, factor, long, short in BURNS:
         limit = f"{factor * (1 - objective):.4g}"

@@ -35,6 +35,7 @@ from modelyard.autoscaling.variants.attribution import attribute, by_pod
 from modelyard.autoscaling.variants.enforcement import enforce, proven_idle, wake_times
 from modelyard.autoscaling.variants.records import make_record
 from modelyard.autoscaling.variants.saturation_config import SaturationConfigs
+from modelyard.autoscaling.variants.shortage import AT_MAXIMUM, at_maximum, cannot_scale
 from modelyard.autoscaling.variants.slo.capacity import share_capacity
 from modelyard.autoscaling.variants.slo.prepare import FORECASTING, measure_groups, read_variants
 from modelyard.autoscaling.variants.slo.strategy import SLOStrategy
@@ -344,6 +345,8 @@ def _bound(state: State) -> None:
     lowered = after < before
     source = bounds.upper_from if lowered else bounds.lower_from
     detail = f"{'lowered' if lowered else 'raised'} from {before} to {after} by {source}"
+    if lowered and state.shortage is None and before > (state.current or 0):
+        state.shortage = (AT_MAXIMUM, cannot_scale(state, state.current or 0, before, at_maximum(state)))
     if after != state.current:
         reason = "AboveMaximum" if lowered else "BelowMinimum"
     else:

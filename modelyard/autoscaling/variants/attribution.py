@@ -66,10 +66,10 @@ def attribute(fleet: Fleet, active: list[State], stale_before: float) -> int:
             continue
         for one in (signal, *further.get((namespace, name), ())) if further else (signal,):
             taken += 1
-            if (
-                one.model == state.variant.model_id
-                and (one.kv is not None or one.waiting is not None)
-                and (one.sampled_at is None or one.sampled_at >= stale_before)
+            if one.model != state.variant.model_id:
+                state.other_models.add(one.model)
+            elif (one.kv is not None or one.waiting is not None) and (
+                one.sampled_at is None or one.sampled_at >= stale_before
             ):
                 state.units.append((one, pod))
     for state in active:

@@ -7,15 +7,36 @@ from collections.abc import Sequence
 from modelyard.autoscaling.conditions import Story
 from modelyard.autoscaling.variants.state import Group, State
 from modelyard.metrics.values import Signals
-from modelyard.objects.documents import counted
+from modelyard.objects.documents import counted, cut, few
 
 AVAILABLE: Story = ("True", "MetricsAvailable", "Saturation metrics data is available for scaling decisions")
 AT_ZERO: Story = ("False", "MetricsUnavailable", "the workload is at zero replicas: there is no engine to measure")
 
+RENAME = "set spec.modelID to what the engine reports, or the engine's --served-model-name to spec.modelID"
+UNNAMED = "add the label model_name where Prometheus scrapes them"
 HINT = (
     "check that (1) a ServiceMonitor or PodMonitor exists for the pods, (2) its selector matches the Service's labels, "
     "(3) the pods serve /metrics, (4) Prometheus scrapes the namespace"
 )
+
+
+def other_name(states: Sequence[State]) -> str | None:
+    """Return the sentence about pods whose engines name another model than their variant; ``None`` where none does."""
+    state = next((state for state in states if state.other_models and not state.units), None)
+    if state is None:
+        return None
+    names = sorted(state.other_models)
+    if names == [""]:
+        return f"its pods report no model name, the variant says {state.variant.model_id}; {UNNAMED}"
+    shown = ", ".join(few([name for name in names if name], 3))
+    return f"its pods report {cut(shown, 300)}, the variant says {state.variant.model_id}; {RENAME}"
+
+
+def available(state: State) -> Story:
+    """Return whether a decided variant has metrics: its model may have them from other variants alone."""
+    if (text := other_name([state])) is not None:
+        return ("False", "MetricsUnavailable", text)
+    return AVAILABLE
 
 
 def metrics_problem(
@@ -26,6 +47,8 @@ def metrics_problem(
         return ("False", "PrometheusError", f"Prometheus could not be read: {signals.error}")
     if any(state.units for state in states):
         return None
+    if (text := other_name(states)) is not None:
+        return ("False", "MetricsUnavailable", text)
     ready = sum(state.ready or 0 for state in states)
     wanted = sum(state.current or 0 for state in states)
     seen = signals.last_seen.get((group.namespace, group.model_id))

@@ -22,6 +22,7 @@ from modelyard.autoscaling.memory.variants import MOST_SCALINGS, SLOMemory, Vari
 from modelyard.autoscaling.settings import Mode
 from modelyard.autoscaling.startup import learn_startup
 from modelyard.autoscaling.variants import health, regret, wake
+from modelyard.autoscaling.variants.shortage import capacity_limited
 from modelyard.autoscaling.variants.slo import stories
 from modelyard.autoscaling.variants.slo.work import VariantWork
 from modelyard.autoscaling.variants.state import State
@@ -91,7 +92,7 @@ def _conditions(state: State, message: str, now: float, limiter: bool) -> tuple[
     optimization: Story = state.optimization or _optimized(state.slo, message)
     metrics: Story | None = state.metrics
     if metrics is None and state.decided:
-        metrics = health.AVAILABLE
+        metrics = health.available(state)
     accelerator: Story | None = None
     if state.accelerator_missing:
         text = (
@@ -111,6 +112,10 @@ def _conditions(state: State, message: str, now: float, limiter: bool) -> tuple[
         )
         if work.price_problem:
             accelerator = ("False", "UnitCostMissing", work.price_problem)
+    elif not state.decided:
+        own = ((conditions.CAPACITY_LIMITED, None),)  # nothing new is known of it
+    elif limited := capacity_limited(state):
+        own = ((conditions.CAPACITY_LIMITED, limited),)
     return conditions.build(
         state.variant.conditions,
         (

@@ -72,6 +72,8 @@ class State:
     reason: str = ""
     message: str = ""
     limited_by: str | None = None
+    shortage: tuple[str, str] | None = None
+    """Why replicas that the load needs cannot be added: a reason code of ``CapacityLimited`` and a message."""
     evidence: Evidence | None = None
     steps: tuple[Step, ...] = ()
     notices: tuple[Notice, ...] = ()
@@ -89,6 +91,8 @@ class State:
         self.pods: list[Pod] = []
         self.units: list[Unit] = []
         self.memory: VariantMemory = variant.memory
+        self.other_models: set[str] = set()
+        """Models that its pods report and that are not the variant's."""
         self.updates: dict[str, object] = {}
         """Memory fields that may have changed; compared with the old ones when the record is made."""
 

@@ -26,6 +26,7 @@ from modelyard.autoscaling.variants.assessment import Assessment
 from modelyard.autoscaling.variants.headroom import NONE, Headroom, plan_ahead
 from modelyard.autoscaling.variants.offered import replicas_offered
 from modelyard.autoscaling.variants.regret import Shrink, shrink_delay
+from modelyard.autoscaling.variants.shortage import AT_MAXIMUM, NOT_STARTING, at_maximum, cannot_scale
 from modelyard.autoscaling.variants.state import Group, State
 from modelyard.autoscaling.variants.transition import (
     describe_transition,
@@ -36,6 +37,7 @@ from modelyard.autoscaling.variants.transition import (
     partial_hold,
 )
 from modelyard.metrics.values import ModelLoad
+from modelyard.objects.documents import counted
 
 
 def hpa_step(current: int) -> int:
@@ -90,6 +92,8 @@ def set_targets(
         _say(states, "PartialMetrics", f"{_reporting(states)}: not shrinking; {numbers}")
     elif analysis.scale_down_safe:
         _scale_down(group, analysis, settings, now, ahead, numbers)
+    elif kept := _kept_idle(states, group, analysis):
+        _say(states, "SteadyState", f"{kept}; {numbers}")
     else:
         _say(states, "SteadyState", f"neither short of capacity nor safe to shrink; {numbers}")
     for state in states:
@@ -139,6 +143,7 @@ def _scale_up(
     if coming:
         what += f" with {coming} starting or warming up"
     if not given:
+        _note_shortage(group, analysis, missing)
         text = f"short of capacity ({what}), but no variant can grow: {_why_not(states, group)}"
         _say(states, "AtMaximum", f"{text}; {numbers}")
         return
@@ -225,11 +230,44 @@ def _why_not(states: Sequence[State], group: Group) -> str:
     return ", ".join(parts)
 
 
+def _note_shortage(group: Group, analysis: Assessment, missing: float) -> None:
+    """Say on every variant of the model which replicas it lacks, unless enough of them are starting."""
+    states = [state for state in group.states if analysis.worth(state) > 0]
+    full = [state for state in states if state.bounds.upper is not None and state.base >= state.bounds.upper]
+    stalled = [state for state in states if state.current and (state.overdue or not _can_grow(state, group))]
+    reason = AT_MAXIMUM if full else NOT_STARTING
+    candidates = full or stalled
+    if not candidates:
+        return
+    best = min(candidates, key=lambda state: (state.variant.cost / analysis.worth(state), state.name))
+    wanted = best.base + ceil(round(missing / analysis.worth(best), DIGITS))
+    why = _why_not(group.states, group)
+    if len(group.states) == 1:
+        why = at_maximum(best) if full else "replicas asked for before did not start"
+    waiting = f"; {counted(round(analysis.waiting), 'request')} waiting" if analysis.waiting >= 1 else ""
+    text = cannot_scale(best, best.base, wanted, f"{why}{waiting}")
+    for state in group.states:
+        state.shortage = (reason, text)
+
+
 def _idle(states: Sequence[State]) -> bool:
     """Whether every reporting replica says that it neither works on anything nor has anything waiting."""
     return all(
         signal.running == 0 and not signal.waiting and not signal.kv for state in states for signal, _ in state.units
     )
+
+
+def _kept_idle(states: Sequence[State], group: Group, analysis: Assessment) -> str:
+    """Return why the only replica of an idle model is kept; nothing for other models."""
+    serving = [state for state in states if state.base]
+    if sum(state.base for state in serving) != 1 or not analysis.reporting or not _idle(states) or analysis.waiting:
+        return ""
+    (last,) = serving
+    if not group.zero.enabled:
+        return "Idle; keeping the last replica: scale to zero is off"
+    if last.bounds.lower:
+        return f"Idle; keeping the last replica: {last.bounds.lower_from} is {last.bounds.lower}"
+    return ""
 
 
 def _scale_down(

@@ -89,8 +89,8 @@ async def test_a_source_of_a_metric_that_the_policy_does_not_have_is_an_error_on
     ticked = await asked.tick(state, T0)
     assert ticked.view("chat").targets[0].instances == ({},), "its pods are not asked"
     assert await asked.replicas("chat") == 1
-    ready = await asked.condition("chat", "OptimizationReady")
-    assert (ready["status"], ready["reason"]) == ("False", "InvalidConfiguration")
+    ready = await asked.condition("chat", "Ready")
+    assert (ready["status"], ready["reason"]) == ("False", "ReconcileFailed")
     assert (
         "has no metric 'vllm:num_request_waiting'; name one of its metrics (vllm:num_requests_waiting)"
         in (ready["message"])

@@ -76,8 +76,8 @@ def test_workers_of_a_group_that_was_made_again_belong_to_the_new_one(tmp_path: 
 def test_missing_stateful_sets_of_a_leader_worker_set_are_named() -> None:
     files = LWS[:2]
     fleet = fleet_of(DATA / "lws-metrics-workers-busy.yaml", *files)
-    told = "\n".join(remarks(fleet, read_manifests(files)))
-    assert "chat/wide-0-1 count for nothing: its StatefulSet wide-0 is in none of the files" in told
+    text = "\n".join(remarks(fleet, read_manifests(files)))
+    assert "chat/wide-0-1 count for nothing: its StatefulSet wide-0 is in none of the files" in text
 
 
 def test_tokens_of_a_group_are_those_of_all_its_engines(tmp_path: Path) -> None:
@@ -100,3 +100,61 @@ def test_tokens_of_a_group_are_those_of_all_its_engines(tmp_path: Path) -> None:
         assert record.now.reporting == 2
         repaired = settings.compatibility is not Compatibility.PUBLISHED
         assert ("demand 20000 tokens" in record.why.message) == repaired, record.why.message
+
+
+# A model by another name than its pods report
+
+ID = (DATA / "id.yaml",)
+PODS = {"namespace": "chat", "workload": "Deployment/qwen", "kv": 0.95, "waiting": 20, "running": 60}
+
+
+def conditions(decision: TickDecision) -> dict[str, tuple[str, str, str]]:
+    (variant,) = decision.variants
+    return {c.type: (c.status, c.reason, c.message) for c in variant.conditions}
+
+
+def test_a_wrong_model_id_is_told_with_what_the_pods_report() -> None:
+    decision = plan(DATA / "id-metrics.yaml", *ID)
+    status, reason, message = conditions(decision)["MetricsAvailable"]
+    assert (status, reason) == ("False", "MetricsUnavailable")
+    assert message.startswith("its pods report Qwen/Qwen3-32B, the variant says Qwen3-32B; set spec.modelID")
+    assert "ServiceMonitor" not in message
+    assert decision.records[0].why.message.startswith("its pods report Qwen/Qwen3-32B")
+
+
+@pytest.mark.parametrize(
+    ("models", "message"),
+    [
+        (["/mnt/models"], "its pods report /mnt/models, the variant says Qwen3-32B; "),
+        (["qwen3-32b", "other"], "its pods report other, qwen3-32b, the variant says Qwen3-32B; "),
+        ([""], "its pods report no model name, the variant says Qwen3-32B; add the label model_name"),
+        ([], "no metrics for model 'Qwen3-32B' in namespace chat, 1 replica ready: check that (1)"),
+    ],
+)
+@pytest.mark.parametrize("compatibility", ["repaired", "published"])
+def test_whatever_the_pods_report_is_told_first(models: list[str], message: str, compatibility: str) -> None:
+    pods = [{**PODS, "pod": "qwen-0", "model": model} for model in models]
+    # Of a workload without metrics, its replicas are still ready.
+    decision = plan({"pods": pods}, *ID, settings=FleetSettings.model_validate({"compatibility": compatibility}))
+    assert conditions(decision)["MetricsAvailable"][2].startswith(message)
+
+
+def test_a_variant_whose_pods_report_another_model_is_told_though_its_model_has_metrics(tmp_path: Path) -> None:
+    variant, deployment = yaml.safe_load_all(ID[0].read_text())
+    other = copy.deepcopy([variant, deployment])
+    for manifest in other:
+        manifest["metadata"]["name"] = "second"
+    other[0]["spec"]["scaleTargetRef"]["name"] = "second"
+    (tmp_path / "second.yaml").write_text(yaml.safe_dump_all(other))
+    pods = [
+        {**PODS, "pod": "qwen-0", "model": "Qwen3-32B", "kv": 0.3, "waiting": 0},
+        {**PODS, "pod": "second-0", "model": "second", "workload": "Deployment/second"},
+    ]
+    decision = plan({"pods": pods}, *ID, tmp_path / "second.yaml")
+    available = {
+        variant.key.name: next((c.status, c.message) for c in variant.conditions if c.type == "MetricsAvailable")
+        for variant in decision.variants
+    }
+    assert available["qwen"][0] == "True"
+    assert available["second"][0] == "False"
+    assert available["second"][1].startswith("its pods report second, the variant says Qwen3-32B")

@@ -5,9 +5,10 @@ Source: WVA SLO reference, "Status and conditions" and "Current allocation".
 
 from __future__ import annotations
 
-from modelyard.autoscaling.conditions import PROFILE_DRIFT, Story
+from modelyard.autoscaling.conditions import CAPACITY_LIMITED, PROFILE_DRIFT, Story
 from modelyard.autoscaling.decision import CurrentAllocation
 from modelyard.autoscaling.sizing.within import NEAREST
+from modelyard.autoscaling.variants.shortage import AT_MAXIMUM, NOT_STARTING, SUFFICIENT
 from modelyard.autoscaling.variants.slo.work import VariantWork
 from modelyard.autoscaling.variants.state import State
 
@@ -85,11 +86,16 @@ def capacity_limited(state: State, limiter: bool) -> Story | None:
     assert work is not None
     if work.limited or state.limited_by is not None:
         return ("True", "AcceleratorsExhausted", work.limited or state.message)
+    if state.shortage is not None:
+        return ("True", *state.shortage)
     if limiter:
         return ("False", "CapacitySufficient", "there are accelerators for all replicas asked for")
-    if any(c.type == "CapacityLimited" for c in state.variant.conditions):
-        return ("False", "LimiterDisabled", "the GPU limiter is not enabled")
-    return None
+    before = next((c for c in state.variant.conditions if c.type == CAPACITY_LIMITED), None)
+    if before is None:
+        return None
+    if before.reason in (AT_MAXIMUM, NOT_STARTING) or before.message == SUFFICIENT[2]:
+        return SUFFICIENT
+    return ("False", "LimiterDisabled", "the GPU limiter is not enabled")
 
 
 def current_allocation(state: State) -> CurrentAllocation | None:

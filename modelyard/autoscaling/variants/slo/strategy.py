@@ -13,7 +13,7 @@ from modelyard.autoscaling.conditions import Story
 from modelyard.autoscaling.decision import Step
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.variants.arbitration import arbitrate
-from modelyard.autoscaling.variants.health import HINT
+from modelyard.autoscaling.variants.health import HINT, other_name
 from modelyard.autoscaling.variants.slo.targets import GroupProposal, propose
 from modelyard.autoscaling.variants.slo.work import GroupWork, VariantWork
 from modelyard.autoscaling.variants.state import Group, State, work_of
@@ -147,6 +147,8 @@ def missing_load(group: Group, signals: Signals, now: float, settings: FleetSett
     """Why the load is not known, as the condition ``MetricsAvailable``; ``None`` when there is nothing special."""
     if signals.error is not None:
         return ("False", "PrometheusError", f"Prometheus could not be read: {signals.error}")
+    if not any(state.units for state in group.states) and (text := other_name(group.states)) is not None:
+        return ("False", "MetricsUnavailable", text)
     seen = signals.last_seen.get((group.namespace, group.model_id))
     if seen is not None and now - seen > settings.stale_after:
         text = f"newest metrics of {group.name} are {now - seen:.0f} s old, older than {settings.stale_after:.0f} s"
