@@ -15,7 +15,7 @@ from modelyard.models.detection.defaults import DEFAULTS, INNER_TYPES
 
 _NESTED = (
     *("thinker_config", "text_config", "llm_config", "language_config", "language_model_config", "lm_config"),
-    *("llm_cfg", "text_model_config", "decoder_config", "decoder", "text_cfg"),
+    *("llm_cfg", "text_model_config", "decoder_config", "decoder", "text_cfg", "vlm_config"),
 )
 """Objects of a configuration that describe the language model inside, the one that answers."""
 _MAX_NESTING = 3
@@ -24,14 +24,24 @@ _MAX_LIST = 10_000
 
 HIDDEN = ("hidden_size", "n_embd", "d_model", "dim", "model_dim")
 LAYERS = (
-    *("decoder_layers", "num_decoder_layers", "num_hidden_layers", "num_layers", "n_layer", "n_layers"),
-    "num_transformer_layers",
+    *("decoder_layers", "num_decoder_layers", "decoder_num_hidden_layers", "num_hidden_layers", "num_layers"),
+    *("n_layer", "n_layers", "num_transformer_layers"),
 )
 """Of an encoder and a decoder, the decoder's count: its layers answer."""
-HEADS = ("decoder_attention_heads", "num_attention_heads", "n_head", "n_heads", "num_heads")
+HEADS = (
+    *(
+        "decoder_attention_heads",
+        "decoder_num_attention_heads",
+        "num_attention_heads",
+        "n_head",
+        "n_heads",
+        "num_heads",
+    ),
+    "attention_heads",
+)
 KV_HEADS = (
     *("num_key_value_heads", "num_kv_heads", "n_head_kv", "multi_query_group_num", "num_attention_groups"),
-    "attn_num_key_value_heads",
+    *("attn_num_key_value_heads", "decoder_num_key_value_heads"),
 )
 HEAD_SIZE = ("head_dim", "attention_head_dim", "kv_channels", "hidden_size_per_head", "d_kv", "attn_head_dim")
 WIDTH = ("intermediate_size", "ffn_hidden_size", "n_inner", "ffn_dim", "d_ff", "decoder_ffn_dim")
@@ -136,7 +146,9 @@ class Config:
     @property
     def layers(self) -> int:
         """Layers of the language model; those listed by name where their number is not stated."""
-        return self.number(*LAYERS) or len(self.listed("layers_block_type") or self.listed("layer_types"))
+        layers = self.number(*LAYERS) or len(self.listed("layers_block_type") or self.listed("layer_types"))
+        # Each layer of LongCat-Flash has two attention layers.
+        return 2 * layers if self.family.startswith("longcat_flash") and self.is_stated("num_layers") else layers
 
     @property
     def heads(self) -> int:

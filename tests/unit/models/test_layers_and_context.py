@@ -179,6 +179,7 @@ FOUR_OF_32 = ["mamba"] * 7 + ["attention"]
         ({"model_type": "mllama", "text_config": {**LLAMA, "cross_attention_layers": [3, 8, 13, 18]}}, 28, 0),
         # Shared caches.
         ({"num_kv_shared_layers": 12}, 20, 0),
+        ({"model_type": "longcat_flash", "num_hidden_layers": None, "num_layers": 14}, 28, 0),
         ({"use_cla": True, "cla_share_factor": 2}, 16, 0),
         # Windows.
         ({"sliding_window": 4096}, 0, 32),
