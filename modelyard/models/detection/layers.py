@@ -7,6 +7,7 @@ states in its own way which layer is which; ``cached_layers`` reads all of them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
@@ -42,11 +43,24 @@ _WINDOW_SWITCHED = frozenset(
 )
 """Families that state a window which only counts with ``use_sliding_window``."""
 _ONLY_STATE = frozenset({"mamba", "mamba2", "falcon_mamba", "rwkv", "rwkv5", "rwkv6", "rwkv7", "xlstm"})
-_ENCODERS = (
-    *("bert", "roberta", "electra", "mpnet", "clip", "siglip", "deberta", "xlm-r", "nomic", "vit", "wav2vec", "hubert"),
-    *("eurobert", "bge", "splade", "gte", "esm", "albert", "dinov2", "t5encoder"),
+_ENCODERS = frozenset(
+    {
+        "electra",
+        "mpnet",
+        "clip",
+        "siglip",
+        "roberta",
+        "xlm",
+        "splade",
+        "esm",
+        "vit",
+        "wav",
+        "hubert",
+        "dinov",
+        "camembert",
+    }
 )
-"""Parts of the types of models without a decoder: every token sees all others, so there is nothing to keep."""
+"""Words of the types of models without a decoder: every token sees all others, so there is nothing to keep."""
 _COMPRESSED = frozenset({"deepseek_v4", "deepseek_v41", "deepseek_ref"})
 _MAX_LAYERS = 10_000
 _INDEX_GROUP = 128
@@ -81,7 +95,8 @@ def has_other_layers(config: Config) -> bool:
 
 def is_encoder(family: str) -> bool:
     """Report whether models of this family have no decoder, and so no cache."""
-    return "decoder" not in family and any(part in family.lower() for part in _ENCODERS)
+    words = set(re.split(r"[^a-z]+", family.lower()))
+    return "decoder" not in words and ("bert" in family.lower() or not words.isdisjoint(_ENCODERS))
 
 
 def cache(config: Config, element: float) -> Cache:

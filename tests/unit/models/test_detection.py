@@ -330,6 +330,12 @@ def test_tables_that_ask_for_more(config: dict[str, Any], size: str) -> None:
             {"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": {"num_bits": 4}}}},
             800,
         ),
+        # Layers of eight bits and packed ones of four.
+        (
+            {("weight", "F8_E4M3"): 100, ("weight", "U8"): 50, ("weight_scale", "F8_E4M3"): 10},
+            {"quant_method": "modelopt", "config_groups": {n: {"weights": {"num_bits": n}} for n in (8, 4)}},
+            200,
+        ),
         # Two in a byte.
         ({("gate_up_proj_blocks", "U8"): 100, ("gate_up_proj_scales", "U8"): 6}, {"quant_method": "mxfp4"}, 200),
         ({("weight", "U8"): 100, ("absmax", "U8"): 3, ("quant_map", "F32"): 16}, {"quant_method": "bitsandbytes"}, 200),

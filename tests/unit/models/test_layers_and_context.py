@@ -218,7 +218,9 @@ def test_kv_bytes_of_layers_that_differ() -> None:
     )
     assert facts({**LLAMA, "num_key_value_heads": [8, 0, 4, 0] * 8}).kv_bytes_per_token == 8 * 12 * 2 * 128 * 2
     # Encoders see all tokens at once: there is nothing to keep.
-    assert facts({**LLAMA, "model_type": "modernbert", "architectures": ["X"]}).kv_bytes_per_token is None
+    for kind in ("modernbert", "xlm-roberta", "clip_text_model", "siglip2_text_model"):
+        assert facts({**LLAMA, "model_type": kind, "architectures": ["X"]}).kv_bytes_per_token is None
+    assert facts({**LLAMA, "model_type": "vita_qwen2", "architectures": ["X"]}).kv_bytes_per_token == 32 * LAYER
 
 
 def test_kv_bytes_of_an_encoder_and_a_decoder_are_the_decoders() -> None:
