@@ -8,17 +8,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from modelyard.autoscaling.offline.manifests import Manifest
+from modelyard.cli.worlds import world_for
 from modelyard.cluster import Cluster, ClusterError, ClusterSettings, UnknownKind
-from modelyard.objects import Key, ResourceType
+from modelyard.objects import Key
 from modelyard.objects.selectors import parse_selector
 from modelyard.reconcile.acting import look
-from modelyard.reconcile.mirror import Store
-from modelyard.reconcile.plan import Plan, ServedKind
+from modelyard.reconcile.plan import Plan
 from modelyard.workloads.kthena.lifecycle import ModelRollOut
 from modelyard.workloads.lifecycle import RollOut, ServiceRollOut
 from modelyard.workloads.resolution import ACCEPT
 from modelyard.workloads.story import Standing
-from modelyard.workloads.world import BINDINGS, VARIANTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,28 +99,11 @@ def from_files(
     manifests: Sequence[Manifest], served: Iterable[str], namespaces: Sequence[str], selector: str, home: str
 ) -> list[ServicePlan]:
     """The services among these objects, in a cluster in which there is nothing else; it serves these kinds."""
-    kinds = frozenset((*served, *(f"{one.api_version}/{one.kind}" for one in (VARIANTS, BINDINGS))))
     found: list[ServicePlan] = []
+    kinds = list(served)
     for lifecycle in _lifecycles(home):
-        lifecycle.served = frozenset(ServedKind(*kind) for kind in lifecycle.asks if str(ServedKind(*kind)) in kinds)
-        world: dict[ResourceType | str, Store[Any]] = {}
-        for want in lifecycle.wants:
-            store = world[want.called or want.kind] = Store(want)
-            for one in manifests:
-                labels = one.body["metadata"].get("labels") or {}
-                named = want.field_selector in ("", f"metadata.name={one.key.name}")
-                meant = (one.group, one.kind) == (want.kind.group, want.kind.kind)
-                if meant and named and parse_selector(want.label_selector)(labels):
-                    store.put(_as_stored(one, want.kind))
+        world = world_for(lifecycle, [one.body for one in manifests], kinds)
         keys: list[Key] = [one.key for one in world[lifecycle.about].within(namespaces)]
         plans = [lifecycle.plan(key, world, time.time()) for key in keys]
         found += _planned(lifecycle, filter(None, plans), selector)
     return sorted(found, key=lambda one: one.name)
-
-
-def _as_stored(one: Manifest, kind: ResourceType) -> dict[str, Any]:
-    """Without the namespace that files are read with, for what has none."""
-    metadata = dict(one.body["metadata"])
-    if not kind.namespaced:
-        metadata.pop("namespace", None)
-    return {**one.body, "metadata": metadata}

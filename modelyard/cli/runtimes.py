@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from modelyard.cli import options
+from modelyard.objects import Key
 
 if TYPE_CHECKING:
+    from modelyard.autoscaling.offline.manifests import Manifest
     from modelyard.runtimes import ModelView, Ranking, Reason, Runtime, RuntimeVerdict
 
 app = typer.Typer(
@@ -23,14 +26,6 @@ app = typer.Typer(
 
 class ModelMissing(ValueError):
     """There is no such model. The message says where it was looked for, and what to do."""
-
-
-class Seen(NamedTuple):
-    """What there is to choose from. ``classes`` is ``None`` where no AcceleratorClasses are served or given."""
-
-    model: Mapping[str, Any]
-    runtimes: Sequence[Mapping[str, Any]]
-    classes: Sequence[Mapping[str, Any]] | None
 
 
 @app.callback()
@@ -55,32 +50,38 @@ def explain(
     context: options.Context = None,
 ) -> None:
     """Rank every runtime for a model, with all that is for and against it. Exit code 1: none serves it."""
+    from modelyard.cli.worlds import world_of
     from modelyard.models.detection import detect
-    from modelyard.runtimes import AcceleratorClass, Wishes, parse_model, parse_runtime, select, warnings
+    from modelyard.runtimes import Wishes, parse_model, warnings
     from modelyard.runtimes.values import MODES
+    from modelyard.workloads.resolution import accelerator_classes, find_model, rank
+    from modelyard.workloads.world import CLASSES_SERVED, MODELS_WANTED, RUNTIMES_WANTED, classes_wanted
 
     if mode and mode not in MODES:
         raise options.UsageError(f"--mode {mode}: is no deployment mode - write one of {', '.join(MODES)}")
     if folder is not None and not folder.is_dir():
         raise ModelMissing(f"--model-files {folder}: is no folder - give the one that has the model's config.json")
-    seen = _from_files(files, model, namespace) if files else asyncio.run(_from_cluster(model, namespace))
+    read = [*_from_files(files)] if files else []
+    objects = [one.body for one in read] if files else asyncio.run(_from_cluster(model, namespace))
+    classes = classes_wanted(frozenset([CLASSES_SERVED] if any(one["kind"] == CLASSES for one in objects) else []))
+    world = world_of((*MODELS_WANTED, *RUNTIMES_WANTED, *classes), objects)
+    offer = find_model(model, namespace, world)
+    if offer is None:
+        raise _missing(model, namespace, objects, files is not None)
     facts = detect(folder) if folder else None
-    # A newer peer may have stored what is not known here; in a file it is a mistake.
-    unknown: Literal["forbid", "accept"] = "forbid" if files else "accept"
-    runtimes = [parse_runtime(one, unknown) for one in seen.runtimes]
-    classes = None
-    if seen.classes is not None:
-        classes = {one.name: one for one in map(AcceleratorClass.of, seen.classes)}
-    ranking = select(
-        parse_model(seen.model, facts, unknown),
-        runtimes,
-        namespace=namespace,
-        named=named,
-        wishes=Wishes(mode=mode),
-        classes=classes,
-    )
+    view = offer.view
+    if facts is not None:
+        subject = offer.served.stored.subject
+        place = subject.kind.kind, subject.key
+        view = parse_model(next(one for one in objects if _place_of(one) == place), facts)
+    ranking = rank(view, namespace, world, wishes=Wishes(mode=mode), named=named)
     told = [verdict.runtime for verdict in ranking.verdicts]
-    remarks = [*(facts.problems if facts else ()), *ranking.model.remarks, *warnings(told, classes)]
+    remarks = [
+        *_mistakes(read, namespace),
+        *(facts.problems if facts else ()),
+        *ranking.model.remarks,
+        *warnings(told, accelerator_classes(world)),
+    ]
     if output is options.Output.TABLE:
         _print(ranking, remarks)
     else:
@@ -185,49 +186,65 @@ MODELS, RUNTIMES = ("BaseModel", "ClusterBaseModel"), ("ServingRuntime", "Cluste
 CLASSES = "AcceleratorClass"
 
 
-def _from_files(files: list[Path], model: str, namespace: str) -> Seen:
+def _from_files(files: list[Path]) -> Iterator[Manifest]:
+    """Return what the files have of OME's kinds."""
     from modelyard.autoscaling.offline.manifests import read_manifests
 
-    found = [one for one in read_manifests(files) if one.group == "ome.io"]
-    models = [one for one in found if one.kind in MODELS and one.key.name == model]
-    # That of the namespace comes before that of the cluster.
-    models.sort(key=lambda one: MODELS.index(one.kind))
-    usable = [one for one in models if one.kind == MODELS[1] or one.key.namespace == namespace]
-    if not usable:
-        there = ", ".join(sorted({one.key.name for one in found if one.kind in MODELS})[:10]) or "none"
-        raise ModelMissing(
-            f"model {model} is not in these files, neither in namespace {namespace} nor for the whole cluster "
-            f"(there: {there}) - give its manifest with -f, or its namespace with -n"
-        )
-    classes = [one.body for one in found if one.kind == CLASSES]
-    return Seen(usable[0].body, [one.body for one in found if one.kind in RUNTIMES], classes or None)
+    return (manifest for manifest in read_manifests(files) if manifest.group == "ome.io")
 
 
-async def _from_cluster(model: str, namespace: str) -> Seen:
-    from modelyard.cluster import Cluster, ClusterSettings, NotFound, ResourceType, UnknownKind
-    from modelyard.resources import BaseModel, ClusterBaseModel, ClusterServingRuntime, ServingRuntime
+def _mistakes(manifests: Iterable[Manifest], namespace: str) -> Iterator[str]:
+    """Name what the API server would refuse, or drop, of models and runtimes in files."""
+    from modelyard.resources import ResourceInvalid, parse
 
-    async with Cluster.connect(ClusterSettings()) as cluster:
-        try:
-            body = await cluster.get(ResourceType.of_resource(BaseModel), model, namespace)
-        except NotFound:
+    for manifest in manifests:
+        namespaced = not manifest.kind.startswith("Cluster")
+        if manifest.kind in (*MODELS, *RUNTIMES) and not (namespaced and manifest.key.namespace != namespace):
             try:
-                body = await cluster.get(ResourceType.of_resource(ClusterBaseModel), model)
-            except NotFound:
-                raise ModelMissing(
-                    f"model {model} not found in namespace {namespace} or at cluster scope "
-                    "- check the name, or give its namespace with -n"
-                ) from None
-        runtimes = [
-            dict(one) | {"kind": kind.kind}
-            for kind in (ServingRuntime, ClusterServingRuntime)
-            for one in (
-                await cluster.list(ResourceType.of_resource(kind), namespace if kind.namespaced else None)
-            ).items
-        ]
-        try:
-            served = await cluster.resolve("ome.io/", CLASSES)
-            classes: Sequence[Mapping[str, Any]] | None = list((await cluster.list(served)).items)
-        except UnknownKind:
-            classes = None
-    return Seen(body, runtimes, classes)
+                parse(manifest.body)
+            except ResourceInvalid as error:
+                field, problem = error.problems[0]
+                yield f"{manifest.where}: {manifest.kind} {manifest.key.name}: {field}: {problem}"
+
+
+def _place_of(body: Mapping[str, Any]) -> tuple[str, Key]:
+    from modelyard.objects.parse import key_of
+
+    key = key_of(body)
+    return body["kind"], key if not body["kind"].startswith("Cluster") else Key("", key.name)
+
+
+def _missing(model: str, namespace: str, objects: Iterable[Mapping[str, Any]], in_files: bool) -> ModelMissing:
+    if not in_files:
+        return ModelMissing(
+            f"model {model} not found in namespace {namespace} or at cluster scope "
+            "- check the name, or give its namespace with -n"
+        )
+    there = ", ".join(sorted({one["metadata"]["name"] for one in objects if one["kind"] in MODELS})[:10]) or "none"
+    return ModelMissing(
+        f"model {model} is not in these files, neither in namespace {namespace} nor for the whole cluster "
+        f"(there: {there}) - give its manifest with -f, or its namespace with -n"
+    )
+
+
+async def _from_cluster(model: str, namespace: str) -> list[Mapping[str, Any]]:
+    """Return the models of the name, and all runtimes and accelerator classes that there are for the namespace."""
+    from modelyard.cluster import Cluster, ClusterSettings, NotFound
+    from modelyard.models.names import BASE_MODELS, CLUSTER_BASE_MODELS
+    from modelyard.objects import ResourceType
+    from modelyard.workloads.world import ACCELERATOR_CLASSES, CLASSES_SERVED
+    from modelyard.workloads.world import RUNTIMES as OFFERED
+
+    def typed(kind: ResourceType, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {**body, "apiVersion": kind.api_version, "kind": kind.kind}
+
+    objects: list[Mapping[str, Any]] = []
+    async with Cluster.connect(ClusterSettings()) as cluster:
+        for kind in (BASE_MODELS, CLUSTER_BASE_MODELS):
+            with contextlib.suppress(NotFound):
+                objects.append(typed(kind, await cluster.get(kind, model, namespace if kind.namespaced else None)))
+        listed = [*OFFERED, *([ACCELERATOR_CLASSES] if await cluster.serves(*CLASSES_SERVED) else [])]
+        for kind in listed:
+            found = await cluster.list(kind, namespace if kind.namespaced else None)
+            objects += (typed(kind, body) for body in found.items)
+    return objects

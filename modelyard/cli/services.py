@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,8 +19,8 @@ from modelyard.cli.options import HOME, Context, Output, UsageError, print_docum
 if TYPE_CHECKING:
     from modelyard.autoscaling.offline.manifests import Manifest
     from modelyard.reconcile.plan import Plan
-    from modelyard.resources import InferenceService
-    from modelyard.workloads import Abilities, Refused, Rendered, ServedModel
+    from modelyard.workloads import Refused, Rendered
+    from modelyard.workloads.resolution import Resolved
     from modelyard.workloads.story import Standing
 
 app = typer.Typer(help="Services: what they are made of, and why.", add_completion=False)
@@ -162,6 +162,7 @@ def render_services(
     if not services:
         where = f" in namespace {namespace}" if namespace else ""
         raise UsageError(f"no InferenceService and no Model{where} in these files - give its manifest with -f")
+    _warn_of_settings(found)
     results = [(service, outcome(service, found, BEFORE_1_21 if old else CURRENT)) for service in services]
     if output is Output.TABLE:
         for service, result in results:
@@ -176,119 +177,71 @@ def render_services(
 
 
 def outcome(service: Manifest, found: Sequence[Manifest], kubernetes: Sequence[str] = CURRENT) -> Rendered | Refused:
-    """What comes of a service among manifests; the runtime is chosen as it is in a cluster."""
-    from modelyard.resources import ClusterServingRuntime, InferenceService, ResourceInvalid, ServingRuntime
-    from modelyard.workloads import Refused, render
-    from modelyard.workloads.kthena.render import render_model
-    from modelyard.workloads.values import Refusal
+    """Return what comes of a service among manifests, by the lifecycle that a cluster would have it from."""
+    from modelyard.cli.worlds import world_for
+    from modelyard.workloads.kthena.lifecycle import ModelRollOut
+    from modelyard.workloads.lifecycle import RollOut, ServiceRollOut
+    from modelyard.workloads.values import refused
 
-    if service.kind == "Model":
-        return render_model(service.body, _abilities(found, kubernetes))
-    try:
-        parsed = InferenceService.parse(service.body)
-        chosen = _inputs(service, parsed, found)
-        runtime = None
-        if chosen.runtime is not None:
-            kind = ClusterServingRuntime if chosen.runtime.kind == "ClusterServingRuntime" else ServingRuntime
-            runtime = kind.parse(chosen.runtime.body)
-    except ResourceInvalid as error:
-        field, problem = error.problems[0]
-        return Refused("InvalidSpec", field, problem, f"correct it in {service.where}")
-    except Refusal as error:
-        return error.refused
-    abilities = _abilities(found, kubernetes)
-    return render(parsed, chosen.model, runtime, abilities, weights=chosen.weights)
+    lifecycle: RollOut = ModelRollOut(HOME) if service.kind == "Model" else ServiceRollOut(HOME)
+    world = world_for(lifecycle, [manifest.body for manifest in found], served_kinds(found, kubernetes))
+    stored = world[lifecycle.about].get(service.key)
+    if stored is None:
+        return refused("metadata", "cannot be read", f"correct it in {service.where}")
+    resolved = lifecycle.resolve(stored, world)
+    return _mistaken(service, resolved, found) or lifecycle.rendered(stored, resolved, world)
+
+
+def _mistaken(service: Manifest, resolved: Resolved, found: Iterable[Manifest]) -> Refused | None:
+    """Return what is wrong with the files that a service is made of: in a file an unknown field is a mistake."""
+    from modelyard.resources import ResourceInvalid, parse
+    from modelyard.workloads import Refused
+
+    if service.kind != "InferenceService":
+        return None
+    used = {(service.kind, service.key.name)}
+    used |= {(offer.served.stored.subject.kind.kind, offer.served.name) for offer in resolved.weights}
+    if resolved.model is not None:
+        used.add((resolved.model.served.stored.subject.kind.kind, resolved.model.served.name))
+    if resolved.runtime is not None:
+        used.add((resolved.runtime.kind, resolved.runtime.choice.name))
+    for manifest in found:
+        near = manifest.key.namespace == service.key.namespace or not manifest.kind.startswith(("Base", "Serving"))
+        if manifest.group == "ome.io" and (manifest.kind, manifest.key.name) in used and near:
+            try:
+                parse(manifest.body)
+            except ResourceInvalid as error:
+                field, problem = error.problems[0]
+                return Refused("InvalidSpec", field, problem, f"correct it in {manifest.where}")
+    return None
 
 
 def _is_service(one: Manifest) -> bool:
     return (one.group, one.kind) in (("ome.io", "InferenceService"), ("registry.volcano.sh", "Model"))
 
 
-class Inputs(NamedTuple):
-    """What a service is rendered from."""
-
-    model: ServedModel | None = None
-    weights: tuple[ServedModel, ...] = ()
-    runtime: Manifest | None = None
-
-
-def _inputs(service: Manifest, parsed: InferenceService, found: Sequence[Manifest]) -> Inputs:
-    from modelyard.models.names import BASE_MODELS, CLUSTER_BASE_MODELS, FINE_TUNED_WEIGHTS
-    from modelyard.workloads import references, served
-
-    named, home = references(parsed), service.key.namespace
-    kinds = [CLUSTER_BASE_MODELS, BASE_MODELS] if named.model_kind != "BaseModel" else [BASE_MODELS]
-    model = next((m for kind in kinds for m in _named(found, kind.kind, named.model, home)), None)
-    weights = [w for name in named.weights for w in _named(found, FINE_TUNED_WEIGHTS.kind, name, home)]
-    runtime = _runtime(service, model, named.runtime, found, home)
-    used = {kind.kind: kind for kind in (*kinds, FINE_TUNED_WEIGHTS)}
-    made = [served(used[one.kind], _as_stored(one)) for one in ([model] if model else []) + weights]
-    return Inputs(made[0] if model else None, tuple(made[1:] if model else made), runtime)
-
-
-def _as_stored(one: Manifest) -> Mapping[str, Any]:
-    """Without the namespace that files are read with, for what has none."""
-    if one.kind == "BaseModel":
-        return one.body
-    metadata = {name: value for name, value in one.body["metadata"].items() if name != "namespace"}
-    return {**one.body, "metadata": metadata}
-
-
-def _named(found: Sequence[Manifest], kind: str, name: str, home: str) -> Iterator[Manifest]:
-    for one in found:
-        here = one.key.namespace == home or kind.startswith("Cluster") or kind == "FineTunedWeight"
-        if here and one.kind == kind and one.group == "ome.io" and one.key.name == name:
-            yield one
-
-
-def _runtime(
-    service: Manifest, model: Manifest | None, named: str, found: Sequence[Manifest], home: str
-) -> Manifest | None:
-    from modelyard.runtimes import parse_model, parse_runtime, parse_wishes, select
-    from modelyard.workloads.values import Refusal
-
-    offered = [one for one in found if one.group == "ome.io" and one.kind in _KINDS]
-    if model is None:
-        return next((one for name in (named,) if name for k in _KINDS for one in _named(found, k, name, home)), None)
-    if not offered and not named:
-        return None
-    parsed = {id(one): parse_runtime(one.body, "forbid") for one in offered}
-    ranking = select(
-        parse_model(model.body, None, "forbid"),
-        parsed.values(),
-        namespace=home,
-        wishes=parse_wishes(service.body),
-        named=named,
-    )
-    if ranking.chosen is None:
-        assert ranking.problem is not None
-        remedy = f"see 'modelyard runtimes explain {model.key.name}', or name a runtime in spec.runtime.name"
-        raise Refusal(ranking.problem.code, "spec.runtime", ranking.problem.message, remedy)
-    return next(one for one in offered if parsed[id(one)] is ranking.chosen.runtime)
-
-
-_KINDS = ("ServingRuntime", "ClusterServingRuntime")
-
-
-def _abilities(found: Sequence[Manifest], kubernetes: Sequence[str]) -> Abilities:
+def _warn_of_settings(found: Sequence[Manifest]) -> None:
+    """Warn of settings of administrators that cannot be read, for which their defaults hold."""
     from modelyard.models.settings import CONFIG_MAP as MODELS
     from modelyard.models.settings import DeliverySettings, read
-    from modelyard.objects import parse
-    from modelyard.workloads import Abilities, ServingSettings
+    from modelyard.workloads import ServingSettings
     from modelyard.workloads.settings import CONFIG_MAP
 
-    maps = {one.key.name: one.body for one in found if one.kind == "ConfigMap"}
-    folders, wrong = DeliverySettings.read(read(maps[MODELS]).text if MODELS in maps else None)
-    settings, problems = ServingSettings.read(maps.get(CONFIG_MAP, {}).get("data"), folders)
+    maps = {manifest.key.name: manifest.body for manifest in found if manifest.kind == "ConfigMap"}
+    _, wrong = DeliverySettings.read(read(maps[MODELS]).text if MODELS in maps else None)
+    _, problems = ServingSettings.read(maps.get(CONFIG_MAP, {}).get("data"))
     for problem in [*([wrong] if wrong else []), *problems]:
         warn(problem)
-    namespaces = {one.key.name: parse.namespace(one.body) for one in found if one.kind == "Namespace"}
-    return Abilities(served_kinds(found, kubernetes), settings, namespaces)
 
 
 def served_kinds(found: Sequence[Manifest], kubernetes: Sequence[str] = CURRENT) -> frozenset[str]:
-    """What a cluster serves: what Kubernetes itself does, and what is defined in the files."""
+    """What a cluster serves: what Kubernetes itself does, what is defined in the files, and what is in them of kinds
+    that decide about others."""
+    from modelyard.workloads.world import CLASSES_SERVED
+
     served = {*kubernetes}
+    if any((one.group, one.kind) == ("ome.io", CLASSES_SERVED.kind) for one in found):
+        served.add(str(CLASSES_SERVED))
     for one in found:
         if one.kind == "CustomResourceDefinition":
             spec = one.body.get("spec") or {}

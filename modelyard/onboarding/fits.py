@@ -11,7 +11,9 @@ from modelyard.objects import Node
 from modelyard.objects.accelerators import count
 from modelyard.objects.documents import cut, printable
 from modelyard.onboarding.request import MOST_CANDIDATES, OnboardRequest, ServingCandidate
-from modelyard.runtimes import ModelView, Runtime, parse_model, select
+from modelyard.reconcile.plan import World
+from modelyard.runtimes import ModelView, parse_model
+from modelyard.workloads.resolution import offered_runtimes, rank
 from modelyard.workloads.world import OfferedRuntime
 
 MEMORY_LABEL = "nvidia.com/gpu.memory"
@@ -25,19 +27,16 @@ class Fits(NamedTuple):
     refused: Mapping[str, str]
 
 
-def fits(
-    asked: OnboardRequest, model: Mapping[str, Any], runtimes: Iterable[OfferedRuntime], nodes: Iterable[Node]
-) -> Fits:
+def fits(asked: OnboardRequest, model: Mapping[str, Any], world: World, nodes: Iterable[Node]) -> Fits:
     """What may serve the model (as the API sends it): those that are named, or all that fit and have a price."""
-    view, offered, there = parse_model(model), list(runtimes), list(nodes)
-    # The namespace's own runtime is the one that a service names.
-    by_name = {one.choice.name: one for one in sorted(offered, key=lambda one: bool(one.choice.namespace))}
-    choices = [one.choice for one in offered]
+    view, there = parse_model(model), list(nodes)
+    # The namespace's own runtime, which comes first, is the one that a service names.
+    by_name = {runtime.choice.name: runtime for runtime in reversed(offered_runtimes(asked.namespace, world))}
     if asked.candidates:
-        found = {one.runtime: _against(asked, one, view, by_name, choices, there) for one in asked.candidates}
+        found = {one.runtime: _against(asked, one, view, by_name, world, there) for one in asked.candidates}
         return Fits(asked.candidates, {name: why for name, why in found.items() if why})
     candidates, refused = [], {}
-    for verdict in select(view, choices, namespace=asked.namespace).verdicts:
+    for verdict in rank(view, asked.namespace, world).verdicts:
         name = verdict.runtime.name
         if not verdict.accepted:
             refused[name] = verdict.why
@@ -51,7 +50,7 @@ def fits(
         except ValueError as error:  # anybody may call a runtime what he likes
             refused[name] = cut(printable(str(error)), 500)
             continue
-        if why := _against(asked, one, view, by_name, choices, there):
+        if why := _against(asked, one, view, by_name, world, there):
             refused[name] = why
         else:
             candidates.append(one)
@@ -63,11 +62,11 @@ def _against(
     one: ServingCandidate,
     model: ModelView,
     by_name: Mapping[str, OfferedRuntime],
-    choices: list[Runtime],
+    world: World,
     nodes: list[Node],
 ) -> str:
     """Why a candidate cannot serve the model; empty where nothing is known to be against it."""
-    if (problem := select(model, choices, namespace=asked.namespace, named=one.runtime).problem) is not None:
+    if (problem := rank(model, asked.namespace, world, named=one.runtime).problem) is not None:
         return cut(problem.message, 500)
     runtime = by_name[one.runtime]
     if (wants := _accelerator(runtime)) and wants != one.accelerator:

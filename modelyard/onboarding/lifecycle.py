@@ -22,9 +22,9 @@ from modelyard.onboarding.fits import fits
 from modelyard.onboarding.plan import Findings, Name, NextSteps, benchmarks, name_of, next_steps
 from modelyard.onboarding.request import MOST_CANDIDATES, OnboardRequest, ServingCandidate
 from modelyard.reconcile.memory import Seconds, parse_memory, render_memory
-from modelyard.reconcile.plan import Child, Plan, Subject, Want, World
+from modelyard.reconcile.plan import Child, Plan, ServedKind, Subject, Want, World
 from modelyard.workloads import names
-from modelyard.workloads.world import INFERENCE_SERVICES, RUNTIMES_WANTED, VARIANTS
+from modelyard.workloads.world import CLASSES_SERVED, INFERENCE_SERVICES, RUNTIMES_WANTED, VARIANTS, classes_wanted
 
 MEMORY = "modelyard.dev/onboarding-memory"
 """Annotation: what cannot be seen any more, or may look different later."""
@@ -64,9 +64,11 @@ class Onboarding:
 
     asked: OnboardRequest
     seen: MutableMapping[Key, OnboardStanding] = field(default_factory=dict)
+    served: frozenset[ServedKind] = frozenset()
 
     name = "onboard"
     about = CONFIG_MAPS
+    asks = (CLASSES_SERVED,)
 
     @property
     def key(self) -> Key:
@@ -80,6 +82,7 @@ class Onboarding:
             Want(CONFIG_MAPS, dict, label_selector=objects.LABEL, use="onboard"),
             *(Want(kind, dict, use="onboard") for kind in _KINDS),
             *RUNTIMES_WANTED,
+            *classes_wanted(self.served),
             Want(NODES, node, cached=True, use="onboard"),
             Want(PODS, engine_pod, label_selector=names.SERVICE, cached=True, use="onboard"),
         )
@@ -95,8 +98,7 @@ class Onboarding:
         model = self._get(world, BASE_MODELS, asked.name)
         refused: Mapping[str, str] = {}
         if model is not None and (model.get("status") or {}).get("state") == "Ready":
-            runtimes = [one for want in RUNTIMES_WANTED for one in world[want.kind].all()]
-            offered, refused = fits(asked, model, runtimes, world[NODES].all())
+            offered, refused = fits(asked, model, world, world[NODES].all())
             if not asked.candidates:
                 memory = memory if memory.candidates else memory.model_copy(update={"candidates": offered})
                 asked = asked.model_copy(update={"candidates": memory.candidates})

@@ -3,6 +3,7 @@
 from modelyard.runtimes.accelerators import AcceleratorClass as AcceleratorClass, Constraints as Constraints
 from modelyard.runtimes.admission import warnings as warnings
 from modelyard.runtimes.selection import (
+    NO_RUNTIME as NO_RUNTIME,
     Ranking as Ranking,
     Reason as Reason,
     RuntimeVerdict as RuntimeVerdict,

@@ -15,6 +15,8 @@ from modelyard.runtimes.values import ModelKind, ModelView, Runtime, SupportedFo
 
 NAME_IN_MESSAGE = 20
 """Runtimes that a message names at most; a ranking has them all."""
+NO_RUNTIME = "NoSupportingRuntime"
+"""Code of a ranking's problem: none of the runtimes can serve the model."""
 _MOST_SAID = 1000
 _ENTRIES_SAID = 10
 _NARROW, _ANY = 0, 1
@@ -197,7 +199,7 @@ def _none(model: ModelView, verdicts: Sequence[RuntimeVerdict], namespace: str) 
     text += f"Checked {checked} ({inside} namespace-scoped, {len(verdicts) - inside} cluster-scoped)"
     if why:
         text += ". Excluded runtimes: " + "; ".join(why)
-    return Reason("NoSupportingRuntime", text)
+    return Reason(NO_RUNTIME, text)
 
 
 def _automatic(verdict: RuntimeVerdict) -> bool:

@@ -100,13 +100,24 @@ class References(NamedTuple):
 def references(service: InferenceService) -> References:
     """What has to be looked up for a service, its predictor's included. Raises ``Refusal``.
 
-    A model's kind ClusterBaseModel is also what stands there when nobody said anything: where there is none of the
-    cluster, a BaseModel of the namespace is meant.
+    ``modelyard.workloads.resolution.find_model`` says which model a name means.
     """
     spec = effective(service)
     model, runtime = spec.get("model") or {}, spec.get("runtime") or {}
     found = tuple(model.get("fineTunedWeights") or ())
     return References(model.get("name", ""), model.get("kind", ""), found, runtime.get("name", ""))
+
+
+def runs_itself(service: InferenceService) -> bool:
+    """Return whether a service says itself what runs its engine: then it needs no runtime, as by OME's admission."""
+    engine = effective(service).get("engine") or {}
+    parts = [engine.get(name) for name in ("leader", "worker") if name in engine] or [engine]
+    return all(_has_image(part or {}) for part in parts)
+
+
+def _has_image(part: Mapping[str, Any]) -> bool:
+    pods = [part["runner"]] if part.get("runner") else part.get("containers") or []
+    return bool(pods) and all(container.get("image") for container in pods)
 
 
 def migrates(service: InferenceService) -> bool:

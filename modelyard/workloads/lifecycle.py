@@ -47,6 +47,7 @@ from modelyard.workloads.world import (
     StoredChild,
     StoredService,
     child_kinds,
+    classes_wanted,
     wanted,
 )
 
@@ -143,7 +144,7 @@ class RollOut(ABC):
             self.seen.pop(key, None)
             return None
         resolved = self.resolve(service, world)
-        result = self._rendered(service, resolved, world)
+        result = self.rendered(service, resolved, world)
         here = self._judged(self._standing(service, resolved, result, world), world, now)
         self.seen[key] = here
         owned = self._owned(service, world)
@@ -169,7 +170,8 @@ class RollOut(ABC):
             annotations=_forgotten(service) if not deeds.words else {},
         )
 
-    def _rendered(self, service: StoredService, found: Resolved, world: World) -> Rendered | Refused:
+    def rendered(self, service: StoredService, found: Resolved, world: World) -> Rendered | Refused:
+        """Render a service from what it names, or say why not."""
         if problem := found.problem or service.problem:
             return problem
         home = service.key.namespace
@@ -339,8 +341,8 @@ class ServiceRollOut(RollOut):
 
     @property
     def named(self) -> tuple[Want[Any], ...]:
-        """Services, models, weights and runtimes."""
-        return (SERVICES_WANTED, *MODELS_WANTED, *RUNTIMES_WANTED)
+        """Services, models, weights, runtimes and accelerator classes."""
+        return (SERVICES_WANTED, *MODELS_WANTED, *RUNTIMES_WANTED, *classes_wanted(self.served))
 
     def resolve(self, service: StoredService, world: World) -> Resolved:
         """Its model and its runtime."""

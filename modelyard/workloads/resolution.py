@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from modelyard.models.names import BASE_MODELS, CLUSTER_BASE_MODELS, FINE_TUNED_WEIGHTS
 from modelyard.objects import Key
 from modelyard.reconcile.plan import World
 from modelyard.resources import InferenceService
-from modelyard.runtimes import select
-from modelyard.workloads.components import References, references, texts
+from modelyard.runtimes import NO_RUNTIME, AcceleratorClass, ModelView, Ranking, Wishes, select
+from modelyard.workloads.components import References, references, runs_itself, texts
 from modelyard.workloads.values import Refusal, Refused
-from modelyard.workloads.world import RUNTIMES, Offered, OfferedRuntime, StoredService
+from modelyard.workloads.world import ACCELERATOR_CLASSES, RUNTIMES, Offered, OfferedRuntime, StoredService
 
 RUNTIME, MODEL, GENERATION = "modelyard.dev/runtime", "modelyard.dev/model", "modelyard.dev/generation"
 """Annotations of a status: what was rolled out last, runtime and model as KIND/NAME@GENERATION."""
@@ -79,37 +78,68 @@ def resolve(service: StoredService, world: World) -> Resolved:
     except Refusal as refusal:
         return Resolved(problem=refusal.refused)
     home = service.key.namespace
-    model = _model(named, home, world)
+    model = find_model(named.model, home, world, named.model_kind)
     found = [world[FINE_TUNED_WEIGHTS].get(Key("", name)) for name in named.weights]
     result = Resolved(named, model, tuple(one for one in found if one is not None))
     try:
         if named.model and model is None:
             problem = f"model {named.model} is not there"
             raise Refusal("BaseModelNotFound", "spec.model.name", problem, "make it, or name another one")
-        return _with_runtime(service, result, list(_runtimes(home, world)))
+        return _with_runtime(service, result, world)
     except Refusal as refusal:
         return Resolved(named, model, result.weights, problem=refusal.refused)
 
 
-def _model(named: References, home: str, world: World) -> Offered | None:
-    if not named.model:
-        return None
-    places = [(CLUSTER_BASE_MODELS, ""), (BASE_MODELS, home)]
-    for kind, namespace in places[1:] if named.model_kind == "BaseModel" else places:
-        found: Offered | None = world[kind].get(Key(namespace, named.model))
-        if found is not None:
-            return found
+def find_model(name: str, namespace: str, world: World, kind: str = "") -> Offered | None:
+    """Return the model that a name means: the BaseModel of the namespace, else the ClusterBaseModel.
+
+    ``kind`` BaseModel means the first alone. ClusterBaseModel says nothing: the API server writes it where nobody has
+    written a kind.
+    """
+    for models, place in ((BASE_MODELS, namespace), (CLUSTER_BASE_MODELS, "")):
+        model: Offered | None = world[models].get(Key(place, name)) if name else None
+        if model is not None or kind == BASE_MODELS.kind:
+            return model
     return None
 
 
-def _runtimes(home: str, world: World) -> Iterator[OfferedRuntime]:
-    here, everywhere = RUNTIMES
-    yield from world[here].by("namespace", home)
-    yield from world[everywhere].all()
+def offered_runtimes(namespace: str, world: World) -> list[OfferedRuntime]:
+    """Return the runtimes that services of a namespace may use: its own, then those of the cluster."""
+    own, cluster = RUNTIMES
+    return [*world[own].by("namespace", namespace), *world[cluster].all()]
 
 
-def _with_runtime(service: StoredService, found: Resolved, offered: list[OfferedRuntime]) -> Resolved:
+def accelerator_classes(world: World) -> dict[str, AcceleratorClass] | None:
+    """Return the AcceleratorClasses by name, ``None`` where the cluster serves no such kind."""
+    if ACCELERATOR_CLASSES not in world:
+        return None
+    return {entry.name: entry for entry in world[ACCELERATOR_CLASSES].all()}
+
+
+def rank(
+    model: ModelView,
+    namespace: str,
+    world: World,
+    *,
+    wishes: Wishes | None = None,
+    named: str = "",
+    current: tuple[str, str] | None = None,
+) -> Ranking:
+    """Rank the runtimes of a world for a model: the one selection of controller, command line and onboarding."""
+    return select(
+        model,
+        [runtime.choice for runtime in offered_runtimes(namespace, world)],
+        namespace=namespace,
+        wishes=wishes,
+        named=named,
+        current=current,
+        classes=accelerator_classes(world),
+    )
+
+
+def _with_runtime(service: StoredService, found: Resolved, world: World) -> Resolved:
     named, home, better = found.named, service.key.namespace, ""
+    offered = offered_runtimes(home, world)
     if found.model is None:
         if not named.runtime:
             return found
@@ -121,16 +151,15 @@ def _with_runtime(service: StoredService, found: Resolved, offered: list[Offered
             problem = f"runtime {named.runtime} is disabled"
             raise Refusal("RuntimeDisabled", "spec.runtime.name", problem, "enable it, or name another one")
     else:
-        ranking = select(
-            found.model.view,
-            [one.choice for one in offered],
-            namespace=home,
-            wishes=service.wishes,
-            named=named.runtime,
-            current=_current(service),
+        ranking = rank(
+            found.model.view, home, world, wishes=service.wishes, named=named.runtime, current=_current(service)
         )
         if ranking.chosen is None:
             assert ranking.problem is not None
+            # A service that was rolled out on a runtime keeps what runs when that is gone.
+            unbound = ranking.problem.code == NO_RUNTIME and _current(service) is None
+            if unbound and isinstance(service.resource, InferenceService) and runs_itself(service.resource):
+                return found
             remedy = f"see 'modelyard runtimes explain {named.model}', or name a runtime in spec.runtime.name"
             refused = Refusal(ranking.problem.code, "spec.runtime", ranking.problem.message, remedy).refused
             return Resolved(named, found.model, found.weights, problem=refused)

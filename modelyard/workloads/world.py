@@ -25,7 +25,7 @@ from modelyard.resources import (
     ServingRuntime,
     VariantAutoscaling,
 )
-from modelyard.runtimes import ModelView, Runtime, Wishes, parse_model, parse_runtime, parse_wishes
+from modelyard.runtimes import AcceleratorClass, ModelView, Runtime, Wishes, parse_model, parse_runtime, parse_wishes
 from modelyard.workloads import names
 from modelyard.workloads.changes import Object
 from modelyard.workloads.components import texts
@@ -36,6 +36,10 @@ from modelyard.workloads.values import Body, Refused, read_resource
 INFERENCE_SERVICES, MODELS = map(ResourceType.of_resource, (InferenceService, Model))
 RUNTIMES: Final = (ResourceType.of_resource(ServingRuntime), ResourceType.of_resource(ClusterServingRuntime))
 VARIANTS, BINDINGS = map(ResourceType.of_resource, (VariantAutoscaling, AutoscalingPolicyBinding))
+
+ACCELERATOR_CLASSES: Final = ResourceType("ome.io", "v1beta1", "AcceleratorClass", "acceleratorclasses", False)
+CLASSES_SERVED: Final = ServedKind(ACCELERATOR_CLASSES.api_version, ACCELERATOR_CLASSES.kind)
+"""Not part of the published reference: a server may have it."""
 
 _RBAC = "rbac.authorization.k8s.io"
 _EVERYWHERE: Final = (
@@ -66,6 +70,7 @@ WORKLOADS: Final = frozenset(("Deployment", "StatefulSet", "LeaderWorkerSet", "R
 ASKED: Final = (
     *(ServedKind(f"{group}/{version}", kind) for kind, _, group, versions in _VERSIONED for version in versions),
     *(ServedKind(one.api_version, one.kind) for one in (VARIANTS, BINDINGS)),
+    CLASSES_SERVED,
 )
 
 
@@ -351,6 +356,11 @@ def _targets(value: Any, depth: int) -> Iterable[str]:
 
 MODELS_WANTED = tuple(map(_offered, (BASE_MODELS, CLUSTER_BASE_MODELS, FINE_TUNED_WEIGHTS)))
 RUNTIMES_WANTED = tuple(map(_runtime, RUNTIMES))
+
+
+def classes_wanted(served: frozenset[ServedKind]) -> tuple[Want[AcceleratorClass], ...]:
+    """Return the want of AcceleratorClasses where they are served, else nothing."""
+    return (Want(ACCELERATOR_CLASSES, AcceleratorClass.of),) if CLASSES_SERVED in served else ()
 
 
 def wanted(kinds: Iterable[ResourceType], labels: OwnLabels, there: frozenset[ServedKind]) -> tuple[Want[Any], ...]:

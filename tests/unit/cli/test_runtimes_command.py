@@ -138,7 +138,7 @@ def test_what_tenants_write_moves_no_cursor(tmp_path: Path) -> None:
     done = explain(tmp_path, [model(), odd, manifest("ClusterServingRuntime", "broken", {"x\x1b": 1})])
     assert "\x1b" not in done.out + done.err
     assert "[red]A" in done.out
-    assert "runtime cannot be read" in done.out
+    assert "ClusterServingRuntime broken: spec.x\\x1b: unknown field" in done.out
 
 
 def test_a5_what_is_mistyped_in_the_spec_is_corrected_or_refused_and_told(tmp_path: Path) -> None:

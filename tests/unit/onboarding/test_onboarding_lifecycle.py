@@ -58,7 +58,8 @@ class Store(dict[Key, Any]):
         return [self[key] for key in sorted(self)]
 
     def by(self, index: str, value: object) -> Iterable[Any]:
-        raise NotImplementedError
+        assert index == "namespace"
+        return [self[key] for key in sorted(self) if key.namespace == value]
 
 
 class Site:

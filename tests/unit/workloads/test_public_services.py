@@ -29,21 +29,21 @@ def manifests(*names: str) -> list[Manifest]:
 
 def chat(*more: str, serves: str = "") -> list[Manifest]:
     """The service, its model and its runtime; a cluster that ``serves`` something more."""
-    found = manifests("rt-nvidia-com-mig-3g-40gb", "svc-chat", *more)
+    objects = manifests("rt-nvidia-com-mig-3g-40gb", "svc-chat", *more)
     if serves:
         group, kind, version = CRDS[serves]
         spec = {"group": group, "names": {"kind": kind}, "versions": [{"name": version}]}
         metadata = {"name": kind, "namespace": ""}
-        found.append(Manifest("", {"kind": "CustomResourceDefinition", "metadata": metadata, "spec": spec}))
-    return found
+        objects.append(Manifest("", {"kind": "CustomResourceDefinition", "metadata": metadata, "spec": spec}))
+    return objects
 
 
-def of_kind(found: list[Manifest], kind: str) -> dict[str, Any]:
-    return next(one.body for one in found if one.kind == kind)
+def of_kind(objects: list[Manifest], kind: str) -> dict[str, Any]:
+    return next(entry.body for entry in objects if entry.kind == kind)
 
 
-def rendered(found: list[Manifest], kind: str = "InferenceService") -> list[dict[str, Any]]:
-    result = outcome(next(one for one in found if one.kind == kind), found)
+def rendered(objects: list[Manifest], kind: str = "InferenceService") -> list[dict[str, Any]]:
+    result = outcome(next(entry for entry in objects if entry.kind == kind), objects)
     assert isinstance(result, Rendered), result
     return [child.body for child in result.children]
 
@@ -51,15 +51,15 @@ def rendered(found: list[Manifest], kind: str = "InferenceService") -> list[dict
 def templates(value: Any) -> list[dict[str, Any]]:
     """The spec of every pod that comes of rendered objects."""
     if isinstance(value, list):
-        return [one for item in value for one in templates(item)]
+        return [entry for item in value for entry in templates(item)]
     if not isinstance(value, dict):
         return []
     own = [value] if "containers" in value else []
-    return own + [one for item in value.values() for one in templates(item)]
+    return own + [entry for item in value.values() for entry in templates(item)]
 
 
 def variables(container: dict[str, Any]) -> dict[str, str]:
-    return {one["name"]: one.get("value", "") for one in container.get("env") or ()}
+    return {entry["name"]: entry.get("value", "") for entry in container.get("env") or ()}
 
 
 @pytest.mark.parametrize(
@@ -83,30 +83,30 @@ def variables(container: dict[str, Any]) -> dict[str, str]:
     ],
 )
 def test_every_accelerator_resource_sets_the_parallelism(resource: str, amount: int) -> None:
-    found = chat()
-    runner = of_kind(found, "ClusterServingRuntime")["spec"]["engineConfig"]["runner"]
+    objects = chat()
+    runner = of_kind(objects, "ClusterServingRuntime")["spec"]["engineConfig"]["runner"]
     runner["resources"] = {"requests": {"cpu": 4, resource: amount}, "limits": {resource: amount}}
-    ((container,),) = [pod["containers"] for pod in templates(rendered(found))]
+    ((container,),) = [pod["containers"] for pod in templates(rendered(objects))]
     assert variables(container)["PARALLELISM_SIZE"] == str(amount)
 
 
 def test_memory_of_a_shared_device_is_no_parallelism() -> None:
-    found = chat()
-    runner = of_kind(found, "ClusterServingRuntime")["spec"]["engineConfig"]["runner"]
+    objects = chat()
+    runner = of_kind(objects, "ClusterServingRuntime")["spec"]["engineConfig"]["runner"]
     runner["resources"] = {"limits": {"nvidia.com/gpu": 2, "nvidia.com/gpumem": 20000, "nvidia.com/gpucores": 50}}
-    ((container,),) = [pod["containers"] for pod in templates(rendered(found))]
+    ((container,),) = [pod["containers"] for pod in templates(rendered(objects))]
     assert variables(container)["PARALLELISM_SIZE"] == "2"
 
 
 def test_a_resource_that_is_not_known_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = chat()
-    runner = of_kind(found, "ClusterServingRuntime")["spec"]["engineConfig"]["runner"]
+    objects = chat()
+    runner = of_kind(objects, "ClusterServingRuntime")["spec"]["engineConfig"]["runner"]
     runner["resources"] = {"limits": {"vendor.example/chip": 2}}
-    result = outcome(next(one for one in found if one.kind == "InferenceService"), found)
+    result = outcome(next(entry for entry in objects if entry.kind == "InferenceService"), objects)
     assert isinstance(result, Refused)
     assert "names no accelerator (vendor.example/chip)" in result.problem
     monkeypatch.setenv("MODELYARD_ACCELERATORS", "vendor.example/*")
-    ((container,),) = [pod["containers"] for pod in templates(rendered(found))]
+    ((container,),) = [pod["containers"] for pod in templates(rendered(objects))]
     assert variables(container)["PARALLELISM_SIZE"] == "2"
 
 
@@ -124,21 +124,21 @@ GROUP = {"leader": {"runner": {"image": "i"}}, "worker": {"size": 1, "runner": {
     ],
 )
 def test_pods_have_no_variables_of_services_unless_they_ask(edit: dict[str, Any], serves: str, pods: int) -> None:
-    found = chat(serves=serves)
-    of_kind(found, "ClusterServingRuntime")["spec"]["engineConfig"] = {"runner": {"name": "e", "image": "i"}}
-    engine = of_kind(found, "InferenceService")["spec"]["engine"]
+    objects = chat(serves=serves)
+    of_kind(objects, "ClusterServingRuntime")["spec"]["engineConfig"] = {"runner": {"name": "e", "image": "i"}}
+    engine = of_kind(objects, "InferenceService")["spec"]["engine"]
     engine |= copy.deepcopy(edit)
-    assert [one["enableServiceLinks"] for one in templates(rendered(found))] == [False] * pods
+    assert [entry["enableServiceLinks"] for entry in templates(rendered(objects))] == [False] * pods
     for part in (engine, engine.get("leader") or {}, engine.get("worker") or {}):
         part["enableServiceLinks"] = True
-    assert [one["enableServiceLinks"] for one in templates(rendered(found))] == [True] * pods
+    assert [entry["enableServiceLinks"] for entry in templates(rendered(objects))] == [True] * pods
 
 
 def test_pods_of_a_router_and_of_a_model_have_no_variables_of_services() -> None:
-    found = chat()
-    of_kind(found, "InferenceService")["spec"]["router"] = {"runner": {"name": "r", "image": "i"}}
-    assert [one["enableServiceLinks"] for one in templates(rendered(found))] == [False, False]
-    assert [one["enableServiceLinks"] for one in templates(rendered(manifests("model-tp4"), "Model"))] == [False]
+    objects = chat()
+    of_kind(objects, "InferenceService")["spec"]["router"] = {"runner": {"name": "r", "image": "i"}}
+    assert [entry["enableServiceLinks"] for entry in templates(rendered(objects))] == [False, False]
+    assert [entry["enableServiceLinks"] for entry in templates(rendered(manifests("model-tp4"), "Model"))] == [False]
 
 
 @pytest.mark.parametrize(
@@ -160,18 +160,18 @@ def test_pods_of_a_router_and_of_a_model_have_no_variables_of_services() -> None
     ],
 )
 def test_a_minimum_above_the_maximum_is_lifted(engine: str, serves: str, kind: str, bounds: dict[str, int]) -> None:
-    found = chat(serves=serves)
-    of_kind(found, "InferenceService")["spec"]["engine"] = yaml.safe_load(engine)
-    of_kind(found, "ClusterServingRuntime")["spec"]["engineConfig"]["runner"]["args"] = []
-    spec = next(body["spec"] for body in rendered(found) if body["kind"] == kind)
+    objects = chat(serves=serves)
+    of_kind(objects, "InferenceService")["spec"]["engine"] = yaml.safe_load(engine)
+    of_kind(objects, "ClusterServingRuntime")["spec"]["engineConfig"]["runner"]["args"] = []
+    spec = next(body["spec"] for body in rendered(objects) if body["kind"] == kind)
     assert {name: spec[name] for name in bounds} == bounds
 
 
 def test_a_minimum_above_the_maximum_is_lifted_for_knative_which_refuses_it() -> None:
-    found = chat(serves="Knative")
+    objects = chat(serves="Knative")
     text = "{minReplicas: 5, maxReplicas: 3, annotations: {ome.io/deploymentMode: Serverless}}"
-    of_kind(found, "InferenceService")["spec"]["engine"] = yaml.safe_load(text)
-    body = next(one for one in rendered(found) if one["apiVersion"].startswith("serving.knative.dev"))
+    of_kind(objects, "InferenceService")["spec"]["engine"] = yaml.safe_load(text)
+    body = next(entry for entry in rendered(objects) if entry["apiVersion"].startswith("serving.knative.dev"))
     noted = body["spec"]["template"]["metadata"]["annotations"]
     scales = {name.partition("/")[2]: value for name, value in noted.items() if name.startswith("autoscaling.")}
     assert (scales["min-scale"], scales["max-scale"]) == ("5", "5")
@@ -179,14 +179,14 @@ def test_a_minimum_above_the_maximum_is_lifted_for_knative_which_refuses_it() ->
 
 def arguments(config: dict[str, Any], kind: str = "SGLang", gpus: Any = 4, pods: int = 1) -> list[str]:
     """The command line of the engine of the published Model, with another configuration."""
-    found = manifests("model-tp4")
-    backend = of_kind(found, "Model")["spec"]["backends"][0]
+    objects = manifests("model-tp4")
+    backend = of_kind(objects, "Model")["spec"]["backends"][0]
     backend["type"] = kind
     worker = backend["workers"][0]
     worker |= {"config": config, "pods": pods, "resources": {"limits": gpus if isinstance(gpus, dict) else {}}}
     if not isinstance(gpus, dict):
         worker["resources"]["limits"] = {"nvidia.com/gpu": gpus}
-    container = templates(rendered(found, "Model"))[0]["containers"][0]
+    container = templates(rendered(objects, "Model"))[0]["containers"][0]
     return [str(word) for word in " ".join(container["args"]).split()]
 
 
@@ -237,26 +237,26 @@ def test_the_published_model_is_rendered_as_its_engine_takes_it() -> None:
 
 def stored(path: str) -> list[Manifest]:
     """The service with its model in a folder that the cluster's administrator has listed."""
-    found = chat("roots")
-    of_kind(found, "ClusterBaseModel")["spec"]["storage"]["path"] = path
-    return found
+    objects = chat("roots")
+    of_kind(objects, "ClusterBaseModel")["spec"]["storage"]["path"] = path
+    return objects
 
 
 @pytest.mark.parametrize("path", ["/raid/models/llama-8b", "/mnt/data/llama-8b", "/mnt/models/llama-8b"])
 def test_a_model_of_the_cluster_may_be_in_every_folder_that_is_listed(path: str) -> None:
     (pod,) = templates(rendered(stored(path)))
-    assert [one["hostPath"]["path"] for one in pod["volumes"]] == [path]
+    assert [entry["hostPath"]["path"] for entry in pod["volumes"]] == [path]
     assert pod["containers"][0]["volumeMounts"][0]["mountPath"] == path
 
 
 @pytest.mark.parametrize("folder", ["/raid/models", "/mnt/data"])
 def test_a_model_of_a_namespace_needs_a_folder_of_its_own_and_is_told_where_to_list_it(folder: str) -> None:
-    found = manifests("model-tp4", "roots")
-    of_kind(found, "Model")["spec"]["backends"][0]["cacheURI"] = f"hostpath:/{folder}"
-    result = outcome(next(one for one in found if one.kind == "Model"), found)
+    objects = manifests("model-tp4", "roots")
+    of_kind(objects, "Model")["spec"]["backends"][0]["cacheURI"] = f"hostpath:/{folder}"
+    result = outcome(next(entry for entry in objects if entry.kind == "Model"), objects)
     assert isinstance(result, Refused)
     assert "namespaceRoots" in result.remedy
     text = yaml.safe_dump({"namespaceRoots": {"shop": [folder]}})
-    of_kind(found, "ConfigMap")["data"]["settings"] = text
-    (pod,) = templates(rendered(found, "Model"))
+    of_kind(objects, "ConfigMap")["data"]["settings"] = text
+    (pod,) = templates(rendered(objects, "Model"))
     assert pod["volumes"][0]["hostPath"]["path"].startswith(f"{folder}/")
