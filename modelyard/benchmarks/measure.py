@@ -31,7 +31,7 @@ from modelyard.benchmarks.values import REPORT_LIMIT, MeasuredRun, Measurement, 
 from modelyard.hosts import HostsFile
 from modelyard.models.errors import FetchError
 from modelyard.models.sources import check_host
-from modelyard.models.sources.http import checked
+from modelyard.models.sources.http import HttpPool
 from modelyard.workloads.values import Refusal
 
 Say = Callable[[str], None]
@@ -238,12 +238,10 @@ def probe(asked: Measurement, key: str) -> None:
     # What the endpoint refuses of them it would refuse of every request.
     body |= {name: value for name, value in more.items() if name not in program.NOT_SENT}
     path = "/v1/embeddings" if batched else "/v1/chat/completions"
-    pool = urllib3.PoolManager(retries=False, timeout=urllib3.Timeout(connect=10, read=PATIENCE))
-    pool.pool_classes_by_scheme = checked(asked.public)
     headers = {"Authorization": f"Bearer {key or program.NO_KEY}", "Content-Type": "application/json"}
     try:
         check_host(url, asked.public)
-        answer = pool.request(
+        answer = HttpPool(asked.public, read=PATIENCE).request(
             "POST", url + path, body=json.dumps(body), headers=headers, redirect=False, preload_content=False
         )
         with contextlib.closing(answer):

@@ -77,7 +77,7 @@ def open_output(output: Output, environ: Mapping[str, str] = os.environ) -> Resu
 
 def _as_given(uri: Bucket, parameters: Mapping[str, str]) -> Bucket:
     """The bucket with what parameters say before the URI: a region of S3, an account of Azure."""
-    if uri.kind == "s3" and (region := parameters.get("aws_region")):
+    if uri.kind in ("s3", "obs") and (region := parameters.get("aws_region")):
         return replace(uri, region=region)
     if uri.kind == "az" and (account := parameters.get("azure_account_name")):
         if not _ACCOUNT.fullmatch(account):  # It is part of the host's name.
@@ -158,6 +158,7 @@ class BucketStore:
                 Credentials(None, environ),
                 given.get("endpoint"),
                 given.get("aws_region") or given.get("region"),
+                given.get("addressingStyle"),
                 output.public,
             )
         except FetchError as error:
@@ -190,7 +191,8 @@ class BucketStore:
             raise self._error(error, name) from None
 
     def _error(self, error: FetchError, name: str = "") -> MeasureError:
-        what = f"output {self._uri}{f', {name}' if name else ''}: {str(error).partition('; ')[0][:300]}"
+        message = f"output {self._uri}{f', {name}' if name else ''}: {str(error)[:600]}"
+        what = message.partition("; ")[0][:400]  # Its remedy is for models.
         if _NO_ROOM.search(str(error)):
             return MeasureError("OutputFull", f"{what}; make room there, or name another outputLocation")
         if error.reason in ("Unauthorized", "Forbidden"):
@@ -199,4 +201,4 @@ class BucketStore:
         if error.reason == "NotFound":
             return MeasureError("OutputNotFound", f"{what}; create the bucket, or correct outputLocation")
         reason = "OutputUnavailable" if error.retryable else "OutputUnsupported"
-        return MeasureError(reason, what, retryable=error.retryable)
+        return MeasureError(reason, message, retryable=error.retryable)

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from modelyard.benchmarks.program import InvalidMeasurement, request_parameters
 from modelyard.benchmarks.values import Measurement
 from modelyard.models.errors import FetchError
-from modelyard.models.uri import Bucket, ClaimFolder, GitHubRelease, LocalFolder, StorageURI, is_region, parse
+from modelyard.models.uri import Bucket, ClaimFolder, GitHubRelease, LocalFolder, StorageURI, check_bucket, parse
 from modelyard.reconcile.reach import NOT_PERMITTED
 from modelyard.workloads.values import Refusal
 
@@ -132,12 +132,10 @@ def check_output(
 
 
 def _check_bucket(place: Bucket, parameters: Mapping[str, str], field: str, given: str, folder: str) -> None:
-    named = parameters.get("aws_region") or parameters.get("region")
-    if place.kind in ("s3", "oci") and named is not None and not is_region(named):
-        raise Refusal("InvalidSpec", given, f"{named[:100]!r} is no region", "write one such as eu-frankfurt-1")
-    if place.kind == "oci" and not (place.region or named or parameters.get("endpoint")):
-        remedy = f"write oci://n/{place.namespace}@REGION/b/{place.bucket}/o/{place.prefix or 'PATH'}"
-        raise Refusal("InvalidSpec", field, "names no region, without which there is no address", remedy)
+    try:
+        check_bucket(place, parameters)
+    except FetchError as error:
+        raise Refusal("InvalidSpec", field, str(error).partition("; ")[0], _remedy(error)) from None
     account = parameters.get("azure_account_name")
     if place.kind == "az" and account and not _ACCOUNT.fullmatch(account):
         problem = f"azure_account_name {account[:50]!r} is no name of an account"

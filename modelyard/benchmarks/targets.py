@@ -64,7 +64,7 @@ SECRETS: Final = {
     "security_token": "OCI_SECURITY_TOKEN",
 }
 """Parameters of an output that are credentials, and the variables that hold such."""
-PLAIN: Final = ("endpoint", "region", "aws_region", "azure_account_name")
+PLAIN: Final = ("endpoint", "region", "aws_region", "addressingStyle", "azure_account_name")
 """All other parameters that have an effect."""
 _FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}\Z")
 _TOKENIZER = re.compile(r"(/|[A-Za-z0-9])[A-Za-z0-9._/@:-]{0,499}\Z")
@@ -145,6 +145,7 @@ def results(spec: BenchmarkJobSpec, key: Key, began: str, delivery: DeliverySett
     parameters = storage.parameters or {}
     uri = check_output(storage.storage_uri, parameters, where, namespace=key.namespace, folder=folder)
     variables = {SECRETS[name]: value for name, value in parameters.items() if name in SECRETS}
+    variables |= delivery.proxy_environment
     plain = {name: value for name, value in parameters.items() if name not in SECRETS}
     endpoint = plain.get("endpoint", "")
     if endpoint and (why := delivery.refusal(endpoint)) is not None:
@@ -152,7 +153,8 @@ def results(spec: BenchmarkJobSpec, key: Key, began: str, delivery: DeliverySett
     output = Output(uri=storage.storage_uri, folder=folder, parameters=plain)
     if isinstance(uri, ClaimFolder):
         claim = _claim(uri, key, where, world, written=True)
-        return ResultPlace(output.model_copy(update={"path": RESULTS}), claim, uri.path.strip("/"))
+        mounted = output.model_copy(update={"path": RESULTS})
+        return ResultPlace(mounted, claim, uri.path.strip("/"), variables=delivery.proxy_environment)
     public = bool(endpoint) and not delivery.names(endpoint)
     return ResultPlace(output.model_copy(update={"public": public}), secret=storage.key or "", variables=variables)
 

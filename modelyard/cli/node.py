@@ -43,9 +43,10 @@ The contract with whoever makes the Job (it does not change without both sides):
   ``factsError`` says why there are none.
 - **Exit status**: 0 done; 1 failed and needs a change; 75 failed, trying again may help (for a Job's
   podFailurePolicy); 2 options that cannot be read. SIGTERM ends with 75 and the reason ``Interrupted``.
+- **Proxy**: ``HTTPS_PROXY`` and ``NO_PROXY`` (or in lower case) of the environment, for ``https://`` sources.
 - **Reasons of Failed**: InvalidURI, UnsupportedSource, PathRefused, PathOccupied, LocalPathNotFound, HostileName,
-  NothingToFetch, Unauthorized, Forbidden, NotFound, SourceRefused (1); RateLimited, SourceUnavailable,
-  SourceChanged, Corrupt, DiskPressure, InUse, Damaged, Interrupted, StorageError (75).
+  NothingToFetch, Unauthorized, Forbidden, NotFound, SourceRefused, ProxyInvalid, ProxyRefused, InternalError (1);
+  RateLimited, SourceUnavailable, SourceChanged, Corrupt, DiskPressure, InUse, Damaged, Interrupted, StorageError (75).
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ import re
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from datetime import datetime
 from enum import StrEnum
@@ -104,6 +106,9 @@ def fetch(
     report: ReportFile = None,
     endpoint: Annotated[str | None, typer.Option(help="Another address of the source.")] = None,
     region: Annotated[str | None, typer.Option(help="Of a bucket.")] = None,
+    addressing_style: Annotated[
+        str | None, typer.Option(help="Of a bucket: virtual (in the host's name) or path. Default: as the store wants.")
+    ] = None,
     credentials: Annotated[Path | None, typer.Option(help="Folder with a file for each credential.")] = None,
     token_key: Annotated[str, typer.Option(help="The hub's token in that folder.")] = "token",
     include: Annotated[list[str] | None, typer.Option(help="Only names that match; repeat.")] = None,
@@ -141,6 +146,7 @@ def fetch(
         _in_use(in_use),
         Limits(parallel, part_size, bandwidth, patience),
         public,
+        addressing_style,
     )
     progress = node.Progress(_say)
 
@@ -148,7 +154,7 @@ def fetch(
         with progress.running():
             node.fetch(request, told, progress)
 
-    _run(work, report)
+    _run(work, report, credentials)
 
 
 @app.command()
@@ -172,9 +178,10 @@ def remove(root: Root, model: Model, in_use: Used = None, report: ReportFile = N
     _run(lambda told: node.remove(root, _key(model), _in_use(in_use), told), report)
 
 
-def _run(work: Callable[[Report], None], file: Path | None) -> None:
+def _run(work: Callable[[Report], None], file: Path | None, credentials: Path | None = None) -> None:
     from modelyard.models import node
-    from modelyard.models.errors import FetchError
+    from modelyard.models.errors import FetchError, unexpected
+    from modelyard.models.sources import Credentials
 
     told, begin = node.Report(), time.monotonic()
 
@@ -192,6 +199,11 @@ def _run(work: Callable[[Report], None], file: Path | None) -> None:
         from modelyard.models.store import storage_error
 
         told.fail(storage_error(error, "the models root"))
+    except (typer.BadParameter, SystemExit):
+        raise
+    except BaseException as error:  # also a panic of obstore's, which is no Exception
+        traceback.print_exception(error)
+        told.fail(unexpected(error, Credentials(credentials, {}).values()))
     finally:
         signal.signal(signal.SIGTERM, before)
     told.seconds = round(time.monotonic() - begin, 3)

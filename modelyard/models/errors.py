@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import traceback
+from collections.abc import Iterable
+from pathlib import Path
+
+_SHORTEST_SECRET = 6
+"""Characters of a secret that can be told from other text."""
+
 
 class FetchError(Exception):
     """Fetching, checking or removing a model's files has failed.
@@ -16,6 +23,23 @@ class FetchError(Exception):
         self.reason = reason
         self.retryable = retryable
         self.retry_after = retry_after
+
+
+def unexpected(error: BaseException, hidden: Iterable[str] = ()) -> FetchError:
+    """The error for an exception that no part expects: its kind, place and text, without the ``hidden`` secrets.
+
+    The same input would fail in the same way, so it is not retried by itself.
+    """
+    text = (str(error).splitlines() or [""])[0][:300]
+    for secret in sorted((value for value in hidden if len(value) >= _SHORTEST_SECRET), key=len, reverse=True):
+        text = text.replace(secret, "***")
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+    return FetchError(
+        "InternalError",
+        f"unexpected {type(error).__name__}{place}: {text}; this is a fault of Modelyard: report it with this message;"
+        " another storageUri, endpoint, region or key may avoid it",
+    )
 
 
 def invalid_uri(uri: str, problem: str, remedy: str) -> FetchError:

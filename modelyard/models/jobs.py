@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from modelyard.models import names
+from modelyard.models.errors import FetchError
 from modelyard.models.running import MODEL, WORK, Task
 from modelyard.models.settings import CA_FILE, CONFIG_MAP, DeliverySettings
-from modelyard.models.uri import Bucket, ClaimFolder, HubModel, LocalFolder, VendorModel
+from modelyard.models.uri import Bucket, ClaimFolder, HubModel, LocalFolder, VendorModel, check_bucket
 from modelyard.models.world import ModelNode, StoredModel, has_files
 from modelyard.objects import Key
 from modelyard.objects.documents import shown
@@ -72,6 +73,11 @@ def target(model: StoredModel, settings: DeliverySettings) -> Goal:
     digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
     if "endpoint" in parameters and (why := settings.refusal(parameters["endpoint"])) is not None:
         raise NotAllowed("EndpointNotAllowed", why)
+    if isinstance(uri, Bucket):
+        try:
+            check_bucket(uri, parameters)
+        except FetchError as error:
+            raise NotAllowed("InvalidSpec", f"storageUri and parameters: {error}") from None
     signed = parameters.get("auth", "").lower().endswith("principal")
     if signed and isinstance(uri, Bucket) and uri.kind == "oci" and not storage.key:
         raise NotAllowed(
@@ -283,6 +289,8 @@ def _arguments(
             given.append("--public")
     if region := parameters.get("region"):
         given.append(f"--region={region}")
+    if style := parameters.get("addressingStyle"):
+        given.append(f"--addressing-style={style}")
     for option in ("include", "exclude"):
         patterns = [p for p in map(str.strip, parameters.get(option, "").split(",")) if p]
         given += [f"--{option}={pattern}" for pattern in patterns[:_MOST_PATTERNS]]
@@ -316,7 +324,9 @@ def _environment(model: StoredModel, goal: Goal, settings: DeliverySettings) -> 
     if model.key.namespace and not settings.node_identity:
         # What the node may read in the cloud is not for whoever may write a BaseModel.
         env |= {"AWS_EC2_METADATA_DISABLED": "true", "GCE_METADATA_HOST": "metadata.invalid"}
-        env["AZURE_FEDERATED_TOKEN_FILE"] = ""
+        env |= dict.fromkeys(("AZURE_FEDERATED_TOKEN_FILE", "AWS_WEB_IDENTITY_TOKEN_FILE"), "")
     if settings.ca_bundle and goal.claim is None:
         env |= dict.fromkeys(("SSL_CERT_FILE", "AWS_CA_BUNDLE"), f"{AUTHORITIES}/{CA_FILE}")
+    if goal.claim is None:
+        env |= settings.proxy_environment
     return [{"name": name, "value": value} for name, value in env.items()]

@@ -7,6 +7,7 @@ node's report, then the Job goes. So reports say how far everything is, and a Jo
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -15,7 +16,7 @@ from typing import Any
 from modelyard.models.errors import FetchError
 from modelyard.models.jobs import Goal
 from modelyard.models.running import JobOutcome, ModelJob, ModelPod
-from modelyard.models.settings import DeliverySettings
+from modelyard.models.settings import CONFIG_MAP, DeliverySettings
 from modelyard.models.uri import overlap, parse
 from modelyard.models.world import Delivered, ModelNode, ReportEntry, StoredModel, TransferProgress, has_files
 from modelyard.objects.documents import amount
@@ -28,6 +29,9 @@ FIRST_RETRY, LONGEST_RETRY = 10.0, 60.0
 """Seconds between attempts meanwhile: doubled from the first to the longest."""
 FIRST_PAUSE, LONGEST_PAUSE = 60.0, 3600.0
 """Seconds between attempts at what has failed."""
+_BROKEN = re.compile(r"exit code [12]\b")
+"""Ends of a program that could not report: options it does not know, or a module that cannot be loaded."""
+_SETTINGS = f"ConfigMap {CONFIG_MAP}"
 GONE_AFTER = 600.0
 """Seconds after which a node that is not ready holds up nobody's deletion."""
 
@@ -104,6 +108,9 @@ def outcome_of(job: ModelJob, pod: ModelPod | None) -> JobOutcome:
             outcome="Failed", reason="PodLost", message="its pod is gone, and what it said", retryable=True
         )
     text = f"{pod.waiting}: {pod.message}" if pod.message else job.message
+    if _BROKEN.match(pod.message):
+        text += f"; the program in the image of the Jobs is broken or another version: check image in {_SETTINGS}"
+        return JobOutcome(outcome="Failed", reason="ProgramFailed", message=text)
     return JobOutcome(outcome="Failed", reason=pod.waiting or job.reason or "PodFailed", message=text, retryable=True)
 
 

@@ -54,6 +54,7 @@ class FetchRequest:
     in_use: InUse = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)
     public: bool = False
+    style: str | None = None
 
 
 @dataclass(slots=True)
@@ -166,6 +167,7 @@ def _fetch(store: NodeStore, uri: StorageURI, request: FetchRequest, report: Rep
         Credentials(request.credentials),
         endpoint=request.endpoint,
         region=request.region,
+        style=request.style,
         token_key=request.token_key,
         parallel=request.limits.parallel,
         public=request.public,

@@ -8,11 +8,12 @@ from __future__ import annotations
 import fnmatch
 import ipaddress
 import posixpath
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, NamedTuple
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic.alias_generators import to_camel
 
 from modelyard.objects.documents import DocumentError, first_fault, parse_document
@@ -21,6 +22,10 @@ from modelyard.objects.urls import describe_url_problem
 CONFIG_MAP = "modelyard-models"
 KEY, CA_FILE = "settings", "ca.crt"
 LOCAL_IMAGE = "modelyard.dev/modelyard:local"
+
+_PROXY = re.compile(r"http://(?:[A-Za-z0-9][A-Za-z0-9._-]{0,252}|\[[0-9A-Fa-f:.]{2,45}\]):[0-9]{1,5}/?\Z")
+_NEVER_BY_PROXY = ("localhost", "127.0.0.0/8", "169.254.0.0/16", ".svc", ".cluster.local")
+"""Inside the machine or the cluster, and metadata services, which other libraries ask for identities."""
 
 LONGEST_PATH = 1024
 """Bytes of a model's path."""
@@ -49,6 +54,17 @@ class DeliverySettings(BaseModel):
         None,
         description="ConfigMap in the controller's namespace whose key ca.crt has, as PEM, all authorities that sources"
         " are believed by; unset: those of the image",
+    )
+    https_proxy: str | None = Field(
+        None,
+        description="address of an HTTP proxy (http://HOST:PORT, without credentials) by which Jobs reach https://"
+        " sources and places of results; unset: they connect directly",
+    )
+    no_proxy: list[Annotated[str, Field(pattern=r"^[A-Za-z0-9.:*/\[\]_-]{1,253}$")]] = Field(
+        default_factory=list,
+        max_length=1000,
+        description="hosts, domains and networks that Jobs reach without httpsProxy, beside those inside the cluster"
+        " (.svc, .cluster.local, localhost)",
     )
     node_identity: bool = Field(
         False, description="whether models of a namespace may use the cloud identity of the node they are fetched on"
@@ -90,6 +106,26 @@ class DeliverySettings(BaseModel):
             return cls(), f"ConfigMap {CONFIG_MAP}, key {KEY}: {error}"
         except ValidationError as error:
             return cls(), f"ConfigMap {CONFIG_MAP}, key {KEY}: {first_fault(error)}"
+
+    @field_validator("https_proxy")
+    @classmethod
+    def _proxy_without_secrets(cls, value: str | None) -> str | None:
+        if value is not None and not _PROXY.match(value):
+            raise ValueError("is no plain address of a proxy; write http://HOST:PORT, without user and password")
+        return value
+
+    @property
+    def proxy_environment(self) -> dict[str, str]:
+        """Variables that send a container's HTTPS requests through the proxy; empty without one.
+
+        Both spellings are set, because programs differ in which one they prefer.
+        """
+        if self.https_proxy is None:
+            return {}
+        exceptions = ",".join(dict.fromkeys((*self.no_proxy, *_NEVER_BY_PROXY)))
+        return {"HTTPS_PROXY": self.https_proxy, "https_proxy": self.https_proxy} | dict.fromkeys(
+            ("NO_PROXY", "no_proxy"), exceptions
+        )
 
     @property
     def rate(self) -> int | None:

@@ -9,12 +9,12 @@ from modelyard.models.errors import FetchError
 from modelyard.models.uri import GitHubRelease, HubModel, StorageURI, parse
 from modelyard.objects.documents import few, shown
 
-FETCHED = frozenset({"hf", "s3", "oci", "gs", "az", "github"})
+FETCHED = frozenset({"hf", "s3", "obs", "oci", "gs", "az", "github"})
 """Kinds of source that files are fetched from."""
 PARAMETERS: Mapping[str, frozenset[str]] = {
     **dict.fromkeys(("endpoint", "include", "exclude", "allFormats", "weights"), FETCHED),
     **dict.fromkeys(("secretKey", "token", "revision"), frozenset({"hf", "github"})),
-    **dict.fromkeys(("region", "addressingStyle"), frozenset({"s3", "oci"})),
+    **dict.fromkeys(("region", "addressingStyle"), frozenset({"s3", "obs", "oci"})),
     "auth": frozenset({"oci"}),
 }
 """Each parameter with the kinds of source that it has an effect for."""

@@ -1,6 +1,6 @@
 """Where a model's files are: one grammar for every storage URI, and the typed value it gives.
 
-Nine kinds: hf, s3, oci, gs, az, github, pvc, local, vendor. Prefixes are case-sensitive, nothing is decoded, and no
+Ten kinds: hf, s3, obs, oci, gs, az, github, pvc, local, vendor. Prefixes are case-sensitive, nothing is decoded, and no
 part is looked up anywhere: parsing is pure.
 """
 
@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from modelyard.models.errors import invalid_uri
+from modelyard.models.errors import FetchError, invalid_uri
 
+ADDRESSING_STYLES = ("virtual", "path")
+"""Values of the parameter ``addressingStyle``: the bucket is part of the host's name, or the first part of the path."""
+REGIONAL = ("s3", "obs", "oci")
+"""Kinds of bucket with a region; all but the first have an address for each, so that one must be named."""
 LONGEST = 2048
 """Characters of a URI; the longest object key of any source is 1024 bytes."""
 
@@ -44,10 +48,10 @@ class HubModel:
 class Bucket:
     """What lies below a prefix of a bucket; at Azure, of a container.
 
-    ``namespace`` is that of oci, and the account of az; ``region`` is that of s3 and oci, where given.
+    ``namespace`` is that of oci, and the account of az; ``region`` is that of s3, obs and oci, where given.
     """
 
-    kind: Literal["s3", "oci", "gs", "az"]
+    kind: Literal["s3", "obs", "oci", "gs", "az"]
     bucket: str
     prefix: str = ""
     region: str | None = None
@@ -120,7 +124,6 @@ def parse(uri: str) -> StorageURI:
     """The value of a storage URI; FetchError with the reason InvalidURI says what is wrong and what can be written."""
     kinds = ", ".join(f"{kind}://" for kind in _KINDS)
     kind, found, rest = uri.partition("://")
-    kind = "s3" if kind == "obs" else kind  # it speaks that protocol
     if len(uri.encode("utf-8", "replace")) > LONGEST:
         raise invalid_uri(uri, f"is longer than {LONGEST} bytes", "write a shorter one")
     if not found or kind not in _KINDS:
@@ -180,6 +183,24 @@ def _bucket_name(uri: str, name: str, shape: str) -> str:
     return name
 
 
+def check_bucket(uri: Bucket, parameters: Mapping[str, str]) -> None:
+    """Refuse parameters that lead to no address. Raises ``FetchError``."""
+    style = parameters.get("addressingStyle")
+    if style not in (None, *ADDRESSING_STYLES):
+        styles = " or ".join(ADDRESSING_STYLES)
+        raise FetchError(
+            "InvalidURI", f"{uri}: addressingStyle {style[:50]!r} is none; write {styles}, or leave it out"
+        )
+    region = uri.region or parameters.get("aws_region") or parameters.get("region")
+    if region is not None and uri.kind in REGIONAL and not is_region(region):  # It is part of the host's name.
+        raise FetchError("InvalidURI", f"{uri}: {region[:100]!r} is no region; write one such as eu-west-1")
+    if region is None and uri.kind in REGIONAL[1:] and not parameters.get("endpoint"):
+        shape = f"oci://n/{uri.namespace}@REGION/b/{uri.bucket}/o/{uri.prefix}"
+        shape = shape if uri.kind == "oci" else f"obs://{uri.bucket}@REGION/{uri.prefix}"
+        remedy = f"write {shape}, or give the parameter region or endpoint"
+        raise FetchError("InvalidURI", f"{uri}: names no region, without which there is no address; {remedy}")
+
+
 def is_region(text: str) -> bool:
     """Whether this can be a region: it becomes part of a host's name."""
     return len(text) <= 63 and _REGION.match(text) is not None
@@ -192,11 +213,19 @@ def _region(uri: str, region: str, shape: str) -> str:
 
 
 def _s3(uri: str, rest: str) -> Bucket:
-    shape = "write s3://bucket, s3://bucket/prefix or s3://bucket@region/prefix"
+    return _of_region("s3", uri, rest)
+
+
+def _obs(uri: str, rest: str) -> Bucket:
+    return _of_region("obs", uri, rest)
+
+
+def _of_region(kind: Literal["s3", "obs"], uri: str, rest: str) -> Bucket:
+    shape = f"write {kind}://bucket, {kind}://bucket/prefix or {kind}://bucket@region/prefix"
     first, _, prefix = rest.partition("/")
     bucket, at, region = first.partition("@")
     name = _bucket_name(uri, bucket, shape)
-    return Bucket("s3", name, _plain(uri, prefix, "prefix"), _region(uri, region, shape) if at else None)
+    return Bucket(kind, name, _plain(uri, prefix, "prefix"), _region(uri, region, shape) if at else None)
 
 
 def _gs(uri: str, rest: str) -> Bucket:
@@ -300,6 +329,7 @@ def _vendor(uri: str, rest: str) -> VendorModel:
 _KINDS: dict[str, Callable[[str, str], StorageURI]] = {
     "hf": _hf,
     "s3": _s3,
+    "obs": _obs,
     "oci": _oci,
     "gs": _gs,
     "az": _az,

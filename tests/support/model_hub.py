@@ -268,7 +268,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serve(tls: ssl.SSLContext | None = None) -> Iterator[Hub]:
+def serve(tls: ssl.SSLContext | None = None, files_at: str | None = None) -> Iterator[Hub]:
     """A hub on a free port; its large files are on another host name, as with a content network."""
     hub = Hub()
     handler = type("Handler", (_Handler,), {"hub": hub})
@@ -283,7 +283,7 @@ def serve(tls: ssl.SSLContext | None = None) -> Iterator[Hub]:
     if tls is not None:
         server.socket = tls.wrap_socket(server.socket, server_side=True)
     hub.address = f"{scheme}://127.0.0.1:{port}"
-    handler.another = f"{scheme}://localhost:{port}"  # type: ignore[attr-defined]
+    handler.another = files_at or f"{scheme}://localhost:{port}"  # type: ignore[attr-defined]
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
     thread.start()
     try:

@@ -68,6 +68,7 @@ class ModelSource(Protocol):
 _ENDPOINTS = {
     "hf": ("HF_ENDPOINT",),
     "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "ENDPOINT"),
+    "obs": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "ENDPOINT"),
     "az": ("AZURE_STORAGE_ENDPOINT",),
 }
 """Where a source is, by kind, where no option says so: variables of this process. A Secret is a tenant's, and where a
@@ -80,6 +81,11 @@ class Credentials:
 
     def __init__(self, folder: Path | None = None, environ: Mapping[str, str] = os.environ) -> None:
         self.folder, self.environ = folder, environ
+
+    def values(self) -> list[str]:
+        """All secrets of the folder, to keep them out of messages."""
+        files = sorted(self.folder.iterdir()) if self.folder is not None and self.folder.is_dir() else []
+        return [text for file in files if (text := Credentials(self.folder, {}).get(file.name)) is not None]
 
     def get(self, *names: str) -> str | None:
         """The first of these that is there and not empty."""
@@ -103,6 +109,7 @@ def open_source(
     *,
     endpoint: str | None = None,
     region: str | None = None,
+    style: str | None = None,
     token_key: str = "token",
     parallel: int = 8,
     public: bool = False,
@@ -116,7 +123,7 @@ def open_source(
     if isinstance(uri, Bucket):
         from modelyard.models.sources.buckets import open_bucket
 
-        return open_bucket(uri, credentials, endpoint, region, parallel, public)
+        return open_bucket(uri, credentials, endpoint, region, style, parallel, public)
     if isinstance(uri, GitHubRelease):
         from modelyard.models.sources.github import GitHub
 
@@ -149,8 +156,11 @@ def bounded(files: Iterable[_T], what: object) -> list[_T]:
 def check_host(url: str, public: bool = False) -> str:
     """The host of an HTTP address; FetchError where it is none, or where ``check_address`` refuses what it stands for.
 
-    A name can stand for something else a moment later: who connects looks at the address once more.
+    A name can stand for something else a moment later: who connects looks at the address once more. Where a proxy
+    connects instead, a name is also refused for what it says, because this machine may not be able to resolve it.
     """
+    from modelyard.models.sources.proxies import read_proxy
+
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
@@ -158,6 +168,9 @@ def check_host(url: str, public: bool = False) -> str:
         parts, host, port = urlsplit(""), None, None
     if (problem := describe_url_problem(url)) or not host:
         raise FetchError("UnsupportedSource", f"the address {problem}")
+    proxy = read_proxy()
+    if proxy is not None and proxy.serves(url):
+        _check_name(host, public)
     try:
         found = socket.getaddrinfo(host, port or 443, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
@@ -169,7 +182,28 @@ def check_host(url: str, public: bool = False) -> str:
 
 _METADATA = frozenset(map(ip_address, ("fd00:ec2::254", "100.100.100.200", "192.0.0.192", "168.63.129.16")))
 """Of AWS, Alibaba, Oracle and Azure; the others are link-local."""
+_METADATA_NAMES = frozenset(
+    ("metadata", "metadata.google.internal", "metadata.goog", "instance-data", "instance-data.ec2.internal")
+)
+"""Names of Google's and of Amazon's."""
 _TRANSLATED = IPv6Network("64:ff9b::/96")
+
+
+def _check_name(host: str, public: bool) -> None:
+    """FetchError for the name of a metadata service, and with ``public`` for one that only means something inside."""
+    from modelyard.models.settings import internal
+
+    name = host.lower().rstrip(".")
+    if name in _METADATA_NAMES:
+        raise FetchError("UnsupportedSource", f"{host} is a metadata service; name another host")
+    try:
+        ip_address(name)
+    except ValueError:
+        if public and internal(name):
+            raise FetchError(
+                "UnsupportedSource",
+                f"{host} is no name of the internet; an administrator allows it by its exact name",
+            ) from None
 
 
 def check_address(text: str, host: str, public: bool) -> None:

@@ -15,15 +15,14 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import obstore
-import urllib3
 from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
 from obstore.store import AzureStore, GCSStore, S3Store
 
 from modelyard.models.errors import FetchError
-from modelyard.models.sources import Chunk, Credentials, Listing, SourceFile, azure, bounded, checked_endpoint
+from modelyard.models.sources import Chunk, Credentials, Listing, SourceFile, amazon, azure, bounded, checked_endpoint
 from modelyard.models.sources.guard import guarded
 from modelyard.models.sources.http import ERROR_CODE, Http, of_status
-from modelyard.models.uri import Bucket, is_region
+from modelyard.models.uri import Bucket
 
 _STATUS = re.compile(r"status(?: code)?:? (\d{3})")
 SIGNED_FOR = timedelta(hours=1)
@@ -41,33 +40,49 @@ class _Opened(NamedTuple):
 
 
 def open_bucket(
-    uri: Bucket, credentials: Credentials, endpoint: str | None, region: str | None, parallel: int, public: bool
+    uri: Bucket,
+    credentials: Credentials,
+    endpoint: str | None,
+    region: str | None,
+    style: str | None,
+    parallel: int,
+    public: bool,
 ) -> BucketSource:
     """The source that this URI is."""
-    store, where, sign, headers, refused = _open(uri, credentials, endpoint, region, public)
+    store, where, sign, headers, refused = _open(uri, credentials, endpoint, region, style, public)
     return BucketSource(uri, store, Http(where, {}, parallel, public), sign, refused, headers)
 
 
 def open_store(
-    uri: Bucket, credentials: Credentials, endpoint: str | None, region: str | None, public: bool
+    uri: Bucket, credentials: Credentials, endpoint: str | None, region: str | None, style: str | None, public: bool
 ) -> BucketObjects:
     """The objects of this URI's bucket, to be written, too; endpoints as those of sources are found and refused."""
     endpoint = checked_endpoint(uri, credentials, endpoint, public)
-    try:
-        opened = _open(uri, credentials, endpoint, region, public)
-    except (BaseError, ValueError):  # What it says shows what it was given.
-        raise FetchError(
-            "Unauthorized", f"{uri}: the credentials cannot be read; copy them to the Secret anew"
-        ) from None
+    opened = _open(uri, credentials, endpoint, region, style, public)
     return BucketObjects(uri, opened.store, opened.refused)
 
 
-def _open(uri: Bucket, credentials: Credentials, endpoint: str | None, region: str | None, public: bool) -> _Opened:
-    """The store of this URI, with the credentials there are, else anonymous."""
+def _open(
+    uri: Bucket, credentials: Credentials, endpoint: str | None, region: str | None, style: str | None, public: bool
+) -> _Opened:
+    """The store of this URI, with the credentials there are, else anonymous. Raises FetchError."""
+    try:
+        return _opened(uri, credentials, endpoint, region, style, public)
+    except (BaseError, ValueError, TypeError):  # What it says shows what it was given.
+        raise FetchError(
+            "Unauthorized",
+            f"{uri}: the credentials or parameters cannot be read; copy the credentials to the Secret again, and check"
+            " endpoint and region",
+        ) from None
+
+
+def _opened(
+    uri: Bucket, credentials: Credentials, endpoint: str | None, region: str | None, style: str | None, public: bool
+) -> _Opened:
     options: Any = {"connect_timeout": "10s", "read_timeout": "60s", "timeout": "1h", "user_agent": "modelyard"}
     refused: list[FetchError] = []
-    if endpoint is not None:  # obstore goes wherever it is sent.
-        options |= {"proxy_url": guarded(public, refused), "allow_http": endpoint.startswith("http://")}
+    # obstore goes wherever it is sent, and knows nothing of proxies that others have allowed.
+    options |= {"proxy_url": guarded(public, refused), "allow_http": (endpoint or "").startswith("http://")}
     retries: Any = {"max_retries": 0}  # Retried by whoever fetches, who knows how patient to be.
     store: S3Store | GCSStore | AzureStore
     sign: Callable[[str], str] | None
@@ -85,52 +100,20 @@ def _open(uri: Bucket, credentials: Credentials, endpoint: str | None, region: s
         if signs and endpoint is not None:
             headers["Host"] = _GOOGLE  # What obstore signs for, wherever that is.
     else:
-        region = uri.region or region
-        if uri.kind == "s3" or endpoint is not None:
-            region = region or credentials.get("AWS_REGION", "AWS_DEFAULT_REGION")
-        if region is not None and not is_region(region):  # It is part of the host's name.
-            raise FetchError("InvalidURI", f"{uri}: {region[:100]!r} is no region; write one such as eu-west-1")
-        if uri.kind == "oci" and endpoint is None:
-            if region is None:
-                raise FetchError(
-                    "InvalidURI", f"{uri}: no region; write oci://n/NAMESPACE@REGION/b/…, or give the parameter region"
-                )
-            endpoint = f"https://{uri.namespace}.compat.objectstorage.{region}.oraclecloud.com"
-        signing = _amazon(credentials, ambient=endpoint is None)
-        signs = "skip_signature" not in signing
-        region = region or (_region_of(uri.bucket) if endpoint is None else "us-east-1")
-        where = f"{(endpoint or f'https://s3.{region}.amazonaws.com').rstrip('/')}/{uri.bucket}"
+        address = amazon.locate(uri, credentials, endpoint, region, style, amazon.ask_region)
+        signing = amazon.sign_in(credentials, address)
+        signs, where = "skip_signature" not in signing, address.url
         store = S3Store(
             uri.bucket,
-            endpoint=endpoint,
-            region=region,
+            endpoint=address.endpoint,
+            region=address.region,
             client_options=options,
             retry_config=retries,
-            virtual_hosted_style_request=endpoint is None and "." not in uri.bucket,
+            virtual_hosted_style_request=address.virtual,
             **signing,
         )
     sign = (lambda key: obstore.sign(store, "GET", key, SIGNED_FOR)) if signs else None
     return _Opened(store, where, sign, headers, refused)
-
-
-def _amazon(credentials: Credentials, *, ambient: bool) -> dict[str, Any]:
-    """Keys as given; else, at AWS only, roles and identities of this machine (others must not be shown its tokens)."""
-    key = credentials.get("AWS_ACCESS_KEY_ID", "ACCESS_KEY")
-    secret = credentials.get("AWS_SECRET_ACCESS_KEY", "SECRET_KEY")
-    if (key is None) != (secret is None):
-        missing = "AWS_ACCESS_KEY_ID" if key is None else "AWS_SECRET_ACCESS_KEY"
-        raise FetchError("Unauthorized", f"the credentials have no {missing}; put both keys in the Secret, or neither")
-    if key is not None and secret is not None:
-        token = credentials.get("AWS_SESSION_TOKEN")
-        return {"access_key_id": key, "secret_access_key": secret, **({"session_token": token} if token else {})}
-    if ambient and credentials.environ.get("AWS_EC2_METADATA_DISABLED") != "true":
-        import boto3
-        from obstore.auth.boto3 import Boto3CredentialProvider
-
-        session = boto3.Session()
-        if session.get_credentials() is not None:
-            return {"credential_provider": Boto3CredentialProvider(session)}
-    return {"skip_signature": True}
 
 
 def _google(credentials: Credentials, endpoint: str | None) -> Any:
@@ -151,17 +134,6 @@ def _google(credentials: Credentials, endpoint: str | None) -> Any:
         ) from None
     # Of all that a key may say, who it is: not where to go with it.
     return {**config, "service_account_key": json.dumps({"type": "service_account", **given})}
-
-
-def _region_of(bucket: str) -> str:
-    """The region of a bucket at AWS, which tells it to anybody; us-east-1 where it does not."""
-    try:
-        answer = urllib3.request(
-            "HEAD", f"https://s3.amazonaws.com/{bucket}", timeout=10, retries=False, redirect=False
-        )
-    except urllib3.exceptions.HTTPError:
-        return "us-east-1"
-    return answer.headers.get("x-amz-bucket-region", "us-east-1")
 
 
 class BucketSource:
@@ -268,8 +240,10 @@ class BucketObjects:
 
 def _failed(error: Exception, what: str, refused: list[FetchError]) -> FetchError:
     """What obstore has met. Its types are few; status and code are in its text."""
-    if refused:
-        return refused[0]
+    if refused:  # by the guard, which can say no more to obstore than that there is no answer
+        last = refused[-1]
+        refused.clear()
+        return last
     text = str(error)
     status = _STATUS.search(text)
     code = found[1] if (found := ERROR_CODE.search(text)) else ""

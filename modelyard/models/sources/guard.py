@@ -13,7 +13,8 @@ import urllib3
 
 from modelyard.models.errors import FetchError
 from modelyard.models.sources import check_address, check_host
-from modelyard.models.sources.http import CHUNK, checked
+from modelyard.models.sources.http import CHUNK, HttpPool
+from modelyard.models.sources.proxies import read_proxy
 
 _HOP = frozenset({"connection", "keep-alive", "proxy-connection", "transfer-encoding", "te", "upgrade"})
 _PATIENCE = 60.0
@@ -21,8 +22,7 @@ _PATIENCE = 60.0
 
 def guarded(public: bool, refused: list[FetchError]) -> str:
     """The address of such a proxy, which is there as long as this process; ``refused`` is told what it has refused."""
-    pool = urllib3.PoolManager(timeout=urllib3.Timeout(connect=10, read=_PATIENCE), retries=False)
-    pool.pool_classes_by_scheme = checked(public)
+    pool = HttpPool(public, read=_PATIENCE)
     server = ThreadingHTTPServer(
         ("127.0.0.1", 0), type("Guard", (_Guard,), {"pool": pool, "public": public, "refused": refused})
     )
@@ -34,7 +34,7 @@ def guarded(public: bool, refused: list[FetchError]) -> str:
 class _Guard(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
-    pool: urllib3.PoolManager
+    pool: HttpPool
     public: bool
     refused: list[FetchError]
 
@@ -43,19 +43,16 @@ class _Guard(BaseHTTPRequestHandler):
 
     def do_CONNECT(self) -> None:
         """TLS goes through as it is."""
-        host, _, port = self.path.rpartition(":")
         self.close_connection = True
         try:
-            check_host(f"https://{self.path}", self.public)
-            there = socket.create_connection((host.strip("[]"), int(port)), timeout=10)
-            check_address(there.getpeername()[0], host, self.public)
+            target = self._connected()
         except (OSError, ValueError, FetchError) as error:
             self._refuse(error)
             return
-        with there:
+        with target:
             self.send_response(200)
             self.end_headers()
-            ends = {there: self.connection, self.connection: there}
+            ends = {target: self.connection, self.connection: target}
             with contextlib.suppress(OSError):
                 while ready := select(list(ends), (), (), _PATIENCE)[0]:
                     for end in ready:
@@ -63,6 +60,22 @@ class _Guard(BaseHTTPRequestHandler):
                         if not piece:
                             return
                         ends[end].sendall(piece)
+
+    def _connected(self) -> socket.socket:
+        """A connection to where the client asks to be led, through the HTTPS proxy where there is one for it."""
+        host, _, port = self.path.rpartition(":")
+        url, host = f"https://{self.path}", host.strip("[]")
+        check_host(url, self.public)
+        proxy = read_proxy()
+        if proxy is not None and proxy.serves(url):
+            return proxy.open_tunnel(host, int(port), timeout=10)
+        connection = socket.create_connection((host, int(port)), timeout=10)
+        try:
+            check_address(connection.getpeername()[0], host, self.public)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
 
     def do_GET(self) -> None:
         """What is not encrypted is asked here."""
@@ -73,7 +86,7 @@ class _Guard(BaseHTTPRequestHandler):
             answer = self.pool.request(
                 self.command,
                 self.path,
-                body,
+                body=body,
                 headers=headers,
                 redirect=False,
                 preload_content=False,

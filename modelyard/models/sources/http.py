@@ -17,6 +17,7 @@ import urllib3
 
 from modelyard.models.errors import FetchError
 from modelyard.models.sources import RangesIgnored, check_address, check_host
+from modelyard.models.sources.proxies import read_proxy
 
 CHUNK = 1 << 20
 PAGE_LIMIT = 64 << 20
@@ -30,6 +31,37 @@ _REFUSED_KEYS = (
 )
 _STATUSES = {"SlowDown": 429, "ServerBusy": 429, "PublicAccessNotPermitted": 403}
 _RESET = re.compile(r"[;,]\s*t\s*=\s*(\d+)")
+
+
+class HttpPool:
+    """Connections to any host, which say where they have led before anything is sent; through the HTTPS proxy, if any.
+
+    A proxy's own address is the administrator's choice and may be internal.
+    """
+
+    def __init__(self, public: bool, *, parallel: int = 1, connect: float = 10, read: float = 60) -> None:
+        options: dict[str, Any] = {
+            "maxsize": parallel,
+            "timeout": urllib3.Timeout(connect=connect, read=read),
+            "retries": False,
+        }
+        self._proxy = read_proxy()
+        self._direct = urllib3.PoolManager(**options)
+        self._direct.pool_classes_by_scheme = checked(public)
+        self._proxied = (
+            urllib3.ProxyManager(self._proxy.url, proxy_headers=self._proxy.headers, **options)
+            if self._proxy is not None
+            else None
+        )
+
+    def request(self, method: str, url: str, **options: Any) -> urllib3.BaseHTTPResponse:
+        """Send a request and return its answer. Raises FetchError where the proxy refuses it, and urllib3's errors."""
+        if self._proxy is None or self._proxied is None or not self._proxy.serves(url):
+            return self._direct.request(method, url, **options)
+        try:
+            return self._proxied.request(method, url, **options)
+        except urllib3.exceptions.ProxyError as error:
+            raise self._proxy.refusal(urlsplit(url).hostname or "", str(error.original_error)) from error
 
 
 def checked(public: bool) -> dict[str, Any]:
@@ -63,10 +95,7 @@ class Http:
         self.base, self._public = base.rstrip("/"), public
         self.host = urlsplit(self.base).netloc
         self._secret = dict(secret)
-        self._pool = urllib3.PoolManager(
-            maxsize=parallel + 1, timeout=urllib3.Timeout(connect=10, read=60), retries=False
-        )
-        self._pool.pool_classes_by_scheme = checked(public)
+        self._pool = HttpPool(public, parallel=parallel + 1)
         self._moved: dict[str, str] = {}
         self._lock = threading.Lock()
 

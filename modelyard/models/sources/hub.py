@@ -19,6 +19,7 @@ from huggingface_hub.hf_api import RepoFile
 from modelyard.models.errors import FetchError
 from modelyard.models.sources import Chunk, Listing, SourceFile, bounded, check_address, check_host
 from modelyard.models.sources.http import Http, of_status, retry_after
+from modelyard.models.sources.proxies import HttpsProxy, read_proxy
 from modelyard.models.uri import HubModel
 
 ENDPOINT = "https://huggingface.co"
@@ -27,10 +28,14 @@ ENDPOINT = "https://huggingface.co"
 def _client(public: bool) -> httpx2.Client:
     """What the library asks with: wherever it is sent to, and whatever a name stands for by then, is looked at."""
 
+    proxy, verify = read_proxy(), ssl.create_default_context()
+
     def asked(request: httpx2.Request) -> None:
         check_host(str(request.url), public)
 
     def answered(response: httpx2.Response) -> None:
+        if proxy is not None and proxy.serves(str(response.url)):
+            return  # the address is that of the proxy
         stream = response.extensions.get("network_stream")
         try:
             peer = stream.get_extra_info("server_addr") if stream is not None else None
@@ -41,11 +46,33 @@ def _client(public: bool) -> httpx2.Client:
 
     return httpx2.Client(
         event_hooks={"request": [asked], "response": [answered]},
-        verify=ssl.create_default_context(),
+        verify=verify,
+        transport=_Routes(proxy, verify) if proxy is not None else None,
         follow_redirects=True,
         timeout=30,
         trust_env=False,
     )
+
+
+class _Routes(httpx2.BaseTransport):
+    """Sends each request directly or through the HTTPS proxy, as ``NO_PROXY`` says."""
+
+    def __init__(self, proxy: HttpsProxy, verify: ssl.SSLContext) -> None:
+        self._proxy = proxy
+        self._direct = httpx2.HTTPTransport(verify=verify)
+        self._proxied = httpx2.HTTPTransport(verify=verify, proxy=httpx2.Proxy(proxy.url, headers=proxy.headers))
+
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+        if not self._proxy.serves(str(request.url)):
+            return self._direct.handle_request(request)
+        try:
+            return self._proxied.handle_request(request)
+        except httpx2.ProxyError as error:
+            raise self._proxy.refusal(request.url.host, str(error)) from error
+
+    def close(self) -> None:
+        self._direct.close()
+        self._proxied.close()
 
 
 class Hub:

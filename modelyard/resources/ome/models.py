@@ -11,7 +11,7 @@ from modelyard.resources.fields import Bool, Int32, Int64, RawObject, StringMap,
 from modelyard.resources.ome import OME
 from modelyard.resources.references import ConditionedStatus
 
-StorageUri = Annotated[str, Field(pattern=r"^(oci|hf|pvc|vendor|local|s3|az|gs|github)://.+")]
+StorageUri = Annotated[str, Field(pattern=r"^(oci|hf|pvc|vendor|local|s3|obs|az|gs|github)://.+")]
 """The nine kinds of storage; the grammar of each is checked where it is read."""
 
 
@@ -28,7 +28,7 @@ class StorageSpec(Part):
     key: str | None = optional("Name of the Secret with the credentials.")
     storage_uri: StorageUri = Field(
         description="Where the files are: oci://n/NAMESPACE/b/BUCKET/o/PATH, hf://MODEL[@REVISION],"
-        " pvc://[NAMESPACE:]CLAIM/PATH, s3://BUCKET[@REGION][/PREFIX], gs://BUCKET[/PATH],"
+        " pvc://[NAMESPACE:]CLAIM/PATH, s3://BUCKET[@REGION][/PREFIX], obs://BUCKET@REGION[/PREFIX], gs://BUCKET[/PATH],"
         " az://ACCOUNT/CONTAINER[/PATH], github://OWNER/REPO[@TAG], local:///PATH or vendor://VENDOR/TYPE/PATH."
     )
     node_selector: StringMap | None = optional("Labels a node must carry to receive the files.")

@@ -32,7 +32,7 @@ PATIENCE: Final = 300
 """Seconds for which a download goes on trying while nothing moves."""
 _TOKENS: Final = ("HF_TOKEN", "HF_AUTH_TOKEN")
 _KEYS: Final = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "ACCESS_KEY", "SECRET_KEY")
-_ENDPOINTS: Final = {"hf": ("HF_ENDPOINT",), "s3": ("AWS_ENDPOINT_URL", "ENDPOINT")}
+_ENDPOINTS: Final = {"hf": ("HF_ENDPOINT",), **dict.fromkeys(("s3", "obs"), ("AWS_ENDPOINT_URL", "ENDPOINT"))}
 _HUB: Final = "https://huggingface.co"
 _COPY: Final = """\
 [ -e "$2" ] || { rm -rf "$2.$HOSTNAME" && cp -rL "$1" "$2.$HOSTNAME" && \
@@ -221,6 +221,7 @@ def _fetching(setup: Setup, name: str, uri: str, where: str, path: str, mount: B
 def _init(setup: Setup, name: str, mounts: list[Body]) -> Body:
     own = [{"name": "DO_NOT_TRACK", "value": "1"}, {"name": "HF_HUB_DISABLE_TELEMETRY", "value": "1"}]
     taken, delivery = {one["name"] for one in setup.environment}, setup.delivery
+    own += [{"name": variable, "value": value} for variable, value in delivery.proxy_environment.items()]
     found: Body = {
         "name": fitting(name),
         "image": delivery.image,
@@ -296,7 +297,7 @@ def _credentials(setup: Setup, uri: str) -> Body:
             secrets[str(reference.get("name"))] = str(reference.get("key"))
         elif name in _TOKENS and value and kind == "hf":
             parameters["token"] = str(value)
-        elif name in _KEYS and value and kind == "s3":
+        elif name in _KEYS and value and kind in ("s3", "obs"):
             remedy = "put both keys into a Secret, and name that in envFrom"
             raise Refusal("InvalidSpec", where, f"{name} is written out, and a model on nodes needs a Secret", remedy)
         elif name in _ENDPOINTS.get(kind, ()) and str(value or "").rstrip("/") not in ("", _HUB):

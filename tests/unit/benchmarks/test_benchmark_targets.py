@@ -7,7 +7,7 @@ import tracemalloc
 from typing import Any
 
 import pytest
-from benchmark_world import Benchmarks
+from benchmark_world import OUTPUT, Benchmarks
 
 from modelyard.benchmarks.series import LARGEST_SPEC
 from modelyard.benchmarks.targets import LEVELS, LONGEST_RUN, MOST_RUNS, SCENARIOS
@@ -346,6 +346,21 @@ def test_credentials_are_in_variables_and_nowhere_else(fleet: Benchmarks) -> Non
     assert "reads aws_secret_access_key of" in told
     assert "; auth of spec.outputLocation.parameters has no effect" in told
     assert "s3cret" not in json.dumps(fleet.said)
+
+
+@pytest.mark.parametrize("storage", [{"storageUri": "s3://bucket/x"}, OUTPUT])
+def test_results_and_tokenizers_use_the_proxy_that_an_administrator_names(
+    fleet: Benchmarks, storage: dict[str, str]
+) -> None:
+    text = "httpsProxy: http://proxy.example.com:3128\nnoProxy: [minio.example.com]"
+    fleet.put("ConfigMap", "modelyard-models", "home", data={"settings": text})
+    override = {"env": [{"name": "HTTPS_PROXY", "value": "http://elsewhere:1"}]}
+    fleet.benchmark(outputLocation=storage, podOverride=override)
+    fleet.step()
+    env = {entry["name"]: entry.get("value") for entry in container(fleet)["env"]}
+    assert env["HTTPS_PROXY"] == env["https_proxy"] == "http://proxy.example.com:3128"
+    assert env["NO_PROXY"] == env["no_proxy"]
+    assert env["NO_PROXY"].startswith("minio.example.com,")
 
 
 def test_an_output_may_have_another_endpoint_only_where_models_may(fleet: Benchmarks) -> None:

@@ -201,7 +201,46 @@ def test_a_job_has_the_least_rights_and_no_secret_in_its_arguments() -> None:
     arguments = container["args"]
     assert arguments[arguments.index("--below") + 1] == "/mnt/models/chat"
     assert {"name": "AWS_EC2_METADATA_DISABLED", "value": "true"} in container["env"]
-    assert {"name": "AZURE_FEDERATED_TOKEN_FILE", "value": ""} in container["env"]
+    for name in ("AZURE_FEDERATED_TOKEN_FILE", "AWS_WEB_IDENTITY_TOKEN_FILE"):
+        assert {"name": name, "value": ""} in container["env"]
+
+
+def test_parameters_of_a_bucket_reach_the_job() -> None:
+    parameters = {"region": "eu-west-1", "addressingStyle": "path"}
+    cluster = Cluster("a")
+    cluster.settle(cluster.put("BaseModel", model("m", "chat", "s3://bucket/m", parameters=parameters)))
+    (job,) = cluster.jobs().values()
+    arguments = job["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert {"--region=eu-west-1", "--addressing-style=path"} <= set(arguments)
+
+
+@pytest.mark.parametrize(
+    ("uri", "parameters", "wrong"),
+    [
+        (
+            "oci://n/ns/b/bkt/o/m",
+            {},
+            "names no region, without which there is no address; write oci://n/ns@REGION/b/bkt/o/m",
+        ),
+        ("obs://bkt/m", {}, "names no region, without which there is no address; write obs://bkt@REGION/m"),
+        ("s3://bkt/m", {"region": "EU West"}, "'EU West' is no region; write one such as eu-west-1"),
+        ("s3://bkt/m", {"addressingStyle": "dns"}, "addressingStyle 'dns' is none; write virtual or path"),
+        ("oci://n/ns/b/bkt/o/m", {"region": "eu-frankfurt-1"}, None),
+        ("obs://bkt@cn-north-4/m", {}, None),
+        ("s3://bkt/m", {}, None),
+        ("gs://bkt/m", {"region": "EU West"}, None),
+    ],
+)
+def test_a_bucket_that_has_no_address_is_refused_before_a_job_is_made(
+    uri: str, parameters: dict[str, str], wrong: str | None
+) -> None:
+    cluster = Cluster("a")
+    obj = cluster.put("BaseModel", model("m", "chat", uri, parameters=parameters))
+    cluster.settle(obj)
+    assert (wrong is None) is bool(cluster.jobs())
+    if wrong is not None:
+        assert condition(obj, "Resolved") == ("False", "InvalidSpec")
+        assert wrong in str(obj["status"])
 
 
 def test_a_job_believes_the_authorities_that_the_administrator_names() -> None:

@@ -157,7 +157,7 @@ def test_a5_a_size_is_corrected_or_refused_in_the_status(size: str, reason: str,
         ("hf://a/b", "cache_dir", "spec.storage.path"),
         ("oci://n/ns/b/bkt/o/x", "auth_type", "did you mean 'auth'?"),
         ("s3://bucket/p", "xyz", "known are "),
-        ("hf://a/b", "region", "region has no effect for hf://, only for oci://, s3://; remove it"),
+        ("hf://a/b", "region", "region has no effect for hf://, only for obs://, oci://, s3://; remove it"),
         ("s3://bucket/p", "revision", "revision has no effect for s3://, only for github://, hf://; remove it"),
     ],
 )

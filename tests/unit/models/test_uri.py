@@ -43,7 +43,7 @@ GOOD: dict[str, StorageURI] = {
     "s3://bkt@eu-west-1/p": Bucket("s3", "bkt", "p", "eu-west-1"),
     "s3://bkt@eu-west-1": Bucket("s3", "bkt", "", "eu-west-1"),
     "s3://bkt/p@v2": Bucket("s3", "bkt", "p@v2"),
-    "obs://bkt/p/q": Bucket("s3", "bkt", "p/q"),
+    "obs://bkt/p/q": Bucket("obs", "bkt", "p/q"),
     "az://account/container": Bucket("az", "container", namespace="account"),
     "az://account.blob.core.windows.net/container/p/q": Bucket("az", "container", "p/q", namespace="account"),
     "gs://bkt/models/x": Bucket("gs", "bkt", "models/x"),
