@@ -54,10 +54,11 @@ class Facts(_Value):
 
     ``parameters_from`` says how they were counted: exactly in the headers of the weights, by a formula from the
     configuration, or from a table of well-known models. ``weight_bytes`` is what the weights take on disk and in
-    memory. ``kv_bytes_per_token`` is for all layers that keep a cache and one copy of the heads, at 16 bits an element
-    unless the files say 8. ``kv_window_bytes_per_token`` of it are in layers that keep the last ``sliding_window``
-    tokens only. ``quantization`` is in the published words (``fp8``, ``int4``), ``quantization_method`` as the files
-    name it (``awq``, ``mxfp4``).
+    memory. ``kv_bytes_per_token`` is for the layers that keep every token and one copy of the heads, at 16 bits an
+    element unless the files say 8. Layers that keep the last ``sliding_window`` tokens of a request add
+    ``kv_window_bytes_per_token`` up to there; where every layer is such a layer, ``kv_bytes_per_token`` is theirs.
+    ``quantization`` is in the published words (``fp8``, ``int4``), ``quantization_method`` as the files name it
+    (``awq``, ``mxfp4``).
     """
 
     model_type: Name | None = None

@@ -68,12 +68,12 @@ _INDEX_GROUP = 128
 
 
 class Cache(NamedTuple):
-    """Cache of one token in bytes over all layers, how much of it is in layers with a window, and that window.
+    """Cache of one token in bytes: in layers that keep every token, in those with a window, and that window in tokens.
 
     All are 0 where the model keeps none or too little is stated.
     """
 
-    token: int = 0
+    full: int = 0
     windowed: int = 0
     window: int = 0
 
@@ -111,11 +111,12 @@ def cache(config: Config, element: float) -> Cache:
     if per_layer:
         of_head = 2 * config.head_size * element
         limited_heads = sum(h for h, kind in zip(per_layer, kinds, strict=False) if kind == "window")
-        return Cache(round(sum(per_layer) * of_head), round(limited_heads * of_head), window if limited_heads else 0)
+        full_heads = sum(per_layer) - limited_heads
+        return Cache(round(full_heads * of_head), round(limited_heads * of_head), window if limited_heads else 0)
     full, limited = kinds.count("full"), kinds.count("window")
     windowed = limited * _elements(config, is_windowed=True) * element
-    token = full * _elements(config, is_windowed=False) * element + windowed + _index_bytes(config)
-    return Cache(round(token), round(windowed), window if round(windowed) else 0)
+    unlimited = full * _elements(config, is_windowed=False) * element + _index_bytes(config)
+    return Cache(round(unlimited), round(windowed), window if round(windowed) else 0)
 
 
 def _elements(config: Config, is_windowed: bool) -> int:

@@ -61,11 +61,14 @@ def cache_cost(facts: Facts, copies: int = 1) -> CacheCost | None:
     """Return what a token's cache costs where ``copies`` of each head are kept; ``None`` where it is not known."""
     if not facts.kv_bytes_per_token:
         return None
-    windowed = min(facts.kv_window_bytes_per_token or 0, facts.kv_bytes_per_token)
     window, context = facts.sliding_window or 0, facts.context_length or 0
+    windowed = facts.kv_window_bytes_per_token or 0
+    token = facts.kv_bytes_per_token + windowed
+    if not windowed and window:
+        windowed = token  # every layer has a window
     if not window or (context and window >= context):
         window = windowed = 0
-    return CacheCost(facts.kv_bytes_per_token * copies, windowed * copies, window, context)
+    return CacheCost(token * copies, windowed * copies, window, context)
 
 
 def fit(facts: Facts, device_bytes: int, devices: int = 1, tokens: int = 1) -> MemoryFit:

@@ -206,8 +206,9 @@ FOUR_OF_32 = ["mamba"] * 7 + ["attention"]
 def test_kv_bytes_of_layers_that_keep_a_cache(config: dict[str, Any], full: int, windowed: int) -> None:
     config = config if "text_config" in config else {**LLAMA, "head_dim": 128, **config}
     detected = facts(config)
-    assert detected.kv_bytes_per_token == ((full + windowed) * LAYER or None)
-    assert detected.kv_window_bytes_per_token == (windowed * LAYER or None)
+    # Where all layers have a window, a token's bytes are theirs.
+    assert detected.kv_bytes_per_token == ((full or windowed) * LAYER or None)
+    assert detected.kv_window_bytes_per_token == (windowed * LAYER if full and windowed else None)
     assert (detected.sliding_window is None) is (windowed == 0)
 
 
@@ -259,7 +260,7 @@ def test_a_cache_holds_the_most_tokens_that_fit(cost: CacheCost, room: int) -> N
 def test_windowed_layers_are_bounded_where_memory_is_asked() -> None:
     gemma = Facts(
         weight_bytes=10 * 2**30,
-        kv_bytes_per_token=393_216,
+        kv_bytes_per_token=65_536,
         kv_window_bytes_per_token=327_680,
         sliding_window=1024,
         context_length=131_072,
