@@ -12,6 +12,7 @@ from typing import Literal
 from modelyard.models.detection.config import WIDTH, Config, mapping, text, whole
 from modelyard.models.detection.facts import MAX_COUNT
 from modelyard.models.detection.files import Kind
+from modelyard.models.detection.hybrids import hybrid_parameters
 from modelyard.models.detection.layers import has_other_layers
 
 Source = Literal["weights", "formula", "table"]
@@ -99,12 +100,15 @@ _FORMULA_FIRST = frozenset(
 
 
 def _formula(config: Config) -> int:
+    if has_other_layers(config):
+        count = hybrid_parameters(config)
+        return count + _vision(config) if count else 0
     h, layers, heads, vocabulary = config.hidden, config.layers, config.heads, config.vocabulary
     kind = config.family
     width = config.number(*WIDTH) or (4 * h if kind in _UNGATED else 0)
     if not (h and layers and heads and vocabulary and (width or config.experts)):
         return 0
-    if has_other_layers(config) or config.listed("block_configs"):
+    if config.listed("block_configs"):
         return 0
     if kind not in _UNGATED and not config.is_stated(*WIDTH, "moe_intermediate_size"):
         return 0
