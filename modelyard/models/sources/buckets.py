@@ -19,14 +19,23 @@ from obstore.exceptions import BaseError, PermissionDeniedError, Unauthenticated
 from obstore.store import AzureStore, GCSStore, S3Store
 
 from modelyard.models.errors import FetchError
-from modelyard.models.sources import Chunk, Credentials, Listing, SourceFile, amazon, azure, bounded, checked_endpoint
+from modelyard.models.sources import (
+    Chunk,
+    Credentials,
+    Listing,
+    SourceFile,
+    amazon,
+    azure,
+    bounded,
+    checked_endpoint,
+    google,
+)
 from modelyard.models.sources.guard import guarded
-from modelyard.models.sources.http import ERROR_CODE, Http, of_status
+from modelyard.models.sources.http import ERROR_CODE, Http, Secret, of_status
 from modelyard.models.uri import Bucket
 
 _STATUS = re.compile(r"status(?: code)?:? (\d{3})")
 SIGNED_FOR = timedelta(hours=1)
-_GOOGLE = "storage.googleapis.com"
 
 
 class _Opened(NamedTuple):
@@ -36,6 +45,7 @@ class _Opened(NamedTuple):
     where: str
     sign: Callable[[str], str] | None
     headers: dict[str, str]
+    secret: Secret
     refused: list[FetchError]
 
 
@@ -49,8 +59,8 @@ def open_bucket(
     public: bool,
 ) -> BucketSource:
     """The source that this URI is."""
-    store, where, sign, headers, refused = _open(uri, credentials, endpoint, region, style, public)
-    return BucketSource(uri, store, Http(where, {}, parallel, public), sign, refused, headers)
+    store, where, sign, headers, secret, refused = _open(uri, credentials, endpoint, region, style, public)
+    return BucketSource(uri, store, Http(where, secret, parallel, public), sign, refused, headers)
 
 
 def open_store(
@@ -87,18 +97,19 @@ def _opened(
     store: S3Store | GCSStore | AzureStore
     sign: Callable[[str], str] | None
     headers: dict[str, str] = {}
+    secret: Secret = {}
     if uri.kind == "az":
         store, where, sign = azure.open_container(
             uri, credentials, endpoint, client_options=options, retry_config=retries
         )
-        return _Opened(store, where, sign, azure.HEADERS, refused)
+        return _Opened(store, where, sign, azure.HEADERS, secret, refused)
     if uri.kind == "gs":
-        config = _google(credentials, endpoint)
-        store = GCSStore(uri.bucket, config=config, client_options=options, retry_config=retries)
-        where = f"{(endpoint or f'https://{_GOOGLE}').rstrip('/')}/{uri.bucket}"
-        signs = "skip_signature" not in config
+        access = google.sign_in(credentials, endpoint)
+        store = GCSStore(uri.bucket, client_options=options, retry_config=retries, **access.options)
+        where = f"{(endpoint or f'https://{google.HOST}').rstrip('/')}/{uri.bucket}"
+        signs, secret = access.signs, access.identity.headers if access.identity is not None else {}
         if signs and endpoint is not None:
-            headers["Host"] = _GOOGLE  # What obstore signs for, wherever that is.
+            headers["Host"] = google.HOST  # What obstore signs for, wherever that is.
     else:
         address = amazon.locate(uri, credentials, endpoint, region, style, amazon.ask_region)
         signing = amazon.sign_in(credentials, address)
@@ -113,27 +124,7 @@ def _opened(
             **signing,
         )
     sign = (lambda key: obstore.sign(store, "GET", key, SIGNED_FOR)) if signs else None
-    return _Opened(store, where, sign, headers, refused)
-
-
-def _google(credentials: Credentials, endpoint: str | None) -> Any:
-    config: dict[str, Any] = {"base_url": endpoint} if endpoint else {}
-    key = credentials.get("GOOGLE_SERVICE_ACCOUNT_KEY", "GOOGLE_APPLICATION_CREDENTIALS")
-    if key is None:
-        return {**config, "skip_signature": True}
-    if key == credentials.environ.get("GOOGLE_APPLICATION_CREDENTIALS"):
-        return {**config, "application_credentials": key}
-    try:
-        account = json.loads(key)
-        given = {name: str(account[name]) for name in ("client_email", "private_key", "private_key_id")}
-    except (ValueError, KeyError, TypeError, RecursionError):
-        raise FetchError(
-            "Unauthorized",
-            "GOOGLE_SERVICE_ACCOUNT_KEY is no key of a service account; put the JSON file as Google gives it"
-            " in the Secret",
-        ) from None
-    # Of all that a key may say, who it is: not where to go with it.
-    return {**config, "service_account_key": json.dumps({"type": "service_account", **given})}
+    return _Opened(store, where, sign, headers, secret, refused)
 
 
 class BucketSource:

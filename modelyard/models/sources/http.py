@@ -7,7 +7,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from email.utils import parsedate_to_datetime
 from http.client import HTTPException
 from typing import Any
@@ -88,13 +88,17 @@ def checked(public: bool) -> dict[str, Any]:
     }
 
 
+Secret = Mapping[str, str] | Callable[[], Mapping[str, str]]
+"""Headers with a credential, or what gives those of the moment (raises FetchError)."""
+
+
 class Http:
     """Requests to one service. ``secret`` are headers that only its own host is sent."""
 
-    def __init__(self, base: str, secret: Mapping[str, str], parallel: int, public: bool = False) -> None:
+    def __init__(self, base: str, secret: Secret, parallel: int, public: bool = False) -> None:
         self.base, self._public = base.rstrip("/"), public
         self.host = urlsplit(self.base).netloc
-        self._secret = dict(secret)
+        self._secret = secret
         self._pool = HttpPool(public, parallel=parallel + 1)
         self._moved: dict[str, str] = {}
         self._lock = threading.Lock()
@@ -158,7 +162,8 @@ class Http:
             here = self._moved.get(url, url)
         for _ in range(6):
             own = urlsplit(here)[:2] == urlsplit(self.base)[:2]
-            sent = {"User-Agent": "modelyard", **headers, **(self._secret if own else {})}
+            secret = self._secret() if callable(self._secret) else self._secret
+            sent = {"User-Agent": "modelyard", **headers, **(secret if own else {})}
             try:
                 response = self._pool.request("GET", here, headers=sent, redirect=False, preload_content=False)
             except urllib3.exceptions.HTTPError as error:
@@ -216,6 +221,9 @@ def of_status(status: int, what: str, code: str = "", wait: float | None = None)
             return FetchError("SourceChanged", f"{said}; the file has changed since it was listed", retryable=True)
         case 429:
             return FetchError("RateLimited", f"{said}; the source asks to wait", retryable=True, retry_after=wait)
+    if status in (501, 505):
+        remedy = "the server does not know this protocol; check endpoint"
+        return FetchError("SourceRefused", f"{said}; {remedy}")
     if status in (408, 409, 425) or status >= 500:
         return FetchError("SourceUnavailable", f"{said}; the source is in trouble", retryable=True, retry_after=wait)
     return FetchError("SourceRefused", f"{said}; the source does not understand; check storageUri and endpoint")

@@ -17,7 +17,7 @@ import pytest
 from azure_server import ACCOUNT, KEY, Azure, shared_access
 from command_line import modelyard
 from connect_proxy import ConnectProxy, connect_proxy
-from model_hub import Hub, serve
+from model_hub import Fault, Hub, serve
 from node_jobs import Node
 from own_authority import Vouched, vouched
 from s3_server import object_store
@@ -215,6 +215,40 @@ def test_a_public_bucket_is_read_by_nobody_in_particular(outside: Outside, node:
     assert (refused.reason, refused.retryable) == ("Forbidden", False)
 
 
+def test_this_machine_s_identity_is_used_at_google(
+    outside: Outside, node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = "/computeMetadata/v1/instance/service-accounts/default/token"
+    outside.hub.pages[place] = json.dumps({"access_token": "of-this-machine", "expires_in": 3600}).encode()
+    for number, (host, sent) in enumerate(
+        (
+            (outside.hub.address, "Bearer of-this-machine"),
+            ("http://127.0.0.1:1", None),
+            ("http://metadata.invalid", None),
+        )
+    ):
+        monkeypatch.setenv("GCE_METADATA_HOST", host.removeprefix("http://"))
+        outside.hub.forget()
+        assert node.fetch("gs://open/m", f"clusterbasemodel.m{number}", f"m{number}").outcome == "Fetched"
+        shown = {secret for path, secret in outside.hub.secrets if path.startswith("/open")}
+        assert shown == {sent}
+    # It is for Google alone.
+    monkeypatch.setenv("GCE_METADATA_HOST", outside.hub.address.removeprefix("http://"))
+    outside.hub.forget()
+    assert node.fetch("gs://open/m", "clusterbasemodel.e", "e", endpoint=outside.hub.address).outcome == "Fetched"
+    assert {secret for _, secret in outside.hub.secrets} == {None}
+
+
+def test_a_server_without_the_protocol_is_not_asked_again(outside: Outside, node: Node) -> None:
+    outside.hub.faults.append(Fault("^/open", 1000, status=501))
+    try:
+        refused = node.fetch("gs://open/m")
+    finally:
+        outside.hub.faults.clear()
+    assert (refused.reason, refused.retryable) == ("SourceRefused", False)
+    assert "check endpoint" in refused.message
+
+
 def test_results_go_to_amazon_itself(outside: Outside, keys: Path) -> None:
     outside.put("results", "eu-west-1")
     environ = {name.name: name.read_text() for name in keys.iterdir()}
@@ -364,8 +398,6 @@ def test_its_credentials_are_sent_to_the_proxy_alone(
 )
 @pytest.mark.parametrize("uri", ["hf://o/m", "github://o/r"])
 def test_no_redirect_sends_the_proxy_to_a_metadata_service(outside: Outside, node: Node, uri: str, url: str) -> None:
-    from model_hub import Fault
-
     outside.hub.faults.append(Fault("/(resolve|assets|revision)/", 1000, status=302, headers={"Location": url}))
     try:
         refused = node.fetch(uri)

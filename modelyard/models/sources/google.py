@@ -1,0 +1,111 @@
+"""Google's buckets: as whom they are read.
+
+A key of a service account signs addresses. Without one, and at Google itself alone, this machine's identity is used.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import urllib3
+
+from modelyard.models.errors import FetchError
+from modelyard.models.sources import Credentials
+
+HOST = "storage.googleapis.com"
+_METADATA_HOST = "metadata.google.internal"
+_TOKEN = "/computeMetadata/v1/instance/service-accounts/default/token"
+_ANSWER_LIMIT = 65536
+_MARGIN = 120.0
+"""Seconds before its end from which a token is not used any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class GoogleAccess:
+    """Options of a store, and how objects are read: by signed address, by this machine's token, or by nobody."""
+
+    options: dict[str, Any]
+    signs: bool = False
+    identity: MachineIdentity | None = None
+
+
+class MachineIdentity:
+    """Tokens of the service account that an instance, or a pod with workload identity, has at Google."""
+
+    def __init__(self, host: str) -> None:
+        self._url = f"http://{host}{_TOKEN}"
+        self._lock = threading.Lock()
+        self._token, self._until = "", 0.0
+
+    def token(self) -> tuple[str, float]:
+        """A token and the moment (epoch seconds) until which it is used. Raises FetchError."""
+        with self._lock:
+            if time.time() >= self._until:
+                self._token, self._until = self._ask()
+            return self._token, self._until
+
+    def headers(self) -> dict[str, str]:
+        """What a request to the bucket is sent with."""
+        return {"Authorization": f"Bearer {self.token()[0]}"}
+
+    def credential(self) -> dict[str, Any]:
+        """The token as obstore takes it."""
+        token, until = self.token()
+        return {"token": token, "expires_at": datetime.fromtimestamp(until, UTC) + timedelta(seconds=_MARGIN / 2)}
+
+    def _ask(self) -> tuple[str, float]:
+        """Ask the metadata service, which is not one of the hosts that a source may name."""
+        try:
+            answer = urllib3.request(
+                "GET",
+                self._url,
+                headers={"Metadata-Flavor": "Google"},
+                timeout=urllib3.Timeout(connect=2, read=5),
+                retries=False,
+                redirect=False,
+                preload_content=False,
+            )
+            body = json.loads(answer.read(_ANSWER_LIMIT)) if answer.status == 200 else {}
+            token, seconds = str(body["access_token"]), float(body["expires_in"])
+        except (urllib3.exceptions.HTTPError, OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            raise FetchError(
+                "SourceUnavailable",
+                f"this machine's identity at Google cannot be had: {str(error)[:200]}",
+                retryable=True,
+            ) from error
+        seconds = min(max(seconds, 0.0), 86_400.0)
+        return token, time.time() + max(seconds / 2, seconds - _MARGIN)
+
+
+def sign_in(credentials: Credentials, endpoint: str | None) -> GoogleAccess:
+    """Access with the key as given; else at Google itself with this machine's identity, where it has one; else none."""
+    config: dict[str, Any] = {"base_url": endpoint} if endpoint else {}
+    key = credentials.get("GOOGLE_SERVICE_ACCOUNT_KEY", "GOOGLE_APPLICATION_CREDENTIALS")
+    if key is None:
+        host = credentials.environ.get("GCE_METADATA_HOST") or _METADATA_HOST
+        identity = MachineIdentity(host)
+        try:
+            if endpoint is None and identity.token():
+                return GoogleAccess({"config": config, "credential_provider": identity.credential}, identity=identity)
+        except FetchError:
+            pass  # A machine elsewhere, or without an identity.
+        return GoogleAccess({"config": {**config, "skip_signature": True}})
+    if key == credentials.environ.get("GOOGLE_APPLICATION_CREDENTIALS"):
+        return GoogleAccess({"config": {**config, "application_credentials": key}}, signs=True)
+    try:
+        account = json.loads(key)
+        given = {name: str(account[name]) for name in ("client_email", "private_key", "private_key_id")}
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise FetchError(
+            "Unauthorized",
+            "GOOGLE_SERVICE_ACCOUNT_KEY is no key of a service account; put the JSON file as Google gives it"
+            " in the Secret",
+        ) from None
+    # Of all that a key may say, who it is: not where to go with it.
+    config |= {"service_account_key": json.dumps({"type": "service_account", **given})}
+    return GoogleAccess({"config": config}, signs=True)
