@@ -56,6 +56,8 @@ def _legal_keys(labels: dict[str, str]) -> dict[str, str]:
 LabelKey = Annotated[str, AfterValidator(_legal_key)]
 LabelValue = Annotated[str, Field(max_length=63, pattern=LABEL_VALUE)]
 Labels = Annotated[dict[str, LabelValue], AfterValidator(_legal_keys)]
+MatchLabels = Annotated[dict[str, str], AfterValidator(_legal_keys)]
+"""Labels to look for: a value that is not legal is found nowhere."""
 
 
 _LONGEST_REGEX = 1024

@@ -15,7 +15,7 @@ from pydantic import Field
 from modelyard.resources.base import AGE, Column, Part, Resource, StatusPart
 from modelyard.resources.duration import Duration
 from modelyard.resources.fields import Int32, Int64, RawObject, StringMap, Time, optional, unique
-from modelyard.resources.networking import ModelMatch
+from modelyard.resources.networking import MatchLabels, ModelMatch
 from modelyard.resources.policies import AutoscalingPolicyBehavior, AutoscalingPolicySpec, at_most_30m
 from modelyard.resources.references import (
     CONDITIONS,
@@ -345,7 +345,7 @@ class Target(Part):
     target_ref: TargetReference = Field(
         description="The workload: anything with a scale subresource, in the namespace of the binding by default."
     )
-    additional_match_labels: StringMap | None = optional(
+    additional_match_labels: MatchLabels | None = optional(
         "Labels a pod of the workload must carry to be measured. Default: every pod counts."
     )
     metric_endpoint: MetricEndpoint | None = optional(

@@ -201,9 +201,11 @@ def _framed(messages: Iterable[Any]) -> str:
 
 def _text(message: Mapping[str, Any]) -> str | None:
     """Return the text of a message, the tool calls in it included; ``None``: it has none."""
-    calls = message.get("tool_calls")
+    calls, content = message.get("tool_calls"), message.get("content")
+    if not calls and isinstance(content, str):
+        return content  # as most are
     functions = [call.get("function") for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
-    return _joined([_content(message.get("content")), *map(_call, functions)])
+    return _joined([_content(content), *map(_call, functions)])
 
 
 def _content(content: Any, depth: int = 0) -> str | None:

@@ -284,6 +284,13 @@ BAD = [
     Case(
         "AutoscalingPolicyBinding",
         "autoscalingpolicybinding",
+        {"spec.optimizerConfiguration.params[0].target.additionalMatchLabels": {"not a key": "x"}},
+        "spec.optimizerConfiguration.params[0].target.additionalMatchLabels",
+        "none",
+    ),
+    Case(
+        "AutoscalingPolicyBinding",
+        "autoscalingpolicybinding",
         {
             "spec.scalingConfiguration": {
                 "target": {"targetRef": {"name": "d"}},

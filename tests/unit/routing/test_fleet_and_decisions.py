@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import tracemalloc
 from collections.abc import Iterator
 from random import Random
@@ -21,7 +22,7 @@ from modelyard.routing.decide import MOST_SESSIONS, Arrival, Decider, Forward, Q
 from modelyard.routing.errors import ErrorAnswer
 from modelyard.routing.explain import explain
 from modelyard.routing.fleet import FleetChange, RoutedFleet
-from modelyard.routing.schedule import RoutedPod
+from modelyard.routing.schedule import EngineGauges, RoutedPod
 
 GROUPS = {"groupKey": "g", "prefillLabels": {"role": "p"}, "decodeLabels": {"role": "d"}}
 
@@ -452,6 +453,13 @@ def test_why_a_request_goes_where_it_goes() -> None:
     assert "rule 0 gold: takes it" in gold
     assert "1. p at http://10.0.0.1:8000: metrics not read; points" in gold, "where nothing is drawn"
     assert "rule 1: is not reached" in gold
+    server = a_server()
+    server["metadata"]["annotations"] = {"modelyard.dev/inference-engine": "MindIE"}
+    told.put(server)
+    decider.fleet.backends[Key("shop", "server")].pods[0].gauges = EngineGauges(0.0, waiting=2, running=math.nan)
+    mindie = "\n".join(lines(decider, asked(headers={"tier": "gold"})))
+    assert "engine: MindIE; its metrics are not read" in mindie
+    assert "running unknown, waiting 2, cache 0 %" in mindie
     told.pods.clear()
     told.update()
     empty = "\n".join(lines(decider, asked(headers={"tier": "gold"})))

@@ -117,6 +117,15 @@ def test_an_illegal_label_key_is_named(labels: dict[str, str], groups: dict[str,
     assert fnmatchcase(status_plan.message, f"*{message}use at most 63 letters*"), status_plan.message
 
 
+@pytest.mark.parametrize(("engine", "named"), [("MindIE", True), ("TGI", False), ({}, False), (None, False)])
+def test_a_server_of_mindie_is_named_as_such(engine: Any, named: bool) -> None:
+    server = a_server()
+    server["metadata"]["annotations"] = {"modelyard.dev/inference-engine": engine}
+    status_plan = plan(server, a_pod())
+    assert status_plan is not None
+    assert ("; the engine is MindIE, whose metrics are not read" in status_plan.message) is named
+
+
 def test_counts_that_changed_are_written_though_the_condition_stays() -> None:
     server = a_server(groups=GROUPS)
     pods = [member("a", "0", "prefill"), member("b", "0", "decode")]
