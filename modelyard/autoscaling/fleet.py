@@ -74,7 +74,8 @@ class Variant:
 class Consumer:
     """An HPA or ScaledObject that consumes a variant's gauge, with its bounds.
 
-    ``desired`` is what it last asked of the workload (HPA ``status.desiredReplicas``), if it says.
+    ``desired`` is what it last asked of the workload (HPA ``status.desiredReplicas``), if it says. ``managed``: it is
+    annotated for the later llm-d autoscaler.
     """
 
     key: Key
@@ -83,6 +84,7 @@ class Consumer:
     minimum: int | None
     maximum: int | None
     desired: int | None = None
+    managed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,8 @@ def converted(manifest: Mapping[str, Any]) -> Converted:
 
     group = str(manifest.get("apiVersion", "")).partition("/")[0]
     kind = str(manifest.get("kind", ""))
+    if kind in ("ScaledObject", "HorizontalPodAutoscaler"):
+        return _scaler(manifest)
     kind = "Model" if kind == "ModelBooster" else kind
     cls = KINDS.get((RENAMED_GROUPS.get(group, group), kind))
     if cls is None:
@@ -205,6 +207,31 @@ def _variant(body: Object, remarks: list[str]) -> Iterator[Object]:
     if bounds:
         metadata["annotations"] = {**(metadata.get("annotations") or {}), **bounds}
     yield body
+
+
+def _scaler(manifest: Mapping[str, Any]) -> Converted:
+    """The VariantAutoscaling that an annotated scaler describes, and the scaler, which goes on following its gauge."""
+    from modelyard.autoscaling.live.managed import AnnotationInvalid, is_managed, other_variants, variant_manifest
+    from modelyard.resources import parse
+
+    scaler = dict(manifest)
+    try:
+        if not is_managed(scaler):
+            return Converted([scaler], [])
+        variant = variant_manifest(scaler)
+    except AnnotationInvalid as error:
+        raise Inconvertible(str(error)) from error
+    except (AttributeError, KeyError, TypeError) as error:
+        raise Inconvertible(f"not in the form of {manifest.get('kind')}: {error}") from error
+    parse(variant)
+    name = variant["metadata"].get("name")
+    remarks = [
+        f"reads the desired replicas of {other}, and its own are published as {name}; write variant_name {name}"
+        for other in dict.fromkeys(other_variants(scaler))
+    ]
+    return Converted(
+        [variant, {"apiVersion": scaler["apiVersion"], "kind": scaler["kind"], **_stated(scaler)}], remarks
+    )
 
 
 def _service(body: Object, remarks: list[str]) -> Iterator[Object]:

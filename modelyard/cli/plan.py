@@ -256,6 +256,8 @@ async def _from_cluster(
     settings: FleetSettings, namespaces: list[str], selector: str, prometheus: str | None, compression: float
 ) -> Fleet:
     from modelyard.autoscaling.live.controller import Controller
+    from modelyard.autoscaling.live.demands import workload_of
+    from modelyard.autoscaling.live.scalers import list_scalers, unread_scalers
     from modelyard.autoscaling.live.settings import ControllerSettings
 
     chosen = ControllerSettings(
@@ -266,4 +268,8 @@ async def _from_cluster(
         time_compression=compression,
     )
     async with Controller(chosen) as controller:
-        return await controller.collect()
+        fleet = await controller.collect()
+        scalers = await list_scalers(controller.cluster, namespaces)
+    for text in unread_scalers(scalers, {workload_of(variant) for variant in fleet.variants}):
+        logging.getLogger(__name__).warning("%s", text)  # once, whoever else says so
+    return fleet

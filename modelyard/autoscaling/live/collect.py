@@ -28,6 +28,7 @@ from modelyard.autoscaling.live.demands import (
     wake_expressions,
     workload_of,
 )
+from modelyard.autoscaling.live.scalers import API_VERSIONS, unread_scalers
 from modelyard.autoscaling.settings import FleetSettings, SizingAim
 from modelyard.autoscaling.variants.saturation_config import SaturationConfigs
 from modelyard.autoscaling.variants.slo.classes import class_references
@@ -47,6 +48,7 @@ from modelyard.metrics.loads import LoadHistory
 from modelyard.metrics.signals import LastSeen, read_signals
 from modelyard.metrics.values import Signals, with_errors
 from modelyard.objects import Key, Namespace, Node, OwnerRef, Pod, Workload, WorkloadId, parse
+from modelyard.objects.documents import few
 from modelyard.reconcile.mirror import CONCURRENCY, Mirror
 from modelyard.reconcile.turns import in_turn
 
@@ -127,6 +129,8 @@ async def _collect(
     errors = with_errors(said.errors_in, ((key.namespace, text) for key, text in broken.items()))
     listed, nodes_error = nodes.result()
     scalers, scalers_error = consumers.result()
+    for text in few(list(unread_scalers(scalers, wanted))):
+        log.warning("%s", text)
     return Fleet(
         now=time.time(),
         variants=variants,
@@ -345,7 +349,7 @@ async def _consumers(mirror: Mirror, homes: list[str]) -> tuple[tuple[Consumer, 
     unknown: list[str] = []
     if not homes:
         return (), None
-    for api_version, kind in (("autoscaling/v1", "HorizontalPodAutoscaler"), ("keda.sh/v1alpha1", "ScaledObject")):
+    for api_version, kind in API_VERSIONS:
         try:
             resource = await mirror.cluster.resolve(api_version, kind)
             consumers += (await mirror.read(wants.consumers(resource), homes)).within(homes)

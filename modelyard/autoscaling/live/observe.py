@@ -10,6 +10,7 @@ import math
 
 from modelyard.autoscaling.fleet import Consumer, SLOSpec, Variant
 from modelyard.autoscaling.handling import ACTUATION, COMPATIBILITY, MAX_REPLICAS, MIN_REPLICAS
+from modelyard.autoscaling.live.managed import MANAGED, annotations_of
 from modelyard.autoscaling.live.prediction import ANNOTATION as PREDICTION
 from modelyard.autoscaling.memory.variants import ANNOTATION, VariantMemory
 from modelyard.autoscaling.provenance import engine_of, provenance
@@ -45,6 +46,7 @@ def hpa(obj: Object) -> Consumer | None:
         minimum=1 if minimum is None else int(minimum),
         maximum=spec.get("maxReplicas"),
         desired=(obj.get("status") or {}).get("desiredReplicas"),
+        managed=annotations_of(obj).get(MANAGED) == "true",
     )
 
 
@@ -58,6 +60,7 @@ def scaled_object(obj: Object) -> Consumer:
         target=target_id(key.namespace, {"kind": "Deployment", **(spec.get("scaleTargetRef") or {})}),
         minimum=int(spec.get("minReplicaCount") or 0),
         maximum=int(spec.get("maxReplicaCount", 100)),
+        managed=annotations_of(obj).get(MANAGED) == "true",
     )
 
 

@@ -21,6 +21,7 @@ from modelyard.autoscaling.live.demands import workload_of
 from modelyard.autoscaling.offline.bindings import is_ours, measured, views_of
 from modelyard.autoscaling.offline.bindings import remarks as binding_remarks
 from modelyard.autoscaling.offline.files import PlanInputError
+from modelyard.autoscaling.offline.managed import managed_variants
 from modelyard.autoscaling.offline.manifests import DUMP, Manifest
 from modelyard.autoscaling.offline.snapshot import Snapshot, signals_of
 from modelyard.autoscaling.settings import FleetSettings
@@ -48,8 +49,9 @@ def fleet_from_files(
     settings = settings or FleetSettings()
     if snapshot.at is not None:
         now = snapshot.at.timestamp()
+    everything = list(manifests)
     by_kind: dict[str, list[Manifest]] = defaultdict(list)
-    for manifest in manifests:
+    for manifest in (*everything, *managed_variants(everything)[0]):
         by_kind[manifest.kind].append(manifest)
 
     def every(kind: str, read: Callable[[Mapping[str, Any]], _T]) -> list[_T]:
@@ -113,7 +115,11 @@ def fleet_from_files(
 
 def remarks(fleet: Fleet, manifests: Iterable[Manifest]) -> Iterator[str]:
     """What is probably missing from the files, each with its remedy. The decision stands all the same."""
-    where = {manifest.key: manifest.where for manifest in manifests if manifest.kind == "VariantAutoscaling"}
+    everything = list(manifests)
+    managed, about_scalers = managed_variants(everything)
+    yield from about_scalers
+    everything += managed
+    where = {manifest.key: manifest.where for manifest in everything if manifest.kind == "VariantAutoscaling"}
     for variant in fleet.variants:
         target = workload_of(variant)
         if target is not None and target not in fleet.workloads:

@@ -53,11 +53,11 @@ def read_manifests(paths: Iterable[Path], beside: Iterable[Path] = ()) -> list[M
     """
     found: dict[tuple[str, str, Key], Manifest] = {}
     for path in _files(paths, {path.resolve() for path in beside}):
-        for manifest in _objects(path):
-            identity = (manifest.group, manifest.kind, manifest.key)
-            other = found.setdefault(identity, manifest)
-            if other.body != manifest.body:
-                raise PlanInputError(f"{manifest} stands differently in {other.where}; keep one of the two")
+        for described in _objects(path):
+            identity = (described.group, described.kind, described.key)
+            other = found.setdefault(identity, described)
+            if other.body != described.body:
+                raise PlanInputError(f"{described} stands differently in {other.where}; keep one of the two")
     return list(found.values())
 
 
@@ -83,12 +83,13 @@ def _objects(path: Path) -> Iterator[Manifest]:
             raise PlanInputError(f"{where}: not a Kubernetes object (no kind); {REMEDY}")
         if document["kind"].endswith("List") and "items" in document:
             for index, item in enumerate(document["items"] or ()):
-                yield from _manifest(f"{where} items[{index}]", item)
+                yield from manifest(f"{where} items[{index}]", item)
         else:
-            yield from _manifest(where, document)
+            yield from manifest(where, document)
 
 
-def _manifest(where: str, body: Any) -> Iterator[Manifest]:
+def manifest(where: str, body: Any) -> Iterator[Manifest]:
+    """Yield the object of a document, none for a nameless one that no decision uses. Raises ``PlanInputError``."""
     if not isinstance(body, dict) or not isinstance(body.get("kind"), str):
         raise PlanInputError(f"{where}: not a Kubernetes object (no kind); {REMEDY}")
     metadata = body.get("metadata")

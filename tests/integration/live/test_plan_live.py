@@ -19,6 +19,7 @@ from modelyard.autoscaling.kinds import VARIANTS
 from modelyard.autoscaling.live.controller import Controller
 from modelyard.autoscaling.offline.manifests import DUMP
 from modelyard.autoscaling.settings import FleetSettings
+from modelyard.cli.convert import converted
 from modelyard.cli.plan_json import as_json
 from modelyard.cluster import (
     CONFIG_MAPS,
@@ -128,6 +129,35 @@ async def test_the_next_tick_does_what_was_planned_and_the_plan_does_nothing(
     for record in planned["records"]:
         assert f"{served.namespace}/{record['variant']['name']}" in shown.out
         assert record["message"] in shown.out
+
+
+async def test_a_scaler_annotated_for_the_later_autoscaler_is_not_passed_over(
+    served: ServedModel, prometheus_server: PrometheusServer, control_plane_cluster: Cluster, policy: Path
+) -> None:
+    """There is no VariantAutoscaling yet: what it prints makes one, and the next plan decides on it."""
+    await served.deploy("later", 2)
+    served.load("later", kv=0.9, waiting=9)
+    metadata = {"name": "later", "namespace": served.namespace}
+    annotations = {"llm-d.ai/managed": "true", "llm-d.ai/model-id": "llama", "llm-d.ai/variant-cost": "40.0"}
+    reference = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "later"}
+    hpa = {
+        "apiVersion": "autoscaling/v1",
+        "kind": "HorizontalPodAutoscaler",
+        "metadata": {**metadata, "annotations": annotations},
+        "spec": {"scaleTargetRef": reference, "minReplicas": 1, "maxReplicas": 8},
+    }
+    await control_plane_cluster.create(HPAS, hpa, served.namespace)
+    arguments = ("-n", served.namespace, "--prometheus", prometheus_server.url, "--settings", policy)
+    before = await modelyard_beside("plan", *arguments)
+    remedy = f"kubectl get horizontalpodautoscaler later -n {served.namespace} -o yaml | modelyard convert -f -"
+    assert before.err.count(remedy) == 1
+    stored = await control_plane_cluster.get(HPAS, "later", served.namespace)
+    made, _ = converted({**hpa, **stored, "apiVersion": hpa["apiVersion"], "kind": hpa["kind"]}).manifests
+    await control_plane_cluster.create(VARIANTS, made, served.namespace)
+    await served.reported()
+    after = await modelyard_beside("plan", *arguments)
+    assert remedy not in after.err
+    assert f"{served.namespace}/later" in after.out
 
 
 async def test_a_cluster_that_runs_faster_than_life_is_planned_for_in_its_own_time(

@@ -13,6 +13,7 @@ from modelyard.autoscaling.live.bindings.objects import binding, policy
 from modelyard.autoscaling.live.observe import variant
 from modelyard.resources import parse
 
+DATA = Path(__file__).resolve().parents[2] / "data"
 KTHENA = "workload.serving.volcano.sh/v1alpha1"
 
 
@@ -221,3 +222,59 @@ def test_a_strangers_manifest_gets_a_sentence_and_moves_no_cursor(tmp_path: Path
 def test_what_holds_no_manifests_is_left_as_it_is(tmp_path: Path) -> None:
     found, done = convert(tmp_path, {"apiVersion": "v1", "kind": "Odd", "items": 5})
     assert (done.code, found) == (0, [{"apiVersion": "v1", "kind": "Odd", "items": 5}])
+
+
+def test_a_scaler_annotated_for_the_later_autoscaler_becomes_a_variant_and_stays(tmp_path: Path) -> None:
+    scaler = yaml.safe_load((DATA / "plan" / "annotated.yaml").read_text())
+    stored = {**scaler, "metadata": {**scaler["metadata"], "resourceVersion": "7", "uid": "u"}, "status": {"x": 1}}
+    (made, kept), done = convert(tmp_path, stored)
+    assert (done.code, done.err) == (0, "")
+    assert kept == scaler
+    read = variant(made, strict=True)
+    assert (read.problem, read.key, read.model_id, read.cost) == (None, ("chat", "qwen"), "Qwen/Qwen3-32B", 40.0)
+    assert read.annotations == {"modelyard.dev/actuation": "signal"}
+    assert read.target == ("apps/v1", "Deployment", "qwen")
+
+
+def test_an_annotated_scaler_that_reads_another_gauge_is_told(tmp_path: Path) -> None:
+    metric = {"name": "wva_desired_replicas", "selector": {"matchLabels": {"variant_name": "qwen-va"}}}
+    spec = {
+        "scaleTargetRef": {"apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet", "name": "qwen"},
+        "maxReplicas": 4,
+        "metrics": [{"type": "External", "external": {"metric": metric}}],
+    }
+    annotations = {"llm-d.ai/managed": "true", "llm-d.ai/model-id": "qwen"}
+    scaler = manifest("HorizontalPodAutoscaler", spec, "autoscaling/v2", annotations=annotations)
+    (made, _), done = convert(tmp_path, scaler)
+    assert made["spec"]["variantCost"] == "10.0"
+    assert "reads the desired replicas of qwen-va, and its own are published as llama" in done.err
+
+
+@pytest.mark.parametrize(
+    ("reference", "annotations", "why"),
+    [
+        ({"kind": "Deployment", "name": "a"}, {}, "annotation llm-d.ai/model-id: is missing"),
+        (
+            {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "a"},
+            {"llm-d.ai/model-id": "m"},
+            "cannot be a managed",
+        ),
+        ({}, {"llm-d.ai/model-id": "m"}, "Deployment (no name) cannot be a managed target"),
+    ],
+)
+def test_an_annotated_scaler_that_describes_no_variant_is_refused(
+    tmp_path: Path, reference: dict[str, str], annotations: dict[str, str], why: str
+) -> None:
+    spec = {"scaleTargetRef": reference, "maxReplicas": 4}
+    annotations = {"llm-d.ai/managed": "true", **annotations}
+    found, done = convert(
+        tmp_path, manifest("HorizontalPodAutoscaler", spec, "autoscaling/v2", annotations=annotations)
+    )
+    assert (found, done.code) == ([], 1)
+    assert why in done.err
+
+
+def test_other_scalers_stay_as_they_are(tmp_path: Path) -> None:
+    scaler = manifest("ScaledObject", {"scaleTargetRef": {"name": "a"}}, "keda.sh/v1alpha1")
+    found, done = convert(tmp_path, scaler)
+    assert (found, done.code, done.err) == ([scaler], 0, "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,9 @@ import yaml
 from modelyard.autoscaling.decide import decide
 from modelyard.autoscaling.decision import TickDecision
 from modelyard.autoscaling.fleet import Fleet
+from modelyard.autoscaling.live.observe import scaled_object
+from modelyard.autoscaling.live.scalers import unread_scalers
+from modelyard.autoscaling.offline.files import PlanInputError
 from modelyard.autoscaling.offline.fleet import fleet_from_files, remarks
 from modelyard.autoscaling.offline.manifests import read_manifests
 from modelyard.autoscaling.offline.snapshot import Snapshot, read_snapshot
@@ -158,3 +162,97 @@ def test_a_variant_whose_pods_report_another_model_is_told_though_its_model_has_
     assert available["qwen"][0] == "True"
     assert available["second"][0] == "False"
     assert available["second"][1].startswith("its pods report second, the variant says Qwen3-32B")
+
+
+# Scalers that are annotated for the later llm-d autoscaler
+
+ANNOTATED = DATA / "annotated.yaml"
+
+
+def annotated(folder: Path, **changes: Any) -> Path:
+    """The annotated ScaledObject with other annotations; ``None`` removes one."""
+    scaler = yaml.safe_load(ANNOTATED.read_text())
+    annotations = scaler["metadata"]["annotations"]
+    for name, value in changes.items():
+        annotations[f"llm-d.ai/{name.replace('_', '-')}"] = value
+    scaler["metadata"]["annotations"] = {name: value for name, value in annotations.items() if value is not None}
+    (folder / "scaler.yaml").write_text(yaml.safe_dump(scaler))
+    return folder / "scaler.yaml"
+
+
+def workload(folder: Path) -> Path:
+    (folder / "workload.yaml").write_text(yaml.safe_dump(list(yaml.safe_load_all(ID[0].read_text()))[1]))
+    return folder / "workload.yaml"
+
+
+def test_an_annotated_scaler_is_planned_as_a_managed_target(tmp_path: Path) -> None:
+    files = (ANNOTATED, workload(tmp_path))
+    decision = plan(DATA / "id-metrics.yaml", *files)
+    (record,) = decision.records
+    assert (record.identity.key, record.identity.model_id) == (("chat", "qwen"), "Qwen/Qwen3-32B")
+    assert (record.now.cost, record.now.current, record.target.replicas) == (40, 1, 2)
+    assert (record.bounds.upper, record.writes.scale) == (8, None), "the scaler scales, within its bounds"
+    assert not decision.variants[0].notices
+    (text,) = remarks(fleet_of(DATA / "id-metrics.yaml", *files), read_manifests(files))
+    assert "ScaledObject chat/qwen: planned as the VariantAutoscaling" in text
+    assert "modelyard convert -f" in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model_id": None}, "annotation llm-d.ai/model-id: is missing; write the model's name"),
+        ({"model_id": ""}, "annotation llm-d.ai/model-id: is missing"),
+        ({"variant_cost": "cheap"}, "annotation llm-d.ai/variant-cost: 'cheap' is no cost; write a number"),
+        ({"variant_cost": "-1"}, "annotation llm-d.ai/variant-cost: '-1' is no cost"),
+    ],
+)
+def test_annotations_that_describe_no_variant_are_refused(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(PlanInputError, match=re.escape(f"ScaledObject chat/qwen: {message}")):
+        plan(DATA / "id-metrics.yaml", annotated(tmp_path, **changes))
+
+
+@pytest.mark.parametrize(("managed", "remark"), [("True", "annotation llm-d.ai/managed is 'True'"), (None, None)])
+def test_a_scaler_that_is_not_managed_is_none(tmp_path: Path, managed: str | None, remark: str | None) -> None:
+    files = (annotated(tmp_path, managed=managed),)
+    fleet = fleet_of({"pods": []}, *files)
+    assert fleet.variants == ()
+    assert [remark in text for text in remarks(fleet, read_manifests(files)) if remark] == ([True] if remark else [])
+
+
+def test_an_annotated_hpa_and_its_copies(tmp_path: Path) -> None:
+    """KEDA's own HPA is no second variant; a ScaledObject wins over an HPA; a VariantAutoscaling over both."""
+    hpa = {
+        "apiVersion": "autoscaling/v2",
+        "kind": "HorizontalPodAutoscaler",
+        "metadata": {
+            "name": "by-hand",
+            "namespace": "chat",
+            "labels": {"inference.optimization/acceleratorName": "H100"},
+            "annotations": {"llm-d.ai/managed": "true", "llm-d.ai/model-id": "Qwen/Qwen3-32B"},
+        },
+        "spec": {"scaleTargetRef": {"kind": "Deployment", "name": "qwen"}, "minReplicas": 1, "maxReplicas": 4},
+    }
+    owner = {"apiVersion": "keda.sh/v1alpha1", "kind": "ScaledObject", "name": "qwen", "controller": True}
+    copied = copy.deepcopy(hpa)
+    copied["metadata"] |= {"name": "keda-hpa-qwen", "ownerReferences": [owner]}
+    files = {"hpa": [hpa], "copy": [copied]}
+    for name, documents in files.items():
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump_all(documents))
+    alone = fleet_of({"pods": []}, tmp_path / "hpa.yaml", workload(tmp_path))
+    (variant,) = alone.variants
+    assert (variant.key.name, variant.cost, variant.labels) == ("by-hand", 10.0, hpa["metadata"]["labels"])
+    both = fleet_of({"pods": []}, tmp_path / "hpa.yaml", tmp_path / "copy.yaml", ANNOTATED)
+    assert [found.key.name for found in both.variants] == ["qwen"]
+    written = fleet_of({"pods": []}, tmp_path / "hpa.yaml", ANNOTATED, *ID)
+    assert [found.model_id for found in written.variants] == ["Qwen3-32B"]
+
+
+def test_annotated_scalers_of_a_cluster_are_told_with_the_remedy() -> None:
+    scaler = yaml.safe_load(ANNOTATED.read_text())
+    consumer = scaled_object({key: scaler[key] for key in ("metadata", "spec")})  # items of a list have no kind
+    (text,) = unread_scalers([consumer], set())
+    assert "kubectl get scaledobject qwen -n chat -o yaml | modelyard convert -f - | kubectl apply -f -" in text
+    assert not list(unread_scalers([consumer], {consumer.target}))

@@ -1,0 +1,62 @@
+"""Scalers in files that are annotated for the later llm-d autoscaler: the variants that they describe."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from modelyard.autoscaling.live.managed import (
+    KINDS,
+    MANAGED,
+    AnnotationInvalid,
+    annotations_of,
+    is_managed,
+    other_variants,
+    target_of,
+    variant_manifest,
+)
+from modelyard.autoscaling.offline.files import PlanInputError
+from modelyard.autoscaling.offline.manifests import Manifest, manifest
+from modelyard.objects import WorkloadId
+from modelyard.objects.documents import shown
+
+CONVERT = "the controller acts on it once 'modelyard convert -f' has written its VariantAutoscaling"
+
+
+def managed_variants(manifests: Iterable[Manifest]) -> tuple[list[Manifest], list[str]]:
+    """Return the variants of annotated scalers, and what to know of each scaler.
+
+    A VariantAutoscaling for the same workload wins, then a ScaledObject. Raises ``PlanInputError`` for annotations
+    that describe no variant.
+    """
+    everything = list(manifests)
+    described: dict[WorkloadId | None, str] = {
+        target_of(found.key.namespace, found.body): str(found)
+        for found in everything
+        if found.kind == "VariantAutoscaling"
+    }
+    variants: list[Manifest] = []
+    remarks: list[str] = []
+    scalers = [found for found in everything if is_managed(found.body)]
+    remarks += (
+        f'{found}: annotation {MANAGED} is {shown(value)} and has no effect; write "true"'
+        for found in everything
+        if found.kind in KINDS and (value := annotations_of(found.body).get(MANAGED, "true")) != "true"
+    )
+    for scaler in sorted(scalers, key=lambda found: list(KINDS).index(found.kind)):
+        target = target_of(scaler.key.namespace, scaler.body)
+        if (winner := described.get(target)) is not None:
+            remarks.append(f"{scaler}: its annotations have no effect: {winner} has the same workload {target}")
+            continue
+        try:
+            body = variant_manifest(scaler.body)
+        except AnnotationInvalid as error:
+            raise PlanInputError(f"{scaler}: {error}") from error
+        described[target] = str(scaler)
+        variants += manifest(scaler.where, body)
+        remarks.append(f"{scaler}: planned as the VariantAutoscaling that its annotations describe; {CONVERT}")
+        remarks += (
+            f"{scaler}: reads the desired replicas of {name}, and its own are published as {scaler.key.name}; "
+            f"write variant_name {scaler.key.name}"
+            for name in dict.fromkeys(other_variants(scaler.body))
+        )
+    return variants, remarks
