@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from modelyard.cli import options
+from modelyard.cli.images import check_images
 from modelyard.objects import Key
 
 if TYPE_CHECKING:
@@ -28,9 +29,7 @@ class ModelMissing(ValueError):
     """There is no such model. The message says where it was looked for, and what to do."""
 
 
-@app.callback()
-def _group() -> None:
-    """A group, although it has one command."""
+app.command("check-images")(check_images)
 
 
 @app.command()
