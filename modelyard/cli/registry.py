@@ -19,7 +19,7 @@ from urllib.parse import quote, urlencode, urljoin, urlsplit
 import urllib3
 
 from modelyard.models.errors import FetchError
-from modelyard.models.sources.http import checked
+from modelyard.models.sources.http import HttpPool
 from modelyard.objects.documents import cut, mapping, printable
 from modelyard.runtimes.images import DOCKER_HUB, ImageReference
 
@@ -65,8 +65,7 @@ class Registries:
 
     def __init__(self, addresses: Mapping[str, str], logins: Mapping[str, str], *, plain: bool = False) -> None:
         self._addresses, self._logins, self._plain = addresses, logins, plain
-        self._pool = urllib3.PoolManager(timeout=urllib3.Timeout(connect=CONNECT, read=READ), retries=False)
-        self._pool.pool_classes_by_scheme = checked(public=False)
+        self._pool = HttpPool(public=False, connect=CONNECT, read=READ)
         self._authorizations: dict[tuple[str, str], str] = {}
 
     def status(self, image: ImageReference) -> ImageStatus:

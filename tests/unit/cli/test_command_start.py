@@ -187,7 +187,7 @@ def test_an_option_is_spelled_the_same_everywhere() -> None:
         )
     }
     assert {command for command, name in seen if name == "settings"} == {"plan", "replay", "autoscale"}
-    printed = {"plan", "replay", "status", "explain", "render", "show", "compare", "fit", "onboard"}
+    printed = {"plan", "replay", "status", "explain", "render", "show", "compare", "fit", "onboard", "check-images"}
     assert {command for command, name in seen if name == "output"} == printed
 
 
