@@ -37,7 +37,7 @@ _PIPELINES = (
     (("image", "pix", "stablediffusion", "flux", "sana", "kandinsky", "lumina", "hunyuandit"), "TEXT_TO_IMAGE"),
 )
 _LOOKS = ("mllama", "llava", "gemma3", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "deepseek_vl", "mllama")
-_EYES = ("vision_config", "vision_tower", "mm_vision_tower", "visual", "img_processor")
+_EYES = ("vision_config", "vision_tower", "mm_vision_tower", "visual", "img_processor", "embd_layer")
 _OMNI = ("TEXT_TO_AUDIO", "IMAGE_TEXT_TO_AUDIO", "VIDEO_TEXT_TO_AUDIO", "AUDIO_TO_TEXT", "AUDIO_TO_AUDIO")
 _HEARS = ("whisper", "wav2vec2", "hubert", "forctc", "forspeechtotext", "forspeechseq2seq")
 _EARS = ("audio_config", "audio_tower", "audio_encoder_config", "speech_config")

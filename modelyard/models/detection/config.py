@@ -199,6 +199,13 @@ class Config:
         return self.number(*HEAD_SIZE) or (streams * self.hidden // heads if heads else 0)
 
     @property
+    def has_encoder(self) -> bool:
+        """An encoder of texts or sounds in front of the decoder, with layers of its own (Whisper, T5, BART)."""
+        return self.flag("is_encoder_decoder") or self.is_stated(
+            "decoder_layers", "num_decoder_layers", "decoder_num_hidden_layers"
+        )
+
+    @property
     def vocabulary(self) -> int:
         """Tokens in the vocabulary."""
         return self.number(*VOCABULARY)

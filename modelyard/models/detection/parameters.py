@@ -108,7 +108,7 @@ def _formula(config: Config) -> int:
     width = config.number(*WIDTH) or (4 * h if kind in _UNGATED else 0)
     if not (h and layers and heads and vocabulary and (width or config.experts)):
         return 0
-    if config.listed("block_configs"):
+    if config.listed("block_configs") or config.has_encoder:
         return 0
     if kind not in _UNGATED and not config.is_stated(*WIDTH, "moe_intermediate_size"):
         return 0

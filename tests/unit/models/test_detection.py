@@ -450,6 +450,8 @@ def test_quantization(quantization: object, word: str | None, method: str | None
         ({"model_type": "llama4", "vision_config": {"hidden_size": 1}}, ("IMAGE_TEXT_TO_TEXT",)),
         ({"model_type": "llama4"}, ("TEXT_TO_TEXT",)),
         ({"model_type": "phi3_v", "img_processor": {"name": "clip"}}, ("IMAGE_TEXT_TO_TEXT",)),
+        ({"model_type": "phi4mm", "img_processor": None, "embd_layer": {"image": {}}}, ("IMAGE_TEXT_TO_TEXT",)),
+        ({"model_type": "qwen2_audio", "audio_config": {"d_model": 1280}}, ("TEXT_TO_TEXT", "AUDIO_TO_TEXT")),
         ({"model_type": "new", "vision_config": {"hidden_size": 1}}, ("IMAGE_TEXT_TO_TEXT",)),
         # A head for text alone, of a family that looks at pictures.
         ({"model_type": "mllama", "architectures": ["MllamaForCausalLM"]}, ("TEXT_TO_TEXT",)),

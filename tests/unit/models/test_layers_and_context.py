@@ -228,6 +228,8 @@ def test_kv_bytes_of_an_encoder_and_a_decoder_are_the_decoders() -> None:
     whisper = {"model_type": "whisper", "d_model": 1280, "encoder_layers": 32, "decoder_layers": 4}
     detected = facts({**whisper, "decoder_attention_heads": 20, "num_hidden_layers": 32})
     assert (detected.layers, detected.kv_bytes_per_token) == (4, 4 * 2 * 1280 * 2)
+    # No formula counts the encoder.
+    assert facts({**whisper, "decoder_attention_heads": 20, "vocab_size": 51866, "ffn_dim": 5120}).parameters is None
     t5 = {"model_type": "t5", "d_model": 1024, "num_layers": 24, "num_decoder_layers": 12, "num_heads": 16, "d_kv": 64}
     assert facts(t5).kv_bytes_per_token == 12 * 2 * 16 * 64 * 2
 
