@@ -207,29 +207,29 @@ class _Reader:
             return _exactly(file, most, at_most=True)
 
     def _weights(self, place: str) -> Weights:
-        here = [path for path in self.sizes if _parent(path) == place and _is_weight(path)]
-        if all(path.endswith(".gguf") for path in here):
+        paths = [path for path in self.sizes if _parent(path) == place and _is_weight(path)]
+        if all(path.endswith(".gguf") for path in paths):
             # Large quantizations have folders of their own, next to the image encoder.
             below = [p for p in self.sizes if _is_weight(p) and (not place or p.startswith(place + "/"))]
-            is_gguf = bool(here) or (bool(below) and below[0].endswith(".gguf"))
+            is_gguf = bool(paths) or (bool(below) and below[0].endswith(".gguf"))
             if is_gguf:
-                here = [path for path in below if path.endswith(".gguf")]
+                paths = [path for path in below if path.endswith(".gguf")]
             else:
-                here = [path for path in below if _parent(path) == _parent(below[0])]
-        where = _parent(here[0]) if here else place
+                paths = [path for path in below if _parent(path) == _parent(below[0])]
+        where = _parent(paths[0]) if paths else place
         is_indexed = _join(where, WEIGHT_INDEX) in self.sizes
-        tensors = [path for path in here if path.endswith(".safetensors")]
-        if not tensors and any(path.endswith(".gguf") for path in here):
-            return self._gguf([path for path in here if path.endswith(".gguf")])
+        tensors = [path for path in paths if path.endswith(".safetensors")]
+        if not tensors and any(path.endswith(".gguf") for path in paths):
+            return self._gguf([path for path in paths if path.endswith(".gguf")])
         try:
             if is_indexed:
                 tensors = self._indexed(where)
             if len(tensors) > MAX_SHARDS:
                 raise Unreadable(f"{len(tensors)} files of weights are more than {MAX_SHARDS}")
-            size = sum(self.sizes[path] for path in tensors or here)
+            size = sum(self.sizes[path] for path in tensors or paths)
         except Unreadable as error:
             self.problems.append(f"parameters are not counted: {error}")
-            return Weights(size=sum(self.sizes[path] for path in tensors or here))
+            return Weights(size=sum(self.sizes[path] for path in tensors or paths))
         elements: Counter[Kind] = Counter()
         for path in tensors:
             try:

@@ -186,8 +186,8 @@ def test_headers_that_make_no_sense_are_not_counted_and_the_formula_is(
 def test_empty_tensors_hold_no_parameters_and_count_as_such(tmp_path: Path) -> None:
     put(tmp_path / "config.json", LLAMA)
     put_tensors(tmp_path / "model.safetensors", {"a.weight": tensor(5), "b.weight": tensor(3, 0), "c.bias": tensor(0)})
-    found = detect(tmp_path)
-    assert (found.parameters, found.parameters_from, found.problems) == (5, "weights", ())
+    detected = detect(tmp_path)
+    assert (detected.parameters, detected.parameters_from, detected.problems) == (5, "weights", ())
 
 
 SCALED = {
@@ -214,9 +214,9 @@ def test_scale_tensors_are_no_parameters_wherever_the_quantization_is_stated(
     put(tmp_path / "config.json", LLAMA)
     put(tmp_path / side, content)
     put_tensors(tmp_path / "model.safetensors", SCALED, data=150)
-    found = detect(tmp_path)
-    assert (found.parameters, found.quantization, found.quantization_method) == (110, "fp8", method)
-    assert found.weight_bytes == (tmp_path / "model.safetensors").stat().st_size
+    detected = detect(tmp_path)
+    assert (detected.parameters, detected.quantization, detected.quantization_method) == (110, "fp8", method)
+    assert detected.weight_bytes == (tmp_path / "model.safetensors").stat().st_size
 
 
 def test_packed_weights_of_four_bits_are_counted_by_a_side_file(tmp_path: Path) -> None:
@@ -228,10 +228,10 @@ def test_packed_weights_of_four_bits_are_counted_by_a_side_file(tmp_path: Path) 
         "a.weight_scale_2": tensor(),
     }
     put_tensors(tmp_path / "model.safetensors", packed)
-    found = detect(tmp_path)
-    assert (found.parameters, found.quantization, found.quantization_method) == (100, None, "nvfp4")
+    detected = detect(tmp_path)
+    assert (detected.parameters, detected.quantization, detected.quantization_method) == (100, None, "nvfp4")
     # Two layers, two heads of 16 with keys and values, one byte each.
-    assert found.kv_bytes_per_token == 2 * 2 * 2 * 16
+    assert detected.kv_bytes_per_token == 2 * 2 * 2 * 16
 
 
 ENCODER = {"model_type": "xlm-roberta", "architectures": ["XLMRobertaModel"], "max_position_embeddings": 8194}
@@ -277,10 +277,10 @@ def test_embedding_models_and_rerankers_by_files_of_sentence_transformers(
     put(tmp_path / "config.json", config)
     for name, content in files.items():
         put(tmp_path / name, content)
-    found = detect(tmp_path)
-    assert (found.capabilities, found.context_length) == ((capability,), context)
-    assert found.embedding is (capability == "EMBEDDING")
-    assert (found.kv_bytes_per_token is None) is found.embedding
+    detected = detect(tmp_path)
+    assert (detected.capabilities, detected.context_length) == ((capability,), context)
+    assert detected.embedding is (capability == "EMBEDDING")
+    assert (detected.kv_bytes_per_token is None) is detected.embedding
 
 
 @pytest.mark.parametrize(
@@ -290,9 +290,9 @@ def test_embedding_models_and_rerankers_by_files_of_sentence_transformers(
 def test_clip_makes_embeddings_of_texts_and_pictures(tmp_path: Path, text_config: dict[str, Any], context: int) -> None:
     config = {"model_type": "clip", "architectures": ["CLIPModel"], "vision_config": {"hidden_size": 1024}}
     put(tmp_path / "config.json", {**config, "text_config": text_config})
-    found = detect(tmp_path)
-    assert (found.capabilities, found.vision, found.embedding) == (("EMBEDDING",), True, True)
-    assert (found.context_length, found.kv_bytes_per_token) == (context, None)
+    detected = detect(tmp_path)
+    assert (detected.capabilities, detected.vision, detected.embedding) == (("EMBEDDING",), True, True)
+    assert (detected.context_length, detected.kv_bytes_per_token) == (context, None)
 
 
 @pytest.mark.parametrize(

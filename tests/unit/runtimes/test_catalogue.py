@@ -70,17 +70,17 @@ def test_each_is_chosen_for_a_model(name: str, architecture: str, size: str, oth
 
 
 @pytest.mark.parametrize(
-    "others",
+    "facts",
     [{"format": "gguf", "format_version": None, "framework": "llama.cpp"}, {"format": "gguf", "format_version": None}],
 )
-def test_no_engine_of_the_catalogue_is_chosen_for_gguf(others: dict[str, Any]) -> None:
-    message = chosen([*CATALOGUE.values(), SIMULATED], "LlamaForCausalLM", "8.03B", **others)
+def test_no_engine_of_the_catalogue_is_chosen_for_gguf(facts: dict[str, Any]) -> None:
+    message = chosen([*CATALOGUE.values(), SIMULATED], "LlamaForCausalLM", "8.03B", **facts)
     assert "no runtime found to support model m with format gguf" in message
     assert "format mismatch: model has 'gguf', runtime 'safetensors'" in message
 
 
 @pytest.mark.parametrize(
-    ("others", "name"),
+    ("facts", "name"),
     [
         ({"quantization": "int4", "quantization_method": "compressed-tensors"}, "vllm-small"),
         ({"quantization": "fp8", "quantization_method": "compressed-tensors"}, "vllm-small"),
@@ -90,8 +90,8 @@ def test_no_engine_of_the_catalogue_is_chosen_for_gguf(others: dict[str, Any]) -
         ({"quantization_method": "nvfp4"}, "vllm-small"),
     ],
 )
-def test_quantized_models_of_all_words_have_a_runtime(others: dict[str, Any], name: str) -> None:
-    assert chosen(list(CATALOGUE.values()), "LlamaForCausalLM", "8.03B", **others) == name
+def test_quantized_models_of_all_words_have_a_runtime(facts: dict[str, Any], name: str) -> None:
+    assert chosen(list(CATALOGUE.values()), "LlamaForCausalLM", "8.03B", **facts) == name
 
 
 def test_none_is_left_out() -> None:

@@ -142,10 +142,10 @@ def test_runtimes_and_files_meet_in_the_words_of_quantization(
     asked: str, word: str, method: str, accepted: bool
 ) -> None:
     kind = LLAMA._replace(quantization=word, method=method)
-    found = select(model(kind=kind), [runtime("r", entry(LLAMA._replace(quantization=asked)))])
-    assert bool(found.chosen) is accepted
+    ranking = select(model(kind=kind), [runtime("r", entry(LLAMA._replace(quantization=asked)))])
+    assert bool(ranking.chosen) is accepted
     is_mentioned = accepted and not asked and bool(method)
-    assert any("which the runtime does not mention" in note for note in found.verdicts[0].notes) is is_mentioned
+    assert any("which the runtime does not mention" in note for note in ranking.verdicts[0].notes) is is_mentioned
 
 
 def test_an_unknown_size_skips_ranges_and_says_so() -> None:
