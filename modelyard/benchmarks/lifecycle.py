@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from modelyard.benchmarks import settings as benchmark_settings
+from modelyard.benchmarks.probe import made_service
 from modelyard.benchmarks.series import RUN_PODS, BenchmarkLook, Chosen
 from modelyard.benchmarks.settings import BenchmarkSettings
 from modelyard.benchmarks.story import Here, told
@@ -30,9 +31,9 @@ from modelyard.objects import Key
 from modelyard.objects.kinds import CONFIG_MAPS, JOBS, NAMESPACES, PERSISTENT_VOLUME_CLAIMS, PODS
 from modelyard.objects.parse import namespace
 from modelyard.reconcile.memory import render_memory
-from modelyard.reconcile.plan import FAILED, Plan, Want, World
+from modelyard.reconcile.plan import FAILED, Child, Plan, Want, World
 from modelyard.workloads import names
-from modelyard.workloads.world import MODELS_WANTED, SERVICES_WANTED
+from modelyard.workloads.world import INFERENCE_SERVICES, MODELS_WANTED, SERVICES_WANTED
 
 SETTINGS, MODEL_SETTINGS = "benchmark-settings", "model-settings"
 
@@ -92,6 +93,8 @@ class BenchmarkRuns:
             return Plan(one.subject, "Removing", finalizer=False, finalizer_name=PUBLISHED_FINALIZER)
         here, deeds = BenchmarkLook(one, world, now, self.chosen(world)).result()
         self.seen[key] = here
+        if here.memory.ended or here.refused:
+            deeds = replace(deeds, delete=(*deeds.delete, *_probe(one, world)))
         wanted = render_memory(here.memory)
         stored = render_memory(one.memory) if one.damaged is None else ""
         annotations = {MEMORY: wanted} if wanted != stored else {}
@@ -115,6 +118,12 @@ class BenchmarkRuns:
         found, wrong = BenchmarkSettings.read(mine.get(benchmark_settings.KEY))
         delivery, _ = DeliverySettings.read(models.get(models_settings.KEY))
         return found, delivery, wrong
+
+
+def _probe(one: StoredBenchmark, world: World) -> tuple[Child, ...]:
+    """The service that was made for the measurement, which goes when that has ended."""
+    service = made_service(one, world)
+    return () if service is None else (Child(INFERENCE_SERVICES, service.key, service.subject.uid),)
 
 
 _OF_JOBS: Final = {"owner": lambda one: (one.owner,), "target": lambda one: (one.target,)}

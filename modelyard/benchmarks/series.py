@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from modelyard.benchmarks import probe
 from modelyard.benchmarks.records import IMPLAUSIBLE
 from modelyard.benchmarks.render import job, measurement
 from modelyard.benchmarks.settings import BenchmarkSettings
@@ -34,6 +35,7 @@ from modelyard.reconcile.plan import Child, World
 from modelyard.reconcile.reach import refusal
 from modelyard.resources.ome.benchmarks import BenchmarkJobSpec
 from modelyard.workloads.values import Body, Refusal, Refused, canonical
+from modelyard.workloads.world import INFERENCE_SERVICES
 
 RUN_PODS: Final = "pods of runs"
 MOST_ATTEMPTS: Final = 5
@@ -88,7 +90,7 @@ class BenchmarkLook:
         except Refusal as refusal:
             return self._refused(here, refusal.refused)
         except Waits as waits:
-            return self._waits(here, waits.reason, str(waits))
+            return self._made(here, waits) or self._waits(here, waits.reason, str(waits))
         if self.wrong is not None:
             return replace(here, memory=self.memory, reason="SettingsInvalid", message=self.wrong), RunDeeds()
         self.target = found[0]
@@ -161,6 +163,38 @@ class BenchmarkLook:
                 self.delete.append(_child(one))
         here = replace(here, memory=self.memory, reason=reason, message=message)
         return here, RunDeeds(delete=tuple(self.delete), due=self.memory.failing.next or None)
+
+    def _made(self, here: Here, waits: Waits) -> tuple[Here, RunDeeds] | None:
+        """Make the service that is gone where the BenchmarkJob says what it is a copy of, and give up one that does
+        not become ready; ``None`` where neither is the case."""
+        key = probe.measured_service(self.one)
+        if key is None:
+            return None
+        if waits.reason == "ServiceNotFound" and self.world[INFERENCE_SERVICES].get(key) is None:
+            body = probe.render(self.one, key, self.world, self.now)
+            if body is None:
+                return None
+            message = f"InferenceService {key} is made for the measurement: one replica of what {self.one.probe_of} is"
+            here = replace(here, memory=self.memory, reason="ServiceNotReady", message=message)
+            return here, RunDeeds(apply=(body,))
+        service = probe.made_service(self.one, self.world)
+        since = probe.made_since(service, self.one) if service is not None else None
+        if since is None or self.memory.began:
+            return None
+        if self.now < since + probe.PATIENCE:
+            here, deeds = self._waits(here, waits.reason, str(waits))
+            return here, replace(deeds, due=since + probe.PATIENCE)
+        minutes = f"{probe.PATIENCE / 60:.0f} minutes"
+        self.memory = self._begun().model_copy(
+            update={"failed": words(f"{waits.reason}: not ready within {minutes}: {waits}"), "ended": self.now}
+        )
+        return replace(here, memory=self.memory), RunDeeds(delete=tuple(self.delete))
+
+    def _begun(self) -> Memory:
+        """What is remembered from when the first run begins."""
+        one = self.one
+        begun = {"asked": dict(one.asked), "tokenizer": one.tokenizer, "began": float(int(self.now))}
+        return self.memory.model_copy(update=begun | {"generation": one.subject.generation})
 
     # Runs
 
@@ -283,10 +317,8 @@ class BenchmarkLook:
         except Refusal as refusal:
             return self._refused(here, refusal.refused)
         if not self.memory.began:
-            begun = {"asked": dict(self.one.asked), "tokenizer": self.one.tokenizer, "began": float(int(self.now))}
-            begun |= {"generation": self.one.subject.generation, "service": found.standing}
             # What a series is called depends on when it began, which is remembered before anything is made.
-            self.memory = self.memory.model_copy(update=begun)
+            self.memory = self._begun().model_copy(update={"service": found.standing})
             here = replace(here, memory=self.memory, reason="Measuring", message=f"{left[0]} begins")
             return here, RunDeeds(awaits=(f"run {left[0]}",))
         here = replace(here, reason="Measuring", message=f"{left[0]} begins")

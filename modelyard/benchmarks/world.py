@@ -34,6 +34,8 @@ RE_RUN: Final = "modelyard.dev/re-run"
 """Annotation: another value measures anew; after a failure, only what has not been measured."""
 TOKENIZER: Final = "modelyard.dev/tokenizer"
 """Annotation: a folder in the pod or a hub's id. Default: the model's files; of a direct endpoint, the model's name."""
+PROBE_OF: Final = "modelyard.dev/probe-of"
+"""Annotation: the InferenceService of which a copy is measured; it is made where the one to measure is gone."""
 MEMORY: Final = "modelyard.dev/benchmark"
 """Annotation: what has been measured so far."""
 PUBLISHED_FINALIZER: Final = "benchmarkjob.finalizers"
@@ -92,6 +94,7 @@ class StoredBenchmark:
     memory: Memory
     damaged: str | None
     re_run: str
+    probe_of: str
     tokenizer: str
     failed_before: bool
     finalizers: tuple[str, ...]
@@ -122,6 +125,7 @@ def benchmark(obj: Object) -> StoredBenchmark:
         memory,
         damaged,
         annotations.get(RE_RUN, "")[:100],
+        annotations.get(PROBE_OF, "")[:253],
         annotations.get(TOKENIZER, "")[:MOST_TOLD],
         FAILED in annotations,
         tuple(metadata.get("finalizers") or ()),

@@ -13,6 +13,7 @@ from typing import Any
 from modelyard.autoscaling.accelerators import ACCELERATOR_LABEL
 from modelyard.autoscaling.handling import MAX_REPLICAS, MIN_REPLICAS
 from modelyard.autoscaling.provenance import NAMES, PROVENANCE
+from modelyard.benchmarks.world import PROBE_OF
 from modelyard.onboarding.choose import Assessed
 from modelyard.onboarding.request import OnboardRequest, ServingCandidate
 from modelyard.workloads.names import ENGINE, component, fitting
@@ -72,7 +73,10 @@ def benchmark(
         "outputLocation": {"storageUri": asked.results},
         "resultFolderName": service,
     }
-    return _object(asked, "ome.io/v1beta1", "BenchmarkJob", name, spec)
+    job = _object(asked, "ome.io/v1beta1", "BenchmarkJob", name, spec)
+    # Measured again later, when its probe is gone, it makes one for itself.
+    job["metadata"]["annotations"][PROBE_OF] = asked.name
+    return job
 
 
 def chosen(asked: OnboardRequest, best: Assessed, served: str = "") -> list[Document]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import Fleets
@@ -12,12 +13,14 @@ from install_manifests import AUTOSCALER, CONTROLLER_NAMESPACE, documents, in_fo
 from needed_rights import Right, noted
 
 from modelyard.benchmarks.lifecycle import BenchmarkRuns
-from modelyard.benchmarks.world import BENCHMARK_JOBS
+from modelyard.benchmarks.world import BENCHMARK_JOBS, MEMORY, PROBE_OF, Memory
 from modelyard.cluster import PERSISTENT_VOLUME_CLAIMS, Cluster, Object
 from modelyard.local.stack import LocalStack
 from modelyard.objects.kinds import JOBS
 from modelyard.reconcile.dispatch import Acting
+from modelyard.reconcile.memory import render_memory
 from modelyard.reconcile.reconciler import Registered
+from modelyard.workloads.world import INFERENCE_SERVICES
 
 pytestmark = pytest.mark.integration
 
@@ -27,6 +30,29 @@ REFIT = {("", "configmaps", "get"), ("", "configmaps", "patch")}
 """Of the library of profiles, by the flow ``refit-profiles``."""
 WHERE_OWNERS_ARE_GUARDED = {("ome.io", "benchmarkjobs/finalizers", "update")}
 """What an admission plug-in asks for that this server does not have."""
+
+
+async def _measured_again(cluster: Cluster, space: str, spec: dict[str, Any]) -> None:
+    """The benchmark of a service that is gone makes one, and deletes it at its end."""
+    service = {"metadata": {"name": "chat"}, "spec": {"model": {"name": "llama"}, "engine": {}}}
+    await cluster.create(INFERENCE_SERVICES, service, space)
+    metadata = {"name": "again", "annotations": {PROBE_OF: "chat"}}
+    measured = {"endpoint": {"inferenceService": {"name": "chat-probe", "namespace": space}}}
+    await cluster.create(BENCHMARK_JOBS, {"metadata": metadata, "spec": spec | measured}, space)
+
+    async def names() -> set[str]:
+        return {one["metadata"]["name"] for one in (await cluster.list(INFERENCE_SERVICES, space)).items}
+
+    async def there() -> bool:
+        return "chat-probe" in await names()
+
+    async def gone() -> bool:
+        return "chat-probe" not in await names()
+
+    await eventually(there, "there is a service to measure", seconds=180)
+    ended = {"metadata": {"annotations": {MEMORY: render_memory(Memory(began=1.0, ended=2.0))}}}
+    await cluster.merge_patch(BENCHMARK_JOBS, "again", ended, space)
+    await eventually(gone, "the service that was measured is gone", seconds=180)
 
 
 async def test_benchmarks_need_exactly_the_rights_of_the_manifest(
@@ -78,6 +104,7 @@ async def test_benchmarks_need_exactly_the_rights_of_the_manifest(
             }
 
         await eventually(gone, "the Job of an attempt in vain is gone", seconds=180)
+        await _measured_again(cluster, space, spec)
     assert notes.forbidden == []
     allowed: set[Right] = {
         (group, one, verb)

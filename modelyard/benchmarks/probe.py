@@ -1,0 +1,64 @@
+"""The service that a BenchmarkJob makes for itself where the one it measures is gone.
+
+An onboarding measures candidates on services of one replica, and removes these when it is done. To measure the same
+again, when latencies have left the profile or somebody asks for it, such a service has to be made once more: a copy of
+the service that serves, with one replica, which nothing scales and nothing else asks. It belongs to the BenchmarkJob
+and is deleted when all runs have ended, well or badly. Pure.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from modelyard.benchmarks.world import StoredBenchmark
+from modelyard.objects import Key
+from modelyard.reconcile.plan import CLAIM, FAILED, World
+from modelyard.resources import InferenceService
+from modelyard.workloads.values import Body
+from modelyard.workloads.world import INFERENCE_SERVICES, StoredService
+
+MADE: Final = "modelyard.dev/benchmark-probe"
+"""Annotation of a service that a BenchmarkJob has made: the uid of that, and since when (epoch seconds)."""
+PATIENCE: Final = 1800.0
+"""Seconds within which a service that was made must be ready."""
+_NOT_COPIED: Final = frozenset(
+    (CLAIM, FAILED, "kubectl.kubernetes.io/last-applied-configuration", "ome.io/enable-prometheus-scraping")
+)
+"""Annotations of the service that are about itself; what measures a model's load must not see the benchmark's."""
+
+
+def measured_service(one: StoredBenchmark) -> Key | None:
+    """Return the key of the service that a BenchmarkJob measures, if it may be made: one of its own namespace."""
+    endpoint = one.spec.endpoint.inference_service if one.spec is not None else None
+    if endpoint is None or not one.probe_of or endpoint.namespace != one.key.namespace:
+        return None
+    return Key(endpoint.namespace, endpoint.name)
+
+
+def made_since(service: StoredService, one: StoredBenchmark) -> float | None:
+    """Return since when a service exists that this BenchmarkJob has made; ``None`` for any other service."""
+    owner, _, since = service.annotations.get(MADE, "").partition(" ")
+    return float(since) if owner == one.subject.uid and since.isdecimal() and len(since) < 13 else None
+
+
+def made_service(one: StoredBenchmark, world: World) -> StoredService | None:
+    """Return the service that this BenchmarkJob has made, unless it is being deleted."""
+    key = measured_service(one)
+    service: StoredService | None = world[INFERENCE_SERVICES].get(key) if key is not None else None
+    there = service is not None and not service.subject.deleting and made_since(service, one) is not None
+    return service if there else None
+
+
+def render(one: StoredBenchmark, key: Key, world: World, now: float) -> Body | None:
+    """Return the service to make; ``None`` where the one to copy is missing or cannot be read."""
+    like: StoredService | None = world[INFERENCE_SERVICES].get(Key(key.namespace, one.probe_of))
+    if like is None or like.subject.deleting or not isinstance(like.resource, InferenceService):
+        return None
+    spec = like.resource.spec.model_dump(mode="json", by_alias=True, exclude_none=True)
+    for component in ("engine", "decoder", "router"):
+        if component in spec:
+            spec[component] |= {"minReplicas": 1, "maxReplicas": 1}
+    annotations = {name: value for name, value in like.annotations.items() if name not in _NOT_COPIED}
+    annotations |= {"ome.io/autoscalerClass": "external", MADE: f"{one.subject.uid} {now:.0f}"}
+    metadata = {"name": key.name, "namespace": key.namespace, "annotations": annotations}
+    return {"apiVersion": "ome.io/v1beta1", "kind": "InferenceService", "metadata": metadata, "spec": spec}
