@@ -59,10 +59,10 @@ def fit(
     the patch for a VariantAutoscaling."""
     from modelyard.autoscaling.memory.variants import ANNOTATION, VariantMemory
     from modelyard.autoscaling.provenance import NAMES
-    from modelyard.benchmarks.profiles import patch
+    from modelyard.benchmarks.profiles import patch, points
     from modelyard.cli.benchmarks import results_of
     from modelyard.reconcile.memory import parse_memory
-    from modelyard.replay.engine_fit import sizing_profile
+    from modelyard.replay.engine_fit import fit_profile
 
     there = _cluster(lambda cluster: _variant(cluster, variant)) if variant else None
     known: dict[str, Any] = {"kv_tokens": kv_tokens}
@@ -70,8 +70,11 @@ def fit(
         text = (there["metadata"].get("annotations") or {}).get(ANNOTATION)
         known["startup"] = parse_memory(VariantMemory, ANNOTATION, text)[0].startup_seconds
     results = results_of(source)
-    found, _ = _fitted(results, max_batch, one_length, step_tokens, **known)
-    profile = sizing_profile(found, prompt_tokens, output_tokens, max_batch=max_batch, tokens=step_tokens)
+    lengths = prompt_tokens, output_tokens
+    known |= {"max_batch": max_batch, "tokens": step_tokens, "one_length": one_length}
+    found, profile = fit_profile(points(results, warn), *lengths, **known)
+    for text in found.warnings:
+        warn(text)
     started = max(run.started for run in results.runs)
     body = patch(profile, source, max_batch, engine=found, measured=started)
     key = _key(results, there) if keep else None
@@ -173,15 +176,13 @@ def check(
         raise typer.Exit(1)
 
 
-def _fitted(
-    results: BenchmarkResults, max_batch: int | None, one_length: bool, tokens: int, **known: Any
-) -> tuple[Fit, list[Point]]:
+def _fitted(results: BenchmarkResults, max_batch: int | None, one_length: bool, tokens: int) -> tuple[Fit, list[Point]]:
     """The engine, and the runs that it was fitted to as they were measured."""
     from modelyard.benchmarks.profiles import points
     from modelyard.replay.engine_fit import fit_engine
 
     runs = points(results, warn)
-    found = fit_engine(runs, tokens=tokens, max_batch=max_batch, one_length=one_length, **known)
+    found = fit_engine(runs, tokens=tokens, max_batch=max_batch, one_length=one_length)
     for text in found.warnings:
         warn(text)
     return found, [run for run in runs if max_batch is None or run.concurrency <= max_batch]

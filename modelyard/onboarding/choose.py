@@ -7,7 +7,7 @@ queueing model and the profile, for the share of requests that autoscaling aims 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, inf
 
@@ -15,6 +15,7 @@ import numpy as np
 
 from modelyard.autoscaling.mixing.covering import cover
 from modelyard.autoscaling.mixing.model import Demand, Option
+from modelyard.autoscaling.provenance import NAMES
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.sizing.answers import Sizing, Targets
 from modelyard.autoscaling.sizing.chain import analyse
@@ -28,7 +29,7 @@ from modelyard.autoscaling.variants.slo.aim import HOPELESS
 from modelyard.autoscaling.variants.slo.attainment import MOST, holding_of, needed
 from modelyard.benchmarks.values import MeasuredRun
 from modelyard.onboarding.request import OnboardRequest, ServingCandidate
-from modelyard.replay.engine_fit import fit_engine
+from modelyard.replay.engine_fit import FittedProfile, fit_profile
 
 MOST_STEPS = 4e4
 """Of engines for one replay of a candidate's runs: seconds of work, a minute at most. More leave it unknown."""
@@ -38,7 +39,8 @@ MOST_STEPS = 4e4
 class EngineSpeed:
     """A fitted profile in ms; ``max_batch`` is the highest level measured: nothing is said of what lies above.
 
-    ``engine`` are the parameters of the engine that measured so, where one is found that would have.
+    ``measured`` is when the last run began. ``fit`` has the engine that would have measured so, and the profile by
+    which replicas of it are sized; where no such engine is found, the profile is straight lines through the latencies.
     """
 
     alpha: float
@@ -47,13 +49,21 @@ class EngineSpeed:
     delta: float
     max_batch: int
     warnings: tuple[str, ...] = ()
-    engine: tuple[float, float, float, float] | None = None
+    fit: FittedProfile | None = None
+    measured: str = ""
+
+    @property
+    def engine(self) -> tuple[float, float, float, float] | None:
+        """The parameters of the engine, where one is found that would have measured so."""
+        if self.fit is None:
+            return None
+        engine = self.fit.engine
+        return engine.alpha.estimate, engine.beta.estimate, engine.gamma.estimate, engine.delta.estimate
 
 
 def fitted(runs: Sequence[MeasuredRun], compression: float = 1.0) -> Fit:
-    """The parameters of one replica by its runs, of which each second is ``compression`` seconds of life.
-
-    Raises ``FitError`` where they do not determine it.
+    """Straight lines through the latencies of one replica's runs, of which each second is ``compression`` seconds of
+    life: by these the levels to measure are planned. Raises ``FitError`` where the runs do not determine them.
     """
     try:
         return fit(_points(runs, compression), one_length=True)
@@ -77,27 +87,39 @@ def _points(runs: Sequence[MeasuredRun], compression: float) -> tuple[Point, ...
 
 
 @lru_cache(maxsize=64)
-def _engine(points: tuple[Point, ...]) -> tuple[tuple[float, float, float, float] | None, tuple[str, ...]]:
-    """The engine that would have measured this, and what is to be said of it. Found by replaying the runs, which takes
-    a second or more, and each look at an onboarding asks."""
+def _fitted_profile(
+    points: tuple[Point, ...], prompt_tokens: float | None, output_tokens: float | None, batch: int
+) -> tuple[FittedProfile | None, tuple[str, ...]]:
+    """The profile as ``modelyard profile fit`` fits it, and warnings. The runs are replayed, which takes a second or
+    more, and each look at an onboarding asks."""
+    how = {"max_batch": batch, "most_steps": MOST_STEPS, "one_length": True}
     try:
-        found = fit_engine(points, most_steps=MOST_STEPS, one_length=True)
+        found = fit_profile(points, prompt_tokens, output_tokens, **how)
     except (ArithmeticError, LookupError, ValueError) as error:  # a report may say anything
         return None, (f"the engine behind it is not known: {error}",)
-    alpha, beta, gamma, delta = (one.estimate for one in (found.alpha, found.beta, found.gamma, found.delta))
-    if not (alpha > 0 and max(alpha, beta, gamma, delta) < inf):
+    each = [getattr(one, name).estimate for one in found for name in NAMES]
+    if not (min(each[0], each[4]) > 0 and max(each) < inf):
         return None, ("the engine behind it is not known: its runs tell no time of a step",)
-    return (alpha, beta, gamma, delta), tuple(f"the engine behind it: {one}" for one in found.warnings)
+    return found, tuple(f"the engine behind it: {one}" for one in found.engine.warnings)
 
 
-def engine_speed(runs: Sequence[MeasuredRun], compression: float = 1.0) -> EngineSpeed:
-    """The profile that is written. Raises ``FitError`` as ``fitted``, and where nothing could be sized with it."""
-    found = fitted(runs, compression)
-    alpha, beta, gamma, delta = (one.estimate for one in (found.alpha, found.beta, found.gamma, found.delta))
+def engine_speed(
+    runs: Sequence[MeasuredRun],
+    compression: float = 1.0,
+    prompt_tokens: float | None = None,
+    output_tokens: float | None = None,
+) -> EngineSpeed:
+    """The profile that is written, for requests of these mean lengths (default: those of the runs). Raises ``FitError``
+    as ``fitted``, and where nothing could be sized with it."""
+    lines = fitted(runs, compression)
+    batch = max(run.concurrency for run in runs)
+    found, said = _fitted_profile(_points(runs, compression), prompt_tokens, output_tokens, batch)
+    profile = lines if found is None else found.profile
+    alpha, beta, gamma, delta = (getattr(profile, name).estimate for name in NAMES)
     if round(alpha, 6) <= 0:
         raise FitError("alpha is 0: measure at more levels, and at lower ones")
-    batch = max(run.concurrency for run in runs)
-    return EngineSpeed(alpha, beta, gamma, delta, batch, found.warnings)
+    started = max(run.started for run in runs)
+    return EngineSpeed(alpha, beta, gamma, delta, batch, (*lines.warnings, *said), found, started)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +187,7 @@ def choose(
 
 def _assess(asked: OnboardRequest, one: ServingCandidate, runs: Sequence[MeasuredRun]) -> Assessed:
     try:
-        speed = engine_speed(runs, asked.time_compression)
+        speed = engine_speed(runs, asked.time_compression, asked.prompt_tokens, asked.output_tokens)
     except FitError as error:
         return Assessed(one, problem=f"no profile: {error}")
     found = _sized(asked, speed, asked.ttft or 0.0, asked.itl or 0.0)
@@ -175,8 +197,6 @@ def _assess(asked: OnboardRequest, one: ServingCandidate, runs: Sequence[Measure
         text = f"the target cannot be reached ({found.binding[0]}): at best TTFT {best[0]:.4g} ms, ITL {best[1]:.4g} ms"
         return Assessed(one, speed, problem=text, nearest=near)
     rate, ttft, itl = float(found.rate[0]), float(found.ttft[0]), float(found.itl[0])
-    engine, said = _engine(_points(runs, asked.time_compression))
-    speed = replace(speed, engine=engine, warnings=(*speed.warnings, *said))
     replicas, doubt = _holding(asked, speed)
     if replicas > ceil(asked.rate / rate):
         rate = asked.rate / replicas * (1 + 1e-9)

@@ -12,9 +12,9 @@ from typing import Any
 
 from modelyard.autoscaling.accelerators import ACCELERATOR_LABEL
 from modelyard.autoscaling.handling import MAX_REPLICAS, MIN_REPLICAS
-from modelyard.autoscaling.provenance import NAMES, PROVENANCE
+from modelyard.benchmarks.profiles import patch
 from modelyard.benchmarks.world import PROBE_OF
-from modelyard.onboarding.choose import Assessed
+from modelyard.onboarding.choose import Assessed, EngineSpeed
 from modelyard.onboarding.request import OnboardRequest, ServingCandidate
 from modelyard.workloads.names import ENGINE, component, fitting
 
@@ -89,8 +89,7 @@ def chosen(asked: OnboardRequest, best: Assessed, served: str = "") -> list[Docu
     name, _, key = (asked.service_class or f"{class_name(asked)}/{CLASS_KEY}").partition("/")
     # It is made with what the expected load needs; from then on its replicas are the VariantAutoscaling's.
     service = _service(asked, asked.name, one, best.replicas, most)
-    decode = {"alpha": _plain(speed.alpha), "beta": _plain(speed.beta)}
-    prefill = {"gamma": _plain(speed.gamma), "delta": _plain(speed.delta)}
+    profile, annotations = _profile(asked, one, speed)
     variant = _object(
         asked,
         "llmd.ai/v1alpha1",
@@ -104,21 +103,25 @@ def chosen(asked: OnboardRequest, best: Assessed, served: str = "") -> list[Docu
             "acceleratorCount": one.count,
             "variantCost": _plain(one.cost),
             "sloClassRef": {"name": name, "key": key},
-            "variantProfile": {
-                "perfParms": {"decodeParms": decode, "prefillParms": prefill},
-                "maxBatchSize": speed.max_batch,
-            },
+            "variantProfile": profile,
         },
     )
     variant["metadata"]["labels"][ACCELERATOR_LABEL] = one.accelerator
     bounds = {MIN_REPLICAS: asked.min_replicas, MAX_REPLICAS: most}
     variant["metadata"]["annotations"] |= {name: str(value) for name, value in bounds.items() if value is not None}
-    if speed.engine is not None:
-        engine = {name: float(f"{value:.6g}") for name, value in zip(NAMES, speed.engine, strict=True)}
-        told = {"source": f"the onboarding of {asked.name}", "engine": engine, "profile": decode | prefill}
-        told["for"] = {"prompt_tokens": asked.prompt_tokens, "output_tokens": asked.output_tokens}
-        variant["metadata"]["annotations"][PROVENANCE] = json.dumps(told, separators=(",", ":"))
+    variant["metadata"]["annotations"] |= annotations
     return [service, *([] if asked.service_class else [_service_class(asked, served or asked.name)]), variant]
+
+
+def _profile(asked: OnboardRequest, candidate: ServingCandidate, speed: EngineSpeed) -> tuple[Document, dict[str, str]]:
+    """The profile and where it comes from, as ``modelyard profile fit`` writes them: ``refit-profiles`` reads both."""
+    if speed.fit is None:
+        decode = {"alpha": _plain(speed.alpha), "beta": _plain(speed.beta)}
+        prefill = {"gamma": _plain(speed.gamma), "delta": _plain(speed.delta)}
+        return {"perfParms": {"decodeParms": decode, "prefillParms": prefill}, "maxBatchSize": speed.max_batch}, {}
+    source = f"{asked.namespace}/{probe_name(asked, candidate)}"
+    body = patch(speed.fit.profile, source, speed.max_batch, engine=speed.fit.engine, measured=speed.measured)
+    return body["spec"]["variantProfile"], body["metadata"]["annotations"]
 
 
 def _service_class(asked: OnboardRequest, model: str) -> Document:

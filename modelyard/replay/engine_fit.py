@@ -118,6 +118,32 @@ def sizing_profile(
     return fit(watched, one_length=True, kv_tokens=found.kv_tokens, startup=found.startup)
 
 
+class FittedProfile(NamedTuple):
+    """The engine that would have measured a benchmark's runs, and the profile by which replicas of it are sized."""
+
+    engine: Fit
+    profile: Fit
+
+
+def fit_profile(
+    points: Iterable[Point],
+    prompt_tokens: float | None = None,
+    output_tokens: float | None = None,
+    *,
+    max_batch: int | None = None,
+    tokens: int = TOKENS,
+    **how: Any,
+) -> FittedProfile:
+    """Fit the profile for requests of a mean length, by default that of the runs.
+
+    The one way for ``modelyard profile fit``, onboardings, and profiles that live latencies have left. ``how`` as for
+    ``fit_engine``, which says what is refused.
+    """
+    engine = fit_engine(points, tokens=tokens, max_batch=max_batch, **how)
+    profile = sizing_profile(engine, prompt_tokens, output_tokens, max_batch=max_batch, tokens=tokens)
+    return FittedProfile(engine, profile)
+
+
 def _check_effort(points: Iterable[Point], tokens: int, most_steps: float = MOST_STEPS) -> None:
     steps = requests = 0.0
     for point in points:

@@ -21,7 +21,7 @@ from modelyard.objects.documents import cut, few, printable
 from modelyard.objects.parse import conditions
 from modelyard.reconcile.memory import parse_memory
 from modelyard.reconcile.reach import refusal
-from modelyard.replay.engine_fit import TOKENS, fit_engine, sizing_profile
+from modelyard.replay.engine_fit import TOKENS, fit_profile
 
 MOST_SAID = 1000
 """Characters of what is said of one variant: names and scenarios are as long as their tenants like."""
@@ -110,21 +110,21 @@ def refit(variant: Mapping[str, Any], job: Mapping[str, Any], since: float, toke
     kv_tokens = told.get("kvTokens")
     left_out: list[str] = []
     try:
-        engine = fit_engine(
+        slo = memory.slo
+        lengths = (slo.prompt_tokens, slo.output_tokens) if slo else (None, None)
+        found = fit_profile(
             points(kept(job), left_out.append),
+            *lengths,
             tokens=tokens,
             max_batch=batch,
             one_length=True,
             kv_tokens=kv_tokens if isinstance(kv_tokens, int) and 0 < kv_tokens < 1 << 40 else None,
             startup=memory.startup_seconds,
         )
-        slo = memory.slo
-        lengths = (slo.prompt_tokens, slo.output_tokens) if slo else (None, None)
-        found = sizing_profile(engine, *lengths, max_batch=batch, tokens=tokens)
-        body = patch(found, str(one.key), batch, engine=engine, measured=kept(job).runs[-1].started)
+        body = patch(found.profile, str(one.key), batch, engine=found.engine, measured=kept(job).runs[-1].started)
     except FitError as error:
         return Refit(_told(f"{one.key} determines no profile: {error}", left_out), problem=True)
-    return Refit(_told(f"fitted to {len(engine.points)} runs of {one.key}", left_out), patch=body)
+    return Refit(_told(f"fitted to {len(found.engine.points)} runs of {one.key}", left_out), patch=body)
 
 
 def _told(what: str, left_out: Sequence[str]) -> str:

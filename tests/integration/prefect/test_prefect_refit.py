@@ -63,11 +63,15 @@ def records(alpha: float) -> list[RunRecord]:
     for run in smallest(32, (64, 512)):
         served = serve(engine, Point(*run, 64, 1, 1))
         means = (sum(one[part] for one in served) / len(served) / 1000 for part in (0, 1))
-        ttft, itl = (dict.fromkeys(("mean", "p50", "p90", "p95", "p99"), mean) for mean in means)
-        about = {"scenario": f"D({run.prompt_tokens},64)", "concurrency": run.concurrency, "seconds": 9}
-        about |= {"started": "2026-01-01T00:00:00Z", "requests": len(served), "failed": 0, "requests_rate": 5}
-        about |= {"output_rate": 5, "prompt_tokens": run.prompt_tokens, "output_tokens": 64}
-        found.append(RunRecord.model_validate({"run": about | {"ttft": ttft, "itl": itl, "latency": ttft}}))
+        parts = ("mean", "p50", "p90", "p95", "p99")
+        ttft, itl = (dict.fromkeys(parts, mean) for mean in means)
+        latency = dict.fromkeys(parts, ttft["mean"] + 63 * itl["mean"])
+        seconds = len(served) * latency["mean"] / run.concurrency
+        about = {"scenario": f"D({run.prompt_tokens},64)", "concurrency": run.concurrency, "seconds": seconds}
+        about |= {"started": "2026-01-01T00:00:00Z", "requests": len(served), "failed": 0}
+        about |= {"requests_rate": len(served) / seconds, "output_rate": 64 * len(served) / seconds}
+        about |= {"prompt_tokens": run.prompt_tokens, "output_tokens": 64}
+        found.append(RunRecord.model_validate({"run": about | {"ttft": ttft, "itl": itl, "latency": latency}}))
     return found
 
 

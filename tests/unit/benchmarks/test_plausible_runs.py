@@ -91,7 +91,7 @@ def answers(whole: int, told: int, **more: Any) -> dict[str, Any]:
     return program_file(whole + told) | {"individual_request_metrics": [*pieces, *others]}
 
 
-@pytest.mark.parametrize(("whole", "told", "refused"), [(1, 99, False), (2, 98, True), (10, 0, True), (50, 50, True)])
+@pytest.mark.parametrize(("whole", "told", "refused"), [(20, 80, False), (21, 79, True), (10, 0, True), (50, 50, True)])
 def test_answers_in_one_piece_are_counted_one_by_one(whole: int, told: int, refused: bool) -> None:
     """The program leaves those that came within a millisecond out of its ITL, which is then that of the others."""
     if not refused:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import yaml
+from command_line import modelyard
 from hypothesis import given
 from hypothesis import strategies as st
 from onboarded import FAST, MEASURED, SLOW, request, runs
@@ -16,27 +19,56 @@ from pydantic import ValidationError
 
 from modelyard.autoscaling.handling import fleet_handling, handling_of
 from modelyard.autoscaling.live import observe
+from modelyard.autoscaling.provenance import provenance
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.sizing.fit import FitError, Point
+from modelyard.benchmarks.results import RunRecord, as_csv
 from modelyard.engine.config import EngineConfig
+from modelyard.objects import Key
 from modelyard.onboarding import objects
 from modelyard.onboarding.choose import choose, engine_speed
 from modelyard.onboarding.plan import benchmarks
 from modelyard.onboarding.request import ServingCandidate
 from modelyard.replay.closed_loop import serve
+from modelyard.replay.refit import benchmark_of
 from modelyard.resources import BaseModel, BenchmarkJob, InferenceService, VariantAutoscaling
 
 
-def test_the_profile_is_that_of_the_engine() -> None:
+def test_the_profile_is_the_one_that_profile_fit_makes_of_the_same_results(tmp_path: Path) -> None:
+    """One way of fitting: what an onboarding writes, the command writes of its benchmark, and a refit can go on from."""
+    verdict = choose(request(), MEASURED)
+    assert verdict.chosen is not None
+    *_, variant = objects.chosen(request(), verdict.chosen)
+    file = tmp_path / "summary.csv"
+    file.write_text(as_csv(RunRecord(run=run) for run in MEASURED["slow"]), encoding="utf-8")
+    lengths = ("--prompt-tokens", 100, "--output-tokens", 50, "--max-batch", 32)
+    done = modelyard("profile", "fit", file, "--one-length", *lengths, "-o", "json")
+    assert done.code == 0, done.err
+    found = json.loads(done.out)
+    assert variant["spec"]["variantProfile"] == found["spec"]["variantProfile"]
+    mine, its = provenance(variant), provenance(found)
+    assert mine.pop("source") == "shop/chat-probe-slow", "the BenchmarkJob that a refit has measured again"
+    assert its.pop("source") == str(file)
+    assert mine == its
+    assert benchmark_of(variant) == Key("shop", "chat-probe-slow")
+
+
+def test_an_idle_engine_has_what_it_measured_alone() -> None:
     found = engine_speed(runs(SLOW))
-    assert (found.alpha, found.beta, found.gamma, found.delta) == pytest.approx(SLOW)
+    alpha, _, gamma, delta = SLOW
     assert found.max_batch == 32
+    assert found.alpha == pytest.approx(alpha, rel=0.05)
+    assert found.gamma + found.delta * 100 == pytest.approx(gamma + delta * 100 + alpha, rel=0.3), (
+        "and half a step more"
+    )
 
 
 def test_what_ran_faster_than_life_is_told_as_in_life() -> None:
     alpha, beta, gamma, delta = (one / 10 for one in SLOW)
-    found = engine_speed(runs((alpha, beta, gamma, delta)), 10)
-    assert (found.alpha, found.beta, found.gamma, found.delta) == pytest.approx(SLOW)
+    found, slow = engine_speed(runs((alpha, beta, gamma, delta)), 10), engine_speed(runs(SLOW))
+    assert (found.alpha, found.beta, found.gamma, found.delta) == pytest.approx(
+        (slow.alpha, slow.beta, slow.gamma, slow.delta)
+    )
 
 
 def test_runs_that_determine_nothing_are_refused() -> None:
@@ -166,7 +198,11 @@ def test_all_that_is_made_is_valid_and_the_same_that_a_user_writes() -> None:
     assert spec.scale_target_ref.name == "chat-engine"
     assert spec.variant_id == "chat-L40S-1"
     assert spec.variant_profile is not None
-    assert spec.variant_profile.perf_parms.decode_parms == {"alpha": "20", "beta": "0.4"}
+    assert best.speed is not None
+    assert spec.variant_profile.perf_parms.decode_parms == {
+        "alpha": f"{best.speed.alpha:.6g}",
+        "beta": f"{best.speed.beta:.6g}",
+    }
     assert yaml.safe_load(classes["data"]["class.yaml"])["data"] == [{"model": "chat", "slo-ttft": 500, "slo-tpot": 40}]
 
 
