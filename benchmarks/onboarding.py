@@ -52,19 +52,21 @@ def measured(engine: EngineConfig, asked: OnboardRequest) -> list[MeasuredRun]:
     runs = []
     for level in asked.levels:
         seen = closed_loop(engine, Point(level, asked.prompt_tokens, asked.output_tokens, 1.0, 1.0))
+        latency = (seen.ttft_p50 + (asked.output_tokens - 1) * seen.itl_p50) / 1000
+        seconds = 100 * latency / level
         runs.append(
             MeasuredRun(
-                scenario="D",
+                scenario=f"D({asked.prompt_tokens},{asked.output_tokens})",
                 concurrency=level,
                 started="",
-                seconds=60,
+                seconds=seconds,
                 requests=100,
                 failed=0,
-                requests_rate=1,
-                output_rate=1,
+                requests_rate=100 / seconds,
+                output_rate=100 * asked.output_tokens / seconds,
                 prompt_tokens=asked.prompt_tokens,
                 output_tokens=asked.output_tokens,
-                latency=spread(1),
+                latency=spread(1000 * latency),
                 ttft=spread(seen.ttft_p50),
                 itl=spread(seen.itl_p50),
             )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from prefect import flow
+from prefect import flow, get_run_logger
 from prefect.client.schemas.objects import State
 
 from flows.forms import flat, run_parameters
@@ -17,14 +17,14 @@ from modelyard.benchmarks.lifecycle import BenchmarkRuns
 from modelyard.metrics.client import PrometheusSettings
 from modelyard.models.lifecycle import ModelDelivery
 from modelyard.models.names import KINDS as MODEL_KINDS
-from modelyard.reconcile.dispatch import Acting
+from modelyard.reconcile.dispatch import Acting, RunFate
 from modelyard.reconcile.reconciler import Reconciler, Registered, only_told
 from modelyard.reconcile.report import TickReport
 from modelyard.routing.lifecycle import RouteStatus, ServerStatus
 from modelyard.routing.route_roll_out import RouteRollOuts
 from modelyard.workloads.kthena.lifecycle import ModelRollOut
 from modelyard.workloads.lifecycle import ServiceRollOut
-from tasks.reconcile import due, start, tell
+from tasks.reconcile import RunsUnknown, awaiting, due, look_up, start, tell
 from tasks.stage import Handle
 
 
@@ -61,10 +61,22 @@ class Reconciling(Reconciler):
     async def tick(self, turn: Turn) -> TickReport:
         """Tell, then start what is due: a task run for each, none for what there is not."""
         plans, report = await self.look(), TickReport()
+        known: dict[str, RunFate] | None = None
+        try:
+            known = await look_up(plans)
+            plans = awaiting(self, plans, known)
+        except RunsUnknown as error:
+            get_run_logger().warning("Nothing is started, the next tick tries again (%s)", error)
         if any(only_told(plan).writes for some in plans.values() for plan in some):
             report = (await turn.run(tell, self, turn.number, Handle(plans))).take()
             plans = await self.look()  # a claim is conditional on the object as it is now
-        if starts := await due(self, plans):
+        if known is None:
+            return report
+        try:
+            starts = due(self, plans, await look_up(plans, known))
+        except RunsUnknown:
+            return report
+        if starts:
             await turn.run(start, self, turn.number, Handle(starts))
         return report
 

@@ -6,6 +6,7 @@ import asyncio
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from uuid import UUID
 
 import httpx
@@ -15,7 +16,7 @@ from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId, FlowR
 from prefect.client.schemas.objects import FlowRun
 from prefect.exceptions import ObjectNotFound, PrefectException
 
-from modelyard.reconcile.dispatch import RunFate, Start, dispatch, named
+from modelyard.reconcile.dispatch import Acting, RunFate, Start, awaited_run, dispatch, named, with_awaited_run
 from modelyard.reconcile.plan import Plan
 from modelyard.reconcile.reconciler import Reconciler
 from modelyard.reconcile.report import TickReport
@@ -46,20 +47,37 @@ async def tell(reconciler: Reconciler, number: int, plans: Handle[Plans]) -> Han
     return Handle(TickReport(rows=await reconciler.tell([plan for some in plans.take().values() for plan in some])))
 
 
-async def due(reconciler: Reconciler, plans: Plans) -> list[Start]:
-    """The runs to start, by what became of those that objects name; no task run, for there is seldom one to start.
+class RunsUnknown(Exception):
+    """Prefect's API does not say what became of the runs that objects name."""
 
-    While Prefect's API is away there is none; the next tick asks again.
-    """
-    named_ones = named(plan for some in plans.values() for plan in some)
-    known: dict[str, RunFate] = {}
-    if named_ones:
-        try:
-            async with asyncio.timeout(LOOK_UP_TIMEOUT), get_client() as client:
-                known = await _look_up(client, named_ones)
-        except (TimeoutError, httpx.HTTPError, PrefectException) as error:
-            get_run_logger().warning("Nothing is started, the next tick tries again (%r)", error)
-            return []
+
+async def look_up(plans: Plans, known: Mapping[str, RunFate] = MappingProxyType({})) -> dict[str, RunFate]:
+    """What became of the runs that the plans' objects name, but for those that are ``known``; no task run, for there is
+    seldom one to start. Raises ``RunsUnknown``."""
+    asked = named(plan for some in plans.values() for plan in some) - known.keys()
+    if not asked:
+        return dict(known)
+    try:
+        async with asyncio.timeout(LOOK_UP_TIMEOUT), get_client() as client:
+            return {**known, **await _look_up(client, asked)}
+    except (TimeoutError, httpx.HTTPError, PrefectException) as error:
+        raise RunsUnknown(repr(error)) from error
+
+
+def awaiting(reconciler: Reconciler, plans: Plans, known: Mapping[str, RunFate]) -> dict[str, list[Plan]]:
+    """The plans, with the flow runs that they wait for in their statuses."""
+    now = time.time()
+
+    def each(some: Sequence[Plan], acting: Acting | None) -> list[Plan]:
+        if acting is None:
+            return list(some)
+        return [with_awaited_run(plan, awaited_run(plan, acting, known, now), now) for plan in some]
+
+    return {name: each(some, reconciler.registered[name].acting) for name, some in plans.items()}
+
+
+def due(reconciler: Reconciler, plans: Plans, known: Mapping[str, RunFate]) -> list[Start]:
+    """The runs to start, by what became of those that objects name."""
     acting = ((some, reconciler.registered[name].acting) for name, some in plans.items())
     return [start for some, how in acting if how is not None for start in dispatch(some, how, known, time.time())]
 
@@ -132,8 +150,9 @@ async def _look_up(client: PrefectClient, keys: Iterable[str]) -> dict[str, RunF
 def _became(run: FlowRun) -> RunFate:
     state = run.state
     if state is None or not state.is_final():
-        return RunFate(None)
-    return RunFate(state.timestamp.timestamp(), died=state.is_crashed())
+        waits = state is None or state.is_scheduled() or state.is_pending()
+        return RunFate(None, queued=run.created.timestamp() if waits and run.created else None, name=run.name)
+    return RunFate(state.timestamp.timestamp(), died=state.is_crashed(), name=run.name)
 
 
 async def _create(client: PrefectClient, start: Start, deployment: UUID) -> None:

@@ -319,9 +319,9 @@ class BenchmarkLook:
         if not self.memory.began:
             # What a series is called depends on when it began, which is remembered before anything is made.
             self.memory = self._begun().model_copy(update={"service": found.standing})
-            here = replace(here, memory=self.memory, reason="Measuring", message=f"{left[0]} begins")
+            here = replace(here, memory=self.memory, reason="Measuring", message=f"{left[0]} is next")
             return here, RunDeeds(awaits=(f"run {left[0]}",))
-        here = replace(here, reason="Measuring", message=f"{left[0]} begins")
+        here = replace(here, reason="Measuring", message=f"{left[0]} is next")
         return here, RunDeeds(apply=(made,), awaits=(f"run {left[0]}",))
 
     def _state(self) -> str:

@@ -80,7 +80,7 @@ def told(here: Here, now: float) -> Plan:
     conditions = _conditions(here)
     status = Status(fields, conditions)
     done = conditions[-1]
-    plan = Plan(subject, done.reason, done.message)
+    plan = Plan(subject, done.reason, done.message, wanted=status, stored=stored)
     if not is_due(status, stored, now, 0.0, subject.uid):
         return plan
     return replace(plan, status=status, notices=tuple(_news(here, state, conditions)))

@@ -98,7 +98,7 @@ def deliver(wish: Wish, site: Site, now: float) -> Leg:
     if wish.lacks:
         return replace(said, reason="CABundleNotFound", message=wish.lacks, entry=_updating(entry, wish, done))
     before = done if current else Delivered(left=left)
-    start = _start(wish, site, FETCH, before, "Starting", "a Job is made for it")
+    start = _start(wish, site, FETCH, before, "Starting", "its Job is created next")
     return replace(start, delete=stale)
 
 

@@ -122,7 +122,7 @@ def held(model: StoredModel, reason: str, message: str, now: float) -> Plan:
     wrong = replace(_condition(RESOLVED, False, reason, message), observed_generation=model.subject.generation)
     wanted = Status({} if model.status.get("state") else {"state": CREATING}, (wrong,))
     due = is_due(wanted, model.status, now, 0.0)
-    return Plan(model.subject, reason, message, status=wanted if due else None)
+    return Plan(model.subject, reason, message, status=wanted if due else None, wanted=wanted, stored=model.status)
 
 
 def while_removing(plan: Plan, model: StoredModel, parts: Sequence[Leg], now: float) -> Plan:
@@ -136,7 +136,7 @@ def while_removing(plan: Plan, model: StoredModel, parts: Sequence[Leg], now: fl
         status, (replace(_condition(READY, False, "Removing", message), observed_generation=model.subject.generation),)
     )
     due = is_due(wanted, model.status, now, 0.0)
-    return replace(plan, status=wanted if due else None, message=message)
+    return replace(plan, status=wanted if due else None, message=message, wanted=wanted, stored=model.status)
 
 
 def removing(parts: Iterable[Leg]) -> str:
@@ -185,7 +185,7 @@ def _tell(
         fields["detected"] = {**dict.fromkeys(detected), **found} if found else None
     status = Status(fields, wanted, transient=OURS)
     main = next(one for one in wanted if one.type == READY)
-    plan = Plan(subject, reason=main.reason, message=main.message)
+    plan = Plan(subject, reason=main.reason, message=main.message, wanted=status, stored=model.status)
     if not is_due(status, model.status, now, 0.0, subject.uid):
         return plan
     stored = {one.get("type"): (one.get("status"), one.get("reason")) for one in model.status["conditions"]}

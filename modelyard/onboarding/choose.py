@@ -92,15 +92,16 @@ def _fitted_profile(
 ) -> tuple[FittedProfile | None, tuple[str, ...]]:
     """The profile as ``modelyard profile fit`` fits it, and warnings. The runs are replayed, which takes a second or
     more, and each look at an onboarding asks."""
-    how = {"max_batch": batch, "most_steps": MOST_STEPS, "one_length": True}
     try:
-        found = fit_profile(points, prompt_tokens, output_tokens, **how)
+        found = fit_profile(
+            points, prompt_tokens, output_tokens, max_batch=batch, most_steps=MOST_STEPS, one_length=True
+        )
     except (ArithmeticError, LookupError, ValueError) as error:  # a report may say anything
         return None, (f"the engine behind it is not known: {error}",)
     each = [getattr(one, name).estimate for one in found for name in NAMES]
     if not (min(each[0], each[4]) > 0 and max(each) < inf):
         return None, ("the engine behind it is not known: its runs tell no time of a step",)
-    return found, tuple(f"the engine behind it: {one}" for one in found.engine.warnings)
+    return found, found.engine.warnings
 
 
 def engine_speed(
@@ -119,7 +120,8 @@ def engine_speed(
     if round(alpha, 6) <= 0:
         raise FitError("alpha is 0: measure at more levels, and at lower ones")
     started = max(run.started for run in runs)
-    return EngineSpeed(alpha, beta, gamma, delta, batch, (*lines.warnings, *said), found, started)
+    warnings = tuple(dict.fromkeys((*lines.warnings, *said)))
+    return EngineSpeed(alpha, beta, gamma, delta, batch, warnings, found, started)
 
 
 @dataclass(frozen=True, slots=True)

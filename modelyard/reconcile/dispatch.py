@@ -12,10 +12,12 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from modelyard.objects.documents import cut
 from modelyard.reconcile.plan import Plan, Ref, Subject
+from modelyard.reconcile.status import LONGEST_MESSAGE, is_due, timestamp
 from modelyard.reconcile.turns import in_turn
 
 MOST_IN_A_BATCH = 50
@@ -24,6 +26,9 @@ MOST_STARTS = 20
 FIRST_PAUSE = 15.0
 LONGEST_PAUSE = 600.0
 """Seconds between attempts at the same thing: doubled from the first to the longest."""
+
+EXPECTED_START = 10.0
+"""Seconds within which a worker starts a run where it has a free slot."""
 
 _CLAIM = re.compile(
     r"(?P<run>[\w./-]{1,512}) (?P<fingerprint>[0-9a-f]{12})/(?P<attempt>\d{1,6}) (?P<at>\d{1,12})", re.ASCII
@@ -52,10 +57,15 @@ class Claim(NamedTuple):
 
 
 class RunFate(NamedTuple):
-    """What became of a run. ``ended`` is when (epoch seconds, ``None``: it lives), ``died`` that nobody stopped it."""
+    """What became of a run. ``ended`` is when (epoch seconds, ``None``: it lives), ``died`` that nobody stopped it.
+
+    ``queued`` is since when it waits for a worker (``None``: it has started), ``name`` what people see it by.
+    """
 
     ended: float | None
     died: bool = False
+    queued: float | None = None
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +126,44 @@ def dispatch(
         claims = tuple((subject, c._replace(run=key)) for subject, c in members)
         starts.append(Start(acting.deployment, key, claims, acting.parameters))
     return starts
+
+
+def awaited_run(plan: Plan, acting: Acting, runs: Mapping[str, RunFate], now: float) -> str:
+    """Say which flow run the plan's work waits for, and since when; empty where it is under way, or about to be.
+
+    A run that starts within ``EXPECTED_START`` seconds is not worth a write of the status.
+    """
+    claim = Claim.read(plan.subject.claim) if plan.acts else None
+    if claim is None or claim.at > now:
+        return ""
+    run = runs.get(claim.run)
+    if run is None:  # another is created in a moment
+        return ""
+    name = f"flow run {run.name!r} of {acting.deployment}"
+    if run.ended is not None:
+        again = max(claim.at, run.ended) + _pause(claim.attempt, run.died)
+        if claim.fingerprint != fingerprint(plan) or again - now < EXPECTED_START:
+            return ""
+        ended = f"{name} {'died' if run.died else 'ended'} at {timestamp(run.ended)}"
+        return f"{ended}; the next is started at {timestamp(again)}"
+    if run.queued is None or now - run.queued < EXPECTED_START:
+        return ""
+    return f"waiting since {timestamp(run.queued)} for {name} to start; check that a worker runs and has a free slot"
+
+
+def with_awaited_run(plan: Plan, text: str, now: float) -> Plan:
+    """Return the plan with what it waits for in the conditions that say why the object is not as it should be."""
+    if not text or plan.wanted is None:
+        return plan
+    conditions = tuple(
+        replace(one, message=f"{cut(one.message, LONGEST_MESSAGE - len(text) - 2)}; {text}")
+        if one.status != "True" and plan.message in one.message
+        else one
+        for one in plan.wanted.conditions
+    )
+    status = replace(plan.wanted, conditions=conditions)
+    due = is_due(status, plan.stored, now, 0.0, plan.subject.uid)
+    return replace(plan, message=f"{plan.message}; {text}", wanted=status, status=status if due else None)
 
 
 def _next(plan: Plan, runs: Mapping[str, RunFate], now: float) -> Claim | None:

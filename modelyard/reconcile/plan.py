@@ -183,6 +183,7 @@ class Plan:
     when all else is done. ``fill`` is a merge patch for the object itself, written only if nothing of it has changed.
     ``awaits`` is what a run stays for; ``due`` is when (epoch seconds) to look again though nothing has moved.
     ``urgency`` orders what is started: the highest first. ``noted``: what fails of its deeds is kept in ``FAILED``.
+    ``wanted`` is the whole status as it should be and ``stored`` the one there is, whether or not they differ.
     ``news`` is told each time (unless a scale of the plan is: that is the same news), ``notices`` tell what stands and
     are repeated rarely.
     """
@@ -209,6 +210,8 @@ class Plan:
     due: float | None = None
     urgency: int = 0
     noted: bool = False
+    wanted: Status | None = field(default=None, compare=False, repr=False)
+    stored: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def writes(self) -> bool:

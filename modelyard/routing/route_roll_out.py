@@ -138,6 +138,8 @@ class RouteRollOuts:
             reason,
             message,
             status=status if due else None,
+            wanted=status,
+            stored=here.route.status,
             news=(Notice(reason, message, kind),) if due else (),
         )
 

@@ -7,7 +7,7 @@ whatever has failed, with the step that did.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from modelyard.objects import Condition, Notice
@@ -136,10 +136,10 @@ def told(here: Standing, doing: Sequence[str], now: float) -> Plan:
     fields |= record(here, now)
     status = Status(slim(fields, stored), tuple(wanted.values()), transient=OURS)
     main = wanted[READY] if wanted[READY].status != "True" or LATEST not in wanted else wanted[LATEST]
-    plan = Plan(subject, reason=main.reason, message=main.message)
+    plan = Plan(subject, reason=main.reason, message=main.message, wanted=status, stored=stored)
     if not is_due(status, stored, now, 0.0, subject.uid):
         return plan
-    return Plan(subject, main.reason, main.message, status=status, notices=tuple(_news(here, wanted)))
+    return replace(plan, status=status, notices=tuple(_news(here, wanted)))
 
 
 def record(here: Standing, now: float) -> dict[str, Any]:
@@ -211,7 +211,7 @@ def as_asked(here: Standing, doing: Sequence[str]) -> Condition:
     if hindered is not None and hindered.trouble is not None:
         return no(hindered.trouble.reason, hindered.message)
     if doing:
-        return no("Applying", f"being written: {', '.join(doing)}")
+        return no("Applying", f"to be written: {', '.join(doing)}")
     if here.changes.leaving:
         return no("Replacing", f"being taken away, to be made anew: {', '.join(here.changes.leaving)}")
     if behind:

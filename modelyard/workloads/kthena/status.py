@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from modelyard.objects import Condition, Notice
@@ -33,10 +34,10 @@ def told(here: Standing, doing: Sequence[str], now: float) -> Plan:
     status = Status(slim(fields, stored), conditions)
     _, active, failed = conditions
     main = failed if failed.status == "True" or active.status == "True" else active
-    plan = Plan(subject, reason=main.reason, message=main.message)
+    plan = Plan(subject, reason=main.reason, message=main.message, wanted=status, stored=stored)
     if not is_due(status, stored, now, 0.0, subject.uid):
         return plan
-    return Plan(subject, main.reason, main.message, status=status, notices=_news(here, active, failed))
+    return replace(plan, status=status, notices=_news(here, active, failed))
 
 
 def _conditions(here: Standing, doing: Sequence[str]) -> tuple[Condition, Condition, Condition]:

@@ -265,11 +265,12 @@ async def test_nothing_is_started_while_prefects_api_is_away(parents: Parents, d
 async def start_runs(reconciling: Reconciling) -> list[str]:
     from prefect.logging import disable_run_logger
 
-    from tasks.reconcile import due, start
+    from tasks.reconcile import due, look_up, start
     from tasks.stage import Handle
 
     with disable_run_logger():
-        return await start.fn(reconciling, 0, Handle(await due(reconciling, await reconciling.look())))
+        plans = await reconciling.look()
+        return await start.fn(reconciling, 0, Handle(due(reconciling, plans, await look_up(plans))))
 
 
 async def task_runs(client: PrefectClient, state: State[Any]) -> list[str]:

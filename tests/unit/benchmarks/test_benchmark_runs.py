@@ -13,6 +13,7 @@ from modelyard.benchmarks.story import line
 from modelyard.benchmarks.targets import MOST_RUNS
 from modelyard.benchmarks.values import MeasurementReport
 from modelyard.benchmarks.world import MEMORY, RE_RUN, Memory
+from modelyard.reconcile.dispatch import with_awaited_run
 
 LATER = NOW + 3600
 
@@ -67,6 +68,22 @@ def test_a_killed_run_goes_on_at_every_line(fleet: Benchmarks) -> None:
     assert fleet.said["state"] == "Completed"
     assert len(fleet.here.memory.runs) == 2
     assert fleet.jobs() == []
+
+
+def test_while_its_flow_run_is_queued_the_status_says_so(fleet: Benchmarks) -> None:
+    fleet.benchmark()
+    plan = fleet.look("bench", "shop")
+    assert plan is not None
+    fleet.carry(plan)
+    plan = fleet.look("bench", "shop")
+    assert plan is not None
+    assert plan.acts
+    waiting = with_awaited_run(plan, "waiting since then for flow run 'x' of benchmark/benchmark to start", NOW)
+    assert waiting.status is not None
+    (accepted, done) = waiting.status.conditions
+    assert (accepted.status, done.status) == ("True", "False")
+    assert "is next; waiting since then for flow run 'x'" in done.message
+    assert "waiting" not in accepted.message
 
 
 def test_a_job_that_somebody_deletes_is_made_again(fleet: Benchmarks) -> None:

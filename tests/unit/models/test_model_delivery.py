@@ -9,6 +9,7 @@ import pytest
 from model_world import HOME, NOW, Cluster, condition, delete, edit, model, rfc
 
 from modelyard.models.world import NUDGE, RETENTION, VERIFY
+from modelyard.reconcile.dispatch import with_awaited_run
 
 LABEL = "models.ome.io/clusterbasemodel.llama"
 ENTRY = "clusterbasemodel.llama"
@@ -63,6 +64,20 @@ def test_a_model_comes_onto_every_node_and_says_so() -> None:
     assert last is not None
     assert not last.writes
     assert not last.awaits
+
+
+def test_while_its_flow_run_is_queued_the_status_says_so() -> None:
+    cluster = Cluster("a", "b")
+    obj = cluster.put("ClusterBaseModel", model())
+    plan = cluster.plan(obj)
+    assert plan is not None
+    assert plan.acts
+    waiting = with_awaited_run(plan, "waiting since then for flow run 'x' of deliver/deliver to start", cluster.now)
+    assert waiting.status is not None
+    messages = {one.type: one.message for one in waiting.status.conditions}
+    for name in ("Ready", "Downloaded", "AllNodesReady"):
+        assert messages[name].endswith("; waiting since then for flow run 'x' of deliver/deliver to start")
+    assert "waiting" not in messages["Resolved"]
 
 
 def test_a_job_fetches_as_the_settings_say() -> None:

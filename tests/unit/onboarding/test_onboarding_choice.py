@@ -35,7 +35,7 @@ from modelyard.resources import BaseModel, BenchmarkJob, InferenceService, Varia
 
 
 def test_the_profile_is_the_one_that_profile_fit_makes_of_the_same_results(tmp_path: Path) -> None:
-    """One way of fitting: what an onboarding writes, the command writes of its benchmark, and a refit can go on from."""
+    """One way of fitting: an onboarding writes what the command writes, and a refit goes on from it."""
     verdict = choose(request(), MEASURED)
     assert verdict.chosen is not None
     *_, variant = objects.chosen(request(), verdict.chosen)

@@ -10,20 +10,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelyard.objects import Key
+from modelyard.objects import Condition, Key
 from modelyard.objects.kinds import CONFIG_MAPS
 from modelyard.reconcile.dispatch import (
+    EXPECTED_START,
     LONGEST_PAUSE,
     MOST_IN_A_BATCH,
     Acting,
     Claim,
     RunFate,
     Start,
+    awaited_run,
     dispatch,
     fingerprint,
     named,
+    with_awaited_run,
 )
 from modelyard.reconcile.plan import Child, Plan, Status, Subject
+from modelyard.reconcile.status import condition_body
 
 NOW = 1_800_000_000.0
 ONE = Acting("copies/copies")
@@ -136,6 +140,60 @@ def test_the_fingerprint_is_of_the_work_and_of_the_object() -> None:
     child = Child(CONFIG_MAPS, Key("shop", "child"), "uid")
     different = [plan(), plan("b"), plan(generation=2), plan(apply=({"kind": "Job"},)), plan(delete=(child,))]
     assert len({fingerprint(one) for one in different}) == 5
+
+
+WAITING = Condition("Ready", "False", "Starting", "h100-0: its Job is created next")
+ACTING = Acting("deliver/deliver")
+QUEUED = RunFate(None, queued=NOW - 150, name="BaseModel shop/a")
+SAYS = (
+    "waiting since 2027-01-15T07:57:30Z for flow run 'BaseModel shop/a' of deliver/deliver to start; check that a"
+    " worker runs and has a free slot"
+)
+
+
+@pytest.mark.parametrize(
+    ("run", "says"),
+    [
+        (QUEUED, SAYS),
+        (QUEUED._replace(queued=NOW - EXPECTED_START + 1), ""),
+        (RunFate(None, name="BaseModel shop/a"), ""),
+        (None, ""),
+        (
+            RunFate(NOW - 2, died=False, name="BaseModel shop/a"),
+            "flow run 'BaseModel shop/a' of deliver/deliver ended at 2027-01-15T07:59:58Z; the next is started at"
+            " 2027-01-15T08:00:13Z",
+        ),
+        (RunFate(NOW - 2, died=True, name="BaseModel shop/a"), ""),
+    ],
+)
+def test_the_status_says_which_flow_run_is_awaited_and_since_when(run: RunFate | None, says: str) -> None:
+    waiting = claimed(plan(), at=NOW - 200)
+    assert awaited_run(waiting, ACTING, {"before": run} if run else {}, NOW) == says
+    assert awaited_run(plan(), ACTING, {}, NOW) == "", "none is named yet: it is started at this tick"
+    told = claimed(plan(status=Status({})), at=NOW - 200)
+    assert awaited_run(told, ACTING, {"before": QUEUED}, NOW) == "", "it only tells"
+
+
+def test_a_run_that_got_somewhere_is_followed_at_once_and_nothing_is_told_of_it() -> None:
+    ended = RunFate(NOW - 2, name="BaseModel shop/a")
+    assert awaited_run(claimed(plan(), other=True), ACTING, {"before": ended}, NOW) == ""
+
+
+def test_what_is_awaited_is_written_once_and_taken_away_when_the_run_begins() -> None:
+    other = Condition("Resolved", "True", "Resolved", "hf://a/b")
+    all_nodes = replace(WAITING, type="AllNodesReady", message=f"0 of 1 node; {WAITING.message}")
+    status = Status({"state": "Creating"}, (other, WAITING, all_nodes))
+    bodies = [condition_body(one, NOW) for one in status.conditions]
+    stored = {"state": "Creating", "conditions": bodies}
+    silent = replace(plan(), reason="Starting", message=WAITING.message, wanted=status, stored=stored)
+    waiting = with_awaited_run(silent, SAYS, NOW)
+    assert waiting.status is not None
+    messages = [one.message for one in waiting.status.conditions]
+    assert messages == ["hf://a/b", f"{WAITING.message}; {SAYS}", f"0 of 1 node; {WAITING.message}; {SAYS}"]
+    written = {"state": "Creating", "conditions": [condition_body(one, NOW) for one in waiting.status.conditions]}
+    assert with_awaited_run(replace(silent, stored=written), SAYS, NOW + 5).status is None, "it stands there"
+    assert with_awaited_run(silent, "", NOW) is silent
+    assert with_awaited_run(plan(), SAYS, NOW).status is None, "nothing is known of its status"
 
 
 def test_a_batch_is_one_run_and_its_key_follows_from_its_content() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from service_world import ENGINE, FORMAT, NOW, SERVED, Fleet, serving
 
+from modelyard.reconcile.dispatch import with_awaited_run
 from modelyard.reconcile.mirror import Store
 from modelyard.reconcile.plan import ServedKind
 from modelyard.workloads.lifecycle import PATIENCE, ServiceRollOut
@@ -43,6 +44,22 @@ def test_all_is_made_at_once_and_nothing_twice() -> None:
     assert fleet.condition("Ready")[:2] == ("False", "PodsNotReady")
     assert fleet.condition("EngineReady")[0] == "False"
     assert fleet.status()["observedGeneration"] == 1
+
+
+def test_while_its_flow_run_is_queued_the_status_says_so() -> None:
+    fleet = Fleet()
+    fleet.model()
+    fleet.runtime()
+    fleet.service()
+    plan = fleet.look()
+    assert plan is not None
+    assert plan.acts
+    waiting = with_awaited_run(plan, "waiting since then for flow run 'x' of roll-out/roll-out to start", NOW)
+    assert waiting.status is not None
+    messages = {one.type: one.message for one in waiting.status.conditions}
+    for name in ("Ready", "LatestDeploymentReady", "IngressReady"):
+        assert "to be written: " in messages[name]
+        assert "; waiting since then for flow run 'x'" in messages[name]
 
 
 def test_it_is_ready_when_its_pods_are() -> None:
