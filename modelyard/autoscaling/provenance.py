@@ -1,7 +1,7 @@
 """Where a VariantAutoscaling's profile comes from, and the engine behind it: an annotation that is written with it.
 
-Written by ``benchmarks.profiles`` (``modelyard profile fit``, refits) and ``onboarding.objects``; decisions have the
-engine through ``live.observe``.
+Written by ``benchmarks.profile_patch`` (``modelyard profile fit``, refits, onboardings); decisions have the engine
+through ``live.observe``.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""From a benchmark's results to a performance profile: points for the fit; the fit as the body that patches a
-VariantAutoscaling, with where it comes from; and a library of such profiles in a ConfigMap, for reuse. Pure."""
+"""From a benchmark's results to a performance profile: points for the fit, and a library of profiles in a ConfigMap,
+for reuse. Pure."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from modelyard.autoscaling.config_maps import read_document
-from modelyard.autoscaling.provenance import NAMES, PROVENANCE, provenance
+from modelyard.autoscaling.provenance import PROVENANCE, provenance
 from modelyard.autoscaling.settings import FleetSettings
-from modelyard.autoscaling.sizing.fit import Fit, FitError, Parameter, Point
+from modelyard.autoscaling.sizing.fit import FitError, Point
+from modelyard.benchmarks.profile_patch import patch as patch
 from modelyard.benchmarks.results import BenchmarkResults
 from modelyard.objects import Key
 from modelyard.objects.documents import shown
@@ -63,49 +64,6 @@ def _spreads(scenario: str) -> tuple[float | None, float | None]:
     one, two, three, four = map(float, given)
     each = (two, four) if kind == "N" else ((two - one) / math.sqrt(12), (four - three) / math.sqrt(12))
     return each[0] if each[0] > 0 else None, each[1] if each[1] > 0 else None
-
-
-def patch(
-    found: Fit, source: str, max_batch: int | None = None, *, engine: Fit | None = None, measured: str = ""
-) -> dict[str, Any]:
-    """The merge patch that gives a VariantAutoscaling this profile. ``engine`` is the fit of the engine where the
-    profile was laid through it, and ``measured`` when that was. The batch is no more than the cache holds of the
-    longest requests. Raises ``FitError`` where alpha is 0, with which nothing can be sized."""
-    if found.alpha.estimate <= 0:
-        raise FitError("alpha is 0, with which nothing can be sized: measure again at low concurrency")
-    parameters = {name: f"{getattr(found, name).estimate:.6g}" for name in NAMES}
-    runs = engine or found
-    told: dict[str, Any] = {
-        "source": source[:600],
-        "runs": len(runs.points),
-        "intervals": {name: _bounds(getattr(runs, name)) for name in NAMES},
-        "rSquared": {"itl": round(runs.itl.r_squared, 4), "ttft": round(runs.ttft.r_squared, 4)},
-        "range": {name: [round(one, 1) for one in bounds] for name, bounds in runs.ranges.items()},
-    }
-    if engine is not None:
-        told["engine"] = {name: float(f"{getattr(engine, name).estimate:.6g}") for name in NAMES}
-        told["profile"] = parameters
-        told["for"] = {name: round(found.ranges[name][1], 1) for name in ("prompt_tokens", "output_tokens")}
-    given = {"measured": measured[:40], "kvTokens": runs.kv_tokens, "startupSeconds": runs.startup}
-    told |= {name: value for name, value in given.items() if value}
-    batch = max_batch or runs.usable_batch
-    if runs.kv_tokens:
-        tokens = sum(found.ranges[name][1] for name in ("prompt_tokens", "output_tokens"))
-        batch = max(1, min(batch, int(runs.kv_tokens / tokens)))
-    profile = {
-        "perfParms": {
-            "decodeParms": {name: parameters[name] for name in NAMES[:2]},
-            "prefillParms": {name: parameters[name] for name in NAMES[2:]},
-        },
-        "maxBatchSize": batch,
-    }
-    annotations: Mapping[str, str] = {PROVENANCE: json.dumps(told, separators=(",", ":"))}
-    return {"metadata": {"annotations": annotations}, "spec": {"variantProfile": profile}}
-
-
-def _bounds(parameter: Parameter) -> list[float] | None:
-    bounds = parameter.low, parameter.high
-    return None if bounds[0] != bounds[0] else [float(f"{bound:.4g}") for bound in bounds]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import Any
 
 from modelyard.autoscaling.accelerators import ACCELERATOR_LABEL
 from modelyard.autoscaling.handling import MAX_REPLICAS, MIN_REPLICAS
-from modelyard.benchmarks.profiles import patch
+from modelyard.benchmarks.profile_patch import patch
 from modelyard.benchmarks.world import PROBE_OF
 from modelyard.onboarding.choose import Assessed, EngineSpeed
 from modelyard.onboarding.request import OnboardRequest, ServingCandidate

@@ -157,7 +157,7 @@ def with_awaited_run(plan: Plan, text: str, now: float) -> Plan:
         return plan
     conditions = tuple(
         replace(one, message=f"{cut(one.message, LONGEST_MESSAGE - len(text) - 2)}; {text}")
-        if one.status != "True" and plan.message in one.message
+        if one.status != "True"
         else one
         for one in plan.wanted.conditions
     )

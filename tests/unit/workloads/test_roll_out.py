@@ -57,8 +57,8 @@ def test_while_its_flow_run_is_queued_the_status_says_so() -> None:
     waiting = with_awaited_run(plan, "waiting since then for flow run 'x' of roll-out/roll-out to start", NOW)
     assert waiting.status is not None
     messages = {one.type: one.message for one in waiting.status.conditions}
-    for name in ("Ready", "LatestDeploymentReady", "IngressReady"):
-        assert "to be written: " in messages[name]
+    assert messages["LatestDeploymentReady"].startswith("to be written: ConfigMap modelconfig-chat")
+    for name in ("Ready", "LatestDeploymentReady", "EngineReady"):
         assert "; waiting since then for flow run 'x'" in messages[name]
 
 
