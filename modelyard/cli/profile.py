@@ -70,9 +70,8 @@ def fit(
         text = (there["metadata"].get("annotations") or {}).get(ANNOTATION)
         known["startup"] = parse_memory(VariantMemory, ANNOTATION, text)[0].startup_seconds
     results = results_of(source)
-    lengths = prompt_tokens, output_tokens
     known |= {"max_batch": max_batch, "tokens": step_tokens, "one_length": one_length}
-    found, profile = fit_profile(points(results, warn), *lengths, **known)
+    found, profile = fit_profile(points(results, warn), prompt_tokens, output_tokens, **known)
     for text in found.warnings:
         warn(text)
     started = max(run.started for run in results.runs)
