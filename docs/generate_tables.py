@@ -64,6 +64,8 @@ UNDESCRIBED: Mapping[str, str] = {
 def kind_of(annotation: Any) -> str:
     """A field's type in a word or two."""
     origin, inner = get_origin(annotation), get_args(annotation)
+    if hasattr(annotation, "__metadata__"):
+        return kind_of(inner[0])
     if origin is list:
         return f"list of {kind_of(inner[0])}"
     if NoneType in inner:
@@ -72,8 +74,6 @@ def kind_of(annotation: Any) -> str:
         return WORDS.get(origin, origin.__name__)
     if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
         return " or ".join(f"`{member.value}`" for member in annotation)
-    if hasattr(annotation, "__metadata__"):
-        return kind_of(inner[0])
     return WORDS.get(annotation, getattr(annotation, "__name__", str(annotation)).lower())
 
 
