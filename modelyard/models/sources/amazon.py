@@ -15,7 +15,8 @@ from modelyard.models.sources import Credentials
 from modelyard.models.sources.http import HttpPool
 from modelyard.models.uri import Bucket, check_bucket, is_region
 
-_AMAZON = (".amazonaws.com", ".amazonaws.com.cn")
+_AMAZON = re.compile(r"(?:^|[.])s3[.-](?:[a-z0-9.-]+[.])?amazonaws[.]com(?:[.]cn)?\Z")
+"""Hosts of Amazon's S3 alone: behind others of its names may be anybody."""
 _VIRTUAL_ONLY = (".aliyuncs.com", ".myqcloud.com", ".myhuaweicloud.com", ".myhuaweicloud.eu")
 """Stores that refuse the path style, at least for some buckets (OSS says ``SecondLevelDomainForbidden``)."""
 _HOST_LABEL = re.compile(r"[a-z0-9][a-z0-9-]{1,61}[a-z0-9]\Z")
@@ -68,7 +69,7 @@ def locate(
         host = (base.hostname or "").rstrip(".")
         named = _REGION_OF_HOST.search(host)
         region = region or (named[1] if named and is_region(named[1]) else None) or around or _FIRST_REGION
-        own = base.scheme == "https" and host.endswith(_AMAZON)
+        own = base.scheme == "https" and _AMAZON.search(host) is not None
         virtual = host.startswith(f"{uri.bucket}.s3") or host.endswith(_VIRTUAL_ONLY)
     virtual = virtual if style is None else style == "virtual"
     if virtual:

@@ -36,6 +36,16 @@ from modelyard.models.uri import Bucket
 
 _STATUS = re.compile(r"status(?: code)?:? (\d{3})")
 SIGNED_FOR = timedelta(hours=1)
+_KEYS = "name a Secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in spec.storage.key"
+_CREDENTIALS = {
+    "s3": f"{_KEYS}, or at Amazon itself give the machine a role",
+    "obs": _KEYS,
+    "oci": _KEYS,
+    "gs": "name a Secret with GOOGLE_SERVICE_ACCOUNT_KEY in spec.storage.key, or at Google itself give the machine an"
+    " identity",
+    "az": "name a Secret with AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_TOKEN in spec.storage.key",
+}
+"""By kind of bucket, what to do where one that is not public was asked by nobody."""
 
 
 class _Opened(NamedTuple):
@@ -156,7 +166,7 @@ class BucketSource:
                 raise FetchError("NotFound", f"{self.uri}: there is no such bucket; check storageUri") from error
             found = []
         except (BaseError, OSError, ValueError) as error:
-            raise _failed(error, str(self.uri), self._refused) from error
+            raise self._explained(_failed(error, str(self.uri), self._refused)) from error
         skip = len(prefix) + 1 if prefix else 0
         files = tuple(
             SourceFile(one["path"][skip:], one["size"], one["path"], etag=_quoted(one["e_tag"]))
@@ -191,7 +201,14 @@ class BucketSource:
                 raise FetchError(
                     "SourceChanged", f"{error}; it was there when it was listed", retryable=True
                 ) from error
-            raise
+            raise self._explained(error) from error
+
+    def _explained(self, error: FetchError) -> FetchError:
+        """The error, with the credentials to give where a request without any was refused."""
+        if self._http.secret or self._sign or error.reason not in ("Unauthorized", "Forbidden"):
+            return error
+        problem = str(error).partition("; ")[0]
+        return FetchError(error.reason, f"{problem}, and there are no credentials; {_CREDENTIALS[self.uri.kind]}")
 
 
 class BucketObjects:

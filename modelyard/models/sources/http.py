@@ -98,7 +98,7 @@ class Http:
     def __init__(self, base: str, secret: Secret, parallel: int, public: bool = False) -> None:
         self.base, self._public = base.rstrip("/"), public
         self.host = urlsplit(self.base).netloc
-        self._secret = secret
+        self.secret = secret
         self._pool = HttpPool(public, parallel=parallel + 1)
         self._moved: dict[str, str] = {}
         self._lock = threading.Lock()
@@ -162,7 +162,7 @@ class Http:
             here = self._moved.get(url, url)
         for _ in range(6):
             own = urlsplit(here)[:2] == urlsplit(self.base)[:2]
-            secret = self._secret() if callable(self._secret) else self._secret
+            secret = self.secret() if callable(self.secret) else self.secret
             sent = {"User-Agent": "modelyard", **headers, **(secret if own else {})}
             try:
                 response = self._pool.request("GET", here, headers=sent, redirect=False, preload_content=False)

@@ -213,6 +213,10 @@ def test_a_public_bucket_is_read_by_nobody_in_particular(outside: Outside, node:
     outside.put("closed", "eu-west-1")
     refused = node.fetch("s3://closed@eu-west-1/m", path="p")
     assert (refused.reason, refused.retryable) == ("Forbidden", False)
+    assert "there are no credentials; name a Secret with AWS_ACCESS_KEY_ID" in refused.message
+    container = node.fetch(f"az://{ACCOUNT}/models/m", "team.basemodel.a", "a")
+    assert (container.reason, container.retryable) == ("Forbidden", False)
+    assert "there are no credentials; name a Secret with AZURE_STORAGE_ACCOUNT_KEY" in container.message
 
 
 def test_this_machine_s_identity_is_used_at_google(

@@ -76,6 +76,15 @@ def test_a1_amazon_itself(uri: str, given: dict[str, str], url: str, region: str
             "eu-west-1",
             True,
         ),
+        ("https://s3.amazonaws.com", {}, "https://s3.amazonaws.com/b-1", "us-east-1", True),
+        (
+            "https://x.execute-api.us-east-1.amazonaws.com",
+            {},
+            "https://x.execute-api.us-east-1.amazonaws.com/b-1",
+            "us-east-1",
+            False,
+        ),
+        ("https://xs3.us-east-1.amazonaws.com", {}, "https://xs3.us-east-1.amazonaws.com/b-1", "us-east-1", False),
         ("https://s3.amazonaws.com.example.com", {}, "https://s3.amazonaws.com.example.com/b-1", "us-east-1", False),
         (
             "https://s3.us-west-004.backblazeb2.com",
