@@ -133,7 +133,7 @@ class ReplayParameters(ReplayRequest):
 
 
 class DeliverParameters(BaseModel):
-    """What to deliver: a model by its name, or a URI under a new name."""
+    """The model to deliver: by its name, or a URI under a new name."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -178,7 +178,7 @@ class DeliverParameters(BaseModel):
 
 
 class RollOutParameters(BaseModel):
-    """Which service or route to roll out, and whether to wait for it."""
+    """The service or route to roll out, and whether to wait for it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -214,7 +214,7 @@ class RollOutParameters(BaseModel):
 
 
 class BenchmarkParameters(BaseModel):
-    """Which BenchmarkJob to measure, and whether to wait for it."""
+    """The BenchmarkJob to measure, and whether to wait for it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -258,7 +258,7 @@ class BenchmarkParameters(BaseModel):
 
 
 class OnboardParameters(BaseModel):
-    """Which model, for which target and load, on what."""
+    """The model to onboard, its target, its load, and what may serve it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     first: ClassVar[tuple[str, ...]] = (

@@ -61,19 +61,19 @@ class Reconciling(Reconciler):
     async def tick(self, turn: Turn) -> TickReport:
         """Tell, then start what is due: a task run for each, none for what there is not."""
         plans, report = await self.look(), TickReport()
-        known: dict[str, RunFate] | None = None
+        runs: dict[str, RunFate] | None = None
         try:
-            known = await look_up(plans)
-            plans = awaiting(self, plans, known)
+            runs = await look_up(plans)
+            plans = awaiting(self, plans, runs)
         except RunsUnknown as error:
             get_run_logger().warning("Nothing is started, the next tick tries again (%s)", error)
         if any(only_told(plan).writes for some in plans.values() for plan in some):
             report = (await turn.run(tell, self, turn.number, Handle(plans))).take()
             plans = await self.look()  # a claim is conditional on the object as it is now
-        if known is None:
+        if runs is None:
             return report
         try:
-            starts = due(self, plans, await look_up(plans, known))
+            starts = due(self, plans, await look_up(plans, runs))
         except RunsUnknown:
             return report
         if starts:

@@ -51,35 +51,35 @@ class RunsUnknown(Exception):
     """Prefect's API does not say what became of the runs that objects name."""
 
 
-async def look_up(plans: Plans, known: Mapping[str, RunFate] = MappingProxyType({})) -> dict[str, RunFate]:
-    """What became of the runs that the plans' objects name, but for those that are ``known``; no task run, for there is
+async def look_up(plans: Plans, runs: Mapping[str, RunFate] = MappingProxyType({})) -> dict[str, RunFate]:
+    """Return the fates of the runs that the plans' objects name, those of ``runs`` among them. No task run: there is
     seldom one to start. Raises ``RunsUnknown``."""
-    asked = named(plan for some in plans.values() for plan in some) - known.keys()
+    asked = named(plan for some in plans.values() for plan in some) - runs.keys()
     if not asked:
-        return dict(known)
+        return dict(runs)
     try:
         async with asyncio.timeout(LOOK_UP_TIMEOUT), get_client() as client:
-            return {**known, **await _look_up(client, asked)}
+            return {**runs, **await _look_up(client, asked)}
     except (TimeoutError, httpx.HTTPError, PrefectException) as error:
         raise RunsUnknown(repr(error)) from error
 
 
-def awaiting(reconciler: Reconciler, plans: Plans, known: Mapping[str, RunFate]) -> dict[str, list[Plan]]:
+def awaiting(reconciler: Reconciler, plans: Plans, runs: Mapping[str, RunFate]) -> dict[str, list[Plan]]:
     """The plans, with the flow runs that they wait for in their statuses."""
     now = time.time()
 
     def each(some: Sequence[Plan], acting: Acting | None) -> list[Plan]:
         if acting is None:
             return list(some)
-        return [with_awaited_run(plan, awaited_run(plan, acting, known, now), now) for plan in some]
+        return [with_awaited_run(plan, awaited_run(plan, acting, runs, now), now) for plan in some]
 
     return {name: each(some, reconciler.registered[name].acting) for name, some in plans.items()}
 
 
-def due(reconciler: Reconciler, plans: Plans, known: Mapping[str, RunFate]) -> list[Start]:
+def due(reconciler: Reconciler, plans: Plans, runs: Mapping[str, RunFate]) -> list[Start]:
     """The runs to start, by what became of those that objects name."""
     acting = ((some, reconciler.registered[name].acting) for name, some in plans.items())
-    return [start for some, how in acting if how is not None for start in dispatch(some, how, known, time.time())]
+    return [start for some, how in acting if how is not None for start in dispatch(some, how, runs, time.time())]
 
 
 @task(

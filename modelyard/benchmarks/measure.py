@@ -63,10 +63,11 @@ def check_before(asked: Measurement) -> None:
     try:
         check_measurement(asked)
     except Refusal as refusal:
-        found = refusal.refused
-        output = found.field.startswith("output")
+        refused = refusal.refused
+        output = refused.field.startswith("output")
         raise MeasureError(
-            "OutputUnsupported" if output else "MeasurementInvalid", f"{found.field}: {found.problem}; {found.remedy}"
+            "OutputUnsupported" if output else "MeasurementInvalid",
+            f"{refused.field}: {refused.problem}; {refused.remedy}",
         ) from None
 
 
@@ -87,13 +88,13 @@ def failed(error: MeasureError, hidden: tuple[str, ...] = ()) -> MeasurementRepo
 
 
 def unexpected(error: Exception) -> MeasureError:
-    """What the report says of an exception that nobody foresaw. The disk's and the network's may pass."""
+    """Return the error that stands for an unforeseen exception; one of the disk or the network may pass."""
     if isinstance(error, FetchError):
         return MeasureError(error.reason, str(error), retryable=error.retryable)
-    said = " ".join(str(error).split())[:500]
+    detail = " ".join(str(error).split())[:500]
     remedy = "the pod's log has the traceback; if trying again does not help, report it as a defect of Modelyard"
-    what = f"measuring ended with {type(error).__name__}{f' ({said})' if said else ''}; {remedy}"
-    return MeasureError("UnexpectedError", what, retryable=isinstance(error, OSError))
+    message = f"measuring ended with {type(error).__name__}{f' ({detail})' if detail else ''}; {remedy}"
+    return MeasureError("UnexpectedError", message, retryable=isinstance(error, OSError))
 
 
 def fitted(report: MeasurementReport) -> str:

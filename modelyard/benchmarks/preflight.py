@@ -16,6 +16,7 @@ from modelyard.benchmarks.values import Measurement
 from modelyard.models.errors import FetchError
 from modelyard.models.uri import Bucket, ClaimFolder, GitHubRelease, LocalFolder, StorageURI, check_bucket, parse
 from modelyard.reconcile.reach import NOT_PERMITTED
+from modelyard.resources.ome.benchmarks import SCENARIO_PATTERN, SCENARIOS_OF_TASK
 from modelyard.workloads.values import Refusal
 
 FEWEST_OUTPUT_TOKENS: Final = 2
@@ -42,43 +43,46 @@ class ScenarioTokens(NamedTuple):
 
 def scenario_tokens(scenario: str) -> ScenarioTokens | None:
     """Return what a text scenario (``D``, ``N``, ``U``) asks for; ``None`` for any other."""
-    found = _SCENARIO.fullmatch(scenario)
-    if found is None or found[1] not in "DNU":
+    match = _SCENARIO.fullmatch(scenario)
+    if match is None or match[1] not in "DNU":
         return None
-    first, second, third, fourth = (int(found[part] or 0) for part in (2, 3, 5, 6))
-    if found[1] == "D":
+    first, second, third, fourth = (int(match[part] or 0) for part in (2, 3, 5, 6))
+    if match[1] == "D":
         return ScenarioTokens(first, second, second)
     # genai-bench samples these two, and takes two tokens for any smaller sample.
-    if found[1] == "N":
+    if match[1] == "N":
         return ScenarioTokens(first, third if fourth == 0 else min(third, FEWEST_OUTPUT_TOKENS), third)
-    if found[5] is None:
+    if match[5] is None:
         return ScenarioTokens(first, min(second, FEWEST_OUTPUT_TOKENS), second)
     return ScenarioTokens(second, min(max(third, FEWEST_OUTPUT_TOKENS), fourth), fourth)
 
 
 def check_scenario(scenario: str, field: str) -> None:
     """Refuse a scenario that yields no measurement, however well the endpoint serves. Raises ``Refusal``."""
-    found = _SCENARIO.fullmatch(scenario)
-    if found is None:
-        return  # of no known shape: the schema refuses it
-    kind, numbers = found[1], [int(number) for number in found.groups()[1:] if number is not None]
+    match = _SCENARIO.fullmatch(scenario)
+    if match is None or re.fullmatch(SCENARIO_PATTERN, scenario) is None:
+        problem = f"{scenario[:64]!r} is no traffic scenario"
+        raise Refusal(
+            "InvalidSpec", field, problem, "write D(in,out), N(mean,dev)/(mean,dev), U(min,max)/(min,max), ..."
+        )
+    kind, numbers = match[1], [int(number) for number in match.groups()[1:] if number is not None]
     if max(numbers) > MOST_TOKENS:
         raise Refusal("InvalidSpec", field, f"{scenario}: {max(numbers)} is too large", f"write at most {MOST_TOKENS}")
     if kind in "EI":
         if min(numbers) < 1:
-            what = "a document without tokens" if kind == "E" else "an image without pixels, or no image"
-            raise Refusal("InvalidSpec", field, f"{scenario} asks for {what}", "write 1 or more")
+            problem = "a document without tokens" if kind == "E" else "an image without pixels, or no image"
+            raise Refusal("InvalidSpec", field, f"{scenario} asks for {problem}", "write 1 or more")
         return
     tokens = scenario_tokens(scenario)
     assert tokens is not None
-    if kind == "U" and found[5] is not None and (numbers[0] > numbers[1] or numbers[2] > numbers[3]):
+    if kind == "U" and match[5] is not None and (numbers[0] > numbers[1] or numbers[2] > numbers[3]):
         raise Refusal("InvalidSpec", field, f"{scenario} has a minimum above its maximum", "write U(min,max)/(min,max)")
     if tokens.prompt < 1:
         raise Refusal("InvalidSpec", field, f"{scenario} asks for prompts without tokens", "write 1 or more")
     if tokens.most_output < FEWEST_OUTPUT_TOKENS:
-        said = f"{scenario} asks for {tokens.most_output} output token{'s' * (tokens.most_output != 1)}"
+        problem = f"{scenario} asks for {tokens.most_output} output token{'s' * (tokens.most_output != 1)}"
         remedy = f"write {FEWEST_OUTPUT_TOKENS} or more output tokens: the time between tokens is measured"
-        raise Refusal("InvalidSpec", field, said, remedy)
+        raise Refusal("InvalidSpec", field, problem, remedy)
 
 
 def check_request_parameters(parameters: Mapping[str, str], scenarios: Iterable[str], prefix: str = "") -> None:
@@ -152,6 +156,10 @@ def _remedy(error: FetchError) -> str:
 def check_measurement(asked: Measurement) -> None:
     """Refuse a measurement that can bring no result, before the endpoint is asked. Raises ``Refusal``."""
     check_scenario(asked.scenario, "scenario")
+    kinds = SCENARIOS_OF_TASK.get(asked.task, ())
+    if kinds and not asked.scenario.startswith(kinds):
+        problem = f"{asked.scenario} does not fit the task {asked.task}"
+        raise Refusal("InvalidSpec", "scenario", problem, f"{asked.task} takes {', '.join(kinds)}")
     check_request_parameters(asked.request_parameters, [asked.scenario])
     if asked.output.path is None:
         output = asked.output

@@ -27,31 +27,31 @@ _NOT_COPIED: Final = frozenset(
 """Annotations of the service that are about itself; what measures a model's load must not see the benchmark's."""
 
 
-def measured_service(one: StoredBenchmark) -> Key | None:
+def measured_service(job: StoredBenchmark) -> Key | None:
     """Return the key of the service that a BenchmarkJob measures, if it may be made: one of its own namespace."""
-    endpoint = one.spec.endpoint.inference_service if one.spec is not None else None
-    if endpoint is None or not one.probe_of or endpoint.namespace != one.key.namespace:
+    endpoint = job.spec.endpoint.inference_service if job.spec is not None else None
+    if endpoint is None or not job.probe_of or endpoint.namespace != job.key.namespace:
         return None
     return Key(endpoint.namespace, endpoint.name)
 
 
-def made_since(service: StoredService, one: StoredBenchmark) -> float | None:
+def made_since(service: StoredService, job: StoredBenchmark) -> float | None:
     """Return since when a service exists that this BenchmarkJob has made; ``None`` for any other service."""
     owner, _, since = service.annotations.get(MADE, "").partition(" ")
-    return float(since) if owner == one.subject.uid and since.isdecimal() and len(since) < 13 else None
+    return float(since) if owner == job.subject.uid and since.isdecimal() and len(since) < 13 else None
 
 
-def made_service(one: StoredBenchmark, world: World) -> StoredService | None:
+def made_service(job: StoredBenchmark, world: World) -> StoredService | None:
     """Return the service that this BenchmarkJob has made, unless it is being deleted."""
-    key = measured_service(one)
+    key = measured_service(job)
     service: StoredService | None = world[INFERENCE_SERVICES].get(key) if key is not None else None
-    there = service is not None and not service.subject.deleting and made_since(service, one) is not None
-    return service if there else None
+    ours = service is not None and not service.subject.deleting and made_since(service, job) is not None
+    return service if ours else None
 
 
-def render(one: StoredBenchmark, key: Key, world: World, now: float) -> Body | None:
+def render(job: StoredBenchmark, key: Key, world: World, now: float) -> Body | None:
     """Return the service to make; ``None`` where the one to copy is missing or cannot be read."""
-    like: StoredService | None = world[INFERENCE_SERVICES].get(Key(key.namespace, one.probe_of))
+    like: StoredService | None = world[INFERENCE_SERVICES].get(Key(key.namespace, job.probe_of))
     if like is None or like.subject.deleting or not isinstance(like.resource, InferenceService):
         return None
     spec = like.resource.spec.model_dump(mode="json", by_alias=True, exclude_none=True)
@@ -59,6 +59,6 @@ def render(one: StoredBenchmark, key: Key, world: World, now: float) -> Body | N
         if component in spec:
             spec[component] |= {"minReplicas": 1, "maxReplicas": 1}
     annotations = {name: value for name, value in like.annotations.items() if name not in _NOT_COPIED}
-    annotations |= {"ome.io/autoscalerClass": "external", MADE: f"{one.subject.uid} {now:.0f}"}
+    annotations |= {"ome.io/autoscalerClass": "external", MADE: f"{job.subject.uid} {now:.0f}"}
     metadata = {"name": key.name, "namespace": key.namespace, "annotations": annotations}
     return {"apiVersion": "ome.io/v1beta1", "kind": "InferenceService", "metadata": metadata, "spec": spec}

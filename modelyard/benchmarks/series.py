@@ -191,7 +191,7 @@ class BenchmarkLook:
         return replace(here, memory=self.memory), RunDeeds(delete=tuple(self.delete))
 
     def _begun(self) -> Memory:
-        """What is remembered from when the first run begins."""
+        """Return the memory of a series whose first run begins."""
         one = self.one
         begun = {"asked": dict(one.asked), "tokenizer": one.tokenizer, "began": float(int(self.now))}
         return self.memory.model_copy(update=begun | {"generation": one.subject.generation})

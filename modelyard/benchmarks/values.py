@@ -102,7 +102,7 @@ class LatencySpread(_Value):
 
     @property
     def ordered(self) -> bool:
-        """Whether no percentile is below a lower one."""
+        """True where no percentile is below a lower one."""
         return all(low <= SLACK * high for low, high in pairwise((self.p50, self.p90, self.p95, self.p99)))
 
 

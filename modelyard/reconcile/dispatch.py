@@ -57,7 +57,7 @@ class Claim(NamedTuple):
 
 
 class RunFate(NamedTuple):
-    """What became of a run. ``ended`` is when (epoch seconds, ``None``: it lives), ``died`` that nobody stopped it.
+    """Fate of a run: ``ended`` is when (epoch seconds, ``None``: it lives), ``died`` that nobody stopped it.
 
     ``queued`` is since when it waits for a worker (``None``: it has started), ``name`` what people see it by.
     """

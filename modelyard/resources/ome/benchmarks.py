@@ -15,15 +15,12 @@ from modelyard.resources.ome.pods import RawList
 from modelyard.resources.references import ConditionedStatus
 from modelyard.resources.rules import Rule, one_of, unless
 
-Scenario = Annotated[
-    str,
-    Field(
-        max_length=64,
-        pattern=r"^(N\([0-9]+,[0-9]+\)/\([0-9]+,[0-9]+\)|U\([0-9]+,[0-9]+\)(/\([0-9]+,[0-9]+\))?|D\([0-9]+,[0-9]+\)"
-        r"|E\([0-9]+\)|I\([0-9]+,[0-9]+(,[0-9]+)?\))$",
-    ),
-]
-_SCENARIOS_OF_TASK = {
+SCENARIO_PATTERN = (
+    r"^(N\([0-9]+,[0-9]+\)/\([0-9]+,[0-9]+\)|U\([0-9]+,[0-9]+\)(/\([0-9]+,[0-9]+\))?|D\([0-9]+,[0-9]+\)"
+    r"|E\([0-9]+\)|I\([0-9]+,[0-9]+(,[0-9]+)?\))$"
+)
+Scenario = Annotated[str, Field(max_length=64, pattern=SCENARIO_PATTERN)]
+SCENARIOS_OF_TASK = {
     "text-to-text": ("N", "U", "D"),
     "text-to-embeddings": ("E",),
     "image-to-text": ("I",),
@@ -87,7 +84,7 @@ class PodOverride(Part):
 
 
 def _scenarios_fit(spec: BenchmarkJobSpec) -> bool:
-    return all(scenario.startswith(_SCENARIOS_OF_TASK[spec.task]) for scenario in spec.traffic_scenarios or ())
+    return all(scenario.startswith(SCENARIOS_OF_TASK[spec.task]) for scenario in spec.traffic_scenarios or ())
 
 
 def _temperature_is_number(spec: BenchmarkJobSpec) -> bool:

@@ -105,12 +105,12 @@ def test_a_service_of_others_is_not_taken_away(fleet: Benchmarks) -> None:
     assert NAME in fleet.objects
 
 
-@pytest.mark.parametrize("what", ["no annotation", "no service to copy", "another namespace"])
-def test_without_a_service_to_copy_it_waits(fleet: Benchmarks, what: str) -> None:
+@pytest.mark.parametrize("lack", ["no annotation", "no service to copy", "another namespace"])
+def test_without_a_service_to_copy_it_waits(fleet: Benchmarks, lack: str) -> None:
     about = fleet.objects["BenchmarkJob", "shop", "bench"]
-    if what == "no annotation":
+    if lack == "no annotation":
         about["metadata"]["annotations"] = {}
-    elif what == "no service to copy":
+    elif lack == "no service to copy":
         about["metadata"]["annotations"] = {PROBE_OF: "nowhere"}
     else:
         about["spec"]["endpoint"]["inferenceService"]["namespace"] = "bank"

@@ -26,7 +26,7 @@ def flat(seconds: float) -> LatencySpread:
 
 
 def figures(first: float, between: float, tokens: int = 100, /, **more: Any) -> MeasuredRun:
-    """Of 200 requests in flight by fours, as long as their tokens take."""
+    """A run of 200 requests, four at a time, each as long as its tokens take."""
     latency = first + (tokens - 1) * between
     given: dict[str, Any] = {
         "latency": flat(latency),
@@ -84,21 +84,23 @@ def test_one_token_and_no_stream_say_nothing_of_a_stream() -> None:
     assert run("E(64)", 2, ttft=None, itl=None, output_rate=0.0, requests_rate=4.0).unusable == ""
 
 
-def answers(whole: int, told: int, **more: Any) -> dict[str, Any]:
+def answers(whole: int, streamed: int, **more: Any) -> dict[str, Any]:
     """A file of the program: so many answers in one piece, so many token by token."""
     pieces = [{"error_code": None, "num_output_tokens": 5, "output_latency": 0.000_2, **more}] * whole
-    others = [{"error_code": None, "num_output_tokens": 5, "output_latency": 0.8}] * told
-    return program_file(whole + told) | {"individual_request_metrics": [*pieces, *others]}
+    others = [{"error_code": None, "num_output_tokens": 5, "output_latency": 0.8}] * streamed
+    return program_file(whole + streamed) | {"individual_request_metrics": [*pieces, *others]}
 
 
-@pytest.mark.parametrize(("whole", "told", "refused"), [(20, 80, False), (21, 79, True), (10, 0, True), (50, 50, True)])
-def test_answers_in_one_piece_are_counted_one_by_one(whole: int, told: int, refused: bool) -> None:
+@pytest.mark.parametrize(
+    ("whole", "streamed", "refused"), [(20, 80, False), (21, 79, True), (10, 0, True), (50, 50, True)]
+)
+def test_answers_in_one_piece_are_counted_one_by_one(whole: int, streamed: int, refused: bool) -> None:
     """The program leaves those that came within a millisecond out of its ITL, which is then that of the others."""
     if not refused:
-        assert records.measured(asked(), answers(whole, told), "t").failed == 0
+        assert records.measured(asked(), answers(whole, streamed), "t").failed == 0
         return
-    with pytest.raises(MeasureError, match=f"{whole} of {whole + told} answers arrived in one piece") as error:
-        records.measured(asked(), answers(whole, told), "t")
+    with pytest.raises(MeasureError, match=f"{whole} of {whole + streamed} answers arrived in one piece") as error:
+        records.measured(asked(), answers(whole, streamed), "t")
     assert (error.value.reason, error.value.retryable) == ("StreamBuffered", False)
 
 

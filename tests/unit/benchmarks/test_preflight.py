@@ -171,6 +171,10 @@ def measurement(**changes: Any) -> dict[str, Any]:
     [
         ({"scenario": "D(100,1)"}, "MeasurementInvalid", "write 2 or more output tokens"),
         ({"scenario": "U(100,1)"}, "MeasurementInvalid", "write 2 or more output tokens"),
+        ({"scenario": "D(100, 20)"}, "MeasurementInvalid", "is no traffic scenario"),
+        ({"scenario": "D(100,20)junk"}, "MeasurementInvalid", "is no traffic scenario"),
+        ({"scenario": "D(100,20,30)"}, "MeasurementInvalid", "is no traffic scenario"),
+        ({"scenario": "E(64)"}, "MeasurementInvalid", "text-to-text takes N, U, D"),
         ({"request_parameters": {"max_tokens": "5"}}, "MeasurementInvalid", "leave it out"),
         ({"output": {"uri": "github://org/repo", "folder": "f"}}, "OutputUnsupported", "write s3://"),
         ({"output": {"uri": "oci://n/ns/b/bucket/o/x", "folder": "f"}}, "OutputUnsupported", "@REGION"),
@@ -212,7 +216,7 @@ def test_a_benchmark_job_is_refused_in_its_status_and_no_job_is_made() -> None:
 @pytest.mark.parametrize(
     ("option", "value", "says"),
     [
-        ("--output-tokens", "1", "output_tokens: Input should be greater than or equal to 2"),
+        ("--output-tokens", "1", "should be greater than or equal to 2"),
         ("--results", "local:///results", "results: a folder of the pod that measures goes with the pod"),
         ("--results", "github://org/repo@v1", "write s3://, oci://, gs://, az:// or pvc:// instead"),
         ("--results", "hf://org/repo", "results do not go to hf://"),
