@@ -106,12 +106,13 @@ async def _list(namespace: str) -> None:
                 metadata, status = obj["metadata"], obj.get("status") or {}
                 place = metadata.get("namespace")
                 name = f"{place}/{metadata['name']}" if place else metadata["name"]
-                table.add_row(kind.kind, name, *_told(status))
+                table.add_row(kind.kind, name, *columns_of(status))
     console = options.console()
     console.print(table if table.row_count else "There are no models. Add one: modelyard models add URI")
 
 
-def _told(status: dict[str, Any]) -> Iterable[Text | str]:
+def columns_of(status: dict[str, Any]) -> Iterable[Text | str]:
+    """Return state, nodes, size, progress and remarks of a model's status, as the list shows them."""
     from modelyard.objects.documents import amount
 
     delivery = status.get("delivery") or {}
@@ -123,12 +124,9 @@ def _told(status: dict[str, Any]) -> Iterable[Text | str]:
     yield f"{delivery.get('ready', 0)}/{selected}" if selected is not None else ""
     yield amount(size) if size else ""
     yield f"{min(percents)} %" if percents else ""
-    weights = str(delivery.get("weights") or "")
-    yield (
-        weights
-        if ready.get("status") == "True"
-        else f"{ready.get('reason', '')}: {ready.get('message', '')}".strip(": ")
-    )
+    warnings = [one.get("message") for one in status.get("conditions") or () if one.get("type") == "SpecWarning"]
+    problem = "" if ready.get("status") == "True" else f"{ready.get('reason', '')}: {ready.get('message', '')}"
+    yield "; ".join(str(text) for text in (problem.strip(": "), *warnings, delivery.get("weights")) if text)
 
 
 async def _add(

@@ -76,7 +76,11 @@ _SUFFIXES = {
 }
 _SHARD = re.compile(r"[-_.]\d{1,6}[-_]of[-_](\d{1,6})(?=[-_.]|$)")
 _PRECISION = r"fp32|fp16|fp8|fp4|bf16|f32|f16|int8|int4|uint8|non_ema|ema|4bit|8bit|nf4"
-_DOTTED_PRECISION = re.compile(rf"\.({_PRECISION})(?=\.|$)", re.IGNORECASE)
+_NAMED_PRECISION = re.compile(
+    rf"\.(?P<inside>{_PRECISION})(?=\.|$)|[-_](?P<last>{_PRECISION})(?:_e[0-9]m[0-9]\w*)?$", re.IGNORECASE
+)
+_PIECE = re.compile(r"\.part\d{1,4}of(\d{1,4})$")
+"""A file that its publisher has cut, as in ``m.Q8_0.gguf.part1of2``."""
 _ONNX_PRECISION = re.compile(
     rf"_({_PRECISION}|q4f16|q4|q8|bnb4|quantized|optimized|O[1-4]|q?u?int8\w*)$", re.IGNORECASE
 )
@@ -239,6 +243,9 @@ def _label(folder: str, name: str, pairs: set[str]) -> _Label | None:
         return _Label(package["place"] or "", "coreml", package["name"], "", 0)
     if name in ("variables.index", "saved_model.pb") or name.startswith("variables.data-"):
         return _Label(folder, "tensorflow", "saved_model", "", 0)
+    shards, variant = 0, ""
+    if (piece := _PIECE.search(name)) is not None:
+        shards, name = int(piece[1]), name[: piece.start()]
     stem, _, suffix = name.rpartition(".")
     suffix = suffix.lower()
     if path.rpartition(".")[0] in pairs and suffix in ("xml", "bin"):
@@ -247,13 +254,14 @@ def _label(folder: str, name: str, pairs: set[str]) -> _Label | None:
         stem, suffix = data["stem"], "onnx"
     if not stem or suffix not in _SUFFIXES or _TRAINING_STATE.fullmatch(name):
         return None
-    form, shards, variant = _SUFFIXES[suffix], 0, ""
+    form = _SUFFIXES[suffix]
     if (shard := _SHARD.search(stem)) is not None:
         shards, stem = int(shard[1]), stem[: shard.start()] + stem[shard.end() :]
     if form == "gguf":
         return _gguf(folder, stem, shards)
-    if (match := _DOTTED_PRECISION.search(stem)) is not None:
-        variant, stem = match[1].lower(), stem[: match.start()] + stem[match.end() :]
+    if (match := _NAMED_PRECISION.search(stem)) is not None:
+        variant = (match["inside"] or match["last"]).lower()
+        stem = stem[: match.start()] + stem[match.end() :]
     elif form == "onnx" and (match := _ONNX_PRECISION.search(stem)) is not None:
         variant, stem = match[1].lower(), stem[: match.start()]
     if form == "pytorch" and stem.startswith("ggml-"):
@@ -271,6 +279,7 @@ def _gguf(folder: str, stem: str, shards: int) -> _Label:
     if named:
         last = named[-1]
         stem = (stem[: last.start()] + stem[last.end() :]).strip("-._ ")
+        stem = re.sub(r"[-._](?:i1|imat|imatrix)$", "", stem)  # how it was quantized, too
     else:
         named = list(_QUANTIZATION.finditer(folder))
     return _Label("/".join(place), "gguf", stem, named[-1][1].upper() if named else "", shards)

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from model_world import Cluster, Object, condition, edit, model
 
+from modelyard.cli.models import columns_of
 from modelyard.models import jobs
 from modelyard.models.detection import Facts, size_text
 from modelyard.models.errors import FetchError
@@ -126,6 +127,22 @@ def test_a5_unknown_parameters_are_warned_about_once_on_the_object() -> None:
     (job,) = cluster.jobs("fetch").values()
     arguments = job["spec"]["template"]["spec"]["containers"][0]["args"]
     assert arguments[arguments.index("--uri") + 1] == "hf://meta/llama@v1"
+
+
+def test_a3_a5_the_list_of_models_shows_warnings_and_the_chosen_weights() -> None:
+    cluster = Cluster("a")
+    obj = cluster.put("ClusterBaseModel", model(parameters={"regoin": "x"}))
+    cluster.settle(obj)
+    *_, remarks = columns_of(obj["status"])
+    assert re.search(r"^Downloading: .*; spec\.storage\.parameters: unknown key 'regoin'", str(remarks))
+    cluster.end(cluster.jobs("fetch")["a"], bytes=2**30, weights="weights: gguf Q4_K_M, m.gguf (1 file, 1.0 GiB)")
+    cluster.settle(obj)
+    state, nodes, size, _, remarks = columns_of(obj["status"])
+    assert (str(state), nodes, size) == ("Ready", "1/1", "1.0 GiB")
+    assert str(remarks).startswith(
+        "spec.storage.parameters: unknown key 'regoin' has no effect; did you mean 'region'?"
+    )
+    assert str(remarks).endswith("; weights: gguf Q4_K_M, m.gguf (1 file, 1.0 GiB)")
 
 
 @pytest.mark.parametrize(

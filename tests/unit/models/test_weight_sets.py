@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from modelyard.models import node
+from modelyard.models.detection import detect
 from modelyard.models.errors import FetchError
 from modelyard.models.filters import FileRules, choose
 from modelyard.models.sources import SourceFile
@@ -126,6 +131,16 @@ EMBEDDING = {
             },
             {"consolidated.00.pth", "consolidated.01.pth"},
             id="no safetensors: what engines load",
+        ),
+        pytest.param(
+            {"m.Q4_K_S.gguf": 4, "m.Q8_0.gguf.part1of2": 4, "m.Q8_0.gguf.part2of2": 4, "m.i1-Q6_K.gguf": 6},
+            {"m.Q8_0.gguf.part1of2", "m.Q8_0.gguf.part2of2", "m.i1-Q6_K.gguf"},
+            id="GGUF in pieces",
+        ),
+        pytest.param(
+            {"clip_l.safetensors": 2, "t5xxl_fp16.safetensors": 98, "t5xxl_fp8_e4m3fn.safetensors": 49},
+            {"t5xxl_fp8_e4m3fn.safetensors"},
+            id="precisions behind a dash",
         ),
         pytest.param(
             {**shards("model", 2, 16), **shards("model", 4, 16), "model-00001-of-00009.safetensors": GB},
@@ -271,3 +286,27 @@ def test_a3_any_names_are_taken(files: Sizes, weights: str) -> None:
     except NoSuchWeights as refused:
         message = str(refused)
     assert len(message) < 1000
+
+
+def safetensors(path: Path, parameters: int) -> None:
+    """Write a file with one tensor of 16 bits an element."""
+    tensor = {"dtype": "BF16", "shape": [parameters], "data_offsets": [0, 2 * parameters]}
+    header = json.dumps({"model.weight": tensor}).encode()
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(2 * parameters))
+
+
+def test_a3_in_a_folder_that_is_only_looked_at_each_parameter_counts_once(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "llama", "architectures": ["LlamaForCausalLM"]}')
+    for name in ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"):
+        safetensors(tmp_path / name, 100)
+    expected = detect(tmp_path)
+    assert expected.parameters == 200
+    for copy in ("consolidated.safetensors", "original/model.safetensors", "model.fp16.safetensors"):
+        safetensors(tmp_path / copy, 200)
+    (tmp_path / "m-Q8_0.gguf").write_bytes(bytes(400))
+    assert detect(tmp_path) == expected
+    report = node.Report()
+    request = node.FetchRequest(f"local://{tmp_path}", tmp_path.parent, str(tmp_path), "clusterbasemodel.m")
+    node.fetch(request, report, node.Progress(lambda line: None))
+    assert report.facts["parameters"] == 200
