@@ -1,4 +1,4 @@
-"""Replicas that a model needs and cannot have: the words of the condition ``CapacityLimited``."""
+"""Replicas that a model needs and cannot have, and the last one that it keeps: the words for both."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from modelyard.objects.documents import cut
 AT_MAXIMUM = "AtMaximum"
 NOT_STARTING = "ReplicasNotStarting"
 EXHAUSTED = "AcceleratorsExhausted"
+LAST_REPLICA = "Idle; keeping the last replica: scale to zero is off"
 SUFFICIENT: Story = ("False", "CapacitySufficient", "the replicas that the load needs can be added")
 MOST = 200
 """Characters of a message."""

@@ -26,7 +26,7 @@ from modelyard.autoscaling.variants.assessment import Assessment
 from modelyard.autoscaling.variants.headroom import NONE, Headroom, plan_ahead
 from modelyard.autoscaling.variants.offered import replicas_offered
 from modelyard.autoscaling.variants.regret import Shrink, shrink_delay
-from modelyard.autoscaling.variants.shortage import AT_MAXIMUM, NOT_STARTING, at_maximum, cannot_scale
+from modelyard.autoscaling.variants.shortage import AT_MAXIMUM, LAST_REPLICA, NOT_STARTING, at_maximum, cannot_scale
 from modelyard.autoscaling.variants.state import Group, State
 from modelyard.autoscaling.variants.transition import (
     describe_transition,
@@ -264,7 +264,7 @@ def _kept_idle(states: Sequence[State], group: Group, analysis: Assessment) -> s
         return ""
     (last,) = serving
     if not group.zero.enabled:
-        return "Idle; keeping the last replica: scale to zero is off"
+        return LAST_REPLICA
     if last.bounds.lower:
         return f"Idle; keeping the last replica: {last.bounds.lower_from} is {last.bounds.lower}"
     return ""

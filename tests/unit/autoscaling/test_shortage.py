@@ -6,8 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from builders import PUBLISHED, REPAIRED, Serving, condition, hpa, make_fleet, one, run
+from builders import NOW, PUBLISHED, REPAIRED, Serving, condition, hpa, make_fleet, one, run
 from decisions import Told
+from slo_builders import SLO, one_slo
 
 from modelyard.autoscaling.decide import decide
 from modelyard.autoscaling.handling import MAX_REPLICAS, MIN_REPLICAS
@@ -120,3 +121,22 @@ def test_a_replica_with_anything_to_do_is_not_idle(signals: dict[str, float]) ->
     busy = tuple(replace(pod, **signals) for pod in fleet.signals.pods)
     (record,) = decide(replace(fleet, signals=replace(fleet.signals, pods=busy)), REPAIRED).records
     assert "Idle" not in record.why.message
+
+
+def test_a_forecast_that_cannot_be_met_at_the_maximum_says_so() -> None:
+    """37.5 of 500 requests/s: by the caches alone, all would be well."""
+    at_most = {"annotations": {MAX_REPLICAS: "2"}}
+    told = limited(one_slo(SLO("chat", replicas=2, variant=at_most), load=500.0))
+    assert told is not None
+    assert (told.status, told.reason) == ("True", "AtMaximum")
+    assert told.message == "Cannot scale chat 2 -> 27: annotation modelyard.dev/max-replicas is 2."
+    calm = limited(one_slo(SLO("chat", replicas=2, variant={**at_most, "conditions": (told,)}), load=20.0))
+    assert calm is not None
+    assert (calm.status, calm.reason) == ("False", "CapacitySufficient")
+
+
+def test_an_idle_single_replica_with_latency_targets_explains_itself() -> None:
+    idle = SLO("chat", replicas=1, load=(0.0, 0.0), running=0.0, completed=0.0)
+    record = one_slo(idle, load=0.0, history=tuple((NOW - ago, 0.0) for ago in range(600, 0, -30)))
+    assert record.target.replicas == 1
+    assert record.why.message.startswith("Idle; keeping the last replica: scale to zero is off")

@@ -14,6 +14,7 @@ from modelyard.autoscaling.decision import Step
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.variants.arbitration import arbitrate
 from modelyard.autoscaling.variants.health import HINT, other_name
+from modelyard.autoscaling.variants.shortage import LAST_REPLICA
 from modelyard.autoscaling.variants.slo.targets import GroupProposal, propose
 from modelyard.autoscaling.variants.slo.work import GroupWork, VariantWork
 from modelyard.autoscaling.variants.state import Group, State, work_of
@@ -99,6 +100,8 @@ class SLOStrategy:
         if result.overridden and not work.problem:
             state.reason = "ScaleDownBlocked"
         parts = [load_text(shared), sizing_text(work), group_text]
+        if group_text == LAST_REPLICA:
+            parts = [group_text, load_text(shared)]
         if blind:
             why = verdict.problem[2] if verdict.problem else verdict.invalid
             parts.append(f"without saturation: {why}")
