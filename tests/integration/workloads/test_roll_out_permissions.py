@@ -23,7 +23,7 @@ from modelyard.reconcile.dispatch import Acting
 from modelyard.reconcile.reconciler import Registered
 from modelyard.workloads.kthena.lifecycle import ModelRollOut
 from modelyard.workloads.settings import CONFIG_MAP
-from modelyard.workloads.world import INFERENCE_SERVICES, MODELS, RUNTIMES, child_kinds
+from modelyard.workloads.world import ACCELERATOR_CLASSES, CLASSES_SERVED, INFERENCE_SERVICES, MODELS, RUNTIMES, child_kinds
 
 pytestmark = pytest.mark.integration
 
@@ -169,5 +169,7 @@ async def test_roll_outs_need_exactly_the_rights_of_the_manifest(
     assert notes.needed - TOLD <= allowed
     here = {(kind.group, kind.plural) for kind in child_kinds(fleets.kinds.served)}
     elsewhere = {place for place, verbs in rights.items() if verbs == MAKES} - here
+    if CLASSES_SERVED not in fleets.kinds.served:
+        elsewhere.add((ACCELERATOR_CLASSES.group, ACCELERATOR_CLASSES.plural))
     mine = {one for one in allowed if one[:2] not in elsewhere and not one[0].endswith(".volcano.sh")}
     assert mine - GIVEN_ON - WHERE_OWNERS_ARE_GUARDED - notes.needed == set()
