@@ -23,7 +23,14 @@ from modelyard.reconcile.dispatch import Acting
 from modelyard.reconcile.reconciler import Registered
 from modelyard.workloads.kthena.lifecycle import ModelRollOut
 from modelyard.workloads.settings import CONFIG_MAP
-from modelyard.workloads.world import ACCELERATOR_CLASSES, CLASSES_SERVED, INFERENCE_SERVICES, MODELS, RUNTIMES, child_kinds
+from modelyard.workloads.world import (
+    ACCELERATOR_CLASSES,
+    CLASSES_SERVED,
+    INFERENCE_SERVICES,
+    MODELS,
+    RUNTIMES,
+    child_kinds,
+)
 
 pytestmark = pytest.mark.integration
 
