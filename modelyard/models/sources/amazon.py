@@ -24,6 +24,10 @@ _REGION_OF_HOST = re.compile(r"(?:^|[.])(?:s3|obs|oss|cos)[.-](?:dualstack[.])?(
 _ELSEWHERE = (301, 307, 400)
 """Statuses with which a region answers for a bucket of another one."""
 _FIRST_REGION = "us-east-1"
+OTHER_REGION = re.compile(
+    r"incorrectly configured region|<Code>(?:PermanentRedirect|AuthorizationHeaderMalformed)</Code>"
+)
+"""Answers for a bucket of another region, as obstore words them: a redirect to nowhere, or an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +103,18 @@ def ask_region(bucket: str, around: str | None) -> str:
     if not is_region(named) or (around is not None and answer.status not in _ELSEWHERE):
         return near
     return named
+
+
+def other_region(what: str, uri: Bucket, answer: str) -> FetchError:
+    """The error for a bucket that was asked for in the wrong region; with the right one, where that can be known."""
+    named = re.search(r"<Region>([a-z0-9-]{1,63})</Region>", answer)
+    region = named[1] if named else ask_region(uri.bucket, None) if ".amazonaws.com" in answer else None
+    right = f"region {region}" if region else "another region"
+    return FetchError(
+        "SourceRefused",
+        f"{what}: the bucket is in {right}, not in the one that it was asked in; write s3://{uri.bucket}@"
+        f"{region or 'REGION'} in the URI, or correct the parameter region",
+    )
 
 
 def sign_in(credentials: Credentials, address: BucketAddress) -> dict[str, Any]:

@@ -166,7 +166,7 @@ class BucketSource:
                 raise FetchError("NotFound", f"{self.uri}: there is no such bucket; check storageUri") from error
             found = []
         except (BaseError, OSError, ValueError) as error:
-            raise self._explained(_failed(error, str(self.uri), self._refused)) from error
+            raise self._explained(_failed(error, str(self.uri), self._refused, self.uri)) from error
         skip = len(prefix) + 1 if prefix else 0
         files = tuple(
             SourceFile(one["path"][skip:], one["size"], one["path"], etag=_quoted(one["e_tag"]))
@@ -192,7 +192,7 @@ class BucketSource:
         try:
             url = self._sign(file.key) if self._sign else f"{self._http.base}/{quote(file.key)}"
         except (BaseError, OSError, ValueError) as error:
-            raise _failed(error, file.key, self._refused) from error
+            raise _failed(error, file.key, self._refused, self.uri) from error
         headers = {**self._headers, **({"If-Match": file.etag} if file.etag else {})}
         try:
             yield from self._http.read(url, file.size, start, length, headers)
@@ -243,16 +243,18 @@ class BucketObjects:
         except FileNotFoundError as error:
             raise FetchError("NotFound", f"{self._uri}: there is no such bucket or object: {key}") from error
         except (BaseError, OSError, ValueError) as error:
-            raise _failed(error, f"{self._uri}, {key}", self._refused) from error
+            raise _failed(error, f"{self._uri}, {key}", self._refused, self._uri) from error
 
 
-def _failed(error: Exception, what: str, refused: list[FetchError]) -> FetchError:
+def _failed(error: Exception, what: str, refused: list[FetchError], uri: Bucket) -> FetchError:
     """What obstore has met. Its types are few; status and code are in its text."""
     if refused:  # by the guard, which can say no more to obstore than that there is no answer
         last = refused[-1]
         refused.clear()
         return last
     text = str(error)
+    if uri.kind == "s3" and amazon.OTHER_REGION.search(text):
+        return amazon.other_region(what, uri, text)
     status = _STATUS.search(text)
     code = found[1] if (found := ERROR_CODE.search(text)) else ""
     if isinstance(error, UnauthenticatedError):

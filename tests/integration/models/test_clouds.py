@@ -204,6 +204,40 @@ def test_the_region_of_the_environment_gives_way_to_what_the_bucket_says(monkeyp
     ]
 
 
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (301, "<Error><Code>PermanentRedirect</Code></Error>"),
+        (307, ""),
+        (400, "<Error><Code>AuthorizationHeaderMalformed</Code><Region>eu-west-1</Region></Error>"),
+    ],
+)
+def test_a_bucket_in_another_region_is_told_with_its_region(
+    outside: Outside, node: Node, keys: Path, status: int, body: str
+) -> None:
+    bucket = f"elsewhere-{status}"
+    outside.put(bucket, "eu-west-1")
+    before = outside.proxy.routes
+    outside.proxy.routes = {".s3.eu-north-1.amazonaws.com": outside.hub.address, **before}
+    outside.hub.faults.append(Fault("", 1000, status=status, body=body.encode()))
+    try:
+        refused = node.fetch(f"s3://{bucket}@eu-north-1/m", credentials=keys)
+        environ = {name.name: name.read_text() for name in keys.iterdir()}
+        store = open_output(Output(uri=f"s3://{bucket}@eu-north-1", folder="f"), environ)
+        with pytest.raises(MeasureError) as told:
+            store.write("f/x", b"")
+    finally:
+        outside.hub.faults.clear()
+        outside.proxy.routes = before
+    assert (refused.reason, refused.retryable) == ("SourceRefused", False)
+    assert (told.value.reason, told.value.retryable) == ("OutputUnsupported", False)
+    for message in (refused.message, str(told.value)):
+        assert (
+            f"the bucket is in region eu-west-1, not in the one that it was asked in; write s3://{bucket}@eu-west-1"
+            in message
+        )
+
+
 def test_a_public_bucket_is_read_by_nobody_in_particular(outside: Outside, node: Node) -> None:
     outside.put("everyones", "eu-west-1", ACL="public-read")
     assert node.fetch("s3://everyones@eu-west-1/m").outcome == "Fetched"
@@ -337,19 +371,6 @@ def test_an_instance_s_role_is_used_at_amazon(outside: Outside, node: Node, monk
     monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", outside.address)
     report = node.fetch("s3://instances@eu-west-1/m")
     assert report.outcome == "Fetched", report.message
-
-
-def test_keys_of_a_secret_go_without_a_token_of_the_environment(
-    outside: Outside, node: Node, keys: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("AWS_SESSION_TOKEN", "of-another-key")
-    outside.put("tokens", "eu-west-1")
-    outside.hub.requests.clear()
-    outside.proxy.routes = {".eu-north-1.amazonaws.com": outside.hub.address, **outside.proxy.routes}
-    report = node.fetch("s3://tokens@eu-north-1/m", credentials=keys)
-    assert report.outcome == "Fetched", report.message
-    assert outside.hub.requests
-    assert not any("of-another-key" in request for request in outside.hub.requests)
 
 
 # The proxy itself

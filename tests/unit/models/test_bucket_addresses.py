@@ -190,3 +190,22 @@ def test_a1_every_sample_and_documented_form_opens(monkeypatch: pytest.MonkeyPat
             place, Credentials(None, KEYS), endpoint=given["endpoint"], region=given["region"], style=style
         )
         assert isinstance(source, BucketSource) is isinstance(place, Bucket)
+
+
+@pytest.mark.parametrize("endpoint", [None, "http://127.0.0.1:9000"])
+@pytest.mark.parametrize("token", [None, "of-this-key"])
+def test_a1_keys_of_a_secret_go_without_a_token_of_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, endpoint: str | None, token: str | None
+) -> None:
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "of-another-key")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "another-key")
+    for name, value in {**KEYS, "AWS_SESSION_TOKEN": token}.items():
+        if value is not None:
+            (tmp_path / name).write_text(value)
+    source = open_source(parse("s3://bucket@eu-west-1/m"), Credentials(tmp_path), endpoint=endpoint)
+    assert isinstance(source, BucketSource)
+    assert source._sign is not None
+    address = source._sign("m/file")
+    assert "X-Amz-Credential=key%2F" in address
+    assert "another-key" not in address
+    assert ("X-Amz-Security-Token=of-this-key" in address) is (token is not None)
