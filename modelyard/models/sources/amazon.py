@@ -105,14 +105,14 @@ def ask_region(bucket: str, around: str | None) -> str:
     return named
 
 
-def other_region(what: str, uri: Bucket, answer: str) -> FetchError:
+def other_region(subject: str, uri: Bucket, answer: str) -> FetchError:
     """The error for a bucket that was asked for in the wrong region; with the right one, where that can be known."""
     named = re.search(r"<Region>([a-z0-9-]{1,63})</Region>", answer)
     region = named[1] if named else ask_region(uri.bucket, None) if ".amazonaws.com" in answer else None
     right = f"region {region}" if region else "another region"
     return FetchError(
         "SourceRefused",
-        f"{what}: the bucket is in {right}, not in the one that it was asked in; write s3://{uri.bucket}@"
+        f"{subject}: the bucket is in {right}, not in the one that it was asked in; write s3://{uri.bucket}@"
         f"{region or 'REGION'} in the URI, or correct the parameter region",
     )
 

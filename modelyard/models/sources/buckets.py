@@ -246,7 +246,7 @@ class BucketObjects:
             raise _failed(error, f"{self._uri}, {key}", self._refused, self._uri) from error
 
 
-def _failed(error: Exception, what: str, refused: list[FetchError], uri: Bucket) -> FetchError:
+def _failed(error: Exception, subject: str, refused: list[FetchError], uri: Bucket) -> FetchError:
     """What obstore has met. Its types are few; status and code are in its text."""
     if refused:  # by the guard, which can say no more to obstore than that there is no answer
         last = refused[-1]
@@ -254,17 +254,17 @@ def _failed(error: Exception, what: str, refused: list[FetchError], uri: Bucket)
         return last
     text = str(error)
     if uri.kind == "s3" and amazon.OTHER_REGION.search(text):
-        return amazon.other_region(what, uri, text)
+        return amazon.other_region(subject, uri, text)
     status = _STATUS.search(text)
     code = found[1] if (found := ERROR_CODE.search(text)) else ""
     if isinstance(error, UnauthenticatedError):
-        return of_status(401, what, code)
+        return of_status(401, subject, code)
     if isinstance(error, PermissionDeniedError):
-        return of_status(403, what, code)
+        return of_status(403, subject, code)
     if status is not None:
-        return of_status(int(status[1]), what, code)
+        return of_status(int(status[1]), subject, code)
     shown = text.splitlines()[0][:300] if text else type(error).__name__
-    return FetchError("SourceUnavailable", f"{what}: {shown}", retryable=True)
+    return FetchError("SourceUnavailable", f"{subject}: {shown}", retryable=True)
 
 
 def _quoted(etag: str | None) -> str | None:

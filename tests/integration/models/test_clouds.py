@@ -224,14 +224,14 @@ def test_a_bucket_in_another_region_is_told_with_its_region(
         refused = node.fetch(f"s3://{bucket}@eu-north-1/m", credentials=keys)
         environ = {name.name: name.read_text() for name in keys.iterdir()}
         store = open_output(Output(uri=f"s3://{bucket}@eu-north-1", folder="f"), environ)
-        with pytest.raises(MeasureError) as told:
+        with pytest.raises(MeasureError) as failure:
             store.write("f/x", b"")
     finally:
         outside.hub.faults.clear()
         outside.proxy.routes = before
     assert (refused.reason, refused.retryable) == ("SourceRefused", False)
-    assert (told.value.reason, told.value.retryable) == ("OutputUnsupported", False)
-    for message in (refused.message, str(told.value)):
+    assert (failure.value.reason, failure.value.retryable) == ("OutputUnsupported", False)
+    for message in (refused.message, str(failure.value)):
         assert (
             f"the bucket is in region eu-west-1, not in the one that it was asked in; write s3://{bucket}@eu-west-1"
             in message
