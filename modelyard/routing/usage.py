@@ -1,6 +1,6 @@
 """The tokens that engines count in their answers, read while these pass through a router. Pure.
 
-Answers in one piece and streams, of OpenAI's completions, Responses API and Anthropic's Messages API.
+Answers in one piece and streams, of OpenAI's completions, Responses API and the Messages API.
 Source: kthena-routing, 14.6 and 23; recordings of vLLM 0.32 in ``tests/data``.
 """
 

@@ -77,7 +77,7 @@ SGLANG: Final = ServingEngine(
     tensor_parallel=("tp-size", "tensor-parallel-size", "tp"),
     multiplying=(("pp-size", "pipeline-parallel-size", "pp"), ("dp-size", "data-parallel-size", "dp")),
     shared_by={"dp-size": "enable-dp-attention"},
-    image="lmsysorg/sglang:v0.5.1.post3",
+    image="lmsysorg/sglang:v0.5.9",
 )
 MINDIE: Final = ServingEngine("mindie", "vLLM", 1025, health=None)
 """Run by its image's own entrypoint. A ModelServer can name vLLM or SGLang only; an annotation names MindIE."""

@@ -74,7 +74,7 @@ def start(**usage: int | None) -> bytes:
         (event("response.incomplete", response={"usage": {"input_tokens": 9, "output_tokens": 4}}), Usage(9, 4)),
         (event("response.failed", response={"usage": {"input_tokens": 9, "output_tokens": 0}}), Usage(9, 0)),
         (event("response.failed", response={"usage": None, "tools": [{"usage": {"type": "x"}}]}), Usage(None, 0)),
-        # Anthropic: what the cache had is counted apart, and the last event has the output alone.
+        # Messages API: what the cache had is counted apart, and the last event has the output alone.
         (start(input_tokens=3, cache_read_input_tokens=900, cache_creation_input_tokens=97, output_tokens=1)
          + event("message_delta", usage={"output_tokens": 300}), Usage(1000, 300)),
         # vLLM and SGLang learn what the cache had at the end.

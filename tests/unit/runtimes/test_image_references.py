@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modelyard.runtimes.images import LONGEST, images_of, parse_image
+from modelyard.workloads.kthena.engines import OF as ENGINES
 
-FOLDER = Path(__file__).resolve().parents[3] / "config" / "runtimes"
+CONFIG = Path(__file__).resolve().parents[3] / "config"
+FOLDER = CONFIG / "runtimes"
 EVIDENCE: list[dict[str, Any]] = tomllib.loads((FOLDER / "images.toml").read_text("utf-8"))["image"]
 NAMED = {
     image: path.name
@@ -80,6 +83,24 @@ def test_a5_every_image_of_the_catalogue_has_an_entry_and_its_tag() -> None:
     assert len(entries) == len(EVIDENCE)
 
 
+def test_a5_samples_and_kthena_backends_use_the_evidenced_images() -> None:
+    repositories = {entry["repository"]: entry["tag"] for entry in EVIDENCE}
+    samples = [
+        image
+        for path in sorted((CONFIG / "samples").rglob("*.yaml"))
+        for document in yaml.safe_load_all(path.read_text("utf-8"))
+        for image in images_of(document)
+    ]
+    defaults = [engine.image for engine in ENGINES.values() if engine.image]
+    assert samples
+    assert defaults
+    for image in (*samples, *defaults):
+        reference = parse_image(image)
+        repository = f"{reference.repository}".removeprefix("docker.io/")
+        if repository in repositories:
+            assert reference.version == repositories[repository], image
+
+
 @pytest.mark.parametrize("entry", EVIDENCE, ids=lambda entry: entry["repository"])
 def test_a5_every_tag_is_evidenced_by_dated_documents_or_says_that_it_is_not(entry: dict[str, Any]) -> None:
     evidence = entry.get("evidence", [])
@@ -87,7 +108,7 @@ def test_a5_every_tag_is_evidenced_by_dated_documents_or_says_that_it_is_not(ent
     assert entry["verified"] == bool(evidence)
     for document in evidence:
         assert document["title"]
-        assert document["url"].startswith("https://")
+        assert document.get("url", "").startswith("https://") or re.fullmatch(r"[-\w]+==[\d.]+", document["package"])
         assert isinstance(document["date"], datetime.date)
     version = entry["tag"].removeprefix("v")
     assert not evidence or any(version in document["title"] for document in evidence)
