@@ -270,6 +270,19 @@ def test_every_variable_reaches_the_download() -> None:
     assert "envFrom" not in engine_of(only(a_model(backend)))
 
 
+def test_the_download_uses_the_proxy_that_an_administrator_names_unless_the_backend_has_its_own() -> None:
+    settings = DeliverySettings(https_proxy="http://proxy:3128", no_proxy=["minio.example.com"])
+    proxied = Abilities(settings=ServingSettings(models=settings))
+    for own, proxy in (([], "http://proxy:3128"), ([{"name": "HTTPS_PROXY", "value": "http://own:1"}], "http://own:1")):
+        deployment = only(a_model(a_backend(env=own)), abilities=proxied)
+        (init,) = pod_of(deployment)["initContainers"]
+        env = {entry["name"]: entry["value"] for entry in init["env"]}
+        assert env["HTTPS_PROXY"] == proxy
+        assert env.get("https_proxy") == (None if own else proxy)
+        assert env.get("NO_PROXY", "minio.example.com,").startswith("minio.example.com,")
+        assert "https_proxy" not in {entry["name"] for entry in engine_of(deployment).get("env", ())}
+
+
 # Arguments, environment
 
 
