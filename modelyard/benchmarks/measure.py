@@ -59,7 +59,7 @@ def name_of(asked: Measurement) -> str:
 
 
 def check_before(asked: Measurement) -> None:
-    """Refuse a measurement that can bring no result. Raises ``MeasureError`` before anything is started."""
+    """Refuse a measurement that cannot yield a result. Raises ``MeasureError`` before anything is started."""
     try:
         check_measurement(asked)
     except Refusal as refusal:
@@ -236,7 +236,7 @@ def probe(asked: Measurement, key: str) -> None:
         body = {"model": asked.model, "messages": [{"role": "user", "content": "Hello"}]}
         body |= {"max_tokens": max(TRIED_TOKENS, int(more.get("min_tokens", 0)))}
         body |= {"stream": True, "stream_options": {"include_usage": True}}
-    # What the endpoint refuses of them it would refuse of every request.
+    # Every request of the run carries these, so one that the endpoint refuses would fail them all.
     body |= {name: value for name, value in more.items() if name not in program.NOT_SENT}
     path = "/v1/embeddings" if batched else "/v1/chat/completions"
     headers = {"Authorization": f"Bearer {key or program.NO_KEY}", "Content-Type": "application/json"}

@@ -20,13 +20,12 @@ from typing import Protocol
 from modelyard.benchmarks.program import MeasureError
 from modelyard.benchmarks.values import Output
 from modelyard.models.errors import FetchError
-from modelyard.models.uri import Bucket, ClaimFolder, GitHubRelease, LocalFolder, parse
+from modelyard.models.uri import Bucket, ClaimFolder, GitHubRelease, LocalFolder, is_account, parse
 
 LARGEST = 128 << 20
 """Bytes of one file that is read back."""
 MOST = 20_000
 """Files that are looked at below one name."""
-_ACCOUNT = re.compile(r"[a-z0-9]{3,24}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -80,7 +79,7 @@ def _as_given(uri: Bucket, parameters: Mapping[str, str]) -> Bucket:
     if uri.kind in ("s3", "obs") and (region := parameters.get("aws_region")):
         return replace(uri, region=region)
     if uri.kind == "az" and (account := parameters.get("azure_account_name")):
-        if not _ACCOUNT.fullmatch(account):  # It is part of the host's name.
+        if not is_account(account):
             raise MeasureError(
                 "OutputUnsupported",
                 f"outputLocation.parameters: azure_account_name {account[:50]!r} is none; write 3 to 24 of a-z, 0-9",

@@ -1,8 +1,7 @@
-"""Checks made before a benchmark spends anything: its scenarios, its request parameters, and where its results go.
+"""Checks before a benchmark starts: its scenarios, its request parameters, and the place of its results. Pure.
 
-A run costs minutes of a pod and of an accelerator, so whatever can be refused without it is refused first, and by the
-same code everywhere: in the status of a BenchmarkJob, by ``modelyard benchmarks measure``, and before an onboarding
-makes its first object. Pure.
+A run costs minutes of a pod and of an accelerator, so invalid benchmarks are refused first. The same code runs in the
+status of a BenchmarkJob, in ``modelyard benchmarks measure``, and before an onboarding creates its first object.
 """
 
 from __future__ import annotations
@@ -14,7 +13,16 @@ from typing import Final, NamedTuple
 from modelyard.benchmarks.program import InvalidMeasurement, request_parameters
 from modelyard.benchmarks.values import Measurement
 from modelyard.models.errors import FetchError
-from modelyard.models.uri import Bucket, ClaimFolder, GitHubRelease, LocalFolder, StorageURI, check_bucket, parse
+from modelyard.models.uri import (
+    Bucket,
+    ClaimFolder,
+    GitHubRelease,
+    LocalFolder,
+    StorageURI,
+    check_bucket,
+    is_account,
+    parse,
+)
 from modelyard.reconcile.reach import NOT_PERMITTED
 from modelyard.resources.ome.benchmarks import SCENARIO_PATTERN, SCENARIOS_OF_TASK
 from modelyard.workloads.values import Refusal
@@ -28,7 +36,6 @@ LONGEST_KEY: Final = 1024
 _BELOW_FOLDER: Final = 160
 """Bytes that the longest file name below the folder of results needs."""
 _SCENARIO: Final = re.compile(r"([NUDEI])\((\d{1,20})(?:,(\d{1,20}))?(?:,(\d{1,20}))?\)(?:/\((\d{1,20}),(\d{1,20})\))?")
-_ACCOUNT: Final = re.compile(r"[a-z0-9]{3,24}")
 _WRITABLE: Final = "write s3://, oci://, gs://, az:// or pvc:// instead"
 
 
@@ -107,31 +114,31 @@ def check_request_parameters(parameters: Mapping[str, str], scenarios: Iterable[
 def check_output(
     uri: str, parameters: Mapping[str, str], field: str, *, namespace: str | None = None, folder: str = ""
 ) -> StorageURI:
-    """Return the place of results; refuse one that nothing can be stored in. Raises ``Refusal``.
+    """Return the place of results. Raises ``Refusal`` for a place that cannot store them.
 
-    ``namespace`` is that of the pods that measure, which mount claims of their own alone; ``None``: of no pod, so that
-    results may go to a local folder.
+    ``namespace`` is that of the measuring pods, which can only mount claims of their own namespace. ``None``: no pod
+    measures, so that results may go to a local folder.
     """
     try:
         place = parse(uri)
     except FetchError as error:
-        raise Refusal(error.reason, field, str(error).partition("; ")[0], _remedy(error)) from None
+        raise _refusal(error.reason, field, error) from None
     where = field.rpartition(".")[0]
     if isinstance(place, LocalFolder):
         if namespace is not None:
-            problem = "a folder of the pod that measures goes with the pod"
+            problem = "a folder of the measuring pod is lost with the pod"
             raise Refusal("InvalidSpec", field, problem, _WRITABLE)
     elif isinstance(place, ClaimFolder):
         if namespace is not None and place.namespace not in (None, namespace):
             problem = f"the claim is in namespace {place.namespace}, and pods mount claims of their own only"
             raise Refusal(NOT_PERMITTED, field, problem, f"name one of namespace {namespace}")
     elif isinstance(place, GitHubRelease):
-        problem = "results do not go to github://: a release is no place for many small files"
+        problem = "results cannot be stored in github://: a release is no place for many small files"
         raise Refusal("InvalidSpec", field, problem, _WRITABLE)
     elif isinstance(place, Bucket):
         _check_bucket(place, parameters, field, f"{where}.parameters" if where else "parameters", folder)
     else:
-        raise Refusal("InvalidSpec", field, f"results do not go to {place.kind}://", _WRITABLE)
+        raise Refusal("InvalidSpec", field, f"results cannot be stored in {place.kind}://", _WRITABLE)
     return place
 
 
@@ -139,9 +146,9 @@ def _check_bucket(place: Bucket, parameters: Mapping[str, str], field: str, give
     try:
         check_bucket(place, parameters)
     except FetchError as error:
-        raise Refusal("InvalidSpec", field, str(error).partition("; ")[0], _remedy(error)) from None
+        raise _refusal("InvalidSpec", field, error) from None
     account = parameters.get("azure_account_name")
-    if place.kind == "az" and account and not _ACCOUNT.fullmatch(account):
+    if place.kind == "az" and account and not is_account(account):
         problem = f"azure_account_name {account[:50]!r} is no name of an account"
         raise Refusal("InvalidSpec", given, problem, "write 3 to 24 lower-case letters and digits")
     if len(f"{place.prefix}/{folder}".encode()) + _BELOW_FOLDER > LONGEST_KEY:
@@ -149,12 +156,13 @@ def _check_bucket(place: Bucket, parameters: Mapping[str, str], field: str, give
         raise Refusal("InvalidSpec", field, problem, "write a shorter path")
 
 
-def _remedy(error: FetchError) -> str:
-    return str(error).partition("; ")[2] or "correct it"
+def _refusal(reason: str, field: str, error: FetchError) -> Refusal:
+    problem, _, remedy = str(error).partition("; ")
+    return Refusal(reason, field, problem, remedy or "correct it")
 
 
 def check_measurement(asked: Measurement) -> None:
-    """Refuse a measurement that can bring no result, before the endpoint is asked. Raises ``Refusal``."""
+    """Refuse a measurement that cannot yield a result, before any request is sent. Raises ``Refusal``."""
     check_scenario(asked.scenario, "scenario")
     kinds = SCENARIOS_OF_TASK.get(asked.task, ())
     if kinds and not asked.scenario.startswith(kinds):

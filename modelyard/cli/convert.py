@@ -210,8 +210,8 @@ def _variant(body: Object, remarks: list[str]) -> Iterator[Object]:
 
 
 def _scaler(manifest: Mapping[str, Any]) -> Converted:
-    """The VariantAutoscaling that an annotated scaler describes, and the scaler, which goes on following its gauge."""
-    from modelyard.autoscaling.live.managed import AnnotationInvalid, is_managed, other_variants, variant_manifest
+    """Return the VariantAutoscaling that an annotated scaler describes, and the scaler, which follows its gauge."""
+    from modelyard.autoscaling.live.managed import AnnotationInvalid, gauge_remarks, is_managed, variant_manifest
     from modelyard.resources import parse
 
     scaler = dict(manifest)
@@ -224,14 +224,8 @@ def _scaler(manifest: Mapping[str, Any]) -> Converted:
     except (AttributeError, KeyError, TypeError) as error:
         raise Inconvertible(f"not in the form of {manifest.get('kind')}: {error}") from error
     parse(variant)
-    name = variant["metadata"].get("name")
-    remarks = [
-        f"reads the desired replicas of {other}, and its own are published as {name}; write variant_name {name}"
-        for other in dict.fromkeys(other_variants(scaler))
-    ]
-    return Converted(
-        [variant, {"apiVersion": scaler["apiVersion"], "kind": scaler["kind"], **_stated(scaler)}], remarks
-    )
+    stated = {"apiVersion": scaler["apiVersion"], "kind": scaler["kind"], **_stated(scaler)}
+    return Converted([variant, stated], gauge_remarks(scaler))
 
 
 def _service(body: Object, remarks: list[str]) -> Iterator[Object]:

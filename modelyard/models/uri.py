@@ -201,6 +201,11 @@ def check_bucket(uri: Bucket, parameters: Mapping[str, str]) -> None:
         raise FetchError("InvalidURI", f"{uri}: names no region, without which there is no address; {remedy}")
 
 
+def is_account(text: str) -> bool:
+    """Report whether this can be an Azure storage account: it becomes part of a host's name."""
+    return _ACCOUNT.match(text) is not None
+
+
 def is_region(text: str) -> bool:
     """Whether this can be a region: it becomes part of a host's name."""
     return len(text) <= 63 and _REGION.match(text) is not None
@@ -263,7 +268,7 @@ def _az(uri: str, rest: str) -> Bucket:
         raise invalid_uri(uri, "missing account name", shape)
     if not container:
         raise invalid_uri(uri, "missing container name", shape)
-    if not _ACCOUNT.match(account):
+    if not is_account(account):
         raise invalid_uri(uri, f"{account!r} is no account name (3 to 24 lower-case letters and digits)", shape)
     if not _BUCKET.match(container):
         raise invalid_uri(uri, f"{container!r} is no container name", shape)

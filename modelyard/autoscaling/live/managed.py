@@ -61,11 +61,7 @@ def variant_manifest(scaler: Object) -> dict[str, Any]:
         )
     if not isinstance(cost, str) or not _NUMBER.fullmatch(cost):
         raise AnnotationInvalid(f'annotation {COST}: {shown(cost)} is no cost; write a number such as "40.0"')
-    reference = {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        **{key: value for key, value in mapping(mapping(scaler.get("spec")).get("scaleTargetRef")).items() if value},
-    }
+    reference = _target_reference(scaler)
     kind, group = str(reference["kind"]), str(reference["apiVersion"]).partition("/")[0]
     if SUPPORTED.get(kind) != group or not isinstance(reference.get("name"), str):
         target = f"{reference['apiVersion']} {kind} {reference.get('name') or '(no name)'}"
@@ -90,22 +86,29 @@ def variant_manifest(scaler: Object) -> dict[str, Any]:
 
 def target_of(namespace: str, manifest: Object) -> WorkloadId | None:
     """Return the workload that a VariantAutoscaling or a scaler in this namespace names."""
+    reference = _target_reference(manifest)
+    return target_id(namespace, reference) if reference.get("name") else None
+
+
+def _target_reference(manifest: Object) -> dict[str, Any]:
     reference = mapping(mapping(manifest.get("spec")).get("scaleTargetRef"))
-    defaults = {"apiVersion": "apps/v1", "kind": "Deployment"}
-    given = {key: value for key, value in reference.items() if value}
-    return target_id(namespace, {**defaults, **given}) if given.get("name") else None
+    stated = {key: value for key, value in reference.items() if value}
+    return {"apiVersion": "apps/v1", "kind": "Deployment", **stated}
 
 
-def other_variants(scaler: Object) -> Iterator[str]:
-    """Yield the variants whose gauge a scaler reads although they have other names than the scaler.
+def gauge_remarks(scaler: Object) -> list[str]:
+    """Report the variants whose gauge a scaler reads although they have other names than the scaler.
 
-    The gauge carries the scaler's name. One that asks for another, as of a former VariantAutoscaling, reads nothing.
+    The gauge carries the scaler's name. A scaler that reads another, as of a former VariantAutoscaling, gets no value.
     """
     spec = mapping(scaler.get("spec"))
     name = mapping(scaler.get("metadata")).get("name")
-    for variant in (*_of_metrics(spec.get("metrics")), *_of_triggers(spec.get("triggers"))):
-        if variant != name:
-            yield variant
+    variants = dict.fromkeys((*_of_metrics(spec.get("metrics")), *_of_triggers(spec.get("triggers"))))
+    return [
+        f"reads the desired replicas of {variant}, and its own are published as {name}; write variant_name {name}"
+        for variant in variants
+        if variant != name
+    ]
 
 
 def _of_metrics(metrics: Any) -> Iterator[str]:

@@ -9,8 +9,8 @@ from modelyard.autoscaling.live.managed import (
     MANAGED,
     AnnotationInvalid,
     annotations_of,
+    gauge_remarks,
     is_managed,
-    other_variants,
     target_of,
     variant_manifest,
 )
@@ -30,19 +30,18 @@ def managed_variants(manifests: Iterable[Manifest]) -> tuple[list[Manifest], lis
     """
     everything = list(manifests)
     described: dict[WorkloadId | None, str] = {
-        target_of(found.key.namespace, found.body): str(found)
-        for found in everything
-        if found.kind == "VariantAutoscaling"
+        target_of(entry.key.namespace, entry.body): str(entry)
+        for entry in everything
+        if entry.kind == "VariantAutoscaling"
     }
     variants: list[Manifest] = []
-    remarks: list[str] = []
-    scalers = [found for found in everything if is_managed(found.body)]
-    remarks += (
-        f'{found}: annotation {MANAGED} is {shown(value)} and has no effect; write "true"'
-        for found in everything
-        if found.kind in KINDS and (value := annotations_of(found.body).get(MANAGED, "true")) != "true"
-    )
-    for scaler in sorted(scalers, key=lambda found: list(KINDS).index(found.kind)):
+    remarks = [
+        f'{entry}: annotation {MANAGED} is {shown(value)} and has no effect; write "true"'
+        for entry in everything
+        if entry.kind in KINDS and (value := annotations_of(entry.body).get(MANAGED, "true")) != "true"
+    ]
+    scalers = [entry for entry in everything if is_managed(entry.body)]
+    for scaler in sorted(scalers, key=lambda entry: list(KINDS).index(entry.kind)):
         target = target_of(scaler.key.namespace, scaler.body)
         if (winner := described.get(target)) is not None:
             remarks.append(f"{scaler}: its annotations have no effect: {winner} has the same workload {target}")
@@ -54,9 +53,5 @@ def managed_variants(manifests: Iterable[Manifest]) -> tuple[list[Manifest], lis
         described[target] = str(scaler)
         variants += manifest(scaler.where, body)
         remarks.append(f"{scaler}: planned as the VariantAutoscaling that its annotations describe; {CONVERT}")
-        remarks += (
-            f"{scaler}: reads the desired replicas of {name}, and its own are published as {scaler.key.name}; "
-            f"write variant_name {scaler.key.name}"
-            for name in dict.fromkeys(other_variants(scaler.body))
-        )
+        remarks += (f"{scaler}: {remark}" for remark in gauge_remarks(scaler.body))
     return variants, remarks

@@ -10,16 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from modelyard.models.detection.config import WIDTH, Config
-from modelyard.models.detection.layers import cached_layers
+from modelyard.models.detection.layers import MAX_LAYERS, cached_layers
 
-_MAX_LAYERS = 10_000
 _LETTERS = {"mamba": "M", "attention": "*", "full_attention": "*", "mlp": "-", "moe": "E", "linear_attention": "M"}
 
 
 def hybrid_parameters(config: Config) -> int:
     """Return the parameters of a hybrid language model; 0 for a family without a formula or with too little stated."""
     count = _FAMILIES.get(config.family)
-    if count is None or not (config.hidden and config.heads and config.vocabulary and config.layers <= _MAX_LAYERS):
+    if count is None or not (config.hidden and config.heads and config.vocabulary and config.layers <= MAX_LAYERS):
         return 0
     layers = count(config)
     ends = 1 if config.flag("tie_word_embeddings") else 2
@@ -48,7 +47,7 @@ def _nemotron_h(config: Config) -> int:
     shared = config.number("n_shared_experts") * config.number("moe_shared_expert_intermediate_size")
     sparse = experts * (2 * (latent or h) * width + h + 1) + 2 * h * shared + 2 * h * latent
     sizes = {"M": mamba, "*": _attention(config), "-": 2 * h * config.number(*WIDTH), "E": sparse}
-    return sum(sizes[letter] + h for letter in pattern[:_MAX_LAYERS])
+    return sum(sizes[letter] + h for letter in pattern[:MAX_LAYERS])
 
 
 def _jamba(config: Config) -> int:

@@ -62,7 +62,7 @@ _ENCODERS = frozenset(
 )
 """Words of the types of models without a decoder: every token sees all others, so there is nothing to keep."""
 _COMPRESSED = frozenset({"deepseek_v4", "deepseek_v41", "deepseek_ref"})
-_MAX_LAYERS = 10_000
+MAX_LAYERS = 10_000
 _INDEX_GROUP = 128
 """Elements of an indexer's key that share a scale of four bytes (vLLM's cache of DeepSeek V3.2)."""
 
@@ -177,7 +177,7 @@ def _window(config: Config) -> int:
 
 def _kinds(config: Config) -> list[Kind]:
     """Kinds as the configuration lists them, else by the family's rule."""
-    layers = config.layers if config.layers <= _MAX_LAYERS else 0
+    layers = config.layers if config.layers <= MAX_LAYERS else 0
     for key in ("layer_types", "layers_block_type", "block_types", "_block_types"):
         if named := config.listed(key):
             kinds = [_by_name(kind) for kind in named]
@@ -188,7 +188,7 @@ def _kinds(config: Config) -> list[Kind]:
             return kinds[: layers or None]
     pattern = config.value("hybrid_override_pattern")
     if isinstance(pattern, str) and pattern:
-        return ["full" if letter == "*" else "none" for letter in pattern[:_MAX_LAYERS]]
+        return ["full" if letter == "*" else "none" for letter in pattern[:MAX_LAYERS]]
     if marks := config.listed("attn_type_list"):
         return ["none" if mark == 0 else "full" for mark in marks]
     if marks := config.listed("hybrid_layer_pattern"):
@@ -212,11 +212,11 @@ def _listed_attention(config: Config) -> set[int] | None:
             return _numbers(listed)
     counted_from_1 = config.part("linear_attn_config").get("full_attn_layers")
     if isinstance(counted_from_1, list):
-        return {number - 1 for number in _numbers(counted_from_1[:_MAX_LAYERS])}
+        return {number - 1 for number in _numbers(counted_from_1[:MAX_LAYERS])}
     crossing = config.listed("cross_attention_layers")
     if crossing:
         # These keep the image, not the text.
-        return set(range(min(config.layers, _MAX_LAYERS))) - _numbers(crossing)
+        return set(range(min(config.layers, MAX_LAYERS))) - _numbers(crossing)
     return None
 
 

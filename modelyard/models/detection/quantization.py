@@ -20,7 +20,7 @@ BITS = {"fp8": 8.0, "int8": 8.0, "mxfp8": 8.25, "int4": 4.0, "nvfp4": 4.5, "mxfp
 
 
 class Word(NamedTuple):
-    """Meaning of a word: a scheme, and the layout of the weights where the word tells one from details."""
+    """Meaning of a word: a scheme, and the layout of the weights where the word names one."""
 
     scheme: str
     layout: str = ""
@@ -87,8 +87,8 @@ class Quantization(NamedTuple):
 
     @property
     def published(self) -> str:
-        """The scheme, if it is one of the published words and the method has no word of its own (``awq``)."""
-        word = WORDS.get(normal(self.method))
+        """The scheme, if it is a published word and the method is not one that runtimes name themselves (``awq``)."""
+        word = _word(self.method)
         is_own = word is not None and word.layout and self.scheme not in self.method.lower()
         return self.scheme if self.scheme in PUBLISHED and not is_own else ""
 
@@ -119,7 +119,7 @@ def read_quantization(stated: Mapping[str, Any], side: Mapping[str, Mapping[str,
     schemes = _schemes(section)
     method, scheme = _method(section), _scheme(section, schemes)
     bits = _stated_bits(section)
-    word = WORDS.get(normal(method))
+    word = _word(method)
     if word is not None and word.layout in _MANY_BITS and word.scheme != "int8" and bits == 8:
         method, scheme = f"{method}-8bit", "int8"
     if normal(method) in _CONTAINERS and scheme and scheme not in PUBLISHED:
@@ -134,7 +134,7 @@ def is_asked_for(asked: str, quantization: str, method: str) -> bool:
     ``quantization`` is the model's word in its spec, ``method`` that of its files; either can be empty. Words for one
     scheme are synonyms. Where both sides name a layout (``awq``, ``gptq``), it has to be the same.
     """
-    wanted = WORDS.get(normal(asked))
+    wanted = _word(asked)
     words = [normal(word) for word in (quantization, method) if word]
     if normal(asked) in words:
         return True
@@ -150,7 +150,7 @@ def is_asked_for(asked: str, quantization: str, method: str) -> bool:
 
 def weight_bits(word: str) -> float:
     """Bits of a weight of a model whose spec has this word; 16 for an unknown one."""
-    meaning = WORDS.get(normal(word))
+    meaning = _word(word)
     return BITS.get(meaning.scheme, 16.0) if meaning else 16.0
 
 

@@ -12,7 +12,7 @@ from modelyard.resources.ome import OME
 from modelyard.resources.references import ConditionedStatus
 
 StorageUri = Annotated[str, Field(pattern=r"^(oci|hf|pvc|vendor|local|s3|obs|az|gs|github)://.+")]
-"""The nine kinds of storage; the grammar of each is checked where it is read."""
+"""The ten kinds of storage; the grammar of each is checked where it is read."""
 
 
 class StorageSpec(Part):
