@@ -1,4 +1,4 @@
-"""TCP ports: which program holds one, and what a server says that cannot listen."""
+"""TCP ports: the program that holds one, and the error of a server that cannot listen."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def describe_listen_error(host: str, port: int, error: Exception, remedy: str = 
 def check_listenable(host: str, port: int) -> None:
     """Raise ``OSError`` (or ``OverflowError``) where a server could not listen on this address now.
 
-    For servers that are programs of others, whose own message is of no use to who reads ours.
+    For third-party servers, whose own error does not say what to do.
     """
     for family, kind, protocol, _, address in socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

@@ -72,7 +72,7 @@ class DecisionTable(NamedTuple):
     total: int
 
     def describe(self, written: int) -> str:
-        """Return the title: what this tick scaled, apart from that what has no table of its own.
+        """Return the title: scalings of this tick, and of earlier ticks without a table.
 
         ``written`` is the ``total`` of the last table that was written.
         """

@@ -121,7 +121,7 @@ class BenchmarkRuns:
 
 
 def _probe(one: StoredBenchmark, world: World) -> tuple[Child, ...]:
-    """The service that was made for the measurement, which goes when that has ended."""
+    """Return the service created for the measurement, to be deleted at its end."""
     service = made_service(one, world)
     return () if service is None else (Child(INFERENCE_SERVICES, service.key, service.subject.uid),)
 

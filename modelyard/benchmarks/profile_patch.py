@@ -1,4 +1,4 @@
-"""The body that gives a VariantAutoscaling a fitted profile, with where it comes from. Pure."""
+"""Merge patch that gives a VariantAutoscaling a fitted profile and its provenance. Pure."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ _SPREAD = re.compile(r"([NU])\((\d{1,7}),(\d{1,7})\)/\((\d{1,7}),(\d{1,7})\)")
 
 def points(results: BenchmarkResults, warn: Callable[[str], None]) -> list[Point]:
     """The runs that streamed, in ms. One with too many failed requests, or with figures that cannot be true, is left
-    out, and ``warn`` is told: what fails is no load, or takes no time. Raises ``FitError`` where none is left, and for
+    out with a warning: what fails is no load, or takes no time. Raises ``FitError`` where none is left, and for
     runs of several models: they are of no one engine."""
     models = sorted({record.measurement.model for record in results.records})
     if len(models) > 1:

@@ -21,7 +21,7 @@ METADATA = "experiment_metadata.json"
 IMPLAUSIBLE, BUFFERED = "ImplausibleResult", "StreamBuffered"
 """Reasons: figures that cannot be true; answers that do not arrive token by token."""
 MOST_WHOLE = 0.2
-"""Share of a run's answers that may arrive in one piece: so do short ones where the client is starved for a moment."""
+"""Share of a run's answers that may arrive in one piece, as short ones do while the client lacks CPU for a moment."""
 _SPREAD = ("mean", "p50", "p90", "p95", "p99")
 _LOST = 0
 """The code of requests that the program has lost."""

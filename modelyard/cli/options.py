@@ -46,7 +46,7 @@ class Output(StrEnum):
 
 
 def check_url(option: typer.CallbackParam, url: str | None) -> str | None:
-    """Refuse what is no URL while it is known by which option it came."""
+    """Refuse a value that is not a URL, with the name of its option."""
     if url:
         from modelyard.objects.urls import describe_url_problem
 

@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import quote, urlencode, urljoin, urlsplit
 
 import urllib3
@@ -69,10 +69,10 @@ class Registries:
         self._authorizations: dict[tuple[str, str], str] = {}
 
     def status(self, image: ImageReference) -> ImageStatus:
-        """Ask the image's registry for its manifest. Never raises for what a registry does."""
+        """Ask the image's registry for its manifest. Failures of the registry become the state ``UNKNOWN``."""
         instead = self._addresses.get(image.registry) or self._addresses.get("")
         host = instead or API.get(image.registry, image.registry)
-        # What is asked instead of a registry is not sent that registry's credentials.
+        # A host that replaces a registry does not get that registry's credentials.
         login = self._logins.get(instead or image.registry, "")
         try:
             return self._status(image, host, login)
@@ -84,13 +84,13 @@ class Registries:
     def _status(self, image: ImageReference, host: str, login: str) -> ImageStatus:
         version = quote(image.version, safe=":")
         url = f"{'http' if self._plain else 'https'}://{host}/v2/{image.repository}/manifests/{version}"
-        known = host, image.repository
-        answer = self._ask(url, self._authorizations.get(known, ""))
+        place = host, image.repository
+        answer = self._ask(url, self._authorizations.get(place, ""))
         if answer.status == 401:
             authorization = self._authorization(answer.headers.getlist("WWW-Authenticate"), image, login, url)
             if not authorization:
                 return ImageStatus(ImageState.UNKNOWN, message=f"{host} wants credentials; give them with --auth-file")
-            self._authorizations[known] = authorization
+            self._authorizations[place] = authorization
             answer = self._ask(url, authorization)
         if answer.status == 200:
             return ImageStatus(ImageState.EXISTS, printable(answer.headers.get("Docker-Content-Digest", ""))[:200])
@@ -118,7 +118,7 @@ class Registries:
         return answer, body
 
     def _ask(self, url: str, authorization: str) -> urllib3.BaseHTTPResponse:
-        """HEAD, after redirects; GET where a registry does not know HEAD."""
+        """Send HEAD and follow redirects; send GET where a registry does not support HEAD."""
         method, home = "HEAD", urlsplit(url)
         for _ in range(_REDIRECTS + 2):
             headers = {"Accept": MANIFESTS}
@@ -137,7 +137,7 @@ class Registries:
         return answer
 
     def _authorization(self, challenges: list[str], image: ImageReference, login: str, url: str) -> str:
-        """Answer a challenge; ``""`` where nothing is known that does."""
+        """Return the ``Authorization`` header for a challenge; ``""`` where there is no way to answer it."""
         for challenge in challenges:
             scheme, _, rest = challenge[:4096].partition(" ")
             if scheme.lower() == "basic" and login:
@@ -158,8 +158,8 @@ class Registries:
         answer, body = self._request("GET", address, headers)
         if answer.status != 200:
             raise ValueError(f"{realm.netloc} gives no token for {image.repository}: it answers {answer.status}")
-        found: Any = mapping(json.loads(body))
-        token = found.get("token") or found.get("access_token")
+        document = mapping(json.loads(body))
+        token = document.get("token") or document.get("access_token")
         if not isinstance(token, str) or not re.fullmatch(r"[\x21-\x7e]{1,65536}", token):
             raise ValueError(f"{realm.netloc} gives no token for {image.repository}: its answer has none")
         return token
