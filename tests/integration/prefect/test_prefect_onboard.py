@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from prefect.client.schemas.objects import State
 from prefect_support import until
 
 from deployments.demo.sources import Sources, small_model
+from flows.benchmark import refit_profiles
 from flows.forms import arguments
 from flows.onboard import onboard
 from flows.parameters import OnboardParameters
@@ -172,3 +174,24 @@ async def test_a_model_in_a_bucket_becomes_a_service_of_the_right_size(
     other = await run(site, **offered, check_seconds=0, itl=399)
     assert other.name == "Failed"
     assert "belongs to another onboarding of this name" in (other.message or "")
+
+    drift = {"type": "ProfileDrift", "status": "True", "reason": "LatenciesDiffer", "message": "m"}
+    drift["lastTransitionTime"] = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    await local_cluster.merge_patch(VARIANTS, "chat", {"status": {"conditions": [drift]}}, space, "status")
+    refit = {"namespaces": [space], "controller_namespace": space, "return_state": True}
+    begun: State[Any] = await refit_profiles(**refit)
+    assert begun.message == f"{space}/chat: {space}/chat-probe-l40s is measured again"
+    ran = measured[-1]["startTime"]
+
+    async def measured_again() -> bool:
+        status = (await local_cluster.get(BENCHMARK_JOBS, "chat-probe-l40s", space))["status"]
+        return status["state"] == "Completed" and status["startTime"] != ran
+
+    async def probe_gone() -> bool:
+        return [one["metadata"]["name"] for one in await local_cluster.list(INFERENCE_SERVICES, space)] == ["chat"]
+
+    assert await until(measured_again, "the onboarded service is measured again, on a probe of its own", timeout=300)
+    assert await until(probe_gone, "its probe is removed", timeout=60)
+    done: State[Any] = await refit_profiles(**refit)
+    assert done.name == "Completed", done.message
+    assert f"fitted to 2 runs of {space}/chat-probe-l40s" in (done.message or "")
