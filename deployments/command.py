@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -204,6 +205,20 @@ def demo_models(
     from deployments.demo import models, stage
 
     raise typer.Exit(stage.main([models.ACT], out, keep=keep))
+
+
+@demonstrations.command("sources")
+def demo_sources(
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of 127.0.0.1; 0: any free one.")] = 9000,
+    allow: Annotated[
+        bool, typer.Option("--allow", help="Let models of the local cluster in KUBECONFIG be fetched from there.")
+    ] = False,
+    context: options.Context = None,
+) -> None:
+    """Serve a model hub and an S3 bucket with a small model each on this machine, until stopped."""
+    from deployments.demo.local_sources import serve
+
+    asyncio.run(serve(port, allow, partial(print, flush=True)))
 
 
 @demonstrations.command("services")

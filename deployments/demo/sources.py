@@ -82,8 +82,10 @@ class Sources:
     All of every file is served, or the share that ``allow`` was given last; what is beyond waits for more.
     """
 
-    def __init__(self, repositories: Mapping[str, Files], buckets: Mapping[str, Files]) -> None:
+    def __init__(self, repositories: Mapping[str, Files], buckets: Mapping[str, Files], port: int = 0) -> None:
+        """``port`` of 127.0.0.1; 0: any free one."""
         self.url = ""
+        self._port = port
         self._share, self._more = 1.0, asyncio.Event()
         self.repositories, self.buckets = repositories, buckets
         app = web.Application()
@@ -96,7 +98,11 @@ class Sources:
 
     async def __aenter__(self) -> Self:
         await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
+        try:
+            await web.TCPSite(self._runner, "127.0.0.1", self._port).start()
+        except BaseException:
+            await self._runner.cleanup()
+            raise
         host, port = self._runner.addresses[0][:2]
         self.url = f"http://{host}:{port}"
         return self

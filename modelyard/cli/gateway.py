@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from modelyard.cli.options import Context, Files, UsageError, warn
+from modelyard.cli.options import Context, Files, UsageError, check_namespaces, warn
 
 app = typer.Typer(add_completion=False)
 
@@ -65,6 +65,7 @@ async def _cluster(namespaces: list[str]) -> Any:
     from modelyard.routing.objects import ROUTES, SERVERS, Route, Server, route, server
 
     async with Cluster.connect(ClusterSettings()) as cluster, Mirror(cluster) as mirror:
+        await check_namespaces(cluster, namespaces)
         routes = await mirror.read(Want[Route](ROUTES, route), namespaces)
         servers = await mirror.read(Want[Server](SERVERS, server), namespaces)
         return list(routes.all()), list(servers.all())

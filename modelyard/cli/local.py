@@ -14,13 +14,15 @@ import typer
 from pydantic import ValidationError
 from rich.console import Console
 
-from modelyard.cli.options import Form, Output, faults, grid, print_document
+from modelyard.cli.options import Form, Output, UsageError, check_namespaces, faults, grid, print_document
+from modelyard.hosts import HostsFile
 from modelyard.local.binaries.obtain import SERVERS, ensure, locate
 from modelyard.local.overview import Overview, collect
 from modelyard.local.paths import LocalClusterError
 from modelyard.local.processes import python_path_environment
 from modelyard.local.settings import EVERYTHING, Component, StackSettings, default_nodes, parse_node_group
 from modelyard.local.stack import LocalStack
+from modelyard.objects.urls import describe_url_problem
 
 app = typer.Typer(
     name="local",
@@ -247,7 +249,7 @@ def load(
     port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Of every engine.")] = 8000,
 ) -> None:
     """Send requests to the ready engines of a namespace. The exit code is 0 only if all were answered."""
-    from modelyard.cluster import Cluster, ClusterSettings
+    from modelyard.cluster import PODS, Cluster, ClusterSettings
     from modelyard.local.load import ReadyPods, serve
     from modelyard.traffic.trace import from_rates
 
@@ -260,6 +262,12 @@ def load(
 
     async def send() -> bool:
         async with Cluster.connect(ClusterSettings(kubeconfig=stack.kubeconfig)) as cluster:
+            await check_namespaces(cluster, [namespace])
+            if not await cluster.list(PODS, namespace):
+                raise LocalClusterError(
+                    f"namespace {namespace} has no pods to send requests to; `kubectl apply` engines, or name another "
+                    "namespace with -n"
+                )
             seen = await serve(cluster, ReadyPods(namespace, port), model, trace, typer.echo)
         times = f"TTFT p50 {seen.ttft.p50:.2f}, p95 {seen.ttft.p95:.2f} s; ITL p50 {seen.itl.p50:.3f} s"
         typer.echo(f"{seen.answered} of {seen.requests} requests answered; {times}")
@@ -286,13 +294,32 @@ def router(
     if not stack.running:
         raise LocalClusterError(f"the local cluster {name!r} does not run; start it by `modelyard local up`")
 
-    async def apply() -> None:
+    async def apply() -> str:
         async with Cluster.connect(ClusterSettings(kubeconfig=stack.kubeconfig)) as cluster:
-            await install(cluster, stack.kubeconfig, replicas, arguments or ())
+            return await install(cluster, stack.kubeconfig, replicas, arguments or ())
 
-    asyncio.run(apply())
+    url = asyncio.run(apply())
     typer.echo(f'export CURL_HOME="{stack.paths.root}"')
     typer.echo(f"curl {ADDRESS}/v1/models")
+    typer.echo(f"export OPENAI_BASE_URL={url}/v1 OPENAI_API_KEY=none    # clients that cannot resolve that name")
+
+
+@app.command()
+def address(
+    url: Annotated[str, typer.Argument(help="URL of a Service, such as http://chat.shop.svc.cluster.local:8080.")],
+    name: Name = "default",
+    directory: Directory = None,
+) -> None:
+    """Print a Service's URL with its address in place of its name, for clients that cannot resolve it."""
+    stack = _stack(name, directory)
+    if problem := describe_url_problem(url):
+        raise UsageError(problem)
+    located = HostsFile(stack.paths.root / "hosts").located(url)
+    if located == url:
+        raise LocalClusterError(
+            f"no Service of the local cluster {name!r} has the name in {url}; `kubectl get services -A` lists them"
+        )
+    typer.echo(located)
 
 
 @app.command()

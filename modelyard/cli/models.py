@@ -69,8 +69,9 @@ def why(
     controller_namespace: Controller = HOME,
     context: Context = None,
 ) -> None:
-    """Why the model is as it is: its conditions, every node, and what happens next. Writes nothing."""
-    asyncio.run(_why(name, namespace, controller_namespace))
+    """Explain why the model is as it is: its conditions, every node, what happens next. Exit code 1: it is refused."""
+    if not asyncio.run(_why(name, namespace, controller_namespace)):
+        raise typer.Exit(1)
 
 
 def name_of(uri: str) -> str:
@@ -99,6 +100,7 @@ async def _list(namespace: str) -> None:
 
     table = options.grid("KIND", "NAME", "STATE", "NODES", "SIZE", "PROGRESS", "WHY")
     async with Cluster.connect(ClusterSettings()) as cluster:
+        await options.check_namespaces(cluster, [namespace])
         for kind in KINDS:
             if namespace and not kind.namespaced:
                 continue
@@ -156,17 +158,20 @@ async def _add(
             await asyncio.sleep(1)
 
 
-async def _why(name: str, namespace: str, home: str) -> None:
+async def _why(name: str, namespace: str, home: str) -> bool:
+    """Print it; whether it can be delivered at all."""
     from modelyard.cluster import Cluster, ClusterSettings
     from modelyard.models.following import NoSuchModel
     from modelyard.models.lifecycle import ModelDelivery
     from modelyard.models.names import BASE_MODELS, CLUSTER_BASE_MODELS, FINE_TUNED_WEIGHTS
+    from modelyard.models.story import RESOLVED
     from modelyard.objects import Key
     from modelyard.objects.kinds import NODES
     from modelyard.reconcile.mirror import Mirror
 
     console, key = options.console(), Key(namespace, name)
     async with Cluster.connect(ClusterSettings()) as cluster, Mirror(cluster) as mirror:
+        await options.check_namespaces(cluster, [namespace])
         await mirror.begin()
         for kind in (BASE_MODELS,) if namespace else (CLUSTER_BASE_MODELS, FINE_TUNED_WEIGHTS):
             delivery = ModelDelivery(kind, home)
@@ -177,7 +182,8 @@ async def _why(name: str, namespace: str, home: str) -> None:
             raise NoSuchModel.at("model", key, "one of another namespace is named with -n")
         plan = delivery.plan(key, world, time.time())
         console.print(f"{kind.kind} {name}: {model.status.get('state', 'Creating')}")
-        for one in model.status["conditions"]:
+        told = list(model.status["conditions"])
+        for one in told:
             console.print(f"  {one.get('type')} {one.get('status')}: {one.get('reason')}: {one.get('message')}")
         parts = {leg.node: leg for leg in delivery.seen.get(key, ())}
         table = options.grid("NODE", "STATE", "REASON", "WHY")
@@ -191,3 +197,8 @@ async def _why(name: str, namespace: str, home: str) -> None:
         console.print(f"pods that wait for it: {plan.urgency if plan is not None else 0}")
         if plan is not None and plan.due is not None:
             console.print(f"tried again in {max(0.0, plan.due - time.time()):.0f} s")
+        # What the next status says, else what the stored one does.
+        now = plan.status.conditions if plan is not None and plan.status is not None else ()
+        resolved = {str(one.get("type")): str(one.get("status")) for one in told}
+        resolved |= {one.type: str(one.status) for one in now}
+        return resolved.get(RESOLVED) != "False"

@@ -1,13 +1,16 @@
 """What several commands have in common: options spelled the same everywhere, forms of output, unusable command lines.
 
-Exit codes: 0 done, 1 failed, 2 the command line or the parameters cannot be used.
+Exit codes: 0 done, 1 failed, 2 the command line or the parameters cannot be used. Of commands that explain: 0 it is
+explained, 1 the object or its namespace does not exist, or it is refused.
 """
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
 import sys
+from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,6 +21,8 @@ if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
     from rich.console import Console
     from rich.table import Table
+
+    from modelyard.cluster import Cluster
 
 CONTEXT = "MODELYARD_CONTEXT"
 """The variable with the kubeconfig context, for flows and child processes too."""
@@ -35,6 +40,30 @@ class UsageError(ValueError):
     def __init__(self, *problems: str) -> None:
         super().__init__("; ".join(problems))
         self.problems = problems
+
+
+class NoSuchNamespace(RuntimeError):
+    """A namespace that was named does not exist; the message says which do."""
+
+
+async def check_namespaces(cluster: Cluster, names: Iterable[str]) -> None:
+    """Raise ``NoSuchNamespace`` where one of these does not exist. Who may not read namespaces is not told."""
+    from modelyard.cluster import NAMESPACES, ClusterError, Forbidden, NotFound
+    from modelyard.objects.documents import few
+
+    for name in filter(None, names):
+        try:
+            await cluster.get(NAMESPACES, name)
+        except Forbidden:
+            return
+        except NotFound:
+            try:
+                existing = [one["metadata"]["name"] for one in await cluster.list(NAMESPACES)]
+            except ClusterError:
+                existing = []
+            close = difflib.get_close_matches(name, existing, n=1)
+            remedy = f"did you mean {close[0]}?" if close else f"there are {', '.join(few(sorted(existing)))}"
+            raise NoSuchNamespace(f"namespace {name} does not exist; {remedy}") from None
 
 
 class Output(StrEnum):

@@ -268,6 +268,7 @@ async def _from_cluster(
         time_compression=compression,
     )
     async with Controller(chosen) as controller:
+        await options.check_namespaces(controller.cluster, namespaces)
         fleet = await controller.collect()
         scalers = await list_scalers(controller.cluster, namespaces)
     for text in unread_scalers(scalers, {workload_of(variant) for variant in fleet.variants}):

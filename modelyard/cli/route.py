@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Annotated
 
 import orjson
 import typer
 
-from modelyard.cli.options import Context, UsageError
+from modelyard.cli.options import Context, UsageError, check_namespaces
 
 app = typer.Typer(help="Where requests for a model name go, and why.", add_completion=False, no_args_is_help=True)
+
+REFUSAL = re.compile(r" *[45]\d\d: ")
+"""A line with the answer to a request that is not sent to a pod."""
 
 
 @app.callback()
@@ -31,7 +35,8 @@ def explain(
 ) -> None:
     """Which route, rule and server take a request, and its pods with each scorer's points.
 
-    Engines' metrics are read once, so a latency (a mean between two readings) is not among the points.
+    Engines' metrics are read once, so a latency (a mean between two readings) is not among the points. Exit code 1: the
+    request would be refused.
     """
     from modelyard.cluster import Cluster, ClusterSettings
     from modelyard.router.follow import look
@@ -47,20 +52,23 @@ def explain(
             raise UsageError(f"-H {one!r} is not NAME:VALUE")
         headers[name.strip().lower()] = value.strip()
 
-    async def run() -> None:
+    async def run() -> bool:
         import aiohttp
 
         decider = Decider()
         async with Cluster.connect(ClusterSettings()) as cluster:
+            await check_namespaces(cluster, namespace or ())
             await look(cluster, decider.fleet, namespace or ())
         body = orjson.dumps({"model": model, "messages": [{"role": "user", "content": prompt}]})
         question = decider.question(Arrival("POST", path, headers, body))
         if isinstance(question, ErrorAnswer):
             typer.echo(f"{question.status}: {question.message}")
-            return
+            return False
         async with aiohttp.ClientSession() as session:
             await EnginePoller(decider.fleet, session, 1.0).once()
-        for line in lines(decider, question, asyncio.get_running_loop().time()):
-            typer.echo(line)
+        told = list(lines(decider, question, asyncio.get_running_loop().time()))
+        typer.echo("\n".join(told))
+        return not any(REFUSAL.match(line) for line in told)
 
-    asyncio.run(run())
+    if not asyncio.run(run()):
+        raise typer.Exit(1)

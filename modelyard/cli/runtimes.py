@@ -239,6 +239,7 @@ async def _from_cluster(model: str, namespace: str) -> list[Mapping[str, Any]]:
 
     objects: list[Mapping[str, Any]] = []
     async with Cluster.connect(ClusterSettings()) as cluster:
+        await options.check_namespaces(cluster, [namespace])
         for kind in (BASE_MODELS, CLUSTER_BASE_MODELS):
             with contextlib.suppress(NotFound):
                 objects.append(typed(kind, await cluster.get(kind, model, namespace if kind.namespaced else None)))

@@ -54,8 +54,9 @@ def why(
     controller_namespace: Controller = HOME,
     context: Context = None,
 ) -> None:
-    """Why a service is as it is: its model, its runtime, its components, their pods, and what happens next."""
-    asyncio.run(why_service(name, namespace, controller_namespace))
+    """Explain why a service is as it is: model, runtime, components, pods. Exit code 1: it is refused."""
+    if not asyncio.run(why_service(name, namespace, controller_namespace)):
+        raise typer.Exit(1)
 
 
 async def _look(namespace: str, home: str) -> list[tuple[Plan, Standing]]:
@@ -67,6 +68,7 @@ async def _look(namespace: str, home: str) -> list[tuple[Plan, Standing]]:
 
     found = []
     async with Cluster.connect(ClusterSettings()) as cluster:
+        await options.check_namespaces(cluster, [namespace])
         for lifecycle in (ServiceRollOut(home), ModelRollOut(home)):
             try:
                 plans = await look(cluster, lifecycle, [namespace] if namespace else [])
@@ -103,13 +105,21 @@ async def list_services(namespace: str, home: str) -> None:
     console.print(table if table.row_count else "There are no services. docs/services.md has one to apply")
 
 
-async def why_service(name: str, namespace: str, home: str) -> None:
-    """Print one service on one screen. Raises ``UsageError`` where there is none."""
+class NoSuchService(ValueError):
+    """There is no service of this name; the message says where it was looked for, and what to do."""
+
+
+async def why_service(name: str, namespace: str, home: str) -> bool:
+    """Print one service on one screen; whether none of this name is refused. Raises ``NoSuchService``."""
     found = [one for one in await _look(namespace, home) if one[0].subject.key.name == name]
     if not found:
-        raise UsageError(f"there is no service {name} in namespace {namespace}, or it is being deleted")
+        raise NoSuchService(
+            f"there is no service {name} in namespace {namespace}, or it is being deleted: `modelyard services` lists "
+            "those that there are; one of another namespace is named with -n"
+        )
     for plan, here in found:
         _explain(plan, here)
+    return all(here.problem is None for _, here in found)
 
 
 def _explain(plan: Plan, here: Standing) -> None:

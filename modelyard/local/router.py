@@ -47,11 +47,13 @@ def manifests(replicas: int, arguments: Sequence[str] = ()) -> Iterator[dict[str
         yield one
 
 
-async def install(cluster: Cluster, admin: Path, replicas: int = 1, arguments: Sequence[str] = ()) -> None:
+async def install(cluster: Cluster, admin: Path, replicas: int = 1, arguments: Sequence[str] = ()) -> str:
     """Apply the manifests, with a kubeconfig like the administrator's but with the rights of a router alone.
 
-    Services are behind it from then on, unless there are settings of services already.
+    Services are behind it from then on, unless there are settings of services already. Returns its URL by address, for
+    clients that ask the system alone for names, where ``ADDRESS`` has none.
     """
+    url = ADDRESS
     found = list(manifests(replicas, arguments))
     home = found[0]["metadata"]["namespace"]
     settings = {"ingress": json.dumps({"routed": True, "routerUrl": ADDRESS})}
@@ -69,7 +71,11 @@ async def install(cluster: Cluster, admin: Path, replicas: int = 1, arguments: S
                 "stringData": {"kubeconfig": config},
             }
             await cluster.apply(secret)
-        await cluster.apply(one)
+        stored = await cluster.apply(one)
+        if one["kind"] == "Service":
+            spec = stored["spec"]
+            url = f"http://{spec['clusterIP']}:{spec['ports'][0]['port']}"
+    return url
 
 
 async def _kubeconfig(cluster: Cluster, admin: Path, namespace: str, account: str) -> str:

@@ -5,9 +5,7 @@ Embedded in the flow's parameter model and built from flags by the command line.
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.objects.urls import check_http_url
@@ -26,7 +24,7 @@ class ControllerSettings(BaseModel):
     fleet: FleetSettings = Field(
         default_factory=lambda: FleetSettings(), description="settings of the decisions, dry_run among them"
     )
-    prometheus_url: Annotated[str, AfterValidator(lambda url: url and check_http_url(url))] | None = Field(
+    prometheus_url: str | None = Field(
         None,
         description="base URL of Prometheus; unset: the environment variable PROMETHEUS_BASE_URL, the only server to "
         "which the credentials of the environment are sent",
@@ -35,3 +33,8 @@ class ControllerSettings(BaseModel):
     time_compression: float = Field(
         1.0, ge=1, description="divide every duration in `fleet` by this (demonstrations on the simulated engine only)"
     )
+
+    @field_validator("prometheus_url")
+    @classmethod
+    def _is_url(cls, url: str | None) -> str | None:
+        return url and check_http_url(url)

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from conftest import HPA, NAME, Services, conditions, is_ready
 
-from modelyard.cli.options import UsageError
-from modelyard.cli.services import list_services, why_service
+from modelyard.cli.services import NoSuchService, list_services, why_service
 from modelyard.cluster import CONFIG_MAPS, DEPLOYMENTS, NotFound, Object
 from modelyard.objects.kinds import PODS
 from modelyard.objects.kinds import SERVICES as KUBERNETES_SERVICES
@@ -170,7 +169,7 @@ async def test_refused_ones_say_what_to_do_and_stop_nobody(
     assert shown["fine"][4:7] == ["simulated", "1/1", "True"]
     await why_service("secretive", services.space, services.shift.home)
     assert "refused: NotPermitted: spec.engine.hostNetwork" in capsys.readouterr().out
-    with pytest.raises(UsageError, match=f"there is no service missing in namespace {services.space}"):
+    with pytest.raises(NoSuchService, match=f"there is no service missing in namespace {services.space}"):
         await why_service("missing", services.space, services.shift.home)
     await services.patch("unknown", {"spec": {"model": {"name": NAME}}})
     obj = await services.until(is_ready, "unknown")

@@ -1,0 +1,71 @@
+"""``modelyard demo sources``: a model hub and an S3 bucket on this machine, for trying out models and onboarding.
+
+They serve the two small models of the demonstrations while the command runs. With ``--allow`` the settings of the
+cluster in KUBECONFIG let models be fetched there, as an administrator would write them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import AsyncIterator, Callable
+from urllib.parse import urlsplit
+
+from deployments.demo.scenario import CONTROLLER_NAMESPACE
+from deployments.demo.sources import Sources, small_model
+from deployments.demo.stage import LLAMA, MISTRAL, allowed
+from modelyard.cluster import NAMESPACES, AlreadyExists, Cluster, ClusterSettings
+from modelyard.cluster.connection import is_loopback
+from modelyard.models.settings import CONFIG_MAP
+from modelyard.ports import describe_listen_error
+
+
+class SourcesError(RuntimeError):
+    """The hub and the bucket cannot be served or allowed; the message says what to do."""
+
+
+@contextlib.asynccontextmanager
+async def small_sources(port: int) -> AsyncIterator[Sources]:
+    """A hub with the one small model and a bucket with the other, on this port of loopback. Raises ``SourcesError``."""
+    files = small_model("mistral", "MistralForCausalLM", 2).items()
+    repositories = {f"demo/{LLAMA}": small_model("llama", "LlamaForCausalLM", 1)}
+    sources = Sources(repositories, {"models": {f"{MISTRAL}/{name}": body for name, body in files}}, port)
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            await stack.enter_async_context(sources)
+        except OSError as error:
+            raise SourcesError(describe_listen_error("127.0.0.1", port, error)) from None
+        yield sources
+
+
+async def serve(port: int, allow: bool, say: Callable[[str], None]) -> None:
+    """Serve until SIGTERM or an interrupt. Raises ``SourcesError``."""
+    task = asyncio.current_task()
+    assert task is not None
+    for stop in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(stop, task.cancel)
+    async with small_sources(port) as sources:
+        if allow:
+            say(await allow_sources(sources))
+        say(f"hub and bucket: {sources.url}")
+        say(f"modelyard models add hf://demo/{LLAMA}")
+        say(f"modelyard models add s3://models/{MISTRAL} --parameter endpoint={sources.url}")
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+
+
+async def allow_sources(sources: Sources) -> str:
+    """Let models of the cluster be fetched from there, where that is a cluster of this machine; what was done."""
+    async with Cluster.connect(ClusterSettings()) as cluster:
+        server = cluster.transport.server
+        if not is_loopback(urlsplit(server).hostname or ""):
+            raise SourcesError(
+                f"--allow: the cluster at {server} is not on this machine, its nodes cannot reach 127.0.0.1; set "
+                "KUBECONFIG to that of `modelyard local up`"
+            )
+        with contextlib.suppress(AlreadyExists):
+            await cluster.create(NAMESPACES, {"metadata": {"name": CONTROLLER_NAMESPACE}})
+        settings = {"apiVersion": "v1", "kind": "ConfigMap", **allowed(sources)}
+        await cluster.apply(settings)
+    return f"ConfigMap {CONTROLLER_NAMESPACE}/{CONFIG_MAP} allows them"
