@@ -134,6 +134,7 @@ READ_A_CLUSTER = (
     "compare",
     "fit",
     "check",
+    "sources",
 )
 ONE_SPELLING = {
     "namespace": ("-n", "--namespace"),
