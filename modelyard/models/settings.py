@@ -63,7 +63,7 @@ class DeliverySettings(BaseModel):
     no_proxy: list[Annotated[str, Field(pattern=r"^[A-Za-z0-9.:*/\[\]_-]{1,253}$")]] = Field(
         default_factory=list,
         max_length=1000,
-        description="hosts, domains and networks that Jobs reach without httpsProxy, beside those inside the cluster"
+        description="hosts, domains and networks that Jobs reach without httpsProxy, in addition to those inside the cluster"
         " (.svc, .cluster.local, localhost)",
     )
     node_identity: bool = Field(
