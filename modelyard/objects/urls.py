@@ -7,6 +7,9 @@ from urllib.parse import urlsplit
 
 from modelyard.objects.documents import shown
 
+_HOST = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+")
+"""A name or an address. In other characters one parser sees a host that another does not (``%2e``, ``\\``, ``。``)."""
+
 
 def bare(url: str) -> str:
     """An address without user and password: what is connected to, and what messages show."""
@@ -29,7 +32,11 @@ def describe_url_problem(url: str) -> str | None:
         return f"{text} is no URL: {error}; write http://HOST[:PORT]"
     if parts.scheme not in ("http", "https"):
         return f"{text} begins with {parts.scheme}://; write http:// or https://"
-    return None if host else f"{text} names no host; write http://HOST[:PORT]"
+    if not host:
+        return f"{text} names no host; write http://HOST[:PORT]"
+    if "\\" in parts.netloc or re.search(r"[\t\r\n]", url.strip()) or not _HOST.fullmatch(host):
+        return f"{text} has a character that no host has; write http://HOST[:PORT], other letters as xn--"
+    return None
 
 
 def check_http_url(url: str) -> str:

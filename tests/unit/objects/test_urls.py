@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from command_line import modelyard
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from urllib3.exceptions import LocationParseError
+from urllib3.util import parse_url
 
 from deployments.checks import settings_problems
 from flows.parameters import AutoscaleParameters, ReplayParameters
@@ -47,6 +51,14 @@ def test_a_url_without_scheme_is_told_to_add_one(url: str) -> None:
         ("http:/prometheus:9090", "'http:/prometheus:9090' is no URL; write http://HOST[:PORT]"),
         ("http://prometheus:99999", "'http://prometheus:99999' is no URL: Port out of range 0-65535; "),
         ("http://prometheus:port", "'http://prometheus:port' is no URL: Port could not be cast "),
+        ("http://10.0.0.1\\@prometheus", "'http://prometheus' has a character that no host has; write http://HOST"),
+        ("http://metadata%2einternal", "'http://metadata%2einternal' has a character that no host has; "),
+        (
+            "http://kubernetes.default\u3002svc",
+            "'http://kubernetes.default\u3002svc' has a character that no host has; ",
+        ),
+        ("http://[fe80::1%25eth0]", "'http://[fe80::1%25eth0]' has a character that no host has; "),
+        ("http://prome\ttheus", r"'http://prome\ttheus' has a character that no host has; "),
         ("", "'' is no URL; write http://HOST[:PORT]"),
         ("not a url", "'not a url' is no URL; write http://HOST[:PORT]"),
         ("user:secret@prometheus:9090", "'prometheus:9090' has no scheme; add http://"),
@@ -63,6 +75,17 @@ def test_any_text_is_answered_in_one_short_line_without_its_password(text: str) 
     assert problem is None or ("\n" not in problem and len(problem) < 400)
     secret = describe_url_problem(f"user:s3cret@{text}")
     assert secret is None or "s3cret" not in secret or "s3cret" in text
+
+
+@given(st.from_regex(r"https?://[a-z0-9.@:;%\\\\?#/\t\u3002\uff41\[\] -]{1,40}", fullmatch=True))
+@example("https://10.0.0.1\\@github.com/x")
+@example("https://10.0.0.1\\/@github.com/x")
+@example("https://a.metadata\u3002internal/")
+def test_the_host_that_is_checked_is_the_one_that_is_asked(url: str) -> None:
+    if describe_url_problem(url) is None:
+        with suppress(LocationParseError):  # nothing is asked then
+            asked = (parse_url(url).host or "").strip("[]")
+            assert asked.lower() == urlsplit(url).hostname
 
 
 PROMETHEUS = (
