@@ -127,9 +127,10 @@ def ratios(signal: Signal, by: str, growth: str, *, some: bool = False) -> str:
         series = _ours(engine, _distinct(engine, growth, metric))
         if family is None or family.total is None:
             return f"sum by ({by}) ({series})"
-        # The sum is shown next to its parts, or instead of them.
+        # The sum is shown next to its parts, or instead of them. A page may have labels of any name, and series that a
+        # replacement makes equal fail the query for all: they are added up by labels that it keeps apart.
         label, value = family.total
-        parted = f'label_replace({series}, "part", "$1", "{label}", "({value})")'
+        parted = f'label_replace(sum by ({by}, {label}) ({series}), "part", "$1", "{label}", "({value})")'
         return f"max by ({by}) (sum by ({by}, part) ({parted}))"
 
     return first(
