@@ -13,6 +13,7 @@ from modelyard.objects.documents import cut, few, mapping
 
 MOST_EXPRESSIONS, MOST_VALUES = 100, 1000
 """Of an affinity, in all: each is looked at for every node."""
+_SHOWN_VALUES = 3
 
 
 def excess(affinity: Any) -> str:
@@ -56,34 +57,38 @@ def exclusion_by_affinity(affinity: Any, field: str, name: str, labels: Mapping[
     terms = _list(required.get("nodeSelectorTerms"))
     if not terms:
         return Exclusion(f"excluded by {field}, which has no nodeSelectorTerms")
-    failing: list[tuple[int, int, str, str]] = []
+    failing: list[tuple[int, int, Mapping[str, Any] | None, Mapping[str, str]]] = []
     for number, term in enumerate(terms, 1):
         expressions, fields = (_list(mapping(term).get(part)) for part in ("matchExpressions", "matchFields"))
         false = [(item, labels) for item in expressions if not _expression(item, labels)]
         by_name = {"metadata.name": name}
         false += [(item, by_name) for item in fields if not _expression(item, by_name, fields=True)]
         if not false:
-            failing.append((1, number, "it is empty, and an empty term matches no node", ""))
+            failing.append((1, number, None, {}))
             continue
-        expression, values = mapping(false[0][0]), false[0][1]
-        key = expression.get("key")
-        value = values.get(key) if isinstance(key, str) else None
-        detail = f"{key}={value}" if value is not None and values is labels else ""
-        failing.append((len(false), number, _expression_text(expression), detail))
-    _, number, text, detail = min(failing)
-    return Exclusion(f"excluded by term {number} of {field}: {text}", detail)
+        failing.append((len(false), number, mapping(false[0][0]), false[0][1]))
+    _, number, expression, values = min(failing, key=lambda term: term[:2])
+    cause = f"excluded by term {number} of {field}"
+    if expression is None:
+        return Exclusion(f"{cause}: it is empty, and an empty term matches no node")
+    key = expression.get("key")
+    value = values.get(key) if isinstance(key, str) and values is labels else None
+    return Exclusion(f"{cause}: {_expression_text(expression)}", f"{key}={value}" if value is not None else "")
 
 
 def _expression_text(expression: Mapping[str, Any]) -> str:
     key, operator, values = (expression.get(part) for part in ("key", "operator", "values"))
     if operator not in ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"):
-        return f"{_short(str(key))} has the operator {_short(str(operator))}, which does not exist"
-    listed = f" [{', '.join(few([_short(str(value)) for value in _list(values)], 3))}]" if _list(values) else ""
-    return f"{_short(str(key))} {operator}{listed}"
+        return f"{_short(key)} has the operator {_short(operator)}, which does not exist"
+    count = len(_list(values))
+    texts = [_short(value) for value in _list(values)[:_SHOWN_VALUES]]
+    texts += [f"and {count - _SHOWN_VALUES} more"] if count > _SHOWN_VALUES else []
+    return f"{_short(key)} {operator}" + (f" [{', '.join(texts)}]" if texts else "")
 
 
-def _short(text: str) -> str:
-    return cut(text, 80)
+def _short(value: object) -> str:
+    """A value in few characters; of a list or an object, which none of these may be, the type alone."""
+    return f"({type(value).__name__})" if isinstance(value, Mapping | list) else cut(str(value), 80)
 
 
 def describe_exclusions(exclusions: Iterable[Exclusion]) -> str:

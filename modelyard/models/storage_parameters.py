@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from modelyard.models.errors import FetchError
 from modelyard.models.uri import GitHubRelease, HubModel, StorageURI, parse
@@ -30,16 +30,20 @@ FIELD = "spec.storage.parameters"
 
 def warnings(uri: StorageURI | None, parameters: Mapping[str, str] | None) -> list[str]:
     """Parameters without effect, a sentence each."""
-    return few(list(_warnings(uri, parameters or {})), _MOST)
+    ineffective = [name for name in sorted(parameters or {}) if not _has_effect(uri, name)]
+    texts = [_warning(uri, name) for name in ineffective[:_MOST]]
+    return few([*texts, *ineffective[_MOST:]], _MOST)
 
 
-def _warnings(uri: StorageURI | None, parameters: Mapping[str, str]) -> Iterator[str]:
-    for name in sorted(parameters):
-        if name not in PARAMETERS:
-            yield f"{FIELD}: unknown key {shown(name)} has no effect; {_suggestion(name)}"
-        elif uri is not None and uri.kind not in PARAMETERS[name]:
-            kinds = ", ".join(f"{kind}://" for kind in sorted(PARAMETERS[name]))
-            yield f"{FIELD}: {name} has no effect for {uri.kind}://, only for {kinds}; remove it"
+def _has_effect(uri: StorageURI | None, name: str) -> bool:
+    return name in PARAMETERS and (uri is None or uri.kind in PARAMETERS[name])
+
+
+def _warning(uri: StorageURI | None, name: str) -> str:
+    if uri is None or name not in PARAMETERS:
+        return f"{FIELD}: unknown key {shown(name)} has no effect; {_suggestion(name)}"
+    kinds = ", ".join(f"{kind}://" for kind in sorted(PARAMETERS[name]))
+    return f"{FIELD}: {name} has no effect for {uri.kind}://, only for {kinds}; remove it"
 
 
 def _suggestion(name: str) -> str:

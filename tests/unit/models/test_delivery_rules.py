@@ -11,7 +11,7 @@ from model_world import HOME, Cluster, condition, model
 
 from modelyard.models import names, world
 from modelyard.models.names import BASE_MODELS, CLUSTER_BASE_MODELS, FINE_TUNED_WEIGHTS, entry_key, label_key, shortened
-from modelyard.models.placement import excess, selects
+from modelyard.models.placement import excess, exclusion_by_affinity, selects
 from modelyard.models.settings import DeliverySettings
 from modelyard.objects import Key
 
@@ -144,6 +144,24 @@ anything = st.recursive(
 @given(anything)
 def test_no_affinity_raises(what: Any) -> None:
     selects({}, what, "n", {"a": "b"})
+    exclusion_by_affinity(what, "f", "n", {"a": "b"})
+
+
+class Unshown(dict[str, Any]):
+    """An object that is too large to be put into words for every node."""
+
+    def __repr__(self) -> str:
+        raise AssertionError
+
+
+def test_an_exclusion_shows_few_values_and_nothing_of_what_is_no_value() -> None:
+    odd = affinity(term({"key": Unshown(), "operator": Unshown(), "values": [Unshown()]}))
+    assert str(exclusion_by_affinity(odd, "f", "n", {})) == (
+        "excluded by term 1 of f: (Unshown) has the operator (Unshown), which does not exist"
+    )
+    long = affinity(term(e("gpu", "In", "x" * 1000, "b", "c", *[Unshown()] * 997)))  # type: ignore[list-item]
+    text = str(exclusion_by_affinity(long, "f", "n", {}))
+    assert text == f"excluded by term 1 of f: gpu In [{'x' * 79}…, b, c, and 997 more]"
 
 
 @given(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from decimal import Decimal
 from pathlib import Path
@@ -191,6 +192,19 @@ def test_a5_every_parameter_that_is_read_is_known() -> None:
     assert {"endpoint", "region", "weights", "secretKey"} <= read <= PARAMETERS.keys()
     assert warnings(parse("hf://a/b"), dict.fromkeys(("endpoint", "include", "exclude", "weights", "token"), "x")) == []
     assert warnings(None, {"region": "x"}) == []
+
+
+def test_of_many_parameters_few_are_put_into_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A suggestion takes longer than all else, and anybody may write thousands of parameters."""
+    asked: list[str] = []
+    suggest = difflib.get_close_matches
+    monkeypatch.setattr(
+        difflib, "get_close_matches", lambda word, *more, **n: asked.append(word) or suggest(word, *more, **n)
+    )
+    texts = warnings(parse("hf://a/b"), {**{f"endpoint{number:05}": "x" for number in range(20_000)}, "region": "x"})
+    assert len(texts) == 11
+    assert texts[-1] == "and 19991 more"
+    assert len(asked) == 10
 
 
 def test_a5_the_parameter_revision_names_the_revision() -> None:
