@@ -196,9 +196,12 @@ def with_groups(performance: Sequence[PodPerformance], states: Iterable[State]) 
     for state in states:
         if state.workload is None or state.workload.pods_per_replica == 1:
             continue
+        members: dict[str, list[Key]] = {}
+        for pod in state.pods:
+            if group := pod.labels.get(GROUP_INDEX_LABEL):
+                members.setdefault(group, []).append(pod.key)
         for _, first in state.units:
-            group = first.labels.get(GROUP_INDEX_LABEL)
-            names = [pod.key for pod in state.pods if group and pod.labels.get(GROUP_INDEX_LABEL) == group]
+            names = members.get(first.labels.get(GROUP_INDEX_LABEL, ""), ())
             reported = (of_pods.get((*key, state.variant.model_id)) for key in names)
             parts = [part for part in reported if part is not None]
             if len(parts) > 1:
