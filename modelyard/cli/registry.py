@@ -76,7 +76,7 @@ class Registries:
         login = self._logins.get(instead or image.registry, "")
         try:
             return self._status(image, host, login)
-        except (FetchError, ValueError) as error:
+        except (FetchError, ValueError, RecursionError) as error:
             return ImageStatus(ImageState.UNKNOWN, message=_words(error))
         except (urllib3.exceptions.HTTPError, OSError) as error:
             return ImageStatus(ImageState.UNKNOWN, message=f"{host} cannot be reached: {_words(error)}")

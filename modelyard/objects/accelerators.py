@@ -156,7 +156,7 @@ def count(quantity: Any) -> int:
     """Return a number of devices as a whole number; anything unreadable counts as none."""
     try:
         return int(quantity)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return 0
 
 

@@ -26,6 +26,7 @@ class Registry:
         self.refuses_head = False
         self.moved_to = ""
         self.realm = ""
+        self.token_answer = b""
         self.requests: list[tuple[str, str, str]] = []
         self.address = ""
 
@@ -36,6 +37,8 @@ class Registry:
         if path == "/token":
             if self.login and authorization != login:
                 return 401, {}, b""
+            if self.token_answer:
+                return 200, {}, self.token_answer
             scope = parse_qs(urlsplit(target).query)["scope"][0]
             return 200, {}, json.dumps({"token": f"{TOKEN} {scope}".replace(" ", "-")}).encode()
         repository, _, version = path.removeprefix("/v2/").rpartition("/manifests/")

@@ -9,7 +9,6 @@ for it. Models that pool read no more than their tokenizer and sentence-transfor
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -85,4 +84,4 @@ def _ropes(config: Config) -> Iterator[Mapping[str, Any]]:
 def _factor(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return 0.0
-    return float(value) if math.isfinite(value) and 0 < value <= 10**6 else 0.0
+    return float(value) if 0 < value <= 10**6 else 0.0

@@ -117,6 +117,15 @@ def test_a5_tokens_are_fetched_from_http_addresses_only(registry: Registry, tmp_
     assert check(registry, manifest(tmp_path, "tiny")).code == 3
 
 
+@pytest.mark.parametrize("answer", [b"[" * 500_000, b'{"token": 1}', b'{"token": "a\\nb"}', b"{", b"[1]"])
+def test_a_registry_whose_token_cannot_be_read_is_no_error_of_the_command(
+    registry: Registry, tmp_path: Path, answer: bytes
+) -> None:
+    registry.secured, registry.token_answer = True, answer
+    done = check(registry, manifest(tmp_path, "tiny"))
+    assert (done.code, done.err) == (3, "")
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

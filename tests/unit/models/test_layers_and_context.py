@@ -58,6 +58,8 @@ def facts(config: dict[str, Any]) -> Facts:
         ({"rope_type": "linear", "factor": "8"}, 32768),
         ({"rope_type": "linear", "factor": -1}, 32768),
         ({"rope_type": "linear", "factor": float("inf")}, 32768),
+        ({"rope_type": "linear", "factor": float("nan")}, 32768),
+        ({"rope_type": "linear", "factor": 10**400}, 32768),
         ({"rope_type": "linear", "factor": True}, 32768),
     ],
 )

@@ -131,6 +131,11 @@ def test_a_product_is_named_by_its_own_vendors_label(
     assert product_of_node(labels, resource) == product
 
 
+@pytest.mark.parametrize("amount", [float("inf"), float("nan"), "9" * 5000, None, [], {}, "two"])
+def test_an_amount_that_is_no_number_counts_as_none(amount: object) -> None:
+    assert devices({"nvidia.com/gpu": amount}) == {"nvidia.com/gpu": 0}
+
+
 @given(st.text())
 def test_no_name_is_too_odd(resource: str) -> None:
     assert partition_of(resource) == "" or family_of(resource) is not None
