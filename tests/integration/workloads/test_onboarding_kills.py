@@ -23,6 +23,7 @@ from modelyard.benchmarks.world import BENCHMARK_JOBS, MEMORY, Memory
 from modelyard.cluster import CONFIG_MAPS, PODS, Cluster, ClusterSettings
 from modelyard.local.stack import LocalStack
 from modelyard.models.names import BASE_MODELS
+from modelyard.objects.kinds import PERSISTENT_VOLUME_CLAIMS
 from modelyard.onboarding import objects
 from modelyard.onboarding.following import OnboardRefused, OnboardRun, take_over
 from modelyard.onboarding.request import OnboardRequest
@@ -39,8 +40,10 @@ BEGIN = 3
 
 
 async def site(fleets: Fleets) -> str:
-    """A namespace with the runtimes of both candidates."""
+    """A namespace with the runtimes of both candidates, and the claim for results."""
     space = await fleets.space()
+    claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    await fleets.cluster.create(PERSISTENT_VOLUME_CLAIMS, {"metadata": {"name": "results"}, "spec": claim}, space)
     for name in MEASURED:
         metadata = {"name": name, "namespace": space}
         await fleets.cluster.create(RUNTIMES[0], {"metadata": metadata, "spec": RUNTIME})

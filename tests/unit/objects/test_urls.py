@@ -120,7 +120,7 @@ def test_the_environment_is_named_where_it_has_the_url() -> None:
         Prometheus(PrometheusSettings(base_url="localhost:9090"))
 
 
-@pytest.mark.parametrize("command", [("run", "deliver"), ("bootstrap",), ("worker",)])
+@pytest.mark.parametrize("command", [("run", "deliver", "--parameters", '{"name": "m"}'), ("bootstrap",), ("worker",)])
 def test_every_command_with_a_prefect_server_says_add_http(
     command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
