@@ -63,8 +63,8 @@ class DeliverySettings(BaseModel):
     no_proxy: list[Annotated[str, Field(pattern=r"^[A-Za-z0-9.:*/\[\]_-]{1,253}$")]] = Field(
         default_factory=list,
         max_length=1000,
-        description="hosts, domains and networks that Jobs reach without httpsProxy, in addition to those inside the cluster"
-        " (.svc, .cluster.local, localhost)",
+        description="hosts, domains and networks that Jobs reach without httpsProxy, in addition to those inside the"
+        " cluster (.svc, .cluster.local, localhost)",
     )
     node_identity: bool = Field(
         False, description="whether models of a namespace may use the cloud identity of the node they are fetched on"
