@@ -351,16 +351,16 @@ class OnboardParameters(BaseModel):
     def _can_be_asked(self) -> Self:
         if self.service_class is not None and not (self.ttft is None and self.itl is None):
             raise ValueError("service_class: it has the targets: leave ttft and itl out")
-        # As if they were read: what a trace or a class says is known to the worker alone.
+        # Placeholders for the values of a trace or a class, which only the worker can read.
         loads = ("rate", "prompt_tokens", "output_tokens") if self.trace is not None else ()
-        found = {name: 2 for name in loads if getattr(self, name) is None}
-        found |= {"ttft": 1} if self.service_class is not None else {}
+        placeholders = {name: 2 for name in loads if getattr(self, name) is None}
+        placeholders |= {"ttft": 1} if self.service_class is not None else {}
         try:
-            self.asked(found)
+            self.asked(placeholders)
         except ValidationError as error:
-            said = ((one["loc"], one["msg"].removeprefix("Value error, ")) for one in error.errors())
-            problems = [f"{'.'.join(map(str, field))}: {text}" for field, text in said]
-            raise ValueError("; ".join(one.removeprefix(": ") for one in problems)) from None
+            errors = ((detail["loc"], detail["msg"].removeprefix("Value error, ")) for detail in error.errors())
+            problems = [f"{'.'.join(map(str, field))}: {text}" for field, text in errors]
+            raise ValueError("; ".join(problem.removeprefix(": ") for problem in problems)) from None
         return self
 
 

@@ -231,7 +231,7 @@ def _is_service(one: Manifest) -> bool:
 
 
 def _warn_of_settings(found: Sequence[Manifest]) -> None:
-    """Warn of settings of administrators that cannot be read, for which their defaults hold."""
+    """Warn of invalid administrator settings, for which the defaults apply."""
     from modelyard.models.settings import CONFIG_MAP as MODELS
     from modelyard.models.settings import DeliverySettings, read
     from modelyard.workloads import ServingSettings
@@ -245,8 +245,8 @@ def _warn_of_settings(found: Sequence[Manifest]) -> None:
 
 
 def served_kinds(found: Sequence[Manifest], kubernetes: Sequence[str] = CURRENT) -> frozenset[str]:
-    """What a cluster serves: what Kubernetes itself does, what is defined in the files, and what is in them of kinds
-    that decide about others."""
+    """Return the kinds that a cluster with these files serves: those of Kubernetes, those that the files define, and
+    AcceleratorClasses where the files have some."""
     from modelyard.workloads.world import CLASSES_SERVED
 
     served = {*kubernetes}

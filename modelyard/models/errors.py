@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 _SHORTEST_SECRET = 6
-"""Characters of a secret that can be told from other text."""
+"""Fewest characters of a secret that can be distinguished from other text."""
 
 
 class FetchError(Exception):

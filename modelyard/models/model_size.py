@@ -1,7 +1,7 @@
-"""Model sizes as people write them: corrected where only one size can be meant, refused with a remedy elsewhere. Pure.
+"""Model sizes as users write them: corrected where only one size can be meant, else refused with a remedy. Pure.
 
-A size that cannot be read must not count as unknown: runtimes' ranges would not be checked, and a model of 8B would be
-given a runtime for 100B to 200B.
+An invalid size must not count as unknown: the size ranges of runtimes would not be checked, and a model of 8B would get
+a runtime for 100B to 200B.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class ModelSize(NamedTuple):
 def read_size(text: str, *, least: int = 0) -> ModelSize:
     """Read a number of parameters. Raises ``ValueError`` that says what to write.
 
-    ``least``: a plain number below it is refused, for its unit is missing.
+    A plain number below ``least`` is refused, because its unit is missing.
     """
     try:
         count = parse_size(text)
@@ -98,9 +98,9 @@ def _shown(text: str) -> str:
 
 
 class SpecSize(NamedTuple):
-    """The size of a model, of its spec and the facts found in its files.
+    """The size of a model by its spec and its files.
 
-    ``parameters`` is ``None`` where nobody knows it; ``problem`` then says why, if the spec has a text that is none.
+    ``parameters`` is ``None`` where the size is unknown; ``problem`` gives the reason if the spec has an invalid one.
     """
 
     parameters: Decimal | None
@@ -110,7 +110,7 @@ class SpecSize(NamedTuple):
 
 
 def size_of(written: str | None, facts: Facts) -> SpecSize:
-    """Return the size to use: what the spec says where it can be read, else what was counted in the files."""
+    """Return the size to use: the one in the spec if it is valid, else the one counted in the files."""
     counted = Decimal(facts.parameters) if facts.parameters else None
     if not written or written == facts.size:
         return SpecSize(counted, facts.size or "")

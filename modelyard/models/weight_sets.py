@@ -2,8 +2,8 @@
 
 Publishers put copies of one model next to each other: the shards that engines load, the maker's own form
 (``consolidated.safetensors``, ``original/``), other formats, other precisions, many GGUF quantizations. An engine loads
-one of them. What a model needs is never left out: folders of a pipeline and modules of an embedding model are parts,
-not copies, and where it cannot be told which of two sets counts, both stay.
+one of them. Parts of a model are never left out: folders of a pipeline and modules of an embedding model are no copies.
+Where it is unclear which of two sets is the copy, both stay.
 
 Preferences follow the engines: safetensors before other formats; the set without a precision in its name before
 ``fp16`` and the like; of GGUF files Q4_K_M, which llama.cpp takes where no quantization is named.

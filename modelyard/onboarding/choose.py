@@ -62,8 +62,9 @@ class EngineSpeed:
 
 
 def fitted(runs: Sequence[MeasuredRun], compression: float = 1.0) -> Fit:
-    """Straight lines through the latencies of one replica's runs, of which each second is ``compression`` seconds of
-    life: by these the levels to measure are planned. Raises ``FitError`` where the runs do not determine them.
+    """Fit straight lines through the latencies of one replica's runs, by which the levels to measure are planned.
+
+    Each second of the runs is ``compression`` seconds of real time. Raises ``FitError`` where they determine no line.
     """
     try:
         return fit(_points(runs, compression), one_length=True)
@@ -90,18 +91,18 @@ def _points(runs: Sequence[MeasuredRun], compression: float) -> tuple[Point, ...
 def _fitted_profile(
     points: tuple[Point, ...], prompt_tokens: float | None, output_tokens: float | None, batch: int
 ) -> tuple[FittedProfile | None, tuple[str, ...]]:
-    """The profile as ``modelyard profile fit`` fits it, and warnings. The runs are replayed, which takes a second or
-    more, and each look at an onboarding asks."""
+    """The profile as ``modelyard profile fit`` fits it, and warnings. Cached, because every look at an onboarding needs
+    it, and the replay of the runs takes a second or more."""
     try:
-        found = fit_profile(
+        fitted_profile = fit_profile(
             points, prompt_tokens, output_tokens, max_batch=batch, most_steps=MOST_STEPS, one_length=True
         )
     except (ArithmeticError, LookupError, ValueError) as error:  # a report may say anything
         return None, (f"the engine behind it is not known: {error}",)
-    each = [getattr(one, name).estimate for one in found for name in NAMES]
-    if not (min(each[0], each[4]) > 0 and max(each) < inf):
-        return None, ("the engine behind it is not known: its runs tell no time of a step",)
-    return found, found.engine.warnings
+    estimates = [getattr(fit, name).estimate for fit in fitted_profile for name in NAMES]
+    if not (min(estimates[0], estimates[4]) > 0 and max(estimates) < inf):
+        return None, ("the engine behind it is not known: its runs do not determine the time of a step",)
+    return fitted_profile, fitted_profile.engine.warnings
 
 
 def engine_speed(
@@ -110,18 +111,18 @@ def engine_speed(
     prompt_tokens: float | None = None,
     output_tokens: float | None = None,
 ) -> EngineSpeed:
-    """The profile that is written, for requests of these mean lengths (default: those of the runs). Raises ``FitError``
-    as ``fitted``, and where nothing could be sized with it."""
+    """Return the profile for requests of these mean lengths (default: those of the runs). Raises ``FitError`` as
+    ``fitted``, and where no replica could be sized by it."""
     lines = fitted(runs, compression)
     batch = max(run.concurrency for run in runs)
-    found, said = _fitted_profile(_points(runs, compression), prompt_tokens, output_tokens, batch)
-    profile = lines if found is None else found.profile
+    fit, fit_warnings = _fitted_profile(_points(runs, compression), prompt_tokens, output_tokens, batch)
+    profile = lines if fit is None else fit.profile
     alpha, beta, gamma, delta = (getattr(profile, name).estimate for name in NAMES)
     if round(alpha, 6) <= 0:
         raise FitError("alpha is 0: measure at more levels, and at lower ones")
     started = max(run.started for run in runs)
-    warnings = tuple(dict.fromkeys((*lines.warnings, *said)))
-    return EngineSpeed(alpha, beta, gamma, delta, batch, warnings, found, started)
+    warnings = tuple(dict.fromkeys((*lines.warnings, *fit_warnings)))
+    return EngineSpeed(alpha, beta, gamma, delta, batch, warnings, fit, started)
 
 
 @dataclass(frozen=True, slots=True)

@@ -321,7 +321,7 @@ def prefill_changes(data: Mapping[str, Any], connector: Connector, room: int = 0
     """
     changes: dict[str, Any] = dict.fromkeys(("stream", "stream_options", "n", "best_of"))
     if path == RESPONSES:
-        # In the background it would be answered before the prompt is computed; nobody asks for what it answers.
+        # In the background the call would return before the prompt is computed; its answer is not used.
         changes |= {"max_output_tokens": 1, "background": None, "store": False}
     else:
         changes["max_tokens"] = 1

@@ -82,7 +82,7 @@ def _usage_within(raw: bytes) -> Usage:
 
 
 class WholeAnswer:
-    """Passes an answer in one piece on as it comes, and reads its usage: beyond ``most`` bytes in the last ones."""
+    """Passes a non-streaming answer on as it arrives, and reads its usage: beyond ``most`` bytes from its end."""
 
     is_stream = False
 

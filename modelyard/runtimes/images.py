@@ -33,7 +33,7 @@ class ImageReference(NamedTuple):
 
     @property
     def version(self) -> str:
-        """What a registry is asked for."""
+        """Digest or tag to ask a registry for."""
         return self.digest or self.tag
 
     def __str__(self) -> str:

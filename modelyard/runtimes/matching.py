@@ -34,8 +34,11 @@ def differences(entry: SupportedFormat, kind: ModelKind) -> tuple[str, ...]:
 
 
 def _quantization(asked: str, kind: ModelKind) -> list[str]:
-    """The difference in quantization. A method that the published words do not have is unquantized to them: a runtime
-    that asks for nothing serves such a model, and one that names the method or a synonym does, too."""
+    """Return the difference in quantization.
+
+    A runtime without a quantization also serves a model whose method has no published word. So does a runtime that
+    names the method or a synonym.
+    """
     if asked and is_asked_for(asked, kind.quantization, kind.method):
         return []
     return _exactly("quantization", asked, kind.quantization or (kind.method if asked else ""))

@@ -93,8 +93,8 @@ def resolve(service: StoredService, world: World) -> Resolved:
 def find_model(name: str, namespace: str, world: World, kind: str = "") -> Offered | None:
     """Return the model that a name means: the BaseModel of the namespace, else the ClusterBaseModel.
 
-    ``kind`` BaseModel means the first alone. ClusterBaseModel says nothing: the API server writes it where nobody has
-    written a kind.
+    ``kind`` BaseModel allows the first only. ClusterBaseModel restricts nothing, because the API server sets it as the
+    default.
     """
     for models, place in ((BASE_MODELS, namespace), (CLUSTER_BASE_MODELS, "")):
         model: Offered | None = world[models].get(Key(place, name)) if name else None

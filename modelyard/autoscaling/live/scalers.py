@@ -1,4 +1,4 @@
-"""HPAs and ScaledObjects of a cluster: which of them nothing reads although they are annotated as variants."""
+"""HPAs and ScaledObjects of a cluster that are annotated as variants and have no VariantAutoscaling."""
 
 from __future__ import annotations
 

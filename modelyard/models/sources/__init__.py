@@ -202,7 +202,7 @@ def _check_name(host: str, public: bool) -> None:
         if public and internal(name):
             raise FetchError(
                 "UnsupportedSource",
-                f"{host} is no name of the internet; an administrator allows it by its exact name",
+                f"{host} is not a public host name; have an administrator allow it by its exact name",
             ) from None
 
 

@@ -16,7 +16,7 @@ from modelyard.models.sources.http import HttpPool
 from modelyard.models.uri import Bucket, check_bucket, is_region
 
 _AMAZON = re.compile(r"(?:^|[.])s3[.-](?:[a-z0-9.-]+[.])?amazonaws[.]com(?:[.]cn)?\Z")
-"""Hosts of Amazon's S3 alone: behind others of its names may be anybody."""
+"""Hosts of Amazon's S3 only: other names of Amazon may belong to its customers."""
 _VIRTUAL_ONLY = (".aliyuncs.com", ".myqcloud.com", ".myhuaweicloud.com", ".myhuaweicloud.eu")
 """Stores that refuse the path style, at least for some buckets (OSS says ``SecondLevelDomainForbidden``)."""
 _HOST_LABEL = re.compile(r"[a-z0-9][a-z0-9-]{1,61}[a-z0-9]\Z")

@@ -1,6 +1,6 @@
-"""Google's buckets: as whom they are read.
+"""Access to Google's buckets.
 
-A key of a service account signs addresses. Without one, and at Google itself alone, this machine's identity is used.
+A key of a service account signs addresses. Without a key, this machine's identity is used, but only at Google itself.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MARGIN = 120.0
 
 @dataclass(frozen=True, slots=True)
 class GoogleAccess:
-    """Options of a store, and how objects are read: by signed address, by this machine's token, or by nobody."""
+    """Options of a store, and how objects are read: by signed address, with this machine's token, or anonymously."""
 
     options: dict[str, Any]
     signs: bool = False
@@ -50,7 +50,7 @@ class MachineIdentity:
             return self._token, self._until
 
     def headers(self) -> dict[str, str]:
-        """What a request to the bucket is sent with."""
+        """Headers of a request to the bucket."""
         return {"Authorization": f"Bearer {self.token()[0]}"}
 
     def credential(self) -> dict[str, Any]:
@@ -75,7 +75,7 @@ class MachineIdentity:
         except (urllib3.exceptions.HTTPError, OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise FetchError(
                 "SourceUnavailable",
-                f"this machine's identity at Google cannot be had: {str(error)[:200]}",
+                f"cannot get a token of this machine's Google identity: {str(error)[:200]}",
                 retryable=True,
             ) from error
         seconds = min(max(seconds, 0.0), 86_400.0)
@@ -93,7 +93,7 @@ def sign_in(credentials: Credentials, endpoint: str | None) -> GoogleAccess:
             if endpoint is None and identity.token():
                 return GoogleAccess({"config": config, "credential_provider": identity.credential}, identity=identity)
         except FetchError:
-            pass  # A machine elsewhere, or without an identity.
+            pass  # not a machine at Google, or one without an identity
         return GoogleAccess({"config": {**config, "skip_signature": True}})
     if key == credentials.environ.get("GOOGLE_APPLICATION_CREDENTIALS"):
         return GoogleAccess({"config": {**config, "application_credentials": key}}, signs=True)
@@ -106,6 +106,6 @@ def sign_in(credentials: Credentials, endpoint: str | None) -> GoogleAccess:
             "GOOGLE_SERVICE_ACCOUNT_KEY is no key of a service account; put the JSON file as Google gives it"
             " in the Secret",
         ) from None
-    # Of all that a key may say, who it is: not where to go with it.
+    # Only the account of a key is used, not the addresses in it.
     config |= {"service_account_key": json.dumps({"type": "service_account", **given})}
     return GoogleAccess({"config": config}, signs=True)

@@ -1,4 +1,4 @@
-"""The HTTPS proxy that an administrator has put into the environment: which requests use it, and how it is asked.
+"""The HTTPS proxy of the environment, which an administrator sets: the requests that use it, and its tunnels.
 
 ``HTTPS_PROXY`` names it, ``NO_PROXY`` the hosts that are reached directly; the lower-case names win, as with curl.
 Requests to ``http://`` addresses never use it. A proxy resolves the target's name itself, so only the name and the
@@ -63,7 +63,7 @@ class HttpsProxy:
         try:
             tunnel.sendall("\r\n".join([*lines, "", ""]).encode("ascii"))
             answer = bytearray()
-            # Byte by byte: whatever follows the empty line belongs to the tunnel.
+            # Byte by byte: the bytes after the empty line belong to the tunnel.
             while not answer.endswith(b"\r\n\r\n"):
                 piece = tunnel.recv(1)
                 if not piece or len(answer) > _ANSWER_LIMIT:
@@ -78,16 +78,16 @@ class HttpsProxy:
         return tunnel
 
     def refusal(self, host: str, answer: str) -> FetchError:
-        """The error for a tunnel that the proxy did not open."""
+        """Return the error for a tunnel that the proxy did not open."""
         shown = "".join(character for character in answer if character.isprintable())[:200]
-        found = _STATUS.search(answer)
-        status = int(found[1]) if found else 502
-        what = f"proxy {self.url} opens no connection to {host}: {shown}"
+        match = _STATUS.search(answer)
+        status = int(match[1]) if match else 502
+        problem = f"proxy {self.url} opens no connection to {host}: {shown}"
         if status == 407:
-            return FetchError("ProxyRefused", f"{what}; put its user and password into HTTPS_PROXY")
+            return FetchError("ProxyRefused", f"{problem}; put its user and password into HTTPS_PROXY")
         if status < 500 and status not in (408, 425, 429):
-            return FetchError("ProxyRefused", f"{what}; have {host} allowed there, or add it to NO_PROXY")
-        return FetchError("SourceUnavailable", f"{what}; check the proxy, and that {host} exists", retryable=True)
+            return FetchError("ProxyRefused", f"{problem}; have {host} allowed there, or add it to NO_PROXY")
+        return FetchError("SourceUnavailable", f"{problem}; check the proxy, and that {host} exists", retryable=True)
 
 
 def read_proxy(environ: Mapping[str, str] | None = None) -> HttpsProxy | None:
