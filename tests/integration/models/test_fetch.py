@@ -259,7 +259,7 @@ def test_folders_that_are_there_already_are_looked_at_and_left_alone(node: Node)
     assert [file.name for file in folder.iterdir()] == ["config.json"]
 
 
-def test_a3_of_weights_that_are_there_twice_one_set_is_fetched_counted_and_explained(hub: Hub, node: Node) -> None:
+def test_of_weights_that_are_there_twice_one_set_is_fetched_counted_and_explained(hub: Hub, node: Node) -> None:
     copies = {"consolidated.safetensors": WEIGHTS * 2, "params.json": b"{}", "original/consolidated.00.pth": WEIGHTS}
     hub.add("o/m", {**FILES, **copies})
     report = node.fetch("hf://o/m")

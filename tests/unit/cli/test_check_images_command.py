@@ -38,7 +38,7 @@ def states(done: Done) -> dict[str, Any]:
     return {row["image"]: row["state"] for row in json.loads(done.out)["images"]}
 
 
-def test_a5_images_that_exist_and_one_that_does_not(registry: Registry, tmp_path: Path) -> None:
+def test_images_that_exist_and_one_that_does_not(registry: Registry, tmp_path: Path) -> None:
     done = check(registry, manifest(tmp_path, "vllm/vllm-openai:v0.11.0", "tiny", f"a/b:x@{DIGEST}"))
     assert (done.code, done.err) == (0, "")
     assert done.out.count("exists") == 3
@@ -50,7 +50,7 @@ def test_a5_images_that_exist_and_one_that_does_not(registry: Registry, tmp_path
     assert json.loads(missing.out)["images"][1]["where"] == ["ServingRuntime r"]
 
 
-def test_a5_a_registry_that_wants_a_token_is_given_one(registry: Registry, tmp_path: Path) -> None:
+def test_a_registry_that_wants_a_token_is_given_one(registry: Registry, tmp_path: Path) -> None:
     registry.secured = True
     path = manifest(tmp_path, "vllm/vllm-openai:v0.11.0", "vllm/vllm-openai:v1", "tiny")
     assert check(registry, path).code == 1
@@ -60,7 +60,7 @@ def test_a5_a_registry_that_wants_a_token_is_given_one(registry: Registry, tmp_p
     assert "scope=repository%3Alibrary%2Ftiny%3Apull" in tokens[0]
 
 
-def test_a5_credentials_of_a_file_are_used_and_their_lack_is_told(registry: Registry, tmp_path: Path) -> None:
+def test_credentials_of_a_file_are_used_and_their_lack_is_told(registry: Registry, tmp_path: Path) -> None:
     path, auth = manifest(tmp_path, "tiny"), tmp_path / "config.json"
     login = base64.b64encode(b"me:secret").decode()
     auth.write_text(json.dumps({"auths": {f"https://{registry.address}/v1/": {"auth": login}}}), "utf-8")
@@ -80,7 +80,7 @@ def test_a5_credentials_of_a_file_are_used_and_their_lack_is_told(registry: Regi
     ("status", "words"),
     [(429, "limits requests; try again later (in 30 s)"), (503, "answers 503"), (403, "denies access"), (401, "wants")],
 )
-def test_a5_a_registry_that_does_not_answer_is_no_missing_image(
+def test_a_registry_that_does_not_answer_is_no_missing_image(
     registry: Registry, tmp_path: Path, status: int, words: str
 ) -> None:
     registry.status = status
@@ -89,7 +89,7 @@ def test_a5_a_registry_that_does_not_answer_is_no_missing_image(
     assert words in done.out
 
 
-def test_a5_redirects_carry_no_token_to_another_host_and_end(registry: Registry, tmp_path: Path) -> None:
+def test_redirects_carry_no_token_to_another_host_and_end(registry: Registry, tmp_path: Path) -> None:
     registry.secured = True
     with serving(Registry("library/tiny:latest")) as other:
         path = manifest(tmp_path, "tiny")
@@ -105,14 +105,14 @@ def test_a5_redirects_carry_no_token_to_another_host_and_end(registry: Registry,
         assert check(registry, path).code == 3, "two registries that send to each other"
 
 
-def test_a5_head_that_a_registry_does_not_know_is_asked_as_get(registry: Registry, tmp_path: Path) -> None:
+def test_head_that_a_registry_does_not_know_is_asked_as_get(registry: Registry, tmp_path: Path) -> None:
     registry.refuses_head = True
     assert check(registry, manifest(tmp_path, "tiny")).code == 0
     assert [method for method, *_ in registry.requests] == ["HEAD", "GET"]
 
 
 @pytest.mark.parametrize("realm", ["file:///etc/passwd", "gopher://x", "", "http://169.254.169.254/token"])
-def test_a5_tokens_are_fetched_from_http_addresses_only(registry: Registry, tmp_path: Path, realm: str) -> None:
+def test_tokens_are_fetched_from_http_addresses_only(registry: Registry, tmp_path: Path, realm: str) -> None:
     registry.secured, registry.realm = True, realm or "no-url"
     assert check(registry, manifest(tmp_path, "tiny")).code == 3
 
@@ -135,13 +135,13 @@ def test_a_registry_whose_token_cannot_be_read_is_no_error_of_the_command(
         (("--auth-file", "/nonexistent"), "--auth-file /nonexistent"),
     ],
 )
-def test_a5_unusable_options_end_with_2(tmp_path: Path, arguments: tuple[str, ...], words: str) -> None:
+def test_unusable_options_end_with_2(tmp_path: Path, arguments: tuple[str, ...], words: str) -> None:
     done = modelyard("runtimes", "check-images", "-f", manifest(tmp_path, "tiny"), *arguments)
     assert done.code == 2
     assert words in done.err
 
 
-def test_a5_manifests_without_images_and_what_is_no_image(registry: Registry, tmp_path: Path) -> None:
+def test_manifests_without_images_and_what_is_no_image(registry: Registry, tmp_path: Path) -> None:
     empty = tmp_path / "empty.yaml"
     empty.write_text("{apiVersion: v1, kind: ConfigMap, metadata: {name: x}}\n", "utf-8")
     assert modelyard("runtimes", "check-images", "-f", empty).code == 2
@@ -151,7 +151,7 @@ def test_a5_manifests_without_images_and_what_is_no_image(registry: Registry, tm
     assert registry.requests == []
 
 
-def test_a5_an_address_where_nothing_listens(tmp_path: Path) -> None:
+def test_an_address_where_nothing_listens(tmp_path: Path) -> None:
     path = manifest(tmp_path, "tiny")
     done = modelyard("runtimes", "check-images", "-f", path, "--registry", "docker.io=127.0.0.1:1", "--insecure")
     assert done.code == 3

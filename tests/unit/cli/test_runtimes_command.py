@@ -141,7 +141,7 @@ def test_what_tenants_write_moves_no_cursor(tmp_path: Path) -> None:
     assert "ClusterServingRuntime broken: spec.x\\x1b: unknown field" in done.out
 
 
-def test_a5_what_is_mistyped_in_the_spec_is_corrected_or_refused_and_told(tmp_path: Path) -> None:
+def test_what_is_mistyped_in_the_spec_is_corrected_or_refused_and_told(tmp_path: Path) -> None:
     ranges = [
         runtime("a-large", modelSizeRange={"min": "100B", "max": "200B"}),
         runtime("small", modelSizeRange={"min": "1B", "max": "15b"}),

@@ -46,7 +46,7 @@ def at(uri: str, region_of: str = "us-east-2", environment: str | None = None, *
         ("s3://b.1@eu-west-1", {"style": "virtual"}, "https://b.1.s3.eu-west-1.amazonaws.com", "eu-west-1"),
     ],
 )
-def test_a1_amazon_itself(uri: str, given: dict[str, str], url: str, region: str) -> None:
+def test_amazon_itself(uri: str, given: dict[str, str], url: str, region: str) -> None:
     address = at(uri, **given)
     assert (address.url, address.region, address.own) == (url, region, True)
     assert address.endpoint == (url if address.virtual else url.rpartition("/")[0])
@@ -125,12 +125,12 @@ def test_a1_amazon_itself(uri: str, given: dict[str, str], url: str, region: str
         ("http://[fd00::5]:9000", {}, "http://[fd00::5]:9000/b-1", "us-east-1", False),
     ],
 )
-def test_a1_other_stores(endpoint: str, given: dict[str, str], url: str, region: str, own: bool) -> None:
+def test_other_stores(endpoint: str, given: dict[str, str], url: str, region: str, own: bool) -> None:
     address = at("s3://b-1/p", endpoint=endpoint, **given)
     assert (address.url, address.region, address.own) == (url, region, own)
 
 
-def test_a1_stores_of_regions() -> None:
+def test_stores_of_regions() -> None:
     assert at("oci://n/ns/b/bkt/o/p", region="eu-frankfurt-1").url == (
         "https://ns.compat.objectstorage.eu-frankfurt-1.oraclecloud.com/bkt"
     )
@@ -160,7 +160,7 @@ def shipped() -> list[tuple[str, dict[str, str]]]:
     return found
 
 
-def test_a1_every_sample_and_documented_form_opens(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_sample_and_documented_form_opens(monkeypatch: pytest.MonkeyPatch) -> None:
     """With keys, so that no machine is asked who it is; a hub, a release and a bucket are then only opened."""
     monkeypatch.delenv("HTTPS_PROXY", raising=False)
     samples = shipped()
@@ -194,7 +194,7 @@ def test_a1_every_sample_and_documented_form_opens(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("endpoint", [None, "http://127.0.0.1:9000"])
 @pytest.mark.parametrize("token", [None, "of-this-key"])
-def test_a1_keys_of_a_secret_go_without_a_token_of_the_environment(
+def test_keys_of_a_secret_go_without_a_token_of_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, endpoint: str | None, token: str | None
 ) -> None:
     monkeypatch.setenv("AWS_SESSION_TOKEN", "of-another-key")

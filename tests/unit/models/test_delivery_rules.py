@@ -463,7 +463,7 @@ def test_a_thousand_nodes_make_no_status_of_a_megabyte() -> None:
         ),
     ],
 )
-def test_a5_no_matching_nodes_names_the_cause(
+def test_no_matching_nodes_names_the_cause(
     storage: dict[str, Any], nodes: dict[str, dict[str, str]], message: str
 ) -> None:
     cluster = Cluster()
@@ -475,7 +475,7 @@ def test_a5_no_matching_nodes_names_the_cause(
     assert {c["message"] for c in obj["status"]["conditions"] if c["reason"] == "NoMatchingNodes"} == {message}
 
 
-def test_a5_control_plane_and_the_administrators_selector_are_causes_too() -> None:
+def test_control_plane_and_the_administrators_selector_are_causes_too() -> None:
     cluster = Cluster(settings="nodeSelector: {pool: models}")
     cluster.node("master")["spec"] = {"taints": [{"key": "node-role.kubernetes.io/control-plane"}]}
     cluster.node("worker", pool="web")
@@ -489,7 +489,7 @@ def test_a5_control_plane_and_the_administrators_selector_are_causes_too() -> No
 
 
 @pytest.mark.parametrize("ready", [True, False])
-def test_a5_a_node_that_is_chosen_names_what_keeps_its_job(ready: bool) -> None:
+def test_a_node_that_is_chosen_names_what_keeps_its_job(ready: bool) -> None:
     """A taint or missing resource is in the scheduler's own words, a node that is not ready is no missing match."""
     cluster = Cluster()
     cluster.node("a", ready=ready)

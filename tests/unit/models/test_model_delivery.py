@@ -270,7 +270,7 @@ def test_a_model_for_which_no_node_is_chosen_or_begun() -> None:
         assert (obj["status"]["state"], condition(obj, "Ready")[1]) == (state, reason)
 
 
-def test_a3_the_chosen_weights_are_in_status_condition_and_one_event() -> None:
+def test_the_chosen_weights_are_in_status_condition_and_one_event() -> None:
     cluster = Cluster("a", "b")
     obj = cluster.put("ClusterBaseModel", model(parameters={"weights": "Q8_0"}))
     chosen = "weights: gguf Q8_0, m-Q8_0.gguf (1 file, 8.0 GiB); left out as copies: m-F16.gguf (16.0 GiB)"

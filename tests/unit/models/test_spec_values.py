@@ -50,7 +50,7 @@ B, M, T = 10**9, 10**6, 10**12
         ("500K", 500_000, "500000"),
     ],
 )
-def test_a5_a_size_that_can_mean_one_thing_only_is_corrected(text: str, parameters: float, canonical: str) -> None:
+def test_a_size_that_can_mean_one_thing_only_is_corrected(text: str, parameters: float, canonical: str) -> None:
     size = read_size(text, least=SMALLEST)
     assert (size.parameters, size.text) == (Decimal(str(parameters)), canonical)
     assert bool(size.remark) == (text != canonical)
@@ -77,25 +77,25 @@ def test_a5_a_size_that_can_mean_one_thing_only_is_corrected(text: str, paramete
         ("8b" * 5000, "such as 7B"),
     ],
 )
-def test_a5_other_sizes_are_refused_with_a_remedy(text: str, remedy: str) -> None:
+def test_other_sizes_are_refused_with_a_remedy(text: str, remedy: str) -> None:
     with pytest.raises(ValueError, match=re.escape(remedy)) as refused:
         read_size(text, least=SMALLEST)
     assert len(str(refused.value)) < 200
 
 
 @given(st.integers(10**6, 10**15))
-def test_a5_what_this_project_writes_as_a_size_it_reads_in_lower_case_too(count: int) -> None:
+def test_what_this_project_writes_as_a_size_it_reads_in_lower_case_too(count: int) -> None:
     text = size_text(count)
     assert read_size(text.lower()).parameters == read_size(text).parameters
 
 
 @given(st.text(max_size=60))
-def test_a5_any_text_is_a_size_or_refused(text: str) -> None:
+def test_any_text_is_a_size_or_refused(text: str) -> None:
     size = size_of(text, Facts())
     assert (size.parameters is None) == (bool(size.problem) or not text)
 
 
-def test_a5_a_size_that_cannot_be_read_gives_way_to_what_was_counted_in_the_files() -> None:
+def test_a_size_that_cannot_be_read_gives_way_to_what_was_counted_in_the_files() -> None:
     size = size_of("8x7B", Facts(parameters=46_702_792_704))
     assert (size.parameters, size.text, size.problem) == (Decimal(46_702_792_704), "46.7B", "")
     assert size.remark.endswith("used instead: 46.7B, counted in the files")
@@ -112,7 +112,7 @@ def events(cluster: Cluster) -> list[str]:
     return [notice.message for plan in cluster.plans for notice in plan.notices if notice.reason in reasons]
 
 
-def test_a5_unknown_parameters_are_warned_about_once_on_the_object() -> None:
+def test_unknown_parameters_are_warned_about_once_on_the_object() -> None:
     cluster = Cluster("a")
     obj = cluster.put("ClusterBaseModel", model(parameters={"revison": "v1"}))
     cluster.settle(obj)
@@ -130,7 +130,7 @@ def test_a5_unknown_parameters_are_warned_about_once_on_the_object() -> None:
     assert arguments[arguments.index("--uri") + 1] == "hf://meta/llama@v1"
 
 
-def test_a3_a5_the_list_of_models_shows_warnings_and_the_chosen_weights() -> None:
+def test_the_list_of_models_shows_warnings_and_the_chosen_weights() -> None:
     cluster = Cluster("a")
     obj = cluster.put("ClusterBaseModel", model(parameters={"regoin": "x"}))
     cluster.settle(obj)
@@ -150,7 +150,7 @@ def test_a3_a5_the_list_of_models_shows_warnings_and_the_chosen_weights() -> Non
     ("size", "reason", "part"),
     [("8b", "ModelSizeCorrected", "'8b' is read as 8B; write 8B"), ("8x7B", "ModelSizeInvalid", "46.7B")],
 )
-def test_a5_a_size_is_corrected_or_refused_in_the_status(size: str, reason: str, part: str) -> None:
+def test_a_size_is_corrected_or_refused_in_the_status(size: str, reason: str, part: str) -> None:
     cluster = Cluster("a")
     obj = model()
     obj["spec"]["modelParameterSize"] = size
@@ -179,12 +179,12 @@ def test_a5_a_size_is_corrected_or_refused_in_the_status(size: str, reason: str,
         ("s3://bucket/p", "revision", "revision has no effect for s3://, only for github://, hf://; remove it"),
     ],
 )
-def test_a5_every_parameter_without_effect_has_a_remedy(uri: str, name: str, text: str) -> None:
+def test_every_parameter_without_effect_has_a_remedy(uri: str, name: str, text: str) -> None:
     (warning,) = warnings(parse(uri), {name: "x"})
     assert text in warning
 
 
-def test_a5_every_parameter_that_is_read_is_known() -> None:
+def test_every_parameter_that_is_read_is_known() -> None:
     source = Path(jobs.__file__).read_text("utf-8")
     read = set(re.findall(r"parameters(?:\.get\(|\[)\"(\w+)\"", source)) | set(
         re.findall(r'"(\w+)" in parameters', source)
@@ -207,7 +207,7 @@ def test_of_many_parameters_few_are_put_into_words(monkeypatch: pytest.MonkeyPat
     assert len(asked) == 10
 
 
-def test_a5_the_parameter_revision_names_the_revision() -> None:
+def test_the_parameter_revision_names_the_revision() -> None:
     assert str(source_uri("hf://a/b", {"revision": "v2"})) == "hf://a/b@v2"
     assert str(source_uri("github://a/b", {"revision": "v2"})) == "github://a/b@v2"
     assert str(source_uri("hf://a/b@v2", {"revision": "v2"})) == "hf://a/b@v2"

@@ -170,7 +170,7 @@ EMBEDDING = {
         ),
     ],
 )
-def test_a3_one_set_of_weights_is_chosen(files: Sizes, copies: set[str]) -> None:
+def test_one_set_of_weights_is_chosen(files: Sizes, copies: set[str]) -> None:
     choice = choose_weights(files)
     assert choice.left_out == copies
     assert choice.message.startswith("weights: ")
@@ -201,7 +201,7 @@ def test_a3_one_set_of_weights_is_chosen(files: Sizes, copies: set[str]) -> None
         pytest.param({}, id="nothing"),
     ],
 )
-def test_a3_nothing_that_is_needed_is_left_out(files: Sizes) -> None:
+def test_nothing_that_is_needed_is_left_out(files: Sizes) -> None:
     assert choose_weights(files) == (frozenset(), "")
 
 
@@ -229,13 +229,13 @@ def test_a3_nothing_that_is_needed_is_left_out(files: Sizes) -> None:
         ({**LLAMA, **QUANTS}, "gguf", {"Llama-Q4_K_M.gguf"}),
     ],
 )
-def test_a3_the_parameter_weights_chooses_another_set(files: Sizes, weights: str, kept: set[str]) -> None:
+def test_the_parameter_weights_chooses_another_set(files: Sizes, weights: str, kept: set[str]) -> None:
     small = {name for name in files if name.endswith((".json", ".model")) and ".index" not in name}
     assert files.keys() - small - left_out(files, weights) == kept
     assert left_out(files, "all") == set()
 
 
-def test_a3_a_set_that_does_not_exist_is_refused_with_those_that_do() -> None:
+def test_a_set_that_does_not_exist_is_refused_with_those_that_do() -> None:
     with pytest.raises(NoSuchWeights, match=r"no set 'q9_x', only gguf F16 .*, gguf Q8_0 .*, gguf Q4_K_M"):
         choose_weights(QUANTS, "Q9_X")
     with pytest.raises(FetchError, match=r"correct storage\.parameters\.weights") as refused:
@@ -243,7 +243,7 @@ def test_a3_a_set_that_does_not_exist_is_refused_with_those_that_do() -> None:
     assert (refused.value.reason, refused.value.retryable) == ("NoSuchWeights", False)
 
 
-def test_a3_explicit_filters_win_over_the_choice() -> None:
+def test_explicit_filters_win_over_the_choice() -> None:
     files = [SourceFile(name, size, name) for name, size in MISTRAL.items()]
 
     def names(**rules: object) -> set[str]:
@@ -267,7 +267,7 @@ def test_a3_explicit_filters_win_over_the_choice() -> None:
         max_size=12,
     )
 )
-def test_a3_a_choice_is_stable_and_keeps_weights_where_there_are_any(files: Sizes) -> None:
+def test_a_choice_is_stable_and_keeps_weights_where_there_are_any(files: Sizes) -> None:
     first = choose_weights(files)
     kept = {name: size for name, size in files.items() if name not in first.left_out}
     assert choose_weights(kept).left_out == set()
@@ -277,7 +277,7 @@ def test_a3_a_choice_is_stable_and_keeps_weights_where_there_are_any(files: Size
 
 
 @given(st.dictionaries(st.text(max_size=30), st.integers(0, 10**15), max_size=8), st.text(max_size=10))
-def test_a3_any_names_are_taken(files: Sizes, weights: str) -> None:
+def test_any_names_are_taken(files: Sizes, weights: str) -> None:
     if not weights.strip():
         assert choose_weights(files, weights).left_out <= files.keys()
         return
@@ -296,7 +296,7 @@ def safetensors(path: Path, parameters: int) -> None:
     path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(2 * parameters))
 
 
-def test_a3_in_a_folder_that_is_only_looked_at_each_parameter_counts_once(tmp_path: Path) -> None:
+def test_in_a_folder_that_is_only_looked_at_each_parameter_counts_once(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "llama", "architectures": ["LlamaForCausalLM"]}')
     for name in ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"):
         safetensors(tmp_path / name, 100)

@@ -42,7 +42,7 @@ DIGEST = "sha256:" + "0" * 64
         (f"r.io/a/b:v1@{DIGEST}", f"r.io/a/b:v1@{DIGEST}"),
     ],
 )
-def test_a5_image_references_are_read_as_the_distribution_project_does(text: str, whole: str) -> None:
+def test_image_references_are_read_as_the_distribution_project_does(text: str, whole: str) -> None:
     reference = parse_image(text)
     assert str(reference) == whole
     assert reference.version == (reference.digest or reference.tag)
@@ -52,14 +52,14 @@ def test_a5_image_references_are_read_as_the_distribution_project_does(text: str
 @pytest.mark.parametrize(
     "text", ["", "A/b", "a/b:", "a/b:-x", "a//b", "a b", "a/b@sha256:1", "$(IMAGE)", "a/b:v1:v2", "x" * (LONGEST + 1)]
 )
-def test_a5_what_is_no_image_reference_is_refused(text: str) -> None:
+def test_what_is_no_image_reference_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"write \[REGISTRY/\]REPOSITORY") as refused:
         parse_image(text)
     assert len(str(refused.value)) < 500
 
 
 @given(st.text(max_size=100))
-def test_a5_any_text_is_a_reference_or_refused(text: str) -> None:
+def test_any_text_is_a_reference_or_refused(text: str) -> None:
     try:
         reference = parse_image(text)
     except ValueError:
@@ -68,7 +68,7 @@ def test_a5_any_text_is_a_reference_or_refused(text: str) -> None:
     assert ".." not in f"/{reference.repository}/"
 
 
-def test_a5_images_are_found_wherever_a_manifest_has_them() -> None:
+def test_images_are_found_wherever_a_manifest_has_them() -> None:
     runner = {"image": "a", "containers": [{"image": "b"}], "sidecars": {"x": [{"image": "c", "other": 1}]}}
     assert list(images_of({"spec": runner, "image": {"image": "d"}})) == ["a", "b", "c", "d"]
     deep: Any = "x"
@@ -77,13 +77,13 @@ def test_a5_images_are_found_wherever_a_manifest_has_them() -> None:
     assert list(images_of(deep)) == []
 
 
-def test_a5_every_image_of_the_catalogue_has_an_entry_and_its_tag() -> None:
+def test_every_image_of_the_catalogue_has_an_entry_and_its_tag() -> None:
     entries = {f"{entry['repository']}:{entry['tag']}" for entry in EVIDENCE}
     assert NAMED.keys() == entries, "config/runtimes/images.toml and the runtimes name other images"
     assert len(entries) == len(EVIDENCE)
 
 
-def test_a5_samples_and_kthena_backends_use_the_evidenced_images() -> None:
+def test_samples_and_kthena_backends_use_the_evidenced_images() -> None:
     repositories = {entry["repository"]: entry["tag"] for entry in EVIDENCE}
     samples = [
         image
@@ -102,7 +102,7 @@ def test_a5_samples_and_kthena_backends_use_the_evidenced_images() -> None:
 
 
 @pytest.mark.parametrize("entry", EVIDENCE, ids=lambda entry: entry["repository"])
-def test_a5_every_tag_is_evidenced_by_dated_documents_or_says_that_it_is_not(entry: dict[str, Any]) -> None:
+def test_every_tag_is_evidenced_by_dated_documents_or_says_that_it_is_not(entry: dict[str, Any]) -> None:
     evidence = entry.get("evidence", [])
     assert entry["why"]
     assert entry["verified"] == bool(evidence)

@@ -745,9 +745,7 @@ RANGED_HIGH, RANGED_LOW, RANGELESS = (
         ("16GB", {}, "z-any", "ModelSizeInvalid"),
     ],
 )
-def test_a5_a_mistyped_size_chooses_no_runtime_by_name(
-    size: str, facts: dict[str, Any], chosen: str, code: str
-) -> None:
+def test_a_mistyped_size_chooses_no_runtime_by_name(size: str, facts: dict[str, Any], chosen: str, code: str) -> None:
     ranking = select(sized(size, **facts), [RANGED_HIGH, RANGED_LOW, RANGELESS], namespace="shop")
     assert ranking.chosen is not None
     assert ranking.chosen.runtime.name == chosen
@@ -757,7 +755,7 @@ def test_a5_a_mistyped_size_chooses_no_runtime_by_name(
     assert (alone.chosen is None) == bool(code)
 
 
-def test_a5_a_range_that_is_mistyped_is_corrected_with_a_remark() -> None:
+def test_a_range_that_is_mistyped_is_corrected_with_a_remark() -> None:
     found = parse_runtime(manifest("ClusterServingRuntime", {"modelSizeRange": {"min": "0", "max": "15b"}}))
     assert (found.largest, found.problem) == (parse_size("15B"), "")
     assert found.remarks == ("spec.modelSizeRange.max: '15b' is read as 15B; write 15B",)
