@@ -146,11 +146,11 @@ class ModelDelivery:
             return self._of_claim(wish, world, now)
         parts = self._parts(wish, world, now)
         self.seen[key] = parts
-        plan = story.told(wish, parts, _parent_facts(parts), now, lambda: self._nowhere(wish, world))
+        plan = story.told(wish, parts, _parent_facts(parts), now, lambda: self._explain_no_nodes(wish, world))
         return self._with(plan, model, parts, world)
 
-    def _nowhere(self, wish: Wish, world: World) -> str:
-        """Say why no node is chosen for a model."""
+    def _explain_no_nodes(self, wish: Wish, world: World) -> str:
+        """Return why no node is chosen for a model."""
         causes = (_exclusion(wish.model, node, wish.settings) for node in world[NODES].all())
         return describe_exclusions(cause for cause in causes if cause is not None)
 

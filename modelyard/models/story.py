@@ -40,18 +40,18 @@ def told(
     parts: Sequence[Leg],
     facts: ReportEntry | None,
     now: float,
-    nowhere: Callable[[], str] = lambda: "",
+    explain_no_nodes: Callable[[], str] = lambda: "",
 ) -> Plan:
     """The plan of a model that can be delivered, with the status it should have.
 
-    ``nowhere`` says why no node is chosen.
+    ``explain_no_nodes`` returns why no node is chosen.
     """
     model, goal = wish.model, wish.goal
     assert model.spec is not None
     chosen = [leg for leg in parts if leg.stage not in (NodeStage.REMOVING, NodeStage.GONE)]
     ready, failed = _of(chosen, NodeStage.READY), _of(chosen, NodeStage.FAILED)
     unfinished = [leg for leg in chosen if leg.stage is not NodeStage.READY]
-    state, reason, message = _state(chosen, ready, failed) if chosen else (IN_TRANSIT, NO_NODES, nowhere())
+    state, reason, message = _state(chosen, ready, failed) if chosen else (IN_TRANSIT, NO_NODES, explain_no_nodes())
     count = f"{len(ready)} of {counted(len(chosen), 'node')}" if goal.claim is None else str(goal.claim)
     done = facts.delivered if facts is not None else None
     weights = done.weights if done is not None else ""

@@ -24,22 +24,6 @@ FORMATS = (
     *("onnx", "openvino", "coreml", "ggml"),
 )
 """Formats, the preferred one first."""
-ALIASES = {
-    "bin": "pytorch",
-    "torch": "pytorch",
-    "pt": "pytorch",
-    "pth": "pytorch",
-    "msgpack": "flax",
-    "jax": "flax",
-    "h5": "tensorflow",
-    "tf": "tensorflow",
-    "tflite": "tensorflow",
-    "ckpt": "checkpoint",
-    "ot": "rust",
-    "ov": "openvino",
-    "mistral": "consolidated",
-}
-"""Other words for a format in the parameter ``weights``."""
 ALL = "all"
 """Value of ``weights`` that leaves nothing out."""
 QUANTIZATIONS = (
@@ -74,6 +58,15 @@ _SUFFIXES = {
     "npz": "mlx",
     "mlmodel": "coreml",
 }
+ALIASES = {
+    **_SUFFIXES,
+    "torch": "pytorch",
+    "jax": "flax",
+    "tf": "tensorflow",
+    "ov": "openvino",
+    "mistral": "consolidated",
+}
+"""Other words for a format in the parameter ``weights``."""
 _SHARD = re.compile(r"[-_.]\d{1,6}[-_]of[-_](\d{1,6})(?=[-_.]|$)")
 _PRECISION = r"fp32|fp16|fp8|fp4|bf16|f32|f16|int8|int4|uint8|non_ema|ema|4bit|8bit|nf4"
 _NAMED_PRECISION = re.compile(
