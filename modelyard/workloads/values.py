@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, Final, TypeVar
 
 from modelyard.objects import Namespace
@@ -20,6 +21,8 @@ T = TypeVar("T", bound=Resource)
 
 MOST_NESTED: Final = 40
 """Depth of what is rendered; a pod's template needs about fifteen."""
+MOST_PROBLEMS: Final = 50
+"""Problems of one object that are shown. One more is kept, to tell that there are others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,8 @@ class Refused:
     also: tuple[Refused, ...] = ()
 
     def __str__(self) -> str:
-        return "; ".join(map(Refused._text, self.each()))
+        texts = list(map(Refused._text, self.each()))
+        return "; ".join([*texts[:MOST_PROBLEMS], *(["and more"] if len(texts) > MOST_PROBLEMS else [])])
 
     def each(self) -> tuple[Refused, ...]:
         """Return all problems of the object, each on its own."""
@@ -53,7 +57,7 @@ class Refusal(Exception):
 
     def __init__(self, reason: str, field: str, problem: str, remedy: str, also: Iterable[Refused] = ()) -> None:
         field, problem, remedy = (cut(printable(text), 500) for text in (field, problem, remedy))
-        self.refused = Refused(reason, field, problem, remedy, also=tuple(also))
+        self.refused = Refused(reason, field, problem, remedy, also=tuple(islice(also, MOST_PROBLEMS)))
         super().__init__(str(self.refused))
 
 
@@ -72,7 +76,8 @@ class Problems:
         try:
             yield
         except Refusal as refusal:
-            self._refused |= dict.fromkeys(refusal.refused.each())
+            if len(self._refused) <= MOST_PROBLEMS:
+                self._refused |= dict.fromkeys(refusal.refused.each())
 
     def raise_all(self) -> None:
         """Raise one ``Refusal`` with all problems, if there are any."""
@@ -167,7 +172,7 @@ def read_resource(parser: type[T], obj: Mapping[str, Any]) -> T | Refused:
     try:
         return parser.parse(obj, unknown="accept")
     except ResourceInvalid as error:
-        first, *more = [_refused_field(*problem) for problem in error.problems]
+        first, *more = [_refused_field(*problem) for problem in error.problems[: MOST_PROBLEMS + 1]]
         return naming_backends(replace(first, also=tuple(more)), _backends(obj))
     except Exception as error:  # whatever a tenant has thought of
         return unreadable(error)

@@ -33,7 +33,7 @@ from modelyard.workloads.kthena import engines
 from modelyard.workloads.kthena.render import render_model
 from modelyard.workloads.kthena.setup import Existing
 from modelyard.workloads.settings import ServingSettings
-from modelyard.workloads.values import Abilities, Rendered
+from modelyard.workloads.values import MOST_PROBLEMS, Abilities, Rendered
 
 DECODE = a_worker("decode")
 POLICY = {"metrics": [{"metricName": "vllm:num_requests_waiting", "targetValue": 5}]}
@@ -812,6 +812,19 @@ def test_everything_that_cannot_be_read_of_a_model_is_listed_with_the_backends_n
         "spec.backends[2].name: ",
     ):
         assert part in text
+
+
+@pytest.mark.parametrize("backends", [1, 3])
+def test_of_any_number_of_problems_so_many_are_kept(backends: int) -> None:
+    """Whoever may write a Model may write one with a hundred thousand, which a status cannot hold."""
+    config = {f"!{number}": 0 for number in range(300)}
+    model = a_model(*(a_backend(name=f"b{place}", workers=[a_worker(config=config)]) for place in range(backends)))
+    problem = refused(model)
+    assert len(problem.each()) == MOST_PROBLEMS + 1
+    assert str(problem).count(" - ") == MOST_PROBLEMS
+    assert str(problem).endswith("; and more")
+    unread = refused(a_model(*(a_backend("TGI", minReplicas="x", maxReplicas="y") for _ in range(30))))
+    assert len(unread.each()) == MOST_PROBLEMS + 1
 
 
 def test_a_rendering_is_of_the_object_alone() -> None:
