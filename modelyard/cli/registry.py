@@ -58,7 +58,8 @@ class ImageStatus(NamedTuple):
 
 
 class Registries:
-    """Registries by name. ``addresses`` replaces hosts (``""``: all of them), ``plain`` uses HTTP instead of HTTPS.
+    """Registries by name. ``addresses`` replaces hosts (``""``: all of them), ``plain`` uses HTTP
+    instead of HTTPS for what replaces them, and for no other.
 
     ``logins`` are credentials by registry: the base64 text of user and password.
     """
@@ -75,15 +76,15 @@ class Registries:
         # A host that replaces a registry does not get that registry's credentials.
         login = self._logins.get(instead or image.registry, "")
         try:
-            return self._status(image, host, login)
+            return self._status(image, host, login, plain=self._plain and instead is not None)
         except (FetchError, ValueError, RecursionError) as error:
             return ImageStatus(ImageState.UNKNOWN, message=_words(error))
         except (urllib3.exceptions.HTTPError, OSError) as error:
             return ImageStatus(ImageState.UNKNOWN, message=f"{host} cannot be reached: {_words(error)}")
 
-    def _status(self, image: ImageReference, host: str, login: str) -> ImageStatus:
+    def _status(self, image: ImageReference, host: str, login: str, *, plain: bool) -> ImageStatus:
         version = quote(image.version, safe=":")
-        url = f"{'http' if self._plain else 'https'}://{host}/v2/{image.repository}/manifests/{version}"
+        url = f"{'http' if plain else 'https'}://{host}/v2/{image.repository}/manifests/{version}"
         place = host, image.repository
         answer = self._ask(url, self._authorizations.get(place, ""))
         if answer.status == 401:

@@ -117,6 +117,17 @@ def test_tokens_are_fetched_from_http_addresses_only(registry: Registry, tmp_pat
     assert check(registry, manifest(tmp_path, "tiny")).code == 3
 
 
+def test_only_a_named_registry_is_asked_in_plain_http(registry: Registry, tmp_path: Path) -> None:
+    """Another one would be sent its password in the clear."""
+    auth = tmp_path / "config.json"
+    auth.write_text(json.dumps({"auths": {registry.address: {"username": "me", "password": "secret"}}}), "utf-8")
+    path = manifest(tmp_path, f"{registry.address}/library/tiny")
+    given = ("runtimes", "check-images", "-f", path, "--insecure", "--auth-file", auth)
+    assert modelyard(*given, "--registry", "docker.io=127.0.0.1:1").code == 3
+    assert registry.requests == []
+    assert modelyard(*given, "--registry", f"{registry.address}={registry.address}").code == 0
+
+
 @pytest.mark.parametrize("answer", [b"[" * 500_000, b'{"token": 1}', b'{"token": "a\\nb"}', b"{", b"[1]"])
 def test_a_registry_whose_token_cannot_be_read_is_no_error_of_the_command(
     registry: Registry, tmp_path: Path, answer: bytes
