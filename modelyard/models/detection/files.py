@@ -249,6 +249,7 @@ class _Reader:
             try:
                 with os.fdopen(self._open(path), "rb") as file:
                     header = read_gguf(file)
+                self._charge(header.size)
             except (GgufError, Unreadable) as error:
                 self.problems.append(f"parameters are not counted: {shown(path)} {error}")
                 return Weights({}, size, quantization_label(path, {}) or "unknown", has_encoder)
@@ -269,15 +270,19 @@ class _Reader:
             raise Unreadable(f"{shown(missing[0])} of {WEIGHT_INDEX} is not there")
         return sorted(named)
 
+    def _charge(self, length: int) -> None:
+        """Count the bytes of a header. Raises ``Unreadable`` where all together have too many."""
+        self.headers += length
+        if self.headers > MAX_HEADERS:
+            raise Unreadable(f"brings the headers to more than {MAX_HEADERS} bytes")
+
     def _count(self, path: str, elements: Counter[Kind]) -> None:
         """Add the tensors of one file. Source: the safetensors format, a length of 8 bytes and then JSON."""
         with os.fdopen(self._open(path), "rb") as file:
             length = int.from_bytes(_exactly(file, 8), "little")
             if not 0 < length <= MAX_HEADER:
                 raise Unreadable(f"has a header of {length} bytes, not of 1 to {MAX_HEADER}")
-            self.headers += length
-            if self.headers > MAX_HEADERS:
-                raise Unreadable(f"brings the headers to more than {MAX_HEADERS} bytes")
+            self._charge(length)
             header = _json(_exactly(file, length))
         if not isinstance(header, dict):
             raise Unreadable("has a header that is no JSON object")

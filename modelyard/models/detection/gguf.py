@@ -45,6 +45,8 @@ class GgufHeader:
 
     metadata: Mapping[str, Any] = field(default_factory=dict)
     elements: Mapping[str, int] = field(default_factory=dict)
+    size: int = 0
+    """Bytes that were read."""
 
 
 def read_gguf(stream: BinaryIO) -> GgufHeader:
@@ -74,7 +76,7 @@ def read_gguf(stream: BinaryIO) -> GgufHeader:
         kind = reader.scalar("I")
         reader.scalar("Q")
         elements[_TENSOR_TYPES.get(kind, f"type {kind}")] += count
-    return GgufHeader(metadata, elements)
+    return GgufHeader(metadata, elements, MAX_HEADER - reader.left)
 
 
 def quantization_label(path: str, elements: Mapping[str, int]) -> str:
@@ -119,7 +121,7 @@ class _Reader:
         self._stream = stream
         self._buffer = b""
         self._at = 0
-        self._left = MAX_HEADER
+        self.left = MAX_HEADER
 
     def take(self, count: int) -> bytes:
         end = self._at + count
@@ -132,17 +134,17 @@ class _Reader:
 
     def _fill(self, count: int) -> None:
         rest = self._buffer[self._at :]
-        if count - len(rest) > self._left:
+        if count - len(rest) > self.left:
             raise GgufError(f"has a header of more than {MAX_HEADER} bytes")
         pieces = [rest]
         have = len(rest)
         while have < count:
-            piece = self._stream.read(min(_CHUNK, self._left))
+            piece = self._stream.read(min(_CHUNK, self.left))
             if not piece:
                 raise GgufError("ends within its header")
             pieces.append(piece)
             have += len(piece)
-            self._left -= len(piece)
+            self.left -= len(piece)
         self._buffer, self._at = b"".join(pieces), 0
 
     def scalar(self, code: str) -> Any:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelyard.models.detection import detect
+from modelyard.models.detection import detect, files
 from modelyard.models.detection.gguf import GgufError, as_config, quantization_label, read_gguf
 
 CASE = Path(__file__).resolve().parents[2] / "data" / "models" / "llama-gguf" / "config.json"
@@ -143,6 +143,17 @@ def test_headers_that_lie_are_reasons(tmp_path: Path, content: bytes, reason: st
     detected = detect(tmp_path)
     assert (detected.format, detected.quantization_method, detected.parameters_from) == ("gguf", "Q4_0", "formula")
     assert reason in detected.problems[0]
+
+
+def test_headers_of_all_files_together_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(1, 5):
+        name = f"m-Q4_K_M-0000{number}-of-00004.gguf"
+        (tmp_path / name).write_bytes(gguf(METADATA, {"t.weight": ((10,), Q4_K)}))
+    assert detect(tmp_path).parameters == 40
+    monkeypatch.setattr(files, "MAX_HEADERS", 2 * len(gguf(METADATA, {"t.weight": ((10,), Q4_K)})))
+    facts = detect(tmp_path)
+    assert facts.parameters_from != "weights"
+    assert any("00003-of-00004.gguf' brings the headers to more than" in problem for problem in facts.problems)
 
 
 def test_only_a_damaged_file_is_no_model(tmp_path: Path) -> None:
