@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 import orjson
 
 _LONGEST_LINE = 1 << 20
+_MOST_TOKENS = 10**9
+"""Tokens of one answer: larger numbers are no counts. Sums of them are logged, and empty a budget for years."""
 
 
 class Usage(NamedTuple):
@@ -60,7 +62,7 @@ def _usage(counts: Mapping[str, Any]) -> Usage:
 def _count(counts: Mapping[str, Any], *names: str) -> int | None:
     """Return the first of these members that is a number of tokens."""
     values = (counts.get(name) for name in names)
-    return next((n for n in values if isinstance(n, int) and not isinstance(n, bool) and n >= 0), None)
+    return next((n for n in values if isinstance(n, int) and not isinstance(n, bool) and 0 <= n <= _MOST_TOKENS), None)
 
 
 _TELLS = re.compile(rb'"usage"\s*:\s*\{')

@@ -115,6 +115,10 @@ def test_the_usage_of_streams(raw: bytes, usage: Usage) -> None:
          Usage(5, 2)),
         ({"usage": {"input_tokens": 2, "output_tokens": True}}, Usage(2, None)),
         ({"usage": {"prompt_tokens": -1, "completion_tokens": 1.5}}, Usage()),
+        # No counts: their sum has more bits than a log can show, and more tokens than a budget gets in years.
+        ({"usage": {"input_tokens": 2**64 - 1, "cache_read_input_tokens": 2**64 - 1, "output_tokens": 2}},
+         Usage(None, 2)),
+        ({"usage": {"input_tokens": 5, "cache_read_input_tokens": 2**63, "output_tokens": 10**9 + 1}}, Usage(5, None)),
         ({"usage": None}, Usage()),
         ({"message": "no", "response": [1]}, Usage()),
         ([], Usage()),
