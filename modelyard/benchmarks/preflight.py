@@ -65,7 +65,7 @@ def scenario_tokens(scenario: str) -> ScenarioTokens | None:
 
 
 def check_scenario(scenario: str, field: str) -> None:
-    """Refuse a scenario that yields no measurement, however well the endpoint serves. Raises ``Refusal``."""
+    """Refuse a scenario that cannot yield a measurement. Raises ``Refusal``."""
     match = _SCENARIO.fullmatch(scenario)
     if match is None or re.fullmatch(SCENARIO_PATTERN, scenario) is None:
         problem = f"{scenario[:64]!r} is no traffic scenario"

@@ -1,9 +1,9 @@
-"""The service that a BenchmarkJob makes for itself where the one it measures is gone.
+"""Benchmark probe: the service that a BenchmarkJob creates where the one it measures no longer exists. Pure.
 
-An onboarding measures candidates on services of one replica, and removes these when it is done. To measure the same
-again, when latencies have left the profile or somebody asks for it, such a service has to be made once more: a copy of
-the service that serves, with one replica, which nothing scales and nothing else asks. It belongs to the BenchmarkJob
-and is deleted when all runs have ended, well or badly. Pure.
+An onboarding measures candidates on services of one replica and deletes these at its end. A later measurement, for a
+profile that live latencies have left or on a user's request, needs such a service again. The probe is a copy of the
+serving InferenceService with one replica; nothing scales it and no client uses it. It belongs to the BenchmarkJob,
+which deletes it when all runs have ended, successful or not.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from modelyard.workloads.values import Body
 from modelyard.workloads.world import INFERENCE_SERVICES, StoredService
 
 MADE: Final = "modelyard.dev/benchmark-probe"
-"""Annotation of a service that a BenchmarkJob has made: the uid of that, and since when (epoch seconds)."""
+"""Annotation of a probe: the uid of its BenchmarkJob and the time of its creation (epoch seconds)."""
 PATIENCE: Final = 1800.0
-"""Seconds within which a service that was made must be ready."""
+"""Seconds within which a probe must be ready."""
 _NOT_COPIED: Final = frozenset(
     (CLAIM, FAILED, "kubectl.kubernetes.io/last-applied-configuration", "ome.io/enable-prometheus-scraping")
 )
-"""Annotations of the service that are about itself; what measures a model's load must not see the benchmark's."""
+"""Annotations that only concern the service itself, and scraping: a model's load must not include the benchmark's."""
 
 
 def measured_service(job: StoredBenchmark) -> Key | None:
-    """Return the key of the service that a BenchmarkJob measures, if it may be made: one of its own namespace."""
+    """Return the key of the measured service if the BenchmarkJob may create it: in its own namespace only."""
     endpoint = job.spec.endpoint.inference_service if job.spec is not None else None
     if endpoint is None or not job.probe_of or endpoint.namespace != job.key.namespace:
         return None
@@ -36,13 +36,13 @@ def measured_service(job: StoredBenchmark) -> Key | None:
 
 
 def made_since(service: StoredService, job: StoredBenchmark) -> float | None:
-    """Return since when a service exists that this BenchmarkJob has made; ``None`` for any other service."""
+    """Return the time at which this BenchmarkJob created the service; ``None`` for any other service."""
     owner, _, since = service.annotations.get(MADE, "").partition(" ")
     return float(since) if owner == job.subject.uid and since.isdecimal() and len(since) < 13 else None
 
 
 def made_service(job: StoredBenchmark, world: World) -> StoredService | None:
-    """Return the service that this BenchmarkJob has made, unless it is being deleted."""
+    """Return the service that this BenchmarkJob created, unless it is being deleted."""
     key = measured_service(job)
     service: StoredService | None = world[INFERENCE_SERVICES].get(key) if key is not None else None
     ours = service is not None and not service.subject.deleting and made_since(service, job) is not None
@@ -50,7 +50,7 @@ def made_service(job: StoredBenchmark, world: World) -> StoredService | None:
 
 
 def render(job: StoredBenchmark, key: Key, world: World, now: float) -> Body | None:
-    """Return the service to make; ``None`` where the one to copy is missing or cannot be read."""
+    """Return the service to create; ``None`` where the one to copy is missing or cannot be read."""
     like: StoredService | None = world[INFERENCE_SERVICES].get(Key(key.namespace, job.probe_of))
     if like is None or like.subject.deleting or not isinstance(like.resource, InferenceService):
         return None

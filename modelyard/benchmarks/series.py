@@ -165,8 +165,8 @@ class BenchmarkLook:
         return here, RunDeeds(delete=tuple(self.delete), due=self.memory.failing.next or None)
 
     def _made(self, here: Here, waits: Waits) -> tuple[Here, RunDeeds] | None:
-        """Make the service that is gone where the BenchmarkJob says what it is a copy of, and give up one that does
-        not become ready; ``None`` where neither is the case."""
+        """Create the missing service where the BenchmarkJob names the one to copy, and fail one that does not become
+        ready in time; ``None`` where neither applies."""
         key = probe.measured_service(self.one)
         if key is None:
             return None
@@ -174,7 +174,9 @@ class BenchmarkLook:
             body = probe.render(self.one, key, self.world, self.now)
             if body is None:
                 return None
-            message = f"InferenceService {key} is made for the measurement: one replica of what {self.one.probe_of} is"
+            message = (
+                f"InferenceService {key} is created for the measurement: a copy of {self.one.probe_of}, one replica"
+            )
             here = replace(here, memory=self.memory, reason="ServiceNotReady", message=message)
             return here, RunDeeds(apply=(body,))
         service = probe.made_service(self.one, self.world)

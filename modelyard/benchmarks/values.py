@@ -24,12 +24,12 @@ MOST_ERRORS = 0.01
 """Share of a run's requests that may fail."""
 
 FASTEST_TOKEN = 1e-4
-"""Seconds per output token of one request below which nothing was generated: it had waited in a buffer. The fastest
+"""Fewest seconds per output token of one request: faster tokens were buffered, not generated. The fastest
 services generate some thousands of tokens per second for one request, engines of draft tokens included."""
 SLACK = 1.1
-"""Factor by which rounding, and requests that a run's end has cut off, may put figures of one run apart."""
+"""Factor by which figures of one run may differ because of rounding, and of requests cut off at its end."""
 START_AND_END = 2.0
-"""Seconds of a run's start and end that its duration may lack."""
+"""Seconds of a run's start and end that its duration may not include."""
 UNIFORM = 0.95
 """Share of a fixed scenario's output tokens from which on all answers count as equally long."""
 

@@ -57,9 +57,9 @@ class Claim(NamedTuple):
 
 
 class RunFate(NamedTuple):
-    """Fate of a run: ``ended`` is when (epoch seconds, ``None``: it lives), ``died`` that nobody stopped it.
+    """Fate of a run. ``ended`` is the time of its end (epoch seconds, ``None``: not yet); ``died``: it crashed.
 
-    ``queued`` is since when it waits for a worker (``None``: it has started), ``name`` what people see it by.
+    ``queued`` is since when it waits for a worker (``None``: it has started), ``name`` its name in Prefect.
     """
 
     ended: float | None
@@ -152,7 +152,7 @@ def awaited_run(plan: Plan, acting: Acting, runs: Mapping[str, RunFate], now: fl
 
 
 def with_awaited_run(plan: Plan, text: str, now: float) -> Plan:
-    """Return the plan with what it waits for in the conditions that say why the object is not as it should be."""
+    """Return the plan with ``text`` added to every condition that is not ``True``."""
     if not text or plan.wanted is None:
         return plan
     conditions = tuple(
