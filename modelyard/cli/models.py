@@ -115,7 +115,7 @@ async def _list(namespace: str) -> None:
 
 def columns_of(status: dict[str, Any]) -> Iterable[Text | str]:
     """Return state, nodes, size, progress and remarks of a model's status, as the list shows them."""
-    from modelyard.objects.documents import amount
+    from modelyard.objects.documents import amount, printable
 
     delivery = status.get("delivery") or {}
     ready: dict[str, Any] = next((c for c in status.get("conditions") or () if c.get("type") == "Ready"), {})
@@ -128,7 +128,7 @@ def columns_of(status: dict[str, Any]) -> Iterable[Text | str]:
     yield f"{min(percents)} %" if percents else ""
     warnings = [one.get("message") for one in status.get("conditions") or () if one.get("type") == "SpecWarning"]
     problem = "" if ready.get("status") == "True" else f"{ready.get('reason', '')}: {ready.get('message', '')}"
-    yield "; ".join(str(text) for text in (problem.strip(": "), *warnings, delivery.get("weights")) if text)
+    yield "; ".join(printable(str(text)) for text in (problem.strip(": "), *warnings, delivery.get("weights")) if text)
 
 
 async def _add(

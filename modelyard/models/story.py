@@ -14,7 +14,7 @@ from modelyard.models.legs import Leg, NodeStage, Wish
 from modelyard.models.model_size import size_of
 from modelyard.models.world import FILLED, ReportEntry, StoredModel
 from modelyard.objects import Condition, Notice
-from modelyard.objects.documents import counted, cut, few
+from modelyard.objects.documents import counted, cut, few, printable
 from modelyard.reconcile.plan import Plan, Status
 from modelyard.reconcile.status import is_due
 from modelyard.resources.ome.models import BaseModelSpec
@@ -54,7 +54,7 @@ def told(
     state, reason, message = _state(chosen, ready, failed) if chosen else (IN_TRANSIT, NO_NODES, explain_no_nodes())
     count = f"{len(ready)} of {counted(len(chosen), 'node')}" if goal.claim is None else str(goal.claim)
     done = facts.delivered if facts is not None else None
-    weights = done.weights if done is not None else ""
+    weights = printable(done.weights) if done is not None else ""
     found = done.facts if done is not None and model.told else {}
     detected = bool(found)
     where = (

@@ -8,6 +8,7 @@ import math
 import pytest
 from model_world import HOME, NOW, Cluster, condition, delete, edit, model, rfc
 
+from modelyard.cli.models import columns_of
 from modelyard.models.world import NUDGE, RETENTION, VERIFY
 from modelyard.reconcile.dispatch import with_awaited_run
 
@@ -287,6 +288,17 @@ def test_the_chosen_weights_are_in_status_condition_and_one_event() -> None:
     edit(obj, parameters={})
     delivered(cluster, obj)
     assert obj["status"]["delivery"].get("weights") is None
+
+
+def test_weights_as_a_report_names_them_move_no_terminal() -> None:
+    cluster = Cluster("a")
+    obj = cluster.put("ClusterBaseModel", model())
+    cluster.settle(obj)
+    for job in cluster.jobs("fetch").values():
+        cluster.end(job, bytes=10, weights="\x1b]0;title\x07 \u202e")
+    cluster.settle(obj)
+    assert obj["status"]["delivery"]["weights"] == r"\x1b]0;title\x07 \u202e"
+    assert "\x1b" not in "".join(map(str, columns_of({"delivery": {"weights": "\x1b[2J"}})))
 
 
 def test_deletion_removes_the_files_and_then_lets_go() -> None:
