@@ -12,8 +12,9 @@ from typing import Any
 
 import yaml
 
-from modelyard.workloads.kthena.render import render_model
-from modelyard.workloads.values import Abilities, Refused, Rendered
+from modelyard.resources.registry import Model
+from modelyard.workloads.kthena.render import rendered
+from modelyard.workloads.values import Abilities, Refused, Rendered, read_resource
 
 DATA = Path(__file__).parents[1] / "data" / "kthena"
 LWS = Abilities(frozenset({"leaderworkerset.x-k8s.io/v1/LeaderWorkerSet"}))
@@ -38,6 +39,12 @@ def model_named(name: str) -> dict[str, Any]:
 def rendered_named(name: str) -> Rendered:
     """What it is rendered to."""
     return children(model_named(name), ABILITIES.get(name, PLAIN))
+
+
+def render_model(obj: dict[str, Any], abilities: Abilities, **more: Any) -> Rendered | Refused:
+    """Read a Model as the API sends it, and render it."""
+    model = read_resource(Model, obj)
+    return model if isinstance(model, Refused) else rendered(model, abilities, **more)
 
 
 def children(model: dict[str, Any], abilities: Abilities = PLAIN, **more: Any) -> Rendered:

@@ -5,8 +5,7 @@ Equal input gives equal children, byte for byte in their canonical form: no need
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from modelyard.resources.registry import Model
 from modelyard.workloads.kthena import engines
@@ -28,32 +27,20 @@ from modelyard.workloads.values import (
     canonical,
     naming_backends,
     plain,
-    read_resource,
     unreadable,
 )
 
 _UNSCALED: Final = frozenset(("replicas",))
 
 
-def render_model(
-    obj: Mapping[str, Any],
-    abilities: Abilities,
-    settings: ModelSettings | None = None,
-    existing: Existing | None = None,
+def rendered(
+    model: Model, abilities: Abilities, settings: ModelSettings | None = None, existing: Existing | None = None
 ) -> Rendered | Refused:
-    """The children of a Model as the API sends it (or a file has it), in the order in which they are applied.
+    """The children of a Model, in the order in which they are applied.
 
     ``modes`` says how each backend's pods are kept; a child's component is its backend. ``existing`` is what keeps an
     autoscaler's replicas: without it every workload is as it is first made.
     """
-    model = read_resource(Model, obj)
-    return model if isinstance(model, Refused) else rendered(model, abilities, settings, existing)
-
-
-def rendered(
-    model: Model, abilities: Abilities, settings: ModelSettings | None = None, existing: Existing | None = None
-) -> Rendered | Refused:
-    """The same of a Model that has been read."""
     try:
         found = _render(model, abilities, settings or ModelSettings(), existing or Existing())
         for child in found.children:

@@ -17,6 +17,7 @@ import aiohttp
 import pytest
 import yaml
 from cluster_helpers import Namespace, is_ready, process_of
+from kthena_models import render_model
 
 from modelyard.autoscaling.offline.manifests import read_manifests
 from modelyard.cli.services import BEFORE_1_21, outcome
@@ -24,7 +25,6 @@ from modelyard.cluster import CONFIG_MAPS, NODES, PERSISTENT_VOLUME_CLAIMS, PODS
 from modelyard.hosts import HostsFile, ServiceResolver
 from modelyard.local.stack import LocalStack
 from modelyard.workloads import Rendered
-from modelyard.workloads.kthena.render import render_model
 from modelyard.workloads.values import Abilities
 
 pytestmark = pytest.mark.integration

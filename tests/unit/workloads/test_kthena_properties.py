@@ -8,9 +8,8 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kthena_models import LWS, PLAIN, UID
+from kthena_models import LWS, PLAIN, UID, render_model
 
-from modelyard.workloads.kthena.render import render_model
 from modelyard.workloads.values import Abilities, Refused, Rendered, canonical
 
 HOSTILE = st.recursive(

@@ -22,6 +22,7 @@ from kthena_models import (
     of_kind,
     pod_of,
     refused,
+    render_model,
     rendered_named,
     written,
 )
@@ -30,7 +31,6 @@ from modelyard.models.settings import DeliverySettings
 from modelyard.resources import parse
 from modelyard.routing import objects as routing
 from modelyard.workloads.kthena import engines
-from modelyard.workloads.kthena.render import render_model
 from modelyard.workloads.kthena.setup import Existing
 from modelyard.workloads.settings import ServingSettings
 from modelyard.workloads.values import MOST_PROBLEMS, Abilities, Rendered
