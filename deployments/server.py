@@ -121,7 +121,9 @@ def become(host: str, port: int, home: Path | None, without_authentication: bool
         why = describe_listen_error(host, port, error)
         if server.healthy():
             holder = find_holder(host, port) or "it"
-            why = f"a Prefect server answers at {server.api_url} already: end {holder}, or choose another --port"
+            use = " && ".join(exports.splitlines())
+            ways = f"use it by `{use}`, end {holder}, or choose another --port"
+            why = f"a Prefect server answers at {server.api_url} already: {ways}"
         raise CannotListen(why) from None
     if background:
         server.start()

@@ -92,6 +92,7 @@ def _asked(file: Path | None) -> Measurement:
 
     from modelyard.benchmarks.program import MeasureError
     from modelyard.benchmarks.values import MEASUREMENT, Measurement
+    from modelyard.resources.rules import explain
 
     try:
         text = os.environ.get(MEASUREMENT, "") if file is None else file.read_text(encoding="utf-8")
@@ -100,7 +101,8 @@ def _asked(file: Path | None) -> Measurement:
         why = error.strerror if isinstance(error, OSError) else "is no text"
         raise MeasureError("MeasurementInvalid", f"--measurement {file}: {why}; name a file with JSON") from None
     except ValidationError as error:
-        faults = "; ".join(f"{'.'.join(map(str, one['loc'])) or 'JSON'}: {one['msg']}" for one in error.errors()[:5])
+        problems = explain(Measurement, error)[:5]
+        faults = "; ".join(f"{path}: {text.replace(' - ', '; ', 1)}" for path, text in problems)
         raise MeasureError("MeasurementInvalid", f"{file or MEASUREMENT}: {faults}") from None
 
 

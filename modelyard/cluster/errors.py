@@ -51,7 +51,10 @@ class NotFound(ClusterError):
 class UnknownKind(ClusterError):
     """The server does not serve this kind, version or subresource."""
 
-    remedy = "is the CRD or API installed in this cluster, and in this version?"
+    remedy = (
+        "is the CRD or API installed in this cluster, and in this version? "
+        "`modelyard crds --install` installs those of Modelyard"
+    )
 
 
 class AlreadyExists(ClusterError):

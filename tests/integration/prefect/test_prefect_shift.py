@@ -334,6 +334,9 @@ def test_a_server_in_the_background_answers_when_its_command_ends(tmp_path: Path
         again = subprocess.run(command, env=env, capture_output=True, text=True, timeout=200)
         assert (again.returncode, again.stdout) == (1, "")
         assert re.search(rf"answers at .* \(process {process}\), or choose another --port$", again.stderr.strip())
+        use = again.stderr.partition("use it by `")[2].partition("`")[0]
+        other = ["bash", "-c", f'{use} && echo "$PREFECT_API_URL" "$PREFECT_API_AUTH_STRING"']
+        assert subprocess.run(other, capture_output=True, text=True, check=True).stdout == done.stdout
     finally:
         os.kill(process, signal.SIGTERM)
 

@@ -178,7 +178,9 @@ def measurement(**changes: Any) -> dict[str, Any]:
         ({"request_parameters": {"max_tokens": "5"}}, "MeasurementInvalid", "leave it out"),
         ({"output": {"uri": "github://org/repo", "folder": "f"}}, "OutputUnsupported", "write s3://"),
         ({"output": {"uri": "oci://n/ns/b/bucket/o/x", "folder": "f"}}, "OutputUnsupported", "@REGION"),
-        ({"concurrency": "many"}, "MeasurementInvalid", "concurrency"),
+        ({"concurrency": "many"}, "MeasurementInvalid", "(found 'many'); "),
+        ({"concurency": 4}, "MeasurementInvalid", "concurency: unknown field; write 'concurrency'"),
+        ({"output": {"url": "local:///x", "folder": "f"}}, "MeasurementInvalid", "output.uri: is required; add it"),
     ],
 )
 def test_the_command_refuses_with_2_before_anything_is_started_and_leaves_a_report(

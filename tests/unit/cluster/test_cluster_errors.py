@@ -57,6 +57,12 @@ def test_each_answer_has_its_class(
     assert str(error).startswith(f"get Pod ns/p: {status} {reason}: the message")
 
 
+def test_missing_definition_names_the_command_that_installs_it() -> None:
+    error = from_answer("list", "variantautoscalings in chat", 404, b"404 page not found")
+    assert str(error).startswith("list variantautoscalings in chat: 404: 404 page not found (is the CRD")
+    assert "`modelyard crds --install`" in str(error)
+
+
 def test_invalid_lists_its_causes() -> None:
     causes = [{"field": "spec.a", "message": "must be positive"}, {"field": ".spec.b", "message": "is required"}]
     error = answer(422, "Invalid", "Widget is invalid", causes=causes)
