@@ -53,7 +53,7 @@ def attribute(fleet: Fleet, active: list[State], stale_before: float) -> int:
             owner = pod.owner
             if owner is None:
                 continue
-            memo = owner.uid or (namespace, owner)
+            memo = (namespace, owner.uid or owner)  # a pod may name an owner of another namespace
             if memo in owned:
                 state = owned[memo]
             else:

@@ -296,6 +296,15 @@ class TestAttribution:
         owners = {("chat", "ReplicaSet", "rs"): OwnerRef("apps/v1", "Deployment", "v1", "older")}
         assert self.decide_with(self.owned("p", OwnerRef("apps/v1", "ReplicaSet", "rs", "u")), owners) == (0, 1)
 
+    def test_an_owner_of_another_namespace_is_none(self):
+        """Anybody may write a pod that names it, until the garbage collector finds the pod."""
+        s, owner = Serving("v1", current=1, ready=1), OwnerRef("apps/v1", "Deployment", "v1", "wl-chat-v1")
+        pods = tuple(Pod(Key(space, "p"), "p", owner, NOW - 7200, NOW - 3600, "Running") for space in ("chat", "evil"))
+        fleet = make_fleet(s)
+        signals = replace(fleet.signals, pods=tuple(PodSignal(*pod.key, MODEL, 0.9, 9.0) for pod in pods))
+        decision = decide(replace(fleet, pods=pods, owners={}, signals=signals), REPAIRED)
+        assert (decision.records[0].now.reporting, decision.unattributed_signals) == (1, 1)
+
     def test_label_overrides(self):
         assert self.decide_with(self.owned("p", None, labels={"llm-d.ai/variant": "v1"}), {}) == (1, 0)
         assert self.decide_with(self.owned("p", None, labels={"llm-d.ai/variant": "other"}), {}) == (0, 1)
