@@ -74,6 +74,12 @@ def why(
         raise typer.Exit(1)
 
 
+UNDELIVERED = (
+    "not seen by the flow reconcile yet; `modelyard worker` runs it, once `modelyard bootstrap` has deployed it"
+)
+"""The remark on a model without any condition."""
+
+
 def name_of(uri: str) -> str:
     """A name for a model of this URI: its last part, as Kubernetes takes it."""
     last = uri.split("://", 1)[-1].rpartition("@")[0] or uri.split("://", 1)[-1]
@@ -128,6 +134,8 @@ def columns_of(status: dict[str, Any]) -> Iterable[Text | str]:
     yield f"{min(percents)} %" if percents else ""
     warnings = [one.get("message") for one in status.get("conditions") or () if one.get("type") == "SpecWarning"]
     problem = "" if ready.get("status") == "True" else f"{ready.get('reason', '')}: {ready.get('message', '')}"
+    if not status.get("conditions"):
+        problem = UNDELIVERED
     yield "; ".join(printable(str(text)) for text in (problem.strip(": "), *warnings, delivery.get("weights")) if text)
 
 
@@ -183,6 +191,8 @@ async def _why(name: str, namespace: str, home: str) -> bool:
         plan = delivery.plan(key, world, time.time())
         console.print(f"{kind.kind} {name}: {model.status.get('state', 'Creating')}")
         told = list(model.status["conditions"])
+        if not told:
+            console.print(f"  {UNDELIVERED}")
         for one in told:
             console.print(f"  {one.get('type')} {one.get('status')}: {one.get('reason')}: {one.get('message')}")
         parts = {leg.node: leg for leg in delivery.seen.get(key, ())}

@@ -301,6 +301,17 @@ def test_weights_as_a_report_names_them_move_no_terminal() -> None:
     assert "\x1b" not in "".join(map(str, columns_of({"delivery": {"weights": "\x1b[2J"}})))
 
 
+@pytest.mark.parametrize("status", [{}, {"state": "Creating"}, {"conditions": []}])
+def test_list_names_the_worker_for_a_model_without_conditions(status: dict[str, object]) -> None:
+    *_, remark = columns_of(status)
+    assert "`modelyard worker`" in str(remark)
+
+
+def test_list_names_no_worker_once_a_model_has_conditions() -> None:
+    *_, remark = columns_of({"conditions": [{"type": "Ready", "status": "False", "reason": "Queued", "message": "m"}]})
+    assert remark == "Queued: m"
+
+
 def test_deletion_removes_the_files_and_then_lets_go() -> None:
     cluster = Cluster("a", "b")
     obj = cluster.put("ClusterBaseModel", model())
