@@ -27,7 +27,7 @@ class SourcesError(RuntimeError):
 
 @contextlib.asynccontextmanager
 async def small_sources(port: int) -> AsyncIterator[Sources]:
-    """A hub with the one small model and a bucket with the other, on this port of loopback. Raises ``SourcesError``."""
+    """Serve a hub with one small model and a bucket with the other on this loopback port. Raises ``SourcesError``."""
     files = small_model("mistral", "MistralForCausalLM", 2).items()
     repositories = {f"demo/{LLAMA}": small_model("llama", "LlamaForCausalLM", 1)}
     sources = Sources(repositories, {"models": {f"{MISTRAL}/{name}": body for name, body in files}}, port)
@@ -56,7 +56,10 @@ async def serve(port: int, allow: bool, say: Callable[[str], None]) -> None:
 
 
 async def allow_sources(sources: Sources) -> str:
-    """Let models of the cluster be fetched from there, where that is a cluster of this machine; what was done."""
+    """Allow a cluster on this machine to fetch models from these sources; return a sentence for the user.
+
+    Raises ``SourcesError`` for any other cluster.
+    """
     async with Cluster.connect(ClusterSettings()) as cluster:
         server = cluster.transport.server
         if not is_loopback(urlsplit(server).hostname or ""):

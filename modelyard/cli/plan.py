@@ -272,5 +272,5 @@ async def _from_cluster(
         fleet = await controller.collect()
         scalers = await list_scalers(controller.cluster, namespaces)
     for text in unread_scalers(scalers, {workload_of(variant) for variant in fleet.variants}):
-        logging.getLogger(__name__).warning("%s", text)  # once, whoever else says so
+        logging.getLogger(__name__).warning("%s", text)  # printed once, even if collect() logs it too
     return fleet
