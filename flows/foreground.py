@@ -21,6 +21,7 @@ from flows.parameters import (
     BenchmarkParameters,
     DeliverParameters,
     OnboardParameters,
+    ReconcileParameters,
     ReplayParameters,
     RollOutParameters,
 )
@@ -32,6 +33,7 @@ FLOWS: Mapping[str, type[BaseModel]] = {
     "benchmark": BenchmarkParameters,
     "deliver": DeliverParameters,
     "onboard": OnboardParameters,
+    "reconcile": ReconcileParameters,
     "replay": ReplayParameters,
     "roll_out": RollOutParameters,
 }

@@ -25,8 +25,10 @@ from modelyard.metrics.values import Signals
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What every group of a tick is decided with. ``backlog`` is the gateway queue of the group's model,
-    ``backlog_bytes`` the size of what waits in it."""
+    """Inputs shared by the decisions about every group of a tick.
+
+    ``backlog`` is the gateway queue of the group's model in requests, ``backlog_bytes`` the size of their bodies.
+    """
 
     fleet: Fleet
     settings: FleetSettings
