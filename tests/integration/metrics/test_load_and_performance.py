@@ -203,11 +203,11 @@ def ranks() -> dict[tuple[str, str], Gauges]:
         ),
         ("hits", "p"): Gauges("m", **nothing, more=shared, raw=parts),
         # A page with a label that the query uses for its own ends: what it makes equal must fail no other's query.
-        ("odd", "p"): Gauges(
+        ("labels", "p"): Gauges(
             "m",
             **nothing,
             raw=[
-                f'sglang:cached_tokens_total{{namespace="odd",pod="p",model_name="m",cache_source="total"{more}}} 1'
+                f'sglang:cached_tokens_total{{namespace="labels",pod="p",model_name="m",cache_source="total"{more}}} 1'
                 for more in ("", ',part="total"', ',part="top"')
             ],
         ),
@@ -313,7 +313,7 @@ async def test_data_parallel_ranks_add_up_and_other_ranks_repeat(
 
 
 async def test_cached_tokens_are_not_added_to_their_total(prometheus: Prometheus) -> None:
-    signals = await read(prometheus, performance_in=["hits", "odd"])
+    signals = await read(prometheus, performance_in=["hits", "labels"])
     assert signals.partial_errors == (), "the page of another namespace"
     (done,) = (pod for pod in signals.performance if pod.namespace == "hits")
     assert done.prefix_hit_rate == pytest.approx(0.25, rel=0.01)

@@ -171,7 +171,7 @@ async def test_changes_by_its_author_and_by_others_and_one_that_is_refused(model
     refused = backend(modelURI="hf://meta/llama", cacheURI="hostpath:///etc")
     await models.patch("chat", {"spec": {"backends": [refused]}})
     said = await models.until_reason("chat", "Failed", "ModelAbnormal")
-    assert "PathNotAllowed: spec.backends[0].cacheURI: is no folder in which this namespace may have files" in said
+    assert "PathNotAllowed: spec.backends[0].cacheURI (backend main): is no folder" in said
     assert conditions(await models.get("chat"))["Active"][0] == "True", "what runs goes on"
     kept = await cluster.get(DEPLOYMENTS, "chat-main", space)
     assert kept["metadata"]["generation"] == changed["metadata"]["generation"]
