@@ -240,16 +240,17 @@ def test_one_host_is_one_source_however_its_address_is_written() -> None:
 def test_kubernetes_fills_nothing_into_what_was_checked() -> None:
     """$(HOME) is /tmp in a Job: the host would be another one than the pattern was compared with."""
     cluster = Cluster("a", settings='endpoints: ["*.example.com"]')
-    endpoint = "https://evil.example.net$(HOME).example.com"
-    cluster.settle(
-        cluster.put(
-            "BaseModel",
-            namespaced("mine", "chat", storageUri="s3://bucket/$(HOME)$$", parameters={"endpoint": endpoint}),
-        )
-    )
+
+    def deliver(endpoint: str) -> None:
+        model = namespaced("mine", "chat", storageUri="s3://bucket/$(HOME)$$", parameters={"endpoint": endpoint})
+        cluster.settle(cluster.put("BaseModel", model))
+
+    deliver("https://evil.example.net$(HOME).example.com")
+    assert not cluster.jobs(), "no host has such a name"
+    deliver("https://models.example.com/$(HOME)")
     (job,) = cluster.jobs().values()
     arguments = job["spec"]["template"]["spec"]["containers"][0]["args"]
-    assert "--endpoint=https://evil.example.net$$(HOME).example.com" in arguments
+    assert "--endpoint=https://models.example.com/$$(HOME)" in arguments
     assert "s3://bucket/$$(HOME)$$$$" in arguments
 
 
