@@ -74,10 +74,29 @@ async def server_problem() -> str | None:
     return None if error is None else f"nothing answers at {url} ({type(error).__name__}: {error})"
 
 
+class Termination:
+    """Ends the main task where asyncio has caught the exception that Prefect makes of SIGTERM.
+
+    Prefect's engine raises it wherever the signal arrives. Inside a callback or a transport of the event loop it would
+    be logged with a traceback, and the run would go on.
+    """
+
+    def __init__(self, main: asyncio.Task[Any] | None) -> None:
+        self._main = main
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Cancel the main task for SIGTERM; hand every other error to the loop's own handler."""
+        if not isinstance(context.get("exception"), TerminationSignal):
+            loop.default_exception_handler(context)
+        elif self._main is not None:
+            self._main.cancel()
+
+
 async def run(name: str, parameters: BaseModel) -> int:
     """Run the flow; the exit code. Raises ``NoServer``."""
     if problem := await server_problem():
         raise NoServer(problem)
+    asyncio.get_running_loop().set_exception_handler(Termination(asyncio.current_task()))
     # After the check, so that a missing server is told in a second.
     flow = getattr(importlib.import_module(f"flows.{name}"), name)
     if name == "onboard":  # how each step ended is said by the steps themselves
@@ -103,5 +122,5 @@ def run_here(name: str, given: Mapping[str, Any]) -> int:
         return asyncio.run(run(name, parameters))
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
-    except TerminationSignal as termination:  # Prefect's engine turns SIGTERM into this.
-        return 128 + termination.signal
+    except (TerminationSignal, asyncio.CancelledError):  # Prefect's engine turns SIGTERM into the first.
+        return 128 + signal.SIGTERM

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 from command_line import modelyard
+from prefect.exceptions import TerminationSignal
 from prefect.settings import PREFECT_API_REQUEST_TIMEOUT, PREFECT_API_URL, temporary_settings
 
-from flows.foreground import server_problem
+from flows.foreground import Termination, server_problem
 
 
 async def problem_with(patience: float, answers_after: float) -> str | None:
@@ -63,3 +64,26 @@ def test_a_parameter_that_the_flow_does_not_have_is_named_with_the_nearest_one(
     lines = done.err.splitlines()
     assert [line for line in lines if line.startswith(f"error: {message}")]
     assert all(line.startswith("error: ") for line in lines)
+
+
+async def test_sigterm_ends_the_run_where_the_event_loop_catches_its_exception(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Prefect raises it wherever the signal arrives; a callback of the event loop is such a place."""
+
+    def interrupted() -> None:
+        raise TerminationSignal(signal=15)
+
+    loop = asyncio.get_running_loop()
+    run = asyncio.create_task(asyncio.Event().wait())
+    loop.set_exception_handler(Termination(run))
+    try:
+        loop.call_soon(interrupted)
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(run, 60)
+        assert not caplog.records
+        loop.call_soon(lambda: 1 / 0)
+        await asyncio.sleep(0)
+        assert "ZeroDivisionError" in caplog.text, "other errors are logged"
+    finally:
+        loop.set_exception_handler(None)
