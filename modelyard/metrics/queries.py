@@ -23,7 +23,7 @@ SCRAPE_LABELS = "job, service, endpoint, container"
 GATEWAY_QUEUE = "inference_extension_flow_control_queue_size"
 """The published name of requests that wait at a gateway, which Modelyard's router shows."""
 _PREFIXES = ("llm_d_epp", "llm_d_router_epp", "inference_extension")
-"""Of an endpoint picker's metrics, newest first. Releases of the transition show several, with equal values."""
+"""Prefixes of an endpoint picker's metrics, newest first. Releases of the transition show several, equal in value."""
 QUEUE_SIZES = tuple(f"{prefix}_flow_control_queue_size" for prefix in _PREFIXES)
 QUEUE_BYTES = tuple(f"{prefix}_flow_control_queue_bytes" for prefix in _PREFIXES)
 

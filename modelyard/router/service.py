@@ -48,7 +48,7 @@ MOST_AHEAD = 2 * MOST_HEAD
 
 
 PORTS = "choose another --port or --metrics-port"
-"""What to do where a port of the router cannot be listened on."""
+"""Remedy for a port that the router cannot listen on."""
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 

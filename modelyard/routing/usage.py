@@ -132,7 +132,7 @@ class Relay:
         self._withhold = withhold
         self._rest = b""
         self._long = False
-        """Whether the rest is the end of a line that is too long to be kept, and was passed on."""
+        """True while the rest is the end of a line that was too long to keep and has been passed on."""
         self._counts = True
         self.usage = Usage()
         self.events = 0

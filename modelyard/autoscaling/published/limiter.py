@@ -13,7 +13,7 @@ from modelyard.objects import Key
 from modelyard.objects.selectors import Matcher
 
 _VENDORS = ("nvidia.com", "amd.com", "intel.com")
-"""Whose GPUs the documented limiter counts."""
+"""Vendors whose accelerators the documented limiter counts."""
 
 
 class ByTotal:

@@ -27,7 +27,7 @@ LAYERS = (
     *("decoder_layers", "num_decoder_layers", "decoder_num_hidden_layers", "num_hidden_layers", "num_layers"),
     *("n_layer", "n_layers", "num_transformer_layers"),
 )
-"""Of an encoder and a decoder, the decoder's count: its layers answer."""
+"""Keys for the number of layers; of an encoder and a decoder, the decoder's counts: its layers answer."""
 HEADS = (
     *(
         "decoder_attention_heads",

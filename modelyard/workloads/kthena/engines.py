@@ -38,7 +38,7 @@ class ServingEngine:
     """Flags (each with its other spellings) whose values multiply the accelerators that each tensor-parallel rank
     takes."""
     shared_by: Mapping[str, str] = field(default_factory=dict)
-    """Of those flags, the switch under which their ranks share the tensor-parallel ones instead."""
+    """The switch, by flag, under which its ranks share the tensor-parallel ones instead."""
     environment: Mapping[str, str] = field(default_factory=dict)
     image: str = ""
 

@@ -33,7 +33,7 @@ _SAME = 0.05
 
 
 BYTES_PER_TOKEN = 4.0
-"""Of a request's body, as the reference estimates prompts that no engine has counted yet."""
+"""Bytes of a request's body per token, the reference's estimate for prompts that no engine has counted yet."""
 
 
 class Queue(NamedTuple):
