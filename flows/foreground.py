@@ -74,7 +74,7 @@ async def server_problem() -> str | None:
     return None if error is None else f"nothing answers at {url} ({type(error).__name__}: {error})"
 
 
-class Termination:
+class TerminationHandler:
     """Ends the main task where asyncio has caught the exception that Prefect makes of SIGTERM.
 
     Prefect's engine raises it wherever the signal arrives. Inside a callback or a transport of the event loop it would
@@ -96,7 +96,7 @@ async def run(name: str, parameters: BaseModel) -> int:
     """Run the flow; the exit code. Raises ``NoServer``."""
     if problem := await server_problem():
         raise NoServer(problem)
-    asyncio.get_running_loop().set_exception_handler(Termination(asyncio.current_task()))
+    asyncio.get_running_loop().set_exception_handler(TerminationHandler(asyncio.current_task()))
     # After the check, so that a missing server is told in a second.
     flow = getattr(importlib.import_module(f"flows.{name}"), name)
     if name == "onboard":  # how each step ended is said by the steps themselves
