@@ -15,12 +15,12 @@ WORKERS ?= 4
 MINUTES ?= 15
 SEED ?= 7
 PYTEST := $(BIN)/pytest -n $(WORKERS)
-# Shifts of ten seconds, started by a real worker, need a processor when they need it: they run after the others.
-SHIFTS := tests/integration/prefect
-# What serves real requests in compressed time or measures them needs one all the time, and a demonstration starts
-# everything there is: they run last, one test after the other.
+# Shifts of ten seconds, started by a real worker, and whole systems run two at a time, after the others.
+SHIFTS := tests/integration/prefect tests/e2e/test_whole_loop.py tests/e2e/test_models_and_services.py
+# Tests that serve real requests in compressed time or measure them need a processor of their own: they run last, one
+# after the other.
 SERVING := tests/integration/replay/test_replay_agreement.py tests/integration/benchmarks/test_measuring.py \
-  tests/integration/services/test_service_benchmarks.py tests/e2e
+  tests/integration/services/test_service_benchmarks.py tests/e2e/test_demonstration.py
 
 .PHONY: help demo demo-models demo-services demo-router test test-thorough soak unit integration e2e check format install crds monitoring bench clean
 
