@@ -23,13 +23,14 @@ from typing import IO, Any
 
 import urllib3
 
-from modelyard.benchmarks import program, records, results
+from modelyard.benchmarks import datasets, program, records, results
 from modelyard.benchmarks.outputs import ResultStore, checked_name, open_output
 from modelyard.benchmarks.preflight import check_measurement
 from modelyard.benchmarks.program import MeasureError, without
 from modelyard.benchmarks.values import REPORT_LIMIT, MeasuredRun, Measurement, MeasurementReport
 from modelyard.hosts import HostsFile
 from modelyard.models.errors import FetchError
+from modelyard.models.errors import unexpected as unexpected_fault
 from modelyard.models.sources import check_host
 from modelyard.models.sources.http import HttpPool
 from modelyard.workloads.values import Refusal
@@ -46,7 +47,6 @@ _GRACE = 5.0
 _EVERY = 5.0
 _LINE = 1 << 16
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "spiece.model")
-_DATA_FILES = (".txt", ".csv", ".json")
 _CODE = re.compile(r"Received error response from server\. Error code: (-?\d{1,6})")
 _VERSION = re.compile(r"genai_bench-(\d[\w.]*)\.dist-info")
 _ERROR = re.compile(r"^(?:ERROR\s+.* - |Error: |[A-Za-z_.]*(?:Error|Exception): )(?P<what>.+)")
@@ -73,7 +73,7 @@ def check_before(asked: Measurement) -> None:
 
 def measure(asked: Measurement, executable: Path, environ: Mapping[str, str], say: Say) -> MeasurementReport:
     """Measure and store. What fails is in the report; only what ends this process is raised."""
-    hidden = program.secrets(environ)
+    hidden = program.secrets(environ, datasets.credentials(asked, environ).values())
     try:
         run, where = _measured(asked, executable, environ, say, hidden)
     except MeasureError as error:
@@ -87,14 +87,11 @@ def failed(error: MeasureError, hidden: tuple[str, ...] = ()) -> MeasurementRepo
     return MeasurementReport(outcome="Failed", reason=error.reason, message=message, retryable=error.retryable)
 
 
-def unexpected(error: Exception) -> MeasureError:
-    """Return the error that stands for an unforeseen exception; one of the disk or the network may pass."""
-    if isinstance(error, FetchError):
-        return MeasureError(error.reason, str(error), retryable=error.retryable)
-    detail = " ".join(str(error).split())[:500]
-    remedy = "the pod's log has the traceback; if trying again does not help, report it as a defect of Modelyard"
-    message = f"measuring ended with {type(error).__name__}{f' ({detail})' if detail else ''}; {remedy}"
-    return MeasureError("UnexpectedError", message, retryable=isinstance(error, OSError))
+def unexpected(error: Exception, hidden: tuple[str, ...] = ()) -> MeasureError:
+    """Return the error of a measurement for an exception that no part expects."""
+    fault = unexpected_fault(error, hidden, "the pod's log has the traceback")
+    reason = fault.reason if fault is error else "UnexpectedError"
+    return MeasureError(reason, str(fault), retryable=fault.retryable)
 
 
 def fitted(report: MeasurementReport) -> str:
@@ -111,11 +108,11 @@ def _measured(
     version = version_of(executable)
     with tempfile.TemporaryDirectory(prefix="modelyard-benchmark-") as name:
         folder = Path(name)
-        dataset = _dataset(asked, folder)
+        dataset = datasets.options(asked, folder, environ)
         hosts = HostsFile.found()
         reached = asked.model_copy(update={"url": hosts.located(asked.url)}) if hosts is not None else asked
         arguments = program.command(reached, version, folder, dataset)
-        variables = program.environment(environ, asked, folder)
+        variables = program.environment(environ, asked, folder, datasets.token(asked, environ))
         _check_tokenizer(asked.tokenizer)
         store = open_output(asked.output, environ)
         # Whether results can be stored is known before minutes are spent on them.
@@ -191,34 +188,6 @@ def _check_tokenizer(name: str) -> None:
             f"tokenizer: {name} {what} ({', '.join(_TOKENIZER_FILES[:3])}); bring the model's files with its tokenizer,"
             " or name one of a hub",
         )
-
-
-def _dataset(asked: Measurement, folder: Path) -> dict[str, str | None]:
-    """The program's options for its prompts: a hub's data set, or the one file of the folder that is named.
-
-    Of images it takes what ``datasets`` takes: those of a hub or a folder of pictures, by a file that says so.
-    """
-    if asked.dataset is None:
-        return {}
-    path, prompt = Path(asked.dataset), asked.columns.get("prompt_column")
-    if asked.task in program.OF_IMAGES:
-        source = {"type": "huggingface", "path": asked.dataset, "huggingface_kwargs": {"split": "train"}}
-        about = {"source": source, "prompt_column": prompt, "image_column": asked.columns.get("image_column", "image")}
-        (folder / "dataset.json").write_bytes(_json(about))
-        return {"--dataset-config": str(folder / "dataset.json")}
-    if program.of_hub(asked.dataset):
-        return {"--dataset-path": asked.dataset, "--dataset-prompt-column": prompt}
-    files = [path] if path.is_file() else sorted(one for one in path.glob("*") if one.suffix in _DATA_FILES)
-    if len(files) != 1 or files[0].suffix not in _DATA_FILES:
-        raise MeasureError(
-            "DatasetMissing",
-            f"dataset: {path} has {len(files)} files of prompts; put one there that ends in {', '.join(_DATA_FILES)}",
-        )
-    if files[0].suffix == ".csv" and prompt is None:
-        with files[0].open(encoding="utf-8", errors="replace") as opened:
-            columns = [one.strip().strip('"') for one in opened.readline(_LINE).split(",")]
-        prompt = "prompt" if "prompt" in columns else columns[0]
-    return {"--dataset-path": str(files[0]), "--dataset-prompt-column": prompt if files[0].suffix == ".csv" else None}
 
 
 # The endpoint

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -46,6 +46,11 @@ _FIXED: Mapping[str, str] = MappingProxyType(
 """Fields of a request that no further parameter may set, and why."""
 NOT_SENT = frozenset({"ignore_eos", "system_message"})
 """Further parameters that mean something to the program: it sends the first one as the back end has it."""
+_OCI_COHERE = frozenset(
+    {"temperature", "topP", "topK", "frequencyPenalty", "presencePenalty", "chatHistory", "documents", "truncate"}
+    | {"compartmentId", "topN", "servingType", "endpointId"}
+)
+"""Further parameters that genai-bench's client of ``oci-cohere`` reads; those of the other APIs send every one."""
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?", re.ASCII)
 _INHERITED = (
     *("PATH", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE"),
@@ -183,6 +188,11 @@ def request_parameters(given: Mapping[str, str]) -> dict[str, Any]:
     return found
 
 
+def unsent_parameters(backend: str, given: Mapping[str, str]) -> list[str]:
+    """Return the further parameters that the program's client of an API does not send."""
+    return sorted(given.keys() - _OCI_COHERE) if backend == "oci-cohere" else []
+
+
 def _refuse(text: str) -> None:
     raise ValueError(text)
 
@@ -203,19 +213,28 @@ def of_hub(name: str) -> bool:
     return True
 
 
-def environment(asked: Mapping[str, str], measurement: Measurement, home: Path) -> dict[str, str]:
+def is_hub_dataset(measurement: Measurement) -> bool:
+    """Return True where the program itself reads the data set from a hub."""
+    return measurement.dataset is not None and "://" not in measurement.dataset and of_hub(measurement.dataset)
+
+
+def environment(
+    asked: Mapping[str, str], measurement: Measurement, home: Path, dataset_token: str = ""
+) -> dict[str, str]:
     """The variables of the program: what every program needs, and of the secrets in ``asked`` those that are its own.
 
-    Where tokenizer and data set are files, it does not so much as look for a hub.
+    Where tokenizer and data set are files, it does not so much as look for a hub. It has one token for both: that of a
+    hub's data set, if there is one.
     """
-    hub = of_hub(measurement.tokenizer) or (measurement.dataset is not None and of_hub(measurement.dataset))
+    hub = of_hub(measurement.tokenizer) or is_hub_dataset(measurement)
     found = {name: asked[name] for name in _INHERITED if name in asked}
     if "SSL_CERT_FILE" in found:
         found.setdefault("REQUESTS_CA_BUNDLE", found["SSL_CERT_FILE"])
     found |= {"HOME": str(home), "TMPDIR": str(home), "HF_HOME": str(home / "hub"), "MPLCONFIGDIR": str(home)}
     found |= {"ENABLE_UI": "false", "PYTHONUNBUFFERED": "1", "DO_NOT_TRACK": "1", "COLUMNS": "200"}
     if hub:
-        token = asked.get("HF_TOKEN") or asked.get("HUGGINGFACE_API_KEY")
+        token = (dataset_token if is_hub_dataset(measurement) else "") or asked.get("HF_TOKEN")
+        token = token or asked.get("HUGGINGFACE_API_KEY")
         found |= {"HF_TOKEN": token} if token else {}
         found |= {name: asked[name] for name in ("HF_ENDPOINT",) if name in asked}
     else:
@@ -228,10 +247,10 @@ def environment(asked: Mapping[str, str], measurement: Measurement, home: Path) 
     return found
 
 
-def secrets(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The values in an environment that are told to nobody, the longest first: one may be part of another."""
-    found = {value.strip() for name, value in environ.items() if _SECRET.search(name.upper())}
-    return tuple(sorted((value for value in found if len(value) >= _SHORTEST), key=len, reverse=True))
+def secrets(environ: Mapping[str, str], more: Iterable[str] = ()) -> tuple[str, ...]:
+    """Return the secrets of an environment and ``more``, the longest first: one may contain another."""
+    values = {value.strip() for name, value in environ.items() if _SECRET.search(name.upper())} | set(more)
+    return tuple(sorted((value for value in values if len(value) >= _SHORTEST), key=len, reverse=True))
 
 
 def without(text: str, hidden: tuple[str, ...]) -> str:

@@ -10,15 +10,23 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from modelyard.benchmarks.settings import BenchmarkSettings
-from modelyard.benchmarks.targets import COLUMNS, DATASET, RESULTS, BenchmarkTarget, Load, ResultPlace
+from modelyard.benchmarks.storage import (
+    COLUMNS,
+    DATASET_CREDENTIALS,
+    DATASET_FOLDER,
+    RESULTS_FOLDER,
+    DatasetPlace,
+    ResultPlace,
+)
+from modelyard.benchmarks.targets import BenchmarkTarget, Load
 from modelyard.benchmarks.values import MEASUREMENT, MeasuredServer, Measurement
 from modelyard.benchmarks.world import LABEL, TARGET, WORK, Work, digest
-from modelyard.models.uri import ClaimFolder
 from modelyard.objects import Key, Namespace
 from modelyard.reconcile.plan import Subject
 from modelyard.resources.ome.benchmarks import BenchmarkJobSpec
 from modelyard.workloads.merge import merge
 from modelyard.workloads.names import fitting, label_value
+from modelyard.workloads.node_constraints import with_nodes
 from modelyard.workloads.pods import PodDraft, checked, with_env, with_files
 from modelyard.workloads.reach import check, rights
 from modelyard.workloads.values import Body
@@ -33,7 +41,7 @@ _HUB_TOKENS = ("HF_TOKEN", "HUGGINGFACE_API_KEY")
 
 
 def measurement(
-    spec: BenchmarkJobSpec, key: Key, load: Load, target: BenchmarkTarget, results: ResultPlace, data: str | None
+    spec: BenchmarkJobSpec, key: Key, load: Load, target: BenchmarkTarget, results: ResultPlace, data: DatasetPlace
 ) -> Measurement:
     """What the process of a run is asked for."""
     about, parameters = spec.service_metadata, spec.dataset.parameters if spec.dataset is not None else None
@@ -56,7 +64,8 @@ def measurement(
         minutes=spec.max_time_per_iteration,
         requests=spec.max_requests_per_iteration,
         request_parameters=dict(spec.additional_request_params or {}),
-        dataset=data,
+        dataset=data.address or None,
+        access=data.access,
         columns={name: value for name, value in (parameters or {}).items() if name in COLUMNS},
         server=server,
         output=results.output,
@@ -70,7 +79,7 @@ def job(
     asked: Measurement,
     target: BenchmarkTarget,
     results: ResultPlace,
-    claim: ClaimFolder | None,
+    data: DatasetPlace,
     settings: BenchmarkSettings,
     namespace: Namespace,
 ) -> Body:
@@ -81,15 +90,25 @@ def job(
     labels = {"benchmark": label_value(key.name), LABEL: subject.uid, TARGET: target.key}
     annotations = {"logging-forward": "true"}
     pod = _overridden(spec, settings, namespace)
-    pod = pod.with_container(lambda one: _filled(one, spec, asked, results))
+    pod = pod.with_container(lambda one: _filled(one, spec, asked, results, data))
     if target.files is not None:
         pod = with_files(pod, target.files)
-    for volume, path, mounted in (
-        ("benchmark-output-storage", RESULTS, (results.claim, results.folder)),
-        ("benchmark-dataset", DATASET, (claim.claim, claim.path.strip("/")) if claim is not None else ("", "")),
-    ):
-        if mounted[0]:
-            pod = _mounted(pod, volume, path, *mounted, read_only=path == DATASET)
+    if results.claim:
+        source: Body = {"persistentVolumeClaim": {"claimName": results.claim}}
+        pod = _mounted(
+            pod, "benchmark-output-storage", source, {"mountPath": RESULTS_FOLDER, "subPath": results.folder}
+        )
+    if data.claim is not None:
+        source = {"persistentVolumeClaim": {"claimName": data.claim.claim}}
+        mount = {"mountPath": DATASET_FOLDER, "subPath": data.claim.path.strip("/"), "readOnly": True}
+        pod = _mounted(pod, "benchmark-dataset", source, mount)
+    if data.secret:
+        source = {"secret": {"secretName": data.secret}}
+        mount = {"mountPath": DATASET_CREDENTIALS, "readOnly": True}
+        pod = _mounted(pod, "benchmark-dataset-credentials", source, mount)
+    for storage, field in ((spec.dataset, "spec.dataset"), (spec.output_location, "spec.outputLocation")):
+        if storage is not None:
+            pod = with_nodes(pod, storage.node_selector, storage.node_affinity, field)
     template = {"metadata": {"labels": labels, "annotations": annotations}, "spec": pod.spec}
     return {
         "apiVersion": "batch/v1",
@@ -137,15 +156,17 @@ def _overridden(spec: BenchmarkJobSpec, settings: BenchmarkSettings, namespace: 
     )
 
 
-def _filled(container: Body, spec: BenchmarkJobSpec, asked: Measurement, results: ResultPlace) -> Body:
+def _filled(
+    container: Body, spec: BenchmarkJobSpec, asked: Measurement, results: ResultPlace, data: DatasetPlace
+) -> Body:
     """The container with what no override changes: its program, what it is asked for, its credentials."""
     # Kubernetes would fill in $(NAME): what was checked is what runs.
     given: dict[str, Any] = {MEASUREMENT: asked.model_dump_json(exclude_defaults=True).replace("$", "$$")}
-    given |= {name: value.replace("$", "$$") for name, value in results.variables.items()}
-    secrets: dict[str, Any] = {}
+    given |= {name: value.replace("$", "$$") for name, value in {**results.variables, **data.variables}.items()}
+    secrets: dict[str, Any] = {"HF_ENDPOINT": results.hub} if results.hub else {}
     if spec.hugging_face_secret_reference is not None:
         source = {"secretKeyRef": {"name": spec.hugging_face_secret_reference.name, "key": "HUGGINGFACE_API_KEY"}}
-        secrets = dict.fromkeys(_HUB_TOKENS, source)
+        secrets |= dict.fromkeys(_HUB_TOKENS, source)
     container = with_env(with_env(container, secrets), given, replace=True)
     sources = list(container.get("envFrom") or ())
     if results.secret:
@@ -166,13 +187,13 @@ def _filled(container: Body, spec: BenchmarkJobSpec, asked: Measurement, results
     }
 
 
-def _mounted(pod: PodDraft, volume: str, path: str, claim: str, folder: str, *, read_only: bool) -> PodDraft:
-    source = {"name": volume, "persistentVolumeClaim": {"claimName": claim}}
-    mount: Body = {"name": volume, "mountPath": path, "subPath": folder, **({"readOnly": True} if read_only else {})}
+def _mounted(pod: PodDraft, volume: str, source: Body, mount: Body) -> PodDraft:
+    """The pod with a volume, in place of another one of that name or at that path."""
     volumes = [one for one in pod.spec.get("volumes") or () if one["name"] != volume]
 
     def mounted(container: Body) -> Body:
-        others = [one for one in container.get("volumeMounts") or () if one.get("mountPath") != path]
-        return {**container, "volumeMounts": [*others, mount]}
+        mounts = [one for one in container.get("volumeMounts") or () if one.get("mountPath") != mount["mountPath"]]
+        return {**container, "volumeMounts": [*mounts, {"name": volume, **mount}]}
 
-    return PodDraft({**pod.spec, "volumes": [*volumes, source]}, pod.main).with_container(mounted)
+    spec = {**pod.spec, "volumes": [*volumes, {"name": volume, **source}]}
+    return PodDraft(spec, pod.main).with_container(mounted)

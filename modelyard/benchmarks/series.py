@@ -14,8 +14,9 @@ from modelyard.benchmarks import probe
 from modelyard.benchmarks.records import IMPLAUSIBLE
 from modelyard.benchmarks.render import job, measurement
 from modelyard.benchmarks.settings import BenchmarkSettings
+from modelyard.benchmarks.storage import DatasetPlace, ResultPlace, dataset, results
 from modelyard.benchmarks.story import Here
-from modelyard.benchmarks.targets import BenchmarkTarget, Load, ResultPlace, Waits, dataset, loads, results, target
+from modelyard.benchmarks.targets import BenchmarkTarget, Load, loads, target
 from modelyard.benchmarks.values import MeasuredRun, MeasurementReport
 from modelyard.benchmarks.world import (
     Failing,
@@ -23,6 +24,7 @@ from modelyard.benchmarks.world import (
     RunJob,
     RunPod,
     StoredBenchmark,
+    Waits,
     Work,
     digest,
     read_spec,
@@ -139,12 +141,12 @@ class BenchmarkLook:
         """What names it beside the spec."""
         return self.memory.tokenizer if self.memory.began else self.one.tokenizer
 
-    def _found(self, spec: BenchmarkJobSpec) -> tuple[BenchmarkTarget, ResultPlace, str | None, Any]:
+    def _found(self, spec: BenchmarkJobSpec) -> tuple[BenchmarkTarget, ResultPlace, DatasetPlace]:
         began = datetime.fromtimestamp(self.memory.began or self.now, UTC).strftime("%Y%m%d-%H%M%S")
         where = results(spec, self.key, began, self.delivery, self.world)
-        data, claim = dataset(spec, self.key, self.world)
+        data = dataset(spec, self.key, self.delivery, self.world)
         found = target(spec, self.tokenizer, self.key, self.settings, self.delivery, self.world)
-        return found, where, data, claim
+        return found, where, data
 
     def _refused(self, here: Here, problem: Refused | None) -> tuple[Here, RunDeeds]:
         problem = problem or Refused("InvalidSpec", "spec", "cannot be read", "correct it")
@@ -244,8 +246,7 @@ class BenchmarkLook:
         wanted: list[Load],
         found: BenchmarkTarget,
         where: ResultPlace,
-        data: Any,
-        claim: Any,
+        data: DatasetPlace,
     ) -> tuple[Here, RunDeeds]:
         """Take note of what has ended, and make the Job of the run that is due."""
         series = self._series()
@@ -315,7 +316,7 @@ class BenchmarkLook:
         space: Namespace = self.world[NAMESPACES].get(Key("", self.key.namespace)) or Namespace(self.key.namespace)
         asked = measurement(spec, self.key, left[0], found, where, data)
         try:
-            made = job(self.one.subject, spec, work, asked, found, where, claim, self.settings, space)
+            made = job(self.one.subject, spec, work, asked, found, where, data, self.settings, space)
         except Refusal as refusal:
             return self._refused(here, refusal.refused)
         if not self.memory.began:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from modelyard.benchmarks.targets import PLAIN, SECRETS, BenchmarkTarget, Load
-from modelyard.benchmarks.values import MeasuredRun
+from modelyard.benchmarks import storage
+from modelyard.benchmarks.program import unsent_parameters
+from modelyard.benchmarks.targets import BenchmarkTarget, Load
+from modelyard.benchmarks.values import MEASUREMENT, MeasuredRun
 from modelyard.benchmarks.world import RE_RUN, Memory, RunJob, StoredBenchmark
 from modelyard.objects import Condition, Notice
 from modelyard.objects.documents import counted, cut
 from modelyard.reconcile.plan import Plan, Status
 from modelyard.reconcile.status import is_due, timestamp
+from modelyard.resources.ome.benchmarks import BenchmarkJobSpec
 
 PENDING, RUNNING, COMPLETED, FAILED = "Pending", "Running", "Completed", "Failed"
 ACCEPTED, DONE = "Accepted", "Completed"
@@ -69,13 +72,11 @@ def told(here: Here, now: float) -> Plan:
     fields: dict[str, Any] = {
         "state": state,
         "startTime": timestamp(memory.began) if memory.began else None,
-        "completionTime": timestamp(memory.ended) if memory.ended else None,
+        "completionTime": _completed(here, now),
         "failureMessage": failure or None,
         "details": cut(details(here), 16 * 1024) or None,
         "observedGeneration": subject.generation,
     }
-    if stored.get("state") != state:
-        fields["lastReconcileTime"] = timestamp(now)
     fields = {name: value for name, value in fields.items() if value is not None or stored.get(name) is not None}
     conditions = _conditions(here)
     status = Status(fields, conditions)
@@ -83,7 +84,17 @@ def told(here: Here, now: float) -> Plan:
     plan = Plan(subject, done.reason, done.message, wanted=status, stored=stored)
     if not is_due(status, stored, now, 0.0, subject.uid):
         return plan
+    status = replace(status, fields={**fields, "lastReconcileTime": timestamp(now)})
     return replace(plan, status=status, notices=tuple(_news(here, state, conditions)))
+
+
+def _completed(here: Here, now: float) -> str | None:
+    """Return the time of the end; a spec that is refused before any run has ended when that was first reported."""
+    if here.memory.ended:
+        return timestamp(here.memory.ended)
+    stored = here.one.status
+    before = stored.get("completionTime") if stored.get("state") == FAILED else None
+    return (before if isinstance(before, str) else timestamp(now)) if here.state == FAILED else None
 
 
 def _conditions(here: Here) -> tuple[Condition, Condition]:
@@ -95,7 +106,7 @@ def _conditions(here: Here) -> tuple[Condition, Condition]:
         said = f"the spec has changed since it began (generation {memory.generation}): {what}; to measure anew give the"
         accepted = Condition(ACCEPTED, "False", "SpecChanged", f"{said} annotation {RE_RUN} another value", generation)
     else:
-        notes = [here.longest if here.loads else "", *_about_parameters(here)]
+        notes = [here.longest if here.loads else "", *(warnings(here.one.spec) if here.one.spec is not None else ())]
         accepted = Condition(ACCEPTED, "True", "Accepted", "; ".join(filter(None, notes)), generation)
     if memory.ended and not memory.failed:
         done = Condition(DONE, "True", "AllRunsMeasured", _count(here), generation)
@@ -108,14 +119,22 @@ def _conditions(here: Here) -> tuple[Condition, Condition]:
     return accepted, done
 
 
-def _about_parameters(here: Here) -> Iterator[str]:
-    """What whoever gave the output's parameters should know."""
-    storage = here.one.spec.output_location if here.one.spec is not None else None
-    given, field = sorted(storage.parameters or {} if storage else {}), "spec.outputLocation.parameters"
-    if named := ", ".join(one for one in given if one in SECRETS)[:200]:
-        yield f"whoever reads it reads {named} of {field}: put it into a Secret and name that in key"
-    if named := ", ".join(one for one in given if one not in SECRETS and one not in PLAIN)[:200]:
-        yield f"{named} of {field} has no effect; credentials belong into the Secret that key names"
+def warnings(spec: BenchmarkJobSpec) -> list[str]:
+    """Return what whoever wrote a spec should know: fields and parameters without effect, credentials in plain text."""
+    texts, endpoint = list(storage.warnings(spec)), spec.endpoint.endpoint
+    if endpoint is not None and (
+        unsent := unsent_parameters(endpoint.api_format, spec.additional_request_params or {})
+    ):
+        names = ", ".join(unsent)[:200]
+        texts.append(
+            f"spec.additionalRequestParams: {names} has no effect for the API {endpoint.api_format}; remove it"
+        )
+    variables = [
+        entry.get("name") for entry in (spec.pod_override and spec.pod_override.env) or () if isinstance(entry, Mapping)
+    ]
+    if MEASUREMENT in variables:
+        texts.append(f"spec.podOverride.env: {MEASUREMENT} has no effect: it holds the run to measure; remove it")
+    return texts
 
 
 def _count(here: Here) -> str:

@@ -1,4 +1,4 @@
-"""What is measured, with which loads, and where the results go: a BenchmarkJob's spec against what is there. Pure.
+"""Targets and loads of a benchmark: a BenchmarkJob's spec against what is there. Pure.
 
 A service is measured where it answers, by the name its engine gives its model. Any other address is a tenant's word:
 it is one that an administrator has listed, or a service of the job's own namespace.
@@ -8,27 +8,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import product
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from modelyard.benchmarks.preflight import check_output, check_request_parameters, check_scenario
-from modelyard.benchmarks.program import OF_IMAGES
+from modelyard.benchmarks.preflight import check_request_parameters, check_scenario
 from modelyard.benchmarks.settings import BenchmarkSettings
-from modelyard.benchmarks.values import Output
-from modelyard.benchmarks.world import TOKENIZER, EnginePod, digest
-from modelyard.models.errors import FetchError
+from modelyard.benchmarks.world import TOKENIZER, EnginePod, Waits, digest
 from modelyard.models.names import BASE_MODELS, CLUSTER_BASE_MODELS
 from modelyard.models.settings import DeliverySettings
-from modelyard.models.uri import ClaimFolder, HubModel, parse
-from modelyard.models.world import ModelClaim
+from modelyard.models.uri import HubModel
 from modelyard.objects import Key
-from modelyard.objects.kinds import NAMESPACES, PERSISTENT_VOLUME_CLAIMS, PODS
+from modelyard.objects.kinds import NAMESPACES, PODS
 from modelyard.reconcile.plan import World
 from modelyard.reconcile.reach import NOT_PERMITTED, refusal
 from modelyard.resources.ome.benchmarks import BenchmarkJobSpec, Endpoint
-from modelyard.resources.ome.models import StorageSpec
 from modelyard.workloads import names
 from modelyard.workloads.components import effective
 from modelyard.workloads.files import files
@@ -48,34 +43,8 @@ SCENARIOS: Final[Mapping[str, tuple[str, ...]]] = {
     **dict.fromkeys(("image-to-text", "image-to-embeddings"), ("I(512,512)", "I(1024,512)", "I(2048,2048)")),
 }
 """What is measured where a spec does not say."""
-RESULTS, DATASET = "/mnt/benchmark-results", "/mnt/benchmark-dataset"
-"""Where claims are mounted."""
-COLUMNS: Final = ("prompt_column", "image_column")
-"""Parameters of a data set."""
 _BACKENDS = {one: one for one in ("openai", "vllm", "sglang", "cohere", "oci-cohere")}
-SECRETS: Final = {
-    "aws_access_key_id": "AWS_ACCESS_KEY_ID",
-    "aws_secret_access_key": "AWS_SECRET_ACCESS_KEY",
-    "aws_session_token": "AWS_SESSION_TOKEN",
-    "azure_account_key": "AZURE_STORAGE_ACCOUNT_KEY",
-    "azure_connection_string": "AZURE_STORAGE_CONNECTION_STRING",
-    "azure_sas_token": "AZURE_STORAGE_SAS_TOKEN",
-    "github_token": "GITHUB_TOKEN",
-    "security_token": "OCI_SECURITY_TOKEN",
-}
-"""Parameters of an output that are credentials, and the variables that hold such."""
-PLAIN: Final = ("endpoint", "region", "aws_region", "addressingStyle", "azure_account_name")
-"""All other parameters that have an effect."""
-_FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}\Z")
 _TOKENIZER = re.compile(r"(/|[A-Za-z0-9])[A-Za-z0-9._/@:-]{0,499}\Z")
-
-
-class Waits(Exception):
-    """It cannot be measured yet; ``reason`` is the condition's, the message says what it waits for."""
-
-    def __init__(self, reason: str, message: str) -> None:
-        super().__init__(message)
-        self.reason = reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,17 +77,6 @@ class BenchmarkTarget:
     files: ModelFiles | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ResultPlace:
-    """Where results go: for the process, the claim that is mounted, the Secret and the variables it is given."""
-
-    output: Output
-    claim: str = ""
-    folder: str = ""
-    secret: str = ""
-    variables: Mapping[str, str] = field(default_factory=dict)
-
-
 def loads(spec: BenchmarkJobSpec) -> list[Load]:
     """All runs, in the order in which they are made. Raises ``Refusal`` for runs that could measure nothing."""
     scenarios = spec.traffic_scenarios or SCENARIOS[spec.task]
@@ -133,67 +91,6 @@ def loads(spec: BenchmarkJobSpec) -> list[Load]:
         check_scenario(scenario, "spec.trafficScenarios")
     check_request_parameters(spec.additional_request_params or {}, scenarios, "spec.")
     return [Load(*one) for one in product(scenarios, levels)]
-
-
-def results(spec: BenchmarkJobSpec, key: Key, began: str, delivery: DeliverySettings, world: World) -> ResultPlace:
-    """Where the results go. Raises ``Refusal`` and ``Waits``."""
-    storage, where = spec.output_location, "spec.outputLocation.storageUri"
-    folder = spec.result_folder_name or f"{key.name}-{began}"
-    if not _FOLDER.match(folder):
-        remedy = "write letters, digits, '.', '_' and '-', at most 200"
-        raise Refusal("InvalidSpec", "spec.resultFolderName", f"{folder[:100]!r} is no name of a folder", remedy)
-    parameters = storage.parameters or {}
-    uri = check_output(storage.storage_uri, parameters, where, namespace=key.namespace, folder=folder)
-    variables = {SECRETS[name]: value for name, value in parameters.items() if name in SECRETS}
-    variables |= delivery.proxy_environment
-    plain = {name: value for name, value in parameters.items() if name not in SECRETS}
-    endpoint = plain.get("endpoint", "")
-    if endpoint and (why := delivery.refusal(endpoint)) is not None:
-        raise Refusal("EndpointNotAllowed", "spec.outputLocation.parameters.endpoint", why, "or leave it out")
-    output = Output(uri=storage.storage_uri, folder=folder, parameters=plain)
-    if isinstance(uri, ClaimFolder):
-        claim = _claim(uri, key, where, world, written=True)
-        mounted = output.model_copy(update={"path": RESULTS})
-        return ResultPlace(mounted, claim, uri.path.strip("/"), variables=delivery.proxy_environment)
-    public = bool(endpoint) and not delivery.names(endpoint)
-    return ResultPlace(output.model_copy(update={"public": public}), secret=storage.key or "", variables=variables)
-
-
-def dataset(spec: BenchmarkJobSpec, key: Key, world: World) -> tuple[str | None, ClaimFolder | None]:
-    """Where prompts come from: a hub's id, or a folder of a claim. Raises ``Refusal`` and ``Waits``."""
-    if spec.dataset is None:
-        if spec.task in OF_IMAGES:
-            remedy = "name one of a hub (hf://OWNER/NAME) or a folder of images in a claim (pvc://CLAIM/FOLDER)"
-            raise Refusal("InvalidSpec", "spec.dataset", f"{spec.task} needs a data set of images", remedy)
-        return None, None
-    where = "spec.dataset.storageUri"
-    uri = _parsed(spec.dataset, where)
-    if isinstance(uri, HubModel):
-        return uri.repository, None
-    if isinstance(uri, ClaimFolder):
-        _claim(uri, key, where, world)
-        return DATASET, uri
-    raise Refusal("InvalidSpec", where, f"a dataset is not read from {uri.kind}://", "write hf:// or pvc://")
-
-
-def _parsed(storage: StorageSpec, where: str) -> Any:
-    try:
-        return parse(storage.storage_uri)
-    except FetchError as error:
-        raise Refusal(error.reason, where, str(error), "correct it") from None
-
-
-def _claim(uri: ClaimFolder, key: Key, where: str, world: World, *, written: bool = False) -> str:
-    if uri.namespace not in (None, key.namespace):
-        problem = f"the claim is in namespace {uri.namespace}, and pods mount claims of their own only"
-        raise Refusal(NOT_PERMITTED, where, problem, f"name one of namespace {key.namespace}")
-    claim: ModelClaim | None = world[PERSISTENT_VOLUME_CLAIMS].get(Key(key.namespace, uri.claim))
-    if claim is None:
-        raise Waits("ClaimNotFound", f"{where}: PVC {uri.claim} not found in namespace {key.namespace}: create it")
-    if written and claim.read_only:
-        problem = f"PVC {uri.claim} can only be read (accessModes: ReadOnlyMany)"
-        raise Refusal("InvalidSpec", where, problem, "name one with ReadWriteMany or ReadWriteOnce")
-    return uri.claim
 
 
 def target(

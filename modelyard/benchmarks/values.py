@@ -18,6 +18,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 MEASUREMENT = "MEASUREMENT"
 """The variable that holds the ``Measurement``."""
+DATASET_TOKEN = "DATASET_TOKEN"
+"""The variable with the token of a data set that its ``parameters`` have; that of a Secret is in a mounted folder."""
 REPORT_LIMIT = 4096
 """Bytes that a container's termination message may have."""
 MOST_ERRORS = 0.01
@@ -62,13 +64,23 @@ class MeasuredServer(_Value):
     gpu_count: int | None = None
 
 
+class DatasetAccess(_Value):
+    """Access to a data set: the ``revision`` of a hub's, the ``parameters`` of its storage (no credentials), and a
+    folder with a file for each of its ``credentials``. ``public``: over the internet only."""
+
+    revision: str | None = None
+    parameters: dict[str, str] = Field(default_factory=dict)
+    credentials: str | None = None
+    public: bool = False
+
+
 class Measurement(_Value):
     """One run: one scenario at one concurrency (or batch size, for embeddings) against one endpoint.
 
     ``url`` has host and port and no ``/v1``; ``tokenizer`` is a folder or a hub's id; ``minutes`` and ``requests`` end
-    the run, whichever comes first; of its requests at most the share ``errors`` may fail. ``dataset`` is a folder or a
-    hub's id, ``columns`` are its ``prompt_column`` and ``image_column`` where given. ``reference`` names the
-    BenchmarkJob (namespace/name) and ``service`` what was measured, for comparisons.
+    the run, whichever comes first; of its requests at most the share ``errors`` may fail. ``dataset`` is a folder, a
+    hub's id, or the URI of a bucket or a release, ``columns`` are its ``prompt_column`` and ``image_column`` where
+    given. ``reference`` names the BenchmarkJob (namespace/name) and ``service`` what was measured, for comparisons.
     """
 
     reference: str
@@ -84,6 +96,7 @@ class Measurement(_Value):
     requests: int
     request_parameters: dict[str, str] = Field(default_factory=dict)
     dataset: str | None = None
+    access: DatasetAccess = DatasetAccess()
     columns: dict[str, str] = Field(default_factory=dict)
     server: MeasuredServer = MeasuredServer()
     errors: float = MOST_ERRORS

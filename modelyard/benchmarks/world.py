@@ -48,6 +48,14 @@ MOST_TOLD = 1000
 Text = Annotated[str, Field(max_length=MOST_TOLD)]
 
 
+class Waits(Exception):
+    """It cannot be measured yet; ``reason`` is the condition's, the message says what it waits for."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
 class _Noted(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 

@@ -74,7 +74,7 @@ def measure(
         told = measuring.failed(interrupted)
     except Exception as error:  # Without a report the status could say no more than that there is none.
         typer.echo(without(traceback.format_exc(), hidden), err=True)
-        told, code = measuring.failed(measuring.unexpected(error), hidden), FAILED
+        told, code = measuring.failed(measuring.unexpected(error, hidden)), FAILED
     finally:
         signal.signal(signal.SIGTERM, before)
     body = measuring.fitted(told)

@@ -203,7 +203,8 @@ def _run(work: Callable[[Report], None], file: Path | None, credentials: Path | 
         raise
     except BaseException as error:  # also a panic of obstore's, which is no Exception
         traceback.print_exception(error)
-        told.fail(unexpected(error, Credentials(credentials, {}).values()))
+        remedy = "another storageUri, endpoint, region or key may avoid it"
+        told.fail(unexpected(error, Credentials(credentials, {}).values(), remedy))
     finally:
         signal.signal(signal.SIGTERM, before)
     told.seconds = round(time.monotonic() - begin, 3)

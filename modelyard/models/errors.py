@@ -25,21 +25,24 @@ class FetchError(Exception):
         self.retry_after = retry_after
 
 
-def unexpected(error: BaseException, hidden: Iterable[str] = ()) -> FetchError:
-    """The error for an exception that no part expects: its kind, place and text, without the ``hidden`` secrets.
+_REMEDY = "this is a fault of Modelyard: report it with this message"
 
-    The same input would fail in the same way, so it is not retried by itself.
+
+def unexpected(error: BaseException, hidden: Iterable[str] = (), remedy: str = "") -> FetchError:
+    """Return the error for an exception that no part expects: its type, place and text, without the ``hidden`` secrets.
+
+    ``remedy`` is what may help until the fault is corrected. The same input fails in the same way, so only an error of
+    the disk or the network may pass by itself. A ``FetchError`` is expected, and returned as it is.
     """
-    text = (str(error).splitlines() or [""])[0][:300]
+    if isinstance(error, FetchError):
+        return error
+    text = " ".join(str(error).split())[:500]
     for secret in sorted((value for value in hidden if len(value) >= _SHORTEST_SECRET), key=len, reverse=True):
         text = text.replace(secret, "***")
     frames = traceback.extract_tb(error.__traceback__)
     place = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
-    return FetchError(
-        "InternalError",
-        f"unexpected {type(error).__name__}{place}: {text}; this is a fault of Modelyard: report it with this message;"
-        " another storageUri, endpoint, region or key may avoid it",
-    )
+    message = "; ".join(filter(None, (f"unexpected {type(error).__name__}{place}: {text}", _REMEDY, remedy)))
+    return FetchError("InternalError", message, retryable=isinstance(error, OSError))
 
 
 def invalid_uri(uri: str, problem: str, remedy: str) -> FetchError:

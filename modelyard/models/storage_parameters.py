@@ -1,23 +1,34 @@
-"""Parameters of a model's storage: which exist, for which kinds of source, and what a misspelt one may mean. Pure."""
+"""Fields and parameters of a storage: which exist, for which kinds of source, and what a misspelt one may mean. Pure.
+
+A model, the data set of a benchmark and the place of its results are all written as a ``StorageSpec``. Each use acts on
+other fields and parameters of it; a ``StorageUse`` names them, and what else a spec has is reported as without effect.
+"""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
 
 from modelyard.models.errors import FetchError
 from modelyard.models.uri import GitHubRelease, HubModel, StorageURI, parse
-from modelyard.objects.documents import few, shown
+from modelyard.objects.documents import few, mapping, shown
+from modelyard.resources.ome.models import StorageSpec
 
-FETCHED = frozenset({"hf", "s3", "obs", "oci", "gs", "az", "github"})
+BUCKETS: Final = frozenset({"s3", "obs", "oci", "gs", "az"})
+"""Kinds of source that are buckets."""
+FETCHED: Final = BUCKETS | {"hf", "github"}
 """Kinds of source that files are fetched from."""
+ON_NODES: Final = FETCHED | {"local", "vendor"}
+"""Kinds of source whose files are on nodes; those of a claim are in its volume."""
 PARAMETERS: Mapping[str, frozenset[str]] = {
     **dict.fromkeys(("endpoint", "include", "exclude", "allFormats", "weights"), FETCHED),
     **dict.fromkeys(("secretKey", "token", "revision"), frozenset({"hf", "github"})),
     **dict.fromkeys(("region", "addressingStyle"), frozenset({"s3", "obs", "oci"})),
     "auth": frozenset({"oci"}),
 }
-"""Each parameter with the kinds of source that it has an effect for."""
+"""Each parameter of a model with the kinds of source that it has an effect for."""
 _ELSEWHERE = {
     "cache_dir": "the folder is spec.storage.path",
     "storageKey": "the Secret is named in spec.storage.key",
@@ -26,33 +37,100 @@ _ELSEWHERE = {
 """Names that documentation of others has, with the field to use here."""
 _MOST = 10
 FIELD = "spec.storage.parameters"
+_PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
-def warnings(uri: StorageURI | None, parameters: Mapping[str, str] | None) -> list[str]:
-    """Parameters without effect, a sentence each."""
-    ineffective = [name for name in sorted(parameters or {}) if not _has_effect(uri, name)]
-    texts = [_warning(uri, name) for name in ineffective[:_MOST]]
-    return few([*texts, *ineffective[_MOST:]], _MOST)
+@dataclass(frozen=True, slots=True)
+class StorageUse:
+    """One use of a storage: its ``place`` in an object, and the kinds of source for which each part has an effect.
+
+    ``fields`` leaves out those that never have one. ``reasons`` says why the others have none for other kinds.
+    ``elsewhere`` has remedies for names that do not exist.
+    """
+
+    place: str
+    fields: Mapping[str, frozenset[str]]
+    parameters: Mapping[str, frozenset[str]]
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    elsewhere: Mapping[str, str] = field(default_factory=dict)
 
 
-def _has_effect(uri: StorageURI | None, name: str) -> bool:
-    return name in PARAMETERS and (uri is None or uri.kind in PARAMETERS[name])
+MODEL: Final = StorageUse(
+    "spec.storage",
+    {
+        **dict.fromkeys(("path", "nodeSelector", "nodeAffinity"), ON_NODES),
+        **dict.fromkeys(("key", "downloadPolicy"), FETCHED),
+    },
+    PARAMETERS,
+    {
+        "path": "the files stay in the claim",
+        "nodeSelector": "the claim's volume determines its nodes",
+        "nodeAffinity": "the claim's volume determines its nodes",
+        "key": "nothing is fetched",
+        "downloadPolicy": "nothing is fetched",
+        _PREFERRED: "a model goes to every node that matches, so only the required part counts",
+    },
+    _ELSEWHERE,
+)
+"""The files of a model or of fine-tuned weights."""
 
 
-def _warning(uri: StorageURI | None, name: str) -> str:
-    if uri is None or name not in PARAMETERS:
-        return f"{FIELD}: unknown key {shown(name)} has no effect; {_suggestion(name)}"
-    kinds = ", ".join(f"{kind}://" for kind in sorted(PARAMETERS[name]))
-    return f"{FIELD}: {name} has no effect for {uri.kind}://, only for {kinds}; remove it"
+def warnings(uri: StorageURI | None, parameters: Mapping[str, str] | None, use: StorageUse = MODEL) -> list[str]:
+    """Return a sentence for each parameter without effect."""
+    return few([*_parameters(uri, parameters or {}, use)], _MOST)
 
 
-def _suggestion(name: str) -> str:
-    if name in _ELSEWHERE:
-        return _ELSEWHERE[name]
-    plain = {key.lower(): key for key in PARAMETERS}
+def storage_warnings(uri: StorageURI | None, storage: StorageSpec, use: StorageUse = MODEL) -> list[str]:
+    """Return a sentence for each field and parameter of a storage without effect."""
+    texts = [*_fields(uri, storage, use), *_token(storage, use), *_parameters(uri, storage.parameters or {}, use)]
+    return few(texts, _MOST)
+
+
+def _fields(uri: StorageURI | None, storage: StorageSpec, use: StorageUse) -> Iterator[str]:
+    for name, value in storage.model_dump(by_alias=True, exclude_none=True).items():
+        if name not in use.fields or value in ("", {}):
+            continue
+        if uri is not None and uri.kind not in use.fields[name]:
+            yield f"{use.place}.{name} has no effect for {uri.kind}://: {use.reasons[name]}; remove it"
+        elif name == "nodeAffinity" and _PREFERRED in use.reasons and mapping(value).get(_PREFERRED):
+            yield f"{use.place}.{name}.{_PREFERRED} has no effect: {use.reasons[_PREFERRED]}; remove it"
+
+
+def _token(storage: StorageSpec, use: StorageUse) -> Iterator[str]:
+    """Warn of the two parameters whose effect depends on the Secret."""
+    parameters = storage.parameters or {}
+    if "secretKey" in parameters and "secretKey" in use.parameters and not storage.key:
+        yield f"{use.place}.parameters: secretKey has no effect without {use.place}.key; name the Secret there"
+    if "token" in parameters and "token" in use.parameters and storage.key:
+        yield f"{use.place}.parameters: token has no effect next to {use.place}.key; remove one of them"
+
+
+def _parameters(uri: StorageURI | None, parameters: Mapping[str, str], use: StorageUse) -> Iterator[str]:
+    ineffective = (name for name in sorted(parameters) if not _has_effect(uri, name, use))
+    for number, name in enumerate(ineffective):
+        # A suggestion takes longer than all else, and only the first few are shown.
+        yield _warning(uri, name, use) if number < _MOST else name
+
+
+def _has_effect(uri: StorageURI | None, name: str, use: StorageUse) -> bool:
+    return name in use.parameters and (uri is None or uri.kind in use.parameters[name])
+
+
+def _warning(uri: StorageURI | None, name: str, use: StorageUse) -> str:
+    field = f"{use.place}.parameters"
+    if uri is None or name not in use.parameters:
+        return f"{field}: unknown key {shown(name)} has no effect; {_suggestion(name, use)}"
+    kinds = ", ".join(f"{kind}://" for kind in sorted(use.parameters[name]))
+    return f"{field}: {name} has no effect for {uri.kind}://, only for {kinds}; remove it"
+
+
+def _suggestion(name: str, use: StorageUse) -> str:
+    if name in use.elsewhere:
+        return use.elsewhere[name]
+    plain = {key.lower(): key for key in use.parameters}
     written = "".join(filter(str.isalnum, name[:64])).lower()
     close = difflib.get_close_matches(written, plain, n=1)
-    return f"did you mean {plain[close[0]]!r}?" if close else f"known are {', '.join(sorted(PARAMETERS))}"
+    return f"did you mean {plain[close[0]]!r}?" if close else f"known are {', '.join(sorted(use.parameters))}"
 
 
 def source_uri(storage_uri: str, parameters: Mapping[str, str] | None) -> StorageURI:

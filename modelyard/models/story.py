@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from modelyard.models import legs, storage_parameters
+from modelyard.models import legs
 from modelyard.models.detection import Facts, fill
 from modelyard.models.legs import Leg, NodeStage, Wish
 from modelyard.models.model_size import size_of
+from modelyard.models.storage_parameters import storage_warnings
 from modelyard.models.world import FILLED, ReportEntry, StoredModel
 from modelyard.objects import Condition, Notice
 from modelyard.objects.documents import counted, cut, few, printable
@@ -217,8 +218,7 @@ def _spec_warning(model: StoredModel, detected: Mapping[str, Any]) -> Iterable[C
         size = size_of(spec.model_parameter_size, facts)
         warnings += [("ModelSizeInvalid", size.problem)] if size.problem else []
         warnings += [("ModelSizeCorrected", size.remark)] if size.remark else []
-    ignored = storage_parameters.warnings(model.uri, spec.storage.parameters)
-    warnings += [("ParameterIgnored", text) for text in ignored]
+    warnings += [("ParameterIgnored", text) for text in storage_warnings(model.uri, spec.storage)]
     if warnings:
         yield _condition(SPEC_WARNING, True, warnings[0][0], "; ".join(text for _, text in warnings))
 

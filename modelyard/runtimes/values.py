@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Literal, NamedTuple
 
-from modelyard.models import storage_parameters
 from modelyard.models.detection import CAPABILITIES, Facts, fill, weight_bits
 from modelyard.models.errors import FetchError
 from modelyard.models.model_size import read_size, size_of
-from modelyard.models.storage_parameters import source_uri
+from modelyard.models.storage_parameters import source_uri, storage_warnings
 from modelyard.objects.documents import cut, mapping, printable
 from modelyard.objects.parse import container_gpus
 from modelyard.resources import (
@@ -187,7 +186,7 @@ def _model_remarks(spec: BaseModelSpec, size: str, unknown: Sequence[str]) -> It
         uri = source_uri(spec.storage.storage_uri, spec.storage.parameters)
     except FetchError:
         uri = None  # told where the files are fetched
-    yield from storage_parameters.warnings(uri, spec.storage.parameters)
+    yield from storage_warnings(uri, spec.storage)
 
 
 def _memory(facts: Facts, size: Decimal | None, kind: ModelKind) -> Facts:

@@ -127,7 +127,7 @@ class BenchmarkJobSpec(Part):
     )
     endpoint: EndpointSpec = Field(description="What to test.")
     service_metadata: ServiceMetadata | None = optional(
-        "What the service runs on. Default: taken from the service where it says."
+        "What the service runs on, to be recorded with the results. Default: not recorded."
     )
     task: Literal["text-to-text", "image-to-text", "text-to-embeddings", "image-to-embeddings"] = Field(
         description="Kind of requests, as input-to-output."
@@ -159,7 +159,7 @@ class BenchmarkJobStatus(ConditionedStatus):
     state: str = Field(description="Pending, Running, Completed or Failed.")
     start_time: Time | None = optional("When the test began.")
     completion_time: Time | None = optional("When the test ended, well or badly.")
-    last_reconcile_time: Time | None = optional("When this status last changed.")
+    last_reconcile_time: Time | None = optional("When the controller last updated this status.")
     failure_message: str | None = optional("Why the test failed.")
     details: str | None = optional("Where the results are, and a summary.")
 

@@ -1,4 +1,4 @@
-"""Where results go: every kind of output on a real server, what it refuses with, and that nothing secret goes along."""
+"""Storage of a benchmark on real servers: results to every kind of output and its refusals, prompts from buckets."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from azure_server import ACCOUNT, KEY, shared_access
 from model_hub import Fault, Hub, serve
 from s3_server import BUCKET, google_account, keys, object_store
 
+from modelyard.benchmarks.datasets import options
 from modelyard.benchmarks.outputs import FolderStore, ResultStore, open_output
 from modelyard.benchmarks.program import MeasureError
-from modelyard.benchmarks.values import Output
+from modelyard.benchmarks.values import Measurement, Output
 
 FILES = {"f/runs/a-1/run.json": b"{}", "f/summary.csv": b"a,b\n", "history/x.parquet": bytes(range(256)) * 100}
 
@@ -160,3 +161,52 @@ def test_a_folder_that_is_none_or_not_ours_is_told(tmp_path: Path) -> None:
     with pytest.raises(MeasureError) as refused:
         FolderStore(Path("/sys")).write("f/x", b"")
     assert refused.value.reason in ("OutputForbidden", "OutputNotFound")
+
+
+# Prompts
+
+
+def prompts(folder: Path, uri: str, parameters: dict[str, str], secret: dict[str, str]) -> bytes:
+    """Fetch a data set of prompts with a mounted Secret; its file."""
+    (folder / "secret").mkdir()
+    for name, text in secret.items():
+        (folder / "secret" / name).write_text(text)
+    access = {"parameters": parameters, "credentials": str(folder / "secret")}
+    asked = Measurement.model_validate(
+        {"reference": "a/b", "service": "a/s", "backend": "vllm", "url": "http://127.0.0.1:1", "model": "m"}
+        | {"tokenizer": "/t", "task": "text-to-text", "scenario": "D(9,9)", "concurrency": 1, "minutes": 1}
+        | {"requests": 1, "output": {"uri": "local:///r", "folder": "f"}, "dataset": uri, "access": access}
+    )
+    found = options(asked, folder, {})
+    assert found.keys() <= {"--dataset-path", "--dataset-prompt-column"}
+    return Path(str(found["--dataset-path"])).read_bytes()
+
+
+def test_prompts_are_fetched_from_a_bucket(s3: Any, tmp_path: Path) -> None:
+    for key in ("words/new.txt", "words/old.txt", "words/readme.md"):
+        s3.put_object(Bucket=BUCKET, Key=key, Body=f"of {key}\n".encode())
+    secret = {"AWS_ACCESS_KEY_ID": "tester", "AWS_SECRET_ACCESS_KEY": "secret"}
+    parameters = {"endpoint": s3.meta.endpoint_url, "region": "us-east-1"}
+    (tmp_path / "a").mkdir()
+    with pytest.raises(MeasureError, match="has 2 files of prompts"):
+        prompts(tmp_path / "a", f"s3://{BUCKET}/words", parameters, secret)
+    for folder, choice in (("b", {"include": "new*, *.md"}), ("c", {"exclude": "old*"})):
+        (tmp_path / folder).mkdir()
+        assert (
+            prompts(tmp_path / folder, f"s3://{BUCKET}/words", {**parameters, **choice}, secret)
+            == b"of words/new.txt\n"
+        )
+
+
+def test_prompts_are_fetched_from_azure_with_the_secret_of_the_data_set(tmp_path: Path) -> None:
+    with azure_server.serve() as azure:
+        azure.put("data", {"words/a.csv": b"question\nwhy?\n"})
+        uri, parameters = f"az://{ACCOUNT}/data/words", {"endpoint": azure.address}
+        for name, secret in (("a", {}), ("b", {"AZURE_STORAGE_SAS_TOKEN": shared_access("rl")})):
+            (tmp_path / name).mkdir()
+            if secret:
+                assert prompts(tmp_path / name, uri, parameters, secret) == b"question\nwhy?\n"
+            else:
+                with pytest.raises(MeasureError, match=r"dataset az://.*words: ") as refused:
+                    prompts(tmp_path / name, uri, parameters, secret)
+                assert refused.value.reason == "DatasetMissing"

@@ -356,3 +356,30 @@ def test_one_that_goes_needs_nothing_but_the_published_finalizer_taken_off(fleet
 def test_a_run_in_words() -> None:
     silent = run("E(64)", 2, ttft=None, itl=None, output_rate=0.0, requests_rate=12.5)
     assert line(silent) == "E(64) × 2: 12.5 requests/s, latency p95 450 ms; 0 of 200 failed"
+
+
+def test_the_time_of_the_last_reconciliation_is_that_of_the_last_status(fleet: Benchmarks) -> None:
+    fleet.benchmark()
+    fleet.step(NOW)
+    assert fleet.said["lastReconcileTime"] == "2027-01-15T08:00:00Z"
+    fleet.step(NOW + 5)
+    before = fleet.said["lastReconcileTime"]
+    fleet.step(NOW + 600)
+    assert fleet.said["lastReconcileTime"] == before, "a status that says the same is not written again"
+    fleet.ends(now=NOW + 900)
+    fleet.step(NOW + 900)
+    assert fleet.said["state"] == "Running"
+    assert fleet.said["lastReconcileTime"] == "2027-01-15T08:15:00Z", "the state is the same, what was measured is not"
+
+
+def test_a_benchmark_that_is_refused_has_ended_until_its_spec_is_corrected(fleet: Benchmarks) -> None:
+    fleet.benchmark(resultFolderName="../up")
+    fleet.step(NOW)
+    assert (fleet.said["state"], fleet.said["completionTime"]) == ("Failed", "2027-01-15T08:00:00Z")
+    fleet.benchmark(resultFolderName="../down")
+    fleet.step(NOW + 60)
+    assert fleet.said["completionTime"] == "2027-01-15T08:00:00Z"
+    fleet.benchmark()
+    fleet.step(NOW + 120)
+    assert fleet.said["state"] == "Running"
+    assert not fleet.said.get("completionTime")

@@ -264,6 +264,7 @@ def test_an_exception_that_nobody_foresaw_becomes_a_report_with_its_reason(
     told = measure.failed(measure.unexpected(error))
     assert (told.outcome, told.reason, told.retryable) == ("Failed", reason, retryable)
     assert (error.args[-1] in told.message) or isinstance(error, FetchError)
+    assert ("this is a fault of Modelyard" in told.message) is not isinstance(error, FetchError)
 
 
 def test_the_command_leaves_a_report_of_an_exception(tmp_path: Path) -> None:

@@ -17,8 +17,9 @@ from modelyard.models import jobs
 from modelyard.models.detection import Facts, size_text
 from modelyard.models.errors import FetchError
 from modelyard.models.model_size import SMALLEST, read_size, size_of
-from modelyard.models.storage_parameters import PARAMETERS, source_uri, warnings
+from modelyard.models.storage_parameters import PARAMETERS, source_uri, storage_warnings, warnings
 from modelyard.models.uri import parse
+from modelyard.resources.ome.models import StorageSpec
 
 B, M, T = 10**9, 10**6, 10**12
 
@@ -216,3 +217,56 @@ def test_the_parameter_revision_names_the_revision() -> None:
         source_uri("hf://a/b@v1", {"revision": "v2"})
     with pytest.raises(FetchError, match="has white space"):
         source_uri("hf://a/b", {"revision": "a b"})
+
+
+REQUIRED = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": []}}
+PREFERRED = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "preference": {}}]}
+
+
+@pytest.mark.parametrize(
+    ("uri", "fields", "expected"),
+    [
+        (
+            "pvc://claim/x",
+            {"path": "/mnt/models/x"},
+            "spec.storage.path has no effect for pvc://: the files stay in the",
+        ),
+        (
+            "pvc://claim/x",
+            {"nodeSelector": {"a": "b"}},
+            "spec.storage.nodeSelector has no effect for pvc://: the claim",
+        ),
+        ("pvc://claim/x", {"nodeAffinity": REQUIRED}, "spec.storage.nodeAffinity has no effect for pvc://: the claim"),
+        ("pvc://claim/x", {"key": "k"}, "spec.storage.key has no effect for pvc://: nothing is fetched; remove it"),
+        ("local:///x", {"key": "k"}, "spec.storage.key has no effect for local://: nothing is fetched; remove it"),
+        ("vendor://a/b/c", {"downloadPolicy": "ReuseIfExists"}, "spec.storage.downloadPolicy has no effect for vendor"),
+        ("hf://a/b", {"nodeAffinity": PREFERRED}, "has no effect: a model goes to every node that matches"),
+        ("hf://a/b", {"parameters": {"secretKey": "x"}}, "secretKey has no effect without spec.storage.key"),
+        ("hf://a/b", {"parameters": {"token": "x"}, "key": "k"}, "token has no effect next to spec.storage.key"),
+        ("hf://a/b", {"parameters": {"token": "x", "secretKey": "y"}}, "secretKey has no effect without"),
+        ("s3://bucket/x", {"path": "/x", "key": "k", "downloadPolicy": "ReuseIfExists", "nodeAffinity": REQUIRED}, ""),
+        ("local:///x", {"path": "/x", "nodeSelector": {"a": "b"}}, ""),
+        ("hf://a/b", {"parameters": {"secretKey": "x"}, "key": "k"}, ""),
+        ("pvc://claim/x", {"path": "", "nodeSelector": {}}, ""),
+    ],
+)
+def test_fields_without_effect_for_a_kind_of_source_are_reported(uri: str, fields: Object, expected: str) -> None:
+    texts = storage_warnings(parse(uri), StorageSpec.model_validate({"storageUri": uri, **fields}))
+    assert len(texts) == bool(expected)
+    assert expected in "".join(texts)
+
+
+@pytest.mark.parametrize("kind", ["ClusterBaseModel", "BaseModel", "FineTunedWeight"])
+def test_every_kind_of_model_reports_them_on_the_object(kind: str) -> None:
+    cluster = Cluster("a")
+    obj = model(namespace="shop") if kind == "BaseModel" else model()
+    obj["kind"] = kind
+    if kind == "FineTunedWeight":
+        obj["spec"] |= {"baseModelRef": {"name": "base"}, "modelType": "LoRA", "hyperParameters": {}}
+    obj["spec"]["storage"] = {"storageUri": "pvc://shop:claim/x", "key": "k"}
+    cluster.put(kind, obj)
+    cluster.settle(obj)
+    assert warning(obj) == (
+        "ParameterIgnored",
+        "spec.storage.key has no effect for pvc://: nothing is fetched; remove it",
+    )

@@ -9,7 +9,7 @@ import pytest
 from command_line import modelyard
 from model_world import Cluster, Object, condition, model, rfc
 
-from modelyard.models.errors import unexpected
+from modelyard.models.errors import FetchError, unexpected
 
 
 @pytest.mark.parametrize("uri", ["local:///models/x", "pvc://claim/x"])
@@ -40,7 +40,8 @@ def test_a_report_shows_no_secret_of_what_failed() -> None:
     except TypeError as error:
         said = str(unexpected(error, ["AKIA-very", "AKIA-very-secret", "k"]))
     assert "unexpected TypeError at test_unexpected_faults.py:" in said
-    assert "key '***' of short 'k'; this is" in said
+    assert "key '***' of short 'k' and more; this is a fault of Modelyard" in said
+    assert unexpected(expected := FetchError("Throttled", "slow down")) is expected
 
 
 def ended(cluster: Cluster, obj: Object, code: int, log: str) -> None:
