@@ -32,6 +32,7 @@ from modelyard.objects.kinds import CONFIG_MAPS, JOBS, NAMESPACES, PERSISTENT_VO
 from modelyard.objects.parse import namespace
 from modelyard.reconcile.memory import render_memory
 from modelyard.reconcile.plan import FAILED, Child, Plan, Want, World
+from modelyard.reconcile.spec_warning import with_spec_warning
 from modelyard.workloads import names
 from modelyard.workloads.world import INFERENCE_SERVICES, MODELS_WANTED, SERVICES_WANTED
 
@@ -100,7 +101,7 @@ class BenchmarkRuns:
         annotations = {MEMORY: wanted} if wanted != stored else {}
         if one.failed_before and not deeds.apply and not deeds.delete:
             annotations[FAILED] = None
-        plan = told(here, now)
+        plan = with_spec_warning(told(here, now), one.status)
         return replace(
             plan,
             annotations=annotations,

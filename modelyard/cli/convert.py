@@ -72,6 +72,7 @@ def _left_out(body: Object) -> Iterator[str]:
     from pydantic import ValidationError
 
     from modelyard.resources import KINDS, parse
+    from modelyard.resources.field_effects import ineffective
     from modelyard.resources.rules import field_path
 
     cls = KINDS[body["apiVersion"].partition("/")[0], body["kind"]]
@@ -86,7 +87,8 @@ def _left_out(body: Object) -> Iterator[str]:
                     inside = inside[step]
                 del inside[last]
                 yield f"{field_path(detail['loc'])} is left out: the published form has no such field"
-    yield from (f"{path} has no effect in Modelyard" for path in parse(body).ignored)
+    parse(body)
+    yield from (f"{field.path} has no effect in Modelyard: {field.reason}" for field in ineffective(cls, body))
 
 
 def _as_it_is(body: Object, remarks: list[str]) -> Iterator[Object]:

@@ -17,13 +17,13 @@ from modelyard.models.world import FILLED, ReportEntry, StoredModel
 from modelyard.objects import Condition, Notice
 from modelyard.objects.documents import counted, cut, few, printable
 from modelyard.reconcile.plan import Plan, Status
+from modelyard.reconcile.spec_warning import with_spec_warning
 from modelyard.reconcile.status import is_due
 from modelyard.resources.ome.models import BaseModelSpec
 
 RESOLVED, DOWNLOADED, DETECTED = "Resolved", "Downloaded", "MetadataDetected"
 READY, ALL_READY, DISABLED = "Ready", "AllNodesReady", "Disabled"
-SPEC_WARNING = "SpecWarning"
-OURS = frozenset({RESOLVED, DOWNLOADED, DETECTED, READY, ALL_READY, DISABLED, SPEC_WARNING})
+OURS = frozenset({RESOLVED, DOWNLOADED, DETECTED, READY, ALL_READY, DISABLED})
 
 MOST_NODES = 20
 """Nodes of which a status tells more than the name."""
@@ -64,7 +64,7 @@ def told(
     facts_words = (done.facts_error if done is not None else None) or "no facts were found in the files"
     everywhere = bool(chosen) and not unfinished
     conditions = [
-        _condition(RESOLVED, True, "Resolved", where if not model.ignored else f"{where}; ignored: {model.ignored}"),
+        _condition(RESOLVED, True, "Resolved", where),
         _condition(
             DOWNLOADED,
             bool(ready),
@@ -123,7 +123,8 @@ def held(model: StoredModel, reason: str, message: str, now: float) -> Plan:
     wrong = replace(_condition(RESOLVED, False, reason, message), observed_generation=model.subject.generation)
     wanted = Status({} if model.status.get("state") else {"state": CREATING}, (wrong,))
     due = is_due(wanted, model.status, now, 0.0)
-    return Plan(model.subject, reason, message, status=wanted if due else None, wanted=wanted, stored=model.status)
+    plan = Plan(model.subject, reason, message, status=wanted if due else None, wanted=wanted, stored=model.status)
+    return with_spec_warning(plan, model.status, list(_spec_warnings(model, {})))
 
 
 def while_removing(plan: Plan, model: StoredModel, parts: Sequence[Leg], now: float) -> Plan:
@@ -171,7 +172,6 @@ def _tell(
     now: float,
 ) -> Plan:
     subject, (ready, failed) = model.subject, nodes
-    conditions = (*conditions, *_spec_warning(model, found))
     wanted = tuple(replace(one, observed_generation=subject.generation) for one in conditions)
     fields: dict[str, Any] = {
         "state": state,
@@ -187,27 +187,25 @@ def _tell(
     status = Status(fields, wanted, transient=OURS)
     main = next(one for one in wanted if one.type == READY)
     plan = Plan(subject, reason=main.reason, message=main.message, wanted=status, stored=model.status)
+    warnings = list(_spec_warnings(model, found))
     if not is_due(status, model.status, now, 0.0, subject.uid):
-        return plan
+        return with_spec_warning(plan, model.status, warnings)
     stored = {one.get("type"): (one.get("status"), one.get("reason")) for one in model.status["conditions"]}
-    texts = {one.get("message") for one in model.status["conditions"] if one.get("type") == SPEC_WARNING}
     news = []
     for one in wanted:
         bad = one.status == "False" and (state == FAILED or one.reason == NO_NODES)
         if one.type == READY and stored.get(READY) != (one.status, one.reason):
             news.append(Notice(one.reason, one.message, "Warning" if bad else "Normal"))
-        if one.type == SPEC_WARNING and one.message not in texts:
-            news.append(Notice(one.reason, one.message, "Warning"))
     before = model.status.get("delivery")
     weights = (delivery or {}).get("weights")
     if weights and weights != (before.get("weights") if isinstance(before, Mapping) else None):
         news.append(Notice("WeightsChosen", weights))
-    return replace(plan, status=status, notices=tuple(news))
+    return with_spec_warning(replace(plan, status=status, notices=tuple(news)), model.status, warnings)
 
 
-def _spec_warning(model: StoredModel, detected: Mapping[str, Any]) -> Iterable[Condition]:
-    """Warn of what a spec says without effect, or otherwise than it can be meant."""
-    spec, warnings = model.spec, []
+def _spec_warnings(model: StoredModel, detected: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+    """Warn of parameters without effect and of a size that cannot be meant, each with its reason."""
+    spec = model.spec
     if spec is None:
         return
     if isinstance(spec, BaseModelSpec) and spec.model_parameter_size:
@@ -216,11 +214,9 @@ def _spec_warning(model: StoredModel, detected: Mapping[str, Any]) -> Iterable[C
         except ValueError:
             facts = Facts()
         size = size_of(spec.model_parameter_size, facts)
-        warnings += [("ModelSizeInvalid", size.problem)] if size.problem else []
-        warnings += [("ModelSizeCorrected", size.remark)] if size.remark else []
-    warnings += [("ParameterIgnored", text) for text in storage_warnings(model.uri, spec.storage)]
-    if warnings:
-        yield _condition(SPEC_WARNING, True, warnings[0][0], "; ".join(text for _, text in warnings))
+        yield from [("ModelSizeInvalid", size.problem)] if size.problem else []
+        yield from [("ModelSizeCorrected", size.remark)] if size.remark else []
+    yield from (("ParameterIgnored", text) for text in storage_warnings(model.uri, spec.storage))
 
 
 def _filled(plan: Plan, model: StoredModel, found: Mapping[str, Any]) -> Plan:

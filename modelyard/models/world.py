@@ -20,7 +20,7 @@ from modelyard.models.errors import FetchError
 from modelyard.models.storage_parameters import source_uri
 from modelyard.models.uri import ClaimFolder, LocalFolder, StorageURI, VendorModel
 from modelyard.objects import Key, ResourceType
-from modelyard.objects.documents import cut, listed
+from modelyard.objects.documents import cut
 from modelyard.objects.parse import epoch, key_of
 from modelyard.reconcile.plan import Subject
 from modelyard.resources import ClusterBaseModel, FineTunedWeight, ResourceInvalid
@@ -53,7 +53,6 @@ class StoredModel:
     spec: BaseModelSpec | FineTunedWeightSpec | None
     uri: StorageURI | None
     problem: tuple[str, str] | None
-    ignored: str
     status: Mapping[str, Any]
     finalizers: tuple[str, ...]
     nudge: str
@@ -106,7 +105,7 @@ def model(kind: ResourceType, obj: Object) -> StoredModel:
     metadata = obj["metadata"]
     annotations = texts(metadata.get("annotations"))
     labels = texts(metadata.get("labels"))
-    spec, uri, problem, ignored = _spec(kind, obj)
+    spec, uri, problem = _spec(kind, obj)
     status = obj.get("status")
     status = dict(status) if isinstance(status, Mapping) else {}
     conditions = status.get("conditions")
@@ -118,7 +117,6 @@ def model(kind: ResourceType, obj: Object) -> StoredModel:
         spec,
         uri,
         problem,
-        ignored,
         status,
         tuple(metadata.get("finalizers") or ()),
         annotations.get(NUDGE, "")[:100],
@@ -135,23 +133,23 @@ def model(kind: ResourceType, obj: Object) -> StoredModel:
 
 def _spec(
     kind: ResourceType, obj: Object
-) -> tuple[BaseModelSpec | FineTunedWeightSpec | None, StorageURI | None, tuple[str, str] | None, str]:
+) -> tuple[BaseModelSpec | FineTunedWeightSpec | None, StorageURI | None, tuple[str, str] | None]:
     body = {"metadata": {"name": obj["metadata"]["name"]}, "spec": obj.get("spec")}
     try:
         found = _RESOURCES[kind].parse(body, unknown="accept")
     except ResourceInvalid as error:
         text = "; ".join(f"{path}: {text}" for path, text in error.problems)
         reason = "InvalidURI" if all(path.endswith("storageUri") for path, _ in error.problems) else "InvalidSpec"
-        return None, None, (reason, cut(text, MOST_TOLD)), ""
+        return None, None, (reason, cut(text, MOST_TOLD))
     except Exception as error:  # whatever a tenant has thought of
-        return None, None, ("InvalidSpec", cut(f"cannot be read: {type(error).__name__}: {error}", MOST_TOLD)), ""
+        return None, None, ("InvalidSpec", cut(f"cannot be read: {type(error).__name__}: {error}", MOST_TOLD))
     spec: BaseModelSpec | FineTunedWeightSpec = found.spec
     if wrong := placement.excess(spec.storage.node_affinity):
-        return spec, None, ("InvalidSpec", f"spec.storage.nodeAffinity {wrong}"), ""
+        return spec, None, ("InvalidSpec", f"spec.storage.nodeAffinity {wrong}")
     try:
-        return spec, source_uri(spec.storage.storage_uri, spec.storage.parameters), None, listed(found.ignored)
+        return spec, source_uri(spec.storage.storage_uri, spec.storage.parameters), None
     except FetchError as error:
-        return spec, None, (error.reason, cut(str(error), MOST_TOLD)), ""
+        return spec, None, (error.reason, cut(str(error), MOST_TOLD))
 
 
 def called(one: StoredModel) -> tuple[str, ...]:

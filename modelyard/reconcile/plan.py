@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from modelyard.objects import Condition, Key, Notice, ResourceType, WorkloadId
+from modelyard.resources.field_effects import warning_of
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -58,6 +59,8 @@ class Subject(NamedTuple):
     """What its annotation ``CLAIM`` says."""
     failed: str = ""
     """What its annotation ``FAILED`` says of this generation."""
+    ignored: str = ""
+    """The warning about fields of its spec without effect; empty where there are none."""
 
     @classmethod
     def of(cls, kind: ResourceType, obj: Mapping[str, Any]) -> Subject:
@@ -76,6 +79,7 @@ class Subject(NamedTuple):
             bool(metadata.get("deletionTimestamp")),
             claim if isinstance(claim, str) else "",
             what if of == str(generation) else "",
+            warning_of(kind.group, kind.kind, obj),
         )
 
     @property

@@ -7,7 +7,7 @@ class attributes into manifests; the loop and the flows call ``parse`` and ``to_
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
 
@@ -24,7 +24,7 @@ from pydantic import (
 from pydantic.alias_generators import to_camel, to_snake
 from pydantic_core import CoreSchema
 
-from modelyard.resources.fields import WITHOUT_EFFECT, Int64
+from modelyard.resources.fields import Int64
 from modelyard.resources.rules import (
     ResourceInvalid,
     Rule,
@@ -158,10 +158,10 @@ class Resource(BaseModel):
         """Read a manifest or an object from the API server.
 
         A missing ``apiVersion`` or ``kind`` is accepted (lists leave them out), a different one is not. What cannot be
-        read in ``status`` counts as not reported. ``unknown`` fields of an object from a cluster are accepted and
-        told by ``ignored``: a newer peer may have stored them. Raises ``ResourceInvalid``: naming every wrong field of
-        metadata and spec. Rules between fields are those of objects whose fields are right; what occurs twice in a list
-        is named in any case.
+        read in ``status`` counts as not reported. ``unknown`` fields of an object from a cluster are accepted: a newer
+        peer may have stored them, and ``field_effects.warning`` names them. Raises ``ResourceInvalid``: naming every
+        wrong field of metadata and spec. Rules between fields are those of objects whose fields are right; what occurs
+        twice in a list is named in any case.
         """
         problems = []
         for field, expected in (("apiVersion", cls.api_version), ("kind", cls.kind)):
@@ -178,11 +178,6 @@ class Resource(BaseModel):
             twice = repeats_within(cls.model_fields["spec"].annotation, obj.get("spec"), "spec")
             problems += [problem for problem in twice if problem not in problems]
             raise ResourceInvalid(cls.kind, obj.get("metadata"), problems) from None
-
-    @property
-    def ignored(self) -> tuple[str, ...]:
-        """Paths of the fields that are not acted on: those not known here, and those without effect here."""
-        return tuple(_ignored(self, ""))
 
     def to_manifest(self) -> dict[str, Any]:
         """The object as the API server takes it: aliases, no nulls, metadata without empty fields."""
@@ -218,23 +213,3 @@ def _other_kind(field: str, found: object) -> str:
     if field == "apiVersion" and str(found).partition("/")[0] in RENAMED_GROUPS:
         return "a newer peer's name of the group: 'modelyard convert -f' rewrites such manifests"
     return "pass the object to the matching kind"
-
-
-def _ignored(part: BaseModel, prefix: str) -> Iterator[str]:
-    if isinstance(part, StatusPart):
-        return
-    if part.model_config["extra"] == "forbid":
-        yield from (f"{prefix}{name}" for name in part.model_extra or ())
-    for name, info in type(part).model_fields.items():
-        value, path = getattr(part, name), f"{prefix}{info.alias or name}"
-        if value is not None and WITHOUT_EFFECT in info.metadata:
-            yield path
-            continue
-        inside = [(path, value)]
-        if isinstance(value, list):
-            inside = [(f"{path}[{index}]", item) for index, item in enumerate(value)]
-        elif isinstance(value, dict):
-            inside = [(f"{path}.{key}", item) for key, item in value.items()]
-        for place, item in inside:
-            if isinstance(item, BaseModel):
-                yield from _ignored(item, f"{place}.")

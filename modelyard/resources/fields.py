@@ -6,7 +6,7 @@ Numbers and booleans are strict: ``"3"`` is not an integer and ``"true"`` not a 
 from __future__ import annotations
 
 from datetime import UTC
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, AwareDatetime, Field, PlainSerializer, WithJsonSchema
 
@@ -26,13 +26,6 @@ IntOrString = Annotated[
     WithJsonSchema({"anyOf": [{"type": "integer"}, {"type": "string"}], "x-kubernetes-int-or-string": True}),
 ]
 """A number, or a share in percent as text, such as ``25%``."""
-
-WITHOUT_EFFECT: Final = "without effect"
-"""In a field's metadata: what it holds is kept for others, Modelyard does not act on it (``Resource.ignored``)."""
-
-Kept = Annotated[RawObject | None, WITHOUT_EFFECT]
-"""An object in a field of a newer peer's that Modelyard does not act on."""
-
 
 Time = Annotated[
     AwareDatetime,

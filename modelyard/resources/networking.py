@@ -14,7 +14,7 @@ from pydantic import AfterValidator, Field
 
 from modelyard.resources.base import AGE, Column, Part, Resource
 from modelyard.resources.duration import Duration
-from modelyard.resources.fields import WITHOUT_EFFECT, Int32, NonNegativeDuration, optional, unique
+from modelyard.resources.fields import Int32, NonNegativeDuration, optional, unique
 from modelyard.resources.references import ConditionedStatus
 from modelyard.resources.rules import Rule, one_of, unless
 
@@ -131,7 +131,7 @@ class TargetModel(Part):
     model_server_name: str | None = optional(
         "Name of the ModelServer to send to, in the namespace of the route.", min_length=1
     )
-    external_model_provider_name: Annotated[str | None, WITHOUT_EFFECT] = optional(
+    external_model_provider_name: str | None = optional(
         "Name of an ExternalModelProvider to send to. Kept, without effect.", min_length=1
     )
     weight: Int32 = Field(
@@ -247,7 +247,7 @@ class ModelRouteSpec(Part):
         max_length=10,
         json_schema_extra=unique(),
     )
-    parent_refs: Annotated[list[ParentReference] | None, WITHOUT_EFFECT] = optional(
+    parent_refs: list[ParentReference] | None = optional(
         "The Gateways that requests must have come through. Kept, without effect."
     )
     rules: list[RouteRule] = Field(

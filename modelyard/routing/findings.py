@@ -31,9 +31,8 @@ def of_route(route: Route, missing: Sequence[str], ahead: Mapping[str, Route]) -
     """
     if route.problem is not None:
         return (Finding(ACCEPTED, False, *route.problem),)
-    accepted = f"without effect: {route.ignored}" if route.ignored else "every rule can be followed"
     return (
-        Finding(ACCEPTED, True, "Accepted", accepted),
+        Finding(ACCEPTED, True, "Accepted", "every rule can be followed"),
         Finding(RESOLVED_REFS, False, "ModelServerNotFound", f"not in this namespace: {_some(missing)}")
         if missing
         else Finding(RESOLVED_REFS, True, "ResolvedRefs", "every ModelServer that is named is there"),
@@ -90,8 +89,6 @@ def of_server(server: Server, found: Counts) -> tuple[Finding, ...]:
         text += f", complete groups: {found.complete}"
     if server.engine == MINDIE:
         text += "; the engine is MindIE, whose metrics are not read"
-    if server.ignored:
-        text += f"; without effect: {server.ignored}"
     return (Finding(READY, True, "EndpointsReady", text),)
 
 

@@ -9,6 +9,7 @@ from modelyard.objects import Condition, Key, Notice
 from modelyard.objects.kinds import PODS
 from modelyard.objects.parse import pod
 from modelyard.reconcile.plan import Plan, Status, Want, World
+from modelyard.reconcile.spec_warning import with_spec_warning
 from modelyard.reconcile.status import is_due
 from modelyard.routing import findings
 from modelyard.routing.objects import ROUTES, SERVERS, Route, Server, Stored, labels_of, names_of, route, server
@@ -75,9 +76,9 @@ def _tell(stored: Stored, said: Sequence[findings.Finding], counts: Mapping[str,
     wanted = tuple(Condition(f.type, str(f.status), f.reason, f.message, subject.generation) for f in said)
     status = Status({"observedGeneration": subject.generation, **counts}, wanted, transient=ours)
     if not is_due(status, stored.status, now, 0.0):
-        return Plan(subject)
+        return with_spec_warning(Plan(subject), stored.status)
     told = {one.get("type"): (one.get("status"), one.get("reason")) for one in stored.status["conditions"]}
-    return Plan(
+    plan = Plan(
         subject,
         reason=wanted[0].reason,
         message=wanted[0].message,
@@ -89,6 +90,7 @@ def _tell(stored: Stored, said: Sequence[findings.Finding], counts: Mapping[str,
             if (told[c.type] != (c.status, c.reason) if c.type in told else _bad(c))
         ),
     )
+    return with_spec_warning(plan, stored.status)
 
 
 def _bad(condition: Condition) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
 from modelyard.objects import Key, Pod, ResourceType
-from modelyard.objects.documents import cut, listed
+from modelyard.objects.documents import cut
 from modelyard.objects.parse import epoch
 from modelyard.reconcile.plan import Subject
 from modelyard.resources import ModelRoute, ModelServer, Resource, ResourceInvalid
@@ -47,8 +47,6 @@ class Stored:
     subject: Subject
     created: float
     problem: Fault | None
-    ignored: str
-    """Fields that have no effect here, which a newer peer may have stored."""
     status: Mapping[str, Any]
 
     @property
@@ -142,15 +140,15 @@ class Server(Stored):
 
 def route(obj: Object) -> Route:
     """A ModelRoute."""
-    found, problem, ignored = _read(ModelRoute, obj)
+    found, problem = _read(ModelRoute, obj)
     if found is None:
-        return Route(**_stored(ROUTES, obj, problem, ignored))
+        return Route(**_stored(ROUTES, obj, problem))
     spec = found.spec
     servers = {t.model_server_name for rule in spec.rules for t in rule.target_models if t.model_server_name}
     if not spec.rules:
         problem = Fault(NO_TARGETS, "spec.rules is empty, so no request could be sent anywhere - add a rule")
     return Route(
-        **_stored(ROUTES, obj, problem, ignored),
+        **_stored(ROUTES, obj, problem),
         model=spec.model_name or "",
         adapters=tuple(spec.lora_adapters or ()),
         servers=tuple(sorted(servers)),
@@ -184,14 +182,14 @@ def _test(match: StringMatch) -> TextTest:
 
 def server(obj: Object) -> Server:
     """A ModelServer."""
-    found, problem, ignored = _read(ModelServer, obj)
+    found, problem = _read(ModelServer, obj)
     if found is None:
-        return Server(**_stored(SERVERS, obj, problem, ignored))
+        return Server(**_stored(SERVERS, obj, problem))
     spec = found.spec
     selector, policy = spec.workload_selector, spec.traffic_policy or TrafficPolicy()
     groups = selector.pd_group
     return Server(
-        **_stored(SERVERS, obj, problem, ignored),
+        **_stored(SERVERS, obj, problem),
         labels=selector.match_labels,
         groups=None if groups is None else Groups(groups.group_key, groups.prefill_labels, groups.decode_labels),
         model=spec.model or "",
@@ -215,17 +213,16 @@ def _seconds(duration: Duration | None) -> float:
     return 0.0 if duration is None else duration.nanoseconds / 1e9
 
 
-def _read(kind: type[_R], obj: Object) -> tuple[_R | None, Fault | None, str]:
-    """The object, why it cannot be used, and the fields of it that are ignored."""
+def _read(kind: type[_R], obj: Object) -> tuple[_R | None, Fault | None]:
+    """Return the object, or why it cannot be used."""
     body = {"metadata": {"name": obj["metadata"]["name"]}, "spec": obj.get("spec")}
     try:
-        found = kind.parse(body, unknown="accept")
-        return found, None, listed(found.ignored)
+        return kind.parse(body, unknown="accept"), None
     except ResourceInvalid as error:
         text = cut("; ".join(f"{path}: {text}" for path, text in error.problems), _MOST_TOLD)
-        return None, Fault(_reason([path for path, _ in error.problems]), text), ""
+        return None, Fault(_reason([path for path, _ in error.problems]), text)
     except Exception as error:  # whatever a tenant has thought of
-        return None, Fault(INVALID_SPEC, cut(f"cannot be read: {type(error).__name__}: {error}", _MOST_TOLD)), ""
+        return None, Fault(INVALID_SPEC, cut(f"cannot be read: {type(error).__name__}: {error}", _MOST_TOLD))
 
 
 def _reason(paths: Iterable[str]) -> str:
@@ -235,7 +232,7 @@ def _reason(paths: Iterable[str]) -> str:
     return NO_TARGETS if all(_TARGETS.fullmatch(path) for path in paths) else INVALID_SPEC
 
 
-def _stored(kind: ResourceType, obj: Object, problem: Fault | None, ignored: str) -> dict[str, Any]:
+def _stored(kind: ResourceType, obj: Object, problem: Fault | None) -> dict[str, Any]:
     status = obj.get("status")
     status = dict(status) if isinstance(status, Mapping) else {}
     listed = status.get("conditions")
@@ -244,7 +241,6 @@ def _stored(kind: ResourceType, obj: Object, problem: Fault | None, ignored: str
         "subject": Subject.of(kind, obj),
         "created": epoch(obj["metadata"].get("creationTimestamp")),
         "problem": problem,
-        "ignored": ignored,
         "status": status,
     }
 

@@ -19,6 +19,7 @@ from modelyard.objects import Key, Namespace, ResourceType
 from modelyard.objects.kinds import CONFIG_MAPS, NAMESPACES, NODES, PODS
 from modelyard.objects.parse import epoch, namespace
 from modelyard.reconcile.plan import FAILED, Child, Plan, ServedKind, Want, World
+from modelyard.reconcile.spec_warning import with_spec_warning
 from modelyard.resources import InferenceService
 from modelyard.workloads import canaries, gates, holding, returning, settings
 from modelyard.workloads.canaries import is_canary
@@ -151,7 +152,7 @@ class RollOut(ABC):
         deeds, recovery = Deeds.of(here, owned), recover(groups(owned, self._pods(service, world)), now)
         good = here.aim.revision.name if here.aim is not None and here.done else here.good
         kept, older = returning.kept(here.aim if here.states else None, good, self.labels, service, world)
-        plan = self.tell(here, [*deeds.words, *recovery.words], now)
+        plan = with_spec_warning(self.tell(here, [*deeds.words, *recovery.words], now), service.status)
         again = returning.look_again(service, here.aim, now) if here.aim is not None and not here.done else None
         waits = deeds.waits or [one.message for one in here.states.values() if self._awaited(here, one, now)]
         waits = [*waits, *([here.watch.words] if here.watch is not None else ())]

@@ -112,8 +112,6 @@ def decide_binding(
     notices = list(how.notices)
     if view.memory_problem is not None:
         notices.append(Notice("StateUnreadable", view.memory_problem, "Warning"))
-    if view.ignored:
-        notices.append(Notice("FieldsIgnored", f"without effect: {view.ignored}", "Warning"))
     memory = _about(view, view.memory.not_after(now))
     problem = problem_of(view)
     if problem is None and not view.deleting:
@@ -239,7 +237,8 @@ def _record(
 
 
 def _subject(view: BindingView) -> Subject:
-    return Subject(BINDINGS, view.key, view.uid, view.generation, view.resource_version)
+    subject = Subject(BINDINGS, view.key, view.uid, view.generation, view.resource_version)
+    return subject._replace(ignored=view.ignored)
 
 
 def _about(view: BindingView, memory: BindingMemory) -> BindingMemory:

@@ -16,6 +16,7 @@ from modelyard.autoscaling.view import BindingView
 from modelyard.objects.parse import conditions as stored_conditions
 from modelyard.reconcile.memory import render_memory
 from modelyard.reconcile.plan import Plan, Ref, Scale, Status, Subject
+from modelyard.reconcile.spec_warning import with_spec_warning
 from modelyard.reconcile.status import is_due, timestamp
 
 TIMES = ("lastScaleTime",)
@@ -40,7 +41,7 @@ def binding_plan(
 ) -> Plan:
     """What to write and tell about one binding decided on at ``now``; changed words may be late by ``refresh``."""
     status = status_of(decision)
-    return Plan(
+    plan = Plan(
         decision.subject,
         message=decision.message,
         annotations={ANNOTATION: render_memory(decision.memory)} if decision.memory != view.memory else {},
@@ -48,6 +49,7 @@ def binding_plan(
         scales=tuple(_scales(decision, view)),
         notices=decision.notices,
     )
+    return with_spec_warning(plan, view.status)
 
 
 def status_of(decision: BindingDecision) -> Status:
@@ -89,16 +91,16 @@ def policy_plan(policy: PolicySpec, now: float) -> Plan:
         story, effective, metrics = ("False", "InvalidConfiguration", policy.problem or ""), None, None
     else:
         behaviour = policy.view.behaviour
-        told = f"{describe(behaviour)}; without effect: {policy.ignored}" if policy.ignored else describe(behaviour)
-        story, effective = ("True", "Accepted", told), manifest(behaviour)
+        story, effective = ("True", "Accepted", describe(behaviour)), manifest(behaviour)
         metrics = ", ".join(f"{name}={value:g}" for name, value in policy.view.targets.items())
     before = stored_conditions(policy.status.get("conditions"))
     ready = conditions.build(before, (("Ready", story),), policy.generation, now)
     fields = {"observedGeneration": policy.generation, "metrics": metrics, "effectiveBehavior": effective}
     status = Status(fields, ready)
-    return Plan(
-        Subject(POLICIES, policy.key, policy.uid, policy.generation),
+    plan = Plan(
+        Subject(POLICIES, policy.key, policy.uid, policy.generation, ignored=policy.ignored),
         reason=story[1],
         message=story[2],
         status=status if is_due(status, policy.status, now, 0.0) else None,
     )
+    return with_spec_warning(plan, policy.status)

@@ -16,10 +16,11 @@ from modelyard.autoscaling.memory.variants import ANNOTATION, VariantMemory
 from modelyard.autoscaling.provenance import engine_of, provenance
 from modelyard.metrics.expressions import ANNOTATION as WAKE_QUERY
 from modelyard.objects import TargetRef
-from modelyard.objects.documents import cut, listed
+from modelyard.objects.documents import cut
 from modelyard.objects.parse import Object, conditions, controller_of, epoch, key_of, target_id
 from modelyard.reconcile.memory import parse_memory
 from modelyard.resources import ResourceInvalid, VariantAutoscaling
+from modelyard.resources.field_effects import warning
 
 READ = (MIN_REPLICAS, MAX_REPLICAS, ACTUATION, COMPATIBILITY, WAKE_QUERY, PREDICTION)
 """The annotations that are kept of a variant, besides its memory."""
@@ -107,9 +108,9 @@ def variant(obj: Object, *, strict: bool = False) -> Variant:
     Unknown fields, which a newer peer may have stored, are ignored and told; ``strict`` (of a file): wrong.
     """
     metadata, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
-    problem, ignored = None, ""
+    problem = None
     try:
-        ignored = listed(VariantAutoscaling.parse(obj, unknown="forbid" if strict else "accept").ignored)
+        VariantAutoscaling.parse(obj, unknown="forbid" if strict else "accept")
     except ResourceInvalid as error:
         problem = str(error)
     for field in ("modelID", "accelerator", "variantID"):
@@ -145,7 +146,7 @@ def variant(obj: Object, *, strict: bool = False) -> Variant:
         conditions=conditions(status.get("conditions")),
         memory=memory,
         problem=problem,
-        ignored=ignored,
+        ignored=warning(VariantAutoscaling, obj),
         memory_problem=damage,
         slo=slo_spec(obj) if form == "slo" else None,
         status=status,

@@ -15,6 +15,7 @@ from modelyard.cluster import CONFIG_MAPS
 from modelyard.objects import Key, Notice, Workload, WorkloadId
 from modelyard.reconcile.memory import render_memory
 from modelyard.reconcile.plan import Plan, Scale, Status, Subject
+from modelyard.reconcile.spec_warning import with_spec_warning
 from modelyard.reconcile.status import is_due, timestamp
 
 SLO_ONLY = ("variantID", "accelerator", "maxBatch", "variantCost")
@@ -43,9 +44,7 @@ def variant_plan(
         # A definition of the saturation form alone drops it: that it is not there alone is no reason to write it again.
         stored = {"currentAlloc": status.fields.get("currentAlloc"), **stored}
     told = [Notice("StateUnreadable", variant.memory_problem, "Warning")] if variant.memory_problem else []
-    if variant.ignored:
-        told.append(Notice("FieldsIgnored", f"without effect: {variant.ignored}", "Warning"))
-    return Plan(
+    plan = Plan(
         decision.subject,
         reason=record.why.reason,
         message=record.why.message,
@@ -58,6 +57,7 @@ def variant_plan(
         news=_news(record),
         notices=(*decision.notices, *told),
     )
+    return with_spec_warning(plan, variant.status)
 
 
 def to_remember(decision: VariantDecision) -> VariantMemory:

@@ -47,6 +47,7 @@ def make_record(
     applied, applied_message = _applied(state) if publish else (None, "")
     told = state.slo is not None and state.decided
     subject = Subject(VARIANTS, variant.key, variant.uid, variant.generation, variant.resource_version)
+    subject = subject._replace(ignored=variant.ignored)
     record = Record(
         identity=Identity(
             subject=subject,

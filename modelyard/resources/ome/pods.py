@@ -12,7 +12,7 @@ from typing import Literal
 from pydantic import ConfigDict, Field
 
 from modelyard.resources.base import Part
-from modelyard.resources.fields import Bool, Int32, Int64, IntOrString, Kept, RawObject, StringMap, optional
+from modelyard.resources.fields import Bool, Int32, Int64, IntOrString, RawObject, StringMap, optional
 
 RawList = list[RawObject]
 
@@ -163,7 +163,9 @@ class EngineSpec(PodFields, ScalingFields):
     runner: Container | None = optional("The container that runs the engine.")
     leader: LeaderSpec | None = optional("The leading pod of each group. Multi-node only.")
     worker: WorkerSpec | None = optional("The other pods of each group. Multi-node only.")
-    accelerator_override: Kept = optional("Which accelerators this component runs on. Kept, without effect.")
+    accelerator_override: RawObject | None = optional(
+        "Which accelerators this component runs on, in acceleratorClass. Default: those of the service."
+    )
 
 
 class DecoderSpec(EngineSpec):

@@ -7,7 +7,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from modelyard.resources.base import AGE, Column, Part, Resource
-from modelyard.resources.fields import Bool, Int32, Kept, RawObject, optional
+from modelyard.resources.fields import Bool, Int32, RawObject, optional
 from modelyard.resources.ome import OME
 from modelyard.resources.ome.models import ModelFormat, ModelFrameworkSpec
 from modelyard.resources.ome.pods import DecoderSpec, EngineSpec, RouterSpec, RuntimePodFields
@@ -37,7 +37,9 @@ class SupportedModelFormat(Part):
     priority: Int32 | None = optional(
         "Which runtime is chosen when several fit: the higher one. Counts with autoSelect only.", ge=1
     )
-    accelerator_config: Kept = optional("Arguments and resources by accelerator class. Kept, without effect.")
+    accelerator_config: RawObject | None = optional(
+        "Arguments and resources by accelerator class. Kept, without effect."
+    )
     diffusion_pipeline: RawObject | None = optional("The diffusion pipeline it can serve. Default: any.")
 
 

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from modelyard.resources.base import AGE, Column, Part, Resource, StatusPart
-from modelyard.resources.fields import Int32, Int64, Kept, RawObject, StringMap, Time, optional, unique
+from modelyard.resources.fields import Int32, Int64, RawObject, StringMap, Time, optional, unique
 from modelyard.resources.ome import OME
 from modelyard.resources.ome.pods import (
     Container,
@@ -84,7 +84,9 @@ class InferenceServiceSpec(Part):
     )
     router: RouterSpec | None = optional("The router. Default: none, or the runtime's.")
     keda_config: KedaConfig | None = optional("Scaling by KEDA, for all components. Default: none.")
-    accelerator_selector: Kept = optional("Which accelerators to run on. Kept, without effect.")
+    accelerator_selector: RawObject | None = optional(
+        "Which accelerators to run on: acceleratorClass, or constraints and a policy. Default: any."
+    )
 
 
 class KnativeCondition(StatusPart):

@@ -444,11 +444,6 @@ def test_unreadable_memory_is_told() -> None:
     assert render_memory(BindingMemory()) is None
 
 
-def test_fields_without_effect_are_told() -> None:
-    assert "FieldsIgnored" in reasons(decide(binding(target(), ignored="spec.later")))
-    assert "FieldsIgnored" not in reasons(decide(binding(target())))
-
-
 def test_a_clock_set_back_blocks_nothing_for_long() -> None:
     ahead = decide(binding(target(current=9, instances=each(9, 10))), 1e9).memory
     world = World(WRITTEN, 9)

@@ -11,7 +11,7 @@ from modelyard.autoscaling.fleet import Variant
 from modelyard.autoscaling.kinds import VARIANTS
 from modelyard.autoscaling.live.variant_plans import status_of, variant_plan
 from modelyard.autoscaling.memory.variants import VariantMemory
-from modelyard.objects import Condition, Key, TargetRef
+from modelyard.objects import Condition, Key, Notice, TargetRef
 from modelyard.reconcile.plan import Subject
 from modelyard.reconcile.status import condition_body, patch, timestamp
 from modelyard.resources.llmd import VariantAutoscalingStatus
@@ -202,6 +202,11 @@ def test_conditions_of_the_slo_form_go_when_there_is_nothing_to_say(kind: str) -
 
 
 def test_fields_without_effect_are_told_on_the_object() -> None:
-    (told,) = variant_plan(record(), dataclasses.replace(variant(), ignored="spec.priority"), {}, NOW, 300).notices
-    assert (told.reason, told.message, told.kind) == ("FieldsIgnored", "without effect: spec.priority", "Warning")
+    ignored = "without effect: spec.priority: unknown field"
+    decision = record()
+    decision = decision._replace(subject=decision.subject._replace(ignored=ignored))
+    plan = variant_plan(decision, variant(), {}, NOW, 300)
+    assert plan.notices == (Notice("FieldsIgnored", ignored, "Warning"),)
+    assert plan.status is not None
+    assert plan.status.conditions[-1].type == "SpecWarning"
     assert variant_plan(record(), variant(), {}, NOW, 300).notices == ()

@@ -228,9 +228,10 @@ def test_of_several_targets_the_foreign_one_is_left_out_and_the_binding_not_deci
 def test_fields_that_a_newer_peer_stored_are_ignored_and_in_a_file_wrong() -> None:
     body = stored({"scalingConfiguration": part(subTargets={"kind": "Role", "name": "decode"})})
     path = "spec.scalingConfiguration.target.subTargets"
-    assert (binding(body).view.problem, binding(body).view.ignored) == (None, path)
+    assert (binding(body).view.problem, binding(body).view.ignored) == (None, f"without effect: {path}: unknown field")
     assert f"{path}: unknown field" in (binding(body, strict=True).view.problem or "")
     metadata = {"name": "p", "namespace": "n"}
     newer = {"metadata": metadata, "spec": {"metrics": [{"metricName": "m", "targetValue": 1, "weight": 2}]}}
-    assert (policy(newer).problem, policy(newer).ignored) == (None, "spec.metrics[0].weight")
+    ignored = "without effect: spec.metrics[0].weight: unknown field"
+    assert (policy(newer).problem, policy(newer).ignored) == (None, ignored)
     assert "spec.metrics[0].weight: unknown field" in (policy(newer, strict=True).problem or "")

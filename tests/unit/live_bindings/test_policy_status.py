@@ -179,4 +179,5 @@ def test_a_policy_names_every_metric_and_what_of_it_has_no_effect() -> None:
     written = policy_status(policy(manifest({"metrics": metrics})), NOW)
     assert written is not None
     assert written["metrics"] == "a=0.75, b=5"
-    assert written["conditions"][0]["message"].endswith("; without effect: spec.metrics[1].later")
+    warning = {one["type"]: one["message"] for one in written["conditions"]}["SpecWarning"]
+    assert warning == "without effect: spec.metrics[1].later: unknown field"

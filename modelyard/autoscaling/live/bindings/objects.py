@@ -24,6 +24,7 @@ from modelyard.objects.parse import conditions, epoch, key_of
 from modelyard.reconcile.memory import parse_memory
 from modelyard.reconcile.reach import NOT_PERMITTED, refusal
 from modelyard.resources import AutoscalingPolicy, AutoscalingPolicyBinding, ResourceInvalid
+from modelyard.resources.field_effects import warning
 
 SOURCES = "modelyard.dev/metric-sources"
 """Metrics read from Prometheus instead of from the pods: a JSON or YAML map of metric name to PromQL. In optimizer
@@ -132,14 +133,14 @@ class PolicySpec:
 def policy(obj: Object, *, strict: bool = False) -> PolicySpec:
     """An AutoscalingPolicy with the behaviour in effect. ``strict``: see ``observe.variant``."""
     metadata = obj["metadata"]
-    view, problem, ignored = None, None, ""
+    view, problem = None, None
     try:
         found = AutoscalingPolicy.parse(dict(obj), unknown="forbid" if strict else "accept")
-        view, ignored = policy_view(found), listed(found.ignored)
+        view = policy_view(found)
     except ResourceInvalid as error:
         problem = str(error)
     generation = int(metadata.get("generation") or 0)
-    status = obj.get("status") or {}
+    status, ignored = obj.get("status") or {}, warning(AutoscalingPolicy, obj)
     return PolicySpec(key_of(obj), metadata.get("uid", ""), generation, view, problem, status, ignored)
 
 
@@ -149,9 +150,8 @@ def binding(obj: Object, *, strict: bool = False) -> BindingSpec:
     key = key_of(obj)
     annotations: Mapping[str, str] = metadata.get("annotations") or {}
     problems: list[str] = []
-    ignored = ""
     try:
-        ignored = listed(AutoscalingPolicyBinding.parse(dict(obj), unknown="forbid" if strict else "accept").ignored)
+        AutoscalingPolicyBinding.parse(dict(obj), unknown="forbid" if strict else "accept")
     except ResourceInvalid as error:
         problems.append(str(error))
     optimizer = spec.get("optimizerConfiguration")
@@ -185,7 +185,7 @@ def binding(obj: Object, *, strict: bool = False) -> BindingSpec:
         conditions=conditions((obj.get("status") or {}).get("conditions")),
         memory=memory,
         memory_problem=damage,
-        ignored=ignored,
+        ignored=warning(AutoscalingPolicyBinding, obj),
         problem="; ".join(problems) or None,
         created=epoch(metadata.get("creationTimestamp")),
         deleting=bool(metadata.get("deletionTimestamp")),
