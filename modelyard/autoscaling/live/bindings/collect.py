@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from modelyard.autoscaling.handling import fleet_handling, handling_of
 from modelyard.autoscaling.live import wants
-from modelyard.autoscaling.live.bindings.objects import TargetSpec, backends_of, workload_of
+from modelyard.autoscaling.live.bindings.objects import TargetSpec, backends_of, resolve_workload
 from modelyard.autoscaling.live.bindings.others import binding_claims, claims_beyond, reachable
 from modelyard.autoscaling.live.bindings.pods import TargetPods, target_pods
 from modelyard.autoscaling.live.bindings.state import PolicyState
@@ -31,7 +30,7 @@ from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.view import BindingView
 from modelyard.cluster import Forbidden, UnknownKind
 from modelyard.metrics.expressions import Expressions
-from modelyard.objects import Key, Workload, WorkloadId
+from modelyard.objects import Key, Workload
 from modelyard.objects.selectors import parse_selector
 from modelyard.reconcile.mirror import Mirror
 
@@ -99,7 +98,7 @@ async def observe_bindings(
     backends = backends_of(workloads.values())
 
     def find(spec: TargetSpec) -> tuple[Workload | None, str | None, TargetPods]:
-        workload, problem = _usable(spec, workloads, backends, errors)
+        workload, problem = resolve_workload(spec, workloads, backends, errors)
         if workload is None:
             return None, problem, TargetPods()
         return workload, None, target_pods(pods, workload, spec.match_labels, state.startup.get(workload.id))
@@ -121,26 +120,3 @@ async def observe_bindings(
     return tuple(
         binding_view(binding, listed, plans[binding.view.key], answers, measured) for binding in listed.bindings
     )
-
-
-def _usable(
-    spec: TargetSpec,
-    workloads: Mapping[WorkloadId, Workload],
-    backends: Mapping[Key, Sequence[Workload]],
-    errors: Mapping[WorkloadId, str],
-) -> tuple[Workload | None, str | None]:
-    workload, problem = workload_of(spec, workloads, backends)
-    if workload is not None:
-        id_ = workload.id
-        if workload.deleting:
-            return None, f"{id_} is being deleted"
-        if spec.uid and workload.uid and spec.uid != workload.uid:
-            return None, f"{id_} has the uid {workload.uid}, targetRef.uid asks for {spec.uid}; correct or remove it"
-        return workload, None
-    if problem:
-        return None, problem
-    if not spec.is_alias:
-        why = errors.get(spec.workload)
-        return None, f"{spec.workload} could not be read: {why}" if why else f"{spec.workload} does not exist"
-    names = " or ".join(id_.kind for id_ in spec.candidates)
-    return None, f"no {names} {spec.workload.namespace}/{spec.workload.name} exists, and no backend of a Model is that"

@@ -239,6 +239,33 @@ def workload_of(
     return None, f"{name} is {len(found)} workloads, which nothing scales together; {said}"
 
 
+def resolve_workload(
+    spec: TargetSpec,
+    workloads: Mapping[WorkloadId, Workload],
+    backends: Mapping[Key, Sequence[Workload]],
+    errors: Mapping[WorkloadId, str],
+) -> tuple[Workload | None, str | None]:
+    """Return the workload that a target scales, or the reason for which there is none.
+
+    ``errors`` says why a workload could not be read.
+    """
+    workload, problem = workload_of(spec, workloads, backends)
+    if workload is not None:
+        id_ = workload.id
+        if workload.deleting:
+            return None, f"{id_} is being deleted"
+        if spec.uid and workload.uid and spec.uid != workload.uid:
+            return None, f"{id_} has the uid {workload.uid}, targetRef.uid asks for {spec.uid}; correct or remove it"
+        return workload, None
+    if problem:
+        return None, problem
+    if not spec.is_alias:
+        why = errors.get(spec.workload)
+        return None, f"{spec.workload} could not be read: {why}" if why else f"{spec.workload} does not exist"
+    names = " or ".join(id_.kind for id_ in spec.candidates)
+    return None, f"no {names} {spec.workload.namespace}/{spec.workload.name} exists, and no backend of a Model is that"
+
+
 def backends_of(workloads: Iterable[Workload]) -> dict[Key, list[Workload]]:
     """The workloads of Models' backends, by namespace and MODEL-BACKEND, as the labels of their pods have it."""
     found: dict[Key, list[Workload]] = {}
