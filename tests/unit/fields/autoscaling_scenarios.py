@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import yaml
+from field_mutations import InvalidObject, Scenario
 
 from modelyard.autoscaling.bindings.decide import decide_binding
 from modelyard.autoscaling.decide import decide
@@ -26,7 +26,6 @@ from modelyard.autoscaling.offline.manifests import manifest
 from modelyard.autoscaling.offline.snapshot import read_snapshot
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.view import BindingView, TargetView
-from modelyard.metrics.expressions import Answers
 from modelyard.metrics.pages import Page, parse
 from modelyard.metrics.scrape import Scrape
 from modelyard.objects import Key, Workload, WorkloadId
@@ -72,9 +71,11 @@ LOADS = (*(20,) * 8, *(110,) * 8, *(700,) * 12, *(20,) * 50)
 """Waiting requests at each tick, all replicas together: slow growth, a jump, calm."""
 
 
-def policy_outcome(obj: Mapping[str, Any]) -> list[int]:
+def policy_outcome(obj: Mapping[str, Any]) -> list[str]:
     """Follow a policy for a while: the replicas of its workload at each tick of 15 s."""
     policy = objects.policy(obj)
+    if policy.problem is not None:
+        raise InvalidObject(policy.problem)
     memory, replicas, history = BindingMemory(), 2, []
     workload = WorkloadId("shop", "apps", "Deployment", "chat")
     for tick, load in enumerate(LOADS):
@@ -95,7 +96,7 @@ def policy_outcome(obj: Mapping[str, Any]) -> list[int]:
         decision = decide_binding(view, SETTINGS, NOW + 15 * tick)
         memory = decision.memory
         replicas = decision.record.writes.scale or replicas
-        history.append(replicas)
+        history.append(str(replicas))
     return history
 
 
@@ -113,9 +114,10 @@ def _target(name: str, port: int, **reference: str) -> dict[str, Any]:
     }
 
 
+_UNUSED = {"resourceVersion": "7", "fieldPath": "spec.roles"}
 SCALING = _binding(
     scalingConfiguration={
-        "target": _target("fast", 9000, namespace="models", resourceVersion="7", fieldPath="spec.roles"),
+        "target": _target("fast", 9000, namespace="models", uid="uid-fast", **_UNUSED),
         "minReplicas": 2,
         "maxReplicas": 5,
     }
@@ -123,9 +125,14 @@ SCALING = _binding(
 OPTIMIZER = _binding(
     optimizerConfiguration={
         "params": [
-            {"target": _target("large", 9000), "minReplicas": 0, "maxReplicas": 4, "cost": 100},
+            {"target": _target("large", 9000, **_UNUSED), "minReplicas": 0, "maxReplicas": 4, "cost": 100},
             {"target": _target("small", 9001), "minReplicas": 2, "maxReplicas": 9, "cost": 30},
-            {"target": _target("fast", 9000, uid="uid-before"), "minReplicas": 1, "maxReplicas": 2, "cost": 60},
+            {
+                "target": _target("fast", 9000, namespace="models", uid="uid-fast"),
+                "minReplicas": 1,
+                "maxReplicas": 2,
+                "cost": 60,
+            },
         ],
         "costExpansionRatePercent": 300,
     }
@@ -166,9 +173,11 @@ def _page(scrape: Scrape, waiting: int) -> Page | str:
 def decide_on_binding(obj: Mapping[str, Any], replicas: int, waiting: int, now: float = NOW) -> Plan:
     """Decide on a binding whose targets all have ``replicas``, with so many requests waiting at each decode pod."""
     spec = objects.binding(obj)
+    if spec.view.problem is not None:
+        raise InvalidObject(spec.view.problem)
     policy = objects.policy(_policy(metrics=[{"metricName": WAITING, "targetValue": "10"}]))
-    other = objects.policy({**POLICY, "metadata": {**POLICY["metadata"], "name": ""}})
-    listed = ListedBindings((spec,), {one.key: one for one in (policy, other)})
+    other = objects.policy({**POLICY, "metadata": {**POLICY["metadata"], "name": "strict"}})
+    listed = ListedBindings((spec,), {spec.key: spec for spec in (policy, other)})
     pods, workloads = _pods(), _workloads(replicas)
 
     def find(target: objects.TargetSpec) -> tuple[Workload | None, str | None, TargetPods]:
@@ -197,21 +206,28 @@ def binding_outcome(obj: Mapping[str, Any]) -> list[str]:
 
 def _manifests(folder: Path) -> dict[tuple[str, str], dict[str, Any]]:
     """Objects of a sample by kind and name."""
-    documents = [one for path in sorted(folder.glob("*.yaml")) for one in yaml.safe_load_all(path.read_text("utf-8"))]
-    return {(one["kind"], one["metadata"]["name"]): one for one in documents if one and "kind" in one}
+    texts = [path.read_text("utf-8") for path in sorted(folder.glob("*.yaml"))]
+    bodies = [body for text in texts for body in yaml.safe_load_all(text)]
+    return {(body["kind"], body["metadata"]["name"]): body for body in bodies if body and "kind" in body}
 
 
 def _plans(
-    obj: Mapping[str, Any], folder: Path, others: Sequence[Mapping[str, Any]] = (), *, is_busy: bool = False
+    obj: Mapping[str, Any], folder: Path, extra: Sequence[Mapping[str, Any]] = (), *, is_busy: bool = False
 ) -> list[Plan]:
-    found = {**_manifests(folder), (obj["kind"], obj["metadata"]["name"]): obj}
-    for one in others:
-        found[one["kind"], one["metadata"]["name"]] = one
-    everything = [body for one in found.values() for body in manifest("test", copy.deepcopy(one))]
+    if (problem := observe.variant(obj).problem) is not None:
+        raise InvalidObject(problem)
+    manifests = {**_manifests(folder), (obj["kind"], obj["metadata"]["name"]): obj}
+    for body in extra:
+        manifests[body["kind"], body["metadata"]["name"]] = body
+    everything = [parsed for body in manifests.values() for parsed in manifest("test", copy.deepcopy(body))]
     snapshot = read_snapshot(folder / "metrics.yaml")
     if is_busy:
-        groups = {f"Deployment/{one['metadata']['name']}": f"{one['kind']}/{one['metadata']['name']}" for one in others}
-        busy = {pod.pod: {"kv": 0.97, "workload": groups.get(pod.workload, pod.workload)} for pod in snapshot.pods}
+        groups = {
+            f"Deployment/{body['metadata']['name']}": f"{body['kind']}/{body['metadata']['name']}" for body in extra
+        }
+        busy = {
+            pod.pod: {"kv": 0.97, "workload": groups.get(pod.workload or "", pod.workload)} for pod in snapshot.pods
+        }
         pods = [pod.model_copy(update=busy[pod.pod]) for pod in snapshot.pods]
         snapshot = snapshot.model_copy(update={"pods": pods})
     fleet = fleet_from_files(everything, snapshot, NOW, SETTINGS)
@@ -220,8 +236,8 @@ def _plans(
 
 def _saturated() -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The variant of the sample, moved to a LeaderWorkerSet, and that."""
-    found = _manifests(PLAN)
-    variant, workload = found["VariantAutoscaling", "llama-8b-h100"], found["Deployment", "llama-8b-h100"]
+    manifests = _manifests(PLAN)
+    variant, workload = manifests["VariantAutoscaling", "llama-8b-h100"], manifests["Deployment", "llama-8b-h100"]
     group = {"apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet"}
     variant["spec"]["scaleTargetRef"] |= group
     template = workload["spec"]["template"]
@@ -235,7 +251,7 @@ SLO["spec"]["acceleratorCount"] = 2
 SLO["spec"]["variantID"] = SLO["spec"]["variantID"].replace("H100-1", "H100-2")
 
 
-def _told(plans: Sequence[Plan]) -> Iterator[str]:
+def _summaries(plans: Sequence[Plan]) -> Iterator[str]:
     for plan in plans:
         fields = {} if plan.status is None else plan.status.fields
         reasons = [condition.reason for condition in (plan.status.conditions if plan.status is not None else ())]
@@ -243,11 +259,60 @@ def _told(plans: Sequence[Plan]) -> Iterator[str]:
         yield f"{plan.subject.key}: {plan.scales and plan.scales[0].replicas} {fields} {reasons} {notices}"
 
 
+def saturation_plans(obj: Mapping[str, Any]) -> list[Plan]:
+    """Decide on the sample's variants in saturation form, whose pods are busy."""
+    return _plans(obj, PLAN, _GROUPS, is_busy=True)
+
+
+def slo_plans(obj: Mapping[str, Any]) -> list[Plan]:
+    """Decide on the sample's variants in SLO form."""
+    return _plans(obj, PLAN / "slo")
+
+
 def saturation_outcome(obj: Mapping[str, Any]) -> list[str]:
-    """Decide on the sample's variants in saturation form: replicas, statuses, reasons."""
-    return list(_told(_plans(obj, PLAN, _GROUPS, is_busy=True)))
+    """Describe the decisions in saturation form: replicas, statuses, reasons."""
+    return list(_summaries(saturation_plans(obj)))
 
 
 def slo_outcome(obj: Mapping[str, Any]) -> list[str]:
-    """Decide on the sample's variants in SLO form: replicas, statuses, reasons."""
-    return list(_told(_plans(obj, PLAN / "slo")))
+    """Describe the decisions in SLO form: replicas, statuses, reasons."""
+    return list(_summaries(slo_plans(obj)))
+
+
+_POLICY_OTHERS = {
+    "spec.metrics[].metricName": "queue",
+    "spec.metrics[].targetValue": "5",
+    "spec.behavior.scaleUp.panicPolicy.period": "0s",
+}
+_BINDING_OTHERS = {
+    "spec.policyRef.name": "strict",
+    "spec.scalingConfiguration.target.targetRef.name": "large",
+    "spec.scalingConfiguration.target.targetRef.uid": "uid-before",
+    "spec.scalingConfiguration.minReplicas": 1,
+    "spec.scalingConfiguration.maxReplicas": 4,
+    "spec.optimizerConfiguration.params[].target.targetRef.name": "other",
+    "spec.optimizerConfiguration.params[].target.targetRef.uid": "uid-before",
+    "spec.optimizerConfiguration.params[].minReplicas": 1,
+    "spec.optimizerConfiguration.params[].maxReplicas": 3,
+}
+_VARIANT_OTHERS = {
+    "spec.scaleTargetRef.kind": "StatefulSet",
+    "spec.scaleTargetRef.name": "other",
+    "spec.modelID": "other",
+    "spec.variantID": "other-H100-2",
+    "spec.accelerator": "A100",
+    "spec.acceleratorCount": 1,
+    "spec.sloClassRef.name": "other",
+    "spec.sloClassRef.key": "other",
+    "spec.variantProfile.perfParms.decodeParms": {"alpha": "25", "beta": "0.05"},
+    "spec.variantProfile.perfParms.prefillParms": {"gamma": "600", "delta": "0.002"},
+    "spec.variantProfile.maxBatchSize": 8,
+}
+SCENARIOS = {
+    "AutoscalingPolicy": (Scenario(POLICY, policy_outcome, _POLICY_OTHERS),),
+    "AutoscalingPolicyBinding": tuple(Scenario(obj, binding_outcome, _BINDING_OTHERS) for obj in (SCALING, OPTIMIZER)),
+    "VariantAutoscaling": (
+        Scenario(SATURATION, saturation_outcome, _VARIANT_OTHERS),
+        Scenario(SLO, slo_outcome, _VARIANT_OTHERS),
+    ),
+}

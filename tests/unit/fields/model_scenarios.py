@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from field_mutations import InvalidObject, Scenario
 from kthena_models import LWS, a_backend, a_model, a_worker, render_model
 
 from modelyard.workloads.values import Refused, canonical
@@ -74,11 +75,21 @@ GROUPED = a_model(
         "SGLang",
         minReplicas=2,
         maxReplicas=2,
-        workers=[a_worker(pods=2, image="lmsysorg/sglang:v0.5.9")],
+        workers=[a_worker(pods=2, image="registry.example.com/sglang:custom")],
     ),
     modelMatch={"uri": {"regex": "^/v1/(chat|embeddings)"}},
 )
 """A backend of groups, as a cluster with LeaderWorkerSet has them."""
+COORDINATED = a_model(
+    a_backend(
+        "MindIEDisaggregated",
+        workers=[
+            a_worker(role, image="registry.example.com/mindie:custom")
+            for role in ("prefill", "decode", "coordinator", "controller")
+        ],
+    )
+)
+"""A backend with every role."""
 IDLE = a_model(
     a_backend(minReplicas=0, maxReplicas=3, scaleToZeroGracePeriod="45s", autoscalingPolicy=POLICY),
     modelMatch={"uri": {"exact": "/v1/chat/completions"}},
@@ -88,7 +99,26 @@ IDLE = a_model(
 
 def model_outcome(obj: dict[str, Any]) -> list[str]:
     """Render the Model's objects."""
-    found = render_model(obj, LWS)
-    if isinstance(found, Refused):
-        return [str(found)]
-    return sorted(f"{child.component} {canonical(child.body)}" for child in found.children)
+    result = render_model(obj, LWS)
+    if isinstance(result, Refused):
+        raise InvalidObject(str(result))
+    return sorted(f"{child.component} {canonical(child.body)}" for child in result.children)
+
+
+OTHERS = {
+    "spec.backends[].name": "renamed",
+    "spec.backends[].type": "SGLang",
+    "spec.backends[].modelURI": "hf://acme/other",
+    "spec.backends[].minReplicas": 2,
+    "spec.backends[].maxReplicas": 5,
+    "spec.backends[].scalingCost": 77,
+    "spec.backends[].workers[].type": "coordinator",
+    "spec.backends[].loraAdapters[].name": "other",
+    "spec.backends[].loraAdapters[].artifactURL": "hf://acme/other",
+    "spec.autoscalingPolicy.metrics[].metricName": "queue",
+    "spec.autoscalingPolicy.metrics[].targetValue": "8",
+    "spec.autoscalingPolicy.behavior.scaleUp.panicPolicy.period": "7s",
+}
+OTHERS |= {path.replace("spec.", "spec.backends[].", 1): other for path, other in OTHERS.items() if "Policy" in path}
+OTHERS["spec.backends[].scaleToZeroGracePeriod"] = "5m"
+SCENARIOS = {"Model": tuple(Scenario(obj, model_outcome, OTHERS) for obj in (SHARED, OWN, GROUPED, COORDINATED, IDLE))}

@@ -8,8 +8,9 @@ from random import Random
 from typing import Any
 
 import orjson
+from field_mutations import InvalidObject, Scenario
 
-from modelyard.objects import Key, Pod
+from modelyard.objects import Key
 from modelyard.objects.parse import pod as read_pod
 from modelyard.router.gauges import wanted
 from modelyard.routing import objects
@@ -93,10 +94,10 @@ REQUESTS = (
 )
 
 
-def _pod(name: str, address: int, **labels: str) -> Pod:
+def _pod(name: str, address: int, **labels: str) -> dict[str, Any]:
     ready = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T01:00:00Z"}
     status = {"phase": "Running", "podIP": f"10.0.0.{address}", "conditions": [ready]}
-    return read_pod({"metadata": {**_metadata(name), "labels": labels}, "spec": {}, "status": status})
+    return {"kind": "Pod", "metadata": {**_metadata(name), "labels": labels}, "spec": {}, "status": status}
 
 
 def _server(name: str, **spec: Any) -> dict[str, Any]:
@@ -123,7 +124,7 @@ SERVER = _server(
 PLAIN_SERVER = _server("pairs", inferenceEngine="SGLang")
 """A server whose port follows from its engine."""
 _NAMES = ("exact", "prefix", "regex", "body", "large", "small")
-_PODS = [
+POD_OBJECTS = [
     *(_pod(name, number, app=name) for number, name in enumerate(_NAMES, 1)),
     *(
         _pod(f"{role}-{group}", address, app="pairs", release="stable", role=role, **{GROUP: group})
@@ -131,6 +132,7 @@ _PODS = [
     ),
     _pod("canary", 30, app="pairs", release="canary", role="decode", **{GROUP: "one"}),
 ]
+_PODS = [read_pod(obj) for obj in POD_OBJECTS]
 
 
 def _ask(decider: Decider, model: str, path: str, headers: dict[str, str]) -> Question:
@@ -149,6 +151,8 @@ def _decider(route: objects.Route, *servers: objects.Server) -> Decider:
 def route_outcome(obj: dict[str, Any]) -> list[str]:
     """Decide on some requests under a route: the rule, the server, and what its budget admits."""
     route = objects.route(obj)
+    if route.problem is not None:
+        raise InvalidObject(route.problem)
     decider = _decider(route, *(objects.server(_server(name)) for name in _NAMES))
     lines: list[str] = []
     for request in (*REQUESTS, *REQUESTS[:1] * 40):
@@ -157,8 +161,8 @@ def route_outcome(obj: dict[str, Any]) -> list[str]:
             lines.append(f"{request}: {destination.status}")
         else:
             lines.append(f"{request}: rule {destination.rule}, {destination.server}, adapter: {destination.lora}")
-    told = explain(decider, _ask(decider, *REQUESTS[2]), 0.0)
-    lines += [line.partition("(")[0] for line in told if "takes it" in line]
+    explained = explain(decider, _ask(decider, *REQUESTS[2]), 0.0)
+    lines += [line.partition("(")[0] for line in explained if "takes it" in line]
     limits = TokenLimits()
     limits.configure(route.key, route.budget if route.names else None, 0.0)
     for at in (0.0, 1.0, 61.0):
@@ -171,6 +175,8 @@ def server_outcome(obj: dict[str, Any]) -> list[str]:
     """Decide on requests that go to a server: pods, addresses, bodies, attempts and their limits."""
     route = objects.route({**ROUTE, "spec": {"modelName": "chat", "rules": [_rule("pairs")]}})
     server = objects.server(obj)
+    if server.problem is not None:
+        raise InvalidObject(server.problem)
     decider = _decider(route, server)
     question = _ask(decider, *REQUESTS[0])
     lines = [f"metrics {wanted(server.engine)}"]
@@ -185,7 +191,37 @@ def server_outcome(obj: dict[str, Any]) -> list[str]:
 
 
 def _destination(decider: Decider, question: Question) -> Any:
-    found = decider.destination(question)
-    assert not isinstance(found, ErrorAnswer), found
-    assert found.server == Key(NAMESPACE, "pairs")
-    return found
+    result = decider.destination(question)
+    assert not isinstance(result, ErrorAnswer), result
+    assert result.server == Key(NAMESPACE, "pairs")
+    return result
+
+
+SCENARIOS = {
+    "ModelRoute": (
+        Scenario(
+            ROUTE,
+            route_outcome,
+            {
+                "spec.rules[].targetModels[].modelServerName": "small",
+                "spec.rateLimit.global.redis.address": "other.shop:6379",
+            },
+        ),
+        Scenario(OTHER_ROUTE, route_outcome),
+    ),
+    "ModelServer": (
+        Scenario(
+            SERVER,
+            server_outcome,
+            {
+                "spec.inferenceEngine": "vLLM",
+                "spec.workloadSelector.matchLabels": {"app": "pairs"},
+                "spec.workloadSelector.pdGroup.groupKey": "example.com/other",
+                "spec.workloadSelector.pdGroup.prefillLabels": {"role": "none"},
+                "spec.workloadSelector.pdGroup.decodeLabels": {"role": "none"},
+                "spec.workloadPort.port": 9444,
+            },
+        ),
+        Scenario(PLAIN_SERVER, server_outcome, {"spec.inferenceEngine": "vLLM"}),
+    ),
+}

@@ -1,0 +1,71 @@
+"""Objects with one field changed, and the fields whose change makes a difference."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+Place = tuple[str | int, ...]
+
+
+class InvalidObject(Exception):
+    """An object that is refused: that is no proof that a field has an effect."""
+
+
+class Scenario(NamedTuple):
+    """A rich object, and what follows from it; ``others`` are values of fields that cannot be left out, by path.
+
+    ``outcome`` raises ``InvalidObject`` for an object that is refused.
+    """
+
+    obj: Mapping[str, Any]
+    outcome: Callable[[dict[str, Any]], Sequence[str]]
+    others: Mapping[str, Any] = {}
+
+
+def _places(value: Any, place: Place) -> Iterator[Place]:
+    items: Sequence[tuple[str | int, Any]] = ()
+    if isinstance(value, Mapping):
+        items = list(value.items())
+    elif isinstance(value, list):
+        items = list(enumerate(value))
+    for name, inner in items:
+        yield (*place, name)
+        yield from _places(inner, (*place, name))
+
+
+def _fits(place: Place, pattern: Sequence[str]) -> bool:
+    return len(place) == len(pattern) and all(
+        part in ("*", name) if isinstance(name, str) else part == "[]"
+        for name, part in zip(place, pattern, strict=True)
+    )
+
+
+def mutants(scenario: Scenario, path: str) -> Iterator[dict[str, Any]]:
+    """Iterate over the object without the field, or with another value of it, once for each of its places."""
+    pattern = path.replace("[]", ".[]").split(".")
+    for place in list(_places(scenario.obj, ())):
+        if not _fits(place, pattern):
+            continue
+        found: Any = copy.deepcopy(scenario.obj)
+        inside = found
+        for part in place[:-1]:
+            inside = inside[part]
+        if path in scenario.others:
+            inside[place[-1]] = scenario.others[path]
+        else:
+            del inside[place[-1]]
+        yield found
+
+
+def makes_a_difference(scenario: Scenario, path: str) -> bool:
+    """Return whether a change of the field alone changes what follows."""
+    before = scenario.outcome(copy.deepcopy(dict(scenario.obj)))
+    for mutant in mutants(scenario, path):
+        try:
+            if scenario.outcome(mutant) != before:
+                return True
+        except InvalidObject:
+            continue
+    return False
