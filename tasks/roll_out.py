@@ -24,7 +24,7 @@ from modelyard.reconcile.plan import Plan
 from modelyard.workloads.gates import GateReading, GateWatch
 from modelyard.workloads.kthena.lifecycle import ModelRollOut
 from modelyard.workloads.lifecycle import RollOut, ServiceRollOut
-from modelyard.workloads.story import Standing
+from modelyard.workloads.rollout_state import Standing
 from modelyard.workloads.values import Refused, Rendered
 from tasks.acting import AGAIN, stay
 from tasks.journal import ProgressBar, cells, show, unformatted

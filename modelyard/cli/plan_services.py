@@ -17,7 +17,7 @@ from modelyard.reconcile.plan import Plan
 from modelyard.workloads.kthena.lifecycle import ModelRollOut
 from modelyard.workloads.lifecycle import RollOut, ServiceRollOut
 from modelyard.workloads.resolution import ACCEPT
-from modelyard.workloads.story import Standing
+from modelyard.workloads.rollout_state import Standing
 
 
 @dataclass(frozen=True, slots=True)

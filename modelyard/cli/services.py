@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from modelyard.reconcile.plan import Plan
     from modelyard.workloads import Refused, Rendered
     from modelyard.workloads.resolution import Resolved
-    from modelyard.workloads.story import Standing
+    from modelyard.workloads.rollout_state import Standing
 
 app = typer.Typer(help="Services: what they are made of, and why.", add_completion=False)
 _ALWAYS = (

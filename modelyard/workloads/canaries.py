@@ -135,7 +135,9 @@ def shares(workloads: Iterable[Body], weights: Mapping[str, int]) -> list[Body] 
     routed = weights.keys() == pods.keys() and all(pods.values())
     share = weights[canary] if routed else round(100 * pods[canary] / (sum(pods.values()) or 1))
     return [
-        {"revisionName": name, "percent": share if name == canary else 100 - share, "latestRevision": name == canary}
+        {"revisionName": name, "percent": share, "latestRevision": True}
+        if name == canary
+        else {"revisionName": name, "percent": 100 - share, "latestRevision": False, "tag": "prev"}
         for name in sorted(pods)
     ]
 

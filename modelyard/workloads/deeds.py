@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from modelyard.workloads.changes import Changes, Identity, identity, marked
+from modelyard.workloads.rollout_state import Standing
 from modelyard.workloads.standing import in_turn, is_workload
-from modelyard.workloads.story import Standing
 from modelyard.workloads.values import Refused
 from modelyard.workloads.world import StoredChild
 

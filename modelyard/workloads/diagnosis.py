@@ -14,9 +14,9 @@ _IMAGE: Final = frozenset(
 )
 _STARTING: Final = frozenset(("", "ContainerCreating", "PodInitializing"))
 _MOST = 600
-OUT_OF_MEMORY, EXITED, IMAGE, UNSCHEDULABLE, PROBE, STARTS, NODE = (
+OUT_OF_MEMORY, EXITED, IMAGE, UNSCHEDULABLE, PROBE, STARTS, NODE, NO_MODEL = (
     *("OutOfMemory", "ContainerExited", "ImagePullFailed", "Unschedulable", "ProbeFailing", "Starting"),
-    "NodeNotReady",
+    *("NodeNotReady", "NoNodeHasModel"),
 )
 
 

@@ -26,14 +26,15 @@ from modelyard.workloads.canaries import is_canary
 from modelyard.workloads.changes import changes, identity
 from modelyard.workloads.components import texts
 from modelyard.workloads.deeds import Deeds
-from modelyard.workloads.diagnosis import UNSCHEDULABLE, Trouble
+from modelyard.workloads.diagnosis import NO_MODEL, UNSCHEDULABLE, Trouble
 from modelyard.workloads.recovery import groups, recover
 from modelyard.workloads.render import render
 from modelyard.workloads.resolution import Resolved, recorded, resolve
 from modelyard.workloads.returning import Aim
+from modelyard.workloads.rollout_state import Standing
 from modelyard.workloads.settings import ServingSettings
 from modelyard.workloads.standing import COMPONENTS, ComponentStanding, floor, in_turn, is_workload, makes_pods, stand
-from modelyard.workloads.story import LATEST, Standing, told
+from modelyard.workloads.story import LATEST, UNREPORTED, told
 from modelyard.workloads.values import Abilities, Refused, Rendered
 from modelyard.workloads.world import (
     ASKED,
@@ -156,6 +157,8 @@ class RollOut(ABC):
         again = returning.look_again(service, here.aim, now) if here.aim is not None and not here.done else None
         waits = deeds.waits or [one.message for one in here.states.values() if self._awaited(here, one, now)]
         waits = [*waits, *([here.watch.words] if here.watch is not None else ())]
+        if not waits and here.updates and not (here.canary or here.returned):
+            waits = [UNREPORTED]
         return replace(
             plan,
             apply=(*deeds.apply, *kept),
@@ -275,6 +278,7 @@ class RollOut(ABC):
         accepted = here if here.canary else replace(here, good=aim.revision.name, done=True)
         if before is None:
             return accepted if done else here
+        stuck = None
         if aim.returned(service):
             why = recorded(service)[returning.RETURNED]
         elif (stuck := returning.given_up(service, aim, here.states.values(), now)) is not None:
@@ -291,9 +295,9 @@ class RollOut(ABC):
         elif not verdict.worse:
             return replace(accepted, compared=verdict.words)
         else:
-            why = _why(service, f"served worse ({verdict.words})")
+            why = _why(service, f"{returning.WORSE} ({verdict.words})")
         there = self._standing(service, here.resolved, before.rendered(), world)
-        return replace(there, aim=aim, begun=begun, good=here.good, returned=why)
+        return replace(there, aim=aim, begun=begun, good=here.good, returned=why, failed=stuck)
 
     def _watch(
         self, here: Standing, since: float, before: Rendered, world: World, now: float
@@ -321,7 +325,7 @@ class RollOut(ABC):
                 known = [one for one in (resolved.model, *resolved.weights) if one is not None]
                 model = next((one for one in known if one.served.stored.label == label), None)
                 said = f"{model.served.name}: {model.words}" if model is not None else label
-                trouble = Trouble("NoNodeHasModel", f"no node has the model yet; {said}")
+                trouble = Trouble(NO_MODEL, f"no node has the model yet; {said}")
                 return replace(state, trouble=trouble)
         return state
 

@@ -33,6 +33,8 @@ GRACE = 60.0
 """Seconds before an update is given up whose pods do not mend themselves; less where the deadline is shorter."""
 UNOBSERVED = 10.0
 """Seconds after which a LeaderWorkerSet is taken at its word, which does not say what it has observed."""
+WORSE: Final = "served worse"
+"""Words in ``RETURNED`` of an update that became ready, and was given up for what it did then."""
 _DIGITS: Final = 16
 _DATA: Final = "rendered"
 
@@ -57,7 +59,7 @@ class Revision(NamedTuple):
         }
         text = canonical(parts)
         name = f"{names.fitting(service.key.name, names.LONGEST - _DIGITS - 1)}-{_hash(text)}"
-        return cls(name, text, _hash(canonical({"pods": list(filter(None, map(_pods, result.children)))})))
+        return cls(name, text, pods_hash(result.children))
 
     def manifest(self, service: StoredService, labels: OwnLabels) -> Body:
         """The object that keeps it."""
@@ -80,6 +82,11 @@ class StoredRevision(NamedTuple):
         parts: dict[str, Any] = json.loads(self.text)
         children = (ChildObject(body, kind, tuple(after), seed) for body, kind, after, seed in parts.pop("children"))
         return Rendered(tuple(children), notes=tuple(Note(*one) for one in parts.pop("notes")), **parts)
+
+
+def pods_hash(children: Iterable[ChildObject]) -> str:
+    """Return a hash of what makes the pods of these children, whatever the number of them."""
+    return _hash(canonical({"pods": list(filter(None, map(_pods, children)))}))
 
 
 def _hash(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,7 +22,8 @@ class ComponentStanding:
     """One component. ``ready``: it answers. ``rolled_out``: and all of it is as it was asked for.
 
     ``pods`` are those there are, the newest first, of which ``ready_pods`` are ready and ``wanted`` should be there.
-    ``revision`` is what its workload calls the newest.
+    ``revision`` is what its Deployment or Knative Service calls the newest; ``size`` is how many pods hold a copy of
+    the model together.
     """
 
     kind: str
@@ -34,6 +36,7 @@ class ComponentStanding:
     revision: str = ""
     pods: tuple[ServicePod, ...] = ()
     trouble: Trouble | None = None
+    size: int = 1
 
     @property
     def zero(self) -> bool:
@@ -80,11 +83,17 @@ class _Workload:
     pods: int
     revision: str = ""
     failure: Trouble | None = None
+    size: int = 1
 
 
 def makes_pods(body: Body) -> bool:
     """Whether pods come of an object."""
-    return body["kind"] in WORKLOADS or str(body["apiVersion"]).startswith(f"{KNATIVE}/")
+    return body["kind"] in WORKLOADS or is_knative(body)
+
+
+def is_knative(body: Body) -> bool:
+    """Return whether an object is a Knative Service."""
+    return str(body["apiVersion"]).startswith(f"{KNATIVE}/")
 
 
 def is_workload(child: StoredChild) -> bool:
@@ -145,6 +154,8 @@ def stand(
     wanted = sum(one.pods for one in seen)
     if sum(one.ready for one in mine) >= wanted:  # those that are over have been made up for
         mine = tuple(one for one in mine if not one.over)
+    if workloads and not mine and all(is_knative(one.body) for one in workloads) and all(one.ready for one in seen):
+        wanted = 0  # Knative itself has scaled it to zero
     complete = (bool(seen) or not expected) and len(workloads) >= expected
     ready = complete and all(one.ready for one in seen)
     current = not any(identity(one.body) in stale for one in workloads) and all(one.current for one in seen)
@@ -161,7 +172,16 @@ def stand(
         ", ".join(sorted({one.revision for one in seen if one.revision})),
         mine,
         worst(troubles),
+        _copy_size([child.body for child in workloads]),
     )
+
+
+def _copy_size(bodies: Sequence[Body]) -> int:
+    """Return how many pods hold a copy of the model together: those of a group or of a Ray cluster, else one."""
+    sets = Counter(group for body in bodies if (group := _group(body)) is not None)
+    sizes = [_ray_cluster(body).size for body in bodies if body["kind"] == "RayCluster"]
+    sizes += [_of(body, 1).size for body in bodies if body["kind"] == "LeaderWorkerSet"]
+    return max([1, *sizes, *sets.values()])
 
 
 def _observed(bodies: Sequence[Body], least: int) -> list[_Workload]:
@@ -180,7 +200,8 @@ def _ray_cluster(body: Body) -> _Workload:
     conditions = {entry.get("type"): entry for entry in status.get("conditions") or ()}
     groups = spec.get("workerGroupSpecs") or ()
     workers = sum(_count(group.get("replicas"), 1) * _count(group.get("numOfHosts"), 1) for group in groups)
-    pods = 0 if spec.get("suspend") is True else 1 + workers
+    size = 1 + workers
+    pods = 0 if spec.get("suspend") is True else size
     head = conditions.get("HeadPodReady")
     is_up = head.get("status") == "True" if head is not None else status.get("state") == "ready"
     serving = _count(status.get("readyWorkerReplicas"), _count(status.get("availableWorkerReplicas")))
@@ -190,16 +211,21 @@ def _ray_cluster(body: Body) -> _Workload:
         reason = str(failed.get("reason") or "RayClusterFailed")
         failure = Trouble(reason, str(failed.get("message") or status.get("reason") or ""), final=True)
     ready = pods == 0 or (is_up and serving >= workers)
-    return _Workload(ready, ready and observed, pods, failure=failure)
+    return _Workload(ready, ready and observed, pods, failure=failure, size=size)
 
 
 def _of(body: Body, least: int) -> _Workload:
     status, spec = body.get("status") or {}, body.get("spec") or {}
     conditions = {one.get("type"): one for one in status.get("conditions") or ()}
-    if str(body["apiVersion"]).startswith(KNATIVE):
+    if is_knative(body):
         held = (conditions.get("Ready") or {}).get("status") == "True"
         created, ready = status.get("latestCreatedRevisionName"), status.get("latestReadyRevisionName")
-        return _Workload(held, held and created == ready, 1, str(created or ""))
+        bad, failure = conditions.get("ConfigurationsReady") or {}, None
+        if bad.get("status") == "False":
+            reason, message = str(bad.get("reason") or "RevisionFailed"), str(bad.get("message") or "")
+            failure = Trouble(reason, message, "FailedToLoad", final=True)
+        observed = _count(status.get("observedGeneration")) >= _count(body["metadata"].get("generation"))
+        return _Workload(held, held and observed and created == ready, 1, str(created or ""), failure)
     replicas = _count(spec.get("replicas"), 1)
     observed = _count(status.get("observedGeneration")) >= _count(body["metadata"].get("generation"))
     updated, total = _count(status.get("updatedReplicas")), _count(status.get("replicas"))
@@ -210,8 +236,7 @@ def _of(body: Body, least: int) -> _Workload:
         revision = str(annotations.get("deployment.kubernetes.io/revision") or "")
         size = 1
     else:
-        up = _count(status.get("readyReplicas"))
-        revision = str(status.get("updateRevision") or "")
+        up, revision = _count(status.get("readyReplicas")), ""
         size = _count((spec.get("leaderWorkerTemplate") or {}).get("size"), 1)
         observed = observed or body["kind"] == "LeaderWorkerSet"  # which does not say what it has observed
     ready = replicas == 0 or up >= need
@@ -220,7 +245,7 @@ def _of(body: Body, least: int) -> _Workload:
     failure = None
     if failed.get("status") == "True":
         failure = Trouble(str(failed.get("reason") or "FailedCreate"), str(failed.get("message") or ""), final=True)
-    return _Workload(ready, current, replicas * size, revision, failure)
+    return _Workload(ready, current, replicas * size, revision, failure, size)
 
 
 def _count(value: Any, default: int = 0) -> int:

@@ -31,6 +31,7 @@ from modelyard.workloads.changes import Object
 from modelyard.workloads.components import texts
 from modelyard.workloads.diagnosis import Trouble, of_pod
 from modelyard.workloads.files import ServedModel, served
+from modelyard.workloads.groups import GROUP
 from modelyard.workloads.values import Body, Refused, read_resource
 
 INFERENCE_SERVICES, MODELS = map(ResourceType.of_resource, (InferenceService, Model))
@@ -276,6 +277,8 @@ class ServicePod:
     since: float = 0.0
     phase: str = "Running"
     entry: bool = False
+    group: str = ""
+    """The group of pods that it serves with; empty: it serves alone."""
 
     @property
     def failed(self) -> bool:
@@ -287,6 +290,9 @@ class ServicePod:
     def over(self) -> bool:
         """Whether its containers have ended for good, as those of one that was evicted have."""
         return self.phase in ("Failed", "Succeeded")
+
+
+_GROUP_LABELS: Final = (GROUP, "leaderworkerset.sigs.k8s.io/group-index", "ray.io/cluster")
 
 
 def pod(obj: Object, own: OwnLabels = OF_SERVICE) -> ServicePod:
@@ -313,6 +319,7 @@ def pod(obj: Object, own: OwnLabels = OF_SERVICE) -> ServicePod:
         epoch(told["lastTransitionTime"]) if told.get("lastTransitionTime") else created,
         str(status.get("phase") or ""),
         labels.get(names.WORKER_INDEX) == "0",
+        next((f"{name}={labels[name]}" for name in _GROUP_LABELS if labels.get(name)), ""),
     )
 
 

@@ -13,7 +13,7 @@ from modelyard.reconcile import status as statuses
 from modelyard.reconcile.mirror import Store
 from modelyard.reconcile.plan import Plan, ServedKind
 from modelyard.workloads.lifecycle import RollOut, ServiceRollOut
-from modelyard.workloads.story import Standing
+from modelyard.workloads.rollout_state import Standing
 
 NOW = 1_800_000_000.0
 SERVED = frozenset(

@@ -19,8 +19,8 @@ from modelyard.workloads.kthena.setup import LWS, OF_MODEL, Existing
 from modelyard.workloads.kthena.status import ACTIVE, FAILED, told
 from modelyard.workloads.lifecycle import RollOut
 from modelyard.workloads.resolution import Resolved
+from modelyard.workloads.rollout_state import Standing
 from modelyard.workloads.standing import floor, is_workload
-from modelyard.workloads.story import Standing
 from modelyard.workloads.values import Abilities, Refused, Rendered
 from modelyard.workloads.world import (
     BINDINGS,

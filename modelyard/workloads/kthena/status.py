@@ -18,8 +18,9 @@ from modelyard.reconcile.status import is_due
 from modelyard.resources import Model
 from modelyard.workloads.components import texts
 from modelyard.workloads.kthena.setup import OF_GROUP
+from modelyard.workloads.rollout_state import Standing
 from modelyard.workloads.standing import is_workload
-from modelyard.workloads.story import Standing, as_asked, record, slim
+from modelyard.workloads.story import as_asked, record, slim
 from modelyard.workloads.values import Body
 
 INITIALIZED, ACTIVE, FAILED = "Initialized", "Active", "Failed"

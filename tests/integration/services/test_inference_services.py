@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import Any
 
@@ -10,6 +11,7 @@ from conftest import HPA, NAME, Services, conditions, is_ready
 
 from modelyard.cli.services import NoSuchService, list_services, why_service
 from modelyard.cluster import CONFIG_MAPS, DEPLOYMENTS, NotFound, Object
+from modelyard.local.binaries.obtain import ensure
 from modelyard.objects.kinds import PODS
 from modelyard.objects.kinds import SERVICES as KUBERNETES_SERVICES
 from modelyard.workloads.returning import DEADLINE
@@ -28,7 +30,8 @@ async def test_a_service_becomes_pods_that_are_ready_and_leaves_nothing(
     assert status["address"]["url"] == status["url"]
     assert status["annotations"]["modelyard.dev/runtime"] == "ClusterServingRuntime/simulated@1"
     engine = status["components"]["engine"]
-    assert engine["url"] == f"http://chat-engine.{space}.svc.cluster.local:8080"
+    url = f"http://chat-engine.{space}.svc.cluster.local:8080"
+    assert (engine["url"], engine["restURL"], engine["address"]) == (url, url, {"url": url})
     assert engine["latestReadyRevision"] == engine["latestCreatedRevision"] == "1"
     assert status["modelStatus"] == {
         "transitionStatus": "UpToDate",
@@ -37,7 +40,7 @@ async def test_a_service_becomes_pods_that_are_ready_and_leaves_nothing(
     }
     said = conditions(obj)
     assert {name: one[0] for name, one in said.items()} == dict.fromkeys(
-        ("EngineReady", "IngressReady", "RoutesReady", "LatestDeploymentReady", "Ready"), "True"
+        ("EngineReady", "EngineRouteReady", "IngressReady", "RoutesReady", "LatestDeploymentReady", "Ready"), "True"
     )
     there = await services.children("chat")
     assert [one for one in there if not one.startswith("Pod ")] == [
@@ -71,7 +74,9 @@ async def test_an_update_is_rolled_out_and_what_is_ready_is_left_alone(services:
     patch = {"spec": {"engine": {"runner": {"name": "ome-container", "env": [{"name": "SEED", "value": "7"}]}}}}
     await services.patch("chat", patch)
     obj = await services.until(is_ready, "chat")
-    assert obj["status"]["components"]["engine"]["latestReadyRevision"] == "2"
+    engine = obj["status"]["components"]["engine"]
+    assert engine["latestReadyRevision"] == engine["latestRolledoutRevision"] == "2"
+    assert engine["previousRolledoutRevision"] == "1"
     changed = await services.cluster.get(DEPLOYMENTS, "chat-engine", services.space)
     assert changed["metadata"]["uid"] == deployment["metadata"]["uid"]
     (container,) = changed["spec"]["template"]["spec"]["containers"]
@@ -226,14 +231,28 @@ async def test_why_pods_are_not_ready_is_told_in_words(services: Services) -> No
 BAD = "nowhere.example/e:1"
 
 
+async def waited(services: Services, transition: str) -> bool:
+    """Return whether ``kubectl wait`` sees this transition of the service chat."""
+    kubectl, space = str(ensure(["kubectl"], print)["kubectl"]), services.space
+    path = f"--for=jsonpath={{.status.modelStatus.transitionStatus}}={transition}"
+    arguments = (f"--kubeconfig={services.stack.kubeconfig}", "wait", path, "isvc/chat", "-n", space, "--timeout=2s")
+    process = await asyncio.create_subprocess_exec(kubectl, *arguments)
+    return await asyncio.wait_for(process.wait(), 60) == 0
+
+
 async def test_an_update_ends_at_its_first_bad_pod_goes_back_and_is_not_tried_again(services: Services) -> None:
     await services.make("chat", {"minReplicas": 2}, annotations={DEADLINE: "10"})
     await services.until(is_ready, "chat")
     before = {one["metadata"]["uid"] for one in await services.cluster.list(PODS, services.space)}
     await services.patch("chat", {"spec": {"engine": {"runner": {"name": "ome-container", "image": BAD}}}})
     images: list[list[str]] = []
+    transitions: list[str] = []
+    """Of the update, as a pipeline reads them."""
 
     async def returned() -> bool:
+        status = (await services.get("chat"))["status"]
+        if status["observedGeneration"] == 2:
+            transitions.append(status["modelStatus"]["transitionStatus"])
         found = await services.cluster.list(PODS, services.space)
         images.append([one["spec"]["containers"][0]["image"] for one in found])
         return conditions(await services.get("chat"))["LatestDeploymentReady"][1] == "RolledBack"
@@ -244,6 +263,8 @@ async def test_an_update_ends_at_its_first_bad_pod_goes_back_and_is_not_tried_ag
     said = conditions(await services.get("chat"))["LatestDeploymentReady"][2]
     assert "generation 2 did not become ready" in said
     assert BAD in said
+    assert transitions[-1] == "BlockedByFailedLoad"
+    assert "UpToDate" not in transitions
 
     async def back() -> bool:
         body = await services.cluster.get(DEPLOYMENTS, "chat-engine", services.space)
@@ -254,10 +275,22 @@ async def test_an_update_ends_at_its_first_bad_pod_goes_back_and_is_not_tried_ag
     await services.settled(back)
     obj = await services.get("chat")
     assert conditions(obj)["Ready"][0] == "True"
+    model = obj["status"]["modelStatus"]
+    assert model["transitionStatus"] == "BlockedByFailedLoad"
+    assert model["modelRevisionStates"] == {"activeModelState": "Loaded", "targetModelState": "FailedToLoad"}
+    assert await waited(services, "BlockedByFailedLoad")
+    assert not await waited(services, "UpToDate"), "a pipeline does not take it for a success"
+    failure, good = model["lastFailureInfo"], obj["status"]["annotations"]["modelyard.dev/good"]
+    assert (failure["reason"], failure["message"]) == ("RuntimeUnhealthy", said)
+    assert failure["location"].startswith("chat-engine-")
+    assert failure["modelRevisionName"] not in ("", good)
+    assert obj["status"]["components"]["engine"].get("previousRolledoutRevision") is None, "none was replaced"
     # The bad pod was to end soon; a good one may take its time.
     mended = {"metadata": {"annotations": {DEADLINE: "120"}}, "spec": {"engine": {"runner": {"image": None}}}}
     await services.patch("chat", mended)
-    await services.until(is_ready, "chat")
+    obj = await services.until(is_ready, "chat")
+    assert obj["status"]["modelStatus"]["transitionStatus"] == "UpToDate"
+    assert "lastFailureInfo" not in obj["status"]["modelStatus"]
 
 
 async def test_groups_are_updated_one_after_another_and_go_back(services: Services) -> None:

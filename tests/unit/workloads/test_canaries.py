@@ -73,9 +73,9 @@ def test_a_canary_stands_beside_what_serves_behind_the_same_service() -> None:
     status, reason, message = fleet.condition(LATEST)
     assert (status, reason) == ("True", "Canary")
     assert message.startswith("engine: 1 pod of what was asked for last beside what served before")
-    parts = [("chat-engine", 80, False), ("chat-engine-canary", 20, True)]
     assert fleet.status()["components"]["engine"]["traffic"] == [
-        {"revisionName": name, "percent": percent, "latestRevision": latest} for name, percent, latest in parts
+        {"revisionName": "chat-engine", "percent": 80, "latestRevision": False, "tag": "prev"},
+        {"revisionName": "chat-engine-canary", "percent": 20, "latestRevision": True},
     ]
     stable["replicas"] = 12
     fleet.up("chat-engine", ready=12)

@@ -854,6 +854,15 @@ def test_a_predictor_serves_until_its_engine_does(ingress: bool, before: str, af
     assert plan is not None
     assert {key: one["spec"] for key, one in fleet.objects.items() if key[2] == "chat"} == old
     assert leads_to(fleet) == before
+    assert fleet.condition("EngineReady")[0] == "False"
+    assert fleet.condition("PredictorReady")[:2] == ("True", "PodsReady"), "by its old pods"
+    assert fleet.status()["modelStatus"]["transitionStatus"] == "InProgress"
+    assert fleet.status()["modelStatus"]["modelRevisionStates"]["activeModelState"] == "Loaded"
+    fleet.up("chat", ready=0)
+    fleet.settle()
+    assert fleet.condition("PredictorReady")[0] == "False"
+    assert fleet.status()["modelStatus"]["modelRevisionStates"]["activeModelState"] == "Pending"
+    fleet.up("chat")
     fleet.up("chat-engine")
     plan = fleet.look()
     assert plan is not None
@@ -864,3 +873,4 @@ def test_a_predictor_serves_until_its_engine_does(ingress: bool, before: str, af
     kinds = {kind for kind, _, name in fleet.objects if name == "chat"}
     assert kinds == {"InferenceService", "Ingress" if ingress else "Service"}
     assert fleet.condition("Ready")[0] == "True"
+    assert fleet.condition("PredictorReady")[0] == "True", "by its engine"
