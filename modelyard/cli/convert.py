@@ -236,12 +236,35 @@ def _service(body: Object, remarks: list[str]) -> Iterator[Object]:
     yield body
 
 
+def _runtime(body: Object, remarks: list[str]) -> Iterator[Object]:
+    """Rewrite the older form of a runtime, a pod at the top level, into ``engineConfig``."""
+    from modelyard.runtimes.older_form import FIELDS, WORKERS, engine_config, ignored_fields, replaced
+
+    spec = body["spec"]
+    older = [name for name in (*FIELDS, WORKERS) if name in spec]
+    kept = [f"spec.{WORKERS}.{name}" for name in ("labels", "annotations") if (spec.get(WORKERS) or {}).get(name)]
+    if ignored := ignored_fields(spec):
+        remarks.append(f"{replaced(ignored)}; they are left out")
+    elif kept:
+        remarks.append(f"{', '.join(kept)}: engineConfig.worker has no such field, so that the older form is kept")
+        older = []
+    elif older:
+        names = ", ".join(f"spec.{name}" for name in older)
+        remarks.append(f"{names}: moved to spec.engineConfig, of which they are the older form")
+        spec["engineConfig"] = engine_config(spec)
+    for name in older:
+        del spec[name]
+    yield body
+
+
 _REWRITE: Mapping[str, Callable[[Object, list[str]], Iterable[Object]]] = {
     "Model": _model,
     "AutoscalingPolicy": _policy,
     "AutoscalingPolicyBinding": _binding,
     "VariantAutoscaling": _variant,
     "InferenceService": _service,
+    "ServingRuntime": _runtime,
+    "ClusterServingRuntime": _runtime,
 }
 
 

@@ -34,14 +34,18 @@ app.command("check-images")(check_images)
 
 @app.command()
 def explain(
-    model: Annotated[str, typer.Argument(help="Name of a BaseModel of the namespace, else of a ClusterBaseModel.")],
+    model: Annotated[
+        str, typer.Argument(help="NAME of a BaseModel of the namespace, else of a ClusterBaseModel; or KIND/NAME.")
+    ],
     namespace: Annotated[str, typer.Option("-n", "--namespace", help="Namespace of the service.")] = "default",
     files: options.Files = None,
     folder: Annotated[
         Path | None,
         typer.Option("--model-files", help="Folder with the model's files, which fill in what its spec leaves empty."),
     ] = None,
-    named: Annotated[str, typer.Option("--runtime", help="Explain this choice, as of a service that names it.")] = "",
+    named: Annotated[
+        str, typer.Option("--runtime", help="NAME or KIND/NAME: explain this choice, as of a service that names it.")
+    ] = "",
     mode: Annotated[
         str, typer.Option(help="Deployment mode of the service: RawDeployment, MultiNode or PDDisaggregated.")
     ] = "",
@@ -56,6 +60,8 @@ def explain(
     from modelyard.workloads.resolution import accelerator_classes, find_model, rank
     from modelyard.workloads.world import CLASSES_SERVED, MODELS_WANTED, RUNTIMES_WANTED, classes_wanted
 
+    model_kind, model = _reference("MODEL", model, MODELS)
+    runtime_kind, named = _reference("--runtime", named, RUNTIMES)
     if mode and mode not in MODES:
         raise options.UsageError(f"--mode {mode}: is no deployment mode - write one of {', '.join(MODES)}")
     if folder is not None and not folder.is_dir():
@@ -64,7 +70,7 @@ def explain(
     objects = [one.body for one in read] if files else asyncio.run(_from_cluster(model, namespace))
     classes = classes_wanted(frozenset([CLASSES_SERVED] if any(one["kind"] == CLASSES for one in objects) else []))
     world = world_of((*MODELS_WANTED, *RUNTIMES_WANTED, *classes), objects)
-    offer = find_model(model, namespace, world)
+    offer = find_model(model, namespace, world, model_kind)
     if offer is None:
         raise _missing(model, namespace, objects, files is not None)
     facts = detect(folder) if folder else None
@@ -73,7 +79,7 @@ def explain(
         subject = offer.served.stored.subject
         place = subject.kind.kind, subject.key
         view = parse_model(next(one for one in objects if _place_of(one) == place), facts)
-    ranking = rank(view, namespace, world, wishes=Wishes(mode=mode), named=named)
+    ranking = rank(view, namespace, world, wishes=Wishes(mode=mode), named=named, named_kind=runtime_kind)
     told = [verdict.runtime for verdict in ranking.verdicts]
     remarks = [
         *_mistakes(read, namespace),
@@ -183,6 +189,15 @@ def _about(model: ModelView) -> str:
 
 MODELS, RUNTIMES = ("BaseModel", "ClusterBaseModel"), ("ServingRuntime", "ClusterServingRuntime")
 CLASSES = "AcceleratorClass"
+
+
+def _reference(option: str, text: str, kinds: tuple[str, ...]) -> tuple[str, str]:
+    """Return kind and name of a reference as NAME or KIND/NAME. Raises ``UsageError``."""
+    kind, slash, name = text.rpartition("/")
+    if slash and kind not in kinds:
+        problem = f"{option} {text}: {kind!r} is no kind of it"
+        raise options.UsageError(f"{problem} - write NAME, or KIND/NAME with a kind of {', '.join(kinds)}")
+    return kind, name
 
 
 def _from_files(files: list[Path]) -> Iterator[Manifest]:

@@ -12,7 +12,7 @@ from modelyard.objects.accelerators import count
 from modelyard.objects.documents import cut, printable
 from modelyard.onboarding.request import MOST_CANDIDATES, OnboardRequest, ServingCandidate
 from modelyard.reconcile.plan import World
-from modelyard.runtimes import ModelView, parse_model
+from modelyard.runtimes import ModelView, engine_spec, parse_model
 from modelyard.workloads.resolution import offered_runtimes, rank
 from modelyard.workloads.world import OfferedRuntime
 
@@ -80,7 +80,7 @@ def _against(
 
 def _accelerator(runtime: OfferedRuntime) -> str:
     """The accelerator that the runtime's engine asks for, by its nodeSelector; empty where it asks for none."""
-    engine = runtime.resource.spec.engine_config if runtime.resource is not None else None
+    engine = engine_spec(runtime.resource.spec) if runtime.resource is not None else None
     product = product_of((engine.node_selector if engine is not None else None) or {})
     return short_name(product) if product else ""
 

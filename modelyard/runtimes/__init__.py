@@ -2,11 +2,19 @@
 
 from modelyard.runtimes.accelerators import AcceleratorClass as AcceleratorClass, Constraints as Constraints
 from modelyard.runtimes.admission import warnings as warnings
+from modelyard.runtimes.older_form import (
+    engine_config as engine_config,
+    engine_spec as engine_spec,
+    ignored_fields as ignored_fields,
+    main_container as main_container,
+)
 from modelyard.runtimes.selection import (
     NO_RUNTIME as NO_RUNTIME,
     Ranking as Ranking,
     Reason as Reason,
     RuntimeVerdict as RuntimeVerdict,
+    named_keys as named_keys,
+    not_found as not_found,
     select as select,
 )
 from modelyard.runtimes.values import (

@@ -9,7 +9,8 @@ from modelyard.runtimes.versions import versions_match
 
 def matches(entry: SupportedFormat, kind: ModelKind) -> bool:
     """Whether there is no difference. What differs most often is looked at first, and no sentence is made of it."""
-    return entry.architecture == kind.architecture and not differences(entry, kind)
+    alike = entry.architecture == kind.architecture or (kind.model_type and not kind.architecture)
+    return bool(alike) and not differences(entry, kind)
 
 
 def differences(entry: SupportedFormat, kind: ModelKind) -> tuple[str, ...]:
@@ -26,7 +27,7 @@ def differences(entry: SupportedFormat, kind: ModelKind) -> tuple[str, ...]:
             found.append(f"model has framework {kind.framework.name!r} but runtime has no requirement")
     else:
         found += _library("framework", entry.framework, kind.framework, entry.release_only)
-    found += _exactly("architecture", entry.architecture, kind.architecture)
+    found += _architecture(entry.architecture, kind)
     found += _quantization(entry.quantization, kind)
     if entry.diffusion is not None:
         found += _diffusion(entry.diffusion, kind.diffusion)
@@ -42,6 +43,35 @@ def _quantization(asked: str, kind: ModelKind) -> list[str]:
     if asked and is_asked_for(asked, kind.quantization, kind.method):
         return []
     return _exactly("quantization", asked, kind.quantization or (kind.method if asked else ""))
+
+
+def _architecture(asked: str, kind: ModelKind) -> list[str]:
+    """Return the difference in architecture; one that is not known is told by the model's type."""
+    if not asked or kind.architecture or not kind.model_type:
+        return _exactly("architecture", asked, kind.architecture)
+    if is_architecture_of(asked, kind.model_type):
+        return []
+    return [f"architecture mismatch: model is of type {kind.model_type!r}, runtime {asked!r}"]
+
+
+_OTHER_STEMS = {"kimi_k2": "deepseekv3", "nemotron-nas": "decilm"}
+"""Types whose architectures are not named after them."""
+_HEADS = ("for", "lm", "model", "causallm")
+
+
+def is_architecture_of(architecture: str, model_type: str) -> bool:
+    """Return whether an architecture, such as ``LlamaForCausalLM``, is of a model type, such as ``llama``.
+
+    Architectures begin with their type, and go on with what they are for: ``Llama4ForCausalLM`` is none of ``llama``.
+    """
+    kind = model_type.lower().removesuffix("_text")
+    name, stem = _letters(architecture), _OTHER_STEMS.get(kind) or _letters(kind)
+    head = name.removeprefix(stem)
+    return bool(stem) and name.startswith(stem) and (not head or head.startswith(_HEADS))
+
+
+def _letters(text: str) -> str:
+    return "".join(character for character in text.lower() if character.isalnum())
 
 
 def label(kind: ModelKind) -> str:

@@ -15,6 +15,7 @@ from modelyard.runtimes.values import ModelKind, ModelView, Runtime, SupportedFo
 
 NAME_IN_MESSAGE = 20
 """Runtimes that a message names at most; a ranking has them all."""
+SERVING_RUNTIME, CLUSTER_SERVING_RUNTIME = "ServingRuntime", "ClusterServingRuntime"
 NO_RUNTIME = "NoSupportingRuntime"
 """Code of a ranking's problem: none of the runtimes can serve the model."""
 _MOST_SAID = 1000
@@ -81,6 +82,8 @@ class RuntimeVerdict(NamedTuple):
     priority: int = 1
     weight: int = 0
     accelerator: str = ""
+    type_match: int = 0
+    """1 where the entry names the type of the model, 0 where it names none, -1 where it names another one."""
 
     @property
     def accepted(self) -> bool:
@@ -120,26 +123,28 @@ def select(
     namespace: str = "",
     wishes: Wishes | None = None,
     named: str = "",
+    named_kind: str = "",
     current: tuple[str, str] | None = None,
     classes: Mapping[str, AcceleratorClass] | None = None,
 ) -> Ranking:
     """The ranking of the runtimes for the model in a namespace; those of other namespaces are left out.
 
-    ``named`` is the runtime that a service names: it need not be selectable without being named. ``current`` is the
+    ``named`` is the runtime that a service names, ``named_kind`` the kind that it says (``named_keys``): such a
+    runtime need not be selectable without being named. ``current`` is the
     (namespace, name) that a live service runs on: it stays while it is compatible. ``classes`` are the
     AcceleratorClasses of the cluster by name, ``None`` where it serves no such kind: then memory is not checked.
     """
     here = namespace or model.namespace
     seen = [runtime for runtime in runtimes if runtime.namespace in ("", here)]
     wishes = wishes or Wishes()
-    kept = _kept(seen, named, current, here)
+    kept = _kept(seen, named, named_kind, current, here)
     verdicts = [_judge(model, one, wishes, classes, asked=one.key == kept) for one in seen]
     verdicts.sort(key=lambda verdict: _order(verdict, model.size))
     by_key = {verdict.runtime.key: verdict for verdict in verdicts}
     if problem := _unusable(model):
         return Ranking(model, tuple(verdicts), problem=problem)
     if named:
-        return _by_name(model, verdicts, by_key.get(kept) if kept else None, named, here)
+        return _by_name(model, verdicts, by_key.get(kept) if kept else None, (named, named_kind), here)
     # The one that a service runs on may stay although it may no longer be chosen without being named.
     best = next((v for v in verdicts if v.accepted and _automatic(v)), None)
     live = by_key.get(kept) if kept else None
@@ -151,13 +156,30 @@ def select(
     return Ranking(model, tuple(verdicts), best, problem=None if best else _none(model, verdicts, here))
 
 
+def named_keys(name: str, namespace: str, kind: str = "") -> tuple[tuple[str, str], ...]:
+    """Return the keys (namespace, name) that a name means, in the order in which they are looked up.
+
+    ``kind`` ClusterServingRuntime does not exclude a runtime of the namespace: API servers with the published schema
+    write it into every service that says no kind.
+    """
+    own, cluster = (namespace, name), ("", name)
+    return {SERVING_RUNTIME: (own,), CLUSTER_SERVING_RUNTIME: (cluster, own)}.get(kind, (own, cluster))
+
+
+def not_found(name: str, namespace: str, kind: str = "") -> str:
+    """Say that no runtime has a name that a service gives."""
+    if kind == SERVING_RUNTIME:
+        return f"ServingRuntime {name} not found in namespace {namespace or 'default'}"
+    return f"runtime {name} not found in namespace {namespace or 'default'} or at cluster scope"
+
+
 def _kept(
-    seen: Sequence[Runtime], named: str, current: tuple[str, str] | None, namespace: str
+    seen: Sequence[Runtime], named: str, kind: str, current: tuple[str, str] | None, namespace: str
 ) -> tuple[str, str] | None:
     if not named:
         return current
     there = {runtime.key for runtime in seen}
-    return next((key for key in ((namespace, named), ("", named)) if key in there), None)
+    return next((key for key in named_keys(named, namespace, kind) if key in there), None)
 
 
 def _unusable(model: ModelView) -> Reason | None:
@@ -172,17 +194,21 @@ def _unusable(model: ModelView) -> Reason | None:
 
 
 def _by_name(
-    model: ModelView, verdicts: Sequence[RuntimeVerdict], found: RuntimeVerdict | None, named: str, namespace: str
+    model: ModelView,
+    verdicts: Sequence[RuntimeVerdict],
+    verdict: RuntimeVerdict | None,
+    reference: tuple[str, str],
+    namespace: str,
 ) -> Ranking:
-    if found is None:
-        text = f"runtime {named} not found in namespace {namespace or 'default'} or at cluster scope"
-        problem = Reason("RuntimeNotFound", text)
-    elif found.accepted:
-        return Ranking(model, tuple(verdicts), found)
-    elif found.runtime.disabled:
-        problem = Reason("RuntimeDisabled", f"{found.runtime.scope} runtime {named} is disabled")
+    named, kind = reference
+    if verdict is None:
+        problem = Reason("RuntimeNotFound", not_found(named, namespace, kind))
+    elif verdict.accepted:
+        return Ranking(model, tuple(verdicts), verdict)
+    elif verdict.runtime.disabled:
+        problem = Reason("RuntimeDisabled", f"{verdict.runtime.scope} runtime {named} is disabled")
     else:
-        text = cut(f"runtime {named} does not support model {model.name}: {found.why}", _MOST_SAID)
+        text = cut(f"runtime {named} does not support model {model.name}: {verdict.why}", _MOST_SAID)
         problem = Reason("RuntimeNotSupported", text)
     return Ranking(model, tuple(verdicts), problem=problem)
 
@@ -218,7 +244,7 @@ def _order(verdict: RuntimeVerdict, size: Decimal | None) -> tuple[object, ...]:
         ends = runtime.smallest, runtime.largest
         width = ends[1] - ends[0] if ends[0] is not None and ends[1] is not None else Decimal("Infinity")
         fitting = (_NARROW, width)
-    return (0, scope, -verdict.priority, *fitting, -verdict.weight, runtime.name)
+    return (0, scope, -verdict.priority, *fitting, -verdict.type_match, -verdict.weight, runtime.name)
 
 
 def _judge(
@@ -250,6 +276,10 @@ def _judge(
     if wishes.mode and wishes.mode != runtime.mode:
         text = f"deployment mode {runtime.mode} is not the requested {wishes.mode}"
         reasons.append(Reason("DeploymentModeNotSupported", text))
+    if wishes.protocol and runtime.protocols and wishes.protocol not in runtime.protocols:
+        spoken = ", ".join(few(runtime.protocols))
+        text = f"does not speak protocol {cut(wishes.protocol, 40)} that the service asks for (it lists {spoken})"
+        reasons.append(Reason("ProtocolNotSupported", text))
     accelerator = ""
     if classes is not None:
         accelerator, reason = _accelerator(model, runtime, wishes, classes, notes)
@@ -257,10 +287,25 @@ def _judge(
     is_unpublished = bool(model.kind.method) and not model.kind.quantization
     if matching and is_unpublished and not any(entry.quantization for entry in matching):
         notes.append(f"the weights are quantized by {model.kind.method}, which the runtime does not mention")
-    best = max(chosen, key=lambda entry: (entry.priority or 1, _weight(entry)), default=None)
+    best = max(
+        chosen,
+        key=lambda entry: (entry.priority or 1, _type_match(entry, model.kind), _weight(entry)),
+        default=None,
+    )
     if best is None:
         return RuntimeVerdict(runtime, tuple(reasons), tuple(notes))
-    return RuntimeVerdict(runtime, tuple(reasons), tuple(notes), best, best.priority or 1, _weight(best), accelerator)
+    priority, named = best.priority or 1, _type_match(best, model.kind)
+    if named < 0:
+        notes.append(f"its entry names model type {best.model_type}, the model is of type {model.kind.model_type}")
+    return RuntimeVerdict(
+        runtime, tuple(reasons), tuple(notes), best, priority, _weight(best), accelerator, type_match=named
+    )
+
+
+def _type_match(entry: SupportedFormat, kind: ModelKind) -> int:
+    if not entry.model_type or not kind.model_type:
+        return 0
+    return 1 if entry.model_type.lower() == kind.model_type.lower() else -1
 
 
 def _weight(entry: SupportedFormat) -> int:

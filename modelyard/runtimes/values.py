@@ -24,9 +24,11 @@ from modelyard.resources import (
     ServingRuntime,
 )
 from modelyard.resources.ome.models import BaseModelSpec, ModelFormat, ModelFrameworkSpec
+from modelyard.resources.ome.pods import Container, PodFields
 from modelyard.resources.ome.runtimes import ServingRuntimeSpec, SupportedModelFormat
 from modelyard.resources.ome.services import InferenceServiceSpec
 from modelyard.runtimes.accelerators import Constraints
+from modelyard.runtimes.older_form import MAIN, engine_spec, main_container, older_form_remarks
 
 RELEASES = "modelyard.dev/version-comparison"
 """Annotation of a runtime: ``release`` compares major, minor and patch alone where an operator orders versions."""
@@ -68,6 +70,8 @@ class ModelKind(NamedTuple):
     method: str = ""
     """Quantization in the words of the files, such as ``compressed-tensors`` or ``awq``."""
     diffusion: Diffusion | None = None
+    model_type: str = ""
+    """``model_type`` of the model's configuration, such as ``llama``."""
 
 
 class SupportedFormat(NamedTuple):
@@ -81,6 +85,7 @@ class SupportedFormat(NamedTuple):
     auto_select: bool = False
     priority: int | None = None
     release_only: bool = False
+    model_type: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +151,8 @@ class Wishes:
     mode: str = ""
     tokens: int = 1
     """Tokens that the KV cache must have room for."""
+    protocol: str = ""
+    """Protocol that the endpoint must speak; empty is any."""
 
 
 def model_view(spec: BaseModelSpec, name: str, namespace: str = "", facts: Facts | None = None) -> ModelView:
@@ -160,6 +167,7 @@ def model_view(spec: BaseModelSpec, name: str, namespace: str = "", facts: Facts
         seen.quantization or "",
         facts.quantization_method or "",
         _diffusion(seen.diffusion_pipeline),
+        (seen.model_type or "").strip(),
     )
     capable = tuple(cut(printable(one), 40) for one in (seen.model_capabilities or ())[:20])
     unknown = [one for one in capable if one not in CAPABILITIES]
@@ -235,7 +243,9 @@ def _runtime(spec: ServingRuntimeSpec, name: str, namespace: str, annotations: M
     found = spec.supported_model_formats or []
     problem = f"more than {_MAX_ENTRIES} supportedModelFormats" if len(found) > _MAX_ENTRIES else ""
     bounds: list[Decimal | None] = []
-    remarks = _remarks(spec)
+    remarks = [*older_form_remarks(spec), *_protocol_remarks(spec)]
+    spec = spec.model_copy(update={"engine_config": engine_spec(spec), "workers": None})
+    remarks += _remarks(spec)
     sizes = spec.model_size_range
     texts = (sizes.min or "", sizes.max or "") if sizes else ("", "")
     for end, text in zip(("min", "max"), texts, strict=True):
@@ -258,7 +268,7 @@ def _runtime(spec: ServingRuntimeSpec, name: str, namespace: str, annotations: M
         classes=_classes(spec.accelerator_requirements),
         devices=_devices(spec),
         mode=_mode(spec),
-        protocols=tuple(spec.protocol_versions or ()),
+        protocols=tuple(map(protocol_name, spec.protocol_versions or ())),
         problem=problem,
         remarks=tuple(remarks),
     )
@@ -284,7 +294,37 @@ def _wishes(spec: InferenceServiceSpec, annotations: Mapping[str, Any]) -> Wishe
         constraints=Constraints.of(mapping(selector.get("constraints"))),
         policy=_text(selector.get("policy")),
         mode=mode if mode in MODES else "",
+        protocol=_protocol(spec),
     )
+
+
+PROTOCOLS = ("openAI", "cohere", "openInference-v1", "openInference-v2")
+"""The published names of protocols."""
+_PROTOCOL_NAMES = {name.lower(): name for name in PROTOCOLS} | {f"v{n}": f"openInference-v{n}" for n in (1, 2)}
+
+
+def protocol_name(text: str) -> str:
+    """Return the published name of a protocol; a predictor may call ``openInference-v2`` just ``v2``."""
+    return _PROTOCOL_NAMES.get(text.lower(), text)
+
+
+def _protocol(spec: InferenceServiceSpec) -> str:
+    """Return the protocol that a service asks for: by its predictor, or by the variable which that becomes."""
+    model = spec.predictor.model if spec.predictor is not None and spec.engine is None else None
+    if model is not None and model.protocol_version:
+        return protocol_name(model.protocol_version)
+    engine = spec.engine if spec.engine is not None else spec.predictor
+    runner = getattr(engine, "runner", None)
+    variables = [v for v in (runner.env if runner is not None else None) or () if v.get("name") == "PROTOCOL_VERSION"]
+    return protocol_name(_text(variables[0].get("value"))) if variables else ""
+
+
+def _protocol_remarks(spec: ServingRuntimeSpec) -> Iterator[str]:
+    unknown = [
+        cut(printable(name), 40) for name in spec.protocol_versions or () if protocol_name(name) not in PROTOCOLS
+    ]
+    if unknown:
+        yield f"spec.protocolVersions: {', '.join(unknown[:10])}: no known protocol; write {', '.join(PROTOCOLS)}"
 
 
 def _identity(obj: Mapping[str, Any], namespaced: bool) -> tuple[str, str]:
@@ -326,6 +366,7 @@ def _format(entry: SupportedModelFormat, release_only: bool) -> SupportedFormat:
         bool(entry.auto_select),
         entry.priority,
         release_only,
+        (entry.model_type or "").strip(),
     )
 
 
@@ -360,18 +401,29 @@ def _devices(spec: ServingRuntimeSpec) -> int:
             continue
         count = 0
         for pod, times in ((part, 1), (part.leader, 1), (part.worker, part.worker.size if part.worker else 0)):
-            runner = pod.runner if pod is not None else None
-            resources = mapping(runner.model_dump().get("resources")) if runner is not None else {}
+            resources = _resources(pod, pod.runner) if pod is not None else {}
             count += sum(container_gpus({"resources": resources}).values()) * (times or 0)
         found.append(count)
     return min((count for count in found if count), default=0)
+
+
+def _resources(pod: PodFields, runner: Container | None) -> Mapping[str, Any]:
+    """Return what the container that runs the engine asks for."""
+    containers = (pod.containers or [])[:100]
+    if runner is not None and runner.resources:
+        return runner.resources
+    if runner is not None:
+        names = [container.get("name") for container in containers]
+        name = runner.name or MAIN
+        return mapping(containers[names.index(name)].get("resources")) if name in names else {}
+    return mapping(containers[main_container(containers)].get("resources")) if containers else {}
 
 
 def _mode(spec: ServingRuntimeSpec) -> str:
     engine, decoder = spec.engine_config, spec.decoder_config
     if engine is not None and decoder is not None:
         return SPLIT
-    return MULTI_NODE if spec.workers or (engine is not None and (engine.leader or engine.worker)) else SINGLE
+    return MULTI_NODE if engine is not None and (engine.leader or engine.worker) else SINGLE
 
 
 def _remarks(spec: ServingRuntimeSpec) -> list[str]:
@@ -379,12 +431,18 @@ def _remarks(spec: ServingRuntimeSpec) -> list[str]:
     engine = spec.engine_config
     if engine is None or spec.decoder_config is not None:
         return []
-    runners = [part.runner for part in (engine, engine.leader, engine.worker) if part is not None and part.runner]
-    variables = [v for runner in runners for v in (runner.model_dump().get("env") or ())[:100] if isinstance(v, dict)]
+    pods = [part for part in (engine, engine.leader, engine.worker) if part is not None]
+    variables = [v for pod in pods for v in _variables(pod, pod.runner)]
     mode = next((_text(one.get("value")) for one in variables if one.get("name") == "DEPLOYMENT_MODE"), "")
-    size = engine.worker.size or 0 if engine.worker else spec.workers.size or 0 if spec.workers else 0
+    size = engine.worker.size or 0 if engine.worker else 0
     if mode == MULTI_NODE and size <= 0:
         return ["a multi-node runtime needs a leader and workers, with a size above 0"]
     if mode == SINGLE and size > 0:
         return ["a RawDeployment runtime has no leader and no workers"]
     return []
+
+
+def _variables(pod: PodFields, runner: Container | None) -> Iterator[Mapping[str, Any]]:
+    containers = [*([{"env": runner.env}] if runner is not None else []), *(pod.containers or ())[:100]]
+    for container in containers:
+        yield from (v for v in (container.get("env") or ())[:100] if isinstance(v, dict))

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from modelyard.resources import InferenceService, ServingRuntime
+from modelyard.runtimes import engine_config
 from modelyard.workloads.merge import merge
 from modelyard.workloads.names import DECODER, ENGINE, ROUTER, component
-from modelyard.workloads.pods import MAIN
+from modelyard.workloads.predictors import storage_uri, without_predictor
 from modelyard.workloads.values import Abilities, Body, Refusal, plain
 
 RAW, MULTI_NODE, RAY, SERVERLESS, SPLIT, VIRTUAL = (
@@ -30,7 +30,6 @@ _SCALING = (
     "kedaConfig",
 )
 _NOT_POD = frozenset((*_SCALING, "runner", "leader", "worker", "config", "size", "acceleratorOverride"))
-_MAIN_WORD = re.compile(r"(?:^|-)ome(?:-|$)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,18 +82,21 @@ def pod_fields(part: Mapping[str, Any]) -> Body:
 
 def effective(service: InferenceService) -> Body:
     """The spec of a service, with a deprecated predictor as engine, model and runtime. The service itself stays."""
-    spec: Body = _dumped(service, "spec")
-    predictor = spec.pop("predictor", None)
-    return spec if not predictor or "engine" in spec or not _used(predictor) else _migrated(spec, predictor)
+    return without_predictor(_dumped(service, "spec"))
 
 
 class References(NamedTuple):
-    """What a service names: its model (and of which kind it says it is), weights, runtime. Empty: it names none."""
+    """References of a service to its model, weights and runtime, with the kinds it says they are. Empty: it names none.
+
+    ``storage`` is where the files are of the model of a service that names none.
+    """
 
     model: str = ""
     model_kind: str = ""
     weights: tuple[str, ...] = ()
     runtime: str = ""
+    runtime_kind: str = ""
+    storage: str = ""
 
 
 def references(service: InferenceService) -> References:
@@ -104,8 +106,14 @@ def references(service: InferenceService) -> References:
     """
     spec = effective(service)
     model, runtime = spec.get("model") or {}, spec.get("runtime") or {}
-    found = tuple(model.get("fineTunedWeights") or ())
-    return References(model.get("name", ""), model.get("kind", ""), found, runtime.get("name", ""))
+    return References(
+        model.get("name", ""),
+        model.get("kind", ""),
+        tuple(model.get("fineTunedWeights") or ()),
+        runtime.get("name", ""),
+        runtime.get("kind", ""),
+        storage_uri(service),
+    )
 
 
 def runs_itself(service: InferenceService) -> bool:
@@ -120,67 +128,17 @@ def _has_image(part: Mapping[str, Any]) -> bool:
     return bool(pods) and all(container.get("image") for container in pods)
 
 
-def migrates(service: InferenceService) -> bool:
-    """Whether the service is still in the older form, whose Deployment gives way to that of the engine."""
-    return (
-        "predictor" in service.spec.model_fields_set
-        and service.spec.engine is None
-        and bool(effective(service).get("engine"))
-    )
-
-
-def _used(predictor: Mapping[str, Any]) -> bool:
-    if "minReplicas" in predictor or (predictor.get("model") or {}).get("baseModel") or predictor.get("maxReplicas"):
-        return True
-    parts = ("serviceAccountName", "containers", "volumes", "nodeSelector", "tolerations", "affinity", "workerSpec")
-    return any(predictor.get(name) for name in parts)
-
-
-def _migrated(spec: Body, predictor: Body) -> Body:
-    model = predictor.get("model") or {}
-    engine = {name: value for name, value in predictor.items() if name not in ("model", "workerSpec", "containers")}
-    containers = predictor.get("containers") or []
-    runner: Body = {}
-    if containers:
-        called = [str(one.get("name") or "") for one in containers]
-        chosen = next((i for i, name in enumerate(called) if name == MAIN), None)
-        if chosen is None:
-            chosen = next((i for i, name in enumerate(called) if _MAIN_WORD.search(name)), 0)
-        runner = containers[chosen]
-        if others := [one for i, one in enumerate(containers) if i != chosen]:
-            engine["containers"] = others
-    else:
-        known = ("runtime", "storageUri", "runtimeVersion", "protocolVersion", "baseModel", "fineTunedWeights")
-        runner = {name: value for name, value in model.items() if name not in known}
-    env = [] if not containers else list(model.get("env") or ())
-    for name, source in (("STORAGE_URI", "storageUri"), ("PROTOCOL_VERSION", "protocolVersion")):
-        if model.get(source):
-            env.append({"name": name, "value": model[source]})
-    if env:
-        runner = merge(runner, {"env": env}, "spec.predictor.model")
-    if runner:
-        engine["runner"] = runner
-    if "workerSpec" in predictor:
-        engine["worker"] = predictor["workerSpec"]
-    result = {**spec, "engine": engine}
-    if model.get("baseModel") and "model" not in spec:
-        result["model"] = {"name": model["baseModel"]}
-        if model.get("fineTunedWeights"):
-            result["model"]["fineTunedWeights"] = model["fineTunedWeights"]
-    if model.get("runtime") and "runtime" not in spec:
-        result["runtime"] = {"name": model["runtime"]}
-    return result
-
-
 def components(service: InferenceService, spec: Body, runtime: ServingRuntime | None) -> list[ServiceComponent]:
     """The components that the service names, each on top of what the runtime says of it; modes come later."""
     if "engine" not in spec:
-        raise Refusal(
-            "InvalidSpec", "spec.engine", "is missing", "write engine: {}, which takes everything from the runtime"
-        )
+        remedy = "write engine: {}, which takes everything from the runtime"
+        if service.spec.predictor is not None:
+            remedy += "; or name a model in spec.predictor.model.baseModel"
+        raise Refusal("InvalidSpec", "spec.engine", "is missing", remedy)
     configured: Body = {}
     if runtime is not None:
         configured = _dumped(runtime, "runtime")
+        configured["engineConfig"] = engine_config(configured)
     annotations = texts(service.metadata.model_dump().get("annotations"))
     result = []
     for kind in (ENGINE, DECODER, ROUTER):

@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from modelyard.models.errors import FetchError
 from modelyard.models.jobs import NotAllowed, target
 from modelyard.models.settings import DeliverySettings
 from modelyard.models.uri import ClaimFolder, VendorModel
+from modelyard.models.uri import parse as parse_uri
 from modelyard.models.world import StoredModel
 from modelyard.models.world import model as stored_model
 from modelyard.objects import ResourceType
@@ -99,12 +101,30 @@ def files(
             problem = f"its files are in claim {goal.claim}, and pods mount claims of their own namespace only"
             remedy = f"make a BaseModel in namespace {namespace} whose files are in a claim there"
             raise Refusal("RefNotPermitted", field, problem, remedy)
-        source: Body = {"persistentVolumeClaim": {"claimName": goal.claim.name, "readOnly": True}}
-        return ModelFiles(volume, source, CLAIMED, stored.uri.path.strip("/"), env={MODEL_PATH: CLAIMED})
+        return _in_claim(goal.claim.name, stored.uri.path, volume)
     if isinstance(stored.uri, VendorModel) and not (stored.spec and stored.spec.storage.path):
         return ModelFiles("", {}, "", label=stored.label)
     source = {"hostPath": {"path": goal.path}}
     return ModelFiles(volume, source, goal.path, label=stored.label, env={MODEL_PATH: goal.path})
+
+
+def _in_claim(claim: str, path: str, volume: str = MODEL_VOLUME) -> ModelFiles:
+    source: Body = {"persistentVolumeClaim": {"claimName": claim, "readOnly": True}}
+    return ModelFiles(volume, source, CLAIMED, path.strip("/"), env={MODEL_PATH: CLAIMED})
+
+
+def claim_files(uri: str, namespace: str, field: str) -> ModelFiles:
+    """Return the files of a service that names no model, in a claim of its namespace. Raises ``Refusal``."""
+    try:
+        folder = parse_uri(uri)
+    except FetchError as error:
+        raise Refusal("InvalidSpec", field, str(error), "correct it") from None
+    if not isinstance(folder, ClaimFolder):
+        raise Refusal("BaseModelNotFound", field, f"no model has {uri}", "make a BaseModel with this storageUri")
+    if folder.namespace not in (None, namespace):
+        problem = f"{uri} is in namespace {folder.namespace}, and pods mount claims of their own namespace only"
+        raise Refusal("RefNotPermitted", field, problem, f"copy it to a claim of namespace {namespace}")
+    return _in_claim(folder.claim, folder.path)
 
 
 def weights(

@@ -14,6 +14,11 @@ LEADER_WORKER_SET: Final = ("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet")
 _SCRAPE = tuple(f"prometheus.io/{name}" for name in ("path", "port", "scrape"))
 
 
+def without_scraping(annotations: Mapping[str, str]) -> dict[str, str]:
+    """Return the annotations of workers: only the leader has metrics."""
+    return {name: value for name, value in annotations.items() if name not in _SCRAPE}
+
+
 @dataclass(frozen=True, slots=True)
 class PodGroup:
     """What a group is made of: a leader and ``workers`` pods beside it, with the metadata of its objects and pods."""
@@ -28,6 +33,8 @@ class PodGroup:
     pod_annotations: Mapping[str, str]
     selector: Mapping[str, str]
     """Labels that only pods of this component have."""
+    worker_labels: Mapping[str, str]
+    worker_annotations: Mapping[str, str]
 
     @property
     def size(self) -> int:
@@ -38,11 +45,6 @@ class PodGroup:
         """Of an object made for it."""
         return metadata.of(name, self.namespace, {**self.labels, **(labels or {})}, self.annotations)
 
-    @property
-    def worker_annotations(self) -> dict[str, str]:
-        """Only the leader has metrics."""
-        return {name: value for name, value in self.pod_annotations.items() if name not in _SCRAPE}
-
 
 def leader_worker_set(group: PodGroup, replicas: int | None) -> Body:
     """One object for all groups; without ``replicas`` an autoscaler has them."""
@@ -52,7 +54,7 @@ def leader_worker_set(group: PodGroup, replicas: int | None) -> Body:
         pods["workerTemplate"] = leader
     else:
         pods["leaderTemplate"] = leader
-        pods["workerTemplate"] = template(group.worker, group.labels, group.worker_annotations)
+        pods["workerTemplate"] = template(group.worker, group.worker_labels, group.worker_annotations)
     spec: Body = {
         "leaderWorkerTemplate": pods,
         "networkConfig": {"subdomainPolicy": "Shared"},
@@ -97,7 +99,7 @@ def _one_group(group: PodGroup, number: int) -> list[Body]:
         base = group.leader if index == 0 or group.worker is None else group.worker
         pod: Mapping[str, Any] = template(
             in_group(base, address, group.size, index),
-            grouped({**group.labels, GROUP: str(number)}, index),
+            grouped({**(group.labels if index == 0 else group.worker_labels), GROUP: str(number)}, index),
             group.pod_annotations if index == 0 else group.worker_annotations,
         )
         selector = {**own, names.WORKER_INDEX: str(index)}

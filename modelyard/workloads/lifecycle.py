@@ -366,7 +366,7 @@ class ServiceRollOut(RollOut):
         )
         if isinstance(result, Refused) or result.virtual:
             return result
-        noted = canaries.notes(self.canaries(service, found, result), result.modes)
+        noted = (*found.notes, *canaries.notes(self.canaries(service, found, result), result.modes))
         return replace(result, notes=(*result.notes, *noted)) if noted else result
 
     def canaries(self, service: StoredService, found: Resolved, result: Rendered) -> Mapping[str, int]:

@@ -75,11 +75,17 @@ def marked(
     model: ServedModel | None,
     weight: ServedModel | None,
     runtime: str,
+    part: str = "",
 ) -> Marked:
-    """What stands on everything of a component: the service's, the component's over it, then ours."""
-    metadata = service.metadata.model_dump()
-    labels = {**texts(metadata.get("labels")), **texts(one.spec.get("labels")), **selector(service.name, one.kind)}
+    """Labels and annotations of everything of a component: the service's, the component's over it, then ours.
+
+    ``part`` is the part of the component, such as its worker, whose own labels and annotations lie over those.
+    """
+    metadata, own = service.metadata.model_dump(), (one.spec.get(part) or {}) if part else {}
+    labels = {**texts(metadata.get("labels")), **texts(one.spec.get("labels")), **texts(own.get("labels"))}
+    labels |= selector(service.name, one.kind)
     given = {**texts(metadata.get("annotations")), **texts(one.spec.get("annotations"))}
+    given |= texts(own.get("annotations"))
     annotations = kept(given)
     labels["fine-tuned-serving"] = str(weight is not None).lower()
     if runtime:

@@ -13,12 +13,11 @@ from typing import Any, Final
 from modelyard.objects.accelerators import VARIABLE
 from modelyard.objects.parse import container_gpus
 from modelyard.resources.quantity import Quantity
+from modelyard.runtimes.older_form import MAIN, main_container
 from modelyard.workloads.merge import merge
 from modelyard.workloads.names import WORKER_INDEX
 from modelyard.workloads.values import Body, Refusal, plain
 
-MAIN: Final = "ome-container"
-"""Name of the container that runs the engine where nobody gives one."""
 PORT: Final = 8080
 MODEL_PATH, PARALLELISM_SIZE = "MODEL_PATH", "PARALLELISM_SIZE"
 _KINDS = ("initContainers", "containers", "ephemeralContainers")
@@ -140,8 +139,8 @@ def _wrong(path: str, problem: str) -> Refusal:
 def assembled(spec: Mapping[str, Any], runner: Mapping[str, Any] | None, path: str) -> PodDraft:
     """The pod with its runner merged into the container of the same name; without one, that is appended.
 
-    Arguments of the container come before those of the runner. Without a runner the main container is the one named
-    ``ome-container``, else the first. Raises ``Refusal`` where there is no container at all.
+    Arguments of the container come before those of the runner. Without a runner the main container is the one that
+    ``main_container`` chooses. Raises ``Refusal`` where there is no container at all.
     """
     found = checked(spec, path)
     containers: list[Body] = list(found.get("containers") or ())
@@ -149,8 +148,7 @@ def assembled(spec: Mapping[str, Any], runner: Mapping[str, Any] | None, path: s
         if not containers:
             remedy = "give it a runner or containers, or a runtime that has them"
             raise Refusal("InvalidSpec", path, "has neither a runner nor containers", remedy)
-        names = [one["name"] for one in containers]
-        return PodDraft({**found, "containers": containers}, MAIN if MAIN in names else names[0])
+        return PodDraft({**found, "containers": containers}, containers[main_container(containers)]["name"])
     given = checked_runner(runner, f"{path}.runner")
     name = given.get("name") or MAIN
     known = next((one for one in containers if one["name"] == name), None)

@@ -26,7 +26,7 @@ _CAPABILITIES = frozenset(
 )
 _APPARMOR = "container.apparmor.security.beta.kubernetes.io/"
 _SECCOMP = ("seccomp.security.alpha.kubernetes.io/", "container.seccomp.security.alpha.kubernetes.io/")
-_OWN_PARTS = ("containers", "initContainers", "ephemeralContainers", "volumes", "securityContext")
+_OWN_PARTS = ("containers", "initContainers", "ephemeralContainers", "volumes", "securityContext", "runtimeVersion")
 _OWN_RUNNER = (
     *("image", "command", "lifecycle", "volumeMounts", "volumeDevices", "envFrom", "securityContext"),
     *("readinessProbe", "livenessProbe", "startupProbe"),

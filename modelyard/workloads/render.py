@@ -6,12 +6,14 @@ Equal input gives equal children, byte for byte in their canonical form.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from modelyard.objects import Namespace
 from modelyard.resources import InferenceService, ServingRuntime
-from modelyard.workloads import metadata, names, routes
+from modelyard.runtimes import ignored_fields
+from modelyard.runtimes.older_form import replaced
+from modelyard.workloads import metadata, names, predictors, routes
 from modelyard.workloads.components import (
     MODE,
     MULTI_NODE,
@@ -21,13 +23,19 @@ from modelyard.workloads.components import (
     ServiceComponent,
     components,
     effective,
-    migrates,
     mode,
     pod_fields,
     texts,
 )
-from modelyard.workloads.files import ServedModel, mounted
-from modelyard.workloads.groups import LEADER_WORKER_SET, MOST_OBJECTS, PodGroup, leader_worker_set, stateful_sets
+from modelyard.workloads.files import ServedModel, claim_files, mounted
+from modelyard.workloads.groups import (
+    LEADER_WORKER_SET,
+    MOST_OBJECTS,
+    PodGroup,
+    leader_worker_set,
+    stateful_sets,
+    without_scraping,
+)
 from modelyard.workloads.metadata import Marked
 from modelyard.workloads.model_routes import engine_of, routing, served_name
 from modelyard.workloads.pods import (
@@ -48,7 +56,7 @@ from modelyard.workloads.pods import (
     with_parallelism,
 )
 from modelyard.workloads.reach import Right, by_annotations, check, rights
-from modelyard.workloads.scaling import ScaleTarget, Scaling, disruption_budget, scaled, without_replicas
+from modelyard.workloads.scaling import ScaleTarget, Scaling, by_keda, disruption_budget, scaled, without_replicas
 from modelyard.workloads.shared import shared
 from modelyard.workloads.special import knative, ray_clusters, with_rdma
 from modelyard.workloads.values import (
@@ -123,6 +131,8 @@ class _Rendering:
         self.weight = weights[0] if weights else None
         self.files: list[ModelFiles] = []
         self.all = weights
+        self.tag = ""
+        self.untagged: list[str] = []
 
     def result(self) -> Rendered:
         service = self.service
@@ -131,6 +141,9 @@ class _Rendering:
             return Rendered(url=url, address=url, virtual=True)
         reference, folders = self.spec.get("model") or {}, self.settings.models
         self.files = mounted(reference, self.model, self.all, service.namespace, folders)
+        if not self.files and (uri := predictors.storage_uri(service)):
+            self.files = [claim_files(uri, service.namespace, predictors.STORAGE_FIELD)]
+        self.tag = predictors.image_tag(service)
         found = components(service, self.spec, self.runtime)
         for one in found:
             for name, remedy in _NOT_BUILT.items():
@@ -145,7 +158,7 @@ class _Rendering:
         )
         settings = routes.overridden(self.settings.ingress, self.annotations)
         decisive = next(kind for kind in (names.ROUTER, names.DECODER, names.ENGINE) if kind in modes)
-        older = migrates(service)
+        older = service.spec.predictor is not None and service.spec.engine is None
         if modes[decisive] == SERVERLESS:
             routed = routes.serverless(about, tuple(parts), settings, self.namespace, self.abilities)
         else:
@@ -162,6 +175,7 @@ class _Rendering:
         ]
         notes = [note for part in parts.values() for note in part.notes]
         notes += [Note("RouterNotServed", behind.hindrance, entry)] if behind.hindrance else []
+        notes += self._ineffective()
         return Rendered(
             children=tuple(children),
             retired=tuple(
@@ -176,6 +190,18 @@ class _Rendering:
             address=routed.address,
         )
 
+    def _ineffective(self) -> Iterator[Note]:
+        """Tell what of the runtime's older form and of a predictor has no effect."""
+        if self.runtime is not None:
+            spec = self.runtime.spec.model_dump(mode="json", by_alias=True, exclude_none=True)
+            if fields := ignored_fields(spec):
+                yield Note("OlderFormWithoutEffect", f"{self.runtime.kind} {self.runtime.name}: {replaced(fields)}")
+        stored = self.model.stored.spec if self.model is not None else None
+        yield from predictors.notes(self.service, stored.storage.storage_uri if stored is not None else "")
+        for image in dict.fromkeys(self.untagged):
+            problem = f"{predictors.VERSION_FIELD} {self.tag} has no effect on {image}, which names a digest"
+            yield Note(predictors.WITHOUT_EFFECT, problem)
+
     def _zero(self, one: ServiceComponent) -> bool:
         return without_replicas(one, self.spec, one.name in self.elsewhere)
 
@@ -189,6 +215,7 @@ class _Rendering:
         pod = self._pod(one, place, size, leads=True)
         worker = self._pod(one, "worker", size, leads=False) if workers else None
         annotations = self._scraped(marks.pod_annotations, pod)
+        of_workers = metadata.marked(self.service, one, self.model, self.weight, runtime, "worker") if worker else marks
         backend = routes.Backend(
             one.kind,
             one.name,
@@ -205,9 +232,9 @@ class _Rendering:
             body = knative(one, pod, about, marks.labels, annotations, told)
             return _Parts([ChildObject(body, one.kind)], (), backend._replace(port=80))
         if how == RAY:
-            return self._ray(one, marks, annotations, [pod, worker or pod], workers, backend)
+            return self._ray(one, marks, annotations, [pod, worker or pod], workers, backend, of_workers)
         if how == MULTI_NODE:
-            return self._groups(one, marks, annotations, pod, worker, workers, about, backend)
+            return self._groups(one, marks, annotations, pod, worker, workers, about, backend, of_workers)
         labels = {**marks.labels, names.APP: one.name}
         selector = {names.APP: one.name}
         about = {**about, "labels": labels}
@@ -255,6 +282,7 @@ class _Rendering:
         workers: int,
         about: Body,
         backend: routes.Backend,
+        of_workers: Marked,
     ) -> _Parts:
         all_pods = metadata.selector(self.service.name, one.kind)
         group = PodGroup(
@@ -267,6 +295,8 @@ class _Rendering:
             marks.annotations,
             annotations,
             all_pods,
+            of_workers.labels,
+            without_scraping({**annotations, **of_workers.pod_annotations}),
         )
         leaders = {**all_pods, names.WORKER_INDEX: "0"}
         fixed, more = max(one.least, 1), one.most if one.spec.get("maxReplicas") else 0
@@ -303,6 +333,7 @@ class _Rendering:
         pods: Sequence[PodDraft],
         workers: int,
         backend: routes.Backend,
+        of_workers: Marked,
     ) -> _Parts:
         prober, namespace = self.settings.multinode_prober, self.service.namespace
         heads = {**metadata.selector(self.service.name, one.kind), "ray.io/node-type": "head"}
@@ -317,6 +348,7 @@ class _Rendering:
                 marks.labels,
                 marks.annotations,
                 annotations,
+                (of_workers.labels, {**annotations, **of_workers.pod_annotations}),
                 prober,
             )
         ]
@@ -328,7 +360,8 @@ class _Rendering:
             if number not in taken:
                 port = {"name": name, "port": number, "targetPort": number, "protocol": "TCP"}
                 service["spec"]["ports"].append(port)
-        return _Parts(_children([*bodies, service], one.kind), (), backend, heads)
+        notes = _unscaled(one, by_keda(one, self.spec))
+        return _Parts(_children([*bodies, service], one.kind), notes, backend, heads)
 
     def _service(
         self,
@@ -369,6 +402,7 @@ class _Rendering:
         except Refusal:
             given = frozenset()
         own = [(one.path, one.own), *((f"{one.path}.{name}", one.own.get(name) or {}) for name in ("leader", "worker"))]
+        own.append(("spec.predictor.model", {"runtimeVersion": self.tag if one.kind == names.ENGINE else ""}))
         check(path, asked, given, self.namespace, own)
         if one.kind == names.ROUTER:
             spec = {name: value for name, value in pod.spec.items() if name != "serviceAccount"}
@@ -383,10 +417,20 @@ class _Rendering:
         def last(container: Body) -> Body:
             if one.kind != names.ROUTER:
                 container = with_parallelism(container, size, path)
-            container = filled(container, self.metadata)
+            container = self._tagged(filled(container, self.metadata), one)
             return probed(container) if leads else container
 
         return PodDraft(isolated(pod.spec), pod.main).with_container(last)
+
+    def _tagged(self, container: Body, one: ServiceComponent) -> Body:
+        """Return the container that runs the engine with the image's tag that a predictor asks for."""
+        if not self.tag or one.kind != names.ENGINE:
+            return container
+        image = container["image"]
+        changed = predictors.with_tag(image, self.tag)
+        if "@" in image:
+            self.untagged.append(image)
+        return {**container, "image": changed}
 
     def _drafted(self, one: ServiceComponent, spec: Body, place: str, path: str) -> tuple[PodDraft, frozenset[Right]]:
         """A pod of what a spec says of a component, and the rights that are in it."""
@@ -397,7 +441,7 @@ class _Rendering:
             pod = pod.with_container(lambda container: with_env(container, values, replace=True))
         steering = one.metadata if spec is one.spec else texts(spec.get("annotations"))
         pod = with_rdma(pod, steering, self.settings.rdma_profiles, one.path)
-        asked = rights(pod.spec) | by_annotations(steering)
+        asked = rights(pod.spec) | by_annotations(steering) | by_annotations(texts(part.get("annotations")))
         if one.kind == names.ROUTER:
             asked = frozenset(one for one in asked if not one.field.startswith("serviceAccount"))
         return pod, asked
@@ -422,6 +466,19 @@ def _few(one: ServiceComponent, count: int) -> None:
         problem = f"its groups would be {count} objects of their own, at most {MOST_OBJECTS} are made"
         remedy = "lower it, or have LeaderWorkerSet installed, which has all groups in one object"
         raise Refusal("TooManyGroups", f"{one.path}.minReplicas", problem, remedy)
+
+
+def _unscaled(one: ServiceComponent, keda: bool) -> tuple[Note, ...]:
+    """Tell that the replicas of a component on Ray stay as they are, where it asks for more, a metric or KEDA."""
+    fixed, asked = max(one.least, 1), [name for name in ("scaleMetric", "scaleTarget") if one.spec.get(name)]
+    asked += ["KEDA"] if keda else []
+    most = one.spec.get("maxReplicas") or 0
+    if most > fixed:
+        asked.insert(0, "maxReplicas")
+    if not asked:
+        return ()
+    message = f"{one.kind}: {fixed} Ray clusters: nothing scales RayClusters, so {', '.join(asked)} have no effect"
+    return (Note("ScalerNotServed", message, one.kind),)
 
 
 def _strategy(given: Mapping[str, object]) -> Body:

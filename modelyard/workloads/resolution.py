@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 
 from modelyard.models.names import BASE_MODELS, CLUSTER_BASE_MODELS, FINE_TUNED_WEIGHTS
 from modelyard.objects import Key
 from modelyard.reconcile.plan import World
 from modelyard.resources import InferenceService
-from modelyard.runtimes import NO_RUNTIME, AcceleratorClass, ModelView, Ranking, Wishes, select
+from modelyard.runtimes import NO_RUNTIME, AcceleratorClass, ModelView, Ranking, Wishes, named_keys, not_found, select
 from modelyard.workloads.components import References, references, runs_itself, texts
-from modelyard.workloads.values import Refusal, Refused
+from modelyard.workloads.predictors import STORAGE_FIELD
+from modelyard.workloads.values import Note, Refusal, Refused
 from modelyard.workloads.world import ACCELERATOR_CLASSES, RUNTIMES, Offered, OfferedRuntime, StoredService
 
 RUNTIME, MODEL, GENERATION = "modelyard.dev/runtime", "modelyard.dev/model", "modelyard.dev/generation"
@@ -23,7 +25,8 @@ ACCEPT = "modelyard.dev/accept-changes"
 class Resolved:
     """What was found for a service; ``problem`` says why that is not all it takes.
 
-    ``better`` is the runtime, by name, that a new service of this kind would have.
+    ``better`` is the runtime, by name, that a new service of this kind would have; ``notes`` say what was found
+    elsewhere than the service says.
     """
 
     named: References = field(default_factory=References)
@@ -32,6 +35,7 @@ class Resolved:
     runtime: OfferedRuntime | None = None
     better: str = ""
     problem: Refused | None = None
+    notes: tuple[Note, ...] = ()
 
     @property
     def inputs(self) -> dict[str, str | None]:
@@ -79,28 +83,69 @@ def resolve(service: StoredService, world: World) -> Resolved:
         return Resolved(problem=refusal.refused)
     home = service.key.namespace
     model = find_model(named.model, home, world, named.model_kind)
-    found = [world[FINE_TUNED_WEIGHTS].get(Key("", name)) for name in named.weights]
-    result = Resolved(named, model, tuple(one for one in found if one is not None))
+    if model is None and named.storage:
+        model = find_model_by_uri(named.storage, home, world)
+        named = named._replace(model=model.served.name if model is not None else "")
+    weights = [world[FINE_TUNED_WEIGHTS].get(Key("", name)) for name in named.weights]
+    result = Resolved(named, model, tuple(weight for weight in weights if weight is not None))
     try:
         if named.model and model is None:
             problem = f"model {named.model} is not there"
+            problem += f" as a BaseModel of namespace {home}" if named.model_kind == BASE_MODELS.kind else ""
             raise Refusal("BaseModelNotFound", "spec.model.name", problem, "make it, or name another one")
-        return _with_runtime(service, result, world)
+        if named.storage and model is None and not named.storage.startswith("pvc://"):
+            problem = f"no BaseModel of namespace {home} and no ClusterBaseModel has {named.storage}"
+            remedy = "make one with this storageUri, which brings its files to the nodes, or name a claim (pvc://)"
+            raise Refusal("BaseModelNotFound", STORAGE_FIELD, problem, remedy)
+        resolved = _with_runtime(service, result, world)
+        return replace(resolved, notes=tuple(_kind_notes(resolved)))
     except Refusal as refusal:
         return Resolved(named, model, result.weights, problem=refusal.refused)
+
+
+def _kind_notes(resolved: Resolved) -> Iterator[Note]:
+    """Tell that a model, or a runtime, is of the namespace although the service says that it is of the cluster."""
+    named = resolved.named
+    if resolved.model is not None and named.model_kind:
+        used = resolved.model.served.stored.subject.kind.kind
+        if used != named.model_kind:
+            yield _kind_note("spec.model.kind", named.model_kind, named.model, used)
+    if resolved.runtime is not None and named.runtime_kind not in ("", resolved.runtime.kind):
+        yield _kind_note("spec.runtime.kind", named.runtime_kind, named.runtime, resolved.runtime.kind)
+
+
+def _kind_note(field: str, kind: str, name: str, used: str) -> Note:
+    message = f"{field}: there is no {kind} {name}: the {used} of this name is used; write kind: {used}"
+    return Note("KindNotFound", message)
 
 
 def find_model(name: str, namespace: str, world: World, kind: str = "") -> Offered | None:
     """Return the model that a name means: the BaseModel of the namespace, else the ClusterBaseModel.
 
-    ``kind`` BaseModel allows the first only. ClusterBaseModel restricts nothing, because the API server sets it as the
-    default.
+    ``kind`` BaseModel allows the first only. ClusterBaseModel turns the order round, and does not exclude the first,
+    because API servers with the published schema write it into every service that says no kind.
     """
-    for models, place in ((BASE_MODELS, namespace), (CLUSTER_BASE_MODELS, "")):
-        model: Offered | None = world[models].get(Key(place, name)) if name else None
-        if model is not None or kind == BASE_MODELS.kind:
+    own, cluster = (BASE_MODELS, namespace), (CLUSTER_BASE_MODELS, "")
+    places = {BASE_MODELS.kind: (own,), CLUSTER_BASE_MODELS.kind: (cluster, own)}.get(kind, (own, cluster))
+    for models, place in places if name else ():
+        model: Offered | None = world[models].get(Key(place, name))
+        if model is not None:
             return model
     return None
+
+
+def find_model_by_uri(uri: str, namespace: str, world: World) -> Offered | None:
+    """Return the model whose files are at a storage URI, by the same order, then by name."""
+    for models in (world[BASE_MODELS].by("namespace", namespace), world[CLUSTER_BASE_MODELS].all()):
+        same: list[Offered] = [model for model in models if _storage_uri(model) == uri]
+        if same:
+            return min(same, key=lambda model: model.served.name)
+    return None
+
+
+def _storage_uri(model: Offered) -> str:
+    spec = model.served.stored.spec
+    return spec.storage.storage_uri if spec is not None else ""
 
 
 def offered_runtimes(namespace: str, world: World) -> list[OfferedRuntime]:
@@ -123,6 +168,7 @@ def rank(
     *,
     wishes: Wishes | None = None,
     named: str = "",
+    named_kind: str = "",
     current: tuple[str, str] | None = None,
 ) -> Ranking:
     """Rank the runtimes of a world for a model: the one selection of controller, command line and onboarding."""
@@ -132,6 +178,7 @@ def rank(
         namespace=namespace,
         wishes=wishes,
         named=named,
+        named_kind=named_kind,
         current=current,
         classes=accelerator_classes(world),
     )
@@ -143,16 +190,24 @@ def _with_runtime(service: StoredService, found: Resolved, world: World) -> Reso
     if found.model is None:
         if not named.runtime:
             return found
-        chosen = next((one for one in offered if one.choice.name == named.runtime), None)
+        by_key = {runtime.key: runtime for runtime in offered}
+        keys = named_keys(named.runtime, home, named.runtime_kind)
+        chosen = next((by_key[key] for key in keys if key in by_key), None)
         if chosen is None:
-            problem = f"runtime {named.runtime} is neither in namespace {home} nor one of the cluster"
+            problem = not_found(named.runtime, home, named.runtime_kind)
             raise Refusal("RuntimeNotFound", "spec.runtime.name", problem, "make it, or name another one")
         if chosen.choice.disabled:
             problem = f"runtime {named.runtime} is disabled"
             raise Refusal("RuntimeDisabled", "spec.runtime.name", problem, "enable it, or name another one")
     else:
         ranking = rank(
-            found.model.view, home, world, wishes=service.wishes, named=named.runtime, current=_current(service)
+            found.model.view,
+            home,
+            world,
+            wishes=service.wishes,
+            named=named.runtime,
+            named_kind=named.runtime_kind,
+            current=_current(service),
         )
         if ranking.chosen is None:
             assert ranking.problem is not None
@@ -160,7 +215,8 @@ def _with_runtime(service: StoredService, found: Resolved, world: World) -> Reso
             unbound = ranking.problem.code == NO_RUNTIME and _current(service) is None
             if unbound and isinstance(service.resource, InferenceService) and runs_itself(service.resource):
                 return found
-            remedy = f"see 'modelyard runtimes explain {named.model}', or name a runtime in spec.runtime.name"
+            name = found.model.served.name
+            remedy = f"see 'modelyard runtimes explain {name}', or name a runtime in spec.runtime.name"
             refused = Refusal(ranking.problem.code, "spec.runtime", ranking.problem.message, remedy).refused
             return Resolved(named, found.model, found.weights, problem=refused)
         chosen = next(one for one in offered if one.choice is ranking.chosen.runtime)

@@ -66,10 +66,13 @@ def ray_clusters(
     labels: Mapping[str, str],
     annotations: Mapping[str, str],
     pod_annotations: Mapping[str, str],
+    worker_marks: tuple[Mapping[str, str], Mapping[str, str]],
     prober: ProberSettings,
 ) -> list[Body]:
     """A RayCluster for each replica: its head is the first of the ``pods``, its workers are like the second. With an
-    image for it, each has a prober, which is ready when the engine on the cluster is."""
+    image for it, each has a prober, which is ready when the engine on the cluster is.
+
+    ``worker_marks`` are labels and annotations of the workers' pods."""
     head = _stopping(pods[0])
     result: list[Body] = []
     for number in range(replicas):
@@ -77,7 +80,7 @@ def ray_clusters(
         spec: Body = {"headGroupSpec": {"rayStartParams": {}, "template": template(head, labels, pod_annotations)}}
         if workers:
             group = {"groupName": "wg", "replicas": workers, "minReplicas": workers, "maxReplicas": workers}
-            made = template(_stopping(pods[1]), labels, pod_annotations)
+            made = template(_stopping(pods[1]), *worker_marks)
             spec["workerGroupSpecs"] = [{**group, "rayStartParams": {}, "template": made}]
         about = metadata.of(name, namespace, labels, annotations)
         result.append({"apiVersion": RAY_CLUSTER[0], "kind": RAY_CLUSTER[1], "metadata": about, "spec": spec})

@@ -26,7 +26,9 @@ class SupportedModelFormat(Part):
 
     name: str | None = optional("Kept for compatibility; the format's name is modelFormat.name.")
     model_format: ModelFormat = Field(description="File format.")
-    model_type: str | None = optional("Deprecated; without effect.")
+    model_type: str | None = optional(
+        "Deprecated. Of runtimes that fit equally, one that names the model's type is chosen. Default: any type."
+    )
     version: str | None = optional("Kept for compatibility; the version is modelFormat.version.")
     model_framework: ModelFrameworkSpec = Field(description="Library the weights were written for.")
     model_architecture: str | None = optional("Architecture, such as LlamaForCausalLM.")
@@ -44,13 +46,16 @@ class SupportedModelFormat(Part):
 
 
 class WorkerPodSpec(RuntimePodFields):
-    """The pods that follow a leader, in the older form."""
+    """The pods that follow a leader, in the older form. One of its containers, ome-container, runs the engine."""
 
     size: Int32 | None = optional("Number of worker pods in each group.", ge=1)
 
 
 class ServingRuntimeSpec(RuntimePodFields):
-    """Which models can be served, and with which containers."""
+    """The models that can be served, and the containers that serve them.
+
+    The pod fields at the top level are the older form of engineConfig, which replaces them where it describes pods.
+    """
 
     supported_model_formats: list[SupportedModelFormat] | None = optional(
         "The kinds of models that can be served. Default: none without being named."
@@ -64,8 +69,9 @@ class ServingRuntimeSpec(RuntimePodFields):
     decoder_config: DecoderSpec | None = optional("The decoder of services of this runtime.")
     protocol_versions: list[str] | None = optional(
         "The protocols its endpoints speak: openAI, cohere, openInference-v1 or openInference-v2."
+        " A service that asks for another one does not get the runtime. Default: any."
     )
-    workers: WorkerPodSpec | None = optional("The worker pods, in the older form.")
+    workers: WorkerPodSpec | None = optional("The worker pods of each group, in the older form.")
     accelerator_requirements: RawObject | None = optional(
         "The accelerator classes it can use, in acceleratorClasses. Default: it says nothing of them."
     )

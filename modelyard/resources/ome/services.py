@@ -26,8 +26,11 @@ class ModelRef(Part):
     """The model to serve."""
 
     name: str = Field(min_length=1, description="Name of the model.")
-    kind: str = Field("ClusterBaseModel", description="BaseModel or ClusterBaseModel. Default: ClusterBaseModel.")
-    api_group: str = Field("ome.io", description="API group of the model. Default: ome.io.")
+    kind: Literal["BaseModel", "ClusterBaseModel"] | None = optional(
+        "BaseModel: the one of the namespace. ClusterBaseModel: that of the cluster before that of the namespace."
+        " Default: that of the namespace before that of the cluster."
+    )
+    api_group: Literal["ome.io"] = Field("ome.io", description="API group of the model. Default: ome.io.")
     fine_tuned_weights: list[str] | None = optional("Names of FineTunedWeights to serve with it.")
 
 
@@ -35,19 +38,25 @@ class ServingRuntimeRef(Part):
     """The runtime to serve with."""
 
     name: str = Field(min_length=1, description="Name of the runtime.")
-    kind: str = Field(
-        "ClusterServingRuntime", description="ServingRuntime or ClusterServingRuntime. Default: ClusterServingRuntime."
+    kind: Literal["ServingRuntime", "ClusterServingRuntime"] | None = optional(
+        "ServingRuntime: the one of the namespace. ClusterServingRuntime: that of the cluster before that of the"
+        " namespace. Default: that of the namespace before that of the cluster."
     )
-    api_group: str = Field("ome.io", description="API group of the runtime. Default: ome.io.")
+    api_group: Literal["ome.io"] = Field("ome.io", description="API group of the runtime. Default: ome.io.")
 
 
 class ModelSpec(Container):
     """The model of a predictor, together with the fields of its container."""
 
     runtime: str | None = optional("Name of the runtime. Default: chosen by the model.")
-    storage_uri: str | None = optional("Where the model's files are.")
-    runtime_version: str | None = optional("Version of the runtime's image.")
-    protocol_version: str | None = optional("Protocol the endpoint speaks.")
+    storage_uri: str | None = optional(
+        "Where the model's files are: pvc://CLAIM/PATH is mounted, any other must be the storageUri of a model."
+        " Only where baseModel is not given; always in the variable STORAGE_URI."
+    )
+    runtime_version: str | None = optional("Tag of the engine's image, instead of the one it has.")
+    protocol_version: str | None = optional(
+        "Protocol the endpoint speaks: the runtime must list it, or none at all. In the variable PROTOCOL_VERSION."
+    )
     base_model: str | None = optional("Name of the base model.")
     fine_tuned_weights: list[str] | None = optional("Names of FineTunedWeights to serve with it.")
 
@@ -73,7 +82,9 @@ class InferenceServiceSpec(Part):
     )
     schema_extras: ClassVar = unless({"anyOf": [{"required": ["engine"]}, {"not": {"required": ["decoder"]}}]})
 
-    predictor: PredictorSpec | None = optional("Deprecated; use engine, model and runtime.")
+    predictor: PredictorSpec | None = optional(
+        "Deprecated; use engine, model and runtime. Without effect where engine is given."
+    )
     engine: EngineSpec | None = optional("The engine. What is absent comes from the runtime.")
     decoder: DecoderSpec | None = optional(
         "The decoder, when prefill and decode run apart. What is absent comes from the runtime."

@@ -126,6 +126,96 @@ def test_command_line_and_controller_choose_the_same(
     assert by_controller(objects, service) == expected
 
 
+BOTH = [model("70B", "shop"), model("8B"), runtime("any", "shop"), runtime("any", priority=9)]
+OWN = ("BaseModel", "ServingRuntime any")
+CLUSTER = ("ClusterBaseModel", "ClusterServingRuntime any")
+
+
+@pytest.mark.parametrize(
+    ("objects", "kinds", "expected", "fields"),
+    [
+        (BOTH, ("", ""), OWN, ()),
+        (BOTH, ("BaseModel", "ServingRuntime"), OWN, ()),
+        (BOTH, ("ClusterBaseModel", "ClusterServingRuntime"), CLUSTER, ()),
+        (BOTH, ("BaseModel", "ClusterServingRuntime"), (OWN[0], CLUSTER[1]), ()),
+        (BOTH[1::2], ("", ""), CLUSTER, ()),
+        (BOTH[1::2], ("ClusterBaseModel", "ServingRuntime"), ("ClusterBaseModel", ""), ()),
+        (BOTH[1::2], ("BaseModel", ""), ("", ""), ()),
+        # Servers with the published schema write the kinds of the cluster into services that say none.
+        (BOTH[::2], ("ClusterBaseModel", "ClusterServingRuntime"), OWN, ("spec.model.kind", "spec.runtime.kind")),
+        (BOTH[::2], ("", ""), OWN, ()),
+    ],
+)
+def test_the_kind_of_a_reference_decides_what_is_looked_up(
+    tmp_path: Path, objects: list[Body], kinds: tuple[str, str], expected: tuple[str, str], fields: tuple[str, ...]
+) -> None:
+    named = [
+        {"name": name, **({"kind": kind} if kind else {})} for name, kind in zip(("llama", "any"), kinds, strict=True)
+    ]
+    spec = {"model": named[0], "runtime": named[1], "engine": {}}
+    service = obj("InferenceService", "chat", spec, "shop")
+    assert by_controller(objects, service) == expected
+    path = tmp_path / "all.yaml"
+    path.write_text(yaml.safe_dump_all([*objects, service]), encoding="utf-8")
+    rendered = modelyard("services", "render", "-f", path)
+    notes = [line for line in rendered.out.splitlines() if "KindNotFound" in line]
+    assert [note.partition(": ")[2].partition(":")[0] for note in notes] == list(fields), rendered.out
+    assert (rendered.code == 0) == all(expected), rendered.err
+    references = ["/".join(filter(None, (kind, name))) for name, kind in zip(("llama", "any"), kinds, strict=True)]
+    done = modelyard(
+        "runtimes", "explain", references[0], "--runtime", references[1], "-n", "shop", "-f", path, "-o", "json"
+    )
+    explained = json.loads(done.out) if done.out else {"model": None, "chosen": None}
+    about, chosen = explained["model"], explained["chosen"]
+    assert (
+        "" if about is None else "BaseModel" if about["namespace"] else "ClusterBaseModel",
+        "" if chosen is None else f"{'' if chosen['namespace'] else 'Cluster'}ServingRuntime {chosen['name']}",
+    ) == expected
+
+
+@pytest.mark.parametrize(
+    ("reference", "field", "allowed"),
+    [
+        ({"model": {"name": "llama", "kind": "Deployment"}}, "spec.model.kind: 'Deployment'", "'ClusterBaseModel'"),
+        ({"model": {"name": "llama", "kind": "ServingRuntime"}}, "spec.model.kind: 'ServingRuntime'", "'BaseModel'"),
+        ({"model": {"name": "llama", "apiGroup": "apps"}}, "spec.model.apiGroup: 'apps'", "'ome.io'"),
+        (
+            {"runtime": {"name": "any", "kind": "clusterservingruntime"}},
+            "spec.runtime.kind: 'cluster",
+            "'ServingRuntime'",
+        ),
+        ({"runtime": {"name": "any", "apiGroup": "serving.kserve.io"}}, "spec.runtime.apiGroup: 'serving", "'ome.io'"),
+        ({"runtime": {"name": "any", "kind": ""}}, "spec.runtime.kind: ''", "'ClusterServingRuntime'"),
+    ],
+)
+def test_a_reference_of_no_kind_of_ours_names_what_may_be_written(
+    tmp_path: Path, reference: Body, field: str, allowed: str
+) -> None:
+    service = obj("InferenceService", "chat", {"model": {"name": "llama"}, "engine": {}, **reference}, "shop")
+    path = tmp_path / "all.yaml"
+    path.write_text(yaml.safe_dump_all([*BOTH, service]), encoding="utf-8")
+    done = modelyard("services", "render", "-f", path)
+    assert done.code == 1
+    assert f"InvalidSpec: {field}" in done.err
+    assert allowed in done.err.partition("write")[2]
+    fleet = Fleet()
+    for entry in BOTH:
+        fleet.put(entry["kind"], "x", entry["metadata"].get("namespace", ""), spec=entry["spec"], status={})
+    fleet.put("InferenceService", "chat", "shop", spec=service["spec"], status={})
+    fleet.settle()
+    status, reason, message = fleet.condition("LatestDeploymentReady")
+    assert (status, reason) == ("False", "InvalidSpec")
+    assert message.startswith(field)
+
+
+def test_a_kind_that_explain_does_not_know_is_a_mistake_of_the_command_line(tmp_path: Path) -> None:
+    path = tmp_path / "all.yaml"
+    path.write_text(yaml.safe_dump_all(BOTH), encoding="utf-8")
+    done = modelyard("runtimes", "explain", "llama", "--runtime", "Deployment/any", "-f", path)
+    assert done.code == 2
+    assert "write NAME, or KIND/NAME with a kind of ServingRuntime, ClusterServingRuntime" in done.err
+
+
 def test_a_service_may_insist_on_the_model_of_its_namespace(tmp_path: Path) -> None:
     service = obj("InferenceService", "chat", {"model": {"name": "llama", "kind": "BaseModel"}, "engine": {}}, "shop")
     assert by_controller([model(), SMALL], service) == ("", "")

@@ -8,6 +8,7 @@ _UNION = "one CRD serves both forms: what one of them requires is required by th
 _MARKED = "the reference marks every field that has no 'optional' comment as required; the system does not need it"
 _STATUS = "a manifest has no status; the status subresource fills it in"
 _KEDA = "what is absent comes from the next wider setting (component, service, cluster)"
+_KIND = "a default would be written into every service, and could not be told from a kind that its author has chosen"
 _PROSE = "the reference states this default in its prose only"
 
 DEVIATIONS: dict[tuple[str, str], tuple[Any, str]] = {
@@ -57,9 +58,9 @@ DEVIATIONS: dict[tuple[str, str], tuple[Any, str]] = {
     ("PodSpec.containers", "required"): (False, "the containers come from the runner or the runtime"),
     ("PodSpec.initContainers", "required"): (False, "most pods have no init container"),
     ("ObjectReference.namespace", "required"): (False, "a base model may be cluster-scoped and then has no namespace"),
-    ("ModelRef.kind", "default"): ("ClusterBaseModel", _PROSE),
+    ("ModelRef.kind", "required"): (False, _KIND),
     ("ModelRef.apiGroup", "default"): ("ome.io", _PROSE),
-    ("ServingRuntimeRef.kind", "default"): ("ClusterServingRuntime", _PROSE),
+    ("ServingRuntimeRef.kind", "required"): (False, _KIND),
     ("ServingRuntimeRef.apiGroup", "default"): ("ome.io", _PROSE),
 }
 """(type.field, what) to (what the CRD says instead, why)."""
@@ -232,6 +233,11 @@ _STRICTER: tuple[tuple[str, str, tuple[str, ...]], ...] = (
             "ModelStatus.conditions",
             "VariantAutoscalingStatus.conditions",
         ),
+    ),
+    (
+        "no other kind or group is looked up, so that any other value would name nothing",
+        "enum",
+        ("ModelRef.apiGroup", "ModelRef.kind", "ServingRuntimeRef.apiGroup", "ServingRuntimeRef.kind"),
     ),
     (
         _PROSE_VALUES,

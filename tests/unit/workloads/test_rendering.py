@@ -543,6 +543,27 @@ def test_deployment_modes(case: str, edit: Edit, modes: dict[str, str]) -> None:
         assert "NoSupportingRuntime" in refusal(case, edit)
 
 
+@pytest.mark.parametrize(
+    ("text", "fields"),
+    [
+        ("{}", ""),
+        ("{minReplicas: 3, maxReplicas: 3}", ""),
+        ("{maxReplicas: 4}", "maxReplicas"),
+        ("{minReplicas: 2, maxReplicas: 4, scaleMetric: rps, scaleTarget: 5}", "maxReplicas, scaleMetric, scaleTarget"),
+        ("{scaleTarget: 70}", "scaleTarget"),
+        ("{kedaConfig: {enableKeda: true}}", "KEDA"),
+    ],
+)
+def test_what_would_scale_ray_clusters_is_told_to_have_no_effect(text: str, fields: str) -> None:
+    result = changed("ray", engine(text))
+    assert isinstance(result, Rendered), result
+    fixed = yaml.safe_load(text).get("minReplicas", 1)
+    clusters = [child for child in result.children if child.kind == "RayCluster"]
+    assert len(clusters) == fixed
+    expected = f"engine: {fixed} Ray clusters: nothing scales RayClusters, so {fields} have no effect"
+    assert [note.message for note in result.notes] == ([expected] if fields else [])
+
+
 def test_a_virtual_service_has_no_children() -> None:
     result = changed("raw", annotated(mode="VirtualDeployment"))
     assert isinstance(result, Rendered)
