@@ -309,10 +309,16 @@ class WorkloadPort(Part):
     protocol: Literal["http", "https"] = Field("http", description="Protocol the engine speaks there. Default: http.")
 
 
+MOST_RETRIES = 20
+"""Most retries of one request: without a pause between them, more would keep a router from all other requests."""
+
+
 class Retry(Part):
     """What to do when an engine does not answer."""
 
-    attempts: Int32 | None = optional("How often a failed request is tried again. Default: 0.", ge=0)
+    attempts: Int32 | None = optional(
+        f"How often a failed request is tried again, at most {MOST_RETRIES} times. Default: 0.", ge=0
+    )
     retry_interval: NonNegativeDuration = Field(
         Duration("100ms"), description="Shortest time to wait before each retry. Default: 100ms."
     )

@@ -15,7 +15,15 @@ from modelyard.objects.parse import epoch
 from modelyard.reconcile.plan import Subject
 from modelyard.resources import ModelRoute, ModelServer, Resource, ResourceInvalid
 from modelyard.resources.duration import Duration
-from modelyard.resources.networking import ENGINE, MINDIE, ModelMatch, RouteRule, StringMatch, TrafficPolicy
+from modelyard.resources.networking import (
+    ENGINE,
+    MINDIE,
+    MOST_RETRIES,
+    ModelMatch,
+    RouteRule,
+    StringMatch,
+    TrafficPolicy,
+)
 from modelyard.routing.limits import SECONDS, Budget
 
 ROUTES = ResourceType.of_resource(ModelRoute)
@@ -107,10 +115,6 @@ class Groups:
     key: str
     prefill: Mapping[str, str]
     decode: Mapping[str, str]
-
-
-MOST_RETRIES = 20
-"""Retries that a request may have, whatever its server's policy says: without a pause they are all that a core does."""
 
 
 class RetryPolicy(NamedTuple):

@@ -10,12 +10,14 @@ from typing import Any, Final
 from modelyard.objects.documents import counted, cut, printable
 from modelyard.resources import KINDS
 from modelyard.resources.base import Resource
+from modelyard.resources.field_effects.conditional import unused_fields
 from modelyard.resources.field_effects.tables import Effect, FieldEffect, FieldNode, field_effects, field_tree
 
 MOST_FIELDS: Final = 10
 """Fields that one warning names."""
 _MOST_TEXT: Final = 2000
 _LONGEST_NAME: Final = 64
+_LONGEST_PATH: Final = 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,8 @@ def ineffective(kind: type[Resource], obj: Mapping[str, Any]) -> list[Ineffectiv
             if (before := found.get(key)) is not None:
                 entry = Ineffective(before.path, before.reason, before.count + 1)
             found[key] = entry
+    for path, reason in unused_fields(kind.kind, obj):
+        found.setdefault(path, Ineffective(cut(printable(path[:_LONGEST_PATH]), _LONGEST_PATH), reason))
     for name in extra:
         found[name] = Ineffective(_shown(name), "unknown field")
     return list(found.values())

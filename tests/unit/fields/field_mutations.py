@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
 
 Place = tuple[str | int, ...]
 
@@ -13,15 +15,21 @@ class InvalidObject(Exception):
     """An object that is refused: that is no proof that a field has an effect."""
 
 
-class Scenario(NamedTuple):
-    """A rich object, and what follows from it; ``others`` are values of fields that cannot be left out, by path.
+@dataclass(frozen=True)
+class Scenario:
+    """A rich object, and what follows from it; ``alternatives`` are values of fields that cannot be left out, by path.
 
     ``outcome`` raises ``InvalidObject`` for an object that is refused.
     """
 
     obj: Mapping[str, Any]
     outcome: Callable[[dict[str, Any]], Sequence[str]]
-    others: Mapping[str, Any] = {}
+    alternatives: Mapping[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def expected(self) -> Sequence[str]:
+        """The outcome of the object as it is."""
+        return self.outcome(copy.deepcopy(dict(self.obj)))
 
 
 def _places(value: Any, place: Place) -> Iterator[Place]:
@@ -48,23 +56,22 @@ def mutants(scenario: Scenario, path: str) -> Iterator[dict[str, Any]]:
     for place in list(_places(scenario.obj, ())):
         if not _fits(place, pattern):
             continue
-        found: Any = copy.deepcopy(scenario.obj)
-        inside = found
+        mutant: Any = copy.deepcopy(scenario.obj)
+        inside = mutant
         for part in place[:-1]:
             inside = inside[part]
-        if path in scenario.others:
-            inside[place[-1]] = scenario.others[path]
+        if path in scenario.alternatives:
+            inside[place[-1]] = scenario.alternatives[path]
         else:
             del inside[place[-1]]
-        yield found
+        yield mutant
 
 
 def makes_a_difference(scenario: Scenario, path: str) -> bool:
     """Return whether a change of the field alone changes what follows."""
-    before = scenario.outcome(copy.deepcopy(dict(scenario.obj)))
     for mutant in mutants(scenario, path):
         try:
-            if scenario.outcome(mutant) != before:
+            if scenario.outcome(mutant) != scenario.expected:
                 return True
         except InvalidObject:
             continue

@@ -8,14 +8,9 @@ from modelyard.resources import KINDS, Resource
 from modelyard.resources.field_effects import Effect, effect_of, field_effects, field_tree
 
 ALL = sorted(KINDS.values(), key=lambda kind: kind.kind)
-UNLISTED = frozenset(
-    ("AutoscalingPolicy", "AutoscalingPolicyBinding", "Model", "ModelRoute", "ModelServer", "VariantAutoscaling")
-)
-"""Kinds whose tables hold only the fields without effect."""
-KINDS_LISTED = [kind for kind in ALL if kind.kind not in UNLISTED]
 
 
-@pytest.mark.parametrize("kind", KINDS_LISTED, ids=lambda kind: kind.kind)
+@pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.kind)
 def test_every_field_is_listed(kind: type[Resource]) -> None:
     leaves = [node.path for node in field_tree(kind).walk() if node.fields is None and node.path]
     assert [path for path in leaves if effect_of(kind.kind, path) is None] == []

@@ -2,48 +2,104 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, get_args
+import copy
+from typing import Any
 
 import autoscaling_scenarios
 import model_scenarios
 import pytest
 import routing_scenarios
-from field_mutations import makes_a_difference
-from pydantic import BaseModel
+from field_mutations import makes_a_difference, mutants
 
-from modelyard import resources
+from modelyard.resources import KINDS
+from modelyard.resources.field_effects import Effect, effect_of, field_effects, field_tree, ineffective
 
 SCENARIOS = {**model_scenarios.SCENARIOS, **routing_scenarios.SCENARIOS, **autoscaling_scenarios.SCENARIOS}
-WITHOUT_EFFECT = ("targetRef.resourceVersion", "targetRef.fieldPath", "parentRefs", "externalModelProviderName")
+OF = {kind.kind: kind for kind in KINDS.values()}
+LEAVES = [
+    (kind, node.path)
+    for kind in SCENARIOS
+    for node in field_tree(OF[kind]).walk()
+    if node.fields is None and node.path.startswith("spec.")
+]
+WITHOUT_EFFECT = [
+    (kind, path) for kind in SCENARIOS for path, entry in field_effects(kind).items() if entry.effect is Effect.NONE
+]
 
 
-def _models(annotation: Any) -> Iterator[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    for inner in get_args(annotation):
-        yield from _models(inner)
+@pytest.mark.parametrize(("kind", "path"), LEAVES)
+def test_a_field_has_an_effect_unless_it_is_listed_without_one(kind: str, path: str) -> None:
+    entry = effect_of(kind, path)
+    assert entry is not None
+    has_effect = any(makes_a_difference(scenario, path) for scenario in SCENARIOS[kind])
+    assert has_effect is (entry.effect is not Effect.NONE)
 
 
-def _leaves(model: type[BaseModel], prefix: str) -> Iterator[str]:
-    """The paths of the fields that hold no others."""
-    for name, info in model.model_fields.items():
-        path, text = f"{prefix}{info.alias or name}", str(info.annotation)
-        inside = list(_models(info.annotation))
-        if not inside:
-            yield path
-        for one in inside:
-            yield from _leaves(one, path + ("[]." if "list[" in text else ".*." if "dict[" in text else "."))
+@pytest.mark.parametrize(("kind", "path"), WITHOUT_EFFECT)
+def test_a_field_without_effect_is_set_in_a_scenario_and_named(kind: str, path: str) -> None:
+    reason = field_effects(kind)[path].text.removesuffix(".")
+    scenario = next(scenario for scenario in SCENARIOS[kind] if any(mutants(scenario, path)))
+    assert reason in [field.reason for field in ineffective(OF[kind], scenario.obj)]
 
 
-def _fields() -> Iterator[tuple[str, str]]:
-    for kind in SCENARIOS:
-        (spec,) = _models(getattr(resources, kind).model_fields["spec"].annotation)
-        for path in _leaves(spec, "spec."):
-            yield kind, path
+def _changed(obj: Any, *changes: tuple[str, Any]) -> dict[str, Any]:
+    """The object with other values at places such as ``spec.retry.attempts``; ``None`` removes one."""
+    changed: dict[str, Any] = copy.deepcopy(obj)
+    for place, value in changes:
+        *outer, last = place.split(".")
+        inside = changed
+        for name in outer:
+            inside = inside.setdefault(name, {})
+        if value is None:
+            inside.pop(last, None)
+        else:
+            inside[last] = value
+    return changed
 
 
-@pytest.mark.parametrize(("kind", "path"), list(_fields()))
-def test_a_field_has_an_effect_unless_it_is_documented_to_have_none(kind: str, path: str) -> None:
-    has_effect = not any(name in path for name in WITHOUT_EFFECT)
-    assert any(makes_a_difference(scenario, path) for scenario in SCENARIOS[kind]) is has_effect
+VARIANT, SLO = autoscaling_scenarios.SATURATION, autoscaling_scenarios.SLO
+BINDING, ROUTE = autoscaling_scenarios.OPTIMIZER, routing_scenarios.OTHER_ROUTE
+SERVER, MODEL = routing_scenarios.PLAIN_SERVER, model_scenarios.SHARED
+PARAMETERS, GROUPS = "spec.variantProfile.perfParms", "spec.workloadSelector.pdGroup"
+OPTIMIZER, RATE = "modelyard.dev/optimizer", "spec.optimizerConfiguration.costExpansionRatePercent"
+PAIRS = {"groupKey": "g", "prefillLabels": {"role": "p"}, "decodeLabels": {"role": "d"}}
+
+
+@pytest.mark.parametrize(
+    ("obj", "expected"),
+    [
+        (
+            _changed(VARIANT, ("spec.accelerator", "H100"), ("spec.acceleratorCount", 2)),
+            ["accelerator", "acceleratorCount"],
+        ),
+        (_changed(VARIANT, ("spec.sloClassRef", {"name": "a", "key": "b"})), ["sloClassRef"]),
+        (_changed(SLO), []),
+        (_changed(SLO, ("spec.variantProfile", None)), ["variantID", "accelerator", "acceleratorCount", "sloClassRef"]),
+        (_changed(SLO, (f"{PARAMETERS}.decodeParms.delta", "1")), ["variantProfile.perfParms.decodeParms.delta"]),
+        (_changed(SLO, (f"{PARAMETERS}.prefillParms.Gamma", "1")), ["variantProfile.perfParms.prefillParms.Gamma"]),
+        (_changed(BINDING, ("metadata.annotations", {OPTIMIZER: "exact"})), [RATE.removeprefix("spec.")]),
+        (_changed(BINDING, ("metadata.annotations", {OPTIMIZER: "exact"}), (RATE, 200)), []),
+        (_changed(BINDING, ("metadata.annotations", {OPTIMIZER: "greedy"})), []),
+        (_changed(ROUTE, ("spec.rateLimit", {"unit": "hour"})), ["rateLimit"]),
+        (_changed(ROUTE, ("spec.rateLimit", {"outputTokensPerUnit": 5})), []),
+        (_changed(SERVER, ("spec.kvConnector", {"type": "http"})), ["kvConnector"]),
+        (_changed(SERVER, ("spec.kvConnector", {"type": "http"}), (GROUPS, PAIRS)), []),
+        (
+            _changed(SERVER, (GROUPS, {**PAIRS, "prefillLabels": {"role": "d", "a": "b"}})),
+            [f"{GROUPS}.prefillLabels"[5:]],
+        ),
+        (_changed(SERVER, ("spec.trafficPolicy.retry.attempts", 21)), ["trafficPolicy.retry.attempts"]),
+        (_changed(SERVER, ("spec.trafficPolicy.retry.attempts", 20)), []),
+        (_changed(MODEL), ["modelMatch.body.model"]),
+        (_changed(MODEL, ("spec.backends", MODEL["spec"]["backends"][:1])), []),
+        *(({"kind": kind, "spec": {"rateLimit": 3, "backends": {}, "kvConnector": []}}, None) for kind in SCENARIOS),
+    ],
+)
+def test_fields_that_need_others_are_named_without_them(obj: dict[str, Any], expected: list[str] | None) -> None:
+    fields = ineffective(OF[obj["kind"]], obj)
+    if expected is None:  # an object of another form: there is an answer
+        assert all(field.reason for field in fields)
+        return
+    listed = [entry.text.removesuffix(".") for entry in field_effects(obj["kind"]).values()]
+    named = [field.path for field in fields if field.reason not in listed]
+    assert named == [f"spec.{path}" for path in expected]

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import autoscaling_scenarios as autoscaling
+import pytest
 import routing_scenarios as routing
+from field_mutations import Scenario, mutants
 from kthena_models import a_backend, a_model, a_worker
 from service_world import Fleet
 
@@ -15,9 +17,12 @@ from modelyard.autoscaling.live.binding_plans import policy_plan
 from modelyard.autoscaling.live.bindings import objects
 from modelyard.autoscaling.memory.bindings import ANNOTATION
 from modelyard.objects import Key, ResourceType
+from modelyard.objects.kinds import PODS
 from modelyard.reconcile.mirror import Store
 from modelyard.reconcile.plan import Plan
 from modelyard.reconcile.status import patch
+from modelyard.resources import KINDS
+from modelyard.resources.field_effects import field_tree
 from modelyard.routing.lifecycle import RouteStatus, ServerStatus
 from modelyard.workloads.kthena.lifecycle import ModelRollOut
 
@@ -25,12 +30,11 @@ STABLE = {"instances": 3, "percent": 80, "period": "45s", "selectPolicy": "And",
 
 
 def _written(plan: Plan | None) -> dict[str, Any]:
-    """The status that a plan writes, conditions by type."""
+    """The status that a plan writes."""
     assert plan is not None
     assert plan.status is not None
-    found = patch(plan.status, {}, autoscaling.NOW)
-    conditions = {one["type"]: (one["status"], one["reason"]) for one in found.pop("conditions")}
-    return {**_without_nulls(found), "conditions": conditions}
+    status: dict[str, Any] = _without_nulls(patch(plan.status, {}, autoscaling.NOW))
+    return status
 
 
 def _without_nulls(value: Any) -> Any:
@@ -39,10 +43,65 @@ def _without_nulls(value: Any) -> Any:
     return [_without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
+def _conditions(status: dict[str, Any]) -> dict[str, tuple[str, str]]:
+    """Status and reason of each condition, which are taken out."""
+    return {entry["type"]: (entry["status"], entry["reason"]) for entry in status.pop("conditions")}
+
+
+def _of_policy() -> dict[str, Any]:
+    return _written(policy_plan(objects.policy(autoscaling.POLICY), autoscaling.NOW))
+
+
+def _of_binding() -> dict[str, Any]:
+    """The status one tick after a change that the workload has made meanwhile."""
+    obj = copy.deepcopy(autoscaling.SCALING)
+    asked = autoscaling.decide_on_binding(obj, 3, 14)
+    assert [scale.replicas for scale in asked.scales] == [5]
+    obj["metadata"]["annotations"] = {ANNOTATION: asked.annotations[ANNOTATION]}
+    return _written(autoscaling.decide_on_binding(obj, 5, 1, autoscaling.NOW + 15))
+
+
+def _stores() -> dict[ResourceType | str, Any]:
+    stores: dict[ResourceType | str, Any] = {
+        want.use or want.kind: Store(want) for want in (*RouteStatus.wants, *ServerStatus.wants)
+    }
+    by_kind = {store.kind.kind: store for store in stores.values()}
+    for obj in (routing.ROUTE, routing.SERVER, *routing.POD_OBJECTS):
+        by_kind[obj["kind"]].put(obj)
+    return {**stores, PODS: by_kind["Pod"]}
+
+
+def _of_route() -> dict[str, Any]:
+    return _written(RouteStatus().plan(Key("shop", "route"), _stores(), autoscaling.NOW))
+
+
+def _of_server() -> dict[str, Any]:
+    return _written(ServerStatus().plan(Key("shop", "pairs"), _stores(), autoscaling.NOW))
+
+
+def _of_model() -> dict[str, Any]:
+    """The status of a Model of two replicas of two pods each, of which three are ready."""
+    fleet = Fleet(served=frozenset(), lifecycle=ModelRollOut)
+    backend = a_backend(minReplicas=2, maxReplicas=2, workers=[a_worker(replicas=2)])
+    fleet.put("Model", "chat", "shop", spec=a_model(backend)["spec"], status={})
+    fleet.settle()
+    fleet.up("chat-main", 3)
+    fleet.settle()
+    status: dict[str, Any] = fleet.status()
+    assert status["observedGeneration"] == fleet.objects["Model", "shop", "chat"]["metadata"]["generation"]
+    return status
+
+
+def _of_slo() -> dict[str, Any]:
+    plans = {plan.subject.key.name: plan for plan in autoscaling.slo_plans(autoscaling.SLO)}
+    return _written(plans["chat-h100"])
+
+
 def test_an_autoscaling_policy_shows_what_it_means() -> None:
-    assert _written(policy_plan(objects.policy(autoscaling.POLICY), autoscaling.NOW)) == {
+    status = _of_policy()
+    assert _conditions(status) == {"Ready": ("True", "Accepted")}
+    assert status == {
         "observedGeneration": 2,
-        "conditions": {"Ready": ("True", "Accepted")},
         "metrics": "vllm:num_requests_waiting=10, vllm:num_requests_running=0.5",
         "effectiveBehavior": {
             "scaleUp": {
@@ -55,96 +114,82 @@ def test_an_autoscaling_policy_shows_what_it_means() -> None:
 
 
 def test_a_binding_shows_the_decision_and_when_a_change_was_asked_for() -> None:
-    obj = copy.deepcopy(autoscaling.SCALING)
-    asked = autoscaling.decide_on_binding(obj, 3, 14)
-    assert [scale.replicas for scale in asked.scales] == [5]
-    obj["metadata"]["annotations"] = {ANNOTATION: asked.annotations[ANNOTATION]}
-    assert _written(autoscaling.decide_on_binding(obj, 5, 1, autoscaling.NOW + 15)) == {
+    status = _of_binding()
+    assert _conditions(status) == {
+        "Ready": ("True", "Reconciled"),
+        "TargetFound": ("True", "TargetFound"),
+        "MetricsAvailable": ("True", "MetricsPartial"),
+        "SpecWarning": ("True", "FieldsIgnored"),
+    }
+    replicas = {"currentReplicas": 5, "desiredReplicas": 5, "mode": "Stable"}
+    assert status == {
         "observedGeneration": 2,
-        "conditions": {
-            "Ready": ("True", "Reconciled"),
-            "TargetFound": ("True", "TargetFound"),
-            "MetricsAvailable": ("True", "MetricsPartial"),
-        },
         "targets": "fast",
         "minReplicas": 2,
         "maxReplicas": 5,
-        "currentReplicas": 5,
-        "desiredReplicas": 5,
-        "mode": "Stable",
-        "units": [
-            {
-                "name": "fast",
-                "currentReplicas": 5,
-                "desiredReplicas": 5,
-                "mode": "Stable",
-                "lastScaleTime": "2027-01-15T08:00:00Z",
-            }
-        ],
+        **replicas,
+        "units": [{"name": "fast", **replicas, "lastScaleTime": "2027-01-15T08:00:00Z"}],
     }
 
 
-def test_a_route_and_a_server_show_what_there_is() -> None:
-    route, server = routing.ROUTE, routing.SERVER
-    stores: dict[ResourceType | str, Store[Any]] = {
-        want.kind: Store(want) for want in (*RouteStatus.wants, *ServerStatus.wants)
-    }
-    by_kind = {store.kind.kind: store for store in stores.values()}
-    by_kind["ModelRoute"].put(route)
-    by_kind["ModelServer"].put(server)
-    for obj in routing.POD_OBJECTS:
-        by_kind["Pod"].put(obj)
-    now = autoscaling.NOW
-    found = _written(RouteStatus().plan(Key("shop", "route"), stores, now))
-    assert found["observedGeneration"] == 1
-    assert found["conditions"]["ResolvedRefs"] == ("False", "ModelServerNotFound")
-    found = _written(ServerStatus().plan(Key("shop", "pairs"), stores, now))
-    assert {name: found[name] for name in found if name != "conditions"} == {
-        "observedGeneration": 1,
-        "readyPods": 4,
-        "prefillPods": 2,
-        "decodePods": 2,
-        "completeGroups": 2,
-    }
-    assert found["conditions"]["Ready"] == ("True", "EndpointsReady")
+def test_a_route_shows_whether_it_can_be_followed() -> None:
+    status = _of_route()
+    conditions = _conditions(status)
+    assert status == {"observedGeneration": 1}
+    assert conditions["Accepted"] == ("True", "Accepted")
+    assert conditions["ResolvedRefs"] == ("False", "ModelServerNotFound")
+    assert conditions["Conflicted"] == ("False", "NoConflicts")
+    assert conditions["SpecWarning"] == ("True", "FieldsIgnored")
+
+
+def test_a_server_counts_its_pods() -> None:
+    status = _of_server()
+    assert _conditions(status) == {"Ready": ("True", "EndpointsReady")}
+    counts = {"readyPods": 4, "prefillPods": 2, "decodePods": 2, "completeGroups": 2}
+    assert status == {"observedGeneration": 1, **counts}
 
 
 def test_a_model_counts_the_replicas_of_its_backends() -> None:
-    fleet = Fleet(served=frozenset(), lifecycle=ModelRollOut)
-    backend = a_backend(minReplicas=2, maxReplicas=2, workers=[a_worker(replicas=2)])
-    fleet.put("Model", "chat", "shop", spec=a_model(backend)["spec"], status={})
-    fleet.settle()
-    fleet.up("chat-main", 3)
-    fleet.settle()
-    status = fleet.status()
-    generation = fleet.objects["Model", "shop", "chat"]["metadata"]["generation"]
+    status = _of_model()
+    conditions = _conditions(status)
+    assert conditions["Initialized"] == ("True", "ModelCreating")
+    assert conditions["Active"] == ("False", "ModelProcessing")
     assert status["backendStatuses"] == [{"name": "main", "replicas": 1, "totalReplicas": 2}]
-    assert status["observedGeneration"] == generation
-    assert status["annotations"]
 
 
-def test_a_variant_shows_what_it_has_and_what_it_should_have() -> None:
-    plans = {plan.subject.key.name: plan for plan in autoscaling.slo_plans(autoscaling.SLO)}
-    found = _written(plans["chat-h100"])
-    name = "meta-llama/Llama-3.1-8B-Instruct-H100-2"
-    assert found.pop("conditions")["OptimizationReady"] == ("True", "OptimizationSucceeded")
-    assert found == {
-        "currentAlloc": {
-            "variantID": name,
-            "accelerator": "H100",
-            "numReplicas": 1,
-            "maxBatch": 96,
-            "variantCost": "200.00",
-        },
-        "desiredOptimizedAlloc": {
-            "lastRunTime": "2026-06-01T12:00:00Z",
-            "variantID": name,
-            "accelerator": "H100",
-            "numReplicas": 1,
-        },
+def test_a_variant_in_slo_form_shows_what_it_has_and_should_have() -> None:
+    status = _of_slo()
+    assert _conditions(status)["OptimizationReady"] == ("True", "OptimizationSucceeded")
+    shared = {"variantID": "meta-llama/Llama-3.1-8B-Instruct-H100-2", "accelerator": "H100", "numReplicas": 1}
+    assert status == {
+        "currentAlloc": {**shared, "maxBatch": 96, "variantCost": "200.00"},
+        "desiredOptimizedAlloc": {**shared, "lastRunTime": "2026-06-01T12:00:00Z"},
         "actuation": {"applied": True},
     }
+
+
+def test_a_variant_in_saturation_form_shows_its_replicas() -> None:
     plans = {plan.subject.key.name: plan for plan in autoscaling.saturation_plans(autoscaling.SATURATION)}
-    grown = _written(plans["llama-8b-l40s"])
-    assert grown["currentAlloc"] == {"numReplicas": 2}
-    assert (grown["desiredOptimizedAlloc"]["numReplicas"], grown["actuation"]) == (4, {"applied": False})
+    status = _written(plans["llama-8b-l40s"])
+    assert _conditions(status)["OptimizationReady"] == ("True", "SaturationOnlyMode")
+    assert status["currentAlloc"] == {"numReplicas": 2}
+    assert (status["desiredOptimizedAlloc"]["numReplicas"], status["actuation"]) == (4, {"applied": False})
+
+
+STATUSES = {
+    "AutoscalingPolicy": _of_policy,
+    "AutoscalingPolicyBinding": _of_binding,
+    "Model": _of_model,
+    "ModelRoute": _of_route,
+    "ModelServer": _of_server,
+    "VariantAutoscaling": _of_slo,
+}
+
+
+@pytest.mark.parametrize("kind", STATUSES)
+def test_no_status_field_is_left_out(kind: str) -> None:
+    (resource,) = (resource for resource in KINDS.values() if resource.kind == kind)
+    leaves = [node.path for node in field_tree(resource).walk() if node.fields is None]
+    status = Scenario({"status": STATUSES[kind]()}, lambda _: ())
+    absent = [path for path in leaves if path.startswith("status.") and not any(mutants(status, path))]
+    assert absent == []

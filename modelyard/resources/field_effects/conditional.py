@@ -1,0 +1,88 @@
+"""Fields that have an effect only together with other fields of the same object. Pure.
+
+The object is as the API sends it, valid or not: what is not in the form that a rule expects is no case of the rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from modelyard.resources.networking import MOST_RETRIES
+
+Unused = Iterator[tuple[str, str]]
+"""Paths of fields and the reasons for which they have no effect."""
+
+_PARAMETERS: Final = {"decodeParms": ("alpha", "beta"), "prefillParms": ("gamma", "delta")}
+_OF_PROFILES: Final = ("variantID", "accelerator", "acceleratorCount", "sloClassRef")
+_DEFAULT_EXPANSION: Final = 200
+
+
+def unused_fields(kind: str, obj: Mapping[str, Any]) -> Unused:
+    """Iterate over the fields of an object that have no effect for want, or because, of another field."""
+    rule, spec = _RULES.get(kind), obj.get("spec")
+    if rule is not None and isinstance(spec, Mapping):
+        yield from rule(spec, _map(_map(obj.get("metadata")).get("annotations")))
+
+
+def _map(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _of_variant(spec: Mapping[str, Any], _: Mapping[str, Any]) -> Unused:
+    profile = spec.get("variantProfile")
+    if not profile:
+        for name in _OF_PROFILES:
+            if spec.get(name) is not None:
+                yield f"spec.{name}", "used together with variantProfile only (SLO form)"
+    parameters = _map(_map(profile).get("perfParms"))
+    for field, names in _PARAMETERS.items():
+        for name in _map(parameters.get(field)):
+            if name not in names:
+                text = f"no parameter of the line, which has {' and '.join(names)}"
+                yield f"spec.variantProfile.perfParms.{field}.{name}", text
+
+
+def _of_binding(spec: Mapping[str, Any], annotations: Mapping[str, Any]) -> Unused:
+    rate = _map(spec.get("optimizerConfiguration")).get("costExpansionRatePercent")
+    if annotations.get("modelyard.dev/optimizer") == "exact" and rate not in (None, _DEFAULT_EXPANSION):
+        text = "the annotation modelyard.dev/optimizer: exact makes no batches"
+        yield "spec.optimizerConfiguration.costExpansionRatePercent", text
+
+
+def _of_route(spec: Mapping[str, Any], _: Mapping[str, Any]) -> Unused:
+    limit = spec.get("rateLimit")
+    if isinstance(limit, Mapping) and not any(limit.get(f"{name}TokensPerUnit") for name in ("input", "output")):
+        yield "spec.rateLimit", "it limits neither input nor output tokens"
+
+
+def _of_server(spec: Mapping[str, Any], _: Mapping[str, Any]) -> Unused:
+    groups = _map(_map(spec.get("workloadSelector")).get("pdGroup"))
+    if spec.get("kvConnector") is not None and not groups:
+        yield "spec.kvConnector", "used together with workloadSelector.pdGroup only"
+    prefill, decode = _map(groups.get("prefillLabels")), _map(groups.get("decodeLabels"))
+    if decode and all(prefill.get(name) == value for name, value in decode.items()):
+        path = "spec.workloadSelector.pdGroup.prefillLabels"
+        yield path, "every pod that carries them carries decodeLabels too, and counts as a decode pod"
+    attempts = _map(_map(spec.get("trafficPolicy")).get("retry")).get("attempts")
+    if isinstance(attempts, int) and attempts > MOST_RETRIES:
+        yield "spec.trafficPolicy.retry.attempts", f"a request is retried {MOST_RETRIES} times at most"
+
+
+def _of_model(spec: Mapping[str, Any], _: Mapping[str, Any]) -> Unused:
+    backends = spec.get("backends")
+    model = _map(_map(spec.get("modelMatch")).get("body")).get("model")
+    if model is not None and isinstance(backends, list) and len(backends) > 1:
+        yield (
+            "spec.modelMatch.body.model",
+            "with several backends every rule matches the name of the Model or an adapter",
+        )
+
+
+_RULES: Final[Mapping[str, Callable[[Mapping[str, Any], Mapping[str, Any]], Unused]]] = {
+    "AutoscalingPolicyBinding": _of_binding,
+    "Model": _of_model,
+    "ModelRoute": _of_route,
+    "ModelServer": _of_server,
+    "VariantAutoscaling": _of_variant,
+}
