@@ -1,4 +1,5 @@
-"""The replica bounds of a variant: its annotations, and the HPA or ScaledObject that acts on its gauge.
+"""The replica bounds of a variant: the tightest of its annotations, of the HPA or ScaledObject that acts on its gauge,
+and of the InferenceService or Model that owns its workload.
 
 ``select`` works them out once; every stage uses the same numbers.
 """
@@ -10,13 +11,17 @@ from collections.abc import Sequence
 from modelyard.autoscaling.decision import UNBOUNDED, Bounds
 from modelyard.autoscaling.fleet import Consumer
 from modelyard.autoscaling.handling import MAX_REPLICAS, MIN_REPLICAS, Handling
-from modelyard.objects import Notice
+from modelyard.objects import Notice, ReplicaLimits
+
+LIMITS_UNKNOWN = "OwnerLimitsUnknown"
 
 
-def variant_bounds(handling: Handling, consumers: Sequence[Consumer]) -> tuple[Bounds, tuple[Notice, ...]]:
-    """Bounds and what is wrong with them."""
+def variant_bounds(
+    handling: Handling, consumers: Sequence[Consumer], limits: ReplicaLimits | None = None
+) -> tuple[Bounds, tuple[Notice, ...]]:
+    """Return the bounds and what is wrong with them. ``limits`` are those that the workload's owner sets."""
     heeded = consumers if handling.rules.heeds_scalers else ()
-    if handling.lower is None and handling.upper is None and not heeded:
+    if handling.lower is None and handling.upper is None and not heeded and limits is None:
         return UNBOUNDED, ()
     lower, lower_from = handling.lower or 0, f"annotation {MIN_REPLICAS}"
     upper, upper_from = handling.upper, f"annotation {MAX_REPLICAS}"
@@ -33,8 +38,31 @@ def variant_bounds(handling: Handling, consumers: Sequence[Consumer]) -> tuple[B
             lower, lower_from = minimum, f"minimum of {consumer.kind} {consumer.key}"
         if maximum is not None and (upper is None or maximum < upper):
             upper, upper_from = maximum, f"maximum of {consumer.kind} {consumer.key}"
+    if limits is not None:
+        if limits.problem:
+            notices.append(limits_unknown(limits))
+        if limits.lower > lower:
+            lower, lower_from = limits.lower, limits.lower_from
+        if limits.upper is not None and (upper is None or limits.upper < upper):
+            upper, upper_from = limits.upper, limits.upper_from
     if upper is not None and lower > upper:
         text = f"{lower_from} ({lower}) is above {upper_from} ({upper}); the smaller number {upper} is used"
         notices.append(Notice("InvalidConfiguration", text, "Warning"))
         lower, lower_from = upper, upper_from
     return Bounds(lower, upper, lower_from, upper_from), tuple(notices)
+
+
+def limits_unknown(limits: ReplicaLimits) -> Notice:
+    """Return the warning about limits of an owner that could not be read."""
+    return Notice(LIMITS_UNKNOWN, f"{limits.problem}; only the other bounds hold", "Warning")
+
+
+def required_minimum(handling: Handling, limits: ReplicaLimits | None) -> tuple[int, str]:
+    """Return the minimum that also holds for a workload at zero, and its source: one that somebody has written down.
+
+    A scaler's minimum does not: Kubernetes suspends a HorizontalPodAutoscaler whose workload is at zero.
+    """
+    minimums = [(handling.lower or 0, f"annotation {MIN_REPLICAS}")]
+    if limits is not None and limits.required:
+        minimums.append((limits.lower, limits.lower_from))
+    return max(minimums, key=lambda bound: bound[0])

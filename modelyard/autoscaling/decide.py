@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from modelyard.autoscaling.accelerators import ACCELERATOR_LABEL, UNRESOLVED, product_of, short_name
 from modelyard.autoscaling.bindings.claims import settled
 from modelyard.autoscaling.bindings.decide import decide_bindings
+from modelyard.autoscaling.bounds import required_minimum
 from modelyard.autoscaling.budget import SEARCHES, TRIALS
 from modelyard.autoscaling.config_maps import ObjectNotice, look_alikes
 from modelyard.autoscaling.decision import Step, TickDecision, VariantDecision
@@ -329,9 +330,12 @@ def _at_zero(state: State) -> None:
     state.decided = True
     state.metrics = health.AT_ZERO
     state.propose(0, "AtZero", f"{state.workload_id} is at zero replicas")
-    lower = state.handling.lower or 0
+    limits = None if state.workload is None else state.workload.limits
+    lower, source = required_minimum(state.handling, limits)
+    if state.bounds.upper is not None:
+        lower = min(lower, state.bounds.upper)
     if lower > 0:
-        text = f"the workload is at zero, below its minimum of {lower} ({state.bounds.lower_from})"
+        text = f"the workload is at zero, below its minimum of {lower} ({source})"
         state.propose(lower, "BelowMinimum", text)
 
 

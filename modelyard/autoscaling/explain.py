@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from modelyard.autoscaling.decision import BindingDecision, Evidence, Prediction, Record, VariantDecision
+from modelyard.autoscaling.decision import BindingDecision, Bounds, Evidence, Prediction, Record, VariantDecision
 from modelyard.objects.documents import counted
 
 UNKNOWN = "–"
@@ -39,6 +39,8 @@ def lines(record: Record) -> list[str]:
         f"accelerator {now.accelerator or UNKNOWN}, {counted(now.gpus, 'GPU')} and cost {now.cost:g} per replica, "
         f"actuation {writes.mode}",
     ]
+    if (bounds := _bounds(record.bounds)) is not None:
+        told.append(bounds)
     if why.evidence is not None:
         told.append(_evidence(why.evidence))
     if why.prediction is not None:
@@ -64,6 +66,16 @@ def remarks(decision: VariantDecision | BindingDecision) -> list[str]:
         *(f"condition {c.type}={c.status} ({c.reason}): {c.message}" for c in lacking),
         *(f"{notice.kind} {notice.reason}: {notice.message}" for notice in decision.notices),
     ]
+
+
+def _bounds(bounds: Bounds) -> str | None:
+    """Return the tightest bounds and the fields that state them, ``None`` without any."""
+    parts = []
+    if bounds.lower:
+        parts.append(f"at least {bounds.lower} ({bounds.lower_from})")
+    if bounds.upper is not None:
+        parts.append(f"at most {bounds.upper} ({bounds.upper_from})")
+    return f"bounds: {', '.join(parts)}" if parts else None
 
 
 def _evidence(evidence: Evidence) -> str:

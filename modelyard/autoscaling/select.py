@@ -157,8 +157,9 @@ def _observe(state: State, workload: Workload | None, consumers: list[Consumer] 
     if not state.rules.counts_surge:
         leave_out_surge(state)
     state.ready = workload.ready
-    if consumers or state.handling.lower is not None or state.handling.upper is not None:
-        state.bounds, notices = variant_bounds(state.handling, consumers)
+    limits = workload.limits
+    if consumers or limits is not None or state.handling.lower is not None or state.handling.upper is not None:
+        state.bounds, notices = variant_bounds(state.handling, consumers, limits)
         state.notices += notices
     if consumers:
         state.consumers = consumers

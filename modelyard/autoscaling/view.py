@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from modelyard.autoscaling.memory.bindings import BindingMemory
-from modelyard.objects import Condition, Key, WorkloadId
+from modelyard.objects import Condition, Key, ReplicaLimits, WorkloadId
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,8 @@ class TargetView:
     ``unready`` counts instances that exist and are not ready. ``external`` holds totals measured elsewhere
     (Prometheus). ``demand`` is the pending or running work known for scale-to-zero and wake-up, ``None`` unknown.
     ``cost`` is per instance. ``scrape_errors`` says which instances could not be read and why, ``unknown`` names the
-    metrics that are there, or may be, and have no value now.
+    metrics that are there, or may be, and have no value now. ``limits`` are those that the workload's owner sets,
+    ``grace`` the seconds of idleness before the last instance goes (``None``: the binding's).
     """
 
     name: str
@@ -83,6 +84,12 @@ class TargetView:
     unknown: frozenset[str] = frozenset()
     startup_seconds: float | None = None
     gpus: int = 1
+    limits: ReplicaLimits | None = None
+    minimum_from: str = "minReplicas"
+    maximum_from: str = "maxReplicas"
+    contradiction: str = ""
+    """Why ``minimum`` is less than what one of the two asks for."""
+    grace: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,3 +128,7 @@ class BindingView:
     """Targets that something scales which another loop is responsible for, and what that is."""
     status: Mapping[str, object] = field(default_factory=dict)
     """``status`` as it stands."""
+
+    def grace_of(self, target: TargetView) -> float:
+        """Return the seconds of idleness before the last instance of a target goes."""
+        return self.grace if target.grace is None else target.grace

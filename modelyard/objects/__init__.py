@@ -9,6 +9,7 @@ from modelyard.objects.values import (
     Notice as Notice,
     OwnerRef as OwnerRef,
     Pod as Pod,
+    ReplicaLimits as ReplicaLimits,
     TargetRef as TargetRef,
     Workload as Workload,
     WorkloadId as WorkloadId,

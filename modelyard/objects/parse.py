@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from modelyard.objects.accelerators import devices
+from modelyard.objects.documents import shown
 from modelyard.objects.values import Condition, Key, Namespace, Node, OwnerRef, Pod, TargetRef, Workload, WorkloadId
 
 Object = Mapping[str, Any]
@@ -41,10 +42,34 @@ def key_of(obj: Object) -> Key:
 
 
 def controller_of(obj: Object) -> OwnerRef | None:
-    """The controller owner, if any."""
+    """Return the controller owner, if any."""
     for owner in obj["metadata"].get("ownerReferences") or ():
-        if owner.get("controller"):
-            return OwnerRef(owner.get("apiVersion", ""), owner["kind"], owner["name"], owner.get("uid", ""))
+        if isinstance(owner, Mapping) and owner.get("controller"):
+            return OwnerRef(*(str(owner.get(field) or "") for field in ("apiVersion", "kind", "name", "uid")))
+    return None
+
+
+OWNER_FIELDS = ("kind", "name")
+"""Fields of an entry of ``metadata.ownerReferences`` without which it names nothing."""
+
+
+def describe_owner_problem(obj: Object) -> str | None:
+    """Return what is wrong with the owner references of an object from a file; the API server checks its own."""
+    path = "metadata.ownerReferences"
+    owners = obj["metadata"].get("ownerReferences")
+    if owners is None:
+        return None
+    if not isinstance(owners, list):
+        return f"{path}: {shown(owners)} is not a list; write entries with apiVersion, kind, name and uid"
+    for index, owner in enumerate(owners):
+        if not isinstance(owner, Mapping):
+            return f"{path}[{index}]: {shown(owner)} is not an object; write apiVersion, kind, name and uid"
+        for field in ("apiVersion", "kind", "name", "uid"):
+            value = owner.get(field)
+            if value is None and field in OWNER_FIELDS:
+                return f"{path}[{index}].{field}: is missing; add it, or remove the entry"
+            if value is not None and (not isinstance(value, str) or (field in OWNER_FIELDS and not value)):
+                return f"{path}[{index}].{field}: {shown(value)} is not the owner's {field}; write it as text"
     return None
 
 
@@ -181,6 +206,8 @@ def workload(obj: Object, group: str, kind: str) -> Workload:
         template_labels=(template.get("metadata") or {}).get("labels") or {},
         node_selector=wanted_nodes(template.get("spec") or {}),
         engine_args=words if sum(map(len, words)) <= MAX_ARGUMENTS else (),
+        labels=metadata.get("labels") or {},
+        owner=controller_of(obj),
     )
 
 

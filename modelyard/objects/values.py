@@ -63,6 +63,30 @@ class Condition:
     last_transition: float | None = None
 
 
+class OwnerRef(NamedTuple):
+    """The controller owner of an object."""
+
+    api_version: str
+    kind: str
+    name: str
+    uid: str
+
+
+class ReplicaLimits(NamedTuple):
+    """Replica bounds that the owner of a workload sets, in the workload's unit, with the fields that state them.
+
+    ``required``: the owner states ``lower`` itself, so that a workload at zero is below its minimum. ``problem`` says
+    why bounds may be missing.
+    """
+
+    lower: int = 0
+    upper: int | None = None
+    lower_from: str = ""
+    upper_from: str = ""
+    required: bool = False
+    problem: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Workload:
     """A scale target as observed. Replica numbers are in the target's own unit (a LeaderWorkerSet group is one).
@@ -87,15 +111,11 @@ class Workload:
     node_selector: Mapping[str, str] = field(default_factory=dict)
     engine_args: tuple[str, ...] = ()
     """Command and arguments of the container that runs the engine, after ``NAME=value`` of what it sets for it."""
-
-
-class OwnerRef(NamedTuple):
-    """The controller owner of an object."""
-
-    api_version: str
-    kind: str
-    name: str
-    uid: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Of the workload itself."""
+    owner: OwnerRef | None = None
+    limits: ReplicaLimits | None = None
+    """Replica bounds that the owner sets; ``None`` where it sets none, or there is no owner."""
 
 
 @dataclass(frozen=True, slots=True)

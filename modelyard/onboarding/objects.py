@@ -16,6 +16,7 @@ from modelyard.benchmarks.profile_patch import patch
 from modelyard.benchmarks.world import PROBE_OF
 from modelyard.onboarding.choose import Assessed, EngineSpeed
 from modelyard.onboarding.request import OnboardRequest, ServingCandidate
+from modelyard.workloads.components import INITIAL_REPLICAS
 from modelyard.workloads.names import ENGINE, component, fitting
 
 LABEL, DIGEST = "modelyard.dev/onboarding", "modelyard.dev/onboarding-request"
@@ -88,7 +89,8 @@ def chosen(asked: OnboardRequest, best: Assessed, served: str = "") -> list[Docu
         most = max(best.replicas, min(most, int(asked.budget / one.cost)))
     name, _, key = (asked.service_class or f"{class_name(asked)}/{CLASS_KEY}").partition("/")
     # It is made with what the expected load needs; from then on its replicas are the VariantAutoscaling's.
-    service = _service(asked, asked.name, one, best.replicas, most)
+    service = _service(asked, asked.name, one, asked.min_replicas or 0, most)
+    service["metadata"]["annotations"][INITIAL_REPLICAS] = str(best.replicas)
     profile, annotations = _profile(asked, one, speed)
     variant = _object(
         asked,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from modelyard.resources import InferenceService, ServingRuntime
+from modelyard.resources.replicas import component_replicas
 from modelyard.runtimes import engine_config
 from modelyard.workloads.merge import merge
 from modelyard.workloads.names import DECODER, ENGINE, ROUTER, component
@@ -19,6 +20,8 @@ RAW, MULTI_NODE, RAY, SERVERLESS, SPLIT, VIRTUAL = (
 )
 MODES: Final = (RAW, MULTI_NODE, RAY, SERVERLESS, SPLIT, VIRTUAL)
 MODE: Final = "ome.io/deploymentMode"
+INITIAL_REPLICAS: Final = "modelyard.dev/initial-replicas"
+"""Annotation of a service or a component: the replicas to begin with. Default: the fewest, at least one."""
 KNATIVE: Final = ("serving.knative.dev/v1", "Service")
 RAY_CLUSTER: Final = ("ray.io/v1", "RayCluster")
 KEDA: Final = ("keda.sh/v1alpha1", "ScaledObject")
@@ -58,21 +61,26 @@ class ServiceComponent:
 
     @property
     def least(self) -> int:
-        """Fewest replicas: by the service, else the runtime, else 1; 0 is scale to zero.
-
-        A runtime's minimum above the service's own maximum is lowered to that.
-        """
-        least = int(self.spec.get("minReplicas", 1))
-        own_most = self.own.get("maxReplicas") or 0
-        return min(least, own_most) if own_most and "minReplicas" not in self.own else least
+        """Fewest replicas: by the service, else the runtime, else 1; 0 is scale to zero."""
+        return component_replicas(self.spec, self.own).least
 
     @property
     def most(self) -> int:
-        """Most replicas: by the service, else the runtime, else 3, for a router 2; lifted to the fewest.
+        """Most replicas: by the service, else the runtime, else 3, for a router 2; never below the fewest."""
+        most = component_replicas(self.spec, self.own).most
+        return max(_MOST_REPLICAS[self.kind], self.least, 1) if most is None else most
 
-        OME's webhook writes its default of 3 next to any ``minReplicas``, so that 5 and 3 means 5 and 5.
-        """
-        return max(self.spec.get("maxReplicas") or _MOST_REPLICAS[self.kind], self.least, 1)
+    @property
+    def initial(self) -> int:
+        """Replicas a workload is made with where a scaler has them from then on: within its bounds, at least one."""
+        text, fewest = self.metadata.get(INITIAL_REPLICAS), max(self.least, 1)
+        if text is None:
+            return fewest
+        if not (text.isascii() and text.isdigit() and len(text) <= 6 and int(text)):
+            where = f"metadata.annotations[{INITIAL_REPLICAS}]"
+            raise Refusal("InvalidSpec", where, f"{text} is no whole number from 1 to 999999", "write one")
+        most = component_replicas(self.spec, self.own).most
+        return max(min(int(text), most or int(text)), fewest)
 
 
 def pod_fields(part: Mapping[str, Any]) -> Body:

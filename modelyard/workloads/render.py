@@ -254,7 +254,7 @@ class _Rendering:
             disruption_budget(one, about, selector, self.abilities),
         ]
         return _Parts(
-            _children(bodies, one.kind, None if "replicas" in spec else max(one.least, 1)),
+            _children(bodies, one.kind, None if "replicas" in spec else one.initial),
             scaling.notes,
             backend,
             metadata.selector(self.service.name, one.kind),
@@ -311,7 +311,7 @@ class _Rendering:
                 scaling = self._scaled(one, target, about)
                 scaler, replicas, notes = scaling.scaler, scaling.replicas, scaling.notes
             bodies += [leader_worker_set(group, replicas), scaler]
-            seed = fixed if replicas is None else None
+            seed = one.initial if replicas is None else None
         else:
             _few(one, fixed * group.size)
             bodies += stateful_sets(group, fixed)

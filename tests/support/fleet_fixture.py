@@ -25,6 +25,7 @@ from modelyard.autoscaling.live.settings import ControllerSettings
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.cluster import DEPLOYMENTS, PODS, Cluster
 from modelyard.metrics.client import Prometheus, PrometheusSettings
+from modelyard.objects import ResourceType
 from modelyard.reconcile.carry_out import Outcome
 from modelyard.reconcile.report import TickReport
 
@@ -201,6 +202,20 @@ class ServedModel:
             },
             self.namespace,
         )
+
+    async def own(self, workload: str, kind: ResourceType, spec: dict[str, Any], **labels: str) -> None:
+        """Make an object of this kind the controller of a Deployment."""
+        body = {"metadata": {"name": f"of-{workload}", "namespace": self.namespace}, "spec": spec}
+        made = await self.cluster.create(kind, body, self.namespace)
+        reference = {
+            "apiVersion": kind.api_version,
+            "kind": kind.kind,
+            "name": f"of-{workload}",
+            "uid": made["metadata"]["uid"],
+            "controller": True,
+        }
+        patch = {"metadata": {"labels": labels, "ownerReferences": [reference]}}
+        await self.cluster.merge_patch(DEPLOYMENTS, workload, patch, self.namespace)
 
     async def pods(self, workload: str) -> list[dict[str, Any]]:
         listed = await self.cluster.list(PODS, self.namespace, f"app={workload}")

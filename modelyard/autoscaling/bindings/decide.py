@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from modelyard.autoscaling.bindings import roles, story
+from modelyard.autoscaling.bindings.limits import limit_notices, within_owner_limits
 from modelyard.autoscaling.bindings.problems import INVALID, Problem, conflicts, problem_of
 from modelyard.autoscaling.bindings.shares import Choice, most_blocks, parse_choice
 from modelyard.autoscaling.bindings.total import TotalDecision, decide_total
@@ -52,7 +53,7 @@ def decide_bindings(
     A failure concerns its binding only: that one gets no decision, so nothing of it is written. A namespace has its
     share of the work; a binding beyond it keeps its replicas and comes first the next time.
     """
-    views = tuple(views)
+    views = tuple(map(within_owner_limits, views))
     lost = conflicts(views)
     asks = [Ask(view.key.namespace, _units(view), waiting_since(view.conditions, story.READY)) for view in views]
     efforts: defaultdict[str, Effort] = defaultdict(lambda: Effort(SEARCHES))
@@ -112,6 +113,7 @@ def decide_binding(
     notices = list(how.notices)
     if view.memory_problem is not None:
         notices.append(Notice("StateUnreadable", view.memory_problem, "Warning"))
+    notices += limit_notices(view)
     memory = _about(view, view.memory.not_after(now))
     problem = problem_of(view)
     if problem is None and not view.deleting:
@@ -231,7 +233,7 @@ def _record(
         ),
         target=Target(replicas=replicas, action=Action.of(replicas, target.current), decided=decided),
         why=Why(reason=reason, message=message, steps=steps or ()),
-        bounds=Bounds(target.minimum, target.maximum, "minReplicas", "maxReplicas"),
+        bounds=Bounds(target.minimum, target.maximum, target.minimum_from, target.maximum_from),
         writes=Writes(mode=how.mode, scale=replicas if writes else None, publish=publish and replicas is not None),
     )
 

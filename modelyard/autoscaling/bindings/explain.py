@@ -66,14 +66,18 @@ def blocks(decision: BindingDecision, view: BindingView, settings: FleetSettings
             text = f"panic: at most {rules.panic.percent} % per {period:g} s" if panic else f"rate limit: {limits}"
             found.append(Restraint("RateLimited", "up", freed, text))
     reasons = {record.why.reason for record in decision.records}
-    for code, direction, text in (("AtMaximum", "up", "maxReplicas"), ("AtMinimum", "down", "minReplicas")):
+    for code, direction, sources in (
+        ("AtMaximum", "up", [record.bounds.upper_from for record in decision.records]),
+        ("AtMinimum", "down", [record.bounds.lower_from for record in decision.records]),
+    ):
         if code in reasons:
-            found.append(Restraint(code, direction, None, text))
+            found.append(Restraint(code, direction, None, ", ".join(dict.fromkeys(sources))))
     for target in view.targets:
         since = memory.idle_since.get(str(target.workload))
-        if since is not None and since + view.grace > now and target.current:
-            text = f"the last instance of {target.name} waits for {view.grace:g} s without demand"
-            found.append(Restraint("WaitingForIdle", "down", since + view.grace, text))
+        grace = view.grace_of(target)
+        if since is not None and since + grace > now and target.current:
+            text = f"the last instance of {target.name} waits for {grace:g} s without demand"
+            found.append(Restraint("WaitingForIdle", "down", since + grace, text))
     return tuple(found)
 
 

@@ -89,6 +89,8 @@ def _parts(view: BindingView, total: TotalDecision, share: str = "") -> list[str
     advice, correction = total.recommendation, total.correction
     assert correction is not None
     parts = [advice.why]
+    if advice.bounded and (sources := _sources(view, advice.bounded)):
+        parts[0] += f" ({', '.join(sources)})"
     if view.optimizer:
         parts.append(f"total {total.current} → {correction.replicas}{share}")
     if total.woken:
@@ -98,6 +100,13 @@ def _parts(view: BindingView, total: TotalDecision, share: str = "") -> list[str
     if total.ratio:
         parts.append(total.ratio)
     return parts
+
+
+def _sources(view: BindingView, bound: str) -> list[str]:
+    """Return the fields of other objects that set the ``minimum`` or ``maximum`` of targets."""
+    own = ("minReplicas", "maxReplicas")
+    stated = (target.minimum_from if bound == "minimum" else target.maximum_from for target in view.targets)
+    return [source for source in dict.fromkeys(stated) if source not in own]
 
 
 def _reason(view: BindingView, target: TargetView, total: TotalDecision, replicas: int, current: int) -> str:

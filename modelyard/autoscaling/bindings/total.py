@@ -106,7 +106,7 @@ def decide_total(
                 target.minimum,
                 target.demand,
                 memory.idle_since.get(key),
-                view.grace,
+                view.grace_of(target),
                 now,
                 recommended=0 if view.optimizer else recommended,
             )

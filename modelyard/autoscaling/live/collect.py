@@ -28,6 +28,7 @@ from modelyard.autoscaling.live.demands import (
     wake_expressions,
     workload_of,
 )
+from modelyard.autoscaling.live.limits import read_owners
 from modelyard.autoscaling.live.scalers import API_VERSIONS, unread_scalers
 from modelyard.autoscaling.settings import FleetSettings, SizingAim
 from modelyard.autoscaling.variants.saturation_config import SaturationConfigs
@@ -247,7 +248,7 @@ async def _signals(
 async def read_workloads(
     mirror: Mirror, wanted: set[WorkloadId], homes: list[str], partial: bool = False, backends: Iterable[Key] = ()
 ) -> tuple[dict[WorkloadId, Workload], dict[WorkloadId, str]]:
-    """Those of the wanted workloads that exist, and why others could not be read.
+    """Return the wanted workloads that exist, with their owners' limits, and why others could not be read.
 
     ``backends`` are those of Models, as (namespace, MODEL-BACKEND), whose workloads are wanted, whatever their names.
 
@@ -307,13 +308,16 @@ async def read_workloads(
             created=parse.epoch(metadata.get("creationTimestamp")),
             deleting=bool(metadata.get("deletionTimestamp")),
             selector=scale.selector,
+            labels=metadata.get("labels") or {},
+            owner=parse.controller_of(body),
         )
 
     await asyncio.gather(
         *(listed(group, kind) for group, kind in sorted(kinds & wants.LISTED)),
         *map(scaled, alone),
     )
-    return found, errors
+    limiting = await read_owners(mirror, found.values())
+    return {id_: limiting.bound(workload) for id_, workload in found.items()}, errors
 
 
 async def _pods(mirror: Mirror, homes: list[str], everything: bool) -> tuple[Pod, ...]:

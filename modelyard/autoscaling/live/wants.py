@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
+from modelyard.autoscaling import owners as limit_owners
 from modelyard.autoscaling.fleet import Consumer, Variant
-from modelyard.autoscaling.kinds import BINDINGS, POLICIES, VARIANTS
+from modelyard.autoscaling.kinds import (
+    BINDINGS,
+    CLUSTER_RUNTIMES,
+    MODELS,
+    POLICIES,
+    RUNTIMES,
+    SERVICES,
+    VARIANTS,
+)
 from modelyard.autoscaling.live import observe
 from modelyard.autoscaling.live.bindings import objects
 from modelyard.autoscaling.live.bindings.objects import BindingSpec, PolicySpec
@@ -26,6 +35,7 @@ BACKEND = "backend"
 """The index of workloads by the backend of a Model that they are of."""
 OURS = frozenset({ANNOTATION, POLICY_ANNOTATION, PREDICTION})
 """Annotations that the loop itself writes."""
+T = TypeVar("T")
 Object = Mapping[str, Any]
 Data = tuple[Key, Mapping[str, str]]
 Owned = tuple[tuple[str, str, str], OwnerRef]
@@ -101,6 +111,15 @@ def consumers(resource: ResourceType) -> Want[Consumer]:
         observe.hpa if resource.kind == "HorizontalPodAutoscaler" else observe.scaled_object
     )
     return Want(resource, read, cached=True)
+
+
+def _owner(kind: ResourceType, read: Callable[[Object], T]) -> Want[T]:
+    return Want(kind, read, cached=True, wish=wish_of, use="limits")
+
+
+OWNING_SERVICES, OWNING_MODELS = _owner(SERVICES, limit_owners.service), _owner(MODELS, limit_owners.model)
+OWNING_RUNTIMES = tuple(_owner(kind, partial(limit_owners.runtime, kind=kind)) for kind in (RUNTIMES, CLUSTER_RUNTIMES))
+"""Objects that bound the replicas of workloads."""
 
 
 def config_maps(name: str = "") -> Want[Data]:

@@ -49,12 +49,20 @@ def _target(
     spec: TargetSpec, workloads: Mapping[WorkloadId, Workload], backends: Mapping[Key, Sequence[Workload]]
 ) -> TargetView:
     workload, problem = workload_of(spec, workloads, backends)
-    bare = TargetView(spec.name, spec.workload, spec.minimum, spec.maximum, spec.cost)
+    bare = TargetView(spec.name, spec.workload, spec.minimum, spec.maximum, spec.cost, grace=spec.grace)
     if workload is None:
         return replace(bare, problem=problem or nowhere(spec))
     current = 1 if workload.spec_replicas is None else workload.spec_replicas
     errors = (f"{workload.id}: {SILENT}",) if current else ()
-    return replace(bare, workload=workload.id, current=current, ready=0, gpus=workload.gpus or 1, scrape_errors=errors)
+    return replace(
+        bare,
+        workload=workload.id,
+        current=current,
+        ready=0,
+        gpus=workload.gpus or 1,
+        scrape_errors=errors,
+        limits=workload.limits,
+    )
 
 
 def nowhere(spec: TargetSpec) -> str:

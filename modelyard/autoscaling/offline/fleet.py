@@ -8,13 +8,22 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
+from modelyard.autoscaling import owners as limit_owners
 from modelyard.autoscaling.config_maps import saturation_names
 from modelyard.autoscaling.fleet import Consumer, Fleet
-from modelyard.autoscaling.kinds import BINDINGS, POLICIES, VARIANTS
+from modelyard.autoscaling.kinds import (
+    BINDINGS,
+    CLUSTER_RUNTIMES,
+    MODELS,
+    POLICIES,
+    RUNTIMES,
+    SERVICES,
+    VARIANTS,
+)
 from modelyard.autoscaling.live import observe
 from modelyard.autoscaling.live.bindings import objects
 from modelyard.autoscaling.live.demands import workload_of
@@ -22,11 +31,12 @@ from modelyard.autoscaling.offline.bindings import is_ours, measured, views_of
 from modelyard.autoscaling.offline.bindings import remarks as binding_remarks
 from modelyard.autoscaling.offline.files import PlanInputError
 from modelyard.autoscaling.offline.managed import managed_variants
-from modelyard.autoscaling.offline.manifests import DUMP, Manifest
+from modelyard.autoscaling.offline.manifests import DUMP, Manifest, filled_uid
 from modelyard.autoscaling.offline.snapshot import Snapshot, signals_of
+from modelyard.autoscaling.owners import Owners, owner_kind
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.variants.slo.classes import class_references
-from modelyard.objects import Key, OwnerRef, Pod, Workload, WorkloadId, parse
+from modelyard.objects import Key, OwnerRef, Pod, ResourceType, Workload, WorkloadId, parse
 from modelyard.objects.documents import few
 
 _T = TypeVar("_T")
@@ -72,6 +82,8 @@ def fleet_from_files(
     targets |= {id_ for spec in specs for target in spec.targets for id_ in target.candidates}
     for target in sorted(targets):
         _add_unknown_kind(workloads, target, by_kind.get(target.kind, ()))
+    limiting = _owners(by_kind)
+    workloads = {id_: limiting.bound(workload) for id_, workload in workloads.items()}
 
     pods = every("Pod", parse.pod)
     present = {pod.key for pod in pods}
@@ -113,6 +125,39 @@ def fleet_from_files(
     )
 
 
+def _owners(by_kind: Mapping[str, Sequence[Manifest]]) -> Owners:
+    """Return the objects of the files that bound workloads."""
+
+    def every(kind: ResourceType, read: Callable[[Mapping[str, Any]], _T]) -> list[_T]:
+        return [_read(manifest, read) for manifest in by_kind.get(kind.kind, ()) if manifest.group == kind.group]
+
+    # One that was written by hand has no uid: then kind and name of a reference suffice.
+    unnamed = {
+        (kind, manifest.key)
+        for kind in (SERVICES.kind, MODELS.kind)
+        for manifest in by_kind.get(kind, ())
+        if manifest.body["metadata"]["uid"] == filled_uid(kind, manifest.key)
+    }
+    services = [
+        dataclasses.replace(service, uid="") if (SERVICES.kind, service.key) in unnamed else service
+        for service in every(SERVICES, limit_owners.service)
+    ]
+    models = [
+        dataclasses.replace(model, uid="") if (MODELS.kind, model.key) in unnamed else model
+        for model in every(MODELS, limit_owners.model)
+    ]
+    runtimes = [
+        runtime
+        for kind in (RUNTIMES, CLUSTER_RUNTIMES)
+        for runtime in every(kind, partial(limit_owners.runtime, kind=kind))
+    ]
+    return Owners(
+        {service.key: service for service in services},
+        {model.key: model for model in models},
+        {runtime.key: runtime for runtime in runtimes},
+    )
+
+
 def remarks(fleet: Fleet, manifests: Iterable[Manifest]) -> Iterator[str]:
     """What is probably missing from the files, each with its remedy. The decision stands all the same."""
     everything = list(manifests)
@@ -130,6 +175,7 @@ def remarks(fleet: Fleet, manifests: Iterable[Manifest]) -> Iterator[str]:
                 "in none of the files; add its manifest with -f"
             )
     yield from binding_remarks(fleet.bindings)
+    yield from _missing_owners(fleet, everything)
     pods = {pod.key: pod for pod in fleet.pods}
     lost: dict[str, list[str]] = {}
     for signal in fleet.signals.pods:
@@ -148,6 +194,21 @@ def remarks(fleet: Fleet, manifests: Iterable[Manifest]) -> Iterator[str]:
         lost.setdefault(why, []).append(f"{signal.namespace}/{signal.pod}")
     for why, names in lost.items():
         yield f"metrics of pod {', '.join(few(names))} count for nothing: {why}"
+
+
+def _missing_owners(fleet: Fleet, manifests: Iterable[Manifest]) -> Iterator[str]:
+    """Yield a remark for each scaled workload whose owner, which may bound its replicas, is in none of the files."""
+    known = {(manifest.kind, manifest.key) for manifest in manifests}
+    scaled = dict.fromkeys(filter(None, map(workload_of, fleet.variants)))
+    scaled |= dict.fromkeys(target.workload for view in fleet.bindings for target in view.targets)
+    for id_ in scaled:
+        workload = fleet.workloads.get(id_)
+        owner = None if workload is None or owner_kind(workload.owner) is None else workload.owner
+        if owner is not None and (owner.kind, Key(id_.namespace, owner.name)) not in known:
+            yield (
+                f"{id_} belongs to {owner.kind} {owner.name}, which is in none of the files: its minReplicas and "
+                "maxReplicas are not known; add its manifest with -f"
+            )
 
 
 def _owner(fleet: Fleet, pod: Pod) -> OwnerRef | None:
@@ -196,6 +257,8 @@ def _add_unknown_kind(
             spec_replicas=wanted,
             status_replicas=observed if "status" in manifest.body else wanted,
             ready=None,
+            labels=manifest.body["metadata"].get("labels") or {},
+            owner=_read(manifest, parse.controller_of),
         )
 
 

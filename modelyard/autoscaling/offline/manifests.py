@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from modelyard.autoscaling.offline.files import PlanInputError, documents
 from modelyard.objects import Key, TargetRef
+from modelyard.objects.parse import describe_owner_problem
 from modelyard.resources import AutoscalingPolicy, AutoscalingPolicyBinding
 
 DUMP = "kubectl get va,autoscalingpolicies,autoscalingpolicybindings,deploy,sts,rs,pods,hpa,cm,nodes,ns -A -o yaml"
@@ -99,9 +100,17 @@ def manifest(where: str, body: Any) -> Iterator[Manifest]:
         raise PlanInputError(f"{where}: {body['kind']} without metadata.name; add it, as text")
     for field in ("labels", "annotations"):
         _check_texts(f"{where}: {body['kind']} {metadata['name']}: metadata.{field}", metadata.get(field))
+    if problem := describe_owner_problem(body):
+        raise PlanInputError(f"{where}: {body['kind']} {metadata['name']}: {problem}")
     namespace = str(metadata.get("namespace") or "default")
-    filled = {"resourceVersion": "", "uid": f"{body['kind']}/{namespace}/{metadata['name']}", **metadata}
+    uid = filled_uid(body["kind"], Key(namespace, metadata["name"]))
+    filled = {"resourceVersion": "", "uid": uid, **metadata}
     yield Manifest(where, {**body, "metadata": {**filled, "namespace": namespace}})
+
+
+def filled_uid(kind: str, key: Key) -> str:
+    """Return the uid of an object whose manifest has none."""
+    return f"{kind}/{key}"
 
 
 def _check_texts(where: str, values: Any) -> None:

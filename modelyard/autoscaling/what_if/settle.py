@@ -121,7 +121,7 @@ def _quiet(fleet: Fleet, settings: FleetSettings, longest_start: float) -> float
         if not fleet.signals.request_counts.get((namespace, model, window))
     ]
     for view in fleet.bindings:
-        waits.append(view.grace)
+        waits += [view.grace, *map(view.grace_of, view.targets)]
         if view.policy is not None:
             rules = view.policy.behaviour
             waits += [rules.panic.hold, 2 * rules.panic.period]

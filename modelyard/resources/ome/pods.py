@@ -136,7 +136,9 @@ class ScalingFields(Part):
 
     min_replicas: Int32 | None = optional("Fewest replicas; 0 allows scale to zero. Default: 1.", ge=0)
     max_replicas: Int32 | None = optional(
-        "Most replicas; 0 counts as absent, fewer than minReplicas as minReplicas. Default: 3, for a router 2.", ge=0
+        "Most replicas; 0 counts as absent, fewer than minReplicas as minReplicas. Default: 3, for a router 2; of what"
+        " a VariantAutoscaling or a binding scales: no limit.",
+        ge=0,
     )
     scale_target: Int32 | None = optional("The value of the scale metric to hold each replica at.")
     scale_metric: Literal["cpu", "memory", "concurrency", "rps", "tps"] | None = optional(

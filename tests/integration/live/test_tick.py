@@ -9,7 +9,7 @@ import pytest
 from fleet_fixture import ServedModel, eventually, quick, run_tick
 from prometheus_server import PrometheusServer
 
-from modelyard.autoscaling.kinds import VARIANTS
+from modelyard.autoscaling.kinds import SERVICES, VARIANTS
 from modelyard.autoscaling.live.controller import Controller
 from modelyard.autoscaling.memory.variants import ANNOTATION
 from modelyard.autoscaling.settings import Mode
@@ -48,6 +48,43 @@ async def test_a_loaded_model_grows_and_an_idle_one_shrinks(
             return await served.replicas("llama") == 2
 
         await eventually(smaller, "an idle model gives a replica back")
+
+
+async def test_a_component_bounds_the_variant_that_scales_it(
+    served: ServedModel, prometheus_server: PrometheusServer
+) -> None:
+    await served.deploy("llama", 2)
+    await served.vary("llama")
+    await served.own("llama", SERVICES, {"engine": {"maxReplicas": 3}}, component="engine")
+    served.load("llama", kv=0.95, waiting=9)
+    await served.reported()
+    async with Controller(quick(prometheus_server.url, served.namespace)) as loop:
+        await run_tick(loop)
+        assert await served.replicas("llama") == 3
+        await served.settle("llama", 3)
+        served.load("llama", kv=0.95, waiting=9)
+        await served.reported()
+
+        async def full() -> bool:
+            await run_tick(loop)
+            return any(
+                one["type"] == "CapacityLimited" for one in (await served.variant("llama"))["status"]["conditions"]
+            )
+
+        await eventually(full, "the shortage is told")
+        assert await served.replicas("llama") == 3
+        limited = await served.condition("llama", "CapacityLimited")
+        assert "spec.engine.maxReplicas of InferenceService" in limited["message"]
+
+        await served.cluster.merge_patch(
+            SERVICES, "of-llama", {"spec": {"engine": {"maxReplicas": 2}}}, served.namespace
+        )
+
+        async def lowered() -> bool:
+            await run_tick(loop)
+            return await served.replicas("llama") == 2
+
+        await eventually(lowered, "a lowered maximum takes a replica away")
 
 
 async def test_a_quiet_fleet_costs_no_writes(served: ServedModel, prometheus_server: PrometheusServer) -> None:

@@ -23,7 +23,7 @@ from install_manifests import (
 from needed_rights import Notes, Right, noted
 from prometheus_server import PrometheusServer, free_port
 
-from modelyard.autoscaling.kinds import BINDINGS, POLICIES, VARIANTS
+from modelyard.autoscaling.kinds import BINDINGS, MODELS, POLICIES, SERVICES, VARIANTS
 from modelyard.autoscaling.live.controller import Controller
 from modelyard.autoscaling.live.fleetwatch import Fleetwatch
 from modelyard.cluster import (
@@ -156,6 +156,18 @@ async def test_ticks_need_exactly_the_rights_of_the_manifests(
     await served.vary("llama")
     await ordered_workload(served)
     await bound_workload(served)
+    engine = {"engine": {"maxReplicas": 9}, "runtime": {"name": "any"}}
+    await served.own("llama", SERVICES, engine, component="engine")
+    backend = {
+        "name": "main",
+        "type": "vLLM",
+        "modelURI": "hf://org/model",
+        "minReplicas": 1,
+        "maxReplicas": 9,
+        "workers": [{"type": "server"}],
+        "autoscalingPolicy": {"metrics": [{"metricName": "demand", "targetValue": "10"}]},
+    }
+    await served.own("bound", MODELS, {"backends": [backend]})
     served.load("llama", kv=0.78)
     thresholds = {
         "metadata": {"name": "wva-saturation-scaling-config", "namespace": served.namespace},

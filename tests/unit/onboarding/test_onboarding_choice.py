@@ -32,6 +32,7 @@ from modelyard.onboarding.request import ServingCandidate
 from modelyard.replay.closed_loop import serve
 from modelyard.replay.refit import benchmark_of
 from modelyard.resources import BaseModel, BenchmarkJob, InferenceService, VariantAutoscaling
+from modelyard.workloads.components import components
 
 
 def test_the_profile_is_the_one_that_profile_fit_makes_of_the_same_results(tmp_path: Path) -> None:
@@ -190,7 +191,7 @@ def test_all_that_is_made_is_valid_and_the_same_that_a_user_writes() -> None:
         assert len({job.metadata.name for job in jobs}) == 7
     engine = InferenceService.parse(service).spec.engine
     assert engine is not None
-    assert engine.min_replicas == best.replicas
+    assert engine.min_replicas == 0
     assert engine.max_replicas is not None
     assert engine.max_replicas * best.candidate.cost <= 20
     spec = VariantAutoscaling.parse(variant).spec
@@ -217,7 +218,10 @@ def test_a_service_begins_with_what_its_load_needs_and_keeps_the_floor_it_was_as
     service, _, variant = objects.chosen(asked, best)
     assert best.replicas == max(math.ceil(rate / best.rate), least or 1)
     assert best.cost == best.replicas * best.candidate.cost
-    assert service["spec"]["engine"]["minReplicas"] == best.replicas
+    # Replicas below the service's minimum are none that the autoscaler could go down to.
+    assert service["spec"]["engine"]["minReplicas"] == (least or 0)
+    (engine,) = components(InferenceService.parse(service), service["spec"], None)
+    assert engine.initial == best.replicas
     handling = handling_of(variant["metadata"]["annotations"], fleet_handling(FleetSettings()))
     assert (handling.lower, handling.notices) == (least, ())
     assert handling.upper is not None

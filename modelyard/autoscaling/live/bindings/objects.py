@@ -32,7 +32,8 @@ mode a target's name may hold a map of its own; plain entries are totals of the 
 WAKE_QUERY = "modelyard.dev/wake-query"
 """PromQL that gives the demand waiting while nothing runs."""
 GRACE = "modelyard.dev/scale-to-zero-grace"
-"""How long everything must have been idle before the last instance goes, a Go duration. Default: 30s."""
+"""How long everything must have been idle before the last instance goes, a Go duration (default: 30s), or one for each
+target: ``llama-a100=5m,llama-h100=30s``."""
 
 READ = (ACTUATION, COMPATIBILITY, OPTIMIZER, CAPACITY, RATIO)
 """Annotations that are kept of a binding, besides its memory and what is made of those above."""
@@ -63,6 +64,8 @@ class TargetSpec:
     minimum: int
     maximum: int
     cost: float
+    grace: float | None = None
+    """Seconds of idleness before its last instance goes; ``None``: the binding's."""
 
     @property
     def is_alias(self) -> bool:
@@ -159,12 +162,14 @@ def binding(obj: Object, *, strict: bool = False) -> BindingSpec:
     parts = (optimizer or {}).get("params") or () if optimizer is not None else (scaling,) if scaling else ()
     targets = tuple(_distinct_names([one for part in parts if (one := _target(part, key.namespace)) is not None]))
     sources, grace = {}, DEFAULT_GRACE
+    graces: dict[str, float] = {}
     try:
         sources = _sources(annotations.get(SOURCES), {one.name for one in targets})
     except ValueError as error:
         problems.append(f"annotation {SOURCES}: {error}")
     try:
-        grace = max(0.0, parse_go_duration(annotations[GRACE])) if GRACE in annotations else DEFAULT_GRACE
+        if GRACE in annotations:
+            grace, graces = _graces(annotations[GRACE], [one.name for one in targets])
     except ValueError as error:
         problems.append(f"annotation {GRACE}: {error}")
     memory, damage = parse_memory(BindingMemory, ANNOTATION, annotations.get(ANNOTATION))
@@ -191,7 +196,21 @@ def binding(obj: Object, *, strict: bool = False) -> BindingSpec:
         deleting=bool(metadata.get("deletionTimestamp")),
         status=obj.get("status") or {},
     )
+    targets = tuple(replace(target, grace=graces.get(target.name)) for target in targets) if graces else targets
     return BindingSpec(view, targets, sources, annotations.get(WAKE_QUERY) or None)
+
+
+def _graces(text: str, targets: Sequence[str]) -> tuple[float, dict[str, float]]:
+    """Return the grace period of all targets, and those of single ones. ``ValueError`` says what to write."""
+    if "=" not in text:
+        return max(0.0, parse_go_duration(text)), {}
+    found: dict[str, float] = {}
+    for entry in text.split(","):
+        name, _, duration = map(str.strip, entry.rpartition("="))
+        if name not in targets:
+            raise ValueError(f"{shown(name)} is no target; name one of {listed(targets)}, as llama=30s")
+        found[name] = max(0.0, parse_go_duration(duration))
+    return DEFAULT_GRACE, found
 
 
 def within_reach(binding: BindingSpec, namespaces: Mapping[str, Namespace]) -> BindingSpec:

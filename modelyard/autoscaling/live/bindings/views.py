@@ -127,7 +127,8 @@ def _target(plan: TargetPlan, measured: Measured) -> tuple[TargetView, bool]:
     """The target, and whether its pods say anything about requests in them."""
     spec, workload, pods = plan.spec, plan.workload, plan.pods
     if workload is None:
-        return TargetView(spec.name, spec.workload, spec.minimum, spec.maximum, spec.cost, problem=plan.problem), False
+        bare = TargetView(spec.name, spec.workload, spec.minimum, spec.maximum, spec.cost, grace=spec.grace)
+        return replace(bare, problem=plan.problem), False
     reading = measured.read(pods.instances, spec.port, spec.uri, plan.metrics)
     errors = [*([pods.problem] if pods.problem else []), *reading.errors]
     view = TargetView(
@@ -145,6 +146,8 @@ def _target(plan: TargetPlan, measured: Measured) -> tuple[TargetView, bool]:
         unknown=reading.unknown,
         startup_seconds=pods.startup_seconds,
         gpus=workload.gpus or 1,
+        limits=workload.limits,
+        grace=spec.grace,
     )
     return view, reading.tells_demand
 
