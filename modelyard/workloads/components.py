@@ -93,6 +93,12 @@ def effective(service: InferenceService) -> Body:
     return without_predictor(_dumped(service, "spec"))
 
 
+def migrates(service: InferenceService) -> bool:
+    """Return whether a service is in the older form, whose Deployment gives way to that of the engine."""
+    is_older = service.spec.predictor is not None and service.spec.engine is None
+    return is_older and bool(effective(service).get("engine"))
+
+
 class References(NamedTuple):
     """References of a service to its model, weights and runtime, with the kinds it says they are. Empty: it names none.
 
