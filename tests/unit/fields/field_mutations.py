@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import copy
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,21 +15,30 @@ class InvalidObject(Exception):
     """An object that is refused: that is no proof that a field has an effect."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Scenario:
     """A rich object, and what follows from it; ``alternatives`` are values of fields that cannot be left out, by path.
 
-    ``outcome`` raises ``InvalidObject`` for an object that is refused.
+    A path may be the end of one. ``outcome`` raises ``InvalidObject`` for an object that is refused.
     """
 
     obj: Mapping[str, Any]
-    outcome: Callable[[dict[str, Any]], Sequence[str]]
+    outcome: Callable[[dict[str, Any]], Any]
     alternatives: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
-    def expected(self) -> Sequence[str]:
+    def expected(self) -> Any:
         """The outcome of the object as it is."""
-        return self.outcome(copy.deepcopy(dict(self.obj)))
+        return self.outcome(copied(self.obj))
+
+    def alternative(self, path: str) -> Any:
+        """Return another value of a field that cannot be left out; ``None`` for one that can."""
+        return next((value for end, value in self.alternatives.items() if f".{path}".endswith(f".{end}")), None)
+
+
+def copied(obj: Any) -> Any:
+    """Return a copy in which no part is in two places."""
+    return json.loads(json.dumps(obj))
 
 
 def _places(value: Any, place: Place) -> Iterator[Place]:
@@ -56,23 +65,25 @@ def mutants(scenario: Scenario, path: str) -> Iterator[dict[str, Any]]:
     for place in list(_places(scenario.obj, ())):
         if not _fits(place, pattern):
             continue
-        mutant: Any = copy.deepcopy(scenario.obj)
+        mutant: Any = copied(scenario.obj)
         inside = mutant
         for part in place[:-1]:
             inside = inside[part]
-        if path in scenario.alternatives:
-            inside[place[-1]] = scenario.alternatives[path]
+        if scenario.alternative(path) is not None:
+            inside[place[-1]] = scenario.alternative(path)
         else:
             del inside[place[-1]]
         yield mutant
 
 
-def makes_a_difference(scenario: Scenario, path: str) -> bool:
-    """Return whether a change of the field alone changes what follows."""
+def makes_a_difference(scenario: Scenario, path: str) -> bool | None:
+    """Return whether a change of the field alone changes what follows; ``None`` where the object does not have it."""
+    has_field = None
     for mutant in mutants(scenario, path):
+        has_field = False
         try:
             if scenario.outcome(mutant) != scenario.expected:
                 return True
         except InvalidObject:
             continue
-    return False
+    return has_field
