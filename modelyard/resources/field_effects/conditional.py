@@ -14,7 +14,12 @@ Unused = Iterator[tuple[str, str]]
 """Paths of fields and the reasons for which they have no effect."""
 
 _PARAMETERS: Final = {"decodeParms": ("alpha", "beta"), "prefillParms": ("gamma", "delta")}
-_OF_PROFILES: Final = ("variantID", "accelerator", "acceleratorCount", "sloClassRef")
+_OF_PROFILES: Final = {
+    "variantID": "",
+    "accelerator": "; the label inference.optimization/acceleratorName names it without one",
+    "acceleratorCount": "; the workload's resources give it without one",
+    "sloClassRef": "; without one the service class is found by modelID",
+}
 _DEFAULT_EXPANSION: Final = 200
 
 
@@ -31,10 +36,9 @@ def _map(value: object) -> Mapping[str, Any]:
 
 def _of_variant(spec: Mapping[str, Any], _: Mapping[str, Any]) -> Unused:
     profile = spec.get("variantProfile")
-    if not profile:
-        for name in _OF_PROFILES:
-            if spec.get(name) is not None:
-                yield f"spec.{name}", "used together with variantProfile only (SLO form)"
+    for name, instead in _OF_PROFILES.items():
+        if not profile and spec.get(name) is not None:
+            yield f"spec.{name}", f"used together with variantProfile only{instead}"
     parameters = _map(_map(profile).get("perfParms"))
     for field, names in _PARAMETERS.items():
         for name in _map(parameters.get(field)):
