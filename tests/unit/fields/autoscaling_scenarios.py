@@ -308,7 +308,7 @@ _VARIANT_OTHERS = {
     "spec.variantProfile.perfParms.prefillParms": {"gamma": "600", "delta": "0.002"},
     "spec.variantProfile.maxBatchSize": 8,
 }
-SCENARIOS = {
+AUTOSCALING = {
     "AutoscalingPolicy": (Scenario(POLICY, policy_outcome, _POLICY_OTHERS),),
     "AutoscalingPolicyBinding": tuple(Scenario(obj, binding_outcome, _BINDING_OTHERS) for obj in (SCALING, OPTIMIZER)),
     "VariantAutoscaling": (

@@ -55,7 +55,7 @@ SHARED = a_model(
     owner="team-chat",
     autoscalingPolicy=POLICY,
     costExpansionRatePercent=150,
-    modelMatch=MATCH,
+    modelMatch={name: MATCH[name] for name in ("headers", "uri")},
 )
 """Two backends that one policy scales."""
 OWN = a_model(
@@ -121,4 +121,4 @@ OTHERS = {
 }
 OTHERS |= {path.replace("spec.", "spec.backends[].", 1): other for path, other in OTHERS.items() if "Policy" in path}
 OTHERS["spec.backends[].scaleToZeroGracePeriod"] = "5m"
-SCENARIOS = {"Model": tuple(Scenario(obj, model_outcome, OTHERS) for obj in (SHARED, OWN, GROUPED, COORDINATED, IDLE))}
+MODELS = {"Model": tuple(Scenario(obj, model_outcome, OTHERS) for obj in (SHARED, OWN, GROUPED, COORDINATED, IDLE))}

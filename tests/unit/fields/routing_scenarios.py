@@ -197,7 +197,7 @@ def _destination(decider: Decider, question: Question) -> Any:
     return result
 
 
-SCENARIOS = {
+ROUTING = {
     "ModelRoute": (
         Scenario(
             ROUTE,

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal, get_args, get_origin
 
 import pytest
+from autoscaling_scenarios import AUTOSCALING
 from field_mutations import InvalidObject, Scenario, makes_a_difference, mutants
+from model_scenarios import MODELS
+from routing_scenarios import ROUTING
 from service_scenarios import SERVICES
 
 from modelyard.resources import KINDS
-from modelyard.resources.field_effects import Effect, effect_of, field_tree, ineffective
+from modelyard.resources.field_effects import Effect, effect_of, field_effects, field_tree, ineffective
 
 BY_NAME = {kind.kind: kind for kind in KINDS.values()}
-SCENARIOS: dict[str, list[Scenario]] = {
+SCENARIOS: dict[str, Sequence[Scenario]] = {
     "InferenceService": SERVICES,
+    **AUTOSCALING,
+    **MODELS,
+    **ROUTING,
 }
 PENDING: dict[str, set[str]] = {
     "InferenceService": {"spec.decoder.containerConcurrency", "spec.router.containerConcurrency"},
@@ -64,7 +71,7 @@ def test_fields_without_effect_make_no_difference(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", SCENARIOS)
 def test_the_warning_names_the_fields_without_effect(kind: str) -> None:
-    for path in fields(kind, Effect.NONE):
+    for path in (path for path, entry in field_effects(kind).items() if entry.effect is Effect.NONE):
         for scenario in SCENARIOS[kind]:
             warned = {str(field) for field in ineffective(BY_NAME[kind], scenario.obj)}
             for mutant in mutants(scenario, path):

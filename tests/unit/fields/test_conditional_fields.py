@@ -1,4 +1,4 @@
-"""Spec fields of Models, routes, servers, policies, bindings and variants: a change of each makes a difference."""
+"""Spec fields of Models, routes, servers, bindings and variants that have an effect only together with others."""
 
 from __future__ import annotations
 
@@ -9,37 +9,11 @@ import autoscaling_scenarios
 import model_scenarios
 import pytest
 import routing_scenarios
-from field_mutations import makes_a_difference, mutants
 
 from modelyard.resources import KINDS
-from modelyard.resources.field_effects import Effect, effect_of, field_effects, field_tree, ineffective
+from modelyard.resources.field_effects import field_effects, ineffective
 
-SCENARIOS = {**model_scenarios.SCENARIOS, **routing_scenarios.SCENARIOS, **autoscaling_scenarios.SCENARIOS}
 OF = {kind.kind: kind for kind in KINDS.values()}
-LEAVES = [
-    (kind, node.path)
-    for kind in SCENARIOS
-    for node in field_tree(OF[kind]).walk()
-    if node.fields is None and node.path.startswith("spec.")
-]
-WITHOUT_EFFECT = [
-    (kind, path) for kind in SCENARIOS for path, entry in field_effects(kind).items() if entry.effect is Effect.NONE
-]
-
-
-@pytest.mark.parametrize(("kind", "path"), LEAVES)
-def test_a_field_has_an_effect_unless_it_is_listed_without_one(kind: str, path: str) -> None:
-    entry = effect_of(kind, path)
-    assert entry is not None
-    has_effect = any(makes_a_difference(scenario, path) for scenario in SCENARIOS[kind])
-    assert has_effect is (entry.effect is not Effect.NONE)
-
-
-@pytest.mark.parametrize(("kind", "path"), WITHOUT_EFFECT)
-def test_a_field_without_effect_is_set_in_a_scenario_and_named(kind: str, path: str) -> None:
-    reason = field_effects(kind)[path].text.removesuffix(".")
-    scenario = next(scenario for scenario in SCENARIOS[kind] if any(mutants(scenario, path)))
-    assert reason in [field.reason for field in ineffective(OF[kind], scenario.obj)]
 
 
 def _changed(obj: Any, *changes: tuple[str, Any]) -> dict[str, Any]:
@@ -62,6 +36,7 @@ BINDING, ROUTE = autoscaling_scenarios.OPTIMIZER, routing_scenarios.OTHER_ROUTE
 SERVER, MODEL = routing_scenarios.PLAIN_SERVER, model_scenarios.SHARED
 PARAMETERS, GROUPS = "spec.variantProfile.perfParms", "spec.workloadSelector.pdGroup"
 OPTIMIZER, RATE = "modelyard.dev/optimizer", "spec.optimizerConfiguration.costExpansionRatePercent"
+KINDS_WITH_RULES = ("AutoscalingPolicyBinding", "Model", "ModelRoute", "ModelServer", "VariantAutoscaling")
 PAIRS = {"groupKey": "g", "prefillLabels": {"role": "p"}, "decodeLabels": {"role": "d"}}
 
 
@@ -90,9 +65,15 @@ PAIRS = {"groupKey": "g", "prefillLabels": {"role": "p"}, "decodeLabels": {"role
         ),
         (_changed(SERVER, ("spec.trafficPolicy.retry.attempts", 21)), ["trafficPolicy.retry.attempts"]),
         (_changed(SERVER, ("spec.trafficPolicy.retry.attempts", 20)), []),
-        (_changed(MODEL), ["modelMatch.body.model"]),
-        (_changed(MODEL, ("spec.backends", MODEL["spec"]["backends"][:1])), []),
-        *(({"kind": kind, "spec": {"rateLimit": 3, "backends": {}, "kvConnector": []}}, None) for kind in SCENARIOS),
+        (_changed(MODEL, ("spec.modelMatch.body", {"model": "x"})), ["modelMatch.body.model"]),
+        (
+            _changed(MODEL, ("spec.modelMatch.body", {"model": "x"}), ("spec.backends", MODEL["spec"]["backends"][:1])),
+            [],
+        ),
+        *(
+            ({"kind": kind, "spec": {"rateLimit": 3, "backends": {}, "kvConnector": []}}, None)
+            for kind in KINDS_WITH_RULES
+        ),
     ],
 )
 def test_fields_that_need_others_are_named_without_them(obj: dict[str, Any], expected: list[str] | None) -> None:
