@@ -238,7 +238,7 @@ def _service(body: Object, remarks: list[str]) -> Iterator[Object]:
 
 def _runtime(body: Object, remarks: list[str]) -> Iterator[Object]:
     """Rewrite the older form of a runtime, a pod at the top level, into ``engineConfig``."""
-    from modelyard.runtimes.older_form import FIELDS, WORKERS, engine_config, ignored_fields, replaced
+    from modelyard.resources.ome.older_form import FIELDS, WORKERS, engine_config, ignored_fields, replaced
 
     spec = body["spec"]
     older = [name for name in (*FIELDS, WORKERS) if name in spec]

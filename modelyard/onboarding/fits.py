@@ -12,7 +12,8 @@ from modelyard.objects.accelerators import count
 from modelyard.objects.documents import cut, printable
 from modelyard.onboarding.request import MOST_CANDIDATES, OnboardRequest, ServingCandidate
 from modelyard.reconcile.plan import World
-from modelyard.runtimes import ModelView, engine_spec, parse_model
+from modelyard.resources.ome.older_form import engine_spec
+from modelyard.runtimes import ModelView, parse_model
 from modelyard.workloads.resolution import offered_runtimes, rank
 from modelyard.workloads.world import OfferedRuntime
 

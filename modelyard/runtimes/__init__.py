@@ -2,12 +2,6 @@
 
 from modelyard.runtimes.accelerators import AcceleratorClass as AcceleratorClass, Constraints as Constraints
 from modelyard.runtimes.admission import warnings as warnings
-from modelyard.runtimes.older_form import (
-    engine_config as engine_config,
-    engine_spec as engine_spec,
-    ignored_fields as ignored_fields,
-    main_container as main_container,
-)
 from modelyard.runtimes.selection import (
     NO_RUNTIME as NO_RUNTIME,
     Ranking as Ranking,

@@ -24,11 +24,11 @@ from modelyard.resources import (
     ServingRuntime,
 )
 from modelyard.resources.ome.models import BaseModelSpec, ModelFormat, ModelFrameworkSpec
+from modelyard.resources.ome.older_form import MAIN, engine_spec, main_container, older_form_remarks
 from modelyard.resources.ome.pods import Container, PodFields
 from modelyard.resources.ome.runtimes import ServingRuntimeSpec, SupportedModelFormat
 from modelyard.resources.ome.services import InferenceServiceSpec
 from modelyard.runtimes.accelerators import Constraints
-from modelyard.runtimes.older_form import MAIN, engine_spec, main_container, older_form_remarks
 
 RELEASES = "modelyard.dev/version-comparison"
 """Annotation of a runtime: ``release`` compares major, minor and patch alone where an operator orders versions."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from modelyard.resources import InferenceService, ServingRuntime
+from modelyard.resources.ome.older_form import engine_config
 from modelyard.resources.replicas import component_replicas
-from modelyard.runtimes import engine_config
 from modelyard.workloads.merge import merge
 from modelyard.workloads.names import DECODER, ENGINE, ROUTER, component
 from modelyard.workloads.predictors import storage_uri, without_predictor
@@ -91,12 +91,6 @@ def pod_fields(part: Mapping[str, Any]) -> Body:
 def effective(service: InferenceService) -> Body:
     """The spec of a service, with a deprecated predictor as engine, model and runtime. The service itself stays."""
     return without_predictor(_dumped(service, "spec"))
-
-
-def migrates(service: InferenceService) -> bool:
-    """Return whether a service is in the older form, whose Deployment gives way to that of the engine."""
-    is_older = service.spec.predictor is not None and service.spec.engine is None
-    return is_older and bool(effective(service).get("engine"))
 
 
 class References(NamedTuple):

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from modelyard.objects.accelerators import VARIABLE
 from modelyard.objects.parse import container_gpus
+from modelyard.resources.ome.older_form import MAIN, main_container
 from modelyard.resources.quantity import Quantity
-from modelyard.runtimes.older_form import MAIN, main_container
 from modelyard.workloads.merge import merge
 from modelyard.workloads.names import WORKER_INDEX
 from modelyard.workloads.values import Body, Refusal, plain

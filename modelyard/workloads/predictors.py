@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from modelyard.resources import InferenceService
+from modelyard.resources.ome.older_form import main_container
 from modelyard.resources.ome.services import ModelSpec
-from modelyard.runtimes import main_container
 from modelyard.workloads.merge import merge
 from modelyard.workloads.values import Body, Note, Refusal
 
@@ -45,6 +45,17 @@ def without_predictor(spec: Body) -> Body:
     """Return the spec of a service with its predictor as engine, model and runtime."""
     predictor = spec.pop("predictor", None)
     return spec if not predictor or "engine" in spec or not is_used(predictor) else _migrated(spec, predictor)
+
+
+def migrates(service: InferenceService) -> bool:
+    """Return whether a service is still in the older form, whose Deployment gives way to that of the engine."""
+    predictor = service.spec.predictor
+    if predictor is None or service.spec.engine is not None:
+        return False
+    stated = {info.alias or name: getattr(predictor, name) for name, info in type(predictor).model_fields.items()}
+    model = predictor.model
+    stated["model"] = {"baseModel": model.base_model, "storageUri": model.storage_uri} if model is not None else {}
+    return is_used({name: value for name, value in stated.items() if value is not None})
 
 
 def read_model(service: InferenceService) -> ModelSpec | None:

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from modelyard.objects import Namespace
 from modelyard.resources import InferenceService, ServingRuntime
-from modelyard.runtimes import ignored_fields
-from modelyard.runtimes.older_form import replaced
+from modelyard.resources.ome.older_form import ignored_fields, replaced
 from modelyard.workloads import metadata, names, predictors, routes
 from modelyard.workloads.components import (
     MODE,
@@ -158,7 +157,7 @@ class _Rendering:
         )
         settings = routes.overridden(self.settings.ingress, self.annotations)
         decisive = next(kind for kind in (names.ROUTER, names.DECODER, names.ENGINE) if kind in modes)
-        older = service.spec.predictor is not None and service.spec.engine is None
+        older = predictors.migrates(service)
         if modes[decisive] == SERVERLESS:
             routed = routes.serverless(about, tuple(parts), settings, self.namespace, self.abilities)
         else:

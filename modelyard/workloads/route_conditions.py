@@ -11,7 +11,7 @@ from modelyard.objects.kinds import SERVICES
 from modelyard.resources import InferenceService
 from modelyard.workloads import names
 from modelyard.workloads.component_revisions import component_workloads, knative_service
-from modelyard.workloads.components import migrates
+from modelyard.workloads.predictors import migrates
 from modelyard.workloads.rollout_state import Standing
 from modelyard.workloads.standing import COMPONENTS, ComponentStanding, stand
 

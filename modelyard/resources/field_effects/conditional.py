@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from modelyard.resources.networking import MOST_RETRIES
+from modelyard.resources.ome.older_form import REPLACED, ignored_fields
 
 Unused = Iterator[tuple[str, str]]
 """Paths of fields and the reasons for which they have no effect."""
@@ -60,6 +61,11 @@ def _of_route(spec: Mapping[str, Any], _: Mapping[str, Any]) -> Unused:
         yield "spec.rateLimit", "it limits neither input nor output tokens"
 
 
+def _of_runtime(spec: Mapping[str, Any], _: Mapping[str, Any]) -> Unused:
+    for name in ignored_fields(spec):
+        yield f"spec.{name}", REPLACED
+
+
 def _of_server(spec: Mapping[str, Any], _: Mapping[str, Any]) -> Unused:
     groups = _map(_map(spec.get("workloadSelector")).get("pdGroup"))
     if spec.get("kvConnector") is not None and not groups:
@@ -85,8 +91,10 @@ def _of_model(spec: Mapping[str, Any], _: Mapping[str, Any]) -> Unused:
 
 _RULES: Final[Mapping[str, Callable[[Mapping[str, Any], Mapping[str, Any]], Unused]]] = {
     "AutoscalingPolicyBinding": _of_binding,
+    "ClusterServingRuntime": _of_runtime,
     "Model": _of_model,
     "ModelRoute": _of_route,
     "ModelServer": _of_server,
+    "ServingRuntime": _of_runtime,
     "VariantAutoscaling": _of_variant,
 }

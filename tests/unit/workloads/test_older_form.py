@@ -14,8 +14,11 @@ from test_rendering import schema
 from modelyard.autoscaling.offline.manifests import read_manifests
 from modelyard.cli.convert import converted
 from modelyard.cli.services import CURRENT, outcome
+from modelyard.resources import ClusterServingRuntime
+from modelyard.resources.field_effects import warning
+from modelyard.resources.ome.older_form import engine_config, main_container
 from modelyard.resources.ome.pods import RuntimePodFields
-from modelyard.runtimes import engine_config, main_container, parse_runtime
+from modelyard.runtimes import parse_runtime
 from modelyard.workloads import Refused, Rendered, canonical
 
 Body = dict[str, Any]
@@ -227,6 +230,11 @@ def test_engine_config_with_pods_replaces_the_older_form_and_that_is_told(tmp_pa
     spec = {"supportedModelFormats": [ENTRY], **pod(), "engineConfig": newer}
     view = parse_runtime({"kind": "ClusterServingRuntime", "metadata": {"name": "older"}, "spec": spec})
     assert any("spec.containers" in remark for remark in view.remarks)
+    own = warning(ClusterServingRuntime, {"spec": {"containers": [{}], "workers": {"size": 1}, "engineConfig": newer}})
+    reason = "spec.engineConfig describes the engine's pods"
+    assert own == f"without effect: spec.containers: {reason}; spec.workers: {reason}"
+    for odd in ([], "text", {"engineConfig": 1, "containers": [1]}, {"engineConfig": {"runner": 1}, "containers": {}}):
+        assert warning(ClusterServingRuntime, {"spec": odd}) == ""
 
 
 def test_engine_config_without_pods_lies_on_top_of_the_older_form(tmp_path: Path) -> None:

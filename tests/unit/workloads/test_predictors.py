@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 from service_world import ENGINE, Fleet
 
+from modelyard.resources import InferenceService
 from modelyard.workloads import Refused, Rendered
-from modelyard.workloads.predictors import with_tag
+from modelyard.workloads.components import effective
+from modelyard.workloads.predictors import migrates, with_tag
 
 Body = dict[str, Any]
 DIGEST = "example.com/engine@sha256:" + 64 * "0"
@@ -208,3 +210,24 @@ def test_the_runtime_speaks_the_protocol_that_the_predictor_asks_for(
     later.look()
     problem = later.standing().problem
     assert (problem.reason if problem else "") == reason
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ({"predictor": {"minReplicas": 0}}, True),
+        ({"predictor": {"model": {"baseModel": "llama"}}}, True),
+        ({"predictor": {"model": {"storageUri": "pvc://a/b"}}}, True),
+        ({"predictor": {"workerSpec": {"size": 1}}}, True),
+        ({"predictor": {"tolerations": [{"operator": "Exists"}]}}, True),
+        ({"predictor": {"tolerations": [], "containers": None}}, False),
+        ({"predictor": {"model": {"runtime": "small"}}}, False),
+        ({"predictor": {}}, False),
+        ({"predictor": {"minReplicas": 1}, "engine": {}}, False),
+        ({"engine": {}}, False),
+    ],
+)
+def test_a_service_in_the_older_form_is_one_whose_predictor_is_read(spec: Body, expected: bool) -> None:
+    service = InferenceService.parse({"metadata": {"name": "chat", "namespace": "shop"}, "spec": spec})
+    assert migrates(service) is expected
+    assert ("engine" in effective(service) and "engine" not in spec) is expected

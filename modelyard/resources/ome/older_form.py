@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from modelyard.resources.ome.pods import EngineSpec, RuntimePodFields
-from modelyard.resources.ome.runtimes import ServingRuntimeSpec
+
+if TYPE_CHECKING:
+    from modelyard.resources.ome.runtimes import ServingRuntimeSpec
 
 MAIN: Final = "ome-container"
 """Name of the container that runs the engine."""
@@ -50,7 +52,8 @@ def engine_config(spec: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def ignored_fields(spec: Mapping[str, Any]) -> list[str]:
     """Return the fields of the older form that ``engineConfig`` replaces."""
-    if not _has_pods(spec.get("engineConfig") or {}):
+    engine = spec.get("engineConfig")
+    if not isinstance(engine, Mapping) or not _has_pods(engine):
         return []
     return [name for name in (*FIELDS, WORKERS) if spec.get(name)]
 
@@ -75,10 +78,13 @@ def older_form_remarks(spec: ServingRuntimeSpec) -> list[str]:
     return remarks
 
 
+REPLACED: Final = "spec.engineConfig describes the engine's pods"
+"""Reason why a field of the older form has no effect."""
+
+
 def replaced(fields: Sequence[str]) -> str:
     """Say that ``engineConfig`` replaces fields of the older form."""
-    names = ", ".join(f"spec.{name}" for name in fields)
-    return f"{names}: without effect, spec.engineConfig describes the engine's pods"
+    return f"{', '.join(f'spec.{name}' for name in fields)}: without effect, {REPLACED}"
 
 
 def _as_json(spec: ServingRuntimeSpec) -> dict[str, Any]:
