@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import autoscaling_scenarios as autoscaling
@@ -27,6 +27,11 @@ from modelyard.routing.lifecycle import RouteStatus, ServerStatus
 from modelyard.workloads.kthena.lifecycle import ModelRollOut
 
 STABLE = {"instances": 3, "percent": 80, "period": "45s", "selectPolicy": "And", "stabilizationWindow": "30s"}
+
+PARAMETERS = {
+    "decodeParms": {"alpha": "7.5", "beta": "0.05", "epsilon": "1"},
+    "prefillParms": {"gamma": "12", "delta": "0.002"},
+}
 
 
 def _written(plan: Plan | None) -> dict[str, Any]:
@@ -61,12 +66,12 @@ def _of_binding() -> dict[str, Any]:
     return _written(autoscaling.decide_on_binding(obj, 5, 1, autoscaling.NOW + 15))
 
 
-def _stores() -> dict[ResourceType | str, Any]:
+def _stores(server: dict[str, Any] = routing.SERVER) -> dict[ResourceType | str, Any]:
     stores: dict[ResourceType | str, Any] = {
         want.use or want.kind: Store(want) for want in (*RouteStatus.wants, *ServerStatus.wants)
     }
     by_kind = {store.kind.kind: store for store in stores.values()}
-    for obj in (routing.ROUTE, routing.SERVER, *routing.POD_OBJECTS):
+    for obj in (routing.ROUTE, server, *routing.POD_OBJECTS):
         by_kind[obj["kind"]].put(obj)
     return {**stores, PODS: by_kind["Pod"]}
 
@@ -75,15 +80,15 @@ def _of_route() -> dict[str, Any]:
     return _written(RouteStatus().plan(Key("shop", "route"), _stores(), autoscaling.NOW))
 
 
-def _of_server() -> dict[str, Any]:
-    return _written(ServerStatus().plan(Key("shop", "pairs"), _stores(), autoscaling.NOW))
+def _of_server(server: dict[str, Any] = routing.SERVER) -> dict[str, Any]:
+    return _written(ServerStatus().plan(Key("shop", "pairs"), _stores(server), autoscaling.NOW))
 
 
-def _of_model() -> dict[str, Any]:
+def _of_model(**spec: Any) -> dict[str, Any]:
     """The status of a Model of two replicas of two pods each, of which three are ready."""
     fleet = Fleet(served=frozenset(), lifecycle=ModelRollOut)
     backend = a_backend(minReplicas=2, maxReplicas=2, workers=[a_worker(replicas=2)])
-    fleet.put("Model", "chat", "shop", spec=a_model(backend)["spec"], status={})
+    fleet.put("Model", "chat", "shop", spec={**a_model(backend)["spec"], **spec}, status={})
     fleet.settle()
     fleet.up("chat-main", 3)
     fleet.settle()
@@ -92,8 +97,11 @@ def _of_model() -> dict[str, Any]:
     return status
 
 
-def _of_slo() -> dict[str, Any]:
-    plans = {plan.subject.key.name: plan for plan in autoscaling.slo_plans(autoscaling.SLO)}
+def _of_slo(**profile: Any) -> dict[str, Any]:
+    """The status of a variant in SLO form, with other parts of its profile."""
+    obj = copy.deepcopy(autoscaling.SLO)
+    obj["spec"]["variantProfile"] |= profile
+    plans = {plan.subject.key.name: plan for plan in autoscaling.slo_plans(obj)}
     return _written(plans["chat-h100"])
 
 
@@ -193,3 +201,31 @@ def test_no_status_field_is_left_out(kind: str) -> None:
     status = Scenario({"status": STATUSES[kind]()}, lambda _: ())
     absent = [path for path in leaves if path.startswith("status.") and not any(mutants(status, path))]
     assert absent == []
+
+
+def _of_policy_with(**spec: Any) -> dict[str, Any]:
+    obj = {**autoscaling.POLICY, "spec": {**autoscaling.POLICY["spec"], **spec}}
+    return _written(policy_plan(objects.policy(obj), autoscaling.NOW))
+
+
+@pytest.mark.parametrize(
+    ("build", "warning"),
+    [
+        (lambda: _of_policy_with(cooldown="5m"), "spec.cooldown: unknown field"),
+        (_of_binding, "spec.scalingConfiguration.target.targetRef.fieldPath: The scale subresource"),
+        (lambda: _of_model(modelMatch={"uri": {"suffix": "x"}}), "spec.modelMatch.uri.suffix: unknown field"),
+        (_of_route, "spec.parentRefs: The router serves every route itself"),
+        (
+            lambda: _of_server({**routing.PLAIN_SERVER, "spec": {**routing.PLAIN_SERVER["spec"], "kvConnector": {}}}),
+            "spec.kvC",
+        ),
+        (
+            lambda: _of_slo(perfParms=PARAMETERS),
+            "spec.variantProfile.perfParms.decodeParms.epsilon: no parameter of the line",
+        ),
+    ],
+)
+def test_an_object_says_which_of_its_fields_have_no_effect(build: Callable[[], dict[str, Any]], warning: str) -> None:
+    (condition,) = (entry for entry in build()["conditions"] if entry["type"] == "SpecWarning")
+    assert condition["reason"] == "FieldsIgnored"
+    assert warning in condition["message"]
