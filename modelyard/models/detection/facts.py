@@ -58,7 +58,7 @@ class Facts(_Value):
     element unless the files say 8. Layers that keep the last ``sliding_window`` tokens of a request add
     ``kv_window_bytes_per_token`` up to there; where every layer is such a layer, ``kv_bytes_per_token`` is theirs.
     ``quantization`` is in the published words (``fp8``, ``int4``), ``quantization_method`` as the files name it
-    (``awq``, ``mxfp4``).
+    (``awq``, ``mxfp4``). ``lora_rank`` is the largest rank of an adapter, and all that is known of one.
     """
 
     model_type: Name | None = None
@@ -87,6 +87,7 @@ class Facts(_Value):
     hidden_size: Count | None = None
     vocabulary: Count | None = None
     experts: Count | None = None
+    lora_rank: Count | None = None
     pipeline: Pipeline | None = None
     problems: tuple[Annotated[str, Field(max_length=_MAX_PROBLEM)], ...] = Field((), max_length=_MAX_PROBLEMS)
 

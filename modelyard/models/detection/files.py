@@ -37,6 +37,8 @@ SENTENCE_FILES = ("config_sentence_transformers.json", "sentence_bert_config.jso
 MODULES = "modules.json"
 QUANTIZATION_FILES = ("hf_quant_config.json", "quantize_config.json", "quant_config.json")
 TOKENIZER = "tokenizer_config.json"
+ADAPTER = "adapter_config.json"
+"""Configuration of a PEFT adapter, whose folder has none of a model."""
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
 _NO_WEIGHTS = frozenset({"training_args.bin", "optimizer.pt", "scheduler.pt", "optimizer.bin", "tokenizer.bin"})
 
@@ -109,7 +111,7 @@ class _Reader:
                     self._document(_join(where, CONFIG), MAX_CONFIG)
                     weights[component] = self._weights(where)
         else:
-            for other in (*SENTENCE_FILES, *QUANTIZATION_FILES):
+            for other in (*SENTENCE_FILES, *QUANTIZATION_FILES, ADAPTER):
                 self._document(_join(place, other), MAX_CONFIG)
             self._modules(_join(place, MODULES))
             if (index or {}).get("position_embedding_type") == "absolute":
@@ -124,6 +126,8 @@ class _Reader:
             if self.gguf_config:
                 documents = {CONFIG: self.gguf_config}
                 return Files(str(self.folder), CONFIG, documents, {"": weights}, tuple(self.problems))
+        if self._document(ADAPTER, MAX_CONFIG) is not None:
+            return Files(str(self.folder), ADAPTER, self.documents, problems=tuple(self.problems))
         self.problems.append(f"no {CONFIG} and no {PIPELINE_INDEX} in {self.folder}")
         return Files(str(self.folder), problems=tuple(self.problems))
 

@@ -11,6 +11,7 @@ from modelyard.models.detection.config import Config, mapping, text
 from modelyard.models.detection.context import context_length, pooling_length
 from modelyard.models.detection.facts import MAX_COUNT, Facts, Pipeline, bounded_problems, name
 from modelyard.models.detection.files import (
+    ADAPTER,
     CONFIG,
     MODULES,
     PIPELINE_INDEX,
@@ -53,7 +54,16 @@ def interpret(files: Files) -> Facts:
         return Facts(problems=bounded_problems(problems))
     if PurePosixPath(files.config_path or "").name == PIPELINE_INDEX:
         return _pipeline(files, document, problems)
+    if PurePosixPath(files.config_path or "").name == ADAPTER:
+        return Facts(lora_rank=_rank(document), problems=bounded_problems(problems))
     return _model(files, document, problems)
+
+
+def _rank(document: Mapping[str, Any]) -> int | None:
+    """Return the largest rank of an adapter: modules may have one of their own."""
+    patterns = document.get("rank_pattern")
+    given = (document.get("r"), *(patterns.values() if isinstance(patterns, Mapping) else ()))
+    return _count(max((rank for rank in given if type(rank) is int), default=0))
 
 
 def _model(files: Files, raw: Mapping[str, Any], problems: list[str]) -> Facts:
@@ -109,6 +119,7 @@ def _model(files: Files, raw: Mapping[str, Any], problems: list[str]) -> Facts:
         hidden_size=_count(config.hidden),
         vocabulary=_count(config.vocabulary),
         experts=_count(config.experts),
+        lora_rank=_rank(files.documents.get(_beside(files, ADAPTER), {})),
         problems=bounded_problems(problems),
     )
 

@@ -151,6 +151,32 @@ def test_a_configuration_that_cannot_be_read_is_a_reason(tmp_path: Path, name: s
     assert reason in found.problems[0]
 
 
+@pytest.mark.parametrize(
+    ("adapter", "rank"),
+    [
+        ({"peft_type": "LORA", "r": 16}, 16),
+        ({"r": 8, "rank_pattern": {"q_proj": 64, "k_proj": 4}}, 64),
+        ({"rank_pattern": {"q_proj": 32}}, 32),
+        ({"r": "16"}, None),
+        ({"r": True}, None),
+        ({"r": -1}, None),
+        ({"r": 10**40}, None),
+        ({"r": 16, "rank_pattern": ["x"]}, 16),
+        ({"r": 1.5}, None),
+    ],
+)
+@pytest.mark.parametrize("beside", [False, True])
+def test_the_rank_of_an_adapter(tmp_path: Path, adapter: dict[str, Any], rank: int | None, beside: bool) -> None:
+    put(tmp_path / "adapter_config.json", json.dumps(adapter))
+    put(tmp_path / "adapter_model.safetensors", "x")
+    if beside:  # Some trainers put the model's configuration next to it.
+        put(tmp_path / "config.json", json.dumps(LLAMA))
+    found = detect(tmp_path)
+    assert found.lora_rank == rank
+    assert json.loads(found.to_json()).get("loraRank") == rank
+    assert (found.model_type == "llama") is beside
+
+
 def test_numbers_that_are_none_are_not_there(tmp_path: Path) -> None:
     odd = ["NaN", "Infinity", "-Infinity", "1e999", "1e300", "-5", "0", "true", '"7"', "[4096]", "{}", "null", "1.5"]
     for value in odd:
