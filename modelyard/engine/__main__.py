@@ -117,7 +117,7 @@ def _adapters(options: argparse.Namespace) -> dict[str, str]:
     for text in options.lora_modules:
         if text.startswith("{"):
             given = json.loads(text)
-            name, path = str(given.get("name") or ""), str(given.get("path") or "")
+            name, path = (str(given.get(key) or given.get(f"lora_{key}") or "") for key in ("name", "path"))
         else:
             name, equals, path = text.partition("=")
             path = path if equals else name

@@ -1,13 +1,14 @@
-"""The model of a service and its fine-tuned weights: what is known of them, and how pods get their files. Pure."""
+"""The model of a service or its fine-tuned weights: what is known of it, and how pods get its files. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from modelyard.models.errors import FetchError
 from modelyard.models.jobs import NotAllowed, target
+from modelyard.models.names import FINE_TUNED_WEIGHTS
 from modelyard.models.settings import DeliverySettings
 from modelyard.models.uri import ClaimFolder, VendorModel
 from modelyard.models.uri import parse as parse_uri
@@ -22,12 +23,14 @@ MODEL_VOLUME, WEIGHT_VOLUME = "modelyard-model", "modelyard-weights"
 CLAIMED: Final = "/opt/ml/model"
 """Where files from a claim are, and fine-tuned weights."""
 _DECRYPTION = tuple(f"ome.io/base-model-decryption-{name}" for name in ("key-name", "secret-name"))
+_RANKS = ("r", "rank", "lora_r", "lora_rank", "loraRank")
+"""What trainers call the rank of an adapter in their settings."""
 _CATEGORY, _DEFAULT_CATEGORY = "models.ome.io/category", "SMALL"
 
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """A model or weights as a service uses them. ``merged`` and ``strategy`` are of weights."""
+    """A model or weights as a service uses them. ``merged``, ``strategy`` and ``rank`` are of weights."""
 
     stored: StoredModel
     category: str = _DEFAULT_CATEGORY
@@ -65,6 +68,18 @@ class ServedModel:
         found = spec.hyper_parameters.get("strategy")
         return found if isinstance(found, str) and found else spec.model_type.lower()
 
+    @property
+    def rank(self) -> int:
+        """Return the rank of an adapter: of its files, else of the settings of its training; 0: not known."""
+        spec, detected = self.stored.spec, self.stored.status.get("detected")
+        if not isinstance(spec, FineTunedWeightSpec):
+            return 0
+        given = [detected.get("loraRank")] if isinstance(detected, Mapping) else []
+        given += [spec.hyper_parameters.get(name) for name in _RANKS]
+        texts = (str(value) for value in given if isinstance(value, int | str))
+        ranks = (int(text) for text in texts if len(text) < 7 and text.isascii() and text.isdigit())
+        return next((rank for rank in ranks if rank), 0)
+
 
 def served(kind: ResourceType, obj: Mapping[str, Any]) -> ServedModel:
     """A BaseModel, ClusterBaseModel or FineTunedWeight as the API or a file has it."""
@@ -77,7 +92,7 @@ def served(kind: ResourceType, obj: Mapping[str, Any]) -> ServedModel:
 def usable(one: ServedModel, field: str) -> None:
     """Raise ``Refusal`` for a model, or weights, that no service may use."""
     stored, kind = one.stored, one.stored.subject.kind.kind
-    word = "FineTunedWeights" if isinstance(stored.spec, FineTunedWeightSpec) else "BaseModel"
+    word = "FineTunedWeights" if stored.subject.kind == FINE_TUNED_WEIGHTS else "BaseModel"
     if stored.problem is not None or stored.spec is None:
         why = stored.problem[1] if stored.problem else "it has no spec"
         raise Refusal(f"{word}NotReady", field, f"{kind} {one.name} cannot be read: {why}", "correct it")
@@ -127,56 +142,15 @@ def claim_files(uri: str, namespace: str, field: str) -> ModelFiles:
     return _in_claim(folder.claim, folder.path)
 
 
-def weights(
-    base: ModelFiles, one: ServedModel, model: ServedModel, namespace: str, settings: DeliverySettings, field: str
-) -> list[ModelFiles]:
-    """What is mounted where a service has fine-tuned weights.
-
-    Merged weights take the model's place. Others are mounted beside it, where the engines of their kind look.
-    """
-    found = files(one, namespace, settings, field, WEIGHT_VOLUME)
-    if one.merged:
-        return [found]
-    at, env, first = CLAIMED, {}, base
-    if model.vendor == "meta":
-        env = {"SERVED_MODEL_NAME": f"/data/{one.name}", MODEL_PATH: CLAIMED}
-        first = _at(base, base.path, {})
-    elif model.vendor == "cohere" and one.strategy == "tfew":
-        at, env = f"/opt/ml/tfew/{model.format[0]}", {"TFEW_PATH": "/opt/ml/tfew/fastertransformer/1"}
-        first = _at(base, f"{CLAIMED}/{model.format[0]}", {MODEL_PATH: f"{CLAIMED}/{model.format[0]}"})
-    elif base.path == CLAIMED:
-        at = "/opt/ml/weights"
-    return [first, _at(found, at, {"FINE_TUNED_WEIGHT_PATH": at, **env})]
-
-
-def mounted(
-    reference: Mapping[str, Any],
-    model: ServedModel | None,
-    found: Sequence[ServedModel],
-    namespace: str,
-    settings: DeliverySettings,
-) -> list[ModelFiles]:
-    """What pods of a service mount, by its ``spec.model``. Raises ``Refusal`` for what cannot be used."""
-    name, where = "spec.model.name", "spec.model.fineTunedWeights"
-    named = reference.get("fineTunedWeights") or []
-    if len(named) > 1 or len(found) > 1:
-        problem = "stacked fine-tuned serving is not supported yet"
-        raise Refusal("InvalidSpec", where, problem, "name one of the weights")
-    if reference and model is None:
-        problem = f"model {reference.get('name')} is not there"
-        raise Refusal("BaseModelNotFound", name, problem, "make it, or name another one")
-    if named and not found:
-        problem = f"FineTunedWeight {named[0]} is not there"
-        raise Refusal("FineTunedWeightsNotFound", where, problem, "make it, or name another one")
+def base_files(
+    reference: Mapping[str, Any], model: ServedModel | None, namespace: str, settings: DeliverySettings
+) -> ModelFiles | None:
+    """Return the files of the model that ``reference``, a service's ``spec.model``, names. Raises ``Refusal``."""
+    field = "spec.model.name"
     if model is None:
-        return []
-    usable(model, name)
-    base = files(model, namespace, settings, name)
-    if not found:
-        return [base]
-    usable(found[0], where)
-    return weights(base, found[0], model, namespace, settings, where)
-
-
-def _at(found: ModelFiles, path: str, env: Mapping[str, str]) -> ModelFiles:
-    return ModelFiles(found.volume, found.source, path, found.sub_path, found.label, env)
+        if not reference.get("name"):
+            return None
+        problem = f"model {reference.get('name')} is not there"
+        raise Refusal("BaseModelNotFound", field, problem, "make it, or name another one")
+    usable(model, field)
+    return files(model, namespace, settings, field)

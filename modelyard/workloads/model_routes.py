@@ -5,37 +5,41 @@ A ModelServer takes the pods that the Service of the entry component takes. Sour
 
 from __future__ import annotations
 
-import re
-import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from modelyard.objects.documents import cut
-from modelyard.objects.parse import MAX_ARGUMENTS, conditions
+from modelyard.objects.parse import conditions
 from modelyard.workloads import metadata, names
+from modelyard.workloads.command_line import literals, words
 from modelyard.workloads.routes import Backend, RoutedService
 from modelyard.workloads.settings import IngressSettings
-from modelyard.workloads.values import Abilities, Body, ChildObject
+from modelyard.workloads.values import Abilities, Body, ChildObject, Refusal
 from modelyard.workloads.world import StoredChild
 
 ROUTED: Final = "modelyard.dev/routed"
 """Annotation of a service: ``true`` has the router share its requests, ``false`` has not, whatever the settings say."""
 NETWORKING: Final = "networking.volcano.sh/v1alpha1"
 KINDS: Final = ("ModelServer", "ModelRoute")
+MAX_ADAPTERS: Final = 10
+"""Names of adapters in one ModelRoute."""
+_DEFAULT: Final = "default"
+"""Name of the rule that all requests take for which there is no other."""
 _LONGEST = 256
 """Characters of the name of a model."""
-_ENOUGH = 1024
-"""Characters of a variable: no name is that long."""
 _MODEL_FLAGS = ("--served-model-name", "--model", "--model-path")
-_VARIABLE = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_]*)\)")
 
 
 class ServiceRouting(NamedTuple):
-    """What a service has for the router, the URL that its clients then have, and why it has not what it asks for."""
+    """Objects of a service for the router, the URL that its clients then have, and why it has not what it asks for.
+
+    ``surplus`` names the adapters that the route has no place for.
+    """
 
     children: tuple[ChildObject, ...] = ()
     url: str = ""
     hindrance: str = ""
+    surplus: str = ""
 
 
 def routing(
@@ -56,7 +60,9 @@ def routing(
     spec: Body = next(one.body["spec"] for one in made if one.kind == "Service" and one.name == entry.name)
     if "selector" not in spec:
         return ServiceRouting(hindrance="Knative itself leads requests to the pods of a Knative Service")
-    return ServiceRouting(_behind(of, entry, engine, spec["selector"]), settings.router_url)
+    surplus = engine.adapters[MAX_ADAPTERS:]
+    text = f"a ModelRoute has at most {MAX_ADAPTERS} adapters; not routed: {', '.join(surplus)}" if surplus else ""
+    return ServiceRouting(_behind(of, entry, engine, spec["selector"]), settings.router_url, surplus=text)
 
 
 def _behind(of: RoutedService, entry: Backend, engine: Backend, selector: Body) -> tuple[ChildObject, ...]:
@@ -74,8 +80,15 @@ def _behind(of: RoutedService, entry: Backend, engine: Backend, selector: Body) 
     server = _made(
         "ModelServer", metadata.of(entry.name, of.namespace, {**mine, names.COMPONENT: entry.kind}, {}), spec
     )
-    rules = [{"name": "default", "targetModels": [_target(entry.name, 100)]}]
-    route = _made("ModelRoute", metadata.of(route_name, of.namespace, mine, {}), {"modelName": asked, "rules": rules})
+    adapters = engine.adapters[:MAX_ADAPTERS]
+    if asked in adapters:
+        problem = f"{asked} is the name of an adapter and the name that clients of the service ask for"
+        remedy = "give the engine another --served-model-name, or rename the adapter"
+        raise Refusal("AdapterNameInUse", f"metadata.annotations[{ROUTED}]", problem, remedy)
+    routed: Body = {"modelName": asked, "rules": [_rule(_DEFAULT, [_target(entry.name, 100)])]}
+    if adapters:
+        routed["loraAdapters"] = list(adapters)
+    route = _made("ModelRoute", metadata.of(route_name, of.namespace, mine, {}), routed)
     return ChildObject(server, entry.kind), ChildObject(route, "ingress")
 
 
@@ -96,8 +109,17 @@ class Behind(NamedTuple):
         about, name = new.server.body["metadata"], canary["metadata"]["name"]
         twin = ChildObject({**new.server.body, "metadata": {**about, "name": name}}, new.server.component)
         targets = [_target(self.server.name, 100 - percent), _target(name, percent)]
-        spec = self.route.body["spec"]
-        body = {**self.route.body, "spec": {**spec, "rules": [{**spec["rules"][0], "targetModels": targets}]}}
+        served, tried = (side.route.body["spec"].get("loraAdapters", []) for side in (self, new))
+        # Only one of the two revisions has such an adapter: the other would answer that there is no such model.
+        rules = [
+            {**_rule(f"adapter-{i}", [_target(server, 100)]), "modelMatch": {"body": {"model": adapter}}}
+            for i, adapter in enumerate(sorted({*served} ^ {*tried}))
+            for server in (self.server.name if adapter in served else name,)
+        ]
+        spec = {**self.route.body["spec"], "rules": [*rules, _rule(_DEFAULT, targets)]}
+        if served or tried:
+            spec["loraAdapters"] = sorted({*served, *tried})[:MAX_ADAPTERS]
+        body = {**self.route.body, "spec": spec}
         return self.server, selecting(twin, canary["spec"]["selector"]["matchLabels"]), ChildObject(body, "ingress")
 
 
@@ -111,7 +133,8 @@ def selecting(server: ChildObject, labels: Mapping[str, str]) -> ChildObject:
 
 def weights(children: Iterable[ChildObject]) -> dict[str, int]:
     """The weight of each ModelServer of a service's route."""
-    targets = [t for one in children if one.kind == "ModelRoute" for t in one.body["spec"]["rules"][0]["targetModels"]]
+    rules = [rule for child in children if child.kind == "ModelRoute" for rule in child.body["spec"]["rules"]]
+    targets = [target for rule in rules if rule["name"] == _DEFAULT for target in rule["targetModels"]]
     return {one["modelServerName"]: one["weight"] for one in targets}
 
 
@@ -130,6 +153,10 @@ def _made(kind: str, about: Body, spec: Body) -> Body:
     return {"apiVersion": NETWORKING, "kind": kind, "metadata": about, "spec": spec}
 
 
+def _rule(name: str, targets: Sequence[Body]) -> Body:
+    return {"name": name, "targetModels": list(targets)}
+
+
 def _target(server: str, weight: int) -> Body:
     return {"modelServerName": server, "weight": weight}
 
@@ -142,24 +169,9 @@ def engine_of(container: Mapping[str, Any]) -> str:
 
 def served_name(container: Mapping[str, Any]) -> str:
     """The name by which a container's engine serves its model, of its command line; ``""`` where that says none."""
-    # An argument may name a variable thousands of times.
-    given = {
-        one["name"]: str(one.get("value") or "")[:_ENOUGH]
-        for one in container.get("env") or ()
-        if "valueFrom" not in one
-    }
-    line = [str(word) for word in (*(container.get("command") or ()), *(container.get("args") or ()))]
-    if sum(map(len, line)) > MAX_ARGUMENTS:
-        return ""
-    words: list[str] = []
-    for part in line:
-        try:
-            words += shlex.split(part) if " " in part else [part]
-        except ValueError:
-            words.append(part)
-    words = [_VARIABLE.sub(lambda found: given.get(found[1], found[0]), word) for word in words]
+    given, line = literals(container), words(container)
     flags: dict[str, str] = {}
-    for word, after in zip(words, [*words[1:], ""], strict=False):
+    for word, after in zip(line, [*line[1:], ""], strict=False):
         name, equals, value = word.partition("=")
         if name in _MODEL_FLAGS:
             flags.setdefault(name, value if equals else after)

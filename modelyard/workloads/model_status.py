@@ -37,7 +37,7 @@ _REASONS: Final = {
     "ModelDisabled": "BaseModelDisabled",
     PENDING: "BaseModelNotReady",
     "ModelInvalid": "BaseModelNotReady",
-    "FineTunedWeightsNotReady": "FineTunedWeightsNotFound",
+    **dict.fromkeys(("FineTunedWeightsMismatch", "FineTunedWeightsNotReady"), "FineTunedWeightsNotFound"),
     "RuntimeNotFound": "RuntimeNotRecognized",
     "RuntimeInvalid": "RuntimeNotRecognized",
     "RuntimeNotSupported": "NoSupportingRuntime",

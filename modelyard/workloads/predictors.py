@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from modelyard.objects.documents import few
 from modelyard.resources import InferenceService
 from modelyard.resources.ome.older_form import main_container
 from modelyard.resources.ome.services import ModelSpec
@@ -113,6 +114,13 @@ def notes(service: InferenceService, model_uri: str = "") -> Iterator[Note]:
                 WITHOUT_EFFECT,
                 f"spec.predictor.model.{field} {ours} has no effect: {winner} names {theirs}; remove one of the two",
             )
+    weights = (service.spec.model.fine_tuned_weights if service.spec.model is not None else None) or []
+    if weights and model.fine_tuned_weights and weights != model.fine_tuned_weights:
+        listed = ", ".join(few(model.fine_tuned_weights))
+        text = (
+            f"spec.predictor.model.fineTunedWeights ({listed}) has no effect: spec.model.fineTunedWeights replaces it"
+        )
+        yield Note(WITHOUT_EFFECT, f"{text}; remove one of the two")
     if model.storage_uri and not storage_uri(service) and model.storage_uri != model_uri:
         name = service.spec.model.name if service.spec.model is not None else model.base_model
         yield Note(
@@ -146,8 +154,8 @@ def _migrated(spec: Body, predictor: Body) -> Body:
     result = {**spec, "engine": engine}
     if model.get("baseModel") and "model" not in spec:
         result["model"] = {"name": model["baseModel"]}
-        if model.get("fineTunedWeights"):
-            result["model"]["fineTunedWeights"] = model["fineTunedWeights"]
+    if model.get("fineTunedWeights") and not (result.get("model") or {}).get("fineTunedWeights"):
+        result["model"] = {**(result.get("model") or {}), "fineTunedWeights": model["fineTunedWeights"]}
     if model.get("runtime") and "runtime" not in spec:
         result["runtime"] = {"name": model["runtime"]}
     return result

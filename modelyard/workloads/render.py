@@ -26,7 +26,8 @@ from modelyard.workloads.components import (
     pod_fields,
     texts,
 )
-from modelyard.workloads.files import ServedModel, claim_files, mounted
+from modelyard.workloads.files import ServedModel, base_files, claim_files
+from modelyard.workloads.fine_tuned import Loading, checked, loading
 from modelyard.workloads.groups import (
     LEADER_WORKER_SET,
     MOST_OBJECTS,
@@ -35,6 +36,7 @@ from modelyard.workloads.groups import (
     stateful_sets,
     without_scraping,
 )
+from modelyard.workloads.lora import loaded, with_adapters
 from modelyard.workloads.metadata import Marked
 from modelyard.workloads.model_routes import engine_of, routing, served_name
 from modelyard.workloads.pods import (
@@ -127,9 +129,10 @@ class _Rendering:
         self.metadata = plain(service.metadata.model_dump(), "metadata")
         self.annotations = texts(self.metadata.get("annotations"))
         self.spec = effective(service)
-        self.weight = weights[0] if weights else None
-        self.files: list[ModelFiles] = []
-        self.all = weights
+        self.weights = weights
+        self.weight: ServedModel | None = None
+        self.files: ModelFiles | None = None
+        self.notes: list[Note] = []
         self.tag = ""
         self.untagged: list[str] = []
 
@@ -139,9 +142,11 @@ class _Rendering:
             url = f"http://{routes.internal(service.name, service.namespace)}"
             return Rendered(url=url, address=url, virtual=True)
         reference, folders = self.spec.get("model") or {}, self.settings.models
-        self.files = mounted(reference, self.model, self.all, service.namespace, folders)
-        if not self.files and (uri := predictors.storage_uri(service)):
-            self.files = [claim_files(uri, service.namespace, predictors.STORAGE_FIELD)]
+        self.files = base_files(reference, self.model, service.namespace, folders)
+        if self.files is None and (uri := predictors.storage_uri(service)):
+            self.files = claim_files(uri, service.namespace, predictors.STORAGE_FIELD)
+        self.weights = checked(reference, self.model, self.weights, self._weights_field)
+        self.weight = self.weights[0] if self.weights else None
         self.tag = predictors.image_tag(service)
         found = components(service, self.spec, self.runtime)
         for one in found:
@@ -167,13 +172,14 @@ class _Rendering:
         engine = parts.get(names.ENGINE, parts[entry]).backend
         behind = routing(about, parts[entry].backend, engine, parts[entry].children, settings, self.abilities)
         children = [
-            *shared(service, self.model, self.weight, names.ROUTER in parts),
+            *shared(service, self.model, self.weights, names.ROUTER in parts),
             *(child for part in parts.values() for child in part.children),
             *routed.children,
             *behind.children,
         ]
-        notes = [note for part in parts.values() for note in part.notes]
+        notes = [*self.notes, *(note for part in parts.values() for note in part.notes)]
         notes += [Note("RouterNotServed", behind.hindrance, entry)] if behind.hindrance else []
+        notes += [Note("TooManyAdapters", behind.surplus, entry)] if behind.surplus else []
         notes += self._ineffective()
         return Rendered(
             children=tuple(children),
@@ -211,8 +217,10 @@ class _Rendering:
         place = self._place(one) if grouped else ""
         workers = int((one.spec.get("worker") or {}).get("size") or 0) if grouped else 0
         size = workers + 1
-        pod = self._pod(one, place, size, leads=True)
-        worker = self._pod(one, "worker", size, leads=False) if workers else None
+        weights = self._loading(one, (place, "worker") if workers else (place,))
+        self.notes += weights.notes
+        pod = self._pod(one, place, size, weights, leads=True)
+        worker = self._pod(one, "worker", size, weights, leads=False) if workers else None
         annotations = self._scraped(marks.pod_annotations, pod)
         of_workers = metadata.marked(self.service, one, self.model, self.weight, runtime, "worker") if worker else marks
         backend = routes.Backend(
@@ -222,6 +230,7 @@ class _Rendering:
             one.spec.get("timeoutSeconds"),
             served_name(pod.container),
             engine_of(pod.container),
+            tuple(sorted(loaded(pod.container))),
         )
         about = metadata.of(one.name, self.service.namespace, marks.labels, marks.annotations)
         if how == SERVERLESS:
@@ -388,7 +397,26 @@ class _Rendering:
             return "leader"
         return "" if one.spec.get("runner") or one.spec.get("containers") else "worker"
 
-    def _pod(self, one: ServiceComponent, place: str, size: int, leads: bool) -> PodDraft:
+    def _loading(self, component: ServiceComponent, places: Sequence[str]) -> Loading:
+        """Return how the pods of a component, which are made of these parts of it, get the model and its weights."""
+        if self.files is None:
+            return Loading()
+        if self.model is None or not self.weights or (component.kind == names.ROUTER and not self.weights[0].merged):
+            return Loading((self.files,))
+        paths = {place: f"{component.path}.{place}" if place else component.path for place in places}
+        drafts = [self._drafted(component, component.spec, place, path) for place, path in paths.items()]
+        containers, field = [draft.container for draft, _ in drafts], self._weights_field
+        at = (self.service.namespace, self.settings.models)
+        return loading(self.files, self.weights, self.model, containers, *at, component.kind, field)
+
+    @property
+    def _weights_field(self) -> str:
+        """The field that names the weights."""
+        own = self.service.spec.model
+        older = predictors.migrates(self.service) and not (own is not None and own.fine_tuned_weights)
+        return "spec.predictor.model.fineTunedWeights" if older else "spec.model.fineTunedWeights"
+
+    def _pod(self, one: ServiceComponent, place: str, size: int, weights: Loading, leads: bool) -> PodDraft:
         """One pod of a component, complete. ``place`` is the part it is made of, ``""`` the component itself."""
         path = f"{one.path}.{place}" if place else one.path
         pod, asked = self._drafted(one, one.spec, place, path)
@@ -410,13 +438,14 @@ class _Rendering:
             pod = PodDraft({"automountServiceAccountToken": False, **pod.spec}, pod.main)
         if one.kind != names.ROUTER or MODEL_PATH in json.dumps(pod.container):
             selection = self._selection()
-            for found in self.files:
-                pod = with_files(pod, found, selection)
+            for files in weights.files:
+                pod = with_files(pod, files, selection)
 
         def last(container: Body) -> Body:
             if one.kind != names.ROUTER:
                 container = with_parallelism(container, size, path)
             container = self._tagged(filled(container, self.metadata), one)
+            container = with_adapters(container, weights.adapters, self._weights_field)
             return probed(container) if leads else container
 
         return PodDraft(isolated(pod.spec), pod.main).with_container(last)

@@ -17,6 +17,8 @@ from modelyard.workloads.world import ACCELERATOR_CLASSES, RUNTIMES, Offered, Of
 
 RUNTIME, MODEL, GENERATION = "modelyard.dev/runtime", "modelyard.dev/model", "modelyard.dev/generation"
 """Annotations of a status: what was rolled out last, runtime and model as KIND/NAME@GENERATION."""
+WEIGHTS = "modelyard.dev/fine-tuned-weights"
+"""Annotation of a status: the weights that were rolled out last, as KIND/NAME@GENERATION+NAME@GENERATION."""
 ACCEPT = "modelyard.dev/accept-changes"
 """Annotation of a service: which changes of its runtime and its model are rolled out, by commas; ``always``: any."""
 
@@ -40,12 +42,16 @@ class Resolved:
     @property
     def inputs(self) -> dict[str, str | None]:
         """What the service is made of beside its own spec, as it is recorded."""
-        found: dict[str, str | None] = {RUNTIME: None, MODEL: None}
+        found: dict[str, str | None] = {RUNTIME: None, MODEL: None, WEIGHTS: None}
         if self.runtime is not None:
             found[RUNTIME] = f"{self.runtime.kind}/{self.runtime.choice.name}@{self.runtime.generation}"
         if self.model is not None:
             subject = self.model.served.stored.subject
             found[MODEL] = f"{subject.kind.kind}/{subject.key.name}@{subject.generation}"
+        if self.named.weights:
+            subjects = (offer.served.stored.subject for offer in self.weights)
+            versions = "+".join(f"{subject.key.name}@{subject.generation}" for subject in subjects)
+            found[WEIGHTS] = f"{FINE_TUNED_WEIGHTS.kind}/{versions}"
         return found
 
 

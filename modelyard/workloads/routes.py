@@ -33,7 +33,8 @@ _PATH = re.compile(r"/[A-Za-z0-9._~!$&'()*+,;=:@%/-]*\Z")
 class Backend(NamedTuple):
     """A component's Service: its kind, name and first port, and the seconds that a request may take.
 
-    ``model`` is the name that its engine has for the model, ``engine`` which one that is.
+    ``model`` is the name that its engine has for the model, ``engine`` which one that is, ``adapters`` are the names of
+    the LoRA adapters that it loads.
     """
 
     kind: str
@@ -42,6 +43,7 @@ class Backend(NamedTuple):
     seconds: int | None = None
     model: str = ""
     engine: str = ""
+    adapters: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

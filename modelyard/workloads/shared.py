@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from modelyard.resources import InferenceService
@@ -18,7 +18,7 @@ _SEES_PODS: Final = {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", 
 
 
 def shared(
-    service: InferenceService, model: ServedModel | None, weight: ServedModel | None, router: bool
+    service: InferenceService, model: ServedModel | None, weights: Sequence[ServedModel], router: bool
 ) -> list[ChildObject]:
     """The ConfigMap of the model, and the ServiceAccount of a router with its rights."""
     namespace = service.namespace
@@ -26,7 +26,8 @@ def shared(
     if model is not None:
         labels = {names.SERVICE: names.label_value(service.name)}
         about = metadata.of(names.model_config(service.name), namespace, labels, {})
-        data = {"models.json": f"[{canonical(described(model, weight))}]"}
+        entries = [canonical(described(model, weight)) for weight in weights or (None,)]
+        data = {"models.json": f"[{','.join(entries)}]"}
         bodies.append(({"apiVersion": "v1", "kind": "ConfigMap", "metadata": about, "data": data}, ""))
     if router:
         identity = names.component(service.name, names.ROUTER)
@@ -43,7 +44,7 @@ def shared(
 
 
 def described(model: ServedModel, weight: ServedModel | None) -> Body:
-    """The published entry of a model in ``models.json``."""
+    """The published entry of a model in ``models.json``; with several weights there is one for each."""
     spec = _dumped(model)
     storage, framework = spec["storage"], spec.get("modelFramework") or {}
     about = {

@@ -26,9 +26,10 @@ from modelyard.workloads.rollout_state import Standing
 from modelyard.workloads.route_conditions import COMPONENT_CONDITIONS, predictor_condition, roll_up, route_conditions
 from modelyard.workloads.standing import ComponentStanding
 from modelyard.workloads.values import Rendered
+from modelyard.workloads.weight_status import WEIGHTS_READY, weights_ready
 
 READY, LATEST, INGRESS = "Ready", "LatestDeploymentReady", "IngressReady"
-OURS = frozenset((READY, LATEST, INGRESS, "RoutesReady", *COMPONENT_CONDITIONS))
+OURS = frozenset((READY, LATEST, INGRESS, "RoutesReady", WEIGHTS_READY, *COMPONENT_CONDITIONS))
 UNREPORTED = "what was asked for is written, and its controller has not reported on it yet"
 _MOST = 2000
 
@@ -101,6 +102,8 @@ def _conditions(here: Standing, doing: Sequence[str]) -> dict[str, Condition]:
     wanted = {one.type: one for one in (*found, ingress, *routes, roll_up(ingress, routes), latest, ready)}
     if (predictor := predictor_condition(here, wanted)) is not None:
         wanted[predictor.type] = predictor
+    if (weights_state := weights_ready(here, latest)) is not None:
+        wanted[weights_state.type] = weights_state
     return wanted
 
 

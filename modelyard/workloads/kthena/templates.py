@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from modelyard.resources.registry import ModelWorker
+from modelyard.workloads import lora
 from modelyard.workloads.kthena import config, engines
 from modelyard.workloads.kthena.files import Adapter, BackendFiles, beside
 from modelyard.workloads.kthena.setup import OF_GROUP, REVISION, Setup, digest, role_of
@@ -156,7 +157,7 @@ def _options(setup: Setup, files: BackendFiles, worker: ModelWorker) -> dict[str
     if setup.live_adapters or files.adapters:
         ours["enable-lora"] = ()
         if not setup.live_adapters:
-            ours[engine.lora_flag] = tuple(f"{one.name}={one.path}" for one in files.adapters)
+            ours |= lora.options(engine, (lora.Adapter(adapter.name, adapter.path) for adapter in files.adapters))
     if ranks := _tensor_parallel(setup, worker):
         ours[engine.tensor_parallel[0]] = (str(ranks),)
     if setup.pods > 1 and engine is engines.VLLM:

@@ -12,12 +12,12 @@ from modelyard.resources.networking import ENGINE, MINDIE
 from modelyard.resources.registry import Model, ModelBackend
 from modelyard.workloads.kthena import engines
 from modelyard.workloads.kthena.setup import ENTRY, OF_GROUP, OF_MODEL, Setup, client_name, labels, metadata
-from modelyard.workloads.model_routes import NETWORKING
+from modelyard.workloads.model_routes import MAX_ADAPTERS, NETWORKING
 from modelyard.workloads.names import fitting
 from modelyard.workloads.values import Body, Problems, Refusal
 
-MOST_ADAPTERS, MOST_TARGETS = 10, 16
-"""What one ModelRoute holds."""
+MOST_TARGETS = 16
+"""Targets of one rule of a ModelRoute."""
 
 
 def model_server(setup: Setup) -> Body:
@@ -72,8 +72,8 @@ def model_route(model: Model) -> Body:
             text = f"a LoRA adapter has the name that clients ask for, {asked}"
             raise Refusal("InvalidSpec", "spec.backends", text, "rename the adapter")
     with problems.collect():
-        if len(adapters) > MOST_ADAPTERS:
-            text = f"there are {len(adapters)} LoRA adapters, and a ModelRoute serves at most {MOST_ADAPTERS}"
+        if len(adapters) > MAX_ADAPTERS:
+            text = f"there are {len(adapters)} LoRA adapters, and a ModelRoute serves at most {MAX_ADAPTERS}"
             raise Refusal("TooManyAdapters", "spec.backends", text, "remove some, or serve them by a second Model")
     with problems.collect():
         if len(backends) > MOST_TARGETS:

@@ -184,7 +184,11 @@ def annotated(**annotations: str) -> Edit:
             lambda f: f["ClusterServingRuntime"]["spec"].update(disabled=True),
             "NoSupportingRuntime: spec.runtime: ",
         ),
-        ("adapter", service("model: {name: llama-8b, fineTunedWeights: [a, b]}"), "stacked fine-tuned serving"),
+        (
+            "adapter",
+            service("model: {name: llama-8b, fineTunedWeights: [support-tone, support-tone]}"),
+            "InvalidSpec: spec.model.fineTunedWeights[1]: support-tone is named twice",
+        ),
         (
             "adapter",
             service("model: {name: llama-8b, fineTunedWeights: [a]}"),
