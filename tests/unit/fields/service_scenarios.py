@@ -7,13 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 from field_mutations import InvalidObject, Scenario
-from plan_outcomes import planned
+from plan_outcomes import plain, planned
 from pod_parts import KEDA, POD, SCALING, by_keda, container, group, single
 from service_world import FORMAT, NOW, SERVED, Fleet
 
 from modelyard.objects import Key, ResourceType
 from modelyard.reconcile.plan import ServedKind
 from modelyard.resources import InferenceService, Resource, ResourceInvalid
+from modelyard.workloads import Rendered
 from modelyard.workloads.settings import CONFIG_MAP
 
 EVERYTHING = SERVED | {
@@ -77,7 +78,9 @@ def looking(fleet: Fleet, kind: type[Resource]) -> Callable[[Object], Any]:
             fleet.objects[kind.kind, obj["metadata"].get("namespace", ""), obj["metadata"]["name"]] = obj
             stores.update(fleet.stores())
         stores[ResourceType.of_resource(kind)].put(obj)
-        return planned(fleet.lifecycle.plan(Key("shop", "chat"), stores, NOW))
+        plan = planned(fleet.lifecycle.plan(Key("shop", "chat"), stores, NOW))
+        result = fleet.standing().result
+        return plan, plain([child.body for child in result.children]) if isinstance(result, Rendered) else str(result)
 
     return outcome
 

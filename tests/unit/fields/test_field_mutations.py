@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal, get_args, get_origin
 
+import base_model_scenarios
 import pytest
 from autoscaling_scenarios import AUTOSCALING
 from field_mutations import InvalidObject, Scenario, makes_a_difference, mutants
@@ -19,12 +20,14 @@ from modelyard.resources.field_effects import Effect, effect_of, field_effects, 
 BY_NAME = {kind.kind: kind for kind in KINDS.values()}
 SCENARIOS: dict[str, Sequence[Scenario]] = {
     "InferenceService": SERVICES,
+    **base_model_scenarios.SCENARIOS,
     **AUTOSCALING,
     **MODELS,
     **ROUTING,
 }
 PENDING: dict[str, set[str]] = {
     "InferenceService": {"spec.decoder.containerConcurrency", "spec.router.containerConcurrency"},
+    "FineTunedWeight": {"spec.baseModelRef.name"},
 }
 
 
