@@ -8,6 +8,7 @@ from typing import Literal, get_args, get_origin
 
 import base_model_scenarios
 import pytest
+import runtime_scenarios
 from autoscaling_scenarios import AUTOSCALING
 from field_mutations import InvalidObject, Scenario, makes_a_difference, mutants
 from model_scenarios import MODELS
@@ -21,13 +22,17 @@ BY_NAME = {kind.kind: kind for kind in KINDS.values()}
 SCENARIOS: dict[str, Sequence[Scenario]] = {
     "InferenceService": SERVICES,
     **base_model_scenarios.SCENARIOS,
+    **runtime_scenarios.SCENARIOS,
     **AUTOSCALING,
     **MODELS,
     **ROUTING,
 }
+_BOUNDS = {f"spec.{part}Config.containerConcurrency" for part in ("decoder", "router")}
 PENDING: dict[str, set[str]] = {
     "InferenceService": {"spec.decoder.containerConcurrency", "spec.router.containerConcurrency"},
     "FineTunedWeight": {"spec.baseModelRef.name"},
+    "ServingRuntime": _BOUNDS,
+    "ClusterServingRuntime": _BOUNDS,
 }
 
 
