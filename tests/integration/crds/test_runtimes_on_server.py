@@ -11,16 +11,18 @@ import yaml
 from command_line import modelyard_beside
 from crds import served
 
-from modelyard.cluster import Cluster
+from modelyard.cluster import Cluster, Invalid
 from modelyard.cluster.crd_install import install_crds
 from modelyard.local.stack import LocalStack
 from modelyard.objects.kinds import CRDS, ResourceType
-from modelyard.resources import BaseModel, ClusterServingRuntime, ServingRuntime, parse
+from modelyard.resources import BaseModel, ClusterServingRuntime, InferenceService, ServingRuntime, parse
 
 pytestmark = pytest.mark.integration
 
 CATALOGUE = sorted((Path(__file__).resolve().parents[3] / "config" / "runtimes").rglob("*.yaml"))
-RUNTIMES, OWN, MODELS = map(ResourceType.of_resource, (ClusterServingRuntime, ServingRuntime, BaseModel))
+RUNTIMES, OWN, MODELS, SERVICES = map(
+    ResourceType.of_resource, (ClusterServingRuntime, ServingRuntime, BaseModel, InferenceService)
+)
 CLASSES = ResourceType("ome.io", "v1beta1", "AcceleratorClass", "acceleratorclasses", False)
 OF_A_PEER: dict[str, Any] = {
     "apiVersion": "apiextensions.k8s.io/v1",
@@ -87,6 +89,39 @@ async def test_a_choice_is_explained_from_the_cluster(
         assert "weights take 156.5 GiB of 140.0 GiB on 2 devices: 16.5 GiB too much" in reasons["large"][0]["message"]
     finally:
         await cluster.delete(CRDS, OF_A_PEER["metadata"]["name"])
+
+
+async def test_a_reference_keeps_its_kind_and_one_of_no_kind_of_ours_is_refused(
+    control_plane_cluster: Cluster, namespace: str
+) -> None:
+    async def create(reference: dict[str, Any]) -> dict[str, Any]:
+        spec = {"engine": {}, "model": {"name": "llama"}, "runtime": {"name": "any", **reference}}
+        body = {"metadata": {"name": "chat"}, "spec": spec}
+        stored = await control_plane_cluster.create(SERVICES, body, namespace, dry_run=True)
+        runtime: dict[str, Any] = stored["spec"]["runtime"]
+        return runtime
+
+    assert await create({}) == {"name": "any", "apiGroup": "ome.io"}, "no kind that nobody has chosen"
+    assert (await create({"kind": "ServingRuntime"}))["kind"] == "ServingRuntime"
+    for field, value in (("kind", "Deployment"), ("kind", "clusterservingruntime"), ("apiGroup", "apps")):
+        with pytest.raises(Invalid, match=rf"spec.runtime.{field}: Unsupported value: \"{value}\"") as refused:
+            await create({field: value})
+        assert {"kind": "ClusterServingRuntime", "apiGroup": "ome.io"}[field] in str(refused.value)
+
+
+async def test_a_runtime_in_the_older_form_is_stored_whole(control_plane_cluster: Cluster, namespace: str) -> None:
+    pod = {
+        "containers": [{"name": "ome-container", "image": "engine:1"}],
+        "nodeSelector": {"pool": "a"},
+        "tolerations": [{"operator": "Exists"}],
+        "labels": {"a": "b"},
+        "annotations": {"c": "d"},
+        "hostIPC": True,
+        "schedulerName": "other",
+    }
+    spec = {**pod, "workers": {**pod, "size": 2}}
+    body = {"metadata": {"name": "older"}, "spec": spec}
+    assert (await control_plane_cluster.create(OWN, body, namespace, dry_run=True))["spec"] == spec
 
 
 async def test_a_model_that_is_nowhere_says_so(
