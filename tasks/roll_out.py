@@ -21,6 +21,7 @@ from modelyard.objects.documents import few
 from modelyard.reconcile.acting import Acted, look
 from modelyard.reconcile.following import Followed, take
 from modelyard.reconcile.plan import Plan
+from modelyard.runtimes.protocols import health_paths
 from modelyard.workloads.gates import GateReading, GateWatch
 from modelyard.workloads.kthena.lifecycle import ModelRollOut
 from modelyard.workloads.lifecycle import RollOut, ServiceRollOut
@@ -226,8 +227,12 @@ async def answer(rolling: RollingOut, keys: Sequence[Key], attempts: int = 1) ->
             return key, EngineAnswer()
         if all(one.zero for one in here.states.values()):
             return key, EngineAnswer(words="it is scaled to zero")
+        runtime = here.resolved.runtime
+        protocols = runtime.choice.protocols if runtime is not None else ()
+        if not (paths := health_paths(protocols)):
+            return key, EngineAnswer(words=f"its pods are ready; not asked: its runtime speaks {', '.join(protocols)}")
         addresses = [here.result.address] if here.result.address else await _pods(rolling, key, here.result)
-        found = await asyncio.gather(*(ask(address, hosts, attempts) for address in addresses))
+        found = await asyncio.gather(*(ask(address, hosts, attempts, paths) for address in addresses))
         return key, min(found, key=lambda said: said.well, default=EngineAnswer())
 
     return dict(await asyncio.gather(*map(one, keys)))
@@ -244,13 +249,15 @@ async def _pods(rolling: RollingOut, key: Key, result: Rendered) -> list[str]:
     return found
 
 
-async def ask(address: str, hosts: HostsFile | None, attempts: int) -> EngineAnswer:
-    """What the engine at an address says; an engine without a list of models, whether it is well."""
+async def ask(
+    address: str, hosts: HostsFile | None, attempts: int, paths: Sequence[str] = health_paths(())
+) -> EngineAnswer:
+    """Ask the engine at an address which models it serves, or whether it is well; the next path after each 404."""
     url, answer = hosts.located(address) if hosts is not None else address, EngineAnswer()
     async with httpx.AsyncClient(timeout=ANSWER_TIMEOUT, follow_redirects=False, trust_env=False) as client:
         for attempt in range(attempts):
             await asyncio.sleep(min(attempt, 1))
-            for path in ("/v1/models", "/health"):
+            for path in paths:
                 try:
                     async with asyncio.timeout(ANSWER_TIMEOUT), client.stream("GET", url + path) as response:
                         said = f"{response.status_code} {response.reason_phrase}"

@@ -29,6 +29,7 @@ from modelyard.resources.ome.pods import Container, PodFields
 from modelyard.resources.ome.runtimes import ServingRuntimeSpec, SupportedModelFormat
 from modelyard.resources.ome.services import InferenceServiceSpec
 from modelyard.runtimes.accelerators import Constraints
+from modelyard.runtimes.protocols import protocol_name, unknown_protocols
 
 RELEASES = "modelyard.dev/version-comparison"
 """Annotation of a runtime: ``release`` compares major, minor and patch alone where an operator orders versions."""
@@ -243,7 +244,7 @@ def _runtime(spec: ServingRuntimeSpec, name: str, namespace: str, annotations: M
     found = spec.supported_model_formats or []
     problem = f"more than {_MAX_ENTRIES} supportedModelFormats" if len(found) > _MAX_ENTRIES else ""
     bounds: list[Decimal | None] = []
-    remarks = [*older_form_remarks(spec), *_protocol_remarks(spec)]
+    remarks = [*older_form_remarks(spec), *unknown_protocols(spec.protocol_versions or ())]
     spec = spec.model_copy(update={"engine_config": engine_spec(spec), "workers": None})
     remarks += _remarks(spec)
     sizes = spec.model_size_range
@@ -298,16 +299,6 @@ def _wishes(spec: InferenceServiceSpec, annotations: Mapping[str, Any]) -> Wishe
     )
 
 
-PROTOCOLS = ("openAI", "cohere", "openInference-v1", "openInference-v2")
-"""The published names of protocols."""
-_PROTOCOL_NAMES = {name.lower(): name for name in PROTOCOLS} | {f"v{n}": f"openInference-v{n}" for n in (1, 2)}
-
-
-def protocol_name(text: str) -> str:
-    """Return the published name of a protocol; a predictor may call ``openInference-v2`` just ``v2``."""
-    return _PROTOCOL_NAMES.get(text.lower(), text)
-
-
 def _protocol(spec: InferenceServiceSpec) -> str:
     """Return the protocol that a service asks for: by its predictor, or by the variable which that becomes."""
     model = spec.predictor.model if spec.predictor is not None and spec.engine is None else None
@@ -317,14 +308,6 @@ def _protocol(spec: InferenceServiceSpec) -> str:
     runner = getattr(engine, "runner", None)
     variables = [v for v in (runner.env if runner is not None else None) or () if v.get("name") == "PROTOCOL_VERSION"]
     return protocol_name(_text(variables[0].get("value"))) if variables else ""
-
-
-def _protocol_remarks(spec: ServingRuntimeSpec) -> Iterator[str]:
-    unknown = [
-        cut(printable(name), 40) for name in spec.protocol_versions or () if protocol_name(name) not in PROTOCOLS
-    ]
-    if unknown:
-        yield f"spec.protocolVersions: {', '.join(unknown[:10])}: no known protocol; write {', '.join(PROTOCOLS)}"
 
 
 def _identity(obj: Mapping[str, Any], namespaced: bool) -> tuple[str, str]:

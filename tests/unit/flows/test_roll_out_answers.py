@@ -15,6 +15,7 @@ from flows.parameters import RollOutParameters
 from flows.roll_out import _final
 from modelyard.hosts import HostsFile
 from modelyard.objects import Key
+from modelyard.runtimes.protocols import health_paths
 from tasks.roll_out import EngineAnswer, ServiceEnd, ask
 
 NAME = "chat.shop.svc.cluster.local"
@@ -70,6 +71,29 @@ async def test_a_service_is_asked_by_its_name(
         address = f"http://{NAME}:{port}"
         answer = await ask(address, hosts, attempts)
     assert (answer.status, answer.address) == (status, address)
+
+
+@pytest.mark.parametrize(
+    ("protocols", "answers", "status"),
+    [
+        ((), {"/v1/models": 200}, 200),
+        (("openAI", "openInference-v2"), {"/v1/models": 200}, 200),
+        (("openInference-v2",), {"/v2/health/ready": 200}, 200),
+        (("openInference-v2", "cohere"), {"/health": 200}, 200),
+        (("openInference-v2",), {"/v1/models": 200}, 404),
+        (("openInference-v2",), {"/v2/health/ready": 503, "/v1/models": 200}, 503),
+    ],
+)
+async def test_a_service_is_asked_by_the_protocol_of_its_runtime(
+    hosts: HostsFile, protocols: tuple[str, ...], answers: dict[str, int], status: int
+) -> None:
+    with serving(answers) as port:
+        answer = await ask(f"http://{NAME}:{port}", hosts, 1, health_paths(protocols))
+    assert answer.status == status
+
+
+def test_an_engine_without_a_known_path_is_not_asked() -> None:
+    assert health_paths(["cohere", "openInference-v1"]) == ()
 
 
 async def test_without_an_address_nothing_is_heard() -> None:
