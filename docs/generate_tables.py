@@ -11,6 +11,7 @@ import enum
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import NoneType
 from typing import Any, cast, get_args, get_origin
@@ -37,6 +38,8 @@ from modelyard.metrics.client import PrometheusSettings
 from modelyard.models.settings import DeliverySettings
 from modelyard.objects import Condition, Key
 from modelyard.objects.accelerators import FAMILIES
+from modelyard.resources import KINDS, Resource
+from modelyard.resources.field_effects import Effect, FieldNode, effect_of, field_tree
 
 FOLDER = Path(__file__).resolve().parent
 SAMPLE = FOLDER.parent / "config" / "samples" / "variantautoscaling-slo.yaml"
@@ -197,7 +200,44 @@ def accelerators_table() -> str:
     return table(("Vendor", "Resources", "Node labels with the product"), rows)
 
 
+EFFECTS: Mapping[Effect, str] = {
+    Effect.ACTED: "Acted on.",
+    Effect.CONVERTED: "Converted.",
+    Effect.INFORMATIVE: "Informative.",
+    Effect.NONE: "Without effect:",
+}
+
+
+def fields_table(kind: type[Resource]) -> str:
+    """Return the fields of a custom resource, spec first, then status; those that differ in their place share a row."""
+    rows: dict[Sequence[str], list[str]] = {}
+    for node in field_tree(kind).walk():
+        if node.fields is None:
+            rows.setdefault((node.path.rpartition(".")[2], *field_row(kind, node)), []).append(f"`{node.path}`")
+    cells = ((", ".join(paths), *row) for (_, *row), paths in rows.items())
+    return table(("Field", "Meaning", "Default", "Effect"), cells)
+
+
+def field_row(kind: type[Resource], node: FieldNode) -> Sequence[str]:
+    """Return description, default and effect of a field."""
+    meaning, _, words = (node.info.description or "").partition(" Default: ")
+    entry = effect_of(kind.kind, node.path)
+    assert entry is not None, f"{kind.kind} {node.path} has no entry in modelyard/resources/field_effects"
+    is_status = node.path.startswith("status.")
+    label = "Written." if is_status and entry.effect is Effect.ACTED else EFFECTS[entry.effect]
+    default = "–" if is_status else default_of(node.info)
+    if words and default == "unset":
+        default = words.removesuffix(".")
+    return meaning, default, f"{label} {entry.text}"
+
+
+FIELD_TABLES: Mapping[str, Callable[[], str]] = {
+    f"fields-{kind.kind.lower()}": partial(fields_table, kind) for kind in KINDS.values()
+}
+
+
 TABLES: Mapping[str, Callable[[], str]] = {
+    **FIELD_TABLES,
     "accelerators": accelerators_table,
     "autoscale-parameters": lambda: settings_table(AutoscaleParameters),
     "fleet-settings": lambda: settings_table(FleetSettings),
