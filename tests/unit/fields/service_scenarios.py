@@ -46,8 +46,9 @@ def world() -> Fleet:
     fleet.put("BaseModel", "own", "shop", spec={**FORMAT, "storage": {"storageUri": "pvc://files/own"}})
     fleet.put("ClusterBaseModel", "wide", spec={**FORMAT, "storage": {"storageUri": "hf://meta/wide"}})
     fleet.put("ClusterBaseModel", "other", spec={**FORMAT, "storage": {"storageUri": "hf://meta/other"}})
-    weights = {"baseModelRef": {"name": "llama"}, "modelType": "LoRA", "hyperParameters": {"strategy": "lora"}}
-    fleet.put("FineTunedWeight", "adapter", spec={**weights, "storage": {"storageUri": "hf://meta/adapter"}})
+    for name, origin in (("adapter", "llama"), ("wide-adapter", "wide")):
+        weights = {"baseModelRef": {"name": origin}, "modelType": "LoRA", "hyperParameters": {"strategy": "lora"}}
+        fleet.put("FineTunedWeight", name, spec={**weights, "storage": {"storageUri": f"hf://meta/{name}"}})
     fleet.put("ClusterServingRuntime", "small", spec=PLAIN_RUNTIME)
     fleet.put(
         "ServingRuntime",
@@ -138,8 +139,8 @@ SERVICES = [
                 "minReplicas": 1,
                 "model": {
                     **container("predictor"),
-                    "baseModel": "llama",
-                    "fineTunedWeights": ["adapter"],
+                    "baseModel": "wide",
+                    "fineTunedWeights": ["wide-adapter"],
                     "command": ["serve"],
                     "args": ["--tp=1"],
                     "env": [{"name": "LOG", "value": "debug"}],
