@@ -449,7 +449,7 @@ _STEPS = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(_STEPS, max_size=12))
 def test_no_sequence_of_events_makes_model_status_lie(steps: list[tuple[str, Any]]) -> None:
     fleet, now, engine = serving(), 0.0, {"runner": {"name": "ome-container", "image": "engine:1"}}
