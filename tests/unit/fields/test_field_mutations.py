@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Literal, get_args, get_origin
 
 import base_model_scenarios
+import benchmark_scenarios
 import pytest
 import runtime_scenarios
 from autoscaling_scenarios import AUTOSCALING
@@ -22,6 +23,7 @@ BY_NAME = {kind.kind: kind for kind in KINDS.values()}
 SCENARIOS: dict[str, Sequence[Scenario]] = {
     "InferenceService": SERVICES,
     **base_model_scenarios.SCENARIOS,
+    **benchmark_scenarios.SCENARIOS,
     **runtime_scenarios.SCENARIOS,
     **AUTOSCALING,
     **MODELS,
@@ -30,7 +32,6 @@ SCENARIOS: dict[str, Sequence[Scenario]] = {
 _BOUNDS = {f"spec.{part}Config.containerConcurrency" for part in ("decoder", "router")}
 PENDING: dict[str, set[str]] = {
     "InferenceService": {"spec.decoder.containerConcurrency", "spec.router.containerConcurrency"},
-    "FineTunedWeight": {"spec.baseModelRef.name"},
     "ServingRuntime": _BOUNDS,
     "ClusterServingRuntime": _BOUNDS,
 }
