@@ -49,7 +49,7 @@ FULL = 768 * 1024
 def _wish(obj: Mapping[str, Any]) -> object:
     metadata = obj["metadata"]
     annotations = metadata.get("annotations") or {}
-    asked = tuple(annotations.get(name) for name in (world.NUDGE, world.VERIFY))
+    asked = tuple(annotations.get(name) for name in (world.NUDGE, world.VERIFY, world.LIFECYCLE))
     return metadata.get("generation"), metadata.get("deletionTimestamp"), asked
 
 

@@ -13,7 +13,7 @@ from modelyard.models.detection import Facts, fill
 from modelyard.models.legs import Leg, NodeStage, Wish
 from modelyard.models.model_size import size_of
 from modelyard.models.storage_parameters import storage_warnings
-from modelyard.models.world import FILLED, ReportEntry, StoredModel
+from modelyard.models.world import FILLED, LIFECYCLE, LIFECYCLES, ReportEntry, StoredModel
 from modelyard.objects import Condition, Notice
 from modelyard.objects.documents import counted, cut, few, printable
 from modelyard.reconcile.plan import Plan, Status
@@ -174,6 +174,7 @@ def _tell(
     subject, (ready, failed) = model.subject, nodes
     wanted = tuple(replace(one, observed_generation=subject.generation) for one in conditions)
     fields: dict[str, Any] = {
+        "lifecycle": model.lifecycle if model.lifecycle in LIFECYCLES else None,
         "state": state,
         "observedGeneration": subject.generation,
         "nodesReady": sorted(ready)[:MOST_NAMES] or None,
@@ -204,7 +205,10 @@ def _tell(
 
 
 def _spec_warnings(model: StoredModel, detected: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
-    """Warn of parameters without effect and of a size that cannot be meant, each with its reason."""
+    """Warn of parameters without effect, of a size that cannot be meant and of an unknown lifecycle, with reasons."""
+    if model.lifecycle and model.lifecycle not in LIFECYCLES:
+        text = f"annotation {LIFECYCLE}: {printable(model.lifecycle)} is no lifecycle; write {', '.join(LIFECYCLES)}"
+        yield "LifecycleUnknown", text
     spec = model.spec
     if spec is None:
         return

@@ -35,6 +35,9 @@ VERIFY = "modelyard.dev/verify"
 """Annotation: a time (RFC 3339); files that were not checked since then are checked against their manifest."""
 RETENTION = "modelyard.dev/retention"
 """Annotation: Delete (the default) or Retain the files when the model, or a node's part in it, goes."""
+LIFECYCLE = "modelyard.dev/lifecycle"
+"""Annotation: one of ``LIFECYCLES``, which the status repeats."""
+LIFECYCLES = ("Deprecated", "Experiment", "Public", "Internal")
 FILLED = "modelyard.dev/filled"
 """Annotation: the fields of the spec that were filled with what was found in the files, and the values."""
 CHECKED = "modelyard.dev/claim-report"
@@ -68,6 +71,13 @@ class StoredModel:
     """Its label on nodes."""
     identifier: str
     """Its name in labels of what is made for it."""
+    lifecycle: str = ""
+    """Its annotation ``LIFECYCLE``, which may be none of those."""
+
+    @property
+    def is_deprecated(self) -> bool:
+        """Return whether services should move to another model."""
+        return self.lifecycle == "Deprecated"
 
     @property
     def key(self) -> Key:
@@ -128,6 +138,7 @@ def model(kind: ResourceType, obj: Object) -> StoredModel:
         names.entry_key(kind, key),
         names.label_key(kind, key),
         names.identifier(kind, key),
+        cut(annotations.get(LIFECYCLE, ""), 100),
     )
 
 

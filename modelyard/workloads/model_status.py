@@ -21,7 +21,7 @@ from modelyard.workloads.canaries import is_canary
 from modelyard.workloads.component_revisions import has_split_traffic
 from modelyard.workloads.diagnosis import EXITED, NO_MODEL, OUT_OF_MEMORY, Trouble
 from modelyard.workloads.resolution import GENERATION, recorded
-from modelyard.workloads.returning import GOOD, WORSE
+from modelyard.workloads.returning import GOOD, WORSE, deadline
 from modelyard.workloads.rollout_state import PENDING, Standing
 from modelyard.workloads.route_conditions import predictor_state
 from modelyard.workloads.standing import ComponentStanding
@@ -80,7 +80,7 @@ def model_status(state: Standing, doing: Sequence[str], now: float) -> dict[str,
     if isinstance(state.result, Rendered) and state.result.virtual:
         return None
     holding = [component for kind, component in state.states.items() if kind != names.ROUTER]
-    transition = _transition(state, holding, doing)
+    transition = _transition(state, holding, doing, now)
     loaded, failed = _copies(holding)
     stored = state.service.status.get("modelStatus")
     stored = stored if isinstance(stored, Mapping) else {}
@@ -102,7 +102,7 @@ def model_status(state: Standing, doing: Sequence[str], now: float) -> dict[str,
     return fields
 
 
-def _transition(state: Standing, holding: Sequence[ComponentStanding], doing: Sequence[str]) -> Transition:
+def _transition(state: Standing, holding: Sequence[ComponentStanding], doing: Sequence[str], now: float) -> Transition:
     serving = _serving(state, holding)
     if (problem := state.problem) is not None:
         failure = LoadFailure(_refusal_reason(problem), str(problem), problem.field)
@@ -119,10 +119,10 @@ def _transition(state: Standing, holding: Sequence[ComponentStanding], doing: Se
         return Transition(BLOCKED, serving, FAILED, LoadFailure("RuntimeUnhealthy", state.service.subject.failed))
     if state.held and recorded(state.service).get(GENERATION) != str(state.service.subject.generation):
         return Transition(IN_PROGRESS, serving, "Pending")
-    return _progress(state, holding, serving)
+    return _progress(state, holding, serving, now)
 
 
-def _progress(state: Standing, holding: Sequence[ComponentStanding], serving: str) -> Transition:
+def _progress(state: Standing, holding: Sequence[ComponentStanding], serving: str, now: float) -> Transition:
     """Return the progress of what is being rolled out, or of what serves where that is what is asked for."""
     is_split = any(has_split_traffic(state, component) for component in holding)
     behind = [component for component in holding if not component.rolled_out]
@@ -140,9 +140,22 @@ def _progress(state: Standing, holding: Sequence[ComponentStanding], serving: st
             return Transition(
                 BLOCKED, FAILED if is_serving_target and not component.ready else serving, FAILED, failure
             )
+    if behind and not is_serving_target and (late := _overdue(state, behind[0], now)) is not None:
+        return Transition(BLOCKED, serving, FAILED, late)
     waiting = next((c for c in behind if c.trouble is not None and c.trouble.reason == NO_MODEL), None)
     wait = _pod_failure(state, waiting, waiting.trouble) if waiting is not None and waiting.trouble else None
     return Transition(IN_PROGRESS, target if is_serving_target and serving == "Pending" else serving, target, wait)
+
+
+def _overdue(state: Standing, component: ComponentStanding, now: float) -> LoadFailure | None:
+    """Return that a roll-out without a revision to go back to has not become ready in its time."""
+    limit = deadline(state.service)
+    if state.aim is None or state.aim.since is None or now < state.aim.since + limit:
+        return None
+    failure = LoadFailure("RuntimeUnhealthy", component.message, component.kind)
+    if component.trouble is not None:
+        failure = _pod_failure(state, component, component.trouble)
+    return failure._replace(message=f"{failure.message}; not ready within {limit:g} s")
 
 
 def _serving(state: Standing, holding: Sequence[ComponentStanding]) -> str:

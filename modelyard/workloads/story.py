@@ -148,8 +148,21 @@ def as_asked(here: Standing, doing: Sequence[str]) -> Condition:
     notes = here.result.notes if isinstance(here.result, Rendered) else ()
     said = "what was asked for is what runs"
     better = f"a new service would have runtime {here.resolved.better}" if here.resolved.better else ""
-    words = filter(None, (said, here.compared, _taken(here), better, *(note.message for note in notes)))
+    deprecated = (text for _, text in _deprecations(here))
+    words = filter(None, (said, here.compared, _taken(here), better, *deprecated, *(note.message for note in notes)))
     return Condition(LATEST, "True", "RolledOut", cut("; ".join(words), _MOST))
+
+
+def _deprecations(here: Standing) -> list[tuple[str, str]]:
+    """Return a reason and a text for each deprecated model and weight that a service is made from."""
+    model, weights = here.resolved.model, here.resolved.weights
+    each = [("BaseModelDeprecated", "model", model)] if model is not None else []
+    each += [("FineTunedWeightsDeprecated", "fine-tuned weights", weight) for weight in weights]
+    return [
+        (reason, f"{kind} {offer.served.name}: deprecated; move to another one")
+        for reason, kind, offer in each
+        if offer.served.stored.is_deprecated
+    ]
 
 
 def _taken(here: Standing) -> str:
@@ -191,6 +204,10 @@ def _news(here: Standing, wanted: Mapping[str, Condition]) -> list[Notice]:
         and stored.get(LATEST) != (latest.status, latest.reason)
     ):
         found.append(Notice(latest.reason, latest.message, "Warning"))
+    before = next((one.get("message") for one in here.service.status["conditions"] if one.get("type") == LATEST), "")
+    new = [(reason, text) for reason, text in _deprecations(here) if text not in str(before)]
+    if latest is not None and latest.reason == "RolledOut":
+        found += [Notice(reason, text, "Warning") for reason, text in new]
     if isinstance(here.result, Rendered):
         found += [Notice(note.reason, note.message, "Warning") for note in here.result.notes]
     return found

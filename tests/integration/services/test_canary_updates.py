@@ -32,6 +32,11 @@ async def test_a_canary_serves_beside_what_is_there_until_it_is_promoted(service
     await services.patch("chat", {"spec": {"engine": {"runner": runner, "canaryTrafficPercent": 50}}})
     said = await services.until_reason("chat", "LatestDeploymentReady", "Canary")
     assert said.startswith("engine: 1 pod of what was asked for last beside what served before"), said
+    status = (await services.get("chat"))["status"]
+    assert status["modelStatus"]["transitionStatus"] == "InProgress", "one of two pods is not the whole update"
+    engine = status["components"]["engine"]
+    assert engine["latestCreatedRevision"] == engine["latestReadyRevision"] == "chat-engine-canary"
+    assert engine["latestRolledoutRevision"] == "1"
     there = await pods()
     assert there.keys() == {"chat-engine", "chat-engine-canary"}
     assert there["chat-engine"] == before["chat-engine"], "what serves is left alone"
@@ -40,6 +45,8 @@ async def test_a_canary_serves_beside_what_is_there_until_it_is_promoted(service
     await services.patch("chat", {"spec": {"engine": {"canaryTrafficPercent": None}}})
     obj = await services.until(is_ready, "chat")
     assert conditions(obj)["LatestDeploymentReady"][1] == "RolledOut"
+    assert obj["status"]["modelStatus"]["transitionStatus"] == "UpToDate"
+    assert obj["status"]["components"]["engine"]["previousRolledoutRevision"] == "1"
 
     async def alone() -> bool:
         deployments = await services.cluster.list(DEPLOYMENTS, services.space)

@@ -231,10 +231,10 @@ async def test_why_pods_are_not_ready_is_told_in_words(services: Services) -> No
 BAD = "nowhere.example/e:1"
 
 
-async def waited(services: Services, transition: str) -> bool:
-    """Return whether ``kubectl wait`` sees this transition of the service chat."""
+async def waited(services: Services, field: str, value: str) -> bool:
+    """Return whether ``kubectl wait`` sees this value in the status of the service chat."""
     kubectl, space = str(ensure(["kubectl"], print)["kubectl"]), services.space
-    path = f"--for=jsonpath={{.status.modelStatus.transitionStatus}}={transition}"
+    path = f"--for=jsonpath={{.status.{field}}}={value}"
     arguments = (f"--kubeconfig={services.stack.kubeconfig}", "wait", path, "isvc/chat", "-n", space, "--timeout=2s")
     process = await asyncio.create_subprocess_exec(kubectl, *arguments)
     return await asyncio.wait_for(process.wait(), 60) == 0
@@ -278,8 +278,9 @@ async def test_an_update_ends_at_its_first_bad_pod_goes_back_and_is_not_tried_ag
     model = obj["status"]["modelStatus"]
     assert model["transitionStatus"] == "BlockedByFailedLoad"
     assert model["modelRevisionStates"] == {"activeModelState": "Loaded", "targetModelState": "FailedToLoad"}
-    assert await waited(services, "BlockedByFailedLoad")
-    assert not await waited(services, "UpToDate"), "a pipeline does not take it for a success"
+    assert await waited(services, "observedGeneration", "2")
+    assert await waited(services, "modelStatus.transitionStatus", "BlockedByFailedLoad")
+    assert not await waited(services, "modelStatus.transitionStatus", "UpToDate"), "it is no success to a pipeline"
     failure, good = model["lastFailureInfo"], obj["status"]["annotations"]["modelyard.dev/good"]
     assert (failure["reason"], failure["message"]) == ("RuntimeUnhealthy", said)
     assert failure["location"].startswith("chat-engine-")

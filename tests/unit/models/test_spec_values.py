@@ -19,6 +19,7 @@ from modelyard.models.errors import FetchError
 from modelyard.models.model_size import SMALLEST, read_size, size_of
 from modelyard.models.storage_parameters import PARAMETERS, source_uri, storage_warnings, warnings
 from modelyard.models.uri import parse
+from modelyard.models.world import LIFECYCLE
 from modelyard.resources.ome.models import StorageSpec
 
 B, M, T = 10**9, 10**6, 10**12
@@ -111,6 +112,31 @@ def warning(obj: Object) -> tuple[str, str]:
 def events(cluster: Cluster) -> list[str]:
     reasons = {"ParameterIgnored", "ModelSizeInvalid", "ModelSizeCorrected"}
     return [notice.message for plan in cluster.plans for notice in plan.notices if notice.reason in reasons]
+
+
+@pytest.mark.parametrize("value", ["Deprecated", "Experiment", "Public", "Internal"])
+def test_the_lifecycle_of_a_model_is_repeated_in_its_status_until_it_is_taken_back(value: str) -> None:
+    cluster = Cluster("a")
+    obj = cluster.put("ClusterBaseModel", model())
+    obj["metadata"]["annotations"] = {LIFECYCLE: value}
+    cluster.settle(obj)
+    assert obj["status"]["lifecycle"] == value
+    assert warning(obj) == ("", "")
+    obj["metadata"]["annotations"].pop(LIFECYCLE)
+    cluster.settle(obj)
+    assert "lifecycle" not in obj["status"]
+
+
+@pytest.mark.parametrize("value", ["deprecated", "Retired", "x" * 300])
+def test_an_unknown_lifecycle_is_warned_about_and_not_repeated(value: str) -> None:
+    cluster = Cluster("a")
+    obj = cluster.put("ClusterBaseModel", model())
+    obj["metadata"]["annotations"] = {LIFECYCLE: value}
+    cluster.settle(obj)
+    assert "lifecycle" not in obj["status"]
+    reason, message = warning(obj)
+    assert reason == "LifecycleUnknown"
+    assert message.endswith("write Deprecated, Experiment, Public, Internal")
 
 
 def test_unknown_parameters_are_warned_about_once_on_the_object() -> None:

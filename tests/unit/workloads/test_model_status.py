@@ -184,6 +184,13 @@ def crashing_later() -> Fleet:
     return settled(exited(fleet))
 
 
+def loading_again() -> Fleet:
+    """A revision that was good, whose pod comes again on another node."""
+    fleet = serving()
+    fleet.up("chat-engine", ready=0)
+    return settled(loading(fleet), 9 * USUAL)
+
+
 def recovered() -> Fleet:
     fleet = rolled_back(exited(update(serving())))
     update(fleet, "engine:3")
@@ -238,6 +245,8 @@ PHASES: list[tuple[str, Callable[[], Fleet], Reading]] = [
     ("first, loading", lambda: settled(loading(first())), in_progress("Pending", "Loading")),
     ("first, exits", lambda: settled(exited(first())), blocked("Pending", "ModelLoadFailed")),
     ("first, no image", lambda: settled(pulling(first())), blocked("Pending", "RuntimeUnhealthy")),
+    ("first, late", lambda: settled(settled(loading(first())), USUAL), blocked("Pending", "ModelLoadFailed")),
+    ("first, late, no pod", lambda: settled(settled(first()), USUAL), blocked("Pending", "RuntimeUnhealthy")),
     ("ready", serving, LOADED),
     ("update", lambda: settled(update(serving())), in_progress("Loaded", "Pending")),
     ("update, loading", lambda: settled(loading(update(serving()))), in_progress("Loaded", "Loading")),
@@ -267,6 +276,7 @@ PHASES: list[tuple[str, Callable[[], Fleet], Reading]] = [
     ("not applied", not_applied, blocked("Pending", "RuntimeUnhealthy")),
     ("crashing later", crashing_later, blocked("FailedToLoad", "RuntimeUnhealthy")),
     ("after a failure", tried_again, in_progress("Loaded", "Pending", "ModelLoadFailed")),
+    ("loading again", loading_again, in_progress("Loading", "Loading")),
     ("recovered", recovered, LOADED),
     ("undone", undone, LOADED),
     ("router's update", router_fails, in_progress("Loaded", "Loaded")),
@@ -439,7 +449,7 @@ _STEPS = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(_STEPS, max_size=12))
 def test_no_sequence_of_events_makes_model_status_lie(steps: list[tuple[str, Any]]) -> None:
     fleet, now, engine = serving(), 0.0, {"runner": {"name": "ome-container", "image": "engine:1"}}

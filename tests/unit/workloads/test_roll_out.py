@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from service_world import ENGINE, FORMAT, NOW, SERVED, Fleet, serving
 
+from modelyard.models.world import LIFECYCLE
 from modelyard.reconcile.dispatch import with_awaited_run
 from modelyard.reconcile.mirror import Store
 from modelyard.reconcile.plan import ServedKind
@@ -286,6 +287,21 @@ def test_a_changed_runtime_restarts_nothing_until_it_is_allowed(allowed: str) ->
     newer(fleet, "engine:3")
     fleet.settle()
     assert image_of(fleet) == ("engine:3" if allowed == "always" else "engine:2")
+
+
+def test_a_deprecated_model_serves_on_and_its_services_say_so() -> None:
+    fleet = serving()
+    fleet.objects["ClusterBaseModel", "", "llama"]["metadata"]["annotations"] = {LIFECYCLE: "Deprecated"}
+    plan = fleet.look()
+    assert plan is not None
+    text = "model llama: deprecated; move to another one"
+    assert [(notice.reason, notice.message) for notice in plan.notices] == [("BaseModelDeprecated", text)]
+    fleet.settle()
+    assert fleet.condition(LATEST) == ("True", "RolledOut", f"what was asked for is what runs; {text}")
+    plan = fleet.look()
+    assert plan is not None
+    assert plan.status is None
+    assert plan.notices == ()
 
 
 def test_whoever_changes_the_service_gets_the_runtime_as_it_is() -> None:
