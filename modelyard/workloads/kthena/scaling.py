@@ -19,7 +19,7 @@ from modelyard.resources.policies import (
 )
 from modelyard.resources.registry import REGISTRY, Model, ModelWorker
 from modelyard.workloads.kthena.engines import MINDIE
-from modelyard.workloads.kthena.setup import ENTRY, LWS, Setup, labels, metadata, role_of
+from modelyard.workloads.kthena.setup import ENTRY, LWS, SCALED_ROLES, Setup, labels, metadata, role_of
 from modelyard.workloads.kthena.workloads import LEADER_WORKER_SET, bounds, mode, role_name
 from modelyard.workloads.names import fitting
 from modelyard.workloads.values import Body, Problems, Refusal
@@ -101,7 +101,7 @@ def _scaled(setup: Setup) -> list[tuple[str, ModelWorker, str]]:
     base = fitting(f"{setup.model.name}-{setup.backend.name}")
     if not setup.disaggregated:
         return [(base, setup.backend.workers[0], setup.name)]
-    roles = [one for one in setup.backend.workers if one.type in ("prefill", "decode")]
+    roles = [one for one in setup.backend.workers if one.type in SCALED_ROLES]
     return [(fitting(f"{base}-{one.type}"), one, role_name(setup, 0, role_of(one))) for one in roles]
 
 

@@ -29,6 +29,8 @@ MOST_OBJECTS: Final = 64
 """Workloads of a backend whose groups are objects of their own."""
 _GROUPED: Final = 40
 """Characters of the name of a backend with groups: what makes pods for it adds to it, and Kubernetes to that."""
+SCALED_ROLES: Final = frozenset(("prefill", "decode"))
+"""Roles of a disaggregated backend that have more pods with every replica."""
 _ROLES: Final = {"server": "leader"}
 """What the pods of a worker are called; the other types keep their names."""
 

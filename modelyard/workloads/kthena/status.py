@@ -7,17 +7,19 @@ Source: Kthena Model controller reference, "Conditions" and "Model.status", with
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from modelyard.objects import Condition, Notice
 from modelyard.objects.documents import cut, few
 from modelyard.reconcile.plan import Plan, Status
 from modelyard.reconcile.status import is_due
 from modelyard.resources import Model
+from modelyard.resources.registry import ModelBackend
 from modelyard.workloads.components import texts
-from modelyard.workloads.kthena.setup import OF_GROUP
+from modelyard.workloads.kthena.engines import DISAGGREGATED
+from modelyard.workloads.kthena.setup import OF_GROUP, SCALED_ROLES, role_of
 from modelyard.workloads.rollout_state import Standing
 from modelyard.workloads.standing import is_workload
 from modelyard.workloads.story import as_asked, record, slim
@@ -74,46 +76,67 @@ def _news(here: Standing, active: Condition, failed: Condition) -> tuple[Notice,
 
 
 def _backends(here: Standing) -> list[dict[str, Any]]:
-    """Of each backend the replicas that are ready, and all there are."""
+    """Return the ready replicas of each backend, and all there are."""
     resource = here.service.resource
-    each = (
-        {one.name: one.workers[0].replicas or 1 for one in resource.spec.backends}
-        if isinstance(resource, Model)
-        else {}
-    )
-    found = []
+    backends = {one.name: one for one in resource.spec.backends} if isinstance(resource, Model) else {}
+    statuses = []
     for name in here.states:
-        mine = [one for one in here.there.values() if is_workload(one) and one.component == name]
-        ready, total = _replicas([one.body for one in mine if one.owner == here.service.subject.uid], each.get(name, 1))
-        found.append({"name": name, "replicas": ready, "totalReplicas": total})
-    return found
+        mine = [child for child in here.there.values() if is_workload(child) and child.component == name]
+        bodies = [child.body for child in mine if child.owner == here.service.subject.uid]
+        ready, total = _replicas(bodies, backends.get(name))
+        statuses.append({"name": name, "replicas": ready, "totalReplicas": total})
+    return statuses
 
 
-def _replicas(workloads: Iterable[Body], each: int) -> tuple[int, int]:
-    """Groups that are ready, and those there are; ``each`` is how many of a workload's replicas are one of the
-    backend's."""
-    groups: defaultdict[str, list[tuple[int, int, int]]] = defaultdict(list)
-    count = 0
-    for one in workloads:
-        count += 1
-        pods = ((one.get("spec") or {}).get("template") or {}).get("metadata") or {}
-        group = texts(pods.get("labels")).get(f"{OF_GROUP}/group-name")
-        groups[group or one["metadata"]["name"]].append(_counts(one))
-    if count == 1:
-        ((ready, total, _),) = next(iter(groups.values()))
-        return ready // each, total // each
-    # A group is ready when all it is made of is; one whose roles are scaled to zero has nothing that could be.
-    whole = [
-        all(ready >= wished for ready, _, wished in parts) and any(wished for _, _, wished in parts)
-        for parts in groups.values()
-    ]
-    return sum(whole), len(groups)
+def _replicas(workloads: Iterable[Body], backend: ModelBackend | None) -> tuple[int, int]:
+    """Return the backend's replicas that are ready, and those there are.
+
+    A replica takes as many pods of each role as the role's worker has replicas. Roles that run apart are counted group
+    by group, because a prefill and a decode pod of different groups are never paired.
+    """
+    sizes = {role_of(worker): worker.replicas or 1 for worker in backend.workers} if backend is not None else {}
+    groups: defaultdict[str, list[tuple[str, _Counts]]] = defaultdict(list)
+    for body in workloads:
+        labels = _pod_labels(body)
+        group = labels.get(f"{OF_GROUP}/group-name") or body["metadata"]["name"]
+        groups[group].append((labels.get(f"{OF_GROUP}/role", ""), _counts(body)))
+    if backend is None or backend.type not in DISAGGREGATED:
+        size = next(iter(sizes.values()), 1)
+        # The pods of a group that StatefulSets keep are an instance together.
+        whole = [tuple(map(min, zip(*(c[:2] for _, c in parts), strict=True))) for parts in groups.values()]
+        return sum(ready for ready, _ in whole) // size, sum(total for _, total in whole) // size
+    complete = [_complete(parts, sizes) for parts in groups.values()]
+    return sum(ready for ready, _ in complete), sum(total for _, total in complete)
 
 
-def _counts(workload: Body) -> tuple[int, int, int]:
-    """Ready, there, wished; of a workload whose controller has not seen its newest form nothing is ready."""
+def _complete(parts: Sequence[tuple[str, _Counts]], sizes: Mapping[str, int]) -> tuple[int, int]:
+    """Return the replicas that the roles of a group make up: as many as the scarcest of those that scale allows.
+
+    The other roles, such as a coordinator, serve all replicas of the group.
+    """
+    scaled = [(counts, sizes.get(role, 1)) for role, counts in parts if role in SCALED_ROLES]
+    if not scaled or not all(counts.ready >= counts.wanted for role, counts in parts if role not in SCALED_ROLES):
+        ready = 0
+    else:
+        ready = min(counts.ready // size for counts, size in scaled)
+    return ready, min((counts.total // size for counts, size in scaled), default=0)
+
+
+def _pod_labels(workload: Body) -> Mapping[str, str]:
+    template = (workload.get("spec") or {}).get("template") or {}
+    return texts((template.get("metadata") or {}).get("labels"))
+
+
+class _Counts(NamedTuple):
+    ready: int
+    total: int
+    wanted: int
+
+
+def _counts(workload: Body) -> _Counts:
+    """Count the pods of a workload. None is ready while its controller has not seen the newest form."""
     status, spec = workload.get("status") or {}, workload.get("spec") or {}
-    wished = spec.get("replicas")
+    wanted = spec.get("replicas")
     seen = int(status.get("observedGeneration") or 0) >= int(workload["metadata"].get("generation") or 0)
     ready = int(status.get("readyReplicas") or 0) if seen or workload["kind"] == "LeaderWorkerSet" else 0
-    return ready, int(status.get("replicas") or 0), 1 if wished is None else int(wished)
+    return _Counts(ready, int(status.get("replicas") or 0), 1 if wanted is None else int(wanted))

@@ -107,7 +107,7 @@ def _engine(setup: Setup, files: BackendFiles, worker: ModelWorker, resources: B
         found["args"] = arguments
     if resources:
         found["resources"] = resources
-    if engine is engines.MINDIE and setup.backend.env_from:
+    if setup.backend.env_from:
         found["envFrom"] = plain(setup.backend.env_from)
     if not entry or role == "controller":
         return found

@@ -260,6 +260,26 @@ def test_what_names_no_files_is_refused(more: dict[str, Any], field: str) -> Non
     assert refused(a_model(a_backend(**more))).field == f"spec.backends[0].{field}"
 
 
+SOURCES = [{"configMapRef": {"name": "tuning"}, "prefix": "T_"}, {"secretRef": {"name": "s", "optional": True}}]
+
+
+@pytest.mark.parametrize("type", ["vLLM", "SGLang", "vLLMDisaggregated", "MindIE"])
+def test_every_source_of_variables_reaches_every_engine(type: str) -> None:
+    for one in of_kind(children(a_model(a_backend(type, envFrom=SOURCES))), "Deployment"):
+        assert engine_of(one)["envFrom"] == SOURCES
+        assert all(init["envFrom"] == SOURCES for init in pod_of(one).get("initContainers", ()))
+
+
+@pytest.mark.parametrize("abilities", [PLAIN, LWS])
+def test_every_source_of_variables_reaches_every_pod_of_a_group(abilities: Abilities) -> None:
+    found = children(a_model(a_backend(workers=[a_worker(pods=2)], envFrom=SOURCES)), abilities)
+    specs = [one["spec"]["leaderWorkerTemplate"] for one in of_kind(found, "LeaderWorkerSet")]
+    pods = [spec[part]["spec"] for spec in specs for part in ("leaderTemplate", "workerTemplate")]
+    pods += [pod_of(one) for one in of_kind(found, "StatefulSet")]
+    assert len(pods) == 2
+    assert all(pod["containers"][0]["envFrom"] == SOURCES for pod in pods)
+
+
 def test_every_variable_reaches_the_download() -> None:
     own = [{"name": "HF_AUTH_TOKEN", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]
     backend = a_backend(env=[*own, {"name": "HF_REVISION", "value": "v1"}], envFrom=[{"secretRef": {"name": "s"}}])
@@ -267,7 +287,7 @@ def test_every_variable_reaches_the_download() -> None:
     assert init["env"][0] == own[0]
     assert init["envFrom"] == [{"secretRef": {"name": "s"}}]
     assert init["args"][1] == "hf://Qwen/Qwen2.5-0.5B-Instruct@$(HF_REVISION)"
-    assert "envFrom" not in engine_of(only(a_model(backend)))
+    assert engine_of(only(a_model(backend)))["envFrom"] == [{"secretRef": {"name": "s"}}]
 
 
 def test_the_download_uses_the_proxy_that_an_administrator_names_unless_the_backend_has_its_own() -> None:

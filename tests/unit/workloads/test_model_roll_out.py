@@ -96,6 +96,71 @@ def test_replicas_are_groups_that_are_whole() -> None:
     assert fleet.condition("Active")[0] == "False"
 
 
+def _scaled_roles(prefill: int, decode: int, /, **ready: int) -> list[dict[str, Any]]:
+    """The status of a backend that a policy scales, a replica of which takes one prefill and two decode pods."""
+    workers = [a_worker("prefill"), a_worker("decode", replicas=2)]
+    policy = {"metrics": [{"metricName": "x", "targetValue": 1}]}
+    backend = a_backend("vLLMDisaggregated", workers=workers, maxReplicas=8, autoscalingPolicy=policy)
+    fleet = ModelFleet(a_model(backend))
+    fleet.settle()
+    for role, pods in (("prefill", prefill), ("decode", decode)):
+        fleet.objects["Deployment", "shop", f"chat-main-0-{role}"]["spec"]["replicas"] = pods
+        fleet.up(f"chat-main-0-{role}", ready.get(role, pods))
+    fleet.settle()
+    found: list[dict[str, Any]] = fleet.status()["backendStatuses"]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("pods", "ready", "replicas", "total"),
+    [
+        ((4, 8), {}, 4, 4),
+        ((1, 2), {}, 1, 1),
+        ((4, 8), {"decode": 7}, 3, 4),
+        ((4, 8), {"prefill": 2}, 2, 4),
+        ((3, 8), {}, 3, 3),
+        ((4, 5), {}, 2, 2),
+        ((0, 0), {}, 0, 0),
+        ((4, 8), {"decode": 0}, 0, 4),
+    ],
+)
+def test_replicas_of_a_disaggregated_backend_are_as_many_as_its_ready_pods_make_up(
+    pods: tuple[int, int], ready: dict[str, int], replicas: int, total: int
+) -> None:
+    assert _scaled_roles(*pods, **ready) == [{"name": "main", "replicas": replicas, "totalReplicas": total}]
+
+
+def test_pods_of_different_groups_make_no_replica_together() -> None:
+    fleet = ModelFleet(a_model(a_backend("vLLMDisaggregated", minReplicas=2, maxReplicas=2)))
+    fleet.settle()
+    fleet.run()
+    fleet.up("chat-main-0-prefill", 0)
+    fleet.up("chat-main-1-decode", 0)
+    fleet.settle()
+    assert fleet.status()["backendStatuses"] == [{"name": "main", "replicas": 0, "totalReplicas": 2}]
+
+
+def test_a_coordinator_that_is_not_ready_leaves_no_replica() -> None:
+    fleet = ModelFleet(model_named("mindie-disaggregated"))
+    fleet.settle()
+    fleet.run()
+    fleet.settle()
+    (status,) = fleet.status()["backendStatuses"]
+    assert status["replicas"] == status["totalReplicas"] > 0
+    (name,) = [name for _, _, name in fleet.objects if name.endswith("-0-coordinator")]
+    fleet.up(name, 0)
+    fleet.settle()
+    assert fleet.status()["backendStatuses"] == [{**status, "replicas": status["replicas"] - 1}]
+
+
+def test_a_replica_of_two_instances_of_several_pods_counts_once() -> None:
+    fleet = ModelFleet(a_model(a_backend(minReplicas=2, maxReplicas=2, workers=[a_worker(pods=2, replicas=2)])))
+    fleet.settle()
+    fleet.run()
+    fleet.settle()
+    assert fleet.status()["backendStatuses"] == [{"name": "main", "replicas": 2, "totalReplicas": 2}]
+
+
 def test_growing_does_not_make_a_model_inactive_and_its_scaler_keeps_the_replicas() -> None:
     policy = {"metrics": [{"metricName": "x", "targetValue": 1}]}
     fleet = ModelFleet(a_model(a_backend(minReplicas=1, maxReplicas=3, autoscalingPolicy=policy)))
