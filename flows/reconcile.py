@@ -52,7 +52,7 @@ def lifecycles(home: str) -> tuple[Registered, ...]:
         RouteRollOuts(prometheus),
         Acting("roll-out/roll-out", parameters={"kind": "ModelRoute", "controller_namespace": home}),
     )
-    return (Registered(RouteStatus()), Registered(ServerStatus()), *models, *services, routes, benchmarks)
+    return (Registered(RouteStatus(home)), Registered(ServerStatus()), *models, *services, routes, benchmarks)
 
 
 class Reconciling(Reconciler):

@@ -158,9 +158,7 @@ class RedisLimits:
     def _share(self, route: Key, told: Route) -> None:
         assert told.budget is not None
         self._shared.pop(route, None)
-        url = self._servers.get(told.redis)
-        if url is None and sharing.own_address(route, told.redis):
-            url = f"redis://{told.redis}"
+        url = sharing.redis_url(route, told.redis, self._servers)
         if url is None:
             logger.warning(
                 "ModelRoute %s: spec.rateLimit.global.redis.address %r is neither a Service of its namespace nor among "

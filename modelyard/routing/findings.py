@@ -3,31 +3,46 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
 
 from modelyard.objects import Pod
+from modelyard.objects.documents import cut
 from modelyard.resources.networking import MINDIE
 from modelyard.routing.objects import Route, Server
+from modelyard.routing.sharing import redis_url
 
 ACCEPTED, RESOLVED_REFS, CONFLICTED, READY = "Accepted", "ResolvedRefs", "Conflicted", "Ready"
+LIMIT_SHARED = "RateLimitShared"
+ROUTER_CONFIGURATION: Final = "modelyard-router"
+"""ConfigMap of the controller's namespace with the configuration of the routers in the key ``routerConfiguration``."""
 _MOST_NAMED = 3
+_LONGEST_ADDRESS = 260
 
 
 class Finding(NamedTuple):
-    """One condition as it should be."""
+    """One condition as it should be; ``status`` is ``None`` for Unknown."""
 
     type: str
-    status: bool
+    status: bool | None
     reason: str
     message: str
 
 
-def of_route(route: Route, missing: Sequence[str], ahead: Mapping[str, Route]) -> tuple[Finding, ...]:
-    """What to say of a route.
+class RouterRedis(NamedTuple):
+    """The Redis servers of the routers' configuration: URLs by address, or why it cannot be read."""
+
+    servers: Mapping[str, str] = {}
+    problem: str = ""
+
+
+def of_route(
+    route: Route, missing: Sequence[str], ahead: Mapping[str, Route], redis: RouterRedis | None = None
+) -> tuple[Finding, ...]:
+    """Return the conditions of a route.
 
     ``missing`` are the ModelServers that it names and that are not there, ``ahead`` who comes before it for which of
-    its names.
+    its names. ``redis`` is ``None`` where the routers' configuration is not in a ConfigMap.
     """
     if route.problem is not None:
         return (Finding(ACCEPTED, False, *route.problem),)
@@ -39,7 +54,32 @@ def of_route(route: Route, missing: Sequence[str], ahead: Mapping[str, Route]) -
         Finding(CONFLICTED, True, "ModelNameInUse", _some([_conflict(route, *one) for one in sorted(ahead.items())]))
         if ahead
         else Finding(CONFLICTED, False, "NoConflicts", "no other route comes first for any of its names"),
+        *_shared_limit(route, redis),
     )
+
+
+def _shared_limit(route: Route, redis: RouterRedis | None) -> Iterator[Finding]:
+    """Yield whether replicas of the router count the route's tokens together, where it asks for that."""
+    if not route.redis:
+        return
+    field, address = "spec.rateLimit.global.redis.address", cut(route.redis, _LONGEST_ADDRESS)
+    if route.budget is None:
+        limits = "set inputTokensPerUnit or outputTokensPerUnit, or remove rateLimit"
+        text = f"{field} {address} is not used: the route has no limit to share; {limits}"
+        yield Finding(LIMIT_SHARED, False, "NoLimit", text)
+    elif redis_url(route.key, route.redis, redis.servers if redis is not None else {}) is not None:
+        yield Finding(LIMIT_SHARED, True, "Shared", f"all replicas of the router count in the Redis at {address}")
+    elif redis is not None and redis.problem:
+        text = f"{field} {address}: ConfigMap {ROUTER_CONFIGURATION}, which lists what is accepted, {redis.problem}"
+        yield Finding(LIMIT_SHARED, None, "ConfigurationInvalid", text)
+    else:
+        text = (
+            f"{field} {address} is not used, and each replica of the router counts alone: it is neither a Service of"
+            f" namespace {route.key.namespace} nor in redis.servers of ConfigMap {ROUTER_CONFIGURATION}"
+            f"{'' if redis is not None else ', which does not exist'}; name such a Service as"
+            f" NAME.{route.key.namespace}.svc:PORT, or have an administrator list the address"
+        )
+        yield Finding(LIMIT_SHARED, False, "AddressNotAccepted", text)
 
 
 def _conflict(route: Route, name: str, first: Route) -> str:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from modelyard.objects import Condition, Key, Notice
-from modelyard.objects.kinds import PODS
-from modelyard.objects.parse import pod
+from modelyard.objects.kinds import CONFIG_MAPS, PODS
+from modelyard.objects.parse import key_of, pod
 from modelyard.reconcile.plan import Plan, Status, Want, World
 from modelyard.reconcile.spec_warning import with_spec_warning
 from modelyard.reconcile.status import is_due
 from modelyard.routing import findings
+from modelyard.routing.configuration import read_configuration
 from modelyard.routing.objects import ROUTES, SERVERS, Route, Server, Stored, labels_of, names_of, route, server
 from modelyard.routing.table import winner
 
@@ -27,12 +28,54 @@ SERVERS_WANTED = Want(SERVERS, server, wish=wish_of)
 PODS_WANTED = Want(PODS, pod, cached=True, indexes={"label": labels_of}, use="routing")
 
 
+CONFIGURATIONS: Final = "router-configurations"
+_KEY: Final = "routerConfiguration"
+
+
+def router_redis(obj: Mapping[str, Any]) -> KeyedRedis:
+    """Return the Redis servers that a ConfigMap has for routers."""
+    data = obj.get("data")
+    text = data.get(_KEY) if isinstance(data, Mapping) else None
+    if not isinstance(text, str):
+        return KeyedRedis(key_of(obj), findings.RouterRedis(problem=f"has no key {_KEY}"))
+    try:
+        return KeyedRedis(key_of(obj), findings.RouterRedis(read_configuration(text).redis.servers))
+    except ValueError:
+        # The error may quote credentials of the file, and tenants read what is said on their routes.
+        return KeyedRedis(key_of(obj), findings.RouterRedis(problem="cannot be read; a router's log has the reason"))
+
+
+class KeyedRedis(NamedTuple):
+    """The Redis servers of a ConfigMap, and its name."""
+
+    key: Key
+    redis: findings.RouterRedis
+
+
 class RouteStatus:
-    """ModelRoutes: accepted, references resolved, conflicted."""
+    """ModelRoutes: accepted, references resolved, conflicted, limits shared.
+
+    ``home`` is the controller's namespace, which may have the configuration of the routers.
+    """
 
     name = "route-status"
     about = ROUTES
-    wants = (_ROUTES, SERVERS_WANTED)
+
+    def __init__(self, home: str) -> None:
+        self._configuration = Key(home, findings.ROUTER_CONFIGURATION)
+        self.wants: tuple[Want[Any], ...] = (
+            _ROUTES,
+            SERVERS_WANTED,
+            Want(
+                CONFIG_MAPS,
+                router_redis,
+                field_selector=f"metadata.name={findings.ROUTER_CONFIGURATION}",
+                cached=True,
+                use=CONFIGURATIONS,
+                namespace=home,
+                called=CONFIGURATIONS,
+            ),
+        )
 
     def plan(self, key: Key, world: World, now: float) -> Plan | None:
         """The status the route should have."""
@@ -42,7 +85,9 @@ class RouteStatus:
         missing = [name for name in here.servers if world[SERVERS].get(Key(key.namespace, name)) is None]
         first = {name: winner(name, world[ROUTES].by("name", name)) for name in here.names}
         ahead = {name: other for name, other in first.items() if other is not None and other.key != key}
-        return _tell(here, findings.of_route(here, missing, ahead), {}, now)
+        configuration: KeyedRedis | None = world[CONFIGURATIONS].get(self._configuration)
+        redis = configuration.redis if configuration is not None else None
+        return _tell(here, findings.of_route(here, missing, ahead, redis), {}, now)
 
 
 class ServerStatus:
@@ -65,7 +110,7 @@ class ServerStatus:
 
 
 _COUNTS = ("readyPods", "prefillPods", "decodePods", "completeGroups")
-_OF_ROUTES = frozenset({findings.ACCEPTED, findings.RESOLVED_REFS, findings.CONFLICTED})
+_OF_ROUTES = frozenset({findings.ACCEPTED, findings.RESOLVED_REFS, findings.CONFLICTED, findings.LIMIT_SHARED})
 _OF_SERVERS = frozenset({findings.READY})
 
 
@@ -73,7 +118,10 @@ def _tell(stored: Stored, said: Sequence[findings.Finding], counts: Mapping[str,
     """A plan with the status as it should be, or with none where it says so already."""
     ours = _OF_ROUTES if stored.subject.kind == ROUTES else _OF_SERVERS
     subject = stored.subject
-    wanted = tuple(Condition(f.type, str(f.status), f.reason, f.message, subject.generation) for f in said)
+    wanted = tuple(
+        Condition(f.type, "Unknown" if f.status is None else str(f.status), f.reason, f.message, subject.generation)
+        for f in said
+    )
     status = Status({"observedGeneration": subject.generation, **counts}, wanted, transient=ours)
     if not is_due(status, stored.status, now, 0.0):
         return with_spec_warning(Plan(subject), stored.status)
@@ -94,4 +142,4 @@ def _tell(stored: Stored, said: Sequence[findings.Finding], counts: Mapping[str,
 
 
 def _bad(condition: Condition) -> bool:
-    return (condition.status == "True") is (condition.type == findings.CONFLICTED)
+    return condition.status == ("True" if condition.type == findings.CONFLICTED else "False")

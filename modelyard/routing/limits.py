@@ -21,6 +21,11 @@ class Budget(NamedTuple):
     output: int | None
     seconds: int = 1
 
+    @property
+    def limits(self) -> bool:
+        """Whether there is a limit at all."""
+        return self.input is not None or self.output is not None
+
 
 @dataclass(slots=True)
 class TokenBucket:

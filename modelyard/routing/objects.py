@@ -147,7 +147,10 @@ def route(obj: Object) -> Route:
     found, problem = _read(ModelRoute, obj)
     if found is None:
         return Route(**_stored(ROUTES, obj, problem))
-    spec = found.spec
+    spec, limit = found.spec, found.spec.rate_limit
+    budget = None
+    if limit is not None:
+        budget = Budget(limit.input_tokens_per_unit, limit.output_tokens_per_unit, SECONDS[limit.unit])
     servers = {t.model_server_name for rule in spec.rules for t in rule.target_models if t.model_server_name}
     if not spec.rules:
         problem = Fault(NO_TARGETS, "spec.rules is empty, so no request could be sent anywhere - add a rule")
@@ -157,14 +160,8 @@ def route(obj: Object) -> Route:
         adapters=tuple(spec.lora_adapters or ()),
         servers=tuple(sorted(servers)),
         rules=tuple(map(_rule, spec.rules)),
-        budget=None
-        if spec.rate_limit is None
-        else Budget(
-            spec.rate_limit.input_tokens_per_unit,
-            spec.rate_limit.output_tokens_per_unit,
-            SECONDS[spec.rate_limit.unit],
-        ),
-        redis=spec.rate_limit.global_.redis.address if spec.rate_limit and spec.rate_limit.global_ else "",
+        budget=budget if budget is not None and budget.limits else None,
+        redis=limit.global_.redis.address if limit is not None and limit.global_ is not None else "",
     )
 
 

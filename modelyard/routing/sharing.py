@@ -138,6 +138,15 @@ def own_address(route: Key, address: str) -> bool:
     return _LABEL.fullmatch(name) is not None and rest in {f"{route.namespace}{tail}" for tail in tails}
 
 
+def redis_url(route: Key, address: str, servers: Mapping[str, str]) -> str | None:
+    """Return the URL for the Redis that a route names; ``None``: a router must not connect there.
+
+    ``servers`` holds the URLs of the router's configuration, by address.
+    """
+    url = servers.get(address)
+    return f"redis://{address}" if url is None and own_address(route, address) else url
+
+
 @dataclass(slots=True)
 class Breaker:
     """Whether something outside is worth asking: not for a while after it failed, then by one request at a time.

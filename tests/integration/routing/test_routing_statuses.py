@@ -22,7 +22,7 @@ from modelyard.routing.objects import ROUTES, SERVERS
 
 pytestmark = pytest.mark.integration
 
-LIFECYCLES = (Registered(RouteStatus()), Registered(ServerStatus()))
+LIFECYCLES = (Registered(RouteStatus("default")), Registered(ServerStatus()))
 
 
 class Routing:

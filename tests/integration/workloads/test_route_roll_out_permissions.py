@@ -99,7 +99,7 @@ async def test_a_routes_roll_out_needs_exactly_the_reconcilers_rights(
     key, readings = Key(space, "chat"), dict[Key, RouteReading]()
     lifecycle = RouteRollOuts("http://prometheus.invalid", readings)
     registered = [
-        Registered(RouteStatus()),
+        Registered(RouteStatus(home)),
         Registered(ServerStatus()),
         Registered(lifecycle, Acting("roll-out/roll-out")),
     ]

@@ -10,21 +10,21 @@ from modelyard.reconcile.plan import Plan, World
 from modelyard.routing.lifecycle import RouteStatus, ServerStatus
 
 NOW = 1_800_000_000.0
+HOME = "home"
 
 
 def world(*objects: dict[str, Any]) -> World:
     """The stores that the lifecycles ask for, filled with these."""
-    stores: dict[ResourceType, Store[Any]] = {
-        want.kind: Store(want) for want in (*RouteStatus.wants, *ServerStatus.wants)
-    }
+    wants = {want.called or want.kind: want for want in (*RouteStatus(HOME).wants, *ServerStatus.wants)}
+    stores: dict[ResourceType | str, Store[Any]] = {name: Store(want) for name, want in wants.items()}
     for obj in objects:
-        next(store for kind, store in stores.items() if kind.kind == obj["kind"]).put(obj)
+        next(stores[name] for name, want in wants.items() if want.kind.kind == obj["kind"]).put(obj)
     assert not any(store.problems for store in stores.values())
     return stores
 
 
 def plan(obj: dict[str, Any], *others: dict[str, Any]) -> Plan | None:
-    lifecycle = RouteStatus() if obj["kind"] == "ModelRoute" else ServerStatus()
+    lifecycle = RouteStatus(HOME) if obj["kind"] == "ModelRoute" else ServerStatus()
     key = Key(obj["metadata"]["namespace"], obj["metadata"]["name"])
     return lifecycle.plan(key, world(obj, *others), NOW)
 
@@ -77,6 +77,11 @@ def a_route(
     if adapters:
         body["loraAdapters"] = list(adapters)
     return {"kind": "ModelRoute", "metadata": metadata(name, namespace, age), "spec": {**body, **spec}}
+
+
+def a_router_configuration(text: str, name: str = "modelyard-router", namespace: str = HOME) -> dict[str, Any]:
+    """The ConfigMap with the configuration of the routers."""
+    return {"kind": "ConfigMap", "metadata": metadata(name, namespace, 0), "data": {"routerConfiguration": text}}
 
 
 def a_server(

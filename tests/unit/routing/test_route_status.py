@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from routing_world import a_route, a_server, plan, told, written
+from routing_world import a_route, a_router_configuration, a_server, plan, told, written
+
+from modelyard.routing import objects
 
 GOOD = {
     "Accepted": ("True", "Accepted"),
@@ -169,7 +171,7 @@ def test_a_route_that_went_bad_takes_back_what_it_cannot_say_any_more() -> None:
     assert found is not None
     assert found.status is not None
     assert [one.type for one in found.status.conditions] == ["Accepted"]
-    assert found.status.transient == {"Accepted", "ResolvedRefs", "Conflicted"}
+    assert found.status.transient == {"Accepted", "ResolvedRefs", "Conflicted", "RateLimitShared"}
     assert [(one.reason, one.kind) for one in found.notices] == [("NoTargets", "Warning")]
 
 
@@ -205,3 +207,78 @@ def test_a_time_that_a_calendar_does_not_have_keeps_nothing_from_being_told(time
     assert found is not None
     assert found.status is not None
     assert [one.reason for one in found.notices] == ["Accepted"]
+
+
+REDIS = "redis.infra.svc:6379"
+LISTED = f'redis: {{servers: {{"{REDIS}": "rediss://:secret@redis.infra.svc:6379/0"}}}}'
+
+
+def limited(address: str = REDIS, **limits: Any) -> dict[str, Any]:
+    """A route whose replicas are to count together."""
+    return a_route(rateLimit={"unit": "minute", "global": {"redis": {"address": address}}, **limits})
+
+
+@pytest.mark.parametrize(
+    ("route", "configuration", "condition", "text"),
+    [
+        (limited(inputTokensPerUnit=5), LISTED, ("True", "Shared"), "count in the Redis at redis.infra.svc:6379"),
+        (limited(outputTokensPerUnit=5), LISTED, ("True", "Shared"), "count in the Redis at redis.infra.svc:6379"),
+        (limited("r.shop.svc:6379", inputTokensPerUnit=5), None, ("True", "Shared"), "r.shop.svc:6379"),
+        (limited("r.shop:1", inputTokensPerUnit=5), "", ("True", "Shared"), "r.shop:1"),
+        (limited(), LISTED, ("False", "NoLimit"), "set inputTokensPerUnit or outputTokensPerUnit"),
+        (limited("r.shop.svc:6379"), None, ("False", "NoLimit"), "r.shop.svc:6379 is not used"),
+        (limited(inputTokensPerUnit=5), None, ("False", "AddressNotAccepted"), "which does not exist; name such"),
+        (limited(inputTokensPerUnit=5), "", ("False", "AddressNotAccepted"), "redis.infra.svc:6379 is not used"),
+        (limited("r.bank.svc:1", inputTokensPerUnit=5), LISTED, ("False", "AddressNotAccepted"), "namespace shop"),
+        (limited("r.shop.evil:1", inputTokensPerUnit=5), LISTED, ("False", "AddressNotAccepted"), "r.shop.evil:1"),
+        (limited(inputTokensPerUnit=5), "redis: 7", ("Unknown", "ConfigurationInvalid"), "cannot be read; a router's log"),
+        (limited(inputTokensPerUnit=5), "[", ("Unknown", "ConfigurationInvalid"), "cannot be read"),
+    ],
+)
+def test_a_route_tells_whether_its_limits_are_shared(
+    route: dict[str, Any], configuration: str | None, condition: tuple[str, str], text: str
+) -> None:
+    others = [] if configuration is None else [a_router_configuration(configuration)]
+    assert told(route, a_server(), *others)["RateLimitShared"] == condition
+    assert text in message("RateLimitShared", route, a_server(), *others)
+
+
+def test_only_the_routers_own_configuration_accepts_addresses() -> None:
+    route = limited(inputTokensPerUnit=5)
+    theirs = a_router_configuration(LISTED, namespace="shop"), a_router_configuration(LISTED, name="other")
+    assert told(route, a_server(), *theirs)["RateLimitShared"] == ("False", "AddressNotAccepted")
+    keyless = {**a_router_configuration(""), "data": {"else": LISTED}}
+    assert "has no key routerConfiguration" in message("RateLimitShared", route, a_server(), keyless)
+
+
+def test_credentials_of_a_redis_are_not_told() -> None:
+    for text in (LISTED, f"{LISTED}: ]", LISTED.replace("servers", "serverz")):
+        told_of = message("RateLimitShared", limited(inputTokensPerUnit=5), a_server(), a_router_configuration(text))
+        assert "secret" not in told_of
+
+
+def test_a_route_without_shared_limits_says_nothing_of_them() -> None:
+    assert told(a_route(rateLimit={"inputTokensPerUnit": 5}), a_server()) == GOOD
+    stored = written(limited(), plan(limited(), a_server()))
+    del stored["spec"]["rateLimit"]
+    found = plan(stored, a_server())
+    assert found is not None
+    assert found.status is not None
+    assert "RateLimitShared" in found.status.transient
+    assert "RateLimitShared" not in {one.type for one in found.status.conditions}
+
+
+def test_that_an_address_is_not_used_is_worth_a_warning_once() -> None:
+    route = limited(inputTokensPerUnit=5)
+    found = plan(route, a_server())
+    assert found is not None
+    assert [(one.reason, one.kind) for one in found.notices] == [("AddressNotAccepted", "Warning")]
+    again = plan(written(route, found), a_server())
+    assert again is not None
+    assert not again.notices
+
+
+def test_a_rate_limit_without_a_limit_is_none_and_told() -> None:
+    route = a_route(rateLimit={"unit": "hour"})
+    assert objects.route(route).budget is None
+    assert "spec.rateLimit" in message("SpecWarning", route, a_server())

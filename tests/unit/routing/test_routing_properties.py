@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from routing_world import NOW, a_pod, a_route, a_server, plan, world, written
+from routing_world import HOME, NOW, a_pod, a_route, a_server, plan, world, written
 
 from modelyard.objects import Key
 from modelyard.reconcile.plan import Plan
@@ -43,7 +43,7 @@ def identity(obj: dict[str, Any]) -> Key:
 def plans(those: list[dict[str, Any]]) -> dict[tuple[str, Key], Plan | None]:
     everything = world(*those)
     return {
-        (obj["kind"], identity(obj)): (RouteStatus() if obj["kind"] == "ModelRoute" else ServerStatus()).plan(
+        (obj["kind"], identity(obj)): (RouteStatus(HOME) if obj["kind"] == "ModelRoute" else ServerStatus()).plan(
             identity(obj), everything, NOW
         )
         for obj in those
