@@ -150,11 +150,13 @@ async def _add(
     kind, key = BASE_MODELS if namespace else CLUSTER_BASE_MODELS, Key(namespace, name)
     async with Cluster.connect(ClusterSettings()) as cluster:
         following = Following(cluster, kind, HOME)
-        await following.order(key, uri, labels, parameters, secret)
+        order = await following.order(key, uri, labels, parameters, secret)
+        if order.failed_before:
+            await following.retry(key)
         typer.echo(f"{kind.kind} {name}: {uri}")
         said = ""
         while wait:
-            ended = await following.ended(key)
+            ended = await following.ended(key, order)
             text = f"{ended.state}: {ended.message or ended.reason}"
             if text != said:
                 said = text

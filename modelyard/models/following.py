@@ -13,6 +13,7 @@ from modelyard.cluster import Cluster, Invalid, NotFound
 from modelyard.models import names
 from modelyard.models.legs import Leg, NodeStage
 from modelyard.models.lifecycle import ModelDelivery
+from modelyard.models.story import RESOLVED
 from modelyard.models.world import NUDGE, VERIFY, TransferProgress
 from modelyard.objects import Key, ResourceType
 from modelyard.objects.documents import cut
@@ -70,6 +71,43 @@ class Ended:
     message: str = ""
 
 
+def read_ended(obj: Mapping[str, Any]) -> Ended:
+    """Return how a model stands by its status."""
+    status = obj.get("status") or {}
+    ready = _condition(status, "Ready")
+    return Ended(status.get("state", "Creating"), ready.get("reason", ""), ready.get("message", ""))
+
+
+def _condition(status: Mapping[str, Any], type: str) -> Mapping[str, Any]:
+    return next((one for one in status.get("conditions") or () if one.get("type") == type), {})
+
+
+class Order:
+    """A request to deliver a model that may have been requested before.
+
+    ``obj`` is the model right after the request. Its status still tells of the request before; ``outcome`` does not.
+    """
+
+    def __init__(self, obj: Mapping[str, Any]) -> None:
+        self._generation = int(obj["metadata"].get("generation") or 0)
+        status = obj.get("status") or {}
+        self.failed_before = status.get("state") == "Failed" or bool(status.get("nodesFailed"))
+        """Whether the request before failed."""
+        seen = int(status.get("observedGeneration") or 0) >= self._generation
+        self._before = read_ended(obj) if seen and status.get("state") == "Failed" else None
+
+    def outcome(self, obj: Mapping[str, Any]) -> Ended:
+        """Return how the model stands now, ``Creating`` while its status is that of the request before."""
+        status, current = obj.get("status") or {}, read_ended(obj)
+        if status and int(status.get("observedGeneration") or 0) < self._generation:
+            return Ended("Creating", "Requested", "the flow reconcile has not seen the request yet")
+        # A refusal is of the spec as it is, and no attempt follows.
+        if current == self._before and _condition(status, RESOLVED).get("status") != "False":
+            return Ended("Creating", "Requested", "the next attempt has not begun yet")
+        self._before = None
+        return current
+
+
 class Following:
     """Deliveries of one kind of model, over one connection. ``home`` is the controller's namespace."""
 
@@ -89,7 +127,7 @@ class Following:
         node_selector: Mapping[str, str],
         parameters: Mapping[str, str] | None = None,
         secret: str = "",
-    ) -> None:
+    ) -> Order:
         """Make a model of this name and URI, or give the one there is this URI. ``secret``: name of its credentials."""
         given = {"nodeSelector": dict(node_selector), "parameters": dict(parameters or {}), "key": secret}
         storage = {"storageUri": uri, **{name: values for name, values in given.items() if values}}
@@ -99,7 +137,12 @@ class Following:
             "metadata": {"name": key.name, **({"namespace": key.namespace} if key.namespace else {})},
             "spec": {"storage": storage},
         }
-        await self.cluster.apply(body)
+        return Order(await self.cluster.apply(body))
+
+    async def retry(self, key: Key) -> None:
+        """Have what failed tried again at once."""
+        body = {"metadata": {"annotations": {NUDGE: f"{time.time():.3f}"}}}
+        await self.cluster.merge_patch(self.kind, key.name, body, key.namespace or None)
 
     async def take(self, key: Key, run: str) -> None:
         """Let a run of this name work on a model from now on, and try at once what waits to be tried again."""
@@ -160,15 +203,13 @@ class Following:
         self._progress[key, leg.node] = found
         return found.completed_bytes / found.total_bytes if found.total_bytes > 0 else 0.0
 
-    async def ended(self, key: Key) -> Ended:
-        """How the model stands now."""
+    async def ended(self, key: Key, order: Order | None = None) -> Ended:
+        """Return how the model stands now; with ``order``, how that request does."""
         try:
             obj = await self.cluster.get(self.kind, key.name, key.namespace or None)
         except NotFound:
             return Ended("Gone")
-        status = obj.get("status") or {}
-        ready: Mapping[str, str] = next((c for c in status.get("conditions") or () if c.get("type") == "Ready"), {})
-        return Ended(status.get("state", "Creating"), ready.get("reason", ""), ready.get("message", ""))
+        return read_ended(obj) if order is None else order.outcome(obj)
 
 
 def progress_of(text: str, now: float) -> TransferProgress | None:
