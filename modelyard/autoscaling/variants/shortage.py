@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from math import ceil
+
 from modelyard.autoscaling.conditions import CAPACITY_LIMITED, Story
+from modelyard.autoscaling.variants.analysis import DIGITS
 from modelyard.autoscaling.variants.state import State
 from modelyard.objects.documents import cut
 
@@ -35,3 +39,32 @@ def capacity_limited(state: State) -> Story | None:
     if before is None or (before.status != "True" and before.message != SUFFICIENT[2]):
         return None
     return SUFFICIENT
+
+
+def note_shortage(
+    states: Sequence[State],
+    missing: float,
+    worth: Callable[[State], float],
+    cost: Callable[[State], float],
+    why: str,
+    *,
+    stalled: Sequence[State] = (),
+    waiting: str = "",
+) -> None:
+    """Say on every variant of a model which replicas it lacks for ``missing`` units of load.
+
+    ``worth`` is the load that a replica of a variant carries, ``cost`` its price. The replicas are those of the
+    cheapest variant at its maximum; where none is, of the cheapest ``stalled`` one, whose replicas do not start.
+    ``why`` is for several variants, and ``waiting`` follows it.
+    """
+    full = [one for one in states if one.bounds.upper is not None and one.base >= one.bounds.upper and worth(one) > 0]
+    candidates = full or [one for one in stalled if worth(one) > 0]
+    if not candidates:
+        return
+    best = min(candidates, key=lambda state: (cost(state) / worth(state), state.name))
+    wanted = best.base + ceil(round(missing / worth(best), DIGITS))
+    if len(states) == 1:
+        why = at_maximum(best) if full else "replicas asked for before did not start"
+    text = cannot_scale(best, best.base, wanted, f"{why}{waiting}")
+    for state in states:
+        state.shortage = (AT_MAXIMUM if full else NOT_STARTING, text)

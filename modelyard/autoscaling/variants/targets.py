@@ -26,7 +26,7 @@ from modelyard.autoscaling.variants.assessment import Assessment
 from modelyard.autoscaling.variants.headroom import NONE, Headroom, plan_ahead
 from modelyard.autoscaling.variants.offered import replicas_offered
 from modelyard.autoscaling.variants.regret import Shrink, shrink_delay
-from modelyard.autoscaling.variants.shortage import AT_MAXIMUM, LAST_REPLICA, NOT_STARTING, at_maximum, cannot_scale
+from modelyard.autoscaling.variants.shortage import LAST_REPLICA, note_shortage
 from modelyard.autoscaling.variants.state import Group, State
 from modelyard.autoscaling.variants.transition import (
     describe_transition,
@@ -143,7 +143,10 @@ def _scale_up(
     if coming:
         what += f" with {coming} starting or warming up"
     if not given:
-        _note_shortage(group, analysis, missing)
+        stalled = [s for s in states if s.current and (s.overdue or not _can_grow(s, group))]
+        waiting = f"; {counted(round(analysis.waiting), 'request')} waiting" if analysis.waiting >= 1 else ""
+        why = _why_not(states, group)
+        note_shortage(states, missing, analysis.worth, lambda s: s.variant.cost, why, stalled=stalled, waiting=waiting)
         text = f"short of capacity ({what}), but no variant can grow: {_why_not(states, group)}"
         _say(states, "AtMaximum", f"{text}; {numbers}")
         return
@@ -228,26 +231,6 @@ def _why_not(states: Sequence[State], group: Group) -> str:
         else:
             parts.append(f"{state.name} is already far ahead of its {state.ready} ready replicas")
     return ", ".join(parts)
-
-
-def _note_shortage(group: Group, analysis: Assessment, missing: float) -> None:
-    """Say on every variant of the model which replicas it lacks, unless enough of them are starting."""
-    states = [state for state in group.states if analysis.worth(state) > 0]
-    full = [state for state in states if state.bounds.upper is not None and state.base >= state.bounds.upper]
-    stalled = [state for state in states if state.current and (state.overdue or not _can_grow(state, group))]
-    reason = AT_MAXIMUM if full else NOT_STARTING
-    candidates = full or stalled
-    if not candidates:
-        return
-    best = min(candidates, key=lambda state: (state.variant.cost / analysis.worth(state), state.name))
-    wanted = best.base + ceil(round(missing / analysis.worth(best), DIGITS))
-    why = _why_not(group.states, group)
-    if len(group.states) == 1:
-        why = at_maximum(best) if full else "replicas asked for before did not start"
-    waiting = f"; {counted(round(analysis.waiting), 'request')} waiting" if analysis.waiting >= 1 else ""
-    text = cannot_scale(best, best.base, wanted, f"{why}{waiting}")
-    for state in group.states:
-        state.shortage = (reason, text)
 
 
 def _idle(states: Sequence[State]) -> bool:

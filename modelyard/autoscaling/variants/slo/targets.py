@@ -14,15 +14,13 @@ Source: WVA SLO reference, "Splitting load among variants" and "Edge cases check
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import ceil
 from typing import NamedTuple
 
 from modelyard.autoscaling.mixing import Demand, Option, cover
 from modelyard.autoscaling.settings import FleetSettings, Mode
-from modelyard.autoscaling.variants.analysis import DIGITS
 from modelyard.autoscaling.variants.pools import pool_of_state
 from modelyard.autoscaling.variants.regret import Shrink, shrink_delay
-from modelyard.autoscaling.variants.shortage import AT_MAXIMUM, LAST_REPLICA, at_maximum, cannot_scale
+from modelyard.autoscaling.variants.shortage import LAST_REPLICA, note_shortage
 from modelyard.autoscaling.variants.slo.load import QUIET
 from modelyard.autoscaling.variants.slo.work import GroupWork
 from modelyard.autoscaling.variants.state import Group, State, work_of
@@ -130,23 +128,12 @@ def _grow(
         target[state.name] = up_to(state, work.wanted[state.name], settings)
     what = f"{supply:.4g}/s with the replicas there are or coming"
     if target == base:
-        _note_shortage(states, work.planned - supply)
+        missing = work.planned - supply
+        note_shortage(states, missing, lambda s: work_of(s).rate, lambda s: work_of(s).cost, _why_not(states))
         return GroupProposal(target, "AtMaximum", f"{what}; no variant may grow: {_why_not(states)}")
     load = work.load or 0.0
     reason = "LoadRising" if supply >= load * (1 - 1e-9) else "LoadAboveCapacity"
     return GroupProposal(target, reason, f"{what}: {_changes(states, target)}")
-
-
-def _note_shortage(states: Sequence[State], missing: float) -> None:
-    """Say on every variant which replicas it lacks for ``missing`` requests per second, where maxima forbid them."""
-    full = [s for s in states if s.bounds.upper is not None and s.base >= s.bounds.upper and work_of(s).rate > 0]
-    if not full:
-        return
-    best = min(full, key=lambda state: (work_of(state).cost / work_of(state).rate, state.name))
-    wanted = best.base + ceil(round(missing / work_of(best).rate, DIGITS))
-    why = at_maximum(best) if len(states) == 1 else _why_not(states)
-    for state in states:
-        state.shortage = (AT_MAXIMUM, cannot_scale(best, best.base, wanted, why))
 
 
 def up_to(state: State, wanted: int, settings: FleetSettings) -> int:
