@@ -14,7 +14,7 @@ from pydantic import AfterValidator, Field
 
 from modelyard.resources.base import AGE, Column, Part, Resource
 from modelyard.resources.duration import Duration
-from modelyard.resources.fields import Int32, NonNegativeDuration, optional, unique
+from modelyard.resources.fields import Int32, Int64, NonNegativeDuration, optional, unique
 from modelyard.resources.references import ConditionedStatus
 from modelyard.resources.rules import Rule, one_of, unless
 
@@ -180,8 +180,8 @@ class GlobalRateLimit(Part):
 class RateLimit(Part):
     """A budget of tokens for one route."""
 
-    input_tokens_per_unit: Int32 | None = optional("Most prompt tokens per time unit. Default: no limit.", ge=1)
-    output_tokens_per_unit: Int32 | None = optional("Most generated tokens per time unit. Default: no limit.", ge=1)
+    input_tokens_per_unit: Int64 | None = optional("Most prompt tokens per time unit. Default: no limit.", ge=1)
+    output_tokens_per_unit: Int64 | None = optional("Most generated tokens per time unit. Default: no limit.", ge=1)
     unit: Literal["second", "minute", "hour", "day", "month"] = Field(
         "second", description="The time unit of both limits. Default: second."
     )

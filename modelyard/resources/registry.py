@@ -145,7 +145,7 @@ class ModelBackend(Part):
     )
     workers: list[ModelWorker] = Field(min_length=1, max_length=1000, description="The roles of the backend.")
     lora_adapters: list[LoraAdapter] | None = optional(
-        "LoRA adapters to load.", max_length=64, json_schema_extra=unique("map", "name")
+        "LoRA adapters to load, at most 1000.", max_length=1000, json_schema_extra=unique("map", "name")
     )
     autoscaling_policy: AutoscalingPolicySpec | None = optional(
         "How to scale this backend alone. Not together with a policy of the model."

@@ -13,7 +13,7 @@ from modelyard.workloads.kthena.files import BackendFiles, files
 from modelyard.workloads.kthena.scaling import UNIFIED, scaling
 from modelyard.workloads.kthena.setup import REVISION, Existing, ModelSettings, Setup, digest, understand
 from modelyard.workloads.kthena.templates import LIST_FILE, adapter_list, adapter_list_name
-from modelyard.workloads.kthena.traffic import model_route, model_server
+from modelyard.workloads.kthena.traffic import model_routes, model_server
 from modelyard.workloads.kthena.workloads import mode, workloads
 from modelyard.workloads.values import (
     Abilities,
@@ -65,7 +65,7 @@ def _render(model: Model, abilities: Abilities, settings: ModelSettings, existin
             all_files[setup.name] = files(setup)
     routing, policies = list[Body](), list[Body]()
     with problems.collect():
-        routing.append(model_route(model))
+        routing += model_routes(model)
     with problems.collect():
         if model.spec.autoscaling_policy is None or len(setups) == len(model.spec.backends):
             policies += scaling(model, setups)

@@ -61,38 +61,53 @@ def route_name(model: Model) -> str:
     return fitting(model.name if asked == model.name else f"{model.name}-{asked}")
 
 
-def model_route(model: Model) -> Body:
-    """Return the route to the backends of the Model and its adapters. Raises ``Refusal`` with all that is wrong."""
+def model_routes(model: Model) -> list[Body]:
+    """Return the routes to the backends of the Model and its adapters. Raises ``Refusal`` with all that is wrong.
+
+    A ModelRoute serves ten adapters, and each further ten have one of their own. They are shared out in the order of
+    the spec, so that an adapter that is appended moves no other to another route.
+    """
     backends = model.spec.backends
-    adapters = sorted({adapter.name for backend in backends for adapter in backend.lora_adapters or ()})
-    asked, match = client_name(model), _match(model)
+    adapters = list(dict.fromkeys(adapter.name for backend in backends for adapter in backend.lora_adapters or ()))
+    asked = client_name(model)
     problems = Problems()
     with problems.collect():
         if asked in adapters:
             text = f"a LoRA adapter has the name that clients ask for, {asked}"
             raise Refusal("InvalidSpec", "spec.backends", text, "rename the adapter")
     with problems.collect():
-        if len(adapters) > MAX_ADAPTERS:
-            text = f"there are {len(adapters)} LoRA adapters, and a ModelRoute serves at most {MAX_ADAPTERS}"
-            raise Refusal("TooManyAdapters", "spec.backends", text, "remove some, or serve them by a second Model")
-    with problems.collect():
         if len(backends) > MOST_TARGETS:
             remedy = "join some of them, or make a second Model"
             raise Refusal("TooManyBackends", "spec.backends", f"a route has at most {MOST_TARGETS} targets", remedy)
-    wanted = [("default", match if len(backends) == 1 else _asking(match, asked), backends)]
+    shares = [sorted(adapters[first : first + MAX_ADAPTERS]) for first in range(0, len(adapters), MAX_ADAPTERS)]
+    routes = []
+    for number, share in enumerate(shares or [[]]):
+        with problems.collect():
+            routes.append(_route(model, number, asked, share))
+    problems.raise_all()
+    return routes
+
+
+def _route(model: Model, number: int, asked: str, adapters: Sequence[str]) -> Body:
+    """Return one of the routes of a Model: the first for the Model itself, all for some of its adapters."""
+    backends, match = model.spec.backends, _match(model)
+    wanted: list[tuple[str, Body, Sequence[ModelBackend]]] = []
+    if not number or len(backends) == 1:
+        wanted.append(("default", match if len(backends) == 1 else _asking(match, asked), backends))
     if len(backends) > 1:
         wanted += [
             (name, _asking(match, name), [backend for backend in backends if _has(backend, name)]) for name in adapters
         ]
-    rules = []
+    rules, problems = [], Problems()
     for name, taken, targets in wanted:
         with problems.collect():
             rules.append(_rule(model, name, taken, targets))
     problems.raise_all()
-    spec: Body = {"modelName": asked, "rules": rules}
+    spec: Body = {"rules": rules} if number else {"modelName": asked, "rules": rules}
     if adapters:
-        spec["loraAdapters"] = adapters
-    named = metadata(model, route_name(model), labels(model))
+        spec["loraAdapters"] = list(adapters)
+    name = fitting(f"{route_name(model)}-adapters-{number + 1}") if number else route_name(model)
+    named = metadata(model, name, labels(model))
     return {"apiVersion": NETWORKING, "kind": "ModelRoute", "metadata": named, "spec": spec}
 
 

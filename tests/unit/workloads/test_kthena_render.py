@@ -565,6 +565,52 @@ def test_a_route_to_several_backends_tells_models_and_adapters_apart() -> None:
     assert all(rule["modelMatch"]["uri"] == {"prefix": "/v1"} for rule in found["rules"])
 
 
+def adapters(count: int) -> list[dict[str, str]]:
+    """Adapters that are not in the order of their names."""
+    return [{"name": f"l{count - index}", "artifactURL": "hf://a/b"} for index in range(count)]
+
+
+def names_by_route(model: dict[str, Any]) -> dict[str, list[str]]:
+    """The adapters of each route of a Model."""
+    routes = of_kind(children(model), "ModelRoute")
+    for route in routes:
+        parse(route)
+        assert routing.route(route).problem is None
+    return {one["metadata"]["name"]: one["spec"].get("loraAdapters", []) for one in routes}
+
+
+@pytest.mark.parametrize(("count", "routes"), [(0, 1), (10, 1), (11, 2), (20, 2), (21, 3), (64, 7), (1000, 100)])
+def test_any_number_of_adapters_is_routed_ten_to_a_route(count: int, routes: int) -> None:
+    found = names_by_route(a_model(a_backend(loraAdapters=adapters(count))))
+    assert len(found) == routes
+    assert all(len(names) <= 10 for names in found.values())
+    assert sorted(name for names in found.values() for name in names) == sorted(one["name"] for one in adapters(count))
+    assert list(found)[:2] == ["chat", "chat-adapters-2"][:routes]
+
+
+def test_the_adapters_of_further_routes_go_to_the_backends_that_have_them() -> None:
+    many = adapters(12)
+    backends = a_backend(name="a", loraAdapters=many), a_backend(name="b", routeWeight=30, loraAdapters=many[11:])
+    first, second = of_kind(children(a_model(*backends)), "ModelRoute")
+    assert "modelName" not in second["spec"]
+    assert [rule["name"] for rule in first["spec"]["rules"]] == ["default", *first["spec"]["loraAdapters"]]
+    assert second["spec"]["loraAdapters"] == ["l1", "l2"]
+    targets = {
+        rule["modelMatch"]["body"]["model"]: [one["modelServerName"] for one in rule["targetModels"]]
+        for rule in second["spec"]["rules"]
+    }
+    assert targets == {"l2": ["chat-a"], "l1": ["chat-a", "chat-b"]}
+
+
+def test_an_adapter_that_is_appended_moves_no_other() -> None:
+    backend = a_backend(loraAdapters=adapters(15))
+    before = names_by_route(a_model(backend))
+    after = names_by_route(
+        a_model({**backend, "loraAdapters": [*adapters(15), {"name": "aa", "artifactURL": "hf://a/b"}]})
+    )
+    assert after == {**before, "chat-adapters-2": ["aa", *before["chat-adapters-2"]]}
+
+
 def test_another_name_for_clients_is_another_route() -> None:
     found = only(a_model(client_name="large"), "ModelRoute")
     assert found["metadata"]["name"] == "chat-large"
@@ -709,11 +755,6 @@ def test_unified_metrics_are_read_by_the_engines_own_names(type: str, name: str,
             a_model(a_backend(loraAdapters=[{"name": "big", "artifactURL": "hf://a/b"}]), client_name="big"),
             "spec.backends",
             "the name that clients ask for",
-        ),
-        (
-            a_model(a_backend(loraAdapters=[{"name": f"l{i}", "artifactURL": "hf://a/b"} for i in range(11)])),
-            "spec.backends",
-            "11 LoRA adapters",
         ),
         (a_model(*(a_backend(name=f"b{i}") for i in range(17))), "spec.backends", "at most 16"),
         (a_model(a_backend(env=[{"value": "x"}])), "spec.backends[0].env[0]", "no name"),
