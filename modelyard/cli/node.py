@@ -33,6 +33,8 @@ The contract with whoever makes the Job (it does not change without both sides):
   entries that no model refers to. A model that is not there is no error.
 - **adapters** ``--list FILE --root DIR --engine URL``: beside an engine, until it is ended: the LoRA adapters that FILE
   lists are fetched below the root and loaded, others unloaded (``modelyard.cli.adapters``).
+- **metrics** ``--engine URL --port N``: next to an engine, until it is ended: its metrics page at another port, with
+  Kthena's unified names (``modelyard.cli.engine_metrics``).
 - **stdout**: one JSON object a line, at most every 5 seconds: ``{"phase": "Listing | Waiting | Downloading |
   Finalizing", "files", "filesTotal", "bytes", "bytesTotal", "bytesPerSecond", "trouble"}``;
   ``trouble`` is what is being tried again. Messages for people go to stderr.
@@ -66,12 +68,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from modelyard.cli.adapters import adapters
+from modelyard.cli.engine_metrics import metrics
 
 if TYPE_CHECKING:
     from modelyard.models.node import Report
 
 app = typer.Typer(no_args_is_help=True, help="A model's files on this node: fetch, check, remove. For Jobs.")
 app.command()(adapters)
+app.command()(metrics)
 
 RETRY = 75
 _KEY = r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?"

@@ -125,11 +125,15 @@ class ModelBackend(Part):
         alias="cacheURI",
         pattern=r"^(hostpath://|pvc://).+",
     )
-    env_from: list[RawObject] | None = optional("Sources of environment variables of the containers.")
+    env_from: list[RawObject] | None = optional(
+        "ConfigMaps and Secrets of this namespace whose entries are environment variables of the containers. Variables"
+        " of env take precedence, and so do those that Modelyard sets itself."
+    )
     env: list[RawObject] | None = optional(
-        "Environment variables of the containers. HF_ENDPOINT and ENDPOINT also steer the download, and"
-        " RUNTIME_METRICS_PATH is the path of the engine's metrics, which are read from the engine's own port (default:"
-        " /metrics). RUNTIME_URL and RUNTIME_PORT, which configure Kthena's sidecar, have no effect."
+        "Environment variables of the containers. ENDPOINT (of S3) and HF_ENDPOINT also steer the download."
+        " RUNTIME_METRICS_PATH is the path of the engine's metrics (default: /metrics). With RUNTIME_PORT or"
+        " RUNTIME_URL a container next to the engine shows the metrics that it reads at RUNTIME_URL (default: the"
+        " engine) at RUNTIME_PORT (default: 8100)."
     )
     min_replicas: Replicas = Field(description="Fewest replicas.")
     max_replicas: MaxReplicas = Field(description="Most replicas.")

@@ -32,7 +32,7 @@ PATIENCE: Final = 300
 """Seconds for which a download goes on trying while nothing moves."""
 _TOKENS: Final = ("HF_TOKEN", "HF_AUTH_TOKEN")
 _KEYS: Final = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "ACCESS_KEY", "SECRET_KEY")
-_ENDPOINTS: Final = {"hf": ("HF_ENDPOINT",), **dict.fromkeys(("s3", "obs"), ("AWS_ENDPOINT_URL", "ENDPOINT"))}
+ENDPOINTS: Final = {"hf": ("HF_ENDPOINT",), **dict.fromkeys(("s3", "obs"), ("AWS_ENDPOINT_URL", "ENDPOINT"))}
 _HUB: Final = "https://huggingface.co"
 _COPY: Final = """\
 [ -e "$2" ] || { rm -rf "$2.$HOSTNAME" && cp -rL "$1" "$2.$HOSTNAME" && \
@@ -301,7 +301,7 @@ def _credentials(setup: Setup, uri: str) -> Body:
         elif name in _KEYS and value and kind in ("s3", "obs"):
             remedy = "put both keys into a Secret, and name that in envFrom"
             raise Refusal("InvalidSpec", where, f"{name} is written out, and a model on nodes needs a Secret", remedy)
-        elif name in _ENDPOINTS.get(kind, ()) and str(value or "").rstrip("/") not in ("", _HUB):
+        elif name in ENDPOINTS.get(kind, ()) and str(value or "").rstrip("/") not in ("", _HUB):
             parameters["endpoint"] = str(value)
     for one in setup.backend.env_from or ():
         if isinstance(named := one.get("secretRef"), Mapping) and not secrets:

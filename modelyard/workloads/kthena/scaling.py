@@ -20,6 +20,7 @@ from modelyard.resources.policies import (
 from modelyard.resources.registry import REGISTRY, Model, ModelWorker
 from modelyard.workloads.kthena.engines import MINDIE
 from modelyard.workloads.kthena.setup import ENTRY, LWS, SCALED_ROLES, Setup, labels, metadata, role_of
+from modelyard.workloads.kthena.unified import OWN, UNIFIED
 from modelyard.workloads.kthena.workloads import LEADER_WORKER_SET, bounds, mode, role_name
 from modelyard.workloads.names import fitting
 from modelyard.workloads.values import Body, Problems, Refusal
@@ -34,27 +35,6 @@ DEFAULT_EXPANSION: Final = 200
 _SPAN: Final = re.compile(r"[0-9][0-9./]{0,31}", re.ASCII)
 _DOWN_WINDOW: Final = Duration("5m")
 _NONE: Final = Duration("0s")
-
-UNIFIED: Final = "kthena:"
-"""Prefix of the names under which Kthena's sidecar shows every engine's metrics. Here each is asked itself."""
-_OWN: Final = {
-    "vLLM": dict.fromkeys(
-        (
-            "generation_tokens_total",
-            "num_requests_waiting",
-            "time_to_first_token_seconds",
-            "time_per_output_token_seconds",
-            "e2e_request_latency_seconds",
-        )
-    ),
-    "SGLang": {
-        "generation_tokens_total": None,
-        "num_requests_waiting": "num_queue_reqs",
-        "time_to_first_token_seconds": None,
-        "time_per_output_token_seconds": "inter_token_latency_seconds",
-        "e2e_request_latency_seconds": None,
-    },
-}
 
 
 def scaling(model: Model, setups: Sequence[Setup]) -> list[Body]:
@@ -127,7 +107,7 @@ def _target(setup: Setup, worker: ModelWorker, name: str) -> Body:
         "minReplicas": least,
         "target": {
             "additionalMatchLabels": dict(ENTRY),
-            "metricEndpoint": {"port": setup.port, "uri": setup.metrics_path},
+            "metricEndpoint": setup.metric_endpoint,
             "targetRef": {"apiVersion": version, "kind": kind, "name": name},
         },
     }
@@ -193,8 +173,8 @@ def _own_name(name: str, setups: Sequence[Setup], path: str) -> str:
         text = f"{name} is not known of MindIE, whose metrics have other names"
         raise Refusal("InvalidSpec", path, text, "name a metric as the engine shows it")
     base = name.removeprefix(UNIFIED)
-    known = {(one.engine.name, _OWN.get(one.engine.server, {}).get(base, "") or base) for one in setups}
-    if len(known) > 1 or base not in _OWN["vLLM"]:
+    known = {(one.engine.name, OWN.get(one.engine.server, {}).get(base, base)) for one in setups}
+    if len(known) > 1 or base not in OWN["vLLM"]:
         what = "is called differently by the engines of the backends" if len(known) > 1 else "is not known"
         raise Refusal("InvalidSpec", path, f"{name} {what}", "name a metric as the engine shows it")
     return ":".join(next(iter(known)))

@@ -6,12 +6,15 @@ Source: Kthena Model controller reference, "Names and labels", "Model validation
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, NamedTuple
 
 from modelyard.models.settings import DeliverySettings
+from modelyard.objects.documents import shown
 from modelyard.objects.parse import container_gpus
+from modelyard.objects.urls import describe_url_problem
 from modelyard.resources.registry import Model, ModelBackend, ModelWorker
 from modelyard.workloads.kthena import config, engines
 from modelyard.workloads.names import fitting, label_value
@@ -33,6 +36,42 @@ SCALED_ROLES: Final = frozenset(("prefill", "decode"))
 """Roles of a disaggregated backend that have more pods with every replica."""
 _ROLES: Final = {"server": "leader"}
 """What the pods of a worker are called; the other types keep their names."""
+
+
+RUNTIME_PORT, RUNTIME_URL, RUNTIME_METRICS_PATH = "RUNTIME_PORT", "RUNTIME_URL", "RUNTIME_METRICS_PATH"
+"""Variables of a backend that say where its metrics are shown, and where the engine has them."""
+READ_BY_US: Final = (RUNTIME_PORT, RUNTIME_URL, RUNTIME_METRICS_PATH, LIVE_ADAPTERS)
+"""Variables that take effect only with a value that is written out."""
+METRICS: Final = "/metrics"
+_RELAY_PORT: Final = 8100
+
+
+class MetricsRelay(NamedTuple):
+    """A container that shows an engine's metrics at ``port``; ``engine`` is the URL where it reads them."""
+
+    port: int
+    engine: str
+
+
+def metrics_relay(port: str | None, url: str | None, engine_port: int, path: str) -> MetricsRelay | None:
+    """Return where metrics are shown by ``RUNTIME_PORT`` and ``RUNTIME_URL``; ``None`` where neither is given.
+
+    ``path`` is the field of the variables. Raises ``Refusal``.
+    """
+    if port is None and url is None:
+        return None
+    number = _RELAY_PORT
+    if port is not None:
+        number = int(port) if re.fullmatch("[0-9]{1,5}", port, re.ASCII) else 0
+        if not 1 <= number <= 65535:
+            text = f"{RUNTIME_PORT} {shown(port)} is no port"
+            raise Refusal("InvalidSpec", path, text, "write a whole number from 1 to 65535")
+    if number == engine_port:
+        text = f"{RUNTIME_PORT} is {number}, at which the engine itself listens"
+        raise Refusal("InvalidSpec", path, text, "choose another port, or remove it: metrics are at the engine's port")
+    if url is not None and (problem := describe_url_problem(url)) is not None:
+        raise Refusal("InvalidSpec", path, f"{RUNTIME_URL}: {problem}", "write the engine's URL, or remove it")
+    return MetricsRelay(number, f"http://localhost:{engine_port}" if url is None else url.strip().rstrip("/"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +110,8 @@ class Setup:
     grouped: bool
     """Whether a group is several pods, each an object of its own."""
     lws: bool
+    metrics_relay: MetricsRelay | None = None
+    """Where a container next to the engine shows its metrics, if the backend's variables ask for that."""
 
     @property
     def governed(self) -> bool:
@@ -101,8 +142,14 @@ class Setup:
     @property
     def metrics_path(self) -> str:
         """Where the engine shows its metrics."""
-        path = self.literal("RUNTIME_METRICS_PATH") or "/metrics"
+        path = self.literal(RUNTIME_METRICS_PATH) or METRICS
         return path if path.startswith("/") else f"/{path}"
+
+    @property
+    def metric_endpoint(self) -> Body:
+        """Port and path of the metrics of its pods: of the engine itself unless they are shown elsewhere, too."""
+        relay = self.metrics_relay
+        return {"port": self.port, "uri": self.metrics_path} if relay is None else {"port": relay.port, "uri": METRICS}
 
     @property
     def live_adapters(self) -> bool:
@@ -235,7 +282,12 @@ def understand(
     for check in (_check_scaling, _check_groups, _check_roles, _check_adapters):
         with problems.collect():
             check(setup)
-    return setup if readable else None
+    if not readable:
+        return None
+    with problems.collect():
+        literals = setup.literal(RUNTIME_PORT), setup.literal(RUNTIME_URL)
+        return replace(setup, metrics_relay=metrics_relay(*literals, setup.port, f"{path}.env"))
+    return setup
 
 
 def _check_worker(worker: ModelWorker, path: str, backend: ModelBackend, settings: ModelSettings) -> None:

@@ -15,7 +15,7 @@ from modelyard.resources.registry import ModelWorker
 from modelyard.workloads import lora
 from modelyard.workloads.kthena import config, engines
 from modelyard.workloads.kthena.files import Adapter, BackendFiles, beside
-from modelyard.workloads.kthena.setup import OF_GROUP, REVISION, Setup, digest, role_of
+from modelyard.workloads.kthena.setup import OF_GROUP, REVISION, MetricsRelay, Setup, digest, role_of
 from modelyard.workloads.names import fitting
 from modelyard.workloads.pods import checked_runner
 from modelyard.workloads.values import Body, plain
@@ -47,6 +47,8 @@ def template(setup: Setup, files: BackendFiles, worker: ModelWorker, group: str,
     if setup.live_adapters and entry:
         containers.append(_adapters(setup, files))
         volumes.append({"name": "adapter-list", "configMap": {"name": adapter_list_name(setup), "optional": True}})
+    if setup.metrics_relay is not None and entry and role != "controller":
+        containers.append(_metrics(setup, setup.metrics_relay))
     labels = setup.pod_labels(role, group, entry)
     spec: Body = {
         "automountServiceAccountToken": False,
@@ -216,3 +218,17 @@ def _adapters(setup: Setup, files: BackendFiles) -> Body:
     arguments += ["--engine", f"http://127.0.0.1:{setup.port}"]
     mounts = [files.writable, {"name": "adapter-list", "mountPath": ADAPTER_LIST, "readOnly": True}]
     return beside(setup, "adapters", ["modelyard", "node", "adapters"], arguments, mounts)
+
+
+def _metrics(setup: Setup, relay: MetricsRelay) -> Body:
+    """Return the container that shows the engine's metrics at another port, without the backend's variables."""
+    arguments = ["--engine", relay.engine, "--port", str(relay.port), "--path", setup.metrics_path]
+    if setup.engine is not engines.MINDIE:
+        arguments += ["--names", setup.engine.server]
+    container = beside(setup, "runtime", ["modelyard", "node", "metrics"], arguments, [])
+    probe = {"httpGet": {"path": "/health", "port": relay.port}, "periodSeconds": 10, "timeoutSeconds": 5}
+    return {
+        **{name: value for name, value in container.items() if name not in ("env", "envFrom", "volumeMounts")},
+        "ports": [{"name": "runtime", "containerPort": relay.port, "protocol": "TCP"}],
+        "readinessProbe": probe,
+    }

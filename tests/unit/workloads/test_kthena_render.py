@@ -807,10 +807,90 @@ def test_a_unified_metric_is_refused_for_mindie() -> None:
     assert "MindIE" in problem.problem
 
 
-def test_variables_of_kthenas_sidecar_are_without_effect() -> None:
-    env = [{"name": "RUNTIME_URL", "value": "http://localhost:8000"}, {"name": "RUNTIME_METRICS_PATH", "value": "/m"}]
-    (note,) = [note.message for note in children(a_model(a_backend(env=env))).notes]
-    assert "without effect: RUNTIME_URL;" in note
+def variables(**values: str) -> list[dict[str, str]]:
+    return [{"name": name, "value": value} for name, value in values.items()]
+
+
+@pytest.mark.parametrize(
+    ("own", "port", "engine", "path"),
+    [
+        ({"RUNTIME_PORT": "9100"}, 9100, "http://localhost:8000", "/metrics"),
+        ({"RUNTIME_URL": "http://localhost:8000"}, 8100, "http://localhost:8000", "/metrics"),
+        ({"RUNTIME_URL": "http://127.0.0.1:7000/"}, 8100, "http://127.0.0.1:7000", "/metrics"),
+        (
+            {"RUNTIME_PORT": "1", "RUNTIME_URL": "https://engine.shop.svc", "RUNTIME_METRICS_PATH": "prom"},
+            *(1, "https://engine.shop.svc", "/prom"),
+        ),
+    ],
+)
+@pytest.mark.parametrize("type", ["vLLM", "SGLang"])
+def test_metrics_are_shown_where_the_backends_variables_say(
+    type: str, own: dict[str, str], port: int, engine: str, path: str
+) -> None:
+    backend = a_backend(type, env=variables(**own), minReplicas=1, maxReplicas=4, autoscalingPolicy=POLICY)
+    (deployment,) = of_kind(children(a_model(backend)), "Deployment")
+    (runtime,) = [one for one in pod_of(deployment)["containers"] if one["name"] == "runtime"]
+    if type == "SGLang":
+        engine = engine.replace("localhost:8000", "localhost:30000" if "RUNTIME_URL" not in own else "localhost:8000")
+    assert runtime["args"] == ["--engine", engine, "--port", str(port), "--path", path, "--names", type]
+    assert runtime["ports"] == [{"name": "runtime", "containerPort": port, "protocol": "TCP"}]
+    assert not {"env", "envFrom", "volumeMounts"} & runtime.keys()
+    target = only(a_model(backend), "AutoscalingPolicyBinding")["spec"]["scalingConfiguration"]["target"]
+    assert target["metricEndpoint"] == {"port": port, "uri": "/metrics"}
+
+
+def test_metrics_are_shown_by_the_entry_pods_of_every_role_and_no_other() -> None:
+    roles = of_kind(children(a_model(a_backend("vLLMDisaggregated", env=variables(RUNTIME_PORT="9100")))), "Deployment")
+    assert [[one["name"] for one in pod_of(role)["containers"]] for role in roles] == [["engine", "runtime"]] * 2
+    group = only(
+        a_model(a_backend(workers=[a_worker(pods=2)], env=variables(RUNTIME_PORT="9"))), "LeaderWorkerSet", LWS
+    )
+    spec = group["spec"]["leaderWorkerTemplate"]
+    found = {
+        part: [one["name"] for one in spec[part]["spec"]["containers"]] for part in ("leaderTemplate", "workerTemplate")
+    }
+    assert found == {"leaderTemplate": ["engine", "runtime"], "workerTemplate": ["engine"]}
+
+
+def test_without_these_variables_metrics_are_the_engines_own() -> None:
+    assert [one["name"] for one in pod_of(only(a_model()))["containers"]] == ["engine"]
+
+
+@pytest.mark.parametrize(
+    ("own", "said"),
+    [
+        ({"RUNTIME_PORT": "8000"}, "the engine itself listens"),
+        ({"RUNTIME_PORT": "0"}, "'0' is no port"),
+        ({"RUNTIME_PORT": "70000"}, "'70000' is no port"),
+        ({"RUNTIME_PORT": "x" * 9000}, "is no port"),
+        ({"RUNTIME_URL": "localhost:8000"}, "add http://"),
+        ({"RUNTIME_URL": "file:///etc/passwd"}, "write http:// or https://"),
+    ],
+)
+def test_a_place_where_no_metrics_can_be_is_refused(own: dict[str, str], said: str) -> None:
+    found = refused(a_model(a_backend(env=variables(**own), minReplicas=1, maxReplicas=4, autoscalingPolicy=POLICY)))
+    assert found.field == "spec.backends[0].env"
+    assert said in found.problem
+    assert found.remedy
+    assert len(str(found)) < 500
+
+
+@pytest.mark.parametrize(
+    "name", ["RUNTIME_PORT", "RUNTIME_URL", "RUNTIME_METRICS_PATH", "VLLM_ALLOW_RUNTIME_LORA_UPDATING"]
+)
+def test_a_variable_that_is_read_and_not_written_out_is_told(name: str) -> None:
+    env = [{"name": name, "valueFrom": {"configMapKeyRef": {"name": "c", "key": "k"}}}]
+    notes = [note.message for note in children(a_model(a_backend(env=env))).notes]
+    assert notes == [f"backend main: without effect: {name} in env; write its value out"]
+
+
+@pytest.mark.parametrize(("uri", "name"), [("hf://a/b", "HF_ENDPOINT"), ("s3://bucket/b", "ENDPOINT")])
+@pytest.mark.parametrize("cache", ["hostpath:///mnt/models/shop", None])
+def test_an_endpoint_of_a_delivery_that_is_not_written_out_is_told(uri: str, name: str, cache: str | None) -> None:
+    env = [{"name": name, "valueFrom": {"configMapKeyRef": {"name": "c", "key": "k"}}}]
+    cached = {"cacheURI": cache} if cache else {}
+    notes = [note.message for note in children(a_model(a_backend(modelURI=uri, env=env, **cached))).notes]
+    assert notes == ([f"backend main: without effect: {name} in env; write its value out"] if cache else [])
 
 
 def test_everything_that_is_wrong_with_a_model_is_listed_with_the_backends_name() -> None:
