@@ -55,22 +55,31 @@ class Scrape(NamedTuple):
     endpoint: MetricsEndpoint
     port: int
     uri: str
+    scheme: str = "http"
 
     @property
     def url(self) -> str:
         """``http://host:port/path`` with IPv6 addresses in brackets."""
         host = f"[{self.endpoint.ip}]" if ":" in self.endpoint.ip else self.endpoint.ip
-        return f"http://{host}:{self.port}{self.uri}"
+        return f"{self.scheme}://{host}:{self.port}{self.uri}"
 
 
 class Scraper:
     """The connection pool of one loop, and who failed or was slow last time. ``async with Scraper() as scraper``.
 
-    ``seconds`` and ``total`` are the limits of one scrape and of all of a tick, ``max_body`` is in bytes.
+    ``seconds`` and ``total`` are the limits of one scrape and of all of a tick, ``max_body`` is in bytes. ``verify``:
+    certificates of pods that are asked by https must be good for their addresses.
     """
 
-    def __init__(self, seconds: float = SCRAPE_SECONDS, total: float = TOTAL_SECONDS, max_body: int = MAX_BODY) -> None:
-        self.seconds, self.total, self.max_body = seconds, total, max_body
+    def __init__(
+        self,
+        seconds: float = SCRAPE_SECONDS,
+        total: float = TOTAL_SECONDS,
+        max_body: int = MAX_BODY,
+        *,
+        verify: bool = True,
+    ) -> None:
+        self.seconds, self.total, self.max_body, self.verify = seconds, total, max_body, verify
         self._session: aiohttp.ClientSession | None = None
         self._suspects: set[str] = set()
         self._parsers: dict[bool, ThreadPoolExecutor] = {}
@@ -179,7 +188,7 @@ class Scraper:
 
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=CONCURRENCY + SUSPECTS),
+                connector=aiohttp.TCPConnector(limit=CONCURRENCY + SUSPECTS, ssl=self.verify),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 auto_decompress=False,
                 timeout=aiohttp.ClientTimeout(),  # the limits are this class's own

@@ -345,6 +345,8 @@ class KVConnectorSpec(Part):
 ENGINE = "modelyard.dev/inference-engine"
 """Annotation of a ModelServer whose engine is none of those that ``inferenceEngine`` can name: only ``MindIE``."""
 MINDIE = "MindIE"
+METRICS_PATH = "modelyard.dev/metrics-path"
+"""Annotation of a ModelServer whose pods show their metrics elsewhere than at ``/metrics``."""
 
 
 class ModelServerSpec(Part):

@@ -105,13 +105,16 @@ class EngineReading:
 
 
 class EnginePoller:
-    """Reads the pods of a fleet for ever. ``session`` is for the lists of models."""
+    """Reads the pods of a fleet for ever. ``session`` is for the lists of models, ``verify`` for certificates of pods
+    that are asked for their metrics by https."""
 
-    def __init__(self, fleet: RoutedFleet, session: aiohttp.ClientSession, interval: float) -> None:
+    def __init__(
+        self, fleet: RoutedFleet, session: aiohttp.ClientSession, interval: float, *, verify: bool = True
+    ) -> None:
         self._fleet = fleet
         self._session = session
         self._interval = interval
-        self._scraper = Scraper(SECONDS)
+        self._scraper = Scraper(SECONDS, verify=verify)
         self._readings: dict[RoutedPod, EngineReading] = {}
         self._pages: Rounds[Scrape] = Rounds(max(1, round(interval / PER_POD)))
         self._lists: Rounds[RoutedPod] = Rounds(MOST_LISTS)
@@ -146,7 +149,8 @@ class EnginePoller:
             if not wanted(server.engine):
                 continue
             endpoint = MetricsEndpoint(pod.identity, "", pod.key.name, _host(pod), pod.key.namespace)
-            places.setdefault(Scrape(endpoint, server.port, "/metrics"), []).append((server, pod))
+            place = Scrape(endpoint, server.port, server.metrics_path, server.scheme)
+            places.setdefault(place, []).append((server, pod))
         turn = self._pages.turn(by_namespace((one.endpoint.namespace, one) for one in places))
         pages = {place: wanted(places[place][-1][0].engine) for place in turn}
         found = await self._scraper.scrape(pages)

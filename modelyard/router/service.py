@@ -213,7 +213,9 @@ class RouterProcess:
         _, pages = await self._site(self._handle_page, found[1], ends, None)
         await pages.start()
         picker = self._picker()
-        poller = EnginePoller(self.decider.fleet, self._upstream.session, settings.poll_seconds)
+        poller = EnginePoller(
+            self.decider.fleet, self._upstream.session, settings.poll_seconds, verify=settings.verify_pods
+        )
         writing = asyncio.create_task(self._log.run())
         gc.collect()
         gc.freeze()

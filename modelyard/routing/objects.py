@@ -17,6 +17,7 @@ from modelyard.resources import ModelRoute, ModelServer, Resource, ResourceInval
 from modelyard.resources.duration import Duration
 from modelyard.resources.networking import (
     ENGINE,
+    METRICS_PATH,
     MINDIE,
     MOST_RETRIES,
     ModelMatch,
@@ -31,6 +32,7 @@ SERVERS = ResourceType.of_resource(ModelServer)
 
 INVALID_SPEC, INVALID_REGEX, NO_TARGETS = "InvalidSpec", "InvalidRegex", "NoTargets"
 
+_PATH = re.compile(r"/[A-Za-z0-9/._~-]{0,255}")
 _TARGETS = re.compile(r"spec\.rules\[\d+\]\.targetModels")
 _MOST_TOLD = 1000
 """Characters of what is wrong with an object that are told: field names and values may be as long as a tenant likes."""
@@ -140,6 +142,8 @@ class Server(Stored):
     retry: RetryPolicy | None = None
     connector: str = ""
     """How the KV cache travels; empty: not said."""
+    metrics_path: str = "/metrics"
+    """Where pods show their metrics, at the same port."""
 
 
 def route(obj: Object) -> Route:
@@ -202,12 +206,18 @@ def server(obj: Object) -> Server:
         if policy.retry is None
         else RetryPolicy(min(policy.retry.attempts or 0, MOST_RETRIES), _seconds(policy.retry.retry_interval)),
         connector=spec.kv_connector.type if spec.kv_connector else "",
+        metrics_path=_metrics_path(_annotation(obj, METRICS_PATH)),
     )
 
 
 def _annotation(obj: Object, name: str) -> Any:
     annotations = obj["metadata"].get("annotations")
     return annotations.get(name) if isinstance(annotations, Mapping) else None
+
+
+def _metrics_path(given: Any) -> str:
+    """Return the path of an annotation; one that is none is the usual one."""
+    return given if isinstance(given, str) and _PATH.fullmatch(given) else "/metrics"
 
 
 def _seconds(duration: Duration | None) -> float:

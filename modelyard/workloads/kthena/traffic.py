@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from modelyard.resources.networking import ENGINE, MINDIE
+from modelyard.resources.networking import ENGINE, METRICS_PATH, MINDIE
 from modelyard.resources.registry import Model, ModelBackend
 from modelyard.workloads.kthena import engines
-from modelyard.workloads.kthena.setup import ENTRY, OF_GROUP, OF_MODEL, Setup, client_name, labels, metadata
+from modelyard.workloads.kthena.setup import ENTRY, METRICS, OF_GROUP, OF_MODEL, Setup, client_name, labels, metadata
 from modelyard.workloads.model_routes import MAX_ADAPTERS, NETWORKING
 from modelyard.workloads.names import fitting
 from modelyard.workloads.values import Body, Problems, Refusal
@@ -44,8 +44,11 @@ def model_server(setup: Setup) -> Body:
     if setup.connector is not None:
         spec["kvConnector"] = {"type": setup.connector}
     named = setup.metadata(server_name(setup.model, setup.backend))
-    if setup.engine is engines.MINDIE:
-        named["annotations"] = {**named.get("annotations", {}), ENGINE: MINDIE}
+    marks = {ENGINE: MINDIE} if setup.engine is engines.MINDIE else {}
+    if setup.metrics_path != METRICS:
+        marks[METRICS_PATH] = setup.metrics_path
+    if marks:
+        named["annotations"] = {**named.get("annotations", {}), **marks}
     return {"apiVersion": NETWORKING, "kind": "ModelServer", "metadata": named, "spec": spec}
 
 

@@ -35,9 +35,15 @@ EXCEPT = {("", "events", "get"), ("", "events", "patch"), ("networking.volcano.s
 """What one that tells the same twice needs, and nobody who rolls out a route."""
 
 
-async def account(cluster: Cluster, space: str, admin: Path, target: Path) -> Path:
-    """A kubeconfig with the rights of this one role, in every namespace."""
+async def account(cluster: Cluster, space: str, home: str, admin: Path, target: Path) -> Path:
+    """A kubeconfig with the rights of this one role in every namespace, and of the controller in its own."""
     await install_roles(cluster)
+    group = "rbac.authorization.k8s.io"
+    role = {"apiVersion": f"{group}/v1", "kind": "Role", "metadata": {"name": ACCOUNT, "namespace": home}}
+    await cluster.apply({**role, "rules": [rule for rule in controller_rules() if rule["resources"] == ["configmaps"]]})
+    own = {"kind": "ServiceAccount", "name": ACCOUNT, "namespace": CONTROLLER_NAMESPACE}
+    reference = {"apiGroup": group, "kind": "Role", "name": ACCOUNT}
+    await cluster.apply({**role, "kind": "RoleBinding", "roleRef": reference, "subjects": [own]})
     (binding,) = (one for one in documents("rbac-everywhere.yaml") if one["metadata"]["name"] == ROLE)
     (subject,) = binding["subjects"]
     subject["name"] = binding["metadata"]["name"] = ACCOUNT
@@ -58,12 +64,20 @@ async def created(cluster: Cluster, pod: dict[str, Any], space: str) -> bool:
     return True
 
 
+def controller_rules() -> list[dict[str, Any]]:
+    """The rights in the controller's own namespace, as the manifest has them."""
+    named = ("Role", "modelyard-autoscaler")
+    (role,) = (one for one in documents("rbac.yaml") if (one["kind"], one["metadata"]["name"]) == named)
+    found: list[dict[str, Any]] = role["rules"]
+    return found
+
+
 def rights() -> set[Right]:
-    """Those of the role, as the manifest has them."""
+    """Those of the role, and to the ConfigMaps of the controller's namespace, as the manifest has them."""
     (role,) = (one for one in documents("rbac.yaml") if (one["kind"], one["metadata"]["name"]) == ("ClusterRole", ROLE))
     return {
         (group, one, verb)
-        for rule in role["rules"]
+        for rule in (*role["rules"], *(one for one in controller_rules() if one["resources"] == ["configmaps"]))
         for group in rule["apiGroups"]
         for one in rule["resources"]
         for verb in rule["verbs"]
@@ -92,7 +106,7 @@ async def test_a_routes_roll_out_needs_exactly_the_reconcilers_rights(
     metadata = {"name": "chat", "annotations": wish("new", 50, 100)}
     await cluster.create(ROUTES, {"metadata": metadata, "spec": spec}, space)
 
-    own = await account(cluster, space, control_plane.kubeconfig, tmp_path / "account")
+    own = await account(cluster, space, home, control_plane.kubeconfig, tmp_path / "account")
     monkeypatch.setenv("KUBECONFIG", str(own))
     notes = noted(monkeypatch)
     notes.account = str(own)

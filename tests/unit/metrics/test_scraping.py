@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import ssl
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 from metric_endpoints import Endpoints, Handler, cut, dripping, endless, hang, not_http, page
+from own_authority import vouched
 
 from modelyard.metrics import scrape
 from modelyard.metrics.pages import Page
@@ -183,3 +186,23 @@ async def test_of_one_pod_only_a_few_pages_are_read(endpoints: Endpoints) -> Non
 def test_ipv6_stands_in_brackets() -> None:
     assert of("fd00::7", 8100).url == "http://[fd00::7]:8100/metrics"
     assert of("10.0.0.7", 8100).url == "http://10.0.0.7:8100/metrics"
+
+
+async def test_a_pod_is_asked_by_https_and_its_certificate_judged(tmp_path: Path) -> None:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    found = vouched(tmp_path)
+    context.load_cert_chain(found.certificate, found.key)
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        await page("load 7\n")(writer)
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=context)
+    pod = of("127.0.0.1", server.sockets[0].getsockname()[1])._replace(scheme="https")
+    async with server, Scraper(seconds=30.0, verify=False) as trusting, Scraper(seconds=30.0) as strict:
+        assert load((await trusting.scrape({pod: {"load"}}))[pod]) == [7.0]
+        refused = (await strict.scrape({pod: {"load"}}))[pod]
+    assert isinstance(refused, str)
+    assert f"GET {pod.url}" in refused
+    assert pod.url.startswith("https://127.0.0.1:")

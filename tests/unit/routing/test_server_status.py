@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from routing_world import a_pod, a_server, plan, told, written
 
+from modelyard.routing import objects
+
 GROUPS = {"groupKey": "group", "prefillLabels": {"role": "prefill"}, "decodeLabels": {"role": "decode"}}
 
 
@@ -150,3 +152,22 @@ def test_a_pod_that_left_is_news() -> None:
     found = plan(written(server, plan(server, a_pod())))
     assert found is not None
     assert [(one.reason, one.kind) for one in found.notices] == [("NoReadyPods", "Warning")]
+
+
+@pytest.mark.parametrize(
+    ("annotation", "path"),
+    [
+        (None, "/metrics"),
+        ("/prom/v1", "/prom/v1"),
+        ("prom", "/metrics"),
+        ("/a b", "/metrics"),
+        ("/a?b", "/metrics"),
+        ("//evil", "//evil"),
+        ("/" + "x" * 300, "/metrics"),
+        (7, "/metrics"),
+    ],
+)
+def test_where_a_servers_pods_show_their_metrics(annotation: Any, path: str) -> None:
+    server = a_server()
+    server["metadata"]["annotations"] = {"modelyard.dev/metrics-path": annotation}
+    assert objects.server(server).metrics_path == path

@@ -839,6 +839,13 @@ def test_metrics_are_shown_where_the_backends_variables_say(
     assert target["metricEndpoint"] == {"port": port, "uri": "/metrics"}
 
 
+def test_routers_read_metrics_where_the_engine_has_them() -> None:
+    (server,) = of_kind(children(a_model(a_backend(env=variables(RUNTIME_METRICS_PATH="prom")))), "ModelServer")
+    assert routing.server(server).metrics_path == "/prom"
+    (server,) = of_kind(children(a_model()), "ModelServer")
+    assert "annotations" not in server["metadata"]
+
+
 def test_metrics_are_shown_by_the_entry_pods_of_every_role_and_no_other() -> None:
     roles = of_kind(children(a_model(a_backend("vLLMDisaggregated", env=variables(RUNTIME_PORT="9100")))), "Deployment")
     assert [[one["name"] for one in pod_of(role)["containers"]] for role in roles] == [["engine", "runtime"]] * 2
