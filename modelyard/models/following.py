@@ -79,7 +79,7 @@ def read_ended(obj: Mapping[str, Any]) -> Ended:
 
 
 def _condition(status: Mapping[str, Any], type: str) -> Mapping[str, Any]:
-    return next((one for one in status.get("conditions") or () if one.get("type") == type), {})
+    return next((item for item in status.get("conditions") or () if item.get("type") == type), {})
 
 
 class Order:

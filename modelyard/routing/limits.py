@@ -23,7 +23,7 @@ class Budget(NamedTuple):
 
     @property
     def limits(self) -> bool:
-        """Whether there is a limit at all."""
+        """Return whether there is a limit at all."""
         return self.input is not None or self.output is not None
 
 

@@ -57,8 +57,8 @@ def note_shortage(
     cheapest variant at its maximum; where none is, of the cheapest ``stalled`` one, whose replicas do not start.
     ``why`` is for several variants, and ``waiting`` follows it.
     """
-    full = [one for one in states if one.bounds.upper is not None and one.base >= one.bounds.upper and worth(one) > 0]
-    candidates = full or [one for one in stalled if worth(one) > 0]
+    full = [s for s in states if s.bounds.upper is not None and s.base >= s.bounds.upper and worth(s) > 0]
+    candidates = full or [s for s in stalled if worth(s) > 0]
     if not candidates:
         return
     best = min(candidates, key=lambda state: (cost(state) / worth(state), state.name))

@@ -149,4 +149,4 @@ def _unread(setup: Setup) -> list[str]:
     names = [*READ_BY_US]
     if (backend.cache_uri or "").startswith("hostpath://"):
         names += ENDPOINTS.get(backend.model_uri.partition("://")[0], ())
-    return [one["name"] for one in setup.environment if one["name"] in names and one.get("valueFrom") is not None]
+    return [var["name"] for var in setup.environment if var["name"] in names and var.get("valueFrom") is not None]

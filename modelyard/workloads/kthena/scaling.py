@@ -81,7 +81,7 @@ def _scaled(setup: Setup) -> list[tuple[str, ModelWorker, str]]:
     base = fitting(f"{setup.model.name}-{setup.backend.name}")
     if not setup.disaggregated:
         return [(base, setup.backend.workers[0], setup.name)]
-    roles = [one for one in setup.backend.workers if one.type in SCALED_ROLES]
+    roles = [worker for worker in setup.backend.workers if worker.type in SCALED_ROLES]
     return [(fitting(f"{base}-{one.type}"), one, role_name(setup, 0, role_of(one))) for one in roles]
 
 
@@ -173,8 +173,8 @@ def _own_name(name: str, setups: Sequence[Setup], path: str) -> str:
         text = f"{name} is not known of MindIE, whose metrics have other names"
         raise Refusal("InvalidSpec", path, text, "name a metric as the engine shows it")
     base = name.removeprefix(UNIFIED)
-    known = {(one.engine.name, OWN.get(one.engine.server, {}).get(base, base)) for one in setups}
-    if len(known) > 1 or base not in OWN["vLLM"]:
-        what = "is called differently by the engines of the backends" if len(known) > 1 else "is not known"
+    own = {(setup.engine.name, OWN.get(setup.engine.server, {}).get(base, base)) for setup in setups}
+    if len(own) > 1 or base not in OWN["vLLM"]:
+        what = "is called differently by the engines of the backends" if len(own) > 1 else "is not known"
         raise Refusal("InvalidSpec", path, f"{name} {what}", "name a metric as the engine shows it")
-    return ":".join(next(iter(known)))
+    return ":".join(next(iter(own)))

@@ -284,10 +284,10 @@ def understand(
             check(setup)
     if not readable:
         return None
+    relay = None
     with problems.collect():
-        literals = setup.literal(RUNTIME_PORT), setup.literal(RUNTIME_URL)
-        return replace(setup, metrics_relay=metrics_relay(*literals, setup.port, f"{path}.env"))
-    return setup
+        relay = metrics_relay(setup.literal(RUNTIME_PORT), setup.literal(RUNTIME_URL), setup.port, f"{path}.env")
+    return replace(setup, metrics_relay=relay)
 
 
 def _check_worker(worker: ModelWorker, path: str, backend: ModelBackend, settings: ModelSettings) -> None:

@@ -78,7 +78,7 @@ def _news(here: Standing, active: Condition, failed: Condition) -> tuple[Notice,
 def _backends(here: Standing) -> list[dict[str, Any]]:
     """Return the ready replicas of each backend, and all there are."""
     resource = here.service.resource
-    backends = {one.name: one for one in resource.spec.backends} if isinstance(resource, Model) else {}
+    backends = {backend.name: backend for backend in resource.spec.backends} if isinstance(resource, Model) else {}
     statuses = []
     for name in here.states:
         mine = [child for child in here.there.values() if is_workload(child) and child.component == name]
