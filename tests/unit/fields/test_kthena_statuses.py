@@ -66,9 +66,12 @@ def _of_binding() -> dict[str, Any]:
     return _written(autoscaling.decide_on_binding(obj, 5, 1, autoscaling.NOW + 15))
 
 
+HOME = "home"
+
+
 def _stores(server: dict[str, Any] = routing.SERVER) -> dict[ResourceType | str, Any]:
     stores: dict[ResourceType | str, Any] = {
-        want.use or want.kind: Store(want) for want in (*RouteStatus.wants, *ServerStatus.wants)
+        want.use or want.kind: Store(want) for want in (*RouteStatus(HOME).wants, *ServerStatus.wants)
     }
     by_kind = {store.kind.kind: store for store in stores.values()}
     for obj in (routing.ROUTE, server, *routing.POD_OBJECTS):
@@ -77,7 +80,7 @@ def _stores(server: dict[str, Any] = routing.SERVER) -> dict[ResourceType | str,
 
 
 def _of_route() -> dict[str, Any]:
-    return _written(RouteStatus().plan(Key("shop", "route"), _stores(), autoscaling.NOW))
+    return _written(RouteStatus(HOME).plan(Key("shop", "route"), _stores(), autoscaling.NOW))
 
 
 def _of_server(server: dict[str, Any] = routing.SERVER) -> dict[str, Any]:

@@ -231,7 +231,7 @@ def limited(address: str = REDIS, **limits: Any) -> dict[str, Any]:
         (limited(inputTokensPerUnit=5), "", ("False", "AddressNotAccepted"), "redis.infra.svc:6379 is not used"),
         (limited("r.bank.svc:1", inputTokensPerUnit=5), LISTED, ("False", "AddressNotAccepted"), "namespace shop"),
         (limited("r.shop.evil:1", inputTokensPerUnit=5), LISTED, ("False", "AddressNotAccepted"), "r.shop.evil:1"),
-        (limited(inputTokensPerUnit=5), "redis: 7", ("Unknown", "ConfigurationInvalid"), "cannot be read; a router's log"),
+        (limited(inputTokensPerUnit=5), "redis: 7", ("Unknown", "ConfigurationInvalid"), "a router's log"),
         (limited(inputTokensPerUnit=5), "[", ("Unknown", "ConfigurationInvalid"), "cannot be read"),
     ],
 )
