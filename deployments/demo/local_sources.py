@@ -1,6 +1,7 @@
 """``modelyard demo sources``: a model hub and an S3 bucket on this machine, for trying out models and onboarding.
 
-They serve the two small models of the demonstrations while the command runs. With ``--allow`` the settings of the
+They serve the two small models of the demonstrations while the command runs, stand-ins for the models that
+``config/samples`` names, and a bucket for results. With ``--allow`` the settings of the
 cluster in KUBECONFIG let models be fetched there, as an administrator would write them.
 """
 
@@ -10,10 +11,11 @@ import asyncio
 import contextlib
 import signal
 from collections.abc import AsyncIterator, Callable
+from types import MappingProxyType
 from urllib.parse import urlsplit
 
 from deployments.demo.scenario import CONTROLLER_NAMESPACE
-from deployments.demo.sources import Sources, small_model
+from deployments.demo.sources import Sources, small_adapter, small_model
 from deployments.demo.stage import LLAMA, MISTRAL, allowed
 from modelyard.cluster import NAMESPACES, AlreadyExists, Cluster, ClusterSettings
 from modelyard.cluster.connection import is_loopback
@@ -25,12 +27,19 @@ class SourcesError(RuntimeError):
     """The hub and the bucket cannot be served or allowed; the message says what to do."""
 
 
+SAMPLE_MODEL, SAMPLE_ADAPTER, SAMPLE_FOLDER = "meta-llama/Llama-3.1-8B-Instruct", "example/support-tone", "house-model"
+"""Names of the models in ``config/samples``: two of a hub and a folder of the bucket ``models``."""
+RESULTS = "benchmarks"
+"""The bucket of results."""
+
+
 @contextlib.asynccontextmanager
 async def small_sources(port: int) -> AsyncIterator[Sources]:
-    """Serve a hub with one small model and a bucket with the other on this loopback port. Raises ``SourcesError``."""
-    files = small_model("mistral", "MistralForCausalLM", 2).items()
-    repositories = {f"demo/{LLAMA}": small_model("llama", "LlamaForCausalLM", 1)}
-    sources = Sources(repositories, {"models": {f"{MISTRAL}/{name}": body for name, body in files}}, port)
+    """Serve a hub and buckets with small models on this loopback port. Raises ``SourcesError``."""
+    llama, mistral = small_model("llama", "LlamaForCausalLM", 1), small_model("mistral", "MistralForCausalLM", 2)
+    repositories = {f"demo/{LLAMA}": llama, SAMPLE_MODEL: llama, SAMPLE_ADAPTER: small_adapter(SAMPLE_MODEL)}
+    models = {f"{folder}/{name}": body for folder in (MISTRAL, SAMPLE_FOLDER) for name, body in mistral.items()}
+    sources = Sources(repositories, {"models": MappingProxyType(models), RESULTS: {}}, port)
     async with contextlib.AsyncExitStack() as stack:
         try:
             await stack.enter_async_context(sources)

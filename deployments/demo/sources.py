@@ -21,6 +21,8 @@ from aiohttp import web
 PIECE = 1 << 16
 LARGE = 1 << 20
 """Bytes from which a hub keeps a file as a large one, with its SHA-256 in the listing."""
+LARGEST = 16 << 20
+"""Bytes of a file that a bucket takes: results of benchmarks have some kilobytes, pictures included."""
 
 Files = Mapping[str, bytes]
 
@@ -76,10 +78,34 @@ def small_model(kind: str, architecture: str, seed: int) -> dict[str, bytes]:
     return {"config.json": json.dumps(config, indent=2).encode(), "model.safetensors": weights, **tokenizer()}
 
 
+def small_adapter(base: str) -> dict[str, bytes]:
+    """Return the files of a LoRA adapter of rank 1 for ``base``, a hub's name of a ``small_model``."""
+    about = {
+        "peft_type": "LORA",
+        "base_model_name_or_path": base,
+        "r": 1,
+        "lora_alpha": 2,
+        "target_modules": ["q_proj"],
+    }
+    name = "base_model.model.model.layers.0.self_attn.q_proj"
+    header = {
+        f"{name}.lora_{part}.weight": {
+            "dtype": "BF16",
+            "shape": shape,
+            "data_offsets": [512 * part_number, 512 * (part_number + 1)],
+        }
+        for part_number, (part, shape) in enumerate((("A", (1, 256)), ("B", (256, 1))))
+    }
+    text = json.dumps(header).encode()
+    weights = struct.pack("<Q", len(text)) + text + bytes(1024)
+    return {"adapter_config.json": json.dumps(about).encode(), "adapter_model.safetensors": weights}
+
+
 class Sources:
     """Repositories of the hub, ``OWNER/NAME``, and buckets, on one port while it is entered.
 
-    All of every file is served, or the share that ``allow`` was given last; what is beyond waits for more.
+    All of every file is served, or the share that ``allow`` was given last; what is beyond waits for more. A bucket
+    that is a dictionary takes new files, of at most ``LARGEST`` bytes.
     """
 
     def __init__(self, repositories: Mapping[str, Files], buckets: Mapping[str, Files], port: int = 0) -> None:
@@ -88,12 +114,13 @@ class Sources:
         self._port = port
         self._share, self._more = 1.0, asyncio.Event()
         self.repositories, self.buckets = repositories, buckets
-        app = web.Application()
+        app = web.Application(client_max_size=LARGEST)
         app.router.add_get("/api/models/{owner}/{name}/revision/{revision}", self._commit)
         app.router.add_get("/api/models/{owner}/{name}/tree/{revision}", self._tree)
         app.router.add_get("/{owner}/{name}/resolve/{revision}/{file:.+}", self._hub_file)
         app.router.add_get("/{bucket}", self._listing)
         app.router.add_get("/{bucket}/{file:.+}", self._object)
+        app.router.add_put("/{bucket}/{file:.+}", self._store)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
 
     async def __aenter__(self) -> Self:
@@ -166,6 +193,13 @@ class Sources:
 
     async def _object(self, request: web.Request) -> web.StreamResponse:
         return await self._send(request, self._bucket(request), {})
+
+    async def _store(self, request: web.Request) -> web.Response:
+        files, body = self._bucket(request), await request.read()
+        if not isinstance(files, dict):
+            raise web.HTTPForbidden
+        files[request.match_info["file"]] = body
+        return web.Response(headers={"ETag": _etag(body)})
 
     def _bucket(self, request: web.Request) -> Files:
         files = self.buckets.get(request.match_info["bucket"])

@@ -242,7 +242,7 @@ BAD = [
     Case(
         "AutoscalingPolicy",
         "autoscalingpolicy",
-        {"spec.metrics[1].metricName": "vllm:gpu_cache_usage_perc"},
+        {"spec.metrics[1].metricName": "vllm:kv_cache_usage_perc"},
         "spec.metrics[1]",
     ),
     Case(
@@ -316,7 +316,7 @@ BAD = [
     Case(
         "AutoscalingPolicyBinding",
         "autoscalingpolicybinding",
-        {"spec.optimizerConfiguration.params[0].target.targetRef.name": "llama-8b-h100"},
+        {"spec.optimizerConfiguration.params[0].target.targetRef.name": "llama-8b-mixed-h100"},
         "spec.optimizerConfiguration.params",
         "cel",
     ),
@@ -326,7 +326,7 @@ BAD = [
     Case("ModelRoute", "modelroute", {"spec.loraAdapters": ["a", "a"]}, "spec.loraAdapters[1]"),
     Case("ModelRoute", "modelroute", {"spec.loraAdapters": [str(i) for i in range(11)]}, "spec.loraAdapters"),
     Case("ModelRoute", "modelroute", {"spec.loraAdapters": [""]}, "spec.loraAdapters[0]"),
-    Case("ModelRoute", "modelroute", {"spec.loraAdapters": ["llama-8b"]}, "spec.loraAdapters", "cel"),
+    Case("ModelRoute", "modelroute", {"spec.loraAdapters": ["chat"]}, "spec.loraAdapters", "cel"),
     Case("ModelRoute", "modelroute", {"spec.rules": DELETE}, "spec.rules"),
     Case("ModelRoute", "modelroute", {"spec.rules[1].targetModels": []}, "spec.rules[1].targetModels"),
     Case(

@@ -221,6 +221,8 @@ def _fetching(setup: Setup, name: str, uri: str, where: str, path: str, mount: B
 def _init(setup: Setup, name: str, mounts: list[Body]) -> Body:
     own = [{"name": "DO_NOT_TRACK", "value": "1"}, {"name": "HF_HUB_DISABLE_TELEMETRY", "value": "1"}]
     taken, delivery = {one["name"] for one in setup.environment}, setup.delivery
+    if delivery.hub_endpoint:
+        own.append({"name": "HF_ENDPOINT", "value": delivery.hub_endpoint})
     if not taken & delivery.proxy_environment.keys():  # Its own proxy, in whichever spelling.
         own += [{"name": variable, "value": value} for variable, value in delivery.proxy_environment.items()]
     found: Body = {

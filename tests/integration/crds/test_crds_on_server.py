@@ -276,7 +276,7 @@ async def test_kubectl_installs_and_lists(
         ["neither", "llama", rows[2].split()[-1]],
     ]
     shown = await kubectl(control_plane, "get", "autoscalingpolicies,variantautoscalings", "-n", namespace)
-    assert "vllm:gpu_cache_usage_perc=0.75, vllm:num_requests_waiting=5" in shown
+    assert "vllm:kv_cache_usage_perc=0.75, vllm:num_requests_waiting=5" in shown
     assert "H100-shown" in shown
     assert "L40S-of-the-spec" in shown
     applied = await kubectl(control_plane, "apply", "--dry-run=server", "--validate=false", "-f", str(CRD_FOLDER))

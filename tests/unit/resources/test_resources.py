@@ -131,7 +131,7 @@ def test_metadata_survives() -> None:
 
 def test_objects_of_lists_need_no_api_version() -> None:
     item = {key: value for key, value in sample("modelroute").items() if key not in ("apiVersion", "kind")}
-    assert ModelRoute.parse(item).name == "llama-8b"
+    assert ModelRoute.parse(item).name == "chat"
 
 
 def test_another_kind_is_refused() -> None:

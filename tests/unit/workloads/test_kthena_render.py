@@ -290,6 +290,17 @@ def test_every_variable_reaches_the_download() -> None:
     assert engine_of(only(a_model(backend)))["envFrom"] == [{"secretRef": {"name": "s"}}]
 
 
+def test_the_download_uses_the_hub_that_an_administrator_names_unless_the_backend_has_its_own() -> None:
+    settings = DeliverySettings(hub_endpoint="https://hub.example.com")
+    private, other = (
+        Abilities(settings=ServingSettings(models=settings)),
+        {"name": "HF_ENDPOINT", "value": "http://own:1"},
+    )
+    for own, hub in (([], "https://hub.example.com"), ([other], "http://own:1")):
+        (init,) = pod_of(only(a_model(a_backend(env=own)), abilities=private))["initContainers"]
+        assert [entry["value"] for entry in init["env"] if entry["name"] == "HF_ENDPOINT"] == [hub]
+
+
 def test_the_download_uses_the_proxy_that_an_administrator_names_unless_the_backend_has_its_own() -> None:
     settings = DeliverySettings(https_proxy="http://proxy:3128", no_proxy=["minio.example.com"])
     proxied = Abilities(settings=ServingSettings(models=settings))
