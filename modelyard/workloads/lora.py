@@ -200,12 +200,12 @@ def with_adapters(container: Body, adapters: Sequence[Adapter], field: str) -> B
     added = [f"--{name}" for name in ("enable-lora",) if f"--{name}" not in given]
     added += [f"--{name}={value}" for name, value in limits(engine, total).items() if f"--{name}" not in given]
     if not given.isdisjoint(_MODULE_FLAGS):
-        return _appended(_extended(container, modules), added)
-    return _appended(container, [*added, f"--{engine.lora_flag}", *modules])
+        return with_arguments(_extended(container, modules), added)
+    return with_arguments(container, [*added, f"--{engine.lora_flag}", *modules])
 
 
-def _appended(container: Body, added: Sequence[str]) -> Body:
-    """Append words to the command line, in a script to each command that starts an engine."""
+def with_arguments(container: Body, added: Sequence[str]) -> Body:
+    """Append words to a container's command line, in a script to each command that starts an engine."""
     if not added:
         return container
     shell = script(container)

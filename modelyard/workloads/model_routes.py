@@ -12,6 +12,7 @@ from modelyard.objects.documents import cut
 from modelyard.objects.parse import conditions
 from modelyard.workloads import metadata, names
 from modelyard.workloads.command_line import literals, words
+from modelyard.workloads.request_limits import duration
 from modelyard.workloads.routes import Backend, RoutedService
 from modelyard.workloads.settings import IngressSettings
 from modelyard.workloads.values import Abilities, Body, ChildObject, Refusal
@@ -76,6 +77,8 @@ def _behind(of: RoutedService, entry: Backend, engine: Backend, selector: Body) 
     }
     if known:
         spec["model"] = known
+    if entry.seconds:
+        spec["trafficPolicy"] = {"timeout": duration(entry.seconds)}
     route_name = names.fitting(of.name if asked == of.name else f"{of.name}-{asked}")  # modelName is immutable
     server = _made(
         "ModelServer", metadata.of(entry.name, of.namespace, {**mine, names.COMPONENT: entry.kind}, {}), spec

@@ -36,7 +36,7 @@ from modelyard.workloads.groups import (
     stateful_sets,
     without_scraping,
 )
-from modelyard.workloads.lora import loaded, with_adapters
+from modelyard.workloads.lora import loaded, started_engine, with_adapters
 from modelyard.workloads.metadata import Marked
 from modelyard.workloads.model_routes import engine_of, routing, served_name
 from modelyard.workloads.pods import (
@@ -57,6 +57,13 @@ from modelyard.workloads.pods import (
     with_parallelism,
 )
 from modelyard.workloads.reach import Right, by_annotations, check, rights
+from modelyard.workloads.request_limits import (
+    CONCURRENCY,
+    check_limits,
+    ingress_annotations,
+    timeout_notes,
+    with_concurrency,
+)
 from modelyard.workloads.scaling import ScaleTarget, Scaling, by_keda, disruption_budget, scaled, without_replicas
 from modelyard.workloads.shared import shared
 from modelyard.workloads.special import knative, ray_clusters, with_rdma
@@ -180,7 +187,7 @@ class _Rendering:
         notes = [*self.notes, *(note for part in parts.values() for note in part.notes)]
         notes += [Note("RouterNotServed", behind.hindrance, entry)] if behind.hindrance else []
         notes += [Note("TooManyAdapters", behind.surplus, entry)] if behind.surplus else []
-        notes += self._ineffective()
+        notes += [*self._timeouts(parts, modes, entry, children), *self._ineffective()]
         return Rendered(
             children=tuple(children),
             retired=tuple(
@@ -221,18 +228,21 @@ class _Rendering:
         self.notes += weights.notes
         pod = self._pod(one, place, size, weights, leads=True)
         worker = self._pod(one, "worker", size, weights, leads=False) if workers else None
+        if how != SERVERLESS:
+            pod, worker = self._limited(one, pod, worker)
         annotations = self._scraped(marks.pod_annotations, pod)
         of_workers = metadata.marked(self.service, one, self.model, self.weight, runtime, "worker") if worker else marks
         backend = routes.Backend(
             one.kind,
             one.name,
             service_ports(pod.container)[0]["port"],
-            one.spec.get("timeoutSeconds"),
+            one.spec.get("timeoutSeconds") or None,
             served_name(pod.container),
             engine_of(pod.container),
             tuple(sorted(loaded(pod.container))),
         )
         about = metadata.of(one.name, self.service.namespace, marks.labels, marks.annotations)
+        check_limits(one)
         if how == SERVERLESS:
             status = self.service.status.components if self.service.status else None
             seen = (status or {}).get(one.kind)
@@ -267,6 +277,39 @@ class _Rendering:
             backend,
             metadata.selector(self.service.name, one.kind),
         )
+
+    def _limited(
+        self, component: ServiceComponent, pod: PodDraft, worker: PodDraft | None
+    ) -> tuple[PodDraft, PodDraft | None]:
+        """Return the pods of a component with its concurrency as an argument of their engines."""
+        most = component.spec.get("containerConcurrency")
+        container, problem = with_concurrency(pod.container, most)
+        if problem:
+            message = f"{component.kind}: containerConcurrency {most} has no effect: {problem}"
+            self.notes.append(Note(CONCURRENCY, message, component.kind))
+            return pod, worker
+        if (
+            worker is not None and started_engine(worker.container) is not None
+        ):  # one engine on several nodes has the same arguments
+            limited, _ = with_concurrency(worker.container, most)
+            worker = worker.with_container(lambda _: limited)
+        return pod.with_container(lambda _: container), worker
+
+    def _timeouts(
+        self, parts: Mapping[str, _Parts], modes: Mapping[str, str], entry: str, children: Sequence[ChildObject]
+    ) -> Iterator[Note]:
+        """Yield a note for each time-out of a component that nothing in front of its pods enforces."""
+        timeouts = {kind: part.backend.seconds for kind, part in parts.items()}
+        kinds = {child.kind for child in children}
+        effective = {kind for kind, how in modes.items() if how == SERVERLESS}
+        if "HTTPRoute" in kinds:
+            effective |= parts.keys()
+        if "ModelServer" in kinds:
+            effective.add(entry)
+        ingress_class = routes.overridden(self.settings.ingress, self.annotations).ingress_class_name
+        if "Ingress" in kinds and ingress_annotations(ingress_class, 1):
+            effective |= {kind for kind, seconds in timeouts.items() if seconds == timeouts[entry]}
+        return timeout_notes(timeouts, entry, effective, kinds, ingress_class)
 
     def _scaled(self, one: ServiceComponent, target: ScaleTarget, about: Body) -> Scaling:
         return scaled(

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 from modelyard.objects import Namespace
 from modelyard.workloads import metadata, names
 from modelyard.workloads.reach import ALLOW, HOSTS, allowed
+from modelyard.workloads.request_limits import duration, ingress_annotations
 from modelyard.workloads.settings import IngressSettings
 from modelyard.workloads.values import Abilities, Body, ChildObject, Refusal
 
@@ -266,7 +267,10 @@ def _ingress(of: RoutedService, pairs: _Pairs, where: str, settings: IngressSett
     spec: Body = {"rules": found}
     if settings.ingress_class_name:
         spec["ingressClassName"] = settings.ingress_class_name
-    return {"apiVersion": "networking.k8s.io/v1", "kind": "Ingress", "metadata": _about(of, of.name), "spec": spec}
+    about, limits = _about(of, of.name), ingress_annotations(settings.ingress_class_name, pairs[0][2].seconds)
+    if limits:
+        about["annotations"] = {**limits, **(about.get("annotations") or {})}
+    return {"apiVersion": "networking.k8s.io/v1", "kind": "Ingress", "metadata": about, "spec": spec}
 
 
 def _http_routes(
@@ -288,7 +292,7 @@ def _http_routes(
             "matches": [{"path": {"type": "PathPrefix", "value": at}}],
             "filters": [headers],
             "backendRefs": [{"kind": "Service", "name": backend.name, "port": backend.port, "weight": 1}],
-            "timeouts": {"request": f"{backend.seconds or _SECONDS}s"},
+            "timeouts": {"request": duration(backend.seconds or _SECONDS)},
         }
         if at != "/":
             rewrite = {"path": {"type": "ReplacePrefixMatch", "replacePrefixMatch": "/"}}

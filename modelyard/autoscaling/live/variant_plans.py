@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from modelyard.autoscaling.conditions import TARGET_RESOLVED
 from modelyard.autoscaling.decision import Action, CurrentAllocation, Record, TickDecision, VariantDecision
 from modelyard.autoscaling.fleet import Fleet, Variant
 from modelyard.autoscaling.live.prediction import ANNOTATION as PREDICTION
@@ -79,11 +80,15 @@ def status_of(decision: VariantDecision, now: float) -> Status:
             "accelerator": record.now.accelerator or "unresolved",
             "numReplicas": record.target.replicas,
         }
-    # One that is not known now stays as it is; an object that has left the SLO form keeps the replicas of it alone.
+    # One that is not known now stays as it is, one of a workload that is gone is removed; an object that has left the
+    # SLO form keeps the replicas of it alone.
+    target = next((c.status for c in decision.conditions if c.type == TARGET_RESOLVED), "True")
     if record.identity.form != "slo":
         current = record.now.current
-        allocation["currentAlloc"] = None if current is None else {**dict.fromkeys(SLO_ONLY), "numReplicas": current}
-    elif record.now.allocation is not None:
+        if current is not None or target != "Unknown":
+            kept = None if current is None else {**dict.fromkeys(SLO_ONLY), "numReplicas": current}
+            allocation["currentAlloc"] = kept
+    elif record.now.allocation is not None or target == "False":
         allocation["currentAlloc"] = _current(record.now.allocation)
     if record.writes.applied is not None:
         allocation["actuation"] = {"applied": record.writes.applied}

@@ -49,8 +49,7 @@ def scaling(model: Model, setups: Sequence[Setup]) -> list[Body]:
         ]
         rate = model.spec.cost_expansion_rate_percent
         shared = {"costExpansionRatePercent": DEFAULT_EXPANSION if rate is None else rate, "params": params}
-        graces = [g for one in setups if (g := one.backend.scale_to_zero_grace_period) is not None]
-        binding = _binding(model, "", name, name, {"optimizerConfiguration": shared}, max(graces, default=None))
+        binding = _binding(model, "", name, name, {"optimizerConfiguration": shared}, _graces(setups))
         return [_object(model, "", "AutoscalingPolicy", name, spec), binding]
     bodies: list[Body] = []
     problems = Problems()
@@ -62,6 +61,18 @@ def scaling(model: Model, setups: Sequence[Setup]) -> list[Body]:
     return bodies
 
 
+def _graces(setups: Sequence[Setup]) -> str:
+    """Return the grace periods of backends that share a binding: one for all of them, else each by its workload."""
+    graces = {setup.name: setup.backend.scale_to_zero_grace_period for setup in setups}
+    if len(set(graces.values())) == 1:
+        return _text(next(iter(graces.values())))
+    return ",".join(f"{name}={grace}" for name, grace in graces.items() if grace is not None)
+
+
+def _text(grace: Duration | None) -> str:
+    return "" if grace is None else str(grace)
+
+
 def _of_backend(setup: Setup, policy: AutoscalingPolicySpec) -> list[Body]:
     """Return the policy of a backend and its bindings."""
     model, backend = setup.model, setup.backend
@@ -70,7 +81,7 @@ def _of_backend(setup: Setup, policy: AutoscalingPolicySpec) -> list[Body]:
     bodies = [_object(model, backend.name, "AutoscalingPolicy", name, spec)]
     for called, worker, target in _scaled(setup):
         configuration = {"scalingConfiguration": _target(setup, worker, target)}
-        grace = backend.scale_to_zero_grace_period
+        grace = _text(backend.scale_to_zero_grace_period)
         ratio = _ratio(setup, name) if worker.type == "prefill" else ""
         bodies.append(_binding(model, backend.name, called, name, configuration, grace, ratio))
     return bodies
@@ -119,11 +130,11 @@ def _binding(
     name: str,
     policy: str,
     configuration: Body,
-    grace: Duration | None,
+    grace: str,
     ratio: str = "",
 ) -> Body:
     found = _object(model, backend, "AutoscalingPolicyBinding", name, {"policyRef": {"name": policy}, **configuration})
-    marks = {GRACE: "" if grace is None else str(grace), RATIO: ratio, WAKE: str(_annotations(model).get(WAKE) or "")}
+    marks = {GRACE: grace, RATIO: ratio, WAKE: str(_annotations(model).get(WAKE) or "")}
     if said := {mark: text for mark, text in marks.items() if text}:
         found["metadata"].setdefault("annotations", {}).update(said)
     return found

@@ -8,7 +8,7 @@ from typing import Any
 from base_model_scenarios import DIFFUSION, KNOWN, verdicts
 from field_mutations import InvalidObject, Scenario
 from pod_parts import POD, SHARED, by_keda, container, group, single
-from service_scenarios import ENTRY, GATEWAY, LIMITS, MODEL, PARTS, PLAIN_RUNTIME, SERVERLESS, looking, world
+from service_scenarios import ENTRY, GATEWAY, LIMITED, MODEL, PARTS, PLAIN_RUNTIME, SERVERLESS, looking, world
 from service_world import FORMAT
 
 from modelyard.resources import ClusterServingRuntime, Resource, ResourceInvalid, ServingRuntime
@@ -91,7 +91,6 @@ def configured(part: Object) -> Object:
 
 SPLIT: Object = {**MODEL, "engine": {}, "decoder": {}, "router": {}}
 SINGLE: Object = {**MODEL, "engine": {}}
-LIMITED: Object = {"runner": container("engine"), **LIMITS}
 CANARY: Object = {"runner": container("engine", "new:2"), "minReplicas": 2, "canaryTrafficPercent": 50}
 CHOICE: Object = {
     **PLAIN_RUNTIME,
@@ -137,7 +136,7 @@ def scenarios(kind: type[Resource]) -> list[Scenario]:
         runtime(kind, configured(by_keda()), SPLIT),
         runtime(kind, configured(by_keda(scaleMetric="cpu")), SPLIT),
         runtime(kind, configured(LIMITED), SPLIT),
-        runtime(kind, {"engineConfig": LIMITED}, SINGLE, SERVERLESS),
+        runtime(kind, configured(LIMITED), {**SINGLE, "router": {}}, SERVERLESS),
         runtime(
             kind,
             configured(CANARY),

@@ -111,6 +111,7 @@ OTHERS = {"model.name": "other", "authenticationRef.name": "another", "runtime.n
 OLDER = {"storageUri": "hf://x/y", "protocolVersion": "openAI", "runtimeVersion": "2.0"}
 PARTS = ("engine", "decoder", "router")
 LIMITS = {"timeoutSeconds": 77, "containerConcurrency": 9}
+LIMITED = {"runner": container("engine", "vllm/vllm-openai:v0.11.0", args=["--model=/m"]), **LIMITS}
 GATEWAY = {"disableIngressCreation": False, "enableGatewayAPI": True, "omeIngressGateway": "gateways/public"}
 MODEL: Object = {"model": {"name": "llama"}}
 PREDICTED = {"minReplicas": 1, "containers": [container("ome-container")], "model": {"baseModel": "llama"}}
@@ -149,9 +150,9 @@ SERVICES = [
             }
         },
     ),
-    service({**MODEL, **{part: {"runner": container("engine"), **LIMITS} for part in PARTS}}, ingress=GATEWAY),
+    service({**MODEL, **dict.fromkeys(PARTS, LIMITED)}, ingress=GATEWAY),
     service({"predictor": {**PREDICTED, **LIMITS}}, ingress=GATEWAY),
-    service({**MODEL, "engine": {"runner": container("engine"), **LIMITS}}, annotations=SERVERLESS),
+    service({**MODEL, "engine": LIMITED, "router": LIMITED}, annotations=SERVERLESS),
     service({"predictor": {**PREDICTED, **LIMITS}}, annotations=SERVERLESS),
     update(
         {part: {"minReplicas": 2, "runner": container("engine")} for part in PARTS},

@@ -29,12 +29,7 @@ SCENARIOS: dict[str, Sequence[Scenario]] = {
     **MODELS,
     **ROUTING,
 }
-_BOUNDS = {f"spec.{part}Config.containerConcurrency" for part in ("decoder", "router")}
-PENDING: dict[str, set[str]] = {
-    "InferenceService": {"spec.decoder.containerConcurrency", "spec.router.containerConcurrency"},
-    "ServingRuntime": _BOUNDS,
-    "ClusterServingRuntime": _BOUNDS,
-}
+PENDING: dict[str, set[str]] = {}
 
 
 def fields(kind: str, *effects: Effect) -> list[str]:

@@ -193,6 +193,22 @@ def test_the_saturation_form_tells_the_replicas_there_are_and_nothing_it_does_no
     assert status_patch(record(current=None), [], NOW)["currentAlloc"] is None, "the workload is not there"
 
 
+@pytest.mark.parametrize("form", [{}, SLO])
+@pytest.mark.parametrize(
+    ("resolved", "removed"), [("False", True), ("Unknown", False)], ids=["the workload is gone", "it could not be read"]
+)
+def test_the_present_of_a_workload_that_is_gone_is_removed(
+    form: dict[str, object], resolved: str, removed: bool
+) -> None:
+    target = Condition("TargetResolved", resolved, "TargetNotFound", "Deployment chat/llama", 3, NOW)
+    lost = record(conditions=(READY, target), **{**form, "current": None, "allocation": None})
+    written = status_patch(lost, [], NOW)
+    assert ("currentAlloc" in written) is removed
+    assert written.get("currentAlloc") is None
+    before = variant(status_current=STORED if form else {"numReplicas": 2}, conditions=(READY, target))
+    assert needs_write(lost, before, NOW, refresh=300) is removed
+
+
 @pytest.mark.parametrize("kind", ["SLOFeasible", "ProfileValid", "CapacityLimited", "ScaleFromZero"])
 def test_conditions_of_the_slo_form_go_when_there_is_nothing_to_say(kind: str) -> None:
     stored = dataclasses.replace(READY, type=kind)

@@ -27,8 +27,10 @@ from kthena_models import (
     written,
 )
 
+from modelyard.autoscaling.live.bindings.objects import GRACE
+from modelyard.autoscaling.live.bindings.objects import binding as read_binding
 from modelyard.models.settings import DeliverySettings
-from modelyard.resources import parse
+from modelyard.resources import Duration, parse
 from modelyard.routing import objects as routing
 from modelyard.workloads.kthena import engines
 from modelyard.workloads.kthena.setup import Existing
@@ -680,6 +682,37 @@ def test_a_binding_names_the_real_workload_port_and_path() -> None:
         "name": "chat-main",
     }
     assert target["additionalMatchLabels"] == {"modelinfer.volcano.sh/entry": "true"}
+
+
+@pytest.mark.parametrize(
+    ("graces", "mark"),
+    [
+        (("5m", "30s"), "chat-a=5m0s,chat-b=30s"),
+        (("5m", None), "chat-a=5m0s"),
+        (("0s", "30s"), "chat-a=0s,chat-b=30s"),
+        (("1m", "60s"), "1m0s"),
+        ((None, None), None),
+    ],
+)
+def test_each_backend_of_a_shared_policy_has_its_grace_period(
+    graces: tuple[str | None, str | None], mark: str | None
+) -> None:
+    backends = [
+        a_backend(
+            name=name,
+            minReplicas=least,
+            maxReplicas=4,
+            scalingCost=1,
+            **({"scaleToZeroGracePeriod": grace} if grace else {}),
+        )
+        for name, least, grace in zip("ab", (1, 0), graces, strict=True)
+    ]
+    binding = only(a_model(*backends, autoscalingPolicy=POLICY), "AutoscalingPolicyBinding")
+    assert binding["metadata"].get("annotations", {}).get(GRACE) == mark
+    spec = read_binding({**binding, "metadata": {**binding["metadata"], "namespace": "shop"}})
+    assert spec.view.problem is None
+    waits = [spec.view.grace if target.grace is None else target.grace for target in spec.targets]
+    assert waits == [30.0 if grace is None else Duration(grace).seconds for grace in graces]
 
 
 def test_a_binding_carries_what_can_wake_it() -> None:
