@@ -238,13 +238,13 @@ def _service(body: Object, remarks: list[str]) -> Iterator[Object]:
 
 def _runtime(body: Object, remarks: list[str]) -> Iterator[Object]:
     """Rewrite the older form of a runtime, a pod at the top level, into ``engineConfig``."""
-    from modelyard.resources.ome.older_form import FIELDS, WORKERS, engine_config, ignored_fields, replaced
+    from modelyard.resources.ome.older_form import FIELDS, REPLACED, WORKERS, engine_config, ignored_fields
 
     spec = body["spec"]
     older = [name for name in (*FIELDS, WORKERS) if name in spec]
     kept = [f"spec.{WORKERS}.{name}" for name in ("labels", "annotations") if (spec.get(WORKERS) or {}).get(name)]
     if ignored := ignored_fields(spec):
-        remarks.append(f"{replaced(ignored)}; they are left out")
+        remarks.append(f"{', '.join(f'spec.{name}' for name in ignored)}: left out, {REPLACED}")
     elif kept:
         remarks.append(f"{', '.join(kept)}: engineConfig.worker has no such field, so that the older form is kept")
         older = []

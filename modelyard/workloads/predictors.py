@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from modelyard.objects.documents import few
+from modelyard.objects.documents import cut, few, printable
 from modelyard.resources import InferenceService
 from modelyard.resources.ome.older_form import main_container
 from modelyard.resources.ome.services import ModelSpec
@@ -110,10 +110,8 @@ def notes(service: InferenceService, model_uri: str = "") -> Iterator[Note]:
         pairs.append(("runtime", model.runtime, "spec.runtime", service.spec.runtime.name))
     for field, ours, winner, theirs in pairs:
         if ours and ours != theirs:
-            yield Note(
-                WITHOUT_EFFECT,
-                f"spec.predictor.model.{field} {ours} has no effect: {winner} names {theirs}; remove one of the two",
-            )
+            text = f"{cut(printable(ours), 60)} has no effect: {winner} names {theirs}; remove one of the two"
+            yield Note(WITHOUT_EFFECT, f"spec.predictor.model.{field} {text}")
     weights = (service.spec.model.fine_tuned_weights if service.spec.model is not None else None) or []
     if weights and model.fine_tuned_weights and weights != model.fine_tuned_weights:
         listed = ", ".join(few(model.fine_tuned_weights))
@@ -123,10 +121,9 @@ def notes(service: InferenceService, model_uri: str = "") -> Iterator[Note]:
         yield Note(WITHOUT_EFFECT, f"{text}; remove one of the two")
     if model.storage_uri and not storage_uri(service) and model.storage_uri != model_uri:
         name = service.spec.model.name if service.spec.model is not None else model.base_model
-        yield Note(
-            WITHOUT_EFFECT,
-            f"{STORAGE_FIELD} {model.storage_uri} is not mounted: the files of model {name} are; remove one of the two",
-        )
+        uri = cut(printable(model.storage_uri), 60)
+        text = f"{uri} is not mounted: the files of model {name} are; remove one of the two"
+        yield Note(WITHOUT_EFFECT, f"{STORAGE_FIELD} {text}")
 
 
 def _migrated(spec: Body, predictor: Body) -> Body:

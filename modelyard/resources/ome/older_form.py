@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from modelyard.objects.documents import few
 from modelyard.resources.ome.pods import EngineSpec, RuntimePodFields
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ WORKERS: Final = "workers"
 FIELDS: Final = tuple(info.alias or name for name, info in RuntimePodFields.model_fields.items())
 """Pod fields at the top level of a runtime."""
 _NAMES: Final = frozenset((*RuntimePodFields.model_fields, WORKERS))
+_MOST_NAMES: Final = 4
+"""Fields that a message names."""
 _PODS: Final = ("runner", "containers", "leader", "worker")
 _MAIN_WORD = re.compile(r"(?:^|-)ome(?:-|$)", re.IGNORECASE)
 
@@ -84,7 +87,8 @@ REPLACED: Final = "spec.engineConfig describes the engine's pods"
 
 def replaced(fields: Sequence[str]) -> str:
     """Say that ``engineConfig`` replaces fields of the older form."""
-    return f"{', '.join(f'spec.{name}' for name in fields)}: without effect, {REPLACED}"
+    names = ", ".join(few([f"spec.{name}" for name in fields], _MOST_NAMES))
+    return f"{names}: without effect, {REPLACED}"
 
 
 def _as_json(spec: ServingRuntimeSpec) -> dict[str, Any]:
