@@ -19,6 +19,7 @@ from modelyard.objects import Key, OwnerRef, ReplicaLimits, ResourceType, Target
 from modelyard.objects.documents import mapping
 from modelyard.objects.parse import Object, key_of
 from modelyard.resources.replicas import component_replicas
+from modelyard.runtimes import named_keys
 
 COMPONENTS: Final = ("engine", "decoder", "router")
 COMPONENT: Final = "component"
@@ -93,7 +94,8 @@ def _runtime_of(obj: Object) -> tuple[str, str]:
     kind, _, rest = noted.partition("/") if isinstance(noted, str) else ("", "", "")
     rolled_out = rest.partition("@")[0]
     if isinstance(name, str) and name and name != rolled_out:
-        return (RUNTIMES.kind if named.get("kind") == RUNTIMES.kind else "", name)
+        kind = named.get("kind")
+        return (kind if isinstance(kind, str) else "", name)
     return (kind, rolled_out) if rolled_out else ("", "")
 
 
@@ -194,17 +196,15 @@ class Owners:
         kind, name = service.runtime
         if not name:
             return {}, ""
-        namespaces = {RUNTIMES.kind: (service.key.namespace,), CLUSTER_RUNTIMES.kind: ("",)}
-        for namespace in namespaces.get(kind, (service.key.namespace, "")):
+        for namespace, _ in named_keys(name, service.key.namespace, kind):
             stored = self.runtimes.get(Key(namespace, name))
             if stored is not None:
-                kind = RUNTIMES.kind if namespace else CLUSTER_RUNTIMES.kind
-                where = f"{kind} {stored.key if namespace else name}"
+                where = f"{RUNTIMES.kind} {stored.key}" if namespace else f"{CLUSTER_RUNTIMES.kind} {name}"
                 counts = stored.components[component]
                 return {f: _Stated(n, f"{component}Config.{f} of {where}") for f, n in counts.items()}, ""
         fields = f"minReplicas and maxReplicas of runtime {name}"
-        places = ((RUNTIMES, service.key.namespace), (CLUSTER_RUNTIMES, ""))
-        unknown = (self._unknown(fields, runtimes, space) for runtimes, space in places if kind in ("", runtimes.kind))
+        places = [(RUNTIMES, service.key.namespace), *([] if kind == RUNTIMES.kind else [(CLUSTER_RUNTIMES, "")])]
+        unknown = (self._unknown(fields, runtimes, space) for runtimes, space in places)
         return {}, next(filter(None, unknown), "")
 
 

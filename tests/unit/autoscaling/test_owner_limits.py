@@ -135,16 +135,29 @@ def test_a_runtime_bounds_where_its_service_says_nothing(
         assert bounds(stored, workload(labels=ENGINE)) == expected
 
 
-def test_a_namespaced_runtime_comes_first_and_another_namespace_has_none() -> None:
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ({}, (6, "engineConfig.maxReplicas of ServingRuntime chat/small")),
+        ({"kind": "ServingRuntime"}, (6, "engineConfig.maxReplicas of ServingRuntime chat/small")),
+        ({"kind": "ClusterServingRuntime"}, (8, "engineConfig.maxReplicas of ClusterServingRuntime small")),
+    ],
+)
+def test_a_runtime_is_looked_up_by_kind_and_never_in_another_namespace(
+    kind: dict[str, str], expected: tuple[int, str]
+) -> None:
     runtimes = (
         runtime("small", engineConfig={"maxReplicas": 8}),
         runtime("small", "chat", engineConfig={"maxReplicas": 6}),
         runtime("small", "other", engineConfig={"maxReplicas": 2}),
     )
-    stored = known(service({"engine": {}, "runtime": {"name": "small"}}), runtimes=runtimes)
-    limits = stored.bound(workload(labels=ENGINE)).limits
+    owner = service({"engine": {}, "runtime": {"name": "small", **kind}})
+    limits = known(owner, runtimes=runtimes).bound(workload(labels=ENGINE)).limits
     assert limits is not None
-    assert (limits.upper, limits.upper_from) == (6, "engineConfig.maxReplicas of ServingRuntime chat/small")
+    assert (limits.upper, limits.upper_from) == expected
+    unserved = known(owner, runtimes=runtimes[2:]).bound(workload(labels=ENGINE)).limits
+    assert unserved is not None
+    assert unserved.upper is None
 
 
 @pytest.mark.parametrize(
