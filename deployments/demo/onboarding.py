@@ -34,6 +34,7 @@ from modelyard.onboarding.expected import expected
 from modelyard.onboarding.plan import ready
 from modelyard.traffic.replay import RequestFailed, chat_body, open_session, send
 from modelyard.traffic.trace import Trace
+from modelyard.workloads.components import INITIAL_REPLICAS
 from modelyard.workloads.names import SERVICE
 from modelyard.workloads.world import INFERENCE_SERVICES
 
@@ -165,8 +166,8 @@ async def play(stage: Stage, copy: Copy, scenario: Scenario, trace: Trace, out: 
     show.claim(f"and on the engine behind it: {behind or 'unknown'} (in truth {true})", engine is not None)
     service = await get(INFERENCE_SERVICES, name, space)
     show.claim(*await asked(service))
-    least = service["spec"]["engine"]["minReplicas"]
-    show.say(f"It was made with {counted(least, 'replica')}, which its busiest minute needs. The traffic begins all at")
+    made = counted(int(service["metadata"]["annotations"][INITIAL_REPLICAS]), "replica")
+    show.say(f"It was made with {made}, which its busiest minute needs. The traffic begins all at")
     show.say(f"once: it keeps {FLOOR} at least, as it was asked for; the others begin with one of each engine.")
     return replace(copy, url=service["status"]["url"].rstrip("/"), chosen=variant.name)
 
