@@ -82,19 +82,18 @@ def model_status(state: Standing, doing: Sequence[str], now: float) -> dict[str,
     holding = [component for kind, component in state.states.items() if kind != names.ROUTER]
     transition = _transition(state, holding, doing, now)
     loaded, failed = _copies(holding)
-    stored = state.service.status.get("modelStatus")
-    stored = stored if isinstance(stored, Mapping) else {}
+    stored = _inside(state.service.status, "modelStatus")
     if state.failed is not None:
         failed = max(failed, _copies([state.failed], unready=True)[1])
     elif state.returned:  # the pods that failed are gone
-        failed = max(failed, _count(stored.get("modelCopies"), "failedCopies"))
+        count = _inside(stored, "modelCopies").get("failedCopies")
+        failed = max(failed, count if isinstance(count, int) else 0)
     fields: dict[str, Any] = {
         "transitionStatus": transition.status,
         "modelRevisionStates": {"activeModelState": transition.active, "targetModelState": transition.target},
         "modelCopies": {"totalCopies": loaded, "failedCopies": failed},
     }
-    before = stored.get("lastFailureInfo")
-    before = before if isinstance(before, Mapping) else {}
+    before = _inside(stored, "lastFailureInfo")
     if transition.failure is not None:
         fields["lastFailureInfo"] = _failure_info(state, transition.failure, before, now)
     elif transition.cleared or before.get("reason") == "BaseModelNotReady":  # which was no failure, but a wait
@@ -209,9 +208,10 @@ def _copies(components: Iterable[ComponentStanding], unready: bool = False) -> t
     return loaded, failed
 
 
-def _count(fields: Any, name: str) -> int:
-    count = fields.get(name) if isinstance(fields, Mapping) else 0
-    return count if isinstance(count, int) else 0
+def _inside(fields: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return an object inside a stored status, which a file may have in any form."""
+    value = fields.get(name)
+    return value if isinstance(value, Mapping) else {}
 
 
 def _refusal_reason(problem: Refused) -> str:
@@ -226,13 +226,13 @@ def _given_up(state: Standing) -> LoadFailure:
     if component is not None and component.trouble is not None:
         failure = _pod_failure(state, component, component.trouble)
         return failure._replace(message=state.returned)
-    stored = (state.service.status.get("modelStatus") or {}).get("lastFailureInfo") or {}
+    stored = _inside(_inside(state.service.status, "modelStatus"), "lastFailureInfo")
     if stored.get("message") == cut(state.returned, _LONGEST):
         return LoadFailure(
             str(stored.get("reason") or ""),
             state.returned,
             str(stored.get("location") or ""),
-            stored.get("exitCode"),
+            code if isinstance(code := stored.get("exitCode"), int) else None,
             str(stored.get("time") or ""),
         )
     is_worse = WORSE in state.returned

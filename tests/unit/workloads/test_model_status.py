@@ -354,6 +354,20 @@ def test_a_roll_back_that_an_older_version_told_of_is_told_in_full() -> None:
     assert read(fleet)[::3] == ("BlockedByFailedLoad", "ModelLoadFailed")
 
 
+@pytest.mark.parametrize(
+    "written",
+    ["x", [], {"lastFailureInfo": 3, "modelCopies": "all"}, {"lastFailureInfo": {"message": ["x"], "exitCode": "x"}}],
+)
+def test_a_status_in_a_form_that_nobody_has_written_is_replaced(written: Any) -> None:
+    fleet = rolled_back(exited(update(serving())))
+    fleet.status()["modelStatus"] = written
+    plan = fleet.look(now=NOW + USUAL + 100)
+    assert plan is not None
+    assert plan.status is not None
+    found = plan.status.fields["modelStatus"]
+    assert (found["transitionStatus"], found["lastFailureInfo"]["reason"]) == ("BlockedByFailedLoad", "ModelLoadFailed")
+
+
 SETS = frozenset((*SERVED, ServedKind("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet")))
 
 
