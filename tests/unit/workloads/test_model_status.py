@@ -8,15 +8,14 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from service_world import ENGINE, NOW, SERVED, Fleet, serving
+from service_world import ENGINE, NOW, Fleet, serving
 
 from modelyard.metrics.values import ServedRequests
 from modelyard.objects import Key
 from modelyard.reconcile.plan import FAILED as FAILED_NOTE
-from modelyard.reconcile.plan import ServedKind
 from modelyard.workloads.gates import GateReading
 from modelyard.workloads.resolution import ACCEPT
-from modelyard.workloads.returning import UNOBSERVED, USUAL
+from modelyard.workloads.returning import USUAL
 
 LATEST = "LatestDeploymentReady"
 EXIT = {"terminated": {"exitCode": 3, "reason": "Error", "finishedAt": "2026-02-02T00:00:00Z"}}
@@ -110,6 +109,17 @@ def undelivered(state: str) -> Fleet:
     unscheduled = {"type": "PodScheduled", "status": "False", "message": "0/1 nodes are available."}
     label = "models.ome.io/clusterbasemodel.llama"
     fleet.pod("new", conditions=[unscheduled], phase="Pending", spec={"nodeSelector": {label: "Ready"}})
+    return settled(fleet)
+
+
+def undelivered_weights() -> Fleet:
+    """A service that waits for its fine-tuned weights, whose model is on the nodes."""
+    fleet = undelivered("Ready")
+    storage = {"storageUri": "hf://poets/lora"}
+    spec = {"baseModelRef": {"name": "llama"}, "modelType": "LoRA", "hyperParameters": {}, "storage": storage}
+    fleet.put("FineTunedWeight", "poet", spec=spec, status={"state": "In_Transit"})
+    fleet.service(model={"name": "llama", "fineTunedWeights": ["poet"]})
+    fleet.objects["Pod", "shop", "new"]["spec"]["nodeSelector"] = {"models.ome.io/finetunedweight.poet": "Ready"}
     return settled(fleet)
 
 
@@ -268,6 +278,8 @@ PHASES: list[tuple[str, Callable[[], Fleet], Reading]] = [
     ("held for adoption", held_for_adoption, in_progress("Loaded", "Pending")),
     ("model on its way", lambda: undelivered("In_Transit"), in_progress("Pending", "Pending", "BaseModelNotReady")),
     ("model not delivered", lambda: undelivered("Failed"), blocked("Pending", "BaseModelNotReady")),
+    ("model left its nodes", lambda: undelivered("Ready"), in_progress("Pending", "Pending", "BaseModelNotReady")),
+    ("weights on their way", undelivered_weights, in_progress("Pending", "Pending", "FineTunedWeightsNotFound")),
     ("runtime gone", without_runtime, invalid("Loaded", "NoSupportingRuntime")),
     ("model missing", lambda: refused(model={"name": "none"}), invalid("Loaded", "BaseModelNotFound")),
     ("not permitted", lambda: refused(engine={"hostNetwork": True}), invalid("Loaded", "InvalidPredictorSpec")),
@@ -366,84 +378,6 @@ def test_a_status_in_a_form_that_nobody_has_written_is_replaced(written: Any) ->
     assert plan.status is not None
     found = plan.status.fields["modelStatus"]
     assert (found["transitionStatus"], found["lastFailureInfo"]["reason"]) == ("BlockedByFailedLoad", "ModelLoadFailed")
-
-
-SETS = frozenset((*SERVED, ServedKind("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet")))
-
-
-def grouped(served: frozenset[ServedKind], image: str = "engine:1") -> Fleet:
-    """Two groups of three pods each."""
-    fleet = Fleet(served=served)
-    fleet.model()
-    fleet.runtime()
-    part = {"runner": {**ENGINE, "image": image}}
-    fleet.service(engine={"minReplicas": 2, "leader": part, "worker": {"size": 2, **part}})
-    fleet.settle()
-    return fleet
-
-
-def group_pods(fleet: Fleet, label: str, ready: dict[tuple[int, int], bool]) -> None:
-    for (group, index), is_ready in ready.items():
-        name = f"chat-engine-{group}-{index}"
-        if is_ready:
-            fleet.pod(name, phase="Running", conditions=READY)
-        else:
-            engine_pod(fleet, name, EXIT)
-        labels = {label: str(group), "leaderworkerset.sigs.k8s.io/worker-index": str(index)}
-        fleet.objects["Pod", "shop", name]["metadata"]["labels"] |= labels
-
-
-@pytest.mark.parametrize(
-    ("served", "label"),
-    [(SERVED, "modelyard.dev/group"), (SETS, "leaderworkerset.sigs.k8s.io/group-index")],
-)
-def test_a_group_of_pods_is_one_copy(served: frozenset[ServedKind], label: str) -> None:
-    fleet = grouped(served)
-    every = {(group, index): True for group in range(2) for index in range(3)}
-    group_pods(fleet, label, every)
-    settled(fleet)
-    assert fleet.status()["modelStatus"]["modelCopies"] == {"totalCopies": 2, "failedCopies": 0}
-    group_pods(fleet, label, {**every, (1, 1): False, (1, 2): False})
-    settled(fleet)
-    assert fleet.status()["modelStatus"]["modelCopies"] == {"totalCopies": 1, "failedCopies": 1}
-    del fleet.objects["Pod", "shop", "chat-engine-0-2"]
-    settled(fleet)
-    assert fleet.status()["modelStatus"]["modelCopies"]["totalCopies"] == 0, "a group without a pod holds no copy"
-
-
-def test_copies_of_engine_decoder_and_canary_count_and_those_of_the_router_do_not() -> None:
-    fleet = Fleet()
-    fleet.model()
-    part = {"runner": ENGINE}
-    fleet.runtime(decoderConfig=part, routerConfig=part)
-    fleet.service(decoder={}, router={})
-    fleet.settle()
-    for component in ("engine", "decoder", "router"):
-        fleet.up(f"chat-{component}")
-        fleet.pod(component, component, phase="Running", conditions=READY)
-    settled(fleet)
-    assert fleet.status()["modelStatus"]["modelCopies"] == {"totalCopies": 2, "failedCopies": 0}
-    fleet = canary()
-    for name in ("old", "canary"):
-        fleet.pod(name, phase="Running", conditions=READY)
-    up_canary(fleet)
-    assert fleet.status()["modelStatus"]["modelCopies"] == {"totalCopies": 2, "failedCopies": 0}
-
-
-def test_an_update_of_a_leader_worker_set_is_not_up_to_date_by_what_it_said_of_the_one_before() -> None:
-    fleet = grouped(SETS)
-    fleet.up("lws-chat-engine", kind="LeaderWorkerSet", ready=2)
-    settled(fleet)
-    settled(fleet, UNOBSERVED)
-    assert read(fleet)[0] == "UpToDate"
-    part = {"runner": {**ENGINE, "image": "engine:2"}}
-    fleet.service(engine={"minReplicas": 2, "leader": part, "worker": {"size": 2, **part}})
-    settled(fleet, 100)  # its status is still that of the former spec
-    assert read(fleet)[0] == "InProgress"
-    assert fleet.condition(LATEST)[:2] == ("False", "RollingOut")
-    settled(fleet, 100 + UNOBSERVED)
-    assert read(fleet)[0] == "UpToDate"
-    assert fleet.condition(LATEST)[:2] == ("True", "RolledOut")
 
 
 def test_held_changes_that_are_allowed_are_an_update() -> None:
