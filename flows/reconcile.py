@@ -18,12 +18,14 @@ from modelyard.metrics.client import PrometheusSettings
 from modelyard.models.lifecycle import ModelDelivery
 from modelyard.models.names import KINDS as MODEL_KINDS
 from modelyard.reconcile.dispatch import Acting, RunFate
+from modelyard.reconcile.plan import Lifecycle
 from modelyard.reconcile.reconciler import Reconciler, Registered, only_told
 from modelyard.reconcile.report import TickReport
 from modelyard.routing.lifecycle import RouteStatus, ServerStatus
 from modelyard.routing.route_roll_out import RouteRollOuts
 from modelyard.workloads.kthena.lifecycle import ModelRollOut
 from modelyard.workloads.lifecycle import ServiceRollOut
+from modelyard.workloads.runtime_status import RUNTIME_STATUSES
 from tasks.reconcile import RunsUnknown, awaiting, due, look_up, start, tell
 from tasks.stage import Handle
 
@@ -52,7 +54,8 @@ def lifecycles(home: str) -> tuple[Registered, ...]:
         RouteRollOuts(prometheus),
         Acting("roll-out/roll-out", parameters={"kind": "ModelRoute", "controller_namespace": home}),
     )
-    return (Registered(RouteStatus(home)), Registered(ServerStatus()), *models, *services, routes, benchmarks)
+    statuses: tuple[Lifecycle, ...] = (RouteStatus(home), ServerStatus(), *RUNTIME_STATUSES)
+    return (*map(Registered, statuses), *models, *services, routes, benchmarks)
 
 
 class Reconciling(Reconciler):
