@@ -54,13 +54,17 @@ class Models(Services):
         obj = await self.cluster.create(MODELS, body, self.space)
         return str(obj["metadata"]["uid"])
 
-    async def answer(self, name: str, model: str) -> str:
-        """A streamed completion of the first pod that is ready of those that a ModelServer selects."""
+    async def host_and_port(self, name: str) -> tuple[str, int]:
+        """Of the first pod that is ready of those that a ModelServer selects."""
         server = await self.cluster.get(SERVERS, name, self.space)
         chosen = server["spec"]["workloadSelector"]["matchLabels"]
         selector = ",".join(f"{key}={value}" for key, value in chosen.items())
         pods = [one for one in await self.cluster.list(PODS, self.space, label_selector=selector) if is_up(one)]
-        url = f"http://{pods[0]['status']['podIP']}:{server['spec']['workloadPort']['port']}"
+        return pods[0]["status"]["podIP"], server["spec"]["workloadPort"]["port"]
+
+    async def answer(self, name: str, model: str) -> str:
+        """A streamed completion of the first pod that is ready of those that a ModelServer selects."""
+        url = "http://{}:{}".format(*await self.host_and_port(name))
         body = {"model": model, "prompt": "x", "max_tokens": 5, "ignore_eos": True, "stream": True}
         async with httpx.AsyncClient(trust_env=False, timeout=30) as client:
             answer = await client.post(f"{url}/v1/completions", json=body)
@@ -81,7 +85,9 @@ async def models(services: Services) -> Models:
 async def test_a_model_becomes_pods_that_answer_and_leaves_nothing(
     models: Models, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    uid = await models.add("chat")
+    await models.cluster.create(CONFIG_MAPS, {"metadata": {"name": "tuning"}, "data": {"SIM": "1"}}, models.space)
+    variables = [{"name": "RUNTIME_PORT", "value": "9200"}, {"name": "RUNTIME_METRICS_PATH", "value": "metrics"}]
+    uid = await models.add("chat", backend(env=variables, envFrom=[{"configMapRef": {"name": "tuning"}}]))
     obj = await models.until(is_active, "chat")
     assert obj["status"]["backendStatuses"] == [{"name": "main", "replicas": 1, "totalReplicas": 1}]
     assert [one for one in await models.children(uid) if not one.startswith("Pod ")] == [
@@ -99,6 +105,14 @@ async def test_a_model_becomes_pods_that_answer_and_leaves_nothing(
     text = await models.answer("chat-main", "chat")
     assert text.count("data: ") >= 5
     assert text.rstrip().endswith("[DONE]")
+    host, port = await models.host_and_port("chat-main")
+    async with httpx.AsyncClient(trust_env=False, timeout=30) as client:
+        shown = (await client.get(f"http://{host}:9200/metrics")).raise_for_status().text
+        own = (await client.get(f"http://{host}:{port}/metrics")).raise_for_status().text
+        assert (await client.get(f"http://{host}:9200/v1/models")).status_code == 404
+    named = {line.partition("{")[0] for line in shown.splitlines()}
+    assert {line.partition("{")[0] for line in own.splitlines() if not line.startswith("#")} <= named
+    assert {"kthena:num_requests_waiting", "kthena:time_to_first_token_seconds_count"} <= named
     await models.cluster.delete(MODELS, "chat", models.space)
 
     async def nothing() -> bool:

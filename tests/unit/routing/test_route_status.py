@@ -238,9 +238,9 @@ def limited(address: str = REDIS, **limits: Any) -> dict[str, Any]:
 def test_a_route_tells_whether_its_limits_are_shared(
     route: dict[str, Any], configuration: str | None, condition: tuple[str, str], text: str
 ) -> None:
-    others = [] if configuration is None else [a_router_configuration(configuration)]
-    assert told(route, a_server(), *others)["RateLimitShared"] == condition
-    assert text in message("RateLimitShared", route, a_server(), *others)
+    more = [] if configuration is None else [a_router_configuration(configuration)]
+    assert told(route, a_server(), *more)["RateLimitShared"] == condition
+    assert text in message("RateLimitShared", route, a_server(), *more)
 
 
 def test_only_the_routers_own_configuration_accepts_addresses() -> None:
@@ -253,27 +253,29 @@ def test_only_the_routers_own_configuration_accepts_addresses() -> None:
 
 def test_credentials_of_a_redis_are_not_told() -> None:
     for text in (LISTED, f"{LISTED}: ]", LISTED.replace("servers", "serverz")):
-        told_of = message("RateLimitShared", limited(inputTokensPerUnit=5), a_server(), a_router_configuration(text))
-        assert "secret" not in told_of
+        text_of_route = message(
+            "RateLimitShared", limited(inputTokensPerUnit=5), a_server(), a_router_configuration(text)
+        )
+        assert "secret" not in text_of_route
 
 
 def test_a_route_without_shared_limits_says_nothing_of_them() -> None:
     assert told(a_route(rateLimit={"inputTokensPerUnit": 5}), a_server()) == GOOD
     stored = written(limited(), plan(limited(), a_server()))
     del stored["spec"]["rateLimit"]
-    found = plan(stored, a_server())
-    assert found is not None
-    assert found.status is not None
-    assert "RateLimitShared" in found.status.transient
-    assert "RateLimitShared" not in {one.type for one in found.status.conditions}
+    planned = plan(stored, a_server())
+    assert planned is not None
+    assert planned.status is not None
+    assert "RateLimitShared" in planned.status.transient
+    assert "RateLimitShared" not in {item.type for item in planned.status.conditions}
 
 
 def test_that_an_address_is_not_used_is_worth_a_warning_once() -> None:
     route = limited(inputTokensPerUnit=5)
-    found = plan(route, a_server())
-    assert found is not None
-    assert [(one.reason, one.kind) for one in found.notices] == [("AddressNotAccepted", "Warning")]
-    again = plan(written(route, found), a_server())
+    planned = plan(route, a_server())
+    assert planned is not None
+    assert [(item.reason, item.kind) for item in planned.notices] == [("AddressNotAccepted", "Warning")]
+    again = plan(written(route, planned), a_server())
     assert again is not None
     assert not again.notices
 

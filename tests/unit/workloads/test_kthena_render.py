@@ -267,17 +267,17 @@ SOURCES = [{"configMapRef": {"name": "tuning"}, "prefix": "T_"}, {"secretRef": {
 
 @pytest.mark.parametrize("type", ["vLLM", "SGLang", "vLLMDisaggregated", "MindIE"])
 def test_every_source_of_variables_reaches_every_engine(type: str) -> None:
-    for one in of_kind(children(a_model(a_backend(type, envFrom=SOURCES))), "Deployment"):
-        assert engine_of(one)["envFrom"] == SOURCES
-        assert all(init["envFrom"] == SOURCES for init in pod_of(one).get("initContainers", ()))
+    for deployment in of_kind(children(a_model(a_backend(type, envFrom=SOURCES))), "Deployment"):
+        assert engine_of(deployment)["envFrom"] == SOURCES
+        assert all(init["envFrom"] == SOURCES for init in pod_of(deployment).get("initContainers", ()))
 
 
 @pytest.mark.parametrize("abilities", [PLAIN, LWS])
 def test_every_source_of_variables_reaches_every_pod_of_a_group(abilities: Abilities) -> None:
-    found = children(a_model(a_backend(workers=[a_worker(pods=2)], envFrom=SOURCES)), abilities)
-    specs = [one["spec"]["leaderWorkerTemplate"] for one in of_kind(found, "LeaderWorkerSet")]
+    rendering = children(a_model(a_backend(workers=[a_worker(pods=2)], envFrom=SOURCES)), abilities)
+    specs = [body["spec"]["leaderWorkerTemplate"] for body in of_kind(rendering, "LeaderWorkerSet")]
     pods = [spec[part]["spec"] for spec in specs for part in ("leaderTemplate", "workerTemplate")]
-    pods += [pod_of(one) for one in of_kind(found, "StatefulSet")]
+    pods += [pod_of(body) for body in of_kind(rendering, "StatefulSet")]
     assert len(pods) == 2
     assert all(pod["containers"][0]["envFrom"] == SOURCES for pod in pods)
 
@@ -589,16 +589,18 @@ def names_by_route(model: dict[str, Any]) -> dict[str, list[str]]:
     for route in routes:
         parse(route)
         assert routing.route(route).problem is None
-    return {one["metadata"]["name"]: one["spec"].get("loraAdapters", []) for one in routes}
+    return {route["metadata"]["name"]: route["spec"].get("loraAdapters", []) for route in routes}
 
 
 @pytest.mark.parametrize(("count", "routes"), [(0, 1), (10, 1), (11, 2), (20, 2), (21, 3), (64, 7), (1000, 100)])
 def test_any_number_of_adapters_is_routed_ten_to_a_route(count: int, routes: int) -> None:
-    found = names_by_route(a_model(a_backend(loraAdapters=adapters(count))))
-    assert len(found) == routes
-    assert all(len(names) <= 10 for names in found.values())
-    assert sorted(name for names in found.values() for name in names) == sorted(one["name"] for one in adapters(count))
-    assert list(found)[:2] == ["chat", "chat-adapters-2"][:routes]
+    by_route = names_by_route(a_model(a_backend(loraAdapters=adapters(count))))
+    assert len(by_route) == routes
+    assert all(len(names) <= 10 for names in by_route.values())
+    assert sorted(name for names in by_route.values() for name in names) == sorted(
+        adapter["name"] for adapter in adapters(count)
+    )
+    assert list(by_route)[:2] == ["chat", "chat-adapters-2"][:routes]
 
 
 def test_the_adapters_of_further_routes_go_to_the_backends_that_have_them() -> None:
@@ -609,7 +611,7 @@ def test_the_adapters_of_further_routes_go_to_the_backends_that_have_them() -> N
     assert [rule["name"] for rule in first["spec"]["rules"]] == ["default", *first["spec"]["loraAdapters"]]
     assert second["spec"]["loraAdapters"] == ["l1", "l2"]
     targets = {
-        rule["modelMatch"]["body"]["model"]: [one["modelServerName"] for one in rule["targetModels"]]
+        rule["modelMatch"]["body"]["model"]: [target["modelServerName"] for target in rule["targetModels"]]
         for rule in second["spec"]["rules"]
     }
     assert targets == {"l2": ["chat-a"], "l1": ["chat-a", "chat-b"]}

@@ -107,8 +107,8 @@ def _scaled_roles(prefill: int, decode: int, /, **ready: int) -> list[dict[str, 
         fleet.objects["Deployment", "shop", f"chat-main-0-{role}"]["spec"]["replicas"] = pods
         fleet.up(f"chat-main-0-{role}", ready.get(role, pods))
     fleet.settle()
-    found: list[dict[str, Any]] = fleet.status()["backendStatuses"]
-    return found
+    statuses: list[dict[str, Any]] = fleet.status()["backendStatuses"]
+    return statuses
 
 
 @pytest.mark.parametrize(
