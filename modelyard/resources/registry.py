@@ -32,6 +32,17 @@ DNS_NAME = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 Replicas = Annotated[Int32, Field(ge=0, le=MILLION)]
 MaxReplicas = Annotated[Int32, Field(ge=1, le=MILLION)]
 
+RUNTIME_PORT, RUNTIME_URL, RUNTIME_METRICS_PATH = "RUNTIME_PORT", "RUNTIME_URL", "RUNTIME_METRICS_PATH"
+"""Variables of a backend that say where its metrics are shown, and where the engine has them."""
+LIVE_ADAPTERS = "VLLM_ALLOW_RUNTIME_LORA_UPDATING"
+"""Variable of a backend that lets its engine take adapters while it runs."""
+LITERAL_VARIABLES = (RUNTIME_PORT, RUNTIME_URL, RUNTIME_METRICS_PATH, LIVE_ADAPTERS)
+"""Variables of a backend that take effect only with a value that is written out."""
+ENDPOINT_VARIABLES = {"hf": ("HF_ENDPOINT",), **dict.fromkeys(("s3", "obs"), ("AWS_ENDPOINT_URL", "ENDPOINT"))}
+"""Variables of a backend with the address of its source, by scheme of ``modelURI``."""
+DISAGGREGATED = frozenset(("vLLMDisaggregated", "MindIEDisaggregated"))
+"""Types of backends whose roles run apart."""
+
 MIN_WITHIN_MAX = Rule(
     "minReplicas is above maxReplicas",
     "lower minReplicas or raise maxReplicas",

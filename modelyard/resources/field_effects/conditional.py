@@ -5,11 +5,12 @@ The object is as the API sends it, valid or not: what is not in the form that a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from modelyard.resources.networking import MOST_RETRIES
 from modelyard.resources.ome.older_form import REPLACED, ignored_fields
+from modelyard.resources.registry import DISAGGREGATED, ENDPOINT_VARIABLES, LITERAL_VARIABLES
 
 Unused = Iterator[tuple[str, str]]
 """Paths of fields and the reasons for which they have no effect."""
@@ -33,6 +34,10 @@ def unused_fields(kind: str, obj: Mapping[str, Any]) -> Unused:
 
 def _map(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
+
+
+def _list(value: object) -> Sequence[Any]:
+    return value if isinstance(value, list) else ()
 
 
 def _of_variant(spec: Mapping[str, Any], _: Mapping[str, Any]) -> Unused:
@@ -79,8 +84,25 @@ def _of_server(spec: Mapping[str, Any], _: Mapping[str, Any]) -> Unused:
         yield "spec.trafficPolicy.retry.attempts", f"a request is retried {MOST_RETRIES} times at most"
 
 
+def _of_backend(backend: Mapping[str, Any], path: str) -> Unused:
+    names = {*LITERAL_VARIABLES}
+    if str(backend.get("cacheURI")).startswith("hostpath://"):
+        names.update(ENDPOINT_VARIABLES.get(str(backend.get("modelURI")).partition("://")[0], ()))
+    for number, variable in enumerate(map(_map, _list(backend.get("env")))):
+        name = variable.get("name")
+        if isinstance(name, str) and name in names and variable.get("valueFrom") is not None:
+            yield f"{path}.env[{number}].valueFrom", f"{name} takes effect with a value that is written out"
+    if backend.get("type") in DISAGGREGATED:
+        for number, worker in enumerate(map(_map, _list(backend.get("workers")))):
+            pods = worker.get("pods")
+            if isinstance(pods, int) and pods > 1:
+                yield f"{path}.workers[{number}].pods", "every instance of a disaggregated backend's role is one pod"
+
+
 def _of_model(spec: Mapping[str, Any], _: Mapping[str, Any]) -> Unused:
     backends = spec.get("backends")
+    for number, backend in enumerate(_list(backends)):
+        yield from _of_backend(_map(backend), f"spec.backends[{number}]")
     model = _map(_map(spec.get("modelMatch")).get("body")).get("model")
     if model is not None and isinstance(backends, list) and len(backends) > 1:
         yield (

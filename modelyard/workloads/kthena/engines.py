@@ -89,7 +89,6 @@ OF: Final[Mapping[str, ServingEngine]] = {
     "MindIE": MINDIE,
     "MindIEDisaggregated": MINDIE,
 }
-DISAGGREGATED: Final = frozenset(("vLLMDisaggregated", "MindIEDisaggregated"))
 
 RAY_SCRIPT: Final = "/vllm-workspace/examples/online_serving/multi-node-serving.sh"
 """In vLLM's images: makes a Ray cluster of the pods of a group."""

@@ -20,8 +20,8 @@ from modelyard.models.errors import FetchError
 from modelyard.models.settings import CONFIG_MAP
 from modelyard.models.uri import cache_path, kthena_model_path, parse
 from modelyard.objects import Key
-from modelyard.resources.registry import LoraAdapter
-from modelyard.workloads.kthena.setup import LIVE_ADAPTERS, Setup
+from modelyard.resources.registry import ENDPOINT_VARIABLES, LIVE_ADAPTERS, LoraAdapter
+from modelyard.workloads.kthena.setup import Setup
 from modelyard.workloads.names import fitting
 from modelyard.workloads.values import Body, Problems, Refusal, plain
 
@@ -32,7 +32,6 @@ PATIENCE: Final = 300
 """Seconds for which a download goes on trying while nothing moves."""
 _TOKENS: Final = ("HF_TOKEN", "HF_AUTH_TOKEN")
 _KEYS: Final = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "ACCESS_KEY", "SECRET_KEY")
-ENDPOINTS: Final = {"hf": ("HF_ENDPOINT",), **dict.fromkeys(("s3", "obs"), ("AWS_ENDPOINT_URL", "ENDPOINT"))}
 _HUB: Final = "https://huggingface.co"
 _COPY: Final = """\
 [ -e "$2" ] || { rm -rf "$2.$HOSTNAME" && cp -rL "$1" "$2.$HOSTNAME" && \
@@ -303,7 +302,7 @@ def _credentials(setup: Setup, uri: str) -> Body:
         elif name in _KEYS and value and kind in ("s3", "obs"):
             remedy = "put both keys into a Secret, and name that in envFrom"
             raise Refusal("InvalidSpec", where, f"{name} is written out, and a model on nodes needs a Secret", remedy)
-        elif name in ENDPOINTS.get(kind, ()) and str(value or "").rstrip("/") not in ("", _HUB):
+        elif name in ENDPOINT_VARIABLES.get(kind, ()) and str(value or "").rstrip("/") not in ("", _HUB):
             parameters["endpoint"] = str(value)
     for one in setup.backend.env_from or ():
         if isinstance(named := one.get("secretRef"), Mapping) and not secrets:

@@ -9,9 +9,9 @@ from typing import Final
 
 from modelyard.resources.registry import Model
 from modelyard.workloads.kthena import engines
-from modelyard.workloads.kthena.files import ENDPOINTS, BackendFiles, files
+from modelyard.workloads.kthena.files import BackendFiles, files
 from modelyard.workloads.kthena.scaling import scaling
-from modelyard.workloads.kthena.setup import READ_BY_US, REVISION, Existing, ModelSettings, Setup, digest, understand
+from modelyard.workloads.kthena.setup import REVISION, Existing, ModelSettings, Setup, digest, understand
 from modelyard.workloads.kthena.templates import LIST_FILE, adapter_list, adapter_list_name
 from modelyard.workloads.kthena.traffic import model_routes, model_server
 from modelyard.workloads.kthena.unified import UNIFIED
@@ -129,24 +129,12 @@ def _notes(setup: Setup, found: BackendFiles) -> list[Note]:
     """What is not as it was asked for."""
     backend = setup.backend
     notes = []
-    if setup.disaggregated and any((one.pods or 1) > 1 for one in backend.workers):
-        notes.append("pods has no effect: every instance of a role is one pod")
     if setup.engine is engines.MINDIE:
         notes.append("the image's own entrypoint runs the engine, which finds the model at MODEL_PATH")
         notes.append("MindIE's metrics are on a port of their own, so routers count only the requests they sent")
-    notes += [f"without effect: {name} in env; write its value out" for name in _unread(setup)]
     if setup.live_adapters and not found.adapters:
         notes.append("the engine waits for LoRA adapters: loraAdapters names none")
     policies = (setup.model.spec.autoscaling_policy, backend.autoscaling_policy)
     if any(m.metric_name.startswith(UNIFIED) for policy in policies if policy for m in policy.metrics):
         notes.append(f"metrics called {UNIFIED}... are read under the engine's own names")
     return [Note("Remark", f"backend {backend.name}: {text}", backend.name) for text in notes]
-
-
-def _unread(setup: Setup) -> list[str]:
-    """Return the variables whose value is needed to make the objects, and comes from an object of the tenant's."""
-    backend = setup.backend
-    names = [*READ_BY_US]
-    if (backend.cache_uri or "").startswith("hostpath://"):
-        names += ENDPOINTS.get(backend.model_uri.partition("://")[0], ())
-    return [var["name"] for var in setup.environment if var["name"] in names and var.get("valueFrom") is not None]

@@ -15,7 +15,16 @@ from modelyard.models.settings import DeliverySettings
 from modelyard.objects.documents import shown
 from modelyard.objects.parse import container_gpus
 from modelyard.objects.urls import describe_url_problem
-from modelyard.resources.registry import Model, ModelBackend, ModelWorker
+from modelyard.resources.registry import (
+    DISAGGREGATED,
+    LIVE_ADAPTERS,
+    RUNTIME_METRICS_PATH,
+    RUNTIME_PORT,
+    RUNTIME_URL,
+    Model,
+    ModelBackend,
+    ModelWorker,
+)
 from modelyard.workloads.kthena import config, engines
 from modelyard.workloads.names import fitting, label_value
 from modelyard.workloads.pods import checked_runner
@@ -26,8 +35,6 @@ OF_MODEL, OF_GROUP = "registry.volcano.sh", "modelinfer.volcano.sh"
 REVISION: Final = f"{OF_MODEL}/revision"
 ENTRY: Final = {f"{OF_GROUP}/entry": "true"}
 OWNED_BY: Final = "modelyard.dev/model-owner"
-LIVE_ADAPTERS: Final = "VLLM_ALLOW_RUNTIME_LORA_UPDATING"
-"""Variable of a backend that lets its engine take adapters while it runs."""
 MOST_OBJECTS: Final = 64
 """Workloads of a backend whose groups are objects of their own."""
 _GROUPED: Final = 40
@@ -38,10 +45,6 @@ _ROLES: Final = {"server": "leader"}
 """What the pods of a worker are called; the other types keep their names."""
 
 
-RUNTIME_PORT, RUNTIME_URL, RUNTIME_METRICS_PATH = "RUNTIME_PORT", "RUNTIME_URL", "RUNTIME_METRICS_PATH"
-"""Variables of a backend that say where its metrics are shown, and where the engine has them."""
-READ_BY_US: Final = (RUNTIME_PORT, RUNTIME_URL, RUNTIME_METRICS_PATH, LIVE_ADAPTERS)
-"""Variables that take effect only with a value that is written out."""
 METRICS: Final = "/metrics"
 _RELAY_PORT: Final = 8100
 
@@ -122,7 +125,7 @@ class Setup:
     @property
     def disaggregated(self) -> bool:
         """Whether its roles run apart."""
-        return self.backend.type in engines.DISAGGREGATED
+        return self.backend.type in DISAGGREGATED
 
     @property
     def pods(self) -> int:
@@ -228,7 +231,7 @@ def understand(
     With problems the result is good for further checks only.
     """
     backend, path = model.spec.backends[index], f"spec.backends[{index}]"
-    engine, disaggregated = engines.OF[backend.type], backend.type in engines.DISAGGREGATED
+    engine, disaggregated = engines.OF[backend.type], backend.type in DISAGGREGATED
     lws = bool(abilities.version("LeaderWorkerSet", LWS))
     many = not disaggregated and (backend.workers[0].pods or 1) > 1
     grouped = (disaggregated and backend.autoscaling_policy is None) or (many and not lws)

@@ -16,9 +16,8 @@ from modelyard.objects.documents import cut, few
 from modelyard.reconcile.plan import Plan, Status
 from modelyard.reconcile.status import is_due
 from modelyard.resources import Model
-from modelyard.resources.registry import ModelBackend
+from modelyard.resources.registry import DISAGGREGATED, ModelBackend
 from modelyard.workloads.components import texts
-from modelyard.workloads.kthena.engines import DISAGGREGATED
 from modelyard.workloads.kthena.setup import OF_GROUP, SCALED_ROLES, role_of
 from modelyard.workloads.rollout_state import Standing
 from modelyard.workloads.standing import is_workload

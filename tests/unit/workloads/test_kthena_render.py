@@ -928,24 +928,6 @@ def test_a_place_where_no_metrics_can_be_is_refused(own: dict[str, str], said: s
     assert len(str(found)) < 500
 
 
-@pytest.mark.parametrize(
-    "name", ["RUNTIME_PORT", "RUNTIME_URL", "RUNTIME_METRICS_PATH", "VLLM_ALLOW_RUNTIME_LORA_UPDATING"]
-)
-def test_a_variable_that_is_read_and_not_written_out_is_told(name: str) -> None:
-    env = [{"name": name, "valueFrom": {"configMapKeyRef": {"name": "c", "key": "k"}}}]
-    notes = [note.message for note in children(a_model(a_backend(env=env))).notes]
-    assert notes == [f"backend main: without effect: {name} in env; write its value out"]
-
-
-@pytest.mark.parametrize(("uri", "name"), [("hf://a/b", "HF_ENDPOINT"), ("s3://bucket/b", "ENDPOINT")])
-@pytest.mark.parametrize("cache", ["hostpath:///mnt/models/shop", None])
-def test_an_endpoint_of_a_delivery_that_is_not_written_out_is_told(uri: str, name: str, cache: str | None) -> None:
-    env = [{"name": name, "valueFrom": {"configMapKeyRef": {"name": "c", "key": "k"}}}]
-    cached = {"cacheURI": cache} if cache else {}
-    notes = [note.message for note in children(a_model(a_backend(modelURI=uri, env=env, **cached))).notes]
-    assert notes == ([f"backend main: without effect: {name} in env; write its value out"] if cache else [])
-
-
 def test_everything_that_is_wrong_with_a_model_is_listed_with_the_backends_name() -> None:
     model = a_model(
         a_backend(
