@@ -10,7 +10,7 @@ from modelyard.benchmarks import settings as benchmark_settings
 from modelyard.benchmarks.probe import made_service
 from modelyard.benchmarks.series import RUN_PODS, BenchmarkLook, Chosen
 from modelyard.benchmarks.settings import BenchmarkSettings
-from modelyard.benchmarks.story import Here, told
+from modelyard.benchmarks.story import Here, told, warnings
 from modelyard.benchmarks.world import (
     BENCHMARK_JOBS,
     LABEL,
@@ -32,7 +32,7 @@ from modelyard.objects.kinds import CONFIG_MAPS, JOBS, NAMESPACES, PERSISTENT_VO
 from modelyard.objects.parse import namespace
 from modelyard.reconcile.memory import render_memory
 from modelyard.reconcile.plan import FAILED, Child, Plan, Want, World
-from modelyard.reconcile.spec_warning import with_spec_warning
+from modelyard.reconcile.spec_warning import FIELDS_IGNORED, with_spec_warning
 from modelyard.workloads import names
 from modelyard.workloads.world import INFERENCE_SERVICES, MODELS_WANTED, SERVICES_WANTED
 
@@ -101,7 +101,8 @@ class BenchmarkRuns:
         annotations = {MEMORY: wanted} if wanted != stored else {}
         if one.failed_before and not deeds.apply and not deeds.delete:
             annotations[FAILED] = None
-        plan = with_spec_warning(told(here, now), one.status)
+        ineffective = [(FIELDS_IGNORED, text) for text in (warnings(one.spec) if one.spec is not None else ())]
+        plan = with_spec_warning(told(here, now), one.status, ineffective)
         return replace(
             plan,
             annotations=annotations,

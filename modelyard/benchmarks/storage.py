@@ -174,19 +174,28 @@ _PASSED: Final = {
 
 
 def warnings(spec: BenchmarkJobSpec) -> Iterator[str]:
-    """Warn of storage fields and parameters without effect, and of credentials that anybody may read."""
-    for storage, use in ((spec.dataset, DATASET), (spec.output_location, RESULTS)):
-        if storage is None:
-            continue
+    """Warn of fields and parameters of a storage without effect."""
+    for storage, use in _storages(spec):
         try:
             uri = source_uri(storage.storage_uri, storage.parameters)
         except FetchError:
             uri = None  # The object is refused, with this as the reason.
         yield from storage_warnings(uri, storage, use)
+
+
+def visible_credentials(spec: BenchmarkJobSpec) -> Iterator[str]:
+    """Warn of credentials in parameters, which everyone who may read the object can read."""
+    for storage, use in _storages(spec):
         given = sorted(storage.parameters or {})
         secrets = [name for name in given if name in use.parameters and (name in SECRETS or name == "token")]
         if named := ", ".join(secrets)[:200]:
             yield f"whoever reads it reads {named} of {use.place}.parameters: put it into a Secret and name that in key"
+
+
+def _storages(spec: BenchmarkJobSpec) -> Iterator[tuple[StorageSpec, StorageUse]]:
+    if spec.dataset is not None:
+        yield spec.dataset, DATASET
+    yield spec.output_location, RESULTS
 
 
 def _checked_endpoint(parameters: Mapping[str, str], where: str, delivery: DeliverySettings) -> bool:

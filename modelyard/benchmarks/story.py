@@ -106,7 +106,10 @@ def _conditions(here: Here) -> tuple[Condition, Condition]:
         said = f"the spec has changed since it began (generation {memory.generation}): {what}; to measure anew give the"
         accepted = Condition(ACCEPTED, "False", "SpecChanged", f"{said} annotation {RE_RUN} another value", generation)
     else:
-        notes = [here.longest if here.loads else "", *(warnings(here.one.spec) if here.one.spec is not None else ())]
+        notes = [
+            here.longest if here.loads else "",
+            *(storage.visible_credentials(here.one.spec) if here.one.spec is not None else ()),
+        ]
         accepted = Condition(ACCEPTED, "True", "Accepted", "; ".join(filter(None, notes)), generation)
     if memory.ended and not memory.failed:
         done = Condition(DONE, "True", "AllRunsMeasured", _count(here), generation)
@@ -120,7 +123,7 @@ def _conditions(here: Here) -> tuple[Condition, Condition]:
 
 
 def warnings(spec: BenchmarkJobSpec) -> list[str]:
-    """Return what whoever wrote a spec should know: fields and parameters without effect, credentials in plain text."""
+    """Return a sentence for each field and parameter whose effect depends on others and that has none here."""
     texts, endpoint = list(storage.warnings(spec)), spec.endpoint.endpoint
     if endpoint is not None and (
         unsent := unsent_parameters(endpoint.api_format, spec.additional_request_params or {})

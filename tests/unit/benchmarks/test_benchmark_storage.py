@@ -43,12 +43,14 @@ def pod(fleet: Benchmarks) -> dict[str, Any]:
 
 
 def accepted(fleet: Benchmarks, **spec: Any) -> str:
-    """Measure by this spec; the message of the condition."""
+    """Measure by this spec; the messages of the condition and of the warning."""
     fleet.benchmark(**spec)
     fleet.step()
     status, _, message = fleet.told("Accepted")
     assert status == "True", message
-    return message
+    warnings = [one for one in fleet.said["conditions"] if one["type"] == "SpecWarning"]
+    assert all((one["status"], one["reason"]) == ("True", "FieldsIgnored") for one in warnings)
+    return "; ".join([message, *(one["message"] for one in warnings)])
 
 
 def refused(fleet: Benchmarks, **spec: Any) -> str:
@@ -353,3 +355,10 @@ def test_a_data_set_that_cannot_be_fetched_says_why(tmp_path: Path) -> None:
     with pytest.raises(MeasureError, match=r"dataset s3://bucket/x: .*127\.0\.0\.1") as raised:
         datasets.options(measurement(dataset="s3://bucket/x", access=access), tmp_path, {})
     assert raised.value.reason == "DatasetMissing"
+
+
+def test_a_corrected_spec_has_no_warning(fleet: Benchmarks) -> None:
+    assert "spec.outputLocation.key has no effect" in accepted(fleet, outputLocation={**OUTPUT, "key": "k"})
+    fleet.benchmark(podOverride={"image": "other:1"})
+    fleet.step()
+    assert "SpecWarning" not in {one["type"] for one in fleet.said["conditions"]}
