@@ -67,6 +67,7 @@ from modelyard.workloads.request_limits import (
 from modelyard.workloads.scaling import ScaleTarget, Scaling, by_keda, disruption_budget, scaled, without_replicas
 from modelyard.workloads.shared import shared
 from modelyard.workloads.special import knative, ray_clusters, with_rdma
+from modelyard.workloads.unused_fields import unused_fields, unused_keda
 from modelyard.workloads.values import (
     Abilities,
     Body,
@@ -188,6 +189,12 @@ class _Rendering:
         notes += [Note("RouterNotServed", behind.hindrance, entry)] if behind.hindrance else []
         notes += [Note("TooManyAdapters", behind.surplus, entry)] if behind.surplus else []
         notes += [*self._timeouts(parts, modes, entry, children), *self._ineffective()]
+        kinds = {kind: {child.kind for child in part.children} for kind, part in parts.items()}
+        for one in found:
+            place = self._place(one) if modes[one.kind] in (MULTI_NODE, RAY) else ""
+            unscaled = any(note.reason == "ScalerNotServed" and note.component == one.kind for note in notes)
+            notes += unused_fields(one, modes[one.kind], place, kinds[one.kind], unscaled)
+        notes += unused_keda(self.spec, set().union(*kinds.values()))
         return Rendered(
             children=tuple(children),
             retired=tuple(

@@ -36,7 +36,9 @@ def test_a_service_names_them() -> None:
     keda = {"enableKeda": True, "scalingOperator": "GreaterThan", "promServerAddress": "http://prometheus:9090"}
     fleet.service(kedaConfig=keda, engine={"tomorrow": 1})
     message, events = warned(fleet.look())
-    assert message.startswith("without effect: spec.engine.tomorrow: unknown field; spec.kedaConfig.scalingOperator: KEDA")
+    assert message.startswith(
+        "without effect: spec.engine.tomorrow: unknown field; spec.kedaConfig.scalingOperator: KEDA"
+    )
     assert events == 1
     fleet.settle()
     assert fleet.condition("SpecWarning")[:2] == ("True", "FieldsIgnored")

@@ -1,0 +1,64 @@
+"""Fields of a service's components that have no effect in their deployment mode, or next to what scales them. Pure.
+
+Fields that never have an effect are listed in ``modelyard.resources.field_effects``. Those here depend on the runtime,
+the mode and the scaler of a component, so that only rendering knows them. Only fields of the service itself are named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from modelyard.objects.documents import few
+from modelyard.workloads.components import RAW, RAY, SERVERLESS, ServiceComponent, pod_fields
+from modelyard.workloads.values import Note
+
+WITHOUT_EFFECT: Final = "FieldsWithoutEffect"
+"""Reason of the note about them."""
+_SCALERS: Final = frozenset(("HorizontalPodAutoscaler", "ScaledObject"))
+_SWITCH: Final = "enableKeda"
+
+
+def unused_fields(
+    component: ServiceComponent, mode: str, place: str, kinds: Collection[str], unscaled: bool
+) -> Iterator[Note]:
+    """Iterate over the notes about one component. ``kinds`` are those of the objects rendered for it.
+
+    ``place`` is the part that its first pod is made of: ``leader``, ``worker``, or empty for the component itself.
+    ``unscaled``: another note says already that nothing scales it.
+    """
+    own = component.own
+    if place:
+        names = [*sorted(pod_fields(own)), *(["runner"] if "runner" in own else [])]
+        yield from _note(component, names, f"its pods are described by {place}; write them there")
+    if mode != RAW:
+        yield from _note(component, _set(own, "deploymentStrategy"), "only a Deployment has one")
+    if mode in (RAY, SERVERLESS):
+        names = _set(own, "minAvailable", "maxUnavailable")
+        yield from _note(component, names, f"the mode {mode} has no PodDisruptionBudget")
+    if "ScaledObject" not in kinds and _settings(own):
+        yield from _note(component, ["kedaConfig"], "no ScaledObject of KEDA scales it; set enableKeda, or remove it")
+    if mode != SERVERLESS and not unscaled and not _SCALERS & set(kinds):
+        text = "no HorizontalPodAutoscaler and no ScaledObject of the service scales it"
+        yield from _note(component, _set(own, "scaleMetric", "scaleTarget"), text)
+
+
+def unused_keda(spec: Mapping[str, Any], kinds: Iterable[str]) -> Iterator[Note]:
+    """Iterate over the note about ``kedaConfig`` of a service, none of whose components KEDA scales."""
+    if _settings(spec) and "ScaledObject" not in kinds:
+        text = "no ScaledObject of KEDA scales a component; set enableKeda, or remove it"
+        yield Note(WITHOUT_EFFECT, f"without effect: spec.kedaConfig: {text}")
+
+
+def _settings(part: Mapping[str, Any]) -> bool:
+    return any(name != _SWITCH for name in part.get("kedaConfig") or ())
+
+
+def _set(part: Mapping[str, Any], *names: str) -> list[str]:
+    return [name for name in names if part.get(name) is not None]
+
+
+def _note(component: ServiceComponent, names: list[str], reason: str) -> Iterator[Note]:
+    if names:
+        fields = ", ".join(few([f"{component.path}.{name}" for name in names]))
+        yield Note(WITHOUT_EFFECT, f"without effect: {fields}: {reason}", component.kind)
