@@ -16,7 +16,7 @@ import typer
 from modelyard.cli.options import check_url
 
 if TYPE_CHECKING:
-    from modelyard.workloads.kthena.files import Adapter
+    from modelyard.workloads.kthena.files import AdapterFiles
 
 TIMEOUT = 300.0
 """Seconds that one request to the engine may take: it reads the adapter meanwhile."""
@@ -73,7 +73,7 @@ def converge(listed: Path, root: Path, engine: str) -> list[str]:
     return failures
 
 
-def _fetch(adapter: Adapter, root: Path) -> None:
+def _fetch(adapter: AdapterFiles, root: Path) -> None:
     """Raises RuntimeError with what is wrong."""
     from modelyard.models import node
     from modelyard.models.errors import FetchError

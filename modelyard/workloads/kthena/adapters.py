@@ -10,7 +10,7 @@ import posixpath
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from modelyard.workloads.kthena.files import Adapter
+from modelyard.workloads.kthena.files import AdapterFiles
 
 LOAD: Final = "/v1/load_lora_adapter"
 UNLOAD: Final = "/v1/unload_lora_adapter"
@@ -24,10 +24,10 @@ class Call(NamedTuple):
 
     path: str
     body: Mapping[str, str]
-    fetch: Adapter | None = None
+    fetch: AdapterFiles | None = None
 
 
-def wanted(text: str, root: str) -> tuple[Adapter, ...]:
+def wanted(text: str, root: str) -> tuple[AdapterFiles, ...]:
     """The adapters that a list file names. Those whose folder is not below ``root`` are left out. Raises ValueError."""
     found = json.loads(text)
     if not isinstance(found, list):
@@ -36,7 +36,7 @@ def wanted(text: str, root: str) -> tuple[Adapter, ...]:
     for one in found[:_MOST]:
         name, source, path = (_text(one, key) for key in ("name", "source", "path"))
         if name and source and posixpath.normpath(path) == path and path.startswith(f"{root.rstrip('/')}/"):
-            adapters[name] = Adapter(name, source, path)
+            adapters[name] = AdapterFiles(name, source, path)
     return tuple(adapters.values())
 
 
@@ -55,7 +55,7 @@ def loaded(page: Any) -> dict[str, str]:
     return found
 
 
-def calls(adapters: Iterable[Adapter], there: Mapping[str, str]) -> tuple[Call, ...]:
+def calls(adapters: Iterable[AdapterFiles], there: Mapping[str, str]) -> tuple[Call, ...]:
     """What to ask of an engine that has ``there``: unload what is not wanted or comes from elsewhere now, then load."""
     should = {one.name: one for one in adapters}
     stale = [name for name, path in there.items() if name not in should or path not in ("", should[name].path)]

@@ -40,7 +40,7 @@ _COPY: Final = """\
 
 
 @dataclass(frozen=True, slots=True)
-class Adapter:
+class AdapterFiles:
     """A LoRA adapter, and the folder its files are in."""
 
     name: str
@@ -58,7 +58,7 @@ class BackendFiles:
     init: list[Body] = field(default_factory=list)
     node_selector: dict[str, str] = field(default_factory=dict)
     objects: list[Body] = field(default_factory=list)
-    adapters: list[Adapter] = field(default_factory=list)
+    adapters: list[AdapterFiles] = field(default_factory=list)
     writable: Body = field(default_factory=dict)
     """Where adapters that come later go to, as a mount."""
 
@@ -157,13 +157,13 @@ def _adapter(setup: Setup, backend_files: BackendFiles, place: int, adapter: Lor
     _source(adapter.artifact_url, where)
     root = backend_files.writable["mountPath"]
     folder = posixpath.join(root, posixpath.basename(kthena_model_path("", adapter.artifact_url)))
-    backend_files.adapters.append(Adapter(adapter.name, adapter.artifact_url, folder))
+    backend_files.adapters.append(AdapterFiles(adapter.name, adapter.artifact_url, folder))
     if not setup.live_adapters:
         name = f"{setup.model.name}-lora-downloader-{place}"
         backend_files.init.append(_fetching(setup, name, adapter.artifact_url, where, folder, backend_files.writable))
 
 
-def _mounted(setup: Setup, found: BackendFiles, one: LoraAdapter, where: str) -> Adapter:
+def _mounted(setup: Setup, found: BackendFiles, one: LoraAdapter, where: str) -> AdapterFiles:
     """An adapter in a claim."""
     claim, inner = _claim(one.artifact_url, where)
     if setup.live_adapters:
@@ -173,7 +173,7 @@ def _mounted(setup: Setup, found: BackendFiles, one: LoraAdapter, where: str) ->
         name = fitting(f"{claim}-adapters")
         found.volumes.append({"name": name, "persistentVolumeClaim": {"claimName": claim}})
         found.mounts.append({"name": name, "mountPath": f"/{claim}", "readOnly": True})
-    return Adapter(one.name, one.artifact_url, f"/{claim}/{inner}".rstrip("/"))
+    return AdapterFiles(one.name, one.artifact_url, f"/{claim}/{inner}".rstrip("/"))
 
 
 def _place(cache: str, where: str) -> str:

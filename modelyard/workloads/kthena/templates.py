@@ -14,7 +14,7 @@ from typing import Any, Final
 from modelyard.resources.registry import ModelWorker
 from modelyard.workloads import lora
 from modelyard.workloads.kthena import config, engines
-from modelyard.workloads.kthena.files import Adapter, BackendFiles, beside
+from modelyard.workloads.kthena.files import AdapterFiles, BackendFiles, beside
 from modelyard.workloads.kthena.setup import OF_GROUP, REVISION, MetricsRelay, Setup, digest, role_of
 from modelyard.workloads.names import fitting
 from modelyard.workloads.pods import checked_runner
@@ -86,7 +86,7 @@ def adapter_list_name(setup: Setup) -> str:
     return fitting(f"{setup.name}-adapters")
 
 
-def adapter_list(adapters: list[Adapter]) -> str:
+def adapter_list(adapters: list[AdapterFiles]) -> str:
     """What it says."""
     found = [{"name": one.name, "source": one.source, "path": one.path} for one in adapters]
     return json.dumps(found, sort_keys=True, indent=2)

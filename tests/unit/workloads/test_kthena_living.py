@@ -12,7 +12,7 @@ from kthena_models import UID, a_backend, a_model, children, names, rendered_nam
 
 from modelyard.workloads.changes import changes, says
 from modelyard.workloads.kthena import adapters
-from modelyard.workloads.kthena.files import Adapter
+from modelyard.workloads.kthena.files import AdapterFiles
 from modelyard.workloads.kthena.setup import Existing
 
 MINE = {"registry.volcano.sh/model-uid": UID}
@@ -126,7 +126,7 @@ def test_notations(there: Any, wanted: Any, same: bool) -> None:
 # Adapters
 
 
-ONE, TWO = Adapter("a", "hf://x/a", "/models/1"), Adapter("b", "hf://x/b", "/models/2")
+ONE, TWO = AdapterFiles("a", "hf://x/a", "/models/1"), AdapterFiles("b", "hf://x/b", "/models/2")
 
 
 @pytest.mark.parametrize(
