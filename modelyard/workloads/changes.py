@@ -21,6 +21,8 @@ from modelyard.workloads.values import ChildObject, canonical
 APPLIED: Final = "modelyard.dev/applied"
 """Annotation of a child: what was asked for when it was last written, as a hash. By it what is asked for no more is
 noticed, of which an object that may have more than it should shows nothing."""
+_SETS: Final = frozenset(("loraAdapters",))
+"""Lists without an order (``x-kubernetes-list-type: set``): the server appends what is new to what it has."""
 Object = Mapping[str, Any]
 Identity = tuple[str, str, str]
 """API group, kind and name."""
@@ -122,7 +124,8 @@ def _different(there: Any, wanted: Any, path: str, whole: bool = False) -> list[
     if isinstance(there, Mapping) and isinstance(wanted, Mapping):
         found = []
         for name, value in wanted.items():
-            found += _different(there.get(name), value, f"{path}.{name}", name in WHOLE_MAPS)
+            pair = (_sorted(name, part) for part in (there.get(name), value))
+            found += _different(*pair, f"{path}.{name}", name in WHOLE_MAPS)
         return found or [f"{path}: {shown(there)} → {shown(wanted)}"]
     if isinstance(there, list) and isinstance(wanted, list) and len(there) == len(wanted):
         items = enumerate(zip(in_order(there, wanted), wanted, strict=True))
@@ -138,7 +141,10 @@ def _covers(there: Any, wanted: Any, whole: bool = False) -> bool:
             return not wanted and there is None
         if whole and there.keys() - wanted.keys():
             return False
-        return all(_covers(there.get(name), value, name in WHOLE_MAPS) for name, value in wanted.items())
+        return all(
+            _covers(_sorted(name, there.get(name)), _sorted(name, value), name in WHOLE_MAPS)
+            for name, value in wanted.items()
+        )
     if isinstance(wanted, list):
         given = there or []
         same = isinstance(given, list) and len(given) == len(wanted)
@@ -148,6 +154,11 @@ def _covers(there: Any, wanted: Any, whole: bool = False) -> bool:
     if there is None:
         return wanted in ("", 0)
     return _same_amount(there, wanted)
+
+
+def _sorted(name: str, value: Any) -> Any:
+    """Return the value of a field, of a list without an order sorted."""
+    return sorted(value, key=str) if name in _SETS and isinstance(value, list) else value
 
 
 def _same_amount(there: Any, wanted: Any) -> bool:

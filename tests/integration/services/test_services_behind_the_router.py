@@ -1,4 +1,4 @@
-"""A service behind the real router, on the local cluster: exact shares beside a canary, and no request that is lost."""
+"""Services behind the real router, on the local cluster: shares beside a canary, no lost request, and adapters."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ from typing import Any
 
 import aiohttp
 import pytest
-from conftest import Services, conditions, is_ready, is_up
+from conftest import NAME, Services, conditions, forget, is_ready, is_up
 
 from modelyard.cluster import DEPLOYMENTS, Cluster
 from modelyard.hosts import HostsFile, ServiceResolver
 from modelyard.local.router import ADDRESS, install
 from modelyard.local.stack import LocalStack
-from modelyard.objects.kinds import CONFIG_MAPS, PODS
+from modelyard.models.names import FINE_TUNED_WEIGHTS
+from modelyard.objects.kinds import CONFIG_MAPS, PERSISTENT_VOLUME_CLAIMS, PODS
 from modelyard.routing.objects import ROUTES, SERVERS
 from modelyard.workloads.model_routes import ROUTED
 from modelyard.workloads.settings import CONFIG_MAP
+from modelyard.workloads.weight_status import WEIGHTS_READY
 
 pytestmark = pytest.mark.integration
 
@@ -158,6 +160,55 @@ async def test_shares_are_exact_and_no_request_is_lost(services: Services, clien
         return not [one for kind in (ROUTES, SERVERS) for one in await services.cluster.list(kind, services.space)]
 
     await services.settled(gone)
+
+
+async def test_adapters_answer_under_their_own_names(services: Services, client: Client, home: str) -> None:
+    space = services.space
+    tone, other = (f"{name}-{space}" for name in ("tone", "other"))
+    storage = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
+    await services.cluster.create(PERSISTENT_VOLUME_CLAIMS, {"metadata": {"name": "files"}, "spec": storage}, space)
+    for name, origin in ((tone, NAME), (other, "another-model")):
+        folder = services.stack.paths.files / "claims" / space / "files" / name
+        folder.mkdir(parents=True)
+        (folder / "adapter_config.json").write_text('{"r": 64}')
+        spec = {
+            "baseModelRef": {"name": origin},
+            "modelType": "LoRA",
+            "hyperParameters": {},
+            "storage": {"storageUri": f"pvc://{space}:files/{name}"},
+        }
+        await services.cluster.create(FINE_TUNED_WEIGHTS, {"metadata": {"name": name}, "spec": spec})
+
+    async def serves(*names: str) -> None:
+        """Wait until the pod lists these adapters, and requests for each are answered through the router."""
+        obj = await services.until(is_ready, "chat")
+        assert conditions(obj)[WEIGHTS_READY] == ("True", "WeightsServed", f"served: {', '.join(names)}")
+        (pod,) = filter(is_up, await services.cluster.list(PODS, space, label_selector="component=engine"))
+        async with client.session.get(f"http://{pod['status']['podIP']}:8080/v1/models") as answer:
+            cards = {card["id"]: card for card in (await answer.json())["data"]}
+        assert cards.keys() == {space, *names}
+        assert all(cards[name]["parent"] == space for name in names)
+        for client.model in names:
+            async with asyncio.timeout(60):
+                while await client.once(1) != "whole":
+                    await asyncio.sleep(0.1)  # The router has not read the route yet.
+
+    model = {"name": NAME, "fineTunedWeights": [tone]}
+    runner = {"name": "engine", "args": ["--model=$(MODEL_PATH)", f"--served-model-name={space}", "--port=8080"]}
+    annotations = {"ome.io/autoscalerClass": "external"}
+    await services.make("chat", {"runner": runner}, annotations=annotations, model=model)
+    await serves(tone)
+    await services.patch("chat", {"spec": {"model": {"fineTunedWeights": [tone, other]}}})
+    message = await services.until_reason("chat", "LatestDeploymentReady", "FineTunedWeightsMismatch")
+    assert f"FineTunedWeight {other} was made from ClusterBaseModel another-model" in message
+    served = conditions(await services.get("chat"))
+    assert served["Ready"][0] == "True"
+    assert served[WEIGHTS_READY][2].startswith(f"served: {tone}; not served: {other}: ")
+    assert await client.once(1) == "whole", "what was served before still answers"
+    await services.cluster.merge_patch(FINE_TUNED_WEIGHTS, other, {"spec": {"baseModelRef": {"name": NAME}}})
+    await serves(tone, other)
+    for name in (tone, other):
+        await forget(services.cluster, FINE_TUNED_WEIGHTS, name)
 
 
 async def _ask(client: Client, count: int) -> Counter[str]:

@@ -427,6 +427,28 @@ def test_behind_the_router_their_names_are_routed() -> None:
     assert route_spec(fleet)["loraAdapters"] == ["tone"]
 
 
+@pytest.mark.parametrize(
+    ("stored", "same"),
+    [
+        (["tone", "legal"], True),
+        (["legal", "tone"], True),
+        (["tone"], False),
+        (["tone", "legal", "x"], False),
+        (None, False),
+    ],
+)
+def test_the_order_in_which_a_server_keeps_a_set_is_no_difference(stored: list[str] | None, same: bool) -> None:
+    """An API server appends new entries of a set to those it has, so that the route was written for ever."""
+    fleet = serving("tone", "legal", annotations=BEHIND)
+    (name,) = (name for kind, _, name in fleet.objects if kind == "ModelRoute")
+    spec = fleet.objects["ModelRoute", "shop", name]["spec"]
+    spec |= {"loraAdapters": stored}
+    plan = fleet.look()
+    assert plan is not None
+    assert ([body["kind"] for body in plan.apply] == []) is same
+    assert ([body["kind"] for body in plan.apply] == ["ModelRoute"]) is not same
+
+
 def test_a_route_has_ten_adapters_and_others_are_told() -> None:
     names = [f"a{number}" for number in range(12)]
     fleet = serving(*names, annotations=BEHIND)
