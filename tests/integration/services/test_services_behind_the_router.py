@@ -189,9 +189,16 @@ async def test_adapters_answer_under_their_own_names(services: Services, client:
         assert cards.keys() == {space, *names}
         assert all(cards[name]["parent"] == space for name in names)
         for client.model in names:
-            async with asyncio.timeout(60):
-                while await client.once(1) != "whole":
-                    await asyncio.sleep(0.1)  # The router has not read the route yet.
+            answers: list[str] = []
+
+            async def answered(seen: list[str] = answers) -> bool:  # Before, the router has not read the route yet.
+                seen.append(await client.once(1))
+                return seen[-1] == "whole"
+
+            try:
+                await services.settled(answered)
+            except TimeoutError:
+                raise AssertionError(f"{client.model}: {Counter(answers)}") from None
 
     model = {"name": NAME, "fineTunedWeights": [tone]}
     runner = {"name": "engine", "args": ["--model=$(MODEL_PATH)", f"--served-model-name={space}", "--port=8080"]}
