@@ -94,8 +94,8 @@ def _runtime_of(obj: Object) -> tuple[str, str]:
     kind, _, rest = noted.partition("/") if isinstance(noted, str) else ("", "", "")
     rolled_out = rest.partition("@")[0]
     if isinstance(name, str) and name and name != rolled_out:
-        kind = named.get("kind")
-        return (kind if isinstance(kind, str) else "", name)
+        named_kind = named.get("kind")
+        return (named_kind if isinstance(named_kind, str) else "", name)
     return (kind, rolled_out) if rolled_out else ("", "")
 
 
