@@ -58,6 +58,10 @@ def is_noticed(kind: str, path: str) -> bool:
     )
 
 
+def test_every_kind_has_scenarios() -> None:
+    assert SCENARIOS.keys() == BY_NAME.keys()
+
+
 @pytest.mark.parametrize("kind", SCENARIOS)
 def test_every_field_with_an_effect_makes_a_difference(kind: str) -> None:
     unnoticed = [path for path in fields(kind, Effect.ACTED, Effect.CONVERTED) if not is_noticed(kind, path)]
