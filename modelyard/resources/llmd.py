@@ -58,7 +58,7 @@ class VariantProfile(Part):
 
     perf_parms: PerfParms = Field(description="Measured parameters of prefill and decode.")
     max_batch_size: Int32 = Field(
-        ge=1, description="Most requests one replica works on at the same time (vLLM: --max-num-seqs)."
+        ge=1, description="Maximum concurrent requests of one replica (vLLM: --max-num-seqs)."
     )
 
 
@@ -130,8 +130,8 @@ class Allocation(StatusPart):
 
     variant_id: str | None = optional("The variant this is about. SLO form only.", alias="variantID", min_length=1)
     accelerator: str | None = optional("Accelerator in use. SLO form only.", min_length=1)
-    num_replicas: Int32 = Field(ge=0, description="Replicas there are.")
-    max_batch: Int32 | None = optional("Most requests one replica works on at the same time. SLO form only.", ge=0)
+    num_replicas: Int32 = Field(ge=0, description="Existing replicas.")
+    max_batch: Int32 | None = optional("Maximum concurrent requests of one replica. SLO form only.", ge=0)
     variant_cost: Cost | None = optional("Cost of the whole allocation per hour. SLO form only.")
 
 

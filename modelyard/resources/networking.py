@@ -317,7 +317,7 @@ class Retry(Part):
     """What to do when an engine does not answer."""
 
     attempts: Int32 | None = optional(
-        f"How often a failed request is tried again, at most {MOST_RETRIES} times. Default: 0.", ge=0
+        f"Number of retries of a failed request, at most {MOST_RETRIES} times. Default: 0.", ge=0
     )
     retry_interval: NonNegativeDuration = Field(
         Duration("100ms"), description="Shortest time to wait before each retry. Default: 100ms."
@@ -328,8 +328,8 @@ class TrafficPolicy(Part):
     """Timeout and retries towards the engine."""
 
     timeout: NonNegativeDuration | None = optional(
-        "How long each attempt may take until the head of the answer is there: of a stream until its first token, of an"
-        " answer in one piece until all of it is generated. Default: no limit."
+        "Time within which the response to each attempt must begin: a stream with its first token, any other response"
+        " when it is complete. Default: no limit."
     )
     retry: Retry | None = optional("Retries of failed requests. Default: up to four, each on another pod, at once.")
 

@@ -70,21 +70,19 @@ class AutoscalingPolicyStablePolicy(Part):
 
     invariants: ClassVar = (at_most_30m("period", "period"), at_most_30m("stabilization_window", "stabilizationWindow"))
 
-    instances: Int32 = Field(1, ge=0, description="Most replicas changed within the period. Default: 1.")
+    instances: Int32 = Field(1, ge=0, description="Maximum change within the period, in replicas. Default: 1.")
     percent: Int32 = Field(
         100,
         ge=0,
         le=1000,
-        description="Most replicas changed within the period, in percent of the current. Default: 100.",
+        description="Maximum change within the period, in percent of the current replicas. Default: 100.",
     )
-    period: Duration = Field(
-        Duration("15s"), description="The time the two limits above hold for, 0s to 30m. Default: 15s."
-    )
+    period: Duration = Field(Duration("15s"), description="Period of both limits, 0s to 30m. Default: 15s.")
     select_policy: Literal["Or", "And"] = Field(
-        "Or", description="Or: the wider of the two limits holds. And: the narrower. Default: Or."
+        "Or", description="Or: the wider of the two limits applies. And: the narrower. Default: Or."
     )
     stabilization_window: Duration | None = optional(
-        "How far back recommendations are looked at before the direction is followed, 0s to 30m."
+        "Time for which all recommendations must agree before scaling in this direction, 0s to 30m."
     )
 
 
@@ -97,19 +95,19 @@ class AutoscalingPolicyPanicPolicy(Part):
         1000,
         ge=0,
         le=1000,
-        description="Most growth within the period, in percent of the current. Default: 1000.",
+        description="Maximum growth within the period, in percent of the current replicas. Default: 1000.",
     )
-    period: Duration = Field(description="The time that limit holds for, 0s to 30m; 0s means no limit.")
+    period: Duration = Field(description="Period of that limit, 0s to 30m; 0s means no limit.")
     panic_threshold_percent: Int32 = Field(
         200,
         ge=110,
         le=1000,
-        description="Panic begins when the recommended replicas reach this many percent of the current. Default: 200.",
+        description="Recommended replicas, in percent of the current ones, that start panic mode. Default: 200.",
     )
     panic_mode_hold: Duration = Field(
         Duration("60s"),
         json_schema_extra={"default": "60s"},
-        description="How long panic lasts after its last cause, without scaling down, 0s to 30m. Default: 60s.",
+        description="Duration of panic mode, without scaling down, after its last trigger, 0s to 30m. Default: 60s.",
     )
 
 
@@ -139,7 +137,7 @@ class AutoscalingPolicySpec(Part):
         10,
         ge=0,
         le=100,
-        description="How far load may be off its target, in percent, before anything is done. Default: 10.",
+        description="Deviation from the target, in percent, that causes no scaling. Default: 10.",
     )
     metrics: list[AutoscalingPolicyMetric] = Field(
         min_length=1,

@@ -155,7 +155,7 @@ class ModelBackend(Part):
         100, ge=0, le=100, description="Share of the requests relative to the other backends. Default: 100."
     )
     scale_to_zero_grace_period: Duration | None = optional(
-        "How long no request may have come before the last replica goes, 0s to 30m."
+        "Time without a request after which the last replica is removed, 0s to 30m."
         " Default: 30s under a policy of the model, otherwise never."
     )
     workers: list[ModelWorker] = Field(min_length=1, max_length=1000, description="The roles of the backend.")
@@ -243,7 +243,7 @@ class ModelSpec(Part):
     name: str | None = optional(
         "The name clients ask for. Default: the name of the object.", max_length=64, pattern=DNS_NAME
     )
-    owner: str | None = optional("Whose model this is; free text, for people.")
+    owner: str | None = optional("Owner of the model; free text, for people.")
     backends: list[ModelBackend] = Field(
         min_length=1,
         max_length=32,
@@ -254,7 +254,7 @@ class ModelSpec(Part):
         "How to scale all backends together, by cost. Not together with policies of backends."
     )
     cost_expansion_rate_percent: Int32 | None = optional(
-        "How much dearer the next step of shared scaling may be, in percent. Default: 200 under a policy.",
+        "Growth of each backend's batches of replicas, in percent. Default: 200 under a policy.",
         ge=0,
         le=1000,
     )
@@ -266,7 +266,7 @@ class ModelBackendStatus(StatusPart):
 
     name: str = Field(description="Name of the backend.")
     replicas: Int32 | None = optional("Replicas that are ready.")
-    total_replicas: Int32 | None = optional("Replicas there are, ready or not.")
+    total_replicas: Int32 | None = optional("Existing replicas, ready or not.")
 
 
 class ModelStatus(StatusPart):
@@ -276,7 +276,9 @@ class ModelStatus(StatusPart):
         "Initialized, Active and Failed: how far the model is, and why.", json_schema_extra=CONDITIONS
     )
     backend_statuses: list[ModelBackendStatus] | None = optional("How each backend is doing.")
-    annotations: StringMap | None = optional("Which generation was rolled out, since when, and what served last.")
+    annotations: StringMap | None = optional(
+        "The generation that was rolled out, its start time, and the last one that served."
+    )
     observed_generation: Int64 | None = optional("The metadata.generation this status was computed from.")
 
 
@@ -338,7 +340,7 @@ class AutoscalingPolicy(Resource):
 class MetricEndpoint(Part):
     """Where pods show their metrics."""
 
-    newer: ClassVar = {"labelSelector": "additionalMatchLabels beside metricEndpoint"}
+    newer: ClassVar = {"labelSelector": "additionalMatchLabels next to metricEndpoint"}
 
     uri: str = Field("/metrics", description="Path. Default: /metrics.")
     port: Int32 = Field(8100, ge=1, le=65535, description="Port, 1 to 65535. Default: 8100.")
@@ -446,11 +448,11 @@ class ScalingUnit(StatusPart):
 
     name: str = Field(description="Name of the workload.")
     current_replicas: Int32 | None = optional("Replicas before the decision.", ge=0)
-    desired_replicas: Int32 | None = optional("Replicas decided on.", ge=0)
+    desired_replicas: Int32 | None = optional("Decided replicas.", ge=0)
     mode: Literal["Stable", "Panic"] | None = optional(
-        "Panic while load that jumped is followed faster and nothing is scaled down."
+        "Panic in panic mode, which scales up faster and never down; else Stable."
     )
-    last_scale_time: Time | None = optional("When the last change that took effect was asked for.")
+    last_scale_time: Time | None = optional("Decision time of the last change that was applied.")
 
 
 class AutoscalingPolicyBindingStatus(ConditionedStatus):
@@ -460,7 +462,7 @@ class AutoscalingPolicyBindingStatus(ConditionedStatus):
     min_replicas: Int32 | None = optional("Fewest replicas of all workloads together.", ge=0)
     max_replicas: Int32 | None = optional("Most replicas of all workloads together.", ge=0)
     current_replicas: Int32 | None = optional("Replicas of all workloads before the decision.", ge=0)
-    desired_replicas: Int32 | None = optional("Replicas of all workloads decided on.", ge=0)
+    desired_replicas: Int32 | None = optional("Decided replicas of all workloads.", ge=0)
     mode: Literal["Stable", "Panic"] | None = optional("Panic or Stable, as for each workload.")
     units: list[ScalingUnit] | None = optional("The decision for each workload.")
 

@@ -139,11 +139,11 @@ class BenchmarkJobSpec(Part):
         json_schema_extra=unique(),
     )
     num_concurrency: list[Annotated[Int32, Field(ge=1)]] | None = optional(
-        "How many requests are under way at once, one run for each. Default: 1, 2, 4 to 256.",
+        "Numbers of concurrent requests, one run for each. Default: 1, 2, 4 to 256.",
         json_schema_extra=unique(),
     )
-    max_time_per_iteration: Int32 = Field(ge=1, description="Most minutes one run may take.")
-    max_requests_per_iteration: Int32 = Field(ge=1, description="Most requests of one run.")
+    max_time_per_iteration: Int32 = Field(ge=1, description="Maximum duration of one run in minutes.")
+    max_requests_per_iteration: Int32 = Field(ge=1, description="Maximum number of requests of one run.")
     additional_request_params: dict[str, Annotated[str, Field(max_length=1024)]] | None = optional(
         "Further fields of each request, such as temperature and ignore_eos; values as text."
     )
@@ -158,7 +158,7 @@ class BenchmarkJobStatus(ConditionedStatus):
 
     state: str = Field(description="Pending, Running, Completed or Failed.")
     start_time: Time | None = optional("When the test began.")
-    completion_time: Time | None = optional("When the test ended, well or badly.")
+    completion_time: Time | None = optional("When the test ended, successfully or not.")
     last_reconcile_time: Time | None = optional("When the controller last updated this status.")
     failure_message: str | None = optional("Why the test failed.")
     details: str | None = optional("Where the results are, and a summary.")

@@ -76,8 +76,8 @@ class BaseModelSpec(ModelExtension):
 
     model_format: ModelFormat | None = optional("File format. Default: found in the files.")
     model_type: str | None = optional(
-        "The model_type of the model's config.json, such as llama. Runtimes are chosen by it where modelArchitecture is"
-        " not known, and between equals. Default: found in the files."
+        "The model_type of the model's config.json, such as llama. Selects runtimes if modelArchitecture is"
+        " unknown, and among runtimes that fit equally. Default: found in the files."
     )
     model_framework: ModelFrameworkSpec | None = optional(
         "Library the weights were written for. Default: found in the files."

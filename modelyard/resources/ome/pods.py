@@ -48,7 +48,7 @@ class PodFields(SharedPodFields):
     """All fields of a pod's spec, spread into a component."""
 
     init_containers: RawList | None = optional("Containers that run, one by one, before the others.")
-    containers: RawList | None = optional("Containers beside the runner.")
+    containers: RawList | None = optional("Containers next to the runner.")
     ephemeral_containers: RawList | None = optional("Containers for debugging, added to a running pod.")
     restart_policy: str | None = optional("When containers are restarted: Always, OnFailure or Never. Default: Always.")
     termination_grace_period_seconds: Int64 | None = optional(
@@ -69,14 +69,14 @@ class PodFields(SharedPodFields):
     host_aliases: RawList | None = optional("Further lines of /etc/hosts.")
     priority_class_name: str | None = optional("PriorityClass of the pod.")
     priority: Int32 | None = optional("Priority of the pod; normally set from its PriorityClass.")
-    dns_config: RawObject | None = optional("DNS settings beside dnsPolicy.")
+    dns_config: RawObject | None = optional("DNS settings in addition to dnsPolicy.")
     readiness_gates: RawList | None = optional("Further conditions the pod needs to count as ready.")
     runtime_class_name: str | None = optional("RuntimeClass that runs the pod.")
     enable_service_links: Bool | None = optional(
         "Put the Services of the namespace into the environment. Default: true."
     )
     preemption_policy: str | None = optional("PreemptLowerPriority or Never. Default: PreemptLowerPriority.")
-    overhead: RawObject | None = optional("Resources the RuntimeClass needs beside the containers.")
+    overhead: RawObject | None = optional("Resources the RuntimeClass needs in addition to the containers.")
     topology_spread_constraints: RawList | None = optional("How pods spread over zones and nodes.")
     set_hostname_as_fqdn: Bool | None = optional(
         "Make the pod's full name its host name. Default: false.", alias="setHostnameAsFQDN"
@@ -128,7 +128,9 @@ class KedaConfig(Part):
         "How to compare: GreaterThan, GreaterThanOrEqual, LessThan or LessThanOrEqual."
     )
     authentication_ref: ScalerAuthenticationRef | None = optional("Credentials for that Prometheus. Default: none.")
-    auth_modes: str | None = optional("How to authenticate there: basic, tls, bearer, custom; several by commas.")
+    auth_modes: str | None = optional(
+        "Authentication to Prometheus: basic, tls, bearer or custom; separate several by commas."
+    )
 
 
 class ScalingFields(Part):
@@ -142,12 +144,12 @@ class ScalingFields(Part):
     )
     scale_target: Int32 | None = optional("The value of the scale metric to hold each replica at.")
     scale_metric: Literal["cpu", "memory", "concurrency", "rps", "tps"] | None = optional(
-        "What to scale by. Default: cpu."
+        "Metric to scale by. Default: cpu."
     )
-    container_concurrency: Int64 | None = optional("Most requests at a time in a container. Default: no limit.")
+    container_concurrency: Int64 | None = optional("Maximum concurrent requests of a container. Default: no limit.")
     timeout_seconds: Int64 | None = optional("Seconds a request may take.", alias="timeoutSeconds")
     canary_traffic_percent: Int64 | None = optional(
-        "Percent of the requests that go to the newest revision while it is tried out."
+        "Percentage of the requests to send to the newest revision as a canary."
     )
     labels: StringMap | None = optional("Labels to put on the component's pods.")
     annotations: StringMap | None = optional("Annotations to put on the component's pods.")
@@ -166,7 +168,7 @@ class EngineSpec(PodFields, ScalingFields):
     leader: LeaderSpec | None = optional("The leading pod of each group. Multi-node only.")
     worker: WorkerSpec | None = optional("The other pods of each group. Multi-node only.")
     accelerator_override: RawObject | None = optional(
-        "Which accelerators this component runs on, in acceleratorClass. Default: those of the service."
+        "Accelerators that this component runs on, in acceleratorClass. Default: those of the service."
     )
 
 

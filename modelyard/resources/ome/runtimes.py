@@ -73,7 +73,7 @@ class ServingRuntimeSpec(RuntimePodFields):
     )
     workers: WorkerPodSpec | None = optional("The worker pods of each group, in the older form.")
     accelerator_requirements: RawObject | None = optional(
-        "The accelerator classes it can use, in acceleratorClasses. Default: it says nothing of them."
+        "The accelerator classes it can use, in acceleratorClasses. Default: any."
     )
 
 

@@ -50,12 +50,12 @@ class ModelSpec(Container):
 
     runtime: str | None = optional("Name of the runtime. Default: chosen by the model.")
     storage_uri: str | None = optional(
-        "Where the model's files are: pvc://CLAIM/PATH is mounted, any other must be the storageUri of a model."
-        " Only where baseModel is not given; always in the variable STORAGE_URI."
+        "Location of the model's files: pvc://CLAIM/PATH is mounted, any other must be the storageUri of a model."
+        " Used without baseModel only; always in the variable STORAGE_URI."
     )
-    runtime_version: str | None = optional("Tag of the engine's image, instead of the one it has.")
+    runtime_version: str | None = optional("Tag that replaces the tag of the engine's image.")
     protocol_version: str | None = optional(
-        "Protocol the endpoint speaks: the runtime must list it, or none at all. In the variable PROTOCOL_VERSION."
+        "Protocol of the endpoint. The runtime must list it or list none. Passed as the variable PROTOCOL_VERSION."
     )
     base_model: str | None = optional("Name of the base model.")
     fine_tuned_weights: list[str] | None = optional("Names of FineTunedWeights to serve with it.")
@@ -96,7 +96,7 @@ class InferenceServiceSpec(Part):
     router: RouterSpec | None = optional("The router. Default: none, or the runtime's.")
     keda_config: KedaConfig | None = optional("Scaling by KEDA, for all components. Default: none.")
     accelerator_selector: RawObject | None = optional(
-        "Which accelerators to run on: acceleratorClass, or constraints and a policy. Default: any."
+        "Accelerators to run on: acceleratorClass, or constraints and a policy. Default: any."
     )
 
 
@@ -161,8 +161,8 @@ class ModelRevisionStates(StatusPart):
 class FailureInfo(StatusPart):
     """The last failure to load the model."""
 
-    location: str | None = optional("Where it failed, usually a pod.")
-    reason: FailureReason | None = optional("What kind of failure.")
+    location: str | None = optional("Object or field that failed, usually a pod.")
+    reason: FailureReason | None = optional("Kind of failure.")
     message: str | None = optional("What happened, for people.")
     model_revision_name: str | None = optional("The revision that failed.")
     time: Time | None = optional("When it failed, or when that was found.")
@@ -172,7 +172,7 @@ class FailureInfo(StatusPart):
 class ModelCopies(StatusPart):
     """Copies of the model that are loaded."""
 
-    failed_copies: Int32 = Field(description="Copies that failed to load of late.")
+    failed_copies: Int32 = Field(description="Copies that failed to load recently.")
     total_copies: Int32 | None = optional("Copies that are loaded.")
 
 
@@ -180,7 +180,7 @@ class ModelStatus(StatusPart):
     """How far the service's model is."""
 
     transition_status: Literal["", "UpToDate", "InProgress", "BlockedByFailedLoad", "InvalidSpec"] = Field(
-        description="Whether what serves is what the spec asks for."
+        description="Progress of the update to the model that the spec asks for."
     )
     model_revision_states: ModelRevisionStates | None = optional("How far the model is.")
     last_failure_info: FailureInfo | None = optional("The last failure to load the model.")

@@ -93,7 +93,7 @@ def test_a_model_names_them(kind: str, namespace: str) -> None:
     spec = WEIGHTS[0] if kind == "FineTunedWeight" else MODELS[3]
     obj = cluster.put(kind, {"kind": kind, "metadata": metadata, "spec": spec})
     message, events = warned(cluster.plan(obj))
-    assert message == "without effect: spec.storage.schemaPath: No source of models has a schema file"
+    assert message == "without effect: spec.storage.schemaPath: Modelyard reads no schema files"
     assert events == 1
 
 
