@@ -34,11 +34,11 @@ def with_spec_warning(plan: Plan, stored: Mapping[str, Any], warnings: Sequence[
 
     wanted = added(plan.wanted) if plan.wanted is not None else None
     status = added(plan.status) if plan.status is not None else None
-    said = (before or {}).get("message")
-    current = (said, (before or {}).get("observedGeneration")) == (message, subject.generation)
+    message_before = (before or {}).get("message")
+    current = (message_before, (before or {}).get("observedGeneration")) == (message, subject.generation)
     if status is None and not current:
         status = wanted or added(Status({}))
-    news = (Notice(texts[0][0], message, "Warning"),) if texts and said != message else ()
+    news = (Notice(texts[0][0], message, "Warning"),) if texts and message_before != message else ()
     return replace(plan, wanted=wanted, status=status, notices=(*plan.notices, *news))
 
 

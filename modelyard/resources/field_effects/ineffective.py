@@ -38,21 +38,21 @@ def ineffective(kind: type[Resource], obj: Mapping[str, Any]) -> list[Ineffectiv
 
     ``obj`` is the object as the API sends it, valid or not. The work is bounded by its size, the depth by the schema.
     """
-    found: dict[object, Ineffective] = {}
+    fields: dict[object, Ineffective] = {}
     tree, effects = field_tree(kind), field_effects(kind.kind)
     extra = [name for name in obj if name not in ("apiVersion", "kind", "metadata", "spec", "status")]
     assert tree.fields is not None
     if tree.fields.keys() >= {"spec"}:
         for place, node, name in _walk(obj.get("spec"), tree.fields["spec"], "spec", effects):
             key, entry = _entry(place, node, name, effects)
-            if (before := found.get(key)) is not None:
+            if (before := fields.get(key)) is not None:
                 entry = Ineffective(before.path, before.reason, before.count + 1)
-            found[key] = entry
+            fields[key] = entry
     for path, reason in unused_fields(kind.kind, obj):
-        found.setdefault(path, Ineffective(cut(printable(path[:_LONGEST_PATH]), _LONGEST_PATH), reason))
+        fields.setdefault(path, Ineffective(cut(printable(path[:_LONGEST_PATH]), _LONGEST_PATH), reason))
     for name in extra:
-        found[name] = Ineffective(_shown(name), "unknown field")
-    return list(found.values())
+        fields[name] = Ineffective(_shown(name), "unknown field")
+    return list(fields.values())
 
 
 def _walk(
@@ -117,5 +117,5 @@ def warning(kind: type[Resource], obj: Mapping[str, Any]) -> str:
 
 def warning_of(group: str, kind: str, obj: Mapping[str, Any]) -> str:
     """Return ``warning`` of an object of one of the kinds; empty for any other."""
-    found = KINDS.get((group, kind))
-    return warning(found, obj) if found is not None else ""
+    resource = KINDS.get((group, kind))
+    return warning(resource, obj) if resource is not None else ""

@@ -72,7 +72,8 @@ def verdicts(ranking: Ranking) -> Any:
     """Return what a ranking says of each runtime."""
     chosen = ranking.chosen.runtime.name if ranking.chosen is not None else ""
     each = [
-        (one.runtime.name, one.why, one.notes, one.priority, one.weight, one.type_match) for one in ranking.verdicts
+        (verdict.runtime.name, verdict.why, verdict.notes, verdict.priority, verdict.weight, verdict.type_match)
+        for verdict in ranking.verdicts
     ]
     return chosen, ranking.problem, each
 

@@ -93,7 +93,10 @@ def measured(obj: Object) -> Any:
     fleet.served("talk")
     fleet.objects["BenchmarkJob", "shop", fleet.name] = obj
     fleet.step()
-    status = {**fleet.said, "conditions": [one for one in fleet.said["conditions"] if one["type"] != SPEC_WARNING]}
+    status = {
+        **fleet.said,
+        "conditions": [condition for condition in fleet.said["conditions"] if condition["type"] != SPEC_WARNING],
+    }
     return status, fleet.here.loads, [job["spec"]["template"]["spec"] for job in fleet.jobs()]
 
 

@@ -22,7 +22,9 @@ def planned(plan: Plan | None) -> Any:
         "message": plan.message,
         "fields": plain(status.fields) if status is not None else {},
         "conditions": [
-            (one.type, one.status, one.reason, one.message) for one in conditions if one.type != SPEC_WARNING
+            (entry.type, entry.status, entry.reason, entry.message)
+            for entry in conditions
+            if entry.type != SPEC_WARNING
         ],
         "annotations": dict(plan.annotations),
         "deeds": plain(plan.deeds),

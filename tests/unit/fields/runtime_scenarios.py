@@ -43,7 +43,7 @@ def chosen(obj: Object) -> Any:
         parse_runtime(obj),
         parse_runtime({"kind": "ClusterServingRuntime", "metadata": {"name": "rival"}, "spec": rival}),
     ]
-    found = []
+    results = []
     try:
         BY_NAME[obj["kind"]].parse(obj)
     except ResourceInvalid:
@@ -52,9 +52,9 @@ def chosen(obj: Object) -> Any:
         storage = {"storage": {"storageUri": "hf://meta/any"}}
         model = parse_model({"kind": "ClusterBaseModel", "metadata": {"name": "m"}, "spec": {**spec, **storage}})
         for wishes in WISHES:
-            found.append(verdicts(select(model, runtimes, namespace="shop", wishes=wishes)))
-        found.append(verdicts(select(model, runtimes, namespace="shop", named="tested")))
-    return found
+            results.append(verdicts(select(model, runtimes, namespace="shop", wishes=wishes)))
+        results.append(verdicts(select(model, runtimes, namespace="shop", named="tested")))
+    return results
 
 
 def runtime(

@@ -25,7 +25,7 @@ def warned(plan: Plan | None) -> tuple[str, int]:
     """The message of the condition that a plan writes, and the number of Events about it."""
     assert plan is not None
     assert plan.status is not None
-    (message,) = [one.message for one in plan.status.conditions if one.type == "SpecWarning"]
+    (message,) = [condition.message for condition in plan.status.conditions if condition.type == "SpecWarning"]
     events = [notice for notice in plan.notices if notice.reason == "FieldsIgnored"]
     assert all(notice.message == message for notice in events)
     return message, len(events)
