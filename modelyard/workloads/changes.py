@@ -124,8 +124,8 @@ def _different(there: Any, wanted: Any, path: str, whole: bool = False) -> list[
     if isinstance(there, Mapping) and isinstance(wanted, Mapping):
         found = []
         for name, value in wanted.items():
-            pair = (_sorted(name, part) for part in (there.get(name), value))
-            found += _different(*pair, f"{path}.{name}", name in WHOLE_MAPS)
+            present, expected = _sorted(name, there.get(name)), _sorted(name, value)
+            found += _different(present, expected, f"{path}.{name}", name in WHOLE_MAPS)
         return found or [f"{path}: {shown(there)} → {shown(wanted)}"]
     if isinstance(there, list) and isinstance(wanted, list) and len(there) == len(wanted):
         items = enumerate(zip(in_order(there, wanted), wanted, strict=True))
