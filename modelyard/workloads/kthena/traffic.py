@@ -5,7 +5,7 @@ Source: Kthena Model controller reference, "ModelServer", "KV connector" and "Mo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from modelyard.resources.networking import ENGINE, METRICS_PATH, MINDIE
@@ -71,8 +71,11 @@ def model_routes(model: Model) -> list[Body]:
     the spec, so that an adapter that is appended moves no other to another route.
     """
     backends = model.spec.backends
-    adapters = list(dict.fromkeys(adapter.name for backend in backends for adapter in backend.lora_adapters or ()))
-    asked = client_name(model)
+    serving: dict[str, list[ModelBackend]] = {}
+    for backend in backends:
+        for adapter in backend.lora_adapters or ():
+            serving.setdefault(adapter.name, []).append(backend)
+    adapters, asked = list(serving), client_name(model)
     problems = Problems()
     with problems.collect():
         if asked in adapters:
@@ -86,21 +89,22 @@ def model_routes(model: Model) -> list[Body]:
     routes = []
     for number, share in enumerate(shares or [[]]):
         with problems.collect():
-            routes.append(_route(model, number, asked, share))
+            routes.append(_route(model, number, asked, {name: serving[name] for name in share}))
     problems.raise_all()
     return routes
 
 
-def _route(model: Model, number: int, asked: str, adapters: Sequence[str]) -> Body:
-    """Return one of the routes of a Model: the first for the Model itself, all for some of its adapters."""
+def _route(model: Model, number: int, asked: str, adapters: Mapping[str, Sequence[ModelBackend]]) -> Body:
+    """Return one of the routes of a Model: the first for the Model itself, all for some of its adapters.
+
+    ``adapters`` has the backends that serve each of them.
+    """
     backends, match = model.spec.backends, _match(model)
     wanted: list[tuple[str, Body, Sequence[ModelBackend]]] = []
     if not number or len(backends) == 1:
         wanted.append(("default", match if len(backends) == 1 else _asking(match, asked), backends))
     if len(backends) > 1:
-        wanted += [
-            (name, _asking(match, name), [backend for backend in backends if _has(backend, name)]) for name in adapters
-        ]
+        wanted += [(name, _asking(match, name), targets) for name, targets in adapters.items()]
     rules, problems = [], Problems()
     for name, taken, targets in wanted:
         with problems.collect():
@@ -132,7 +136,3 @@ def _rule(model: Model, name: str, match: Body, backends: Sequence[ModelBackend]
     targets = [{"modelServerName": server_name(model, backend), "weight": backend.route_weight} for backend in backends]
     rule: Body = {"name": name, "targetModels": targets}
     return {**rule, "modelMatch": match} if match else rule
-
-
-def _has(backend: ModelBackend, adapter: str) -> bool:
-    return any(one.name == adapter for one in backend.lora_adapters or ())
