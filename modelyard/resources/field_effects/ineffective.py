@@ -44,10 +44,12 @@ def ineffective(kind: type[Resource], obj: Mapping[str, Any]) -> list[Ineffectiv
     assert tree.fields is not None
     if tree.fields.keys() >= {"spec"}:
         for place, node, name in _walk(obj.get("spec"), tree.fields["spec"], "spec", effects):
-            key, entry = _entry(place, node, name, effects)
+            key = node.path if name is None else (node.path, name[:_LONGEST_NAME])
             if (before := fields.get(key)) is not None:
-                entry = Ineffective(before.path, before.reason, before.count + 1)
-            fields[key] = entry
+                fields[key] = Ineffective(before.path, before.reason, before.count + 1)
+            else:
+                # A suggestion takes longer than all else, and only the first few are shown.
+                fields[key] = Ineffective(place, _reason(node, name, effects, suggest=len(fields) < MOST_FIELDS))
     for path, reason in unused_fields(kind.kind, obj):
         fields.setdefault(path, Ineffective(cut(printable(path[:_LONGEST_PATH]), _LONGEST_PATH), reason))
     for name in extra:
@@ -90,16 +92,14 @@ def _repeats(node: FieldNode, suffix: str) -> bool:
     return child is not None and child.path.startswith(f"{node.path}{suffix}")
 
 
-def _entry(
-    place: str, node: FieldNode, name: str | None, effects: Mapping[str, FieldEffect]
-) -> tuple[object, Ineffective]:
+def _reason(node: FieldNode, name: str | None, effects: Mapping[str, FieldEffect], *, suggest: bool) -> str:
+    """Return why a field, or an unknown one of this name inside it, has no effect."""
     if name is None:
-        return node.path, Ineffective(place, effects[node.path].text.removesuffix("."))
-    key = node.path, name[:_LONGEST_NAME]
+        return effects[node.path].text.removesuffix(".")
     if name in node.newer:
-        return key, Ineffective(place, f"unknown field, write {node.newer[name]}")
-    close = difflib.get_close_matches(name[:_LONGEST_NAME], node.fields or (), n=1)
-    return key, Ineffective(place, f"unknown field, did you mean {close[0]!r}?" if close else "unknown field")
+        return f"unknown field, write {node.newer[name]}"
+    close = difflib.get_close_matches(name[:_LONGEST_NAME], node.fields or (), n=1) if suggest else ()
+    return f"unknown field, did you mean {close[0]!r}?" if close else "unknown field"
 
 
 def _shown(name: object) -> str:
