@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
+from modelyard.objects.parse import MAX_ARGUMENTS
 from modelyard.workloads.command_line import FIELDS, commands, literals, script, words
 from modelyard.workloads.kthena.engines import SGLANG, SIMULATED, VLLM, ServingEngine
 from modelyard.workloads.values import Body, Refusal
@@ -78,8 +79,11 @@ def started_engine(container: Mapping[str, Any]) -> ServingEngine | None:
     """Return the engine that a container's command line starts, where options can be added to it; ``None``: neither.
 
     Without a command of its own, a container whose image is called after an engine runs that by the image's entrypoint.
+    In a script that is too long, as in any other such command line, no engine is looked for.
     """
     if (shell := script(container)) is not None:
+        if len(shell.text) > MAX_ARGUMENTS:
+            return None
         try:
             engines = (_started(command.words) for command in commands(shell.text))
             return next((engine for engine in engines if engine is not None), None)

@@ -25,6 +25,7 @@ from modelyard.workloads.lora import (
     started_engine,
     with_adapters,
 )
+from modelyard.workloads.request_limits import with_concurrency
 from modelyard.workloads.values import Refusal
 
 FIELD = "spec.model.fineTunedWeights"
@@ -271,3 +272,13 @@ def test_which_runtimes_load_weights_themselves(line: dict[str, Any], itself: bo
 )
 def test_which_weights_an_engine_loads_as_adapters(kind: str, rank: int, reason: str) -> None:
     assert adapter_problem(kind, rank)[0] == reason
+
+
+@pytest.mark.parametrize("part", ["vllm serve;", "\\\n", "1<", "a "])
+def test_a_script_as_long_as_an_object_is_not_read(part: str) -> None:
+    short, long = (part * (size // len(part)) + ";vllm serve m" for size in (1000, 2**20))
+    assert started_engine(container(short, command=("sh", "-c"))) is VLLM
+    given = container(long, command=("sh", "-c"))
+    assert started_engine(given) is None
+    assert with_adapters(given, [TONE], FIELD) is given
+    assert with_concurrency(given, 4)[0] is given
