@@ -17,7 +17,7 @@ from modelyard.hosts import HostsFile
 from modelyard.metrics.client import Prometheus, PrometheusError, PrometheusSettings
 from modelyard.metrics.served import read_served
 from modelyard.objects import Key, parse
-from modelyard.objects.documents import few
+from modelyard.objects.documents import few, listed
 from modelyard.reconcile.acting import Acted, look
 from modelyard.reconcile.following import Followed, take
 from modelyard.reconcile.plan import Plan
@@ -230,7 +230,7 @@ async def answer(rolling: RollingOut, keys: Sequence[Key], attempts: int = 1) ->
         runtime = here.resolved.runtime
         protocols = runtime.choice.protocols if runtime is not None else ()
         if not (paths := health_paths(protocols)):
-            return key, EngineAnswer(words=f"its pods are ready; not asked: its runtime speaks {', '.join(protocols)}")
+            return key, EngineAnswer(words=f"its pods are ready; not asked: its runtime speaks {listed(protocols)}")
         addresses = [here.result.address] if here.result.address else await _pods(rolling, key, here.result)
         found = await asyncio.gather(*(ask(address, hosts, attempts, paths) for address in addresses))
         return key, min(found, key=lambda said: said.well, default=EngineAnswer())

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import NamedTuple
 
-from modelyard.objects.documents import counted, cut, few, shown
+from modelyard.objects.documents import counted, cut, few, listed, shown
 from modelyard.runtimes.accelerators import AcceleratorClass, place
 from modelyard.runtimes.matching import differences, label, matches
 from modelyard.runtimes.values import ModelKind, ModelView, Runtime, SupportedFormat, Wishes
@@ -277,8 +277,8 @@ def _judge(
         text = f"deployment mode {runtime.mode} is not the requested {wishes.mode}"
         reasons.append(Reason("DeploymentModeNotSupported", text))
     if wishes.protocol and runtime.protocols and wishes.protocol not in runtime.protocols:
-        spoken = ", ".join(few(runtime.protocols))
-        text = f"does not speak protocol {cut(wishes.protocol, 40)} that the service asks for (it lists {spoken})"
+        text = f"does not speak protocol {cut(wishes.protocol, 40)} that the service asks for"
+        text += f" (it lists {listed(runtime.protocols)})"
         reasons.append(Reason("ProtocolNotSupported", text))
     accelerator = ""
     if classes is not None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from modelyard.models.detection import CAPABILITIES, Facts, fill, weight_bits
 from modelyard.models.errors import FetchError
@@ -59,6 +59,10 @@ class Diffusion(NamedTuple):
     class_name: str = ""
     parts: tuple[tuple[str, str, str], ...] = ()
     others: tuple[tuple[str, str, str], ...] = ()
+
+
+LONGEST_TYPE: Final = 256
+"""Characters of a model's type: it is compared with the architecture of every entry of every runtime."""
 
 
 class ModelKind(NamedTuple):
@@ -168,7 +172,7 @@ def model_view(spec: BaseModelSpec, name: str, namespace: str = "", facts: Facts
         seen.quantization or "",
         facts.quantization_method or "",
         _diffusion(seen.diffusion_pipeline),
-        (seen.model_type or "").strip(),
+        (seen.model_type or "")[:LONGEST_TYPE].strip(),
     )
     capable = tuple(cut(printable(one), 40) for one in (seen.model_capabilities or ())[:20])
     unknown = [one for one in capable if one not in CAPABILITIES]

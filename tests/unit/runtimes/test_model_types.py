@@ -10,6 +10,7 @@ import pytest
 
 from modelyard.runtimes import parse_model, parse_runtime, parse_wishes, select
 from modelyard.runtimes.matching import is_architecture_of
+from modelyard.runtimes.values import LONGEST_TYPE
 
 Body = dict[str, Any]
 PUBLIC = json.loads((Path(__file__).parents[2] / "data" / "models" / "widely-served.json").read_text(encoding="utf-8"))
@@ -155,3 +156,11 @@ def test_a_protocol_that_nobody_knows_is_a_remark() -> None:
     assert view.protocols == ("openAI", "grpc", "openInference-v2")
     (remark,) = view.remarks
     assert remark.startswith("spec.protocolVersions: grpc: no known protocol; write openAI, cohere, openInference-v1")
+
+
+def test_of_a_type_as_long_as_an_object_only_the_beginning_is_compared() -> None:
+    """The letters of a type of a million characters were once picked for each entry of each runtime of the cluster."""
+    spec = {"storage": {"storageUri": "hf://x/y"}, "modelType": f"llama{'x' * 2**20}"}
+    model = parse_model({"kind": "BaseModel", "metadata": {"name": "m", "namespace": "shop"}, "spec": spec})
+    assert not model.problem
+    assert model.kind.model_type == f"llama{'x' * (LONGEST_TYPE - len('llama'))}"
