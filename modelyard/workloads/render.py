@@ -471,7 +471,7 @@ class _Rendering:
         path = f"{one.path}.{place}" if place else one.path
         pod, asked = self._drafted(one, one.spec, place, path)
         for container in pod.spec["containers"]:
-            if not container.get("image"):
+            if not isinstance(container.get("image"), str) or not container["image"]:
                 remedy = "write it, or use a runtime that has it"
                 raise Refusal("InvalidSpec", f"{path}.containers[{container['name']}]", "has no image", remedy)
         try:

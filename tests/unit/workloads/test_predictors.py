@@ -231,3 +231,14 @@ def test_a_service_in_the_older_form_is_one_whose_predictor_is_read(spec: Body, 
     service = InferenceService.parse({"metadata": {"name": "chat", "namespace": "shop"}, "spec": spec})
     assert migrates(service) is expected
     assert ("engine" in effective(service) and "engine" not in spec) is expected
+
+
+@pytest.mark.parametrize("image", [5, True, {"name": "engine"}, ["engine"]])
+def test_an_image_that_is_no_text_is_refused(image: Any) -> None:
+    """With a tag to put on it, it ended the plan with an error of ours instead of a condition."""
+    container = {"name": "ome-container", "image": image}
+    made = fleet({"model": {"baseModel": "llama", "runtimeVersion": "v2"}, "containers": [container]}, {})
+    sidecar = fleet({"model": {"baseModel": "llama"}, "containers": [ENGINE, {"name": "logs", "image": image}]}, {})
+    for refused in map(result, (made, sidecar)):
+        assert isinstance(refused, Refused)
+        assert refused.reason == "InvalidSpec"
