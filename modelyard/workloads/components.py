@@ -22,6 +22,8 @@ MODES: Final = (RAW, MULTI_NODE, RAY, SERVERLESS, SPLIT, VIRTUAL)
 MODE: Final = "ome.io/deploymentMode"
 INITIAL_REPLICAS: Final = "modelyard.dev/initial-replicas"
 """Annotation of a service or a component: the replicas to begin with. Default: the fewest, at least one."""
+MAX_WEIGHTS: Final = 1000
+"""FineTunedWeights of one service, as many as a Model's backend may have adapters."""
 KNATIVE: Final = ("serving.knative.dev/v1", "Service")
 RAY_CLUSTER: Final = ("ray.io/v1", "RayCluster")
 KEDA: Final = ("keda.sh/v1alpha1", "ScaledObject")
@@ -114,10 +116,14 @@ def references(service: InferenceService) -> References:
     """
     spec = effective(service)
     model, runtime = spec.get("model") or {}, spec.get("runtime") or {}
+    weights = tuple(model.get("fineTunedWeights") or ())
+    if len(weights) > MAX_WEIGHTS:
+        problem = f"names {len(weights)} FineTunedWeights, of {MAX_WEIGHTS} at most"
+        raise Refusal("InvalidSpec", "spec.model.fineTunedWeights", problem, "share them out among several services")
     return References(
         model.get("name", ""),
         model.get("kind", ""),
-        tuple(model.get("fineTunedWeights") or ()),
+        weights,
         runtime.get("name", ""),
         runtime.get("kind", ""),
         storage_uri(service),

@@ -18,6 +18,7 @@ from modelyard.cli.services import CURRENT, outcome
 from modelyard.resources import ModelRoute
 from modelyard.routing.objects import route
 from modelyard.workloads import Rendered
+from modelyard.workloads.components import MAX_WEIGHTS
 from modelyard.workloads.lora import loaded, started_engine
 from modelyard.workloads.resolution import ACCEPT
 from modelyard.workloads.returning import USUAL
@@ -504,3 +505,20 @@ def test_the_shipped_sample_of_weights_belongs_to_its_model() -> None:
     )
     assert service["spec"]["model"]["fineTunedWeights"] == [weight["metadata"]["name"]]
     assert service["spec"]["model"]["name"] == weight["spec"]["baseModelRef"]["name"]
+
+
+@pytest.mark.parametrize("form", ["model", "predictor"])
+def test_a_list_as_long_as_an_object_is_refused_as_a_whole(form: str) -> None:
+    """Each of 100,000 names was once compared with all before it, for minutes of the shared controller."""
+    fleet, names = a_fleet(), [f"w{i}" for i in range(MAX_WEIGHTS + 1)]
+    if form == "model":
+        ask(fleet, *names)
+    else:
+        body = {"predictor": {"model": {"baseModel": "llama", "fineTunedWeights": names}}}
+        fleet.put("InferenceService", "chat", "shop", spec=body, status={}, metadata={"annotations": {}})
+        fleet.settle()
+    status, reason, message = fleet.condition(LATEST)
+    assert (status, reason) == ("False", "InvalidSpec")
+    assert f"names {MAX_WEIGHTS + 1} FineTunedWeights, of {MAX_WEIGHTS} at most" in message
+    ask(fleet, *names[:MAX_WEIGHTS])
+    assert fleet.condition(LATEST)[1] == "FineTunedWeightsNotFound"
