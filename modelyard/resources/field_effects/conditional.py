@@ -92,7 +92,7 @@ def _of_backend(backend: Mapping[str, Any], path: str) -> Unused:
         name = variable.get("name")
         if isinstance(name, str) and name in names and variable.get("valueFrom") is not None:
             yield f"{path}.env[{number}].valueFrom", f"{name} takes effect with a value that is written out"
-    if backend.get("type") in DISAGGREGATED:
+    if str(backend.get("type")) in DISAGGREGATED:
         for number, worker in enumerate(map(_map, _list(backend.get("workers")))):
             pods = worker.get("pods")
             if isinstance(pods, int) and pods > 1:

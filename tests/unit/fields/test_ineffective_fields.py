@@ -17,6 +17,7 @@ from modelyard.reconcile.status import patch
 from modelyard.resources import KINDS, InferenceService, ModelRoute
 from modelyard.resources.base import Resource
 from modelyard.resources.field_effects import Effect, effect_of, field_effects, ineffective, warning
+from modelyard.resources.field_effects.tables import field_tree
 
 ROUTE = ResourceType.of_resource(ModelRoute)
 
@@ -80,6 +81,23 @@ def test_a_default_that_the_api_server_fills_in_is_no_warning() -> None:
 def test_no_spec_is_too_odd(spec: Any) -> None:
     for kind in KINDS.values():
         assert len(warning(kind, {"spec": spec})) <= 2000
+
+
+def _at(path: str, value: Any) -> Any:
+    """An object that has this value at a path of the tables, such as ``spec.rules[].name``."""
+    for name in reversed(path.split(".")):
+        value = value if name == "*" else {name.removesuffix("[]"): [value] if name.endswith("[]") else value}
+        value = {"x": value} if name == "*" else value
+    return value
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS.values(), key=lambda kind: kind.kind), ids=lambda kind: kind.kind)
+def test_no_value_of_any_field_is_too_odd(kind: type[Resource]) -> None:
+    """An object that a warning cannot be written for is one that the controller cannot read at all."""
+    spec = next(node for node in field_tree(kind).walk() if node.path == "spec")
+    for node in spec.walk():
+        for value in ({}, [], {"a": [1]}, [{}], [None], [[]], "x", 2**70, -1, float("nan"), True):
+            assert len(warning(kind, _at(node.path, value))) <= 2000, (node.path, value)
 
 
 def test_a_warning_is_bounded_however_much_is_unknown() -> None:
