@@ -232,8 +232,8 @@ async def answer(rolling: RollingOut, keys: Sequence[Key], attempts: int = 1) ->
         if not (paths := health_paths(protocols)):
             return key, EngineAnswer(words=f"its pods are ready; not asked: its runtime speaks {listed(protocols)}")
         addresses = [here.result.address] if here.result.address else await _pods(rolling, key, here.result)
-        found = await asyncio.gather(*(ask(address, hosts, attempts, paths) for address in addresses))
-        return key, min(found, key=lambda said: said.well, default=EngineAnswer())
+        answers = await asyncio.gather(*(ask(address, hosts, attempts, paths) for address in addresses))
+        return key, min(answers, key=lambda answer: answer.well, default=EngineAnswer())
 
     return dict(await asyncio.gather(*map(one, keys)))
 

@@ -58,7 +58,7 @@ def limits_unknown(limits: ReplicaLimits) -> Notice:
 
 
 def required_minimum(handling: Handling, limits: ReplicaLimits | None) -> tuple[int, str]:
-    """Return the minimum that also holds for a workload at zero, and its source: one that somebody has written down.
+    """Return the minimum that also holds for a workload at zero, and its source. Defaults do not count.
 
     A scaler's minimum does not: Kubernetes suspends a HorizontalPodAutoscaler whose workload is at zero.
     """

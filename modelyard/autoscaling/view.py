@@ -88,7 +88,7 @@ class TargetView:
     minimum_from: str = "minReplicas"
     maximum_from: str = "maxReplicas"
     contradiction: str = ""
-    """Why ``minimum`` is less than what one of the two asks for."""
+    """Reason for which ``minimum`` is below one of the bounds."""
     grace: float | None = None
 
 

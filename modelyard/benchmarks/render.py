@@ -90,7 +90,7 @@ def job(
     labels = {"benchmark": label_value(key.name), LABEL: subject.uid, TARGET: target.key}
     annotations = {"logging-forward": "true"}
     pod = _overridden(spec, settings, namespace)
-    pod = pod.with_container(lambda one: _filled(one, spec, asked, results, data))
+    pod = pod.with_container(lambda container: _filled(container, spec, asked, results, data))
     if target.files is not None:
         pod = with_files(pod, target.files)
     if results.claim:
@@ -189,10 +189,12 @@ def _filled(
 
 def _mounted(pod: PodDraft, volume: str, source: Body, mount: Body) -> PodDraft:
     """The pod with a volume, in place of another one of that name or at that path."""
-    volumes = [one for one in pod.spec.get("volumes") or () if one["name"] != volume]
+    volumes = [other for other in pod.spec.get("volumes") or () if other["name"] != volume]
 
     def mounted(container: Body) -> Body:
-        mounts = [one for one in container.get("volumeMounts") or () if one.get("mountPath") != mount["mountPath"]]
+        mounts = [
+            other for other in container.get("volumeMounts") or () if other.get("mountPath") != mount["mountPath"]
+        ]
         return {**container, "volumeMounts": [*mounts, {"name": volume, **mount}]}
 
     spec = {**pod.spec, "volumes": [*volumes, {"name": volume, **source}]}

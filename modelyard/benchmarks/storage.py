@@ -84,7 +84,7 @@ _SECRET_KEY = re.compile(r"(?!\.\.)[A-Za-z0-9._-]{1,253}\Z")
 
 @dataclass(frozen=True, slots=True)
 class ResultPlace:
-    """Where results go: for the process, the claim that is mounted, the Secret and the variables it is given.
+    """Destination of results: the output of the process, the claim to mount, and the Secret and variables of the pod.
 
     ``hub`` is the address of the hub that the cluster uses in place of the public one; empty for that.
     """
@@ -99,7 +99,7 @@ class ResultPlace:
 
 @dataclass(frozen=True, slots=True)
 class DatasetPlace:
-    """Where prompts or images come from: a hub's id, a folder in the pod, or a URI that the process fetches.
+    """Source of prompts or images: a hub's id, a folder in the pod, or a URI that the process fetches.
 
     An empty ``address`` stands for prompts that the program makes up. ``secret`` is mounted at ``DATASET_CREDENTIALS``.
     """

@@ -66,25 +66,25 @@ def measure(
         asked = _asked(measurement)
         measuring.check_before(asked)
         code = FAILED
-        told = measuring.measure(asked, program or _obtained(VERSION), os.environ, typer.echo)
+        result = measuring.measure(asked, program or _obtained(VERSION), os.environ, typer.echo)
     except MeasureError as error:
-        told = measuring.failed(error, hidden)
+        result = measuring.failed(error, hidden)
     except (_Ended, KeyboardInterrupt):
         interrupted = MeasureError("Interrupted", "ended by a signal; the run is measured again", retryable=True)
-        told = measuring.failed(interrupted)
+        result = measuring.failed(interrupted)
     except Exception as error:  # Without a report the status could say no more than that there is none.
         typer.echo(without(traceback.format_exc(), hidden), err=True)
-        told, code = measuring.failed(measuring.unexpected(error, hidden)), FAILED
+        result, code = measuring.failed(measuring.unexpected(error, hidden)), FAILED
     finally:
         signal.signal(signal.SIGTERM, before)
-    body = measuring.fitted(told)
+    body = measuring.fitted(result)
     if report is not None:
         report.write_text(body, encoding="utf-8")
-    if told.outcome == "Failed":
-        typer.echo(f"{told.reason}: {told.message}", err=True)
+    if result.outcome == "Failed":
+        typer.echo(f"{result.reason}: {result.message}", err=True)
     typer.echo(body)
-    if told.outcome == "Failed":
-        raise typer.Exit(RETRY if told.retryable else code)
+    if result.outcome == "Failed":
+        raise typer.Exit(RETRY if result.retryable else code)
 
 
 def _asked(file: Path | None) -> Measurement:

@@ -92,7 +92,7 @@ class Order:
         self._generation = int(obj["metadata"].get("generation") or 0)
         status = obj.get("status") or {}
         self.failed_before = status.get("state") == "Failed" or bool(status.get("nodesFailed"))
-        """Whether the request before failed."""
+        """True when the previous request failed."""
         seen = int(status.get("observedGeneration") or 0) >= self._generation
         self._before = read_ended(obj) if seen and status.get("state") == "Failed" else None
 

@@ -148,10 +148,10 @@ class Server(Stored):
 
 def route(obj: Object) -> Route:
     """A ModelRoute."""
-    found, problem = _read(ModelRoute, obj)
-    if found is None:
+    parsed, problem = _read(ModelRoute, obj)
+    if parsed is None:
         return Route(**_stored(ROUTES, obj, problem))
-    spec, limit = found.spec, found.spec.rate_limit
+    spec, limit = parsed.spec, parsed.spec.rate_limit
     budget = None
     if limit is not None:
         budget = Budget(limit.input_tokens_per_unit, limit.output_tokens_per_unit, SECONDS[limit.unit])
@@ -187,10 +187,10 @@ def _test(match: StringMatch) -> TextTest:
 
 def server(obj: Object) -> Server:
     """A ModelServer."""
-    found, problem = _read(ModelServer, obj)
-    if found is None:
+    parsed, problem = _read(ModelServer, obj)
+    if parsed is None:
         return Server(**_stored(SERVERS, obj, problem))
-    spec = found.spec
+    spec = parsed.spec
     selector, policy = spec.workload_selector, spec.traffic_policy or TrafficPolicy()
     groups = selector.pd_group
     return Server(

@@ -24,7 +24,7 @@ CLAIMED: Final = "/opt/ml/model"
 """Where files from a claim are, and fine-tuned weights."""
 _DECRYPTION = tuple(f"ome.io/base-model-decryption-{name}" for name in ("key-name", "secret-name"))
 _RANKS = ("r", "rank", "lora_r", "lora_rank", "loraRank")
-"""What trainers call the rank of an adapter in their settings."""
+"""Names of an adapter's rank in the settings of trainers."""
 _CATEGORY, _DEFAULT_CATEGORY = "models.ome.io/category", "SMALL"
 
 
@@ -150,7 +150,7 @@ def base_files(
     if model is None:
         if not reference.get("name"):
             return None
-        problem = f"model {reference.get('name')} is not there"
+        problem = f"model {reference.get('name')} does not exist"
         raise Refusal("BaseModelNotFound", field, problem, "make it, or name another one")
     usable(model, field)
     return files(model, namespace, settings, field)

@@ -21,7 +21,7 @@ from modelyard.workloads.values import Note, Problems, Refusal
 
 PATH: Final = "FINE_TUNED_WEIGHT_PATH"
 _BESIDE_CLAIM: Final = "/opt/ml/weights"
-"""Where the first of the weights is when the model's claim has the usual place."""
+"""Folder of the first weights if the model's claim is mounted at the usual folder."""
 _FURTHER: Final = "/opt/ml/adapters"
 """Folder of all but the first of the weights."""
 
@@ -54,7 +54,7 @@ def checked(
                 raise Refusal("InvalidSpec", path, f"{name} is named twice", "remove one of the two")
             weight = existing.get(name)
             if weight is None:
-                text = f"FineTunedWeight {printable(cut(name, 253)) or repr(name)} is not there"
+                text = f"FineTunedWeight {printable(cut(name, 253)) or repr(name)} does not exist"
                 raise Refusal("FineTunedWeightsNotFound", path, text, "create it, or name another one")
             usable(weight, path)
             if model is None:

@@ -76,7 +76,7 @@ class Transition(NamedTuple):
 
 
 def model_status(state: Standing, doing: Sequence[str], now: float) -> dict[str, Any] | None:
-    """Return the model's status; ``None`` where somebody else brings the pods. ``doing`` names pending writes."""
+    """Return the model's status; ``None`` where another program creates the pods. ``doing`` names pending writes."""
     if isinstance(state.result, Rendered) and state.result.virtual:
         return None
     holding = [component for kind, component in state.states.items() if kind != names.ROUTER]

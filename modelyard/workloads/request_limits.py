@@ -37,7 +37,7 @@ _INGRESS_ANNOTATIONS: Final[Mapping[str, Mapping[str, str]]] = {
 
 
 class _Limit(NamedTuple):
-    """How an engine is told its limit. ``default`` is the most that it takes without one."""
+    """Options that limit an engine's concurrent requests. ``default`` is its limit without them."""
 
     flag: str
     default: int
@@ -87,7 +87,7 @@ def ingress_annotations(ingress_class: str, seconds: int | None) -> dict[str, st
     """Return the annotations by which an Ingress of this class limits requests; none for a class that has no such."""
     if not seconds:
         return {}
-    templates = next((found for name, found in _INGRESS_ANNOTATIONS.items() if name in ingress_class), {})
+    templates = next((entry for name, entry in _INGRESS_ANNOTATIONS.items() if name in ingress_class), {})
     return {name: template.format(min(seconds, LONGEST)) for name, template in templates.items()}
 
 

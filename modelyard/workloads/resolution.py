@@ -41,18 +41,18 @@ class Resolved:
 
     @property
     def inputs(self) -> dict[str, str | None]:
-        """What the service is made of beside its own spec, as it is recorded."""
-        found: dict[str, str | None] = {RUNTIME: None, MODEL: None, WEIGHTS: None}
+        """Return the versions of runtime, model and weights that the service is made from, as they are recorded."""
+        inputs: dict[str, str | None] = {RUNTIME: None, MODEL: None, WEIGHTS: None}
         if self.runtime is not None:
-            found[RUNTIME] = f"{self.runtime.kind}/{self.runtime.choice.name}@{self.runtime.generation}"
+            inputs[RUNTIME] = f"{self.runtime.kind}/{self.runtime.choice.name}@{self.runtime.generation}"
         if self.model is not None:
             subject = self.model.served.stored.subject
-            found[MODEL] = f"{subject.kind.kind}/{subject.key.name}@{subject.generation}"
+            inputs[MODEL] = f"{subject.kind.kind}/{subject.key.name}@{subject.generation}"
         if self.named.weights:
             subjects = (offer.served.stored.subject for offer in self.weights)
             versions = "+".join(f"{subject.key.name}@{subject.generation}" for subject in subjects)
-            found[WEIGHTS] = f"{FINE_TUNED_WEIGHTS.kind}/{versions}"
-        return found
+            inputs[WEIGHTS] = f"{FINE_TUNED_WEIGHTS.kind}/{versions}"
+        return inputs
 
 
 def recorded(service: StoredService) -> dict[str, str]:
@@ -96,7 +96,7 @@ def resolve(service: StoredService, world: World) -> Resolved:
     result = Resolved(named, model, tuple(weight for weight in weights if weight is not None))
     try:
         if named.model and model is None:
-            problem = f"model {named.model} is not there"
+            problem = f"model {named.model} does not exist"
             problem += f" as a BaseModel of namespace {home}" if named.model_kind == BASE_MODELS.kind else ""
             raise Refusal("BaseModelNotFound", "spec.model.name", problem, "make it, or name another one")
         if named.storage and model is None and not named.storage.startswith("pvc://"):

@@ -21,7 +21,7 @@ PENDING = "MetadataPending"
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """All that a plan for a service knows: what was resolved, what came of it, what differs, how components stand."""
+    """State of a service that its plan is made from: resolved references, rendered objects, changes and components."""
 
     service: StoredService
     resolved: Resolved
@@ -29,29 +29,29 @@ class Standing:
     changes: Changes = field(default_factory=Changes)
     states: Mapping[str, ComponentStanding] = field(default_factory=dict)
     routed: bool = False
-    """Whether what leads to its components is there."""
+    """True when the routes to its components exist."""
     there: Mapping[Identity, StoredChild] = field(default_factory=dict)
-    """What is there under the names of its children, and all that is its own."""
+    """Existing objects: those with the names of its children, and all that it owns."""
     held: Sequence[str] = ()
-    """What has changed beneath it and is not rolled out unless that is allowed."""
+    """Changes of its runtime, model or weights that wait for approval."""
     aim: Aim | None = None
-    """What is rolled out; ``None``: nothing new."""
+    """The update to roll out; ``None``: nothing new."""
     begun: bool = False
-    """Whether all of its pods are asked for that may be by now."""
+    """True when all pods that may be requested by now are requested."""
     good: str = ""
     """The revision that served last."""
     done: bool = False
-    """Whether all of it is rolled out, so that nothing before it is kept any more."""
+    """True when the roll-out is complete and no earlier object is kept."""
     canary: str = ""
-    """What of it serves beside what was before, in words."""
+    """The part of the update that serves next to the previous revision, in words."""
     watch: GateWatch | None = None
-    """How what is asked for is compared with what served before."""
+    """The comparison of the update with the previous revision."""
     compared: str = ""
-    """What came of that."""
+    """The result of that comparison, in words."""
     returned: str = ""
-    """Why what it asks for was given up."""
+    """The reason for which the update was abandoned."""
     failed: ComponentStanding | None = None
-    """The component for whose sake the update is given up by this very plan."""
+    """The component because of which this plan abandons the update."""
 
     @property
     def problem(self) -> Refused | None:

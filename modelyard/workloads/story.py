@@ -166,7 +166,7 @@ def _deprecations(here: Standing) -> list[tuple[str, str]]:
 
 
 def _taken(here: Standing) -> str:
-    """Why the router does not give the service its requests, where it is behind it."""
+    """Return why the router sends a routed service no requests; empty if it does."""
     behind = isinstance(here.result, Rendered) and weights(here.result.children)
     return taken(here.there.values(), here.service.subject.uid) if behind else ""
 

@@ -198,13 +198,13 @@ def remarks(fleet: Fleet, manifests: Iterable[Manifest]) -> Iterator[str]:
 
 def _missing_owners(fleet: Fleet, manifests: Iterable[Manifest]) -> Iterator[str]:
     """Yield a remark for each scaled workload whose owner, which may bound its replicas, is in none of the files."""
-    known = {(manifest.kind, manifest.key) for manifest in manifests}
+    given = {(manifest.kind, manifest.key) for manifest in manifests}
     scaled = dict.fromkeys(filter(None, map(workload_of, fleet.variants)))
     scaled |= dict.fromkeys(target.workload for view in fleet.bindings for target in view.targets)
     for id_ in scaled:
         workload = fleet.workloads.get(id_)
         owner = None if workload is None or owner_kind(workload.owner) is None else workload.owner
-        if owner is not None and (owner.kind, Key(id_.namespace, owner.name)) not in known:
+        if owner is not None and (owner.kind, Key(id_.namespace, owner.name)) not in given:
             yield (
                 f"{id_} belongs to {owner.kind} {owner.name}, which is in none of the files: its minReplicas and "
                 "maxReplicas are not known; add its manifest with -f"

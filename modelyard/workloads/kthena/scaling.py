@@ -186,6 +186,6 @@ def _own_name(name: str, setups: Sequence[Setup], path: str) -> str:
     base = name.removeprefix(UNIFIED)
     own = {(setup.engine.name, OWN.get(setup.engine.server, {}).get(base, base)) for setup in setups}
     if len(own) > 1 or base not in OWN["vLLM"]:
-        what = "is called differently by the engines of the backends" if len(own) > 1 else "is not known"
-        raise Refusal("InvalidSpec", path, f"{name} {what}", "name a metric as the engine shows it")
+        reason = "is called differently by the engines of the backends" if len(own) > 1 else "is not known"
+        raise Refusal("InvalidSpec", path, f"{name} {reason}", "name a metric as the engine shows it")
     return ":".join(next(iter(own)))

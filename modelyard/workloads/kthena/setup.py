@@ -114,7 +114,7 @@ class Setup:
     """Whether a group is several pods, each an object of its own."""
     lws: bool
     metrics_relay: MetricsRelay | None = None
-    """Where a container next to the engine shows its metrics, if the backend's variables ask for that."""
+    """The container that publishes the engine's metrics; ``None`` without the variables for it."""
 
     @property
     def governed(self) -> bool:

@@ -156,7 +156,7 @@ async def test_refused_ones_say_what_to_do_and_stop_nobody(
     await services.make("fine")
     await services.until(is_ready, "fine")
     said = await services.until_reason("unknown", "Ready", "BaseModelNotFound")
-    assert said == "spec.model.name: model nobodys is not there - make it, or name another one"
+    assert said == "spec.model.name: model nobodys does not exist - make it, or name another one"
     await services.until_reason("elsewhere", "Ready", "RuntimeNotFound")
     assert "modelyard.dev/allow-in-pods: host-namespaces" in await services.until_reason(
         "secretive", "Ready", "NotPermitted"

@@ -222,7 +222,7 @@ def test_a_service_may_insist_on_the_model_of_its_namespace(tmp_path: Path) -> N
     path = tmp_path / "all.yaml"
     path.write_text(yaml.safe_dump_all([model(), SMALL, service]), encoding="utf-8")
     assert (
-        "BaseModelNotFound: spec.model.name: model llama is not there"
+        "BaseModelNotFound: spec.model.name: model llama does not exist"
         in modelyard("services", "render", "-f", path).err
     )
 

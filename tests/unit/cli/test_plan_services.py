@@ -138,7 +138,7 @@ def test_a_refusal_is_no_plan_for_a_pipeline(tmp_path: Path, files: dict[str, An
     files["service"]["spec"]["model"]["name"] = "nobodys"
     found = planned(tmp_path, files, 1)
     assert found["refused"]
-    assert found["message"].startswith("refused: spec.model.name: model nobodys is not there")
+    assert found["message"].startswith("refused: spec.model.name: model nobodys does not exist")
 
 
 def test_namespaces_and_labels_select(tmp_path: Path) -> None:

@@ -228,9 +228,9 @@ def test_a_model_of_the_namespace_is_not_the_one_of_the_cluster() -> None:
 @pytest.mark.parametrize(
     ("names", "spec", "reason", "text"),
     [
-        (["tone", "x"], {}, "FineTunedWeightsNotFound", "fineTunedWeights[1]: FineTunedWeight x is not there"),
-        (["tone", "a=b,c -d"], {}, "FineTunedWeightsNotFound", "FineTunedWeight a=b,c -d is not there"),
-        (["tone", ""], {}, "FineTunedWeightsNotFound", "FineTunedWeight '' is not there"),
+        (["tone", "x"], {}, "FineTunedWeightsNotFound", "fineTunedWeights[1]: FineTunedWeight x does not exist"),
+        (["tone", "a=b,c -d"], {}, "FineTunedWeightsNotFound", "FineTunedWeight a=b,c -d does not exist"),
+        (["tone", ""], {}, "FineTunedWeightsNotFound", "FineTunedWeight '' does not exist"),
         (["tone", "tone"], {}, "InvalidSpec", "fineTunedWeights[1]: tone is named twice"),
         (["tone"], {"disabled": True}, "FineTunedWeightsDisabled", "FineTunedWeight tone is disabled"),
         (

@@ -171,7 +171,7 @@ def annotated(**annotations: str) -> Edit:
         (
             "raw",
             service("model: {name: other}"),
-            "BaseModelNotFound: spec.model.name: model other is not there - make it",
+            "BaseModelNotFound: spec.model.name: model other does not exist - make it",
         ),
         (
             "raw",

@@ -32,7 +32,7 @@ mode a target's name may hold a map of its own; plain entries are totals of the 
 WAKE_QUERY = "modelyard.dev/wake-query"
 """PromQL that gives the demand waiting while nothing runs."""
 GRACE = "modelyard.dev/scale-to-zero-grace"
-"""How long everything must have been idle before the last instance goes, a Go duration (default: 30s), or one for each
+"""Idle time before the last instance is removed, a Go duration (default: 30s), or one for each
 target: ``llama-a100=5m,llama-h100=30s``."""
 
 READ = (ACTUATION, COMPATIBILITY, OPTIMIZER, CAPACITY, RATIO)
@@ -164,12 +164,12 @@ def binding(obj: Object, *, strict: bool = False) -> BindingSpec:
     sources, grace = {}, DEFAULT_GRACE
     graces: dict[str, float] = {}
     try:
-        sources = _sources(annotations.get(SOURCES), {one.name for one in targets})
+        sources = _sources(annotations.get(SOURCES), {target.name for target in targets})
     except ValueError as error:
         problems.append(f"annotation {SOURCES}: {error}")
     try:
         if GRACE in annotations:
-            grace, graces = _graces(annotations[GRACE], [one.name for one in targets])
+            grace, graces = _graces(annotations[GRACE], [target.name for target in targets])
     except ValueError as error:
         problems.append(f"annotation {GRACE}: {error}")
     memory, damage = parse_memory(BindingMemory, ANNOTATION, annotations.get(ANNOTATION))
@@ -204,13 +204,13 @@ def _graces(text: str, targets: Sequence[str]) -> tuple[float, dict[str, float]]
     """Return the grace period of all targets, and those of single ones. ``ValueError`` says what to write."""
     if "=" not in text:
         return max(0.0, parse_go_duration(text)), {}
-    found: dict[str, float] = {}
+    graces: dict[str, float] = {}
     for entry in text.split(","):
         name, _, duration = map(str.strip, entry.rpartition("="))
         if name not in targets:
             raise ValueError(f"{shown(name)} is no target; name one of {listed(targets)}, as llama=30s")
-        found[name] = max(0.0, parse_go_duration(duration))
-    return DEFAULT_GRACE, found
+        graces[name] = max(0.0, parse_go_duration(duration))
+    return DEFAULT_GRACE, graces
 
 
 def within_reach(binding: BindingSpec, namespaces: Mapping[str, Namespace]) -> BindingSpec:
