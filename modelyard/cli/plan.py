@@ -214,9 +214,10 @@ def _services_in(
     manifests: list[Manifest], settings: FleetSettings, namespaces: list[str], selector: str
 ) -> list[ServicePlan]:
     from modelyard.cli.plan_services import from_files
-    from modelyard.cli.services import served_kinds
+    from modelyard.cli.services import served_kinds, warn_of_fields
 
     _selecting(selector)
+    warn_of_fields(manifests)
     return from_files(manifests, served_kinds(manifests), namespaces, selector, settings.controller_namespace)
 
 

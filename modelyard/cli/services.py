@@ -173,6 +173,7 @@ def render_services(
         where = f" in namespace {namespace}" if namespace else ""
         raise UsageError(f"no InferenceService and no Model{where} in these files - give its manifest with -f")
     _warn_of_settings(found)
+    warn_of_fields(found)
     results = [(service, outcome(service, found, BEFORE_1_21 if old else CURRENT)) for service in services]
     if output is Output.TABLE:
         for service, result in results:
@@ -228,6 +229,15 @@ def _mistaken(service: Manifest, resolved: Resolved, found: Iterable[Manifest]) 
 
 def _is_service(one: Manifest) -> bool:
     return (one.group, one.kind) in (("ome.io", "InferenceService"), ("registry.volcano.sh", "Model"))
+
+
+def warn_of_fields(found: Iterable[Manifest]) -> None:
+    """Warn of fields without effect, as the condition SpecWarning does in a cluster."""
+    from modelyard.resources.field_effects.ineffective import warning_of
+
+    for manifest in found:
+        if text := warning_of(manifest.group, manifest.kind, manifest.body):
+            warn(f"{manifest}: {text}")
 
 
 def _warn_of_settings(found: Sequence[Manifest]) -> None:

@@ -148,3 +148,38 @@ def test_namespaces_and_labels_select(tmp_path: Path) -> None:
         assert "or service in these files" in done.out
     done = modelyard("plan", "-f", CHAT, "-f", RUNTIME, "-l", "team in (")
     assert "write it as for kubectl" in done.err
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "told"),
+    [
+        (
+            "InferenceService",
+            {"engine": {"minReplica": 2}},
+            "spec.engine.minReplica: unknown field, did you mean 'minReplicas'?",
+        ),
+        ("InferenceService", {"colour": "blue"}, "spec.colour: unknown field"),
+        ("ClusterBaseModel", {"colour": "blue"}, "spec.colour: unknown field"),
+        ("ClusterServingRuntime", {"colour": "blue"}, "spec.colour: unknown field"),
+        ("Model", {"colour": "blue"}, "spec.colour: unknown field"),
+    ],
+)
+@pytest.mark.parametrize("command", [("plan",), ("services", "render")])
+def test_fields_without_effect_are_named_on_standard_error(
+    tmp_path: Path, command: tuple[str, ...], kind: str, change: dict[str, Any], told: str
+) -> None:
+    objects = [one for path in (CHAT, RUNTIME, MODEL) for one in yaml.safe_load_all(path.read_text("utf-8"))]
+    (changed,) = (one for one in objects if one["kind"] == kind)
+    changed["spec"] |= change
+    path = tmp_path / "objects.yaml"
+    path.write_text(yaml.safe_dump_all(objects))
+    done = modelyard(*command, "-f", path)
+    warnings = [line for line in done.err.splitlines() if line.startswith("warning:")]
+    assert len(warnings) == 1, done.err
+    assert f"{kind} " in warnings[0]
+    assert warnings[0].endswith(f"without effect: {told}")
+
+
+def test_manifests_without_such_fields_have_no_warning() -> None:
+    for command in (("plan",), ("services", "render")):
+        assert modelyard(*command, "-f", CHAT, "-f", RUNTIME, "-f", MODEL).err == ""
