@@ -28,6 +28,15 @@ _PARTS: Final = (
     *("serviceAccountName", "containers", "volumes", "nodeSelector", "tolerations", "affinity", "workerSpec"),
     *("minReplicas", "maxReplicas"),
 )
+_OF_A_CONTAINER: Final = frozenset(
+    (
+        *("name", "image", "imagePullPolicy", "command", "args", "workingDir", "ports", "env", "envFrom", "resources"),
+        *("resizePolicy", "restartPolicy", "restartPolicyRules", "volumeMounts", "volumeDevices", "lifecycle"),
+        *("livenessProbe", "readinessProbe", "startupProbe", "securityContext", "stdin", "stdinOnce", "tty"),
+        *("terminationMessagePath", "terminationMessagePolicy"),
+    )
+)
+"""Fields that Kubernetes' containers have."""
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 
 
@@ -103,6 +112,10 @@ def notes(service: InferenceService, model_uri: str = "") -> Iterator[Note]:
     model = predictor.model
     if model is None:
         return
+    if unknown := sorted(set(model.model_extra or ()) - _OF_A_CONTAINER):
+        listed = ", ".join(few([cut(printable(name), 60) for name in unknown]))
+        text = f"has unknown fields without effect: {listed}; remove them"
+        yield Note(WITHOUT_EFFECT, f"spec.predictor.model {text}")
     pairs: list[tuple[str, str | None, str, str | None]] = []
     if service.spec.model is not None:
         pairs.append(("baseModel", model.base_model, "spec.model", service.spec.model.name))
@@ -137,7 +150,7 @@ def _migrated(spec: Body, predictor: Body) -> Body:
         if sidecars := [container for index, container in enumerate(containers) if index != chosen]:
             engine["containers"] = sidecars
     else:
-        runner = {name: value for name, value in model.items() if name not in _OF_A_MODEL}
+        runner = {name: value for name, value in model.items() if name in _OF_A_CONTAINER}
     env = [] if not containers else list(model.get("env") or ())
     for name, source in (("STORAGE_URI", "storageUri"), ("PROTOCOL_VERSION", "protocolVersion")):
         if model.get(source):

@@ -242,3 +242,22 @@ def test_an_image_that_is_no_text_is_refused(image: Any) -> None:
     for refused in map(result, (made, sidecar)):
         assert isinstance(refused, Refused)
         assert refused.reason == "InvalidSpec"
+
+
+@pytest.mark.parametrize(
+    ("fields", "listed"),
+    [
+        ({"modelFormat": {"name": "safetensors"}}, "modelFormat"),
+        ({"modelFormat": {"name": "safetensors"}, "storage": {"key": "s3"}}, "modelFormat, storage"),
+        ({"imagePullPolicy": "Always", "Image": "engine:3"}, "Image"),
+    ],
+)
+def test_unknown_fields_of_the_model_reach_no_container_and_are_named(fields: Body, listed: str) -> None:
+    made = fleet({"model": {"baseModel": "llama", "workingDir": "/srv", **fields}})
+    (container,) = pod(made)["containers"]
+    assert container["workingDir"] == "/srv"
+    assert container.get("imagePullPolicy") == fields.get("imagePullPolicy")
+    assert not container.keys() & set(listed.split(", "))
+    assert told(made) == (
+        f"PredictorWithoutEffect: spec.predictor.model has unknown fields without effect: {listed}; remove them"
+    )
