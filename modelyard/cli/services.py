@@ -231,11 +231,11 @@ def _is_service(one: Manifest) -> bool:
     return (one.group, one.kind) in (("ome.io", "InferenceService"), ("registry.volcano.sh", "Model"))
 
 
-def warn_of_fields(found: Iterable[Manifest]) -> None:
+def warn_of_fields(manifests: Iterable[Manifest]) -> None:
     """Warn of fields without effect, as the condition SpecWarning does in a cluster."""
     from modelyard.resources.field_effects.ineffective import warning_of
 
-    for manifest in found:
+    for manifest in manifests:
         if text := warning_of(manifest.group, manifest.kind, manifest.body):
             warn(f"{manifest}: {text}")
 

@@ -151,7 +151,7 @@ def test_namespaces_and_labels_select(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "change", "told"),
+    ("kind", "change", "expected"),
     [
         (
             "InferenceService",
@@ -166,10 +166,10 @@ def test_namespaces_and_labels_select(tmp_path: Path) -> None:
 )
 @pytest.mark.parametrize("command", [("plan",), ("services", "render")])
 def test_fields_without_effect_are_named_on_standard_error(
-    tmp_path: Path, command: tuple[str, ...], kind: str, change: dict[str, Any], told: str
+    tmp_path: Path, command: tuple[str, ...], kind: str, change: dict[str, Any], expected: str
 ) -> None:
-    objects = [one for path in (CHAT, RUNTIME, MODEL) for one in yaml.safe_load_all(path.read_text("utf-8"))]
-    (changed,) = (one for one in objects if one["kind"] == kind)
+    objects = [obj for path in (CHAT, RUNTIME, MODEL) for obj in yaml.safe_load_all(path.read_text("utf-8"))]
+    (changed,) = (obj for obj in objects if obj["kind"] == kind)
     changed["spec"] |= change
     path = tmp_path / "objects.yaml"
     path.write_text(yaml.safe_dump_all(objects))
@@ -177,7 +177,7 @@ def test_fields_without_effect_are_named_on_standard_error(
     warnings = [line for line in done.err.splitlines() if line.startswith("warning:")]
     assert len(warnings) == 1, done.err
     assert f"{kind} " in warnings[0]
-    assert warnings[0].endswith(f"without effect: {told}")
+    assert warnings[0].endswith(f"without effect: {expected}")
 
 
 def test_manifests_without_such_fields_have_no_warning() -> None:
