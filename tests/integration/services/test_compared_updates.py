@@ -87,7 +87,7 @@ async def test_an_update_under_load_is_taken_where_it_serves_as_well_and_goes_ba
         said = conditions(obj)["LatestDeploymentReady"][2]
         assert "0.0% of" in said, said
         assert "TTFT" in said, said
-        arguments = ["--model=$(MODEL_PATH)", "--port=8080", "--failure-rate=0.5"]
+        arguments = ["--model=$(MODEL_PATH)", "--served-model-name=chat", "--port=8080", "--failure-rate=0.5"]
         await services.patch("chat", {"spec": {"engine": {"runner": {"args": arguments}}}})
         said = await services.until_reason("chat", "LatestDeploymentReady", "RolledBack")
         assert said.startswith("generation 3 served worse ("), said
