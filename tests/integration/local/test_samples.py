@@ -121,16 +121,21 @@ async def ticks(loop: Controller) -> None:
 
 
 async def clear(cluster: Cluster, manifests: list[Object]) -> None:
-    """Delete the objects without a namespace, and the finalizers that would hold the namespaces."""
-    for manifest in manifests:
-        if (manifest["apiVersion"].partition("/")[0], manifest["kind"]) not in KINDS:
-            continue
-        kind, metadata = kind_of(manifest), manifest["metadata"]
+    """Delete the custom resources and wait until nothing of them is left, on the disks of nodes either."""
+    custom = [
+        manifest for manifest in manifests if (manifest["apiVersion"].partition("/")[0], manifest["kind"]) in KINDS
+    ]
+    names = [
+        (kind_of(manifest), manifest["metadata"]["name"], manifest["metadata"].get("namespace")) for manifest in custom
+    ]
+    for name in names:
         with suppress(NotFound):
-            await cluster.delete(kind, metadata["name"], metadata.get("namespace"))
-            await cluster.merge_patch(
-                kind, metadata["name"], {"metadata": {"finalizers": None}}, metadata.get("namespace")
-            )
+            await cluster.delete(*name)
+    async with asyncio.timeout(SECONDS):
+        for name in names:
+            with suppress(NotFound):
+                while await cluster.get(*name):
+                    await asyncio.sleep(0.3)
 
 
 def state_of(obj: Object, names: list[str]) -> list[str]:

@@ -34,6 +34,7 @@ VOLATILE = frozenset(
     (
         *("uid", "resourceVersion", "generation", "observedGeneration", "creationTimestamp", "managedFields"),
         *("lastTransitionTime", "clusterIP", "clusterIPs", "nodePort", "modelyard.dev/run", "modelyard.dev/since"),
+        *("modelRevisionName", "location", "time"),
         *("deployment.kubernetes.io/revision", "modelyard.dev/applied", "secrets", "selfLink"),
         # In which a Model's uid is.
         *("registry.volcano.sh/model-uid", "registry.volcano.sh/revision", "modelinfer.volcano.sh/revision"),
