@@ -112,7 +112,7 @@ class Workload:
     engine_args: tuple[str, ...] = ()
     """Command and arguments of the container that runs the engine, after ``NAME=value`` of what it sets for it."""
     labels: Mapping[str, str] = field(default_factory=dict)
-    """Of the workload itself."""
+    """Labels of the workload itself."""
     owner: OwnerRef | None = None
     limits: ReplicaLimits | None = None
     """Replica bounds that the owner sets; ``None`` where it sets none, or there is no owner."""

@@ -143,7 +143,7 @@ class Server(Stored):
     connector: str = ""
     """How the KV cache travels; empty: not said."""
     metrics_path: str = "/metrics"
-    """Where pods show their metrics, at the same port."""
+    """Path of the pods' metrics page, at the same port."""
 
 
 def route(obj: Object) -> Route:

@@ -247,7 +247,7 @@ async def test_an_update_ends_at_its_first_bad_pod_goes_back_and_is_not_tried_ag
     await services.patch("chat", {"spec": {"engine": {"runner": {"name": "ome-container", "image": BAD}}}})
     images: list[list[str]] = []
     transitions: list[str] = []
-    """Of the update, as a pipeline reads them."""
+    """Transition statuses of the update, as a pipeline reads them."""
 
     async def returned() -> bool:
         status = (await services.get("chat"))["status"]

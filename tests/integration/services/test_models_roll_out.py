@@ -55,7 +55,7 @@ class Models(Services):
         return str(obj["metadata"]["uid"])
 
     async def host_and_port(self, name: str) -> tuple[str, int]:
-        """Of the first pod that is ready of those that a ModelServer selects."""
+        """Return host and port of the first pod that is ready of those that a ModelServer selects."""
         server = await self.cluster.get(SERVERS, name, self.space)
         chosen = server["spec"]["workloadSelector"]["matchLabels"]
         selector = ",".join(f"{key}={value}" for key, value in chosen.items())

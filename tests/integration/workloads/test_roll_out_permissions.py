@@ -43,7 +43,7 @@ OF_WHOLE_CLUSTERS = {
     ("ome.io", "clusterservingruntimes", "get"),
     ("ome.io", "clusterservingruntimes/status", "patch"),
 }
-"""What only a shift for all namespaces needs."""
+"""Rights that only a shift for all namespaces needs."""
 WHERE_OWNERS_ARE_GUARDED = {
     ("ome.io", "inferenceservices/finalizers", "update"),
     ("registry.volcano.sh", "models/finalizers", "update"),

@@ -1,4 +1,4 @@
-"""How a request to deliver a model again is told from the one before."""
+"""Telling a request to deliver a model again from the one before."""
 
 from __future__ import annotations
 
