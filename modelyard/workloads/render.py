@@ -67,7 +67,7 @@ from modelyard.workloads.request_limits import (
 from modelyard.workloads.scaling import ScaleTarget, Scaling, by_keda, disruption_budget, scaled, without_replicas
 from modelyard.workloads.shared import shared
 from modelyard.workloads.special import knative, ray_clusters, with_rdma
-from modelyard.workloads.unused_fields import unused_fields, unused_keda
+from modelyard.workloads.unused_fields import ray_scaling, unused_fields, unused_keda
 from modelyard.workloads.values import (
     Abilities,
     Body,
@@ -295,9 +295,8 @@ class _Rendering:
             message = f"{component.kind}: containerConcurrency {most} has no effect: {problem}"
             self.notes.append(Note(CONCURRENCY, message, component.kind))
             return pod, worker
-        if (
-            worker is not None and started_engine(worker.container) is not None
-        ):  # one engine on several nodes has the same arguments
+        # An engine that spans nodes is started with the same arguments on each.
+        if worker is not None and started_engine(worker.container) is not None:
             limited, _ = with_concurrency(worker.container, most)
             worker = worker.with_container(lambda _: limited)
         return pod.with_container(lambda _: container), worker
@@ -418,7 +417,7 @@ class _Rendering:
             if number not in taken:
                 port = {"name": name, "port": number, "targetPort": number, "protocol": "TCP"}
                 service["spec"]["ports"].append(port)
-        notes = _unscaled(one, by_keda(one, self.spec))
+        notes = ray_scaling(one, by_keda(one, self.spec))
         return _Parts(_children([*bodies, service], one.kind), notes, backend, heads)
 
     def _service(
@@ -544,19 +543,6 @@ def _few(one: ServiceComponent, count: int) -> None:
         problem = f"its groups would be {count} objects of their own, at most {MOST_OBJECTS} are made"
         remedy = "lower it, or have LeaderWorkerSet installed, which has all groups in one object"
         raise Refusal("TooManyGroups", f"{one.path}.minReplicas", problem, remedy)
-
-
-def _unscaled(one: ServiceComponent, keda: bool) -> tuple[Note, ...]:
-    """Tell that the replicas of a component on Ray stay as they are, where it asks for more, a metric or KEDA."""
-    fixed, asked = max(one.least, 1), [name for name in ("scaleMetric", "scaleTarget") if one.spec.get(name)]
-    asked += ["KEDA"] if keda else []
-    most = one.spec.get("maxReplicas") or 0
-    if most > fixed:
-        asked.insert(0, "maxReplicas")
-    if not asked:
-        return ()
-    message = f"{one.kind}: {fixed} Ray clusters: nothing scales RayClusters, so {', '.join(asked)} have no effect"
-    return (Note("ScalerNotServed", message, one.kind),)
 
 
 def _strategy(given: Mapping[str, object]) -> Body:

@@ -50,6 +50,18 @@ def unused_keda(spec: Mapping[str, Any], kinds: Iterable[str]) -> Iterator[Note]
         yield Note(WITHOUT_EFFECT, f"without effect: spec.kedaConfig: {text}")
 
 
+def ray_scaling(component: ServiceComponent, keda: bool) -> tuple[Note, ...]:
+    """Return the note that nothing scales a component on Ray, where it asks for more replicas, a metric or KEDA."""
+    replicas, most = max(component.least, 1), component.spec.get("maxReplicas") or 0
+    fields = ["maxReplicas"] if most > replicas else []
+    fields += [name for name in ("scaleMetric", "scaleTarget") if component.spec.get(name)]
+    fields += ["KEDA"] if keda else []
+    if not fields:
+        return ()
+    reason = f"nothing scales RayClusters, so {', '.join(fields)} have no effect"
+    return (Note("ScalerNotServed", f"{component.kind}: {replicas} Ray clusters: {reason}", component.kind),)
+
+
 def _settings(part: Mapping[str, Any]) -> bool:
     return any(name != _SWITCH for name in part.get("kedaConfig") or ())
 
