@@ -28,7 +28,8 @@ class SourcesError(RuntimeError):
 
 
 SAMPLE_MODEL, SAMPLE_ADAPTER, SAMPLE_FOLDER = "meta-llama/Llama-3.1-8B-Instruct", "example/support-tone", "house-model"
-"""Names of the models in ``config/samples``: two of a hub and a folder of the bucket ``models``."""
+LARGE_SAMPLE_MODEL = "meta-llama/Llama-3.3-70B-Instruct"
+"""Names of the models in ``config/samples``: three of a hub and a folder of the bucket ``models``."""
 RESULTS = "benchmarks"
 """The bucket of results."""
 
@@ -37,7 +38,12 @@ RESULTS = "benchmarks"
 async def small_sources(port: int) -> AsyncIterator[Sources]:
     """Serve a hub and buckets with small models on this loopback port. Raises ``SourcesError``."""
     llama, mistral = small_model("llama", "LlamaForCausalLM", 1), small_model("mistral", "MistralForCausalLM", 2)
-    repositories = {f"demo/{LLAMA}": llama, SAMPLE_MODEL: llama, SAMPLE_ADAPTER: small_adapter(SAMPLE_MODEL)}
+    repositories = {
+        f"demo/{LLAMA}": llama,
+        SAMPLE_MODEL: llama,
+        LARGE_SAMPLE_MODEL: llama,
+        SAMPLE_ADAPTER: small_adapter(SAMPLE_MODEL),
+    }
     models = {f"{folder}/{name}": body for folder in (MISTRAL, SAMPLE_FOLDER) for name, body in mistral.items()}
     sources = Sources(repositories, {"models": MappingProxyType(models), RESULTS: {}}, port)
     async with contextlib.AsyncExitStack() as stack:

@@ -36,12 +36,23 @@ PAGE = (ROOT / "docs" / "samples.md").read_text("utf-8")
 HOME = "workload-variant-autoscaler-system"
 SECONDS = 300
 """Patience for one sample; all of them together take less than two minutes on an idle machine."""
-ROW = re.compile(r"^\| `([\w-]+\.yaml)` \| .* \| (.*) \|$", re.MULTILINE)
+ROW = re.compile(r"^\| `([\w/-]+\.yaml)` \| .* \| (.*) \|$", re.MULTILINE)
 EXPECTED = {name: re.findall(r"`(\w+=\w+|chosen|rejected)`", state) for name, state in ROW.findall(PAGE)}
 
 
+APPLIED = [*SAMPLES.glob("*.yaml"), *SAMPLES.glob("services/*.yaml")]
+"""Samples with a state of their own on the page."""
+INPUTS = sorted(
+    path
+    for folder in ("autoscaling", "local", "plan")
+    for path in (SAMPLES / folder).rglob("*.yaml")
+    if path.name != "metrics.yaml"
+)
+"""Manifests that commands and other tests use."""
+
+
 def test_every_sample_has_a_documented_state_and_every_folder_a_row() -> None:
-    assert {path.name for path in SAMPLES.glob("*.yaml")} == EXPECTED.keys()
+    assert {str(path.relative_to(SAMPLES)) for path in APPLIED} == EXPECTED.keys()
     assert all(EXPECTED.values())
     folders = set(re.findall(r"^\| `(\w+)/` \|", PAGE, re.MULTILINE))
     assert {path.name for path in SAMPLES.iterdir() if path.is_dir()} == folders
@@ -61,13 +72,15 @@ class Applied:
         """Return the manifests of a file, changed as the page says, in the namespaces of this test."""
         text = path.read_text("utf-8").replace(HOME, self.home).replace("127.0.0.1:9000", f"127.0.0.1:{self.port}")
         text = re.sub(r"image: vllm/.*", "image: modelyard.dev/simulated-engine:latest", text)
+        text = re.sub(r"( *)model: {name: llama-70b}", r"\g<0>\n\1runtime: {name: simulated-prefill-decode}", text)
         space = self.runtimes if path.name == "servingruntime.yaml" else self.space
-        text = text.replace("namespace: default", f"namespace: {space}").replace(".default.svc", f".{space}.svc")
+        text = re.sub(r"namespace: (default|shop)\b", f"namespace: {space}", text)
+        text = text.replace(".default.svc", f".{space}.svc")
         return [manifest for manifest in yaml.safe_load_all(text) if manifest["kind"] != "Namespace"]
 
     async def read(self, name: str) -> Object:
-        """Return the object of a sample as it is in the cluster."""
-        (manifest,) = self.written(SAMPLES / name)
+        """Return the object of a sample, the first of its file, as it is in the cluster."""
+        manifest = self.written(SAMPLES / name)[0]
         metadata = manifest["metadata"]
         return await self.cluster.get(kind_of(manifest), metadata["name"], metadata.get("namespace"))
 
@@ -94,8 +107,9 @@ async def applied(local_stack: LocalStack, local_cluster: Cluster) -> AsyncItera
             files = [
                 SAMPLES / "local" / "prerequisites.yaml",
                 ROOT / "config" / "runtimes" / "local" / "simulated.yaml",
+                ROOT / "config" / "runtimes" / "local" / "simulated-prefill-decode.yaml",
             ]
-            manifests = [manifest for path in [*files, *SAMPLES.glob("*.yaml")] for manifest in samples.written(path)]
+            manifests = [manifest for path in [*files, *APPLIED] for manifest in samples.written(path)]
             for manifest in manifests:
                 await local_cluster.apply(manifest)
             async with (
@@ -162,3 +176,12 @@ async def explained(applied: Applied, sample: str, verdict: str) -> None:
     done = await modelyard_beside("runtimes", "explain", "llama-3-1-8b", "-n", applied.runtimes, "-o", "json")
     verdicts = {runtime["name"]: runtime["verdict"] for runtime in json.loads(done.out)["runtimes"]}
     assert verdicts[manifest["metadata"]["name"]] == verdict, done.out
+
+
+@pytest.mark.parametrize("path", INPUTS, ids=lambda path: str(path.relative_to(SAMPLES)))
+async def test_the_server_takes_the_manifests_of_every_folder(applied: Applied, path: Path) -> None:
+    for manifest in yaml.safe_load_all(path.read_text("utf-8")):
+        if "namespace" in manifest["metadata"]:
+            manifest["metadata"]["namespace"] = applied.runtimes
+        stored = await applied.cluster.apply(manifest, dry_run=True)
+        assert stored["metadata"]["name"] == manifest["metadata"]["name"]
