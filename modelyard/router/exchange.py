@@ -10,6 +10,7 @@ import orjson
 from aiohttp import web
 from multidict import CIMultiDict
 
+from modelyard.router.processor_shares import Account
 from modelyard.router.settings import RouterSettings
 from modelyard.router.telemetry import RequestRecord
 from modelyard.routing import errors
@@ -67,9 +68,12 @@ class Exchange:
         record: RequestRecord,
         settings: RouterSettings,
         part: Part,
+        account: Account,
         leaving: Callable[[], bool],
     ) -> None:
         self.http, self.record, self.settings, self.part = http, record, settings, part
+        self.account = account
+        """Processor time of this request."""
         self.headers: dict[str, str] = {}
         self.consumed: frozenset[str] = frozenset()
         self.reached = False

@@ -14,6 +14,7 @@ from aiohttp import web
 
 from modelyard.router.exchange import Broken, Exchange, Unanswered
 from modelyard.router.lobby import Full, Lobby
+from modelyard.router.processor_shares import ProcessorShares
 from modelyard.router.settings import RouterSettings
 from modelyard.router.telemetry import AccessLog, RequestRecord, RouterMetrics
 from modelyard.router.upstream import Upstream
@@ -56,6 +57,8 @@ class Front:
         self.lobby = lobby
         self.room = Room(settings.max_requests, settings.max_bodies, settings.client_share)
         """What requests in progress take."""
+        self.shares = ProcessorShares()
+        """Processor time of requests in progress."""
         self.leaving = False
         """Whether connections are closed after their answer."""
         self._upstream = upstream
@@ -94,7 +97,8 @@ class Front:
         given = http.headers.get(REQUEST_ID, "")
         record.request_id = given if _ID.fullmatch(given) else f"{self._random.getrandbits(128):032x}"
         part = Part(self.room, http.remote or "")
-        exchange = kind(http, record, self._settings, part, lambda: self.leaving)
+        account = self.shares.open(("client", http.remote or ""))
+        exchange = kind(http, record, self._settings, part, account, lambda: self.leaving)
         try:
             if full := part.full:
                 return await exchange.refuse(full)
@@ -115,6 +119,7 @@ class Front:
             return await exchange.refuse(errors.internal())
         finally:
             part.leave()
+            account.close()
             self._over.set()
             now = clock()
             self._metrics.over(record, now)
@@ -125,9 +130,10 @@ class Front:
     ) -> web.StreamResponse:
         headers: dict[str, str] = {}
         size = 0
-        for name, value in http.headers.items():
-            headers.setdefault(name.lower(), value)
-            size += len(name) + len(value)
+        async with exchange.account:
+            for name, value in http.headers.items():
+                headers.setdefault(name.lower(), value)
+                size += len(name) + len(value)
         if size > MOST_HEAD:
             return await exchange.refuse(errors.head_too_large(MOST_HEAD))
         if full := exchange.part.hold(size):
@@ -139,12 +145,15 @@ class Front:
                 return await exchange.refuse(admitted)
             principal = admitted
             record.user = principal.subject
+            if principal.subject:
+                exchange.account.charge_to(("user", principal.subject))
         if path == "/v1/models" or path.startswith("/v1/models/"):
             return await self._models(http, path, exchange)
         body = await self._body(http, exchange)
         if isinstance(body, ErrorAnswer):
             return await exchange.refuse(body)
-        question = self.decider.question(Arrival(http.method, path, headers, body, exchange.among))
+        async with exchange.account:
+            question = self.decider.question(Arrival(http.method, path, headers, body, exchange.among))
         record.understood = asyncio.get_running_loop().time()
         if isinstance(question, ErrorAnswer):
             return await exchange.refuse(question)
@@ -165,6 +174,7 @@ class Front:
         route, record = destination.route, exchange.record
         if full := exchange.part.belong(route.key.namespace):
             return await exchange.refuse(full)
+        exchange.account.charge_to(("namespace", route.key.namespace))
         record.route, record.server, record.instead_of = str(route.key), str(destination.server), destination.instead_of
         if self._admission is not None and (no := self._admission.allows(principal, route.key, question.model)):
             return await exchange.refuse(no)
@@ -297,6 +307,8 @@ class Front:
                         return errors.too_large(settings.max_body)
                     if full := exchange.part.hold(len(chunk)):
                         return full
+                    async with exchange.account:
+                        pass  # not asked for the next piece, the connection is not read either
         except TimeoutError:
             return errors.too_slow(settings.body_seconds)
         except web.RequestPayloadError:

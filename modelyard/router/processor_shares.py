@@ -1,0 +1,244 @@
+"""Fair shares of a router's processor time.
+
+One thread reads requests, chooses pods and passes answers on, so work for one tenant delays all others. Work whose
+amount a client or a pod chooses is therefore cut into slices, and the slices of a busy router are put in order: the
+owner that used least goes first (a client and, once the route is known, its namespace), and within an owner the request
+that used least. A pass of the event loop starts slices for ``PASS_SECONDS`` at most, so that a new request waits for
+one pass and not for all the work before it. While the router is not busy a slice starts at once.
+
+Each request has an account, from its first line until its answer is over::
+
+    account = shares.open(("client", "10.0.0.7"))
+    async with account:              # waits for its turn
+        relay.feed(chunk)            # synchronous work of a millisecond at most, never an await
+    account.charge_to(("namespace", "chat"))
+    account.close()
+
+Put ``async with account`` around every piece of work that a request, an answer or a pod makes long. Do not wait for
+anything inside: the time counts as used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from heapq import heappop, heappush, heapreplace
+from types import TracebackType
+from typing import Generic, TypeVar
+
+Owner = tuple[str, str]
+"""``("client", address)``, ``("user", subject)`` or ``("namespace", name)``."""
+PASS_SECONDS = 0.002
+"""Work started in one pass of the event loop: a tenth of what a person notices, 40 times what a pass itself costs."""
+SLICE_OVERHEAD = 50e-6
+"""Seconds of receiving and sending around a slice, which its own time does not include."""
+FIRST_GUESS = 0.0002
+"""Seconds that the first slice of a request is expected to take."""
+OLDEST_EVERY = 8
+"""Every so many slices of an owner the request that waits longest is next, so that long ones go on too."""
+
+T = TypeVar("T")
+
+
+class _Waiter(Generic[T]):
+    __slots__ = ("taken", "value")
+
+    def __init__(self, value: T) -> None:
+        self.value = value
+        self.taken = False
+
+
+class _OwnerQueue(Generic[T]):
+    """Waiting work of one owner. ``used`` is its virtual time: seconds used, raised to the others' after a pause."""
+
+    __slots__ = ("accounts", "by_age", "by_use", "listed", "started", "used")
+
+    def __init__(self, used: float) -> None:
+        self.used = used
+        self.accounts = 0
+        self.started = 0
+        self.listed = False
+        self.by_use: list[tuple[float, int, _Waiter[T]]] = []
+        self.by_age: deque[_Waiter[T]] = deque()
+
+    def take(self) -> T:
+        """Take the work of the request that used least; at times that of the one that waits longest."""
+        self.started += 1
+        if self.started % OLDEST_EVERY == 0:
+            waiter = self.by_age[0]
+        else:
+            while (waiter := heappop(self.by_use)[2]).taken:
+                pass
+        waiter.taken = True
+        while self.by_age and self.by_age[0].taken:
+            self.by_age.popleft()
+        if not self.by_age:
+            self.by_use.clear()
+        return waiter.value
+
+
+class FairQueue(Generic[T]):
+    """Work in the order in which it is to be done: of the owner that used least, the request that used least.
+
+    Start-time fair queueing: an owner that was idle starts at the virtual time of the work in progress.
+    """
+
+    def __init__(self) -> None:
+        self.waiting = 0
+        """Pieces of work that wait."""
+        self._owners: dict[Owner, _OwnerQueue[T]] = {}
+        self._heap: list[tuple[float, int, _OwnerQueue[T]]] = []
+        self._number = 0
+        self._now = 0.0
+
+    @property
+    def owners(self) -> int:
+        """Owners with an account."""
+        return len(self._owners)
+
+    def join(self, owner: Owner) -> None:
+        """Open an account of an owner."""
+        queue = self._owners.get(owner) or self._owners.setdefault(owner, _OwnerQueue(self._now))
+        queue.accounts += 1
+
+    def leave(self, owner: Owner) -> None:
+        """Close an account of an owner, which is forgotten with its last one."""
+        queue = self._owners[owner]
+        queue.accounts -= 1
+        if not queue.accounts:
+            del self._owners[owner]
+
+    def charge(self, owner: Owner, seconds: float) -> None:
+        """Note processor time of an owner. Time that it was idle for earns nothing."""
+        queue = self._owners[owner]
+        if not queue.listed:
+            queue.used = max(queue.used, self._now)
+        if not self.waiting:
+            self._now = queue.used
+        queue.used += seconds
+
+    def add(self, owner: Owner, used: float, value: T) -> None:
+        """Add work of an owner's request that used so many seconds."""
+        queue, waiter = self._owners[owner], _Waiter(value)
+        self._number += 1
+        self.waiting += 1
+        heappush(queue.by_use, (used, self._number, waiter))
+        queue.by_age.append(waiter)
+        if not queue.listed:
+            queue.listed = True
+            queue.used = max(queue.used, self._now)
+            heappush(self._heap, (queue.used, self._number, queue))
+
+    def next(self) -> T | None:
+        """Take the next piece of work; ``None`` without any."""
+        while self._heap:
+            used, number, queue = self._heap[0]
+            if used < queue.used:  # charged since it was listed
+                heapreplace(self._heap, (queue.used, number, queue))
+                continue
+            heappop(self._heap)
+            self._now = max(self._now, queue.used)
+            self.waiting -= 1
+            value = queue.take()
+            queue.listed = bool(queue.by_age)
+            if queue.listed:
+                self._number += 1
+                heappush(self._heap, (queue.used, self._number, queue))
+            return value
+        return None
+
+
+class Account:
+    """Processor time of one request. ``async with`` it does a slice of work in its turn."""
+
+    __slots__ = ("_began", "_expected", "_owner", "_shares", "used")
+
+    def __init__(self, shares: ProcessorShares, owner: Owner) -> None:
+        self.used = 0.0
+        """Seconds used."""
+        self._shares, self._owner = shares, owner
+        self._expected, self._began = FIRST_GUESS, 0.0
+        shares.queue.join(owner)
+
+    def charge_to(self, owner: Owner) -> None:
+        """Charge this owner from now on."""
+        if owner != self._owner:
+            self._shares.queue.join(owner)
+            self._shares.queue.leave(self._owner)
+            self._owner = owner
+
+    def charge(self, seconds: float) -> None:
+        """Charge work that was done elsewhere, such as in another process."""
+        self.used += seconds
+        self._shares.queue.charge(self._owner, seconds)
+
+    def close(self) -> None:
+        """Close it: the request is over."""
+        self._shares.queue.leave(self._owner)
+
+    async def __aenter__(self) -> None:
+        """Wait for its turn."""
+        shares = self._shares
+        if shares.queue.waiting or shares.is_busy():
+            await shares.wait(self._owner, self.used, self._expected)
+        self._began = shares.clock()
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+        """Charge the slice."""
+        seconds = self._shares.clock() - self._began + SLICE_OVERHEAD
+        self._expected += (seconds - self._expected) / 4
+        self.charge(seconds)
+
+
+class ProcessorShares:
+    """Processor time of one event loop, shared by the owners of its work.
+
+    ``clock`` is read around each slice, in seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.clock = clock
+        self.queue: FairQueue[tuple[float, asyncio.Future[None]]] = FairQueue()
+        """Slices that wait, each with the seconds that it is expected to take."""
+        self._pass_began: float | None = None
+        self._has_started = False
+
+    def open(self, owner: Owner) -> Account:
+        """Open the account of a request."""
+        return Account(self, owner)
+
+    def is_busy(self) -> bool:
+        """Return true when this pass of the event loop has had its time."""
+        if self._pass_began is None:
+            self._begin_pass()
+            return False
+        return self.clock() - self._pass_began >= PASS_SECONDS
+
+    async def wait(self, owner: Owner, used: float, expected: float) -> None:
+        """Wait for the turn of a slice that is expected to take so many seconds."""
+        if self._pass_began is None:
+            self._begin_pass()
+        while True:
+            future = asyncio.get_running_loop().create_future()
+            self.queue.add(owner, used, (expected, future))
+            await future
+            if not self.is_busy() or not self._has_started:  # those before it may have taken longer than expected
+                self._has_started = True
+                return
+
+    def _begin_pass(self) -> None:
+        self._pass_began, self._has_started = self.clock(), False
+        asyncio.get_running_loop().call_soon(self._end_pass)
+
+    def _end_pass(self) -> None:
+        """Start the slices of the next pass, after which this runs again."""
+        self._pass_began = None
+        expected = 0.0
+        while expected < PASS_SECONDS and (work := self.queue.next()) is not None:
+            if not work[1].done():  # else its request is gone
+                work[1].set_result(None)
+                expected += work[0]
+        if expected:
+            self._begin_pass()
