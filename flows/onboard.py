@@ -18,6 +18,7 @@ from prefect.states import Completed, Failed
 
 from flows.forms import flat, run_parameters
 from flows.parameters import OnboardParameters
+from flows.run_files import check_run_files
 from modelyard.cluster import Cluster, ClusterSettings
 from modelyard.onboarding.following import OnboardRefused, OnboardRun
 from modelyard.onboarding.report import COMPARE, DELIVER, SELECT, SERVE, of_candidate
@@ -53,6 +54,7 @@ async def onboard(parameters: OnboardParameters) -> State[Any]:
         cluster = await stack.enter_async_context(Cluster.connect(ClusterSettings()))
         run, name = f"{BY_ID}{flow_run.id}", parameters.name
         try:
+            check_run_files([("trace", parameters.trace)] if parameters.trace is not None else [])
             found, trace = await expect(
                 cluster, parameters.trace, parameters.service_class, parameters.namespace, parameters.name,
                 parameters.controller_namespace,

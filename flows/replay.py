@@ -18,6 +18,7 @@ from prefect.states import Completed, Failed
 
 from flows.forms import flat, run_parameters
 from flows.parameters import ReplayParameters
+from flows.run_files import check_run_files
 from modelyard.replay.compare import Batch, BatchResult, batches
 from modelyard.replay.output import REPORT
 from modelyard.replay.report import Summary
@@ -50,6 +51,9 @@ async def replay(parameters: ReplayParameters) -> State[Any]:
     """
     log = get_run_logger()
     places = parameters.places()
+    inputs = [("manifests", path) for path in parameters.manifests]
+    inputs += [("trace", parameters.trace)] if parameters.trace is not None else []
+    check_run_files(inputs, [("out", out) for out in places.values()])
     for out in places.values():
         await asyncio.to_thread(check, out, REPORT)
     scenario, source, warnings = await read_scenario(parameters)

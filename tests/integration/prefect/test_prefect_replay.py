@@ -165,6 +165,26 @@ async def test_a_folder_that_holds_something_else_is_left_alone_before_anything_
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("trace", "/etc/passwd"),
+        ("manifests", ["/proc/self/environ"]),
+        ("out", "/tmp/reports"),
+        ("out", "s3://reports/a"),
+    ],
+)
+async def test_a_run_reads_and_writes_only_allowed_places(
+    monkeypatch: pytest.MonkeyPatch, field: str, value: object
+) -> None:
+    monkeypatch.setenv("PREFECT__RUNTIME__DEPLOYMENT__ID", "a-deployment")
+    monkeypatch.chdir(ROOT)
+    state = await replay(**arguments(parameters(rates=[1], **{field: value})), return_state=True)
+    assert state.is_failed()
+    assert f"{field}: " in str(state.message)
+    assert "in the worker's environment" in str(state.message)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_leaves_no_process_and_nothing_half_written(
     prefect_server: PrefectServer, tmp_path: Path, number: signal.Signals
