@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from modelyard.routing.errors import ErrorAnswer, malformed
+from modelyard.routing.token_ids import MOST_KEPT, cut_token_ids
 
 _STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 
@@ -40,6 +41,7 @@ _MOST_TOKENS = 200_000
 
 class ModelRequest(NamedTuple):
     """A request's body as sent, and as read. ``span``: where a form names the model; a JSON object has none.
+    ``ids_cut``: the token ids that were counted and not read.
 
     The data is many times as large as the bytes: what lasts is ``brief``.
     """
@@ -48,6 +50,7 @@ class ModelRequest(NamedTuple):
     data: Mapping[str, Any]
     model: str
     span: tuple[int, int] | None = None
+    ids_cut: int = 0
 
     @property
     def streams(self) -> bool:
@@ -70,12 +73,13 @@ def _small(value: Any) -> bool:
 def read(raw: bytes) -> ModelRequest | ErrorAnswer:
     """A body that names a model, or the answer to one that does not."""
     # A shorter body cannot have as many.
-    if len(raw) > _MOST_NESTED and raw.count(b"[") + raw.count(b"{") > _MOST_NESTED:
-        return malformed(f"invalid request body: more than {_MOST_NESTED} lists and objects")
     if len(raw) > _MOST_VALUES and raw.count(b",") > _MOST_VALUES:
         return malformed(f"invalid request body: more than {_MOST_VALUES} commas")
+    if len(raw) > _MOST_NESTED and raw.count(b"[") + raw.count(b"{") > _MOST_NESTED:
+        return malformed(f"invalid request body: more than {_MOST_NESTED} lists and objects")
+    parsed, ids = cut_token_ids(raw) if len(raw) > MOST_KEPT else (raw, 0)
     try:
-        data = orjson.loads(raw)
+        data = orjson.loads(parsed)
     except (orjson.JSONDecodeError, RecursionError):
         return malformed("invalid request body: not one JSON value in UTF-8")
     if not isinstance(data, dict):
@@ -86,7 +90,7 @@ def read(raw: bytes) -> ModelRequest | ErrorAnswer:
     model = data.get("model")
     if not isinstance(model, str) or not model.strip():
         return malformed("model not found in the request body", "model")
-    return ModelRequest(raw, data, model)
+    return ModelRequest(raw, data, model, None, ids)
 
 
 _BOUNDARY = re.compile(r';\s*boundary=(?:"([^"\r\n]{1,70})"|([^\s;"]{1,70}))', re.IGNORECASE)
@@ -152,8 +156,21 @@ _ITEMS = ("name", "arguments", "input", "output", "summary", "content")
 _MOST_NESTED_TEXT = 8
 
 
-def prompt_of(data: Mapping[str, Any]) -> str:
-    """The text that is counted and hashed; empty where the request has none that can be read. Never refuses.
+class Prompt(NamedTuple):
+    """Text of a prompt, and the number of token ids in it. ``head``: the first ids, as text."""
+
+    text: str
+    ids: int = 0
+    head: str = ""
+
+    @property
+    def hashed(self) -> str:
+        """Return the text that prefixes are compared by."""
+        return self.head + self.text
+
+
+def prompt_of(data: Mapping[str, Any]) -> Prompt:
+    """The prompt that is counted and hashed; empty where the request has none that can be read. Never refuses.
 
     ``system`` and ``instructions`` come first, as in the prompts that engines make. A prompt beside messages or input
     counts too: which of them the engine reads is its own affair.
@@ -162,24 +179,31 @@ def prompt_of(data: Mapping[str, Any]) -> str:
     turns: list[Any] = [{"role": "system", "content": data.get("system")}] if isinstance(messages, list) else []
     turns.append({"role": "developer", "content": data.get("instructions")})
     turns += messages if isinstance(messages, list) else ()
-    texts = [_prompt(data.get("prompt"))]
+    ids: list[Any] = []
+    texts = [_prompt(data.get("prompt"), ids)]
     if isinstance(items, str):
         turns.append({"role": "user", "content": items})
     elif isinstance(items, list) and not any(isinstance(item, dict) for item in items):
-        texts.append(_prompt(items))
+        texts.append(_prompt(items, ids))
     elif isinstance(items, list):
         turns += [_turn(item) for item in items]
-    return "".join(texts) + _framed(turns)
+    head = " ".join(str(token) for token in ids[:MOST_KEPT] if isinstance(token, int))
+    return Prompt("".join(texts) + _framed(turns), len(ids), head)
 
 
-def _prompt(value: Any, depth: int = 0) -> str:
+def _prompt(value: Any, ids: list[Any], depth: int = 0) -> str:
+    """Return the text of a prompt; add its token ids to ``ids``. An engine takes 3.0 for 3."""
     if isinstance(value, str):
         return value
+    if isinstance(value, int | float):
+        ids.append(value)
     if not isinstance(value, list) or depth > _MOST_NESTED_TEXT:
         return ""
-    if value and isinstance(value[0], int):
-        return " ".join(map(str, value))
-    return "\n".join(_prompt(part, depth + 1) for part in value)
+    if value and isinstance(value[0], int | float):
+        ids += value
+        return ""
+    texts = [_prompt(part, ids, depth + 1) for part in value]
+    return "\n".join([text for text in texts if text])
 
 
 def _turn(item: Any) -> Any:
@@ -238,9 +262,9 @@ def _joined(texts: Sequence[str | None]) -> str | None:
     return "\n".join(given) if given else None
 
 
-def estimate(text: str) -> int:
-    """Tokens of a text, about: a quarter of its code points, rounded up."""
-    return -(-len(text) // 4)
+def estimate(prompt: Prompt) -> int:
+    """Estimate the tokens of a prompt: a quarter of the code points of its text, rounded up, and one for each id."""
+    return -(-len(prompt.text) // 4) + prompt.ids
 
 
 def edited(raw: bytes, changes: Mapping[str, Any]) -> bytes:

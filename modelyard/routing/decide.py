@@ -129,11 +129,11 @@ class Decider:
         read = body.read_form(arrival.body, kind) if kind.startswith("multipart/form-data") else body.read(arrival.body)
         if isinstance(read, ErrorAnswer):
             return read
-        text = body.prompt_of(read.data)
+        prompt = body.prompt_of(read.data)
         asked = Asked(read.model, path, headers, headers.get(SESSION, ""))
-        tokens = body.estimate(text)
+        tokens = body.estimate(prompt) + read.ids_cut
         # A question lasts as long as its answer: no more of the prompt than is ever hashed.
-        head = text[: self.configuration.most_hashed]
+        head = prompt.hashed[: self.configuration.most_hashed]
         return Question(read.brief, asked, head, tokens, path in USAGE_ASKED, path in GENERATES, arrival.among)
 
     def destination(self, question: Question) -> Destination | ErrorAnswer:
