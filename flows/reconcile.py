@@ -19,7 +19,7 @@ from modelyard.models.lifecycle import ModelDelivery
 from modelyard.models.names import KINDS as MODEL_KINDS
 from modelyard.reconcile.dispatch import Acting, RunFate
 from modelyard.reconcile.plan import Lifecycle
-from modelyard.reconcile.reconciler import Reconciler, Registered, only_told
+from modelyard.reconcile.reconciler import Reconciler, Registered
 from modelyard.reconcile.report import TickReport
 from modelyard.routing.lifecycle import RouteStatus, ServerStatus
 from modelyard.routing.route_roll_out import RouteRollOuts
@@ -62,7 +62,7 @@ class Reconciling(Reconciler):
     """All lifecycles as one batch."""
 
     async def tick(self, turn: Turn) -> TickReport:
-        """Tell, then start what is due: a task run for each, none for what there is not."""
+        """Write statuses and what needs no run, then start runs: a task run for each, none where there is nothing."""
         plans, report = await self.look(), TickReport()
         runs: dict[str, RunFate] | None = None
         try:
@@ -70,8 +70,9 @@ class Reconciling(Reconciler):
             plans = awaiting(self, plans, runs)
         except RunsUnknown as error:
             get_run_logger().warning("Nothing is started, the next tick tries again (%s)", error)
-        if any(only_told(plan).writes for some in plans.values() for plan in some):
-            report = (await turn.run(tell, self, turn.number, Handle(plans))).take()
+        everything = [plan for some in plans.values() for plan in some]
+        if any(plan.writes for plan in self.to_write(everything, runs)):
+            report = (await turn.run(tell, self, turn.number, Handle((everything, runs)))).take()
             plans = await self.look()  # a claim is conditional on the object as it is now
         if runs is None:
             return report

@@ -7,7 +7,6 @@ Deployed by ``prefect.yaml``.
 
 from __future__ import annotations
 
-import math
 import time
 from contextlib import AsyncExitStack
 from typing import Any
@@ -22,6 +21,7 @@ from flows.parameters import RollOutParameters
 from modelyard.cluster import Cluster, ClusterSettings
 from modelyard.objects import Key
 from modelyard.objects.documents import few
+from modelyard.reconcile.acting import PATIENCE
 from modelyard.routing.rolling import ROLLED_OUT
 from tasks.acting import cut_short
 from tasks.journal import ProgressBar
@@ -92,8 +92,8 @@ async def _roll_out_routes(parameters: RollOutParameters, keys: list[Key], run: 
                 return Completed(message="; ".join(here.ladder) or here.says)
             await begin(rolling, keys[0], parameters.traffic, here, run)
         bar = await stack.enter_async_context(ProgressBar("roll-out-progress", f"Roll-out of {keys[0]}", every=5.0))
-        stays = 0.0 if not parameters.wait else math.inf if parameters.run else parameters.timeout_seconds
-        acted = await weigh(rolling, keys, run, stays, bar)
+        stays = 0.0 if not parameters.wait else PATIENCE if parameters.run else parameters.timeout_seconds
+        acted = await weigh(rolling, keys, run, stays, bar, by_hand=not parameters.run)
         ends = await report(rolling, keys)
     if (cut := cut_short(acted)) is not None:
         return cut

@@ -38,13 +38,15 @@ Plans = Mapping[str, Sequence[Plan]]
 @task(
     name="tell",
     task_run_name="tell-{number}",
-    description="Write the statuses that follow from what is there, and send the Events.",
+    description="Write the statuses that follow from what is there and what needs no run, and send the Events.",
     timeout_seconds=60,
     **STAGE,
 )
-async def tell(reconciler: Reconciler, number: int, plans: Handle[Plans]) -> Handle[TickReport]:
-    """Write what changed; of a plan that acts only its status."""
-    return Handle(TickReport(rows=await reconciler.tell([plan for some in plans.take().values() for plan in some])))
+async def tell(
+    reconciler: Reconciler, number: int, plans: Handle[tuple[Sequence[Plan], Mapping[str, RunFate] | None]]
+) -> Handle[TickReport]:
+    """Write what changed; of a plan that needs a run only its status."""
+    return Handle(TickReport(rows=await reconciler.tell(*plans.take())))
 
 
 class RunsUnknown(Exception):

@@ -27,6 +27,7 @@ from modelyard.routing.rolling import (
     RouteWatch,
 )
 from modelyard.routing.route_roll_out import INVALID, RouteRollOuts, RouteStanding
+from tasks.acting import AGAIN
 from tasks.journal import ProgressBar, cells, show, unformatted
 from tasks.stage import RETRIED, STAGE
 
@@ -90,11 +91,23 @@ async def begin(rolling: RollingRoutes, key: Key, wish: RouteRollOut | None, her
 
 
 @task(name="weigh", description="Set weights step by step, by what was measured, or those of before.", **RETRIED)
-async def weigh(rolling: RollingRoutes, keys: list[Key], run: str, patience: float, bar: ProgressBar) -> Acted:
-    """Have it done, for so many seconds; what is not at its end then, another run goes on with."""
+async def weigh(
+    rolling: RollingRoutes, keys: list[Key], run: str, patience: float, bar: ProgressBar, by_hand: bool = False
+) -> Acted:
+    """Have it done, for so many seconds; what is not at its end then, another run goes on with.
+
+    By hand it also stays for what waits for something else, such as a server without a ready pod.
+    """
     watching = asyncio.gather(_follow(rolling, keys, bar), _measure(rolling, keys))
+    end = time.monotonic() + patience
     try:
-        return await act(rolling.cluster, rolling.lifecycle, keys, run, patience)
+        while True:
+            acted = await act(rolling.cluster, rolling.lifecycle, keys, run, max(0.0, end - time.monotonic()))
+            looks = [rolling.seen.get(key) for key in acted.settled]
+            waits = any(look is not None and not look.problem and not look.memory.ended for look in looks)
+            if not by_hand or not waits or time.monotonic() + AGAIN >= end:
+                return acted
+            await asyncio.sleep(AGAIN)
     finally:
         watching.cancel()
         with suppress(asyncio.CancelledError):

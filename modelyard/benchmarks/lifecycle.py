@@ -91,7 +91,8 @@ class BenchmarkRuns:
             self.seen.pop(key, None)
             if one is None or PUBLISHED_FINALIZER not in one.finalizers:
                 return None
-            return Plan(one.subject, "Removing", finalizer=False, finalizer_name=PUBLISHED_FINALIZER)
+            removing = Plan(one.subject, "Removing", finalizer=False, finalizer_name=PUBLISHED_FINALIZER)
+            return replace(removing, by_shift=True)
         here, deeds = BenchmarkLook(one, world, now, self.chosen(world)).result()
         self.seen[key] = here
         if here.memory.ended or here.refused:
@@ -111,6 +112,7 @@ class BenchmarkRuns:
             awaits=deeds.awaits,
             due=deeds.due,
             noted=True,
+            by_shift=True,
         )
 
     def chosen(self, world: World) -> Chosen:

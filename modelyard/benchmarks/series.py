@@ -46,6 +46,9 @@ MOST_ANEW: Final = 3
 """Times that all runs are made anew since the service is not what it was."""
 FIRST_PAUSE, LONGEST_PAUSE = 30.0, 600.0
 """Seconds between two attempts: doubled from the first to the longest."""
+STARTING: Final = 60.0
+"""Seconds for which a run of the flow stays for a pod to begin, or for a Job to be gone: after that the wait is for a
+node, a quota or an image, and the series goes on with another run of the flow."""
 SAYING: Final = 30.0
 """Seconds after a Job's end for which its pod's report may be on its way here."""
 LARGEST_SPEC: Final = 16 * 1024
@@ -292,7 +295,7 @@ class BenchmarkLook:
             )
             return (
                 replace(here, job=active, reason="Measuring", message=said),
-                replace(deeds, awaits=(f"run {left[0]}",)),
+                replace(deeds, awaits=(f"run {left[0]}",) if self._begins(active, phase) else ()),
             )
         failing = self.memory.failing
         if failing.attempts and failing.next > self.now:
@@ -300,9 +303,8 @@ class BenchmarkLook:
             here = replace(here, memory=self.memory, reason=failing.reason, message=message)
             return here, replace(deeds, due=failing.next)
         if leaving or silent or self.delete:
-            return replace(here, reason="Measuring", message="the run before is ending"), replace(
-                deeds, awaits=("the run before",)
-            )
+            ending = replace(here, reason="Measuring", message="the run before is ending")
+            return ending, replace(deeds, awaits=("the run before",) if self._ends() else ())
         if (other := self._before(found)) is not None:
             message = f"another benchmark puts a load on it: Job {other.key}; two would spoil each other"
             return replace(here, reason="WaitsForTurn", message=message), deeds
@@ -326,6 +328,14 @@ class BenchmarkLook:
             return here, RunDeeds(awaits=(f"run {left[0]}",))
         here = replace(here, reason="Measuring", message=f"{left[0]} is next")
         return here, RunDeeds(apply=(made,), awaits=(f"run {left[0]}",))
+
+    def _begins(self, active: RunJob, phase: str) -> bool:
+        """Return whether a run's pod runs, or is about to."""
+        return phase != "Pending" or self.now < active.created + STARTING
+
+    def _ends(self) -> bool:
+        """Return whether Jobs that end have not taken long: a pod may be stuck on a node that is gone."""
+        return all(self.now < max(job.created, job.end.at) + STARTING for job in self._jobs() if job.deleting)
 
     def _state(self) -> str:
         """The service as a run must find it throughout."""

@@ -18,7 +18,7 @@ from modelyard.cluster.discovery import Discovery
 from modelyard.cluster.errors import Conflict, Invalid, NotFound, UnknownKind
 from modelyard.cluster.events import EventRecorder
 from modelyard.cluster.objects import Object, ObjectList, ScaleSubresource, WatchEvent, metadata, resource_version
-from modelyard.cluster.transport import JSON, MERGE_PATCH, ApiRequest, Transport
+from modelyard.cluster.transport import JSON, MERGE_PATCH, METADATA, ApiRequest, Transport
 from modelyard.objects.kinds import PODS, ResourceType
 
 _STATUS_ATTEMPTS = 5
@@ -69,6 +69,14 @@ class Cluster:
     ) -> Object:
         """One object. Raises ``NotFound``."""
         return await self._call("GET", "get", type, namespace, name, timeout=timeout)
+
+    async def exists(self, type: ResourceType, name: str, namespace: str | None = None) -> bool:
+        """Return whether there is an object of this name; only its metadata is asked for."""
+        try:
+            await self._call("GET", "get", type, namespace, name, accept=METADATA)
+        except NotFound:
+            return False
+        return True
 
     async def list(
         self,
@@ -350,6 +358,7 @@ class Cluster:
         body: Any = None,
         *,
         content_type: str = JSON,
+        accept: str = JSON,
         timeout: float | None = None,
     ) -> Object:
         type = await self._served(type)
@@ -366,6 +375,7 @@ class Cluster:
             body,
             content_type,
             timeout=timeout,
+            accept=accept,
         )
         return await self.transport.json(request)
 

@@ -27,6 +27,8 @@ from modelyard.cluster.errors import ClusterError, NotConfigured, TooLarge, Unau
 from modelyard.cluster.holder import Holder
 
 JSON = "application/json"
+METADATA = f"{JSON};as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+"""Media type of an answer without the object's contents."""
 MERGE_PATCH = "application/merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
 
@@ -45,6 +47,7 @@ class ApiRequest:
 
     ``timeout`` bounds the call with all repetitions, ``try_timeout`` each single try. Both are seconds, ``None`` means
     as in the settings. An answer of more than ``most`` bytes is a ``TooLarge`` (``None``: no limit).
+    ``accept`` is the media type of the answer.
     """
 
     method: str
@@ -58,6 +61,7 @@ class ApiRequest:
     timeout: float | None = None
     try_timeout: float | None = None
     most: int | None = None
+    accept: str = JSON
 
     def unavailable(self, detail: str, *, untouched: bool = False, permanent: bool = False) -> Unavailable:
         """The error for a request that got no answer."""
@@ -193,7 +197,7 @@ class Transport:
 
     async def _begin(self, client: Any, request: ApiRequest, timeout: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
         headers = {
-            "Accept": JSON,
+            "Accept": request.accept,
             "Content-Type": request.content_type,
             # Tells the audit log which of the contenders for a Lease this is.
             "User-Agent": f"{self.settings.field_manager} ({self._name})",

@@ -12,6 +12,7 @@ from modelyard.models.jobs import CHECK, FETCH, REMOVE
 from modelyard.models.legs import (
     FAILED,
     READY,
+    STARTING,
     UPDATING,
     Leg,
     NodeStage,
@@ -27,8 +28,12 @@ from modelyard.models.legs import (
 from modelyard.models.running import ModelJob, Task
 from modelyard.models.uri import LocalFolder
 from modelyard.models.world import Delivered, ReportEntry, TransferProgress, has_files
-from modelyard.reconcile.plan import HandOver
+from modelyard.objects import Key
+from modelyard.reconcile.plan import HandOver, Presence
 from modelyard.resources.ome.models import BaseModelSpec
+
+SOON = 30.0
+"""Seconds for which a run stays for the next attempt."""
 
 
 def deliver(wish: Wish, site: Site, now: float) -> Leg:
@@ -77,7 +82,7 @@ def deliver(wish: Wish, site: Site, now: float) -> Leg:
     if not node.ready and job is None:
         return replace(said, reason="NodeNotReady", message="the node is not ready", entry=_updating(entry, wish, done))
     if job is not None:
-        active = _active(said, job, site, wish, done)
+        active = _active(said, job, site, wish, done, now)
         if job.task.purpose == CHECK:
             return replace(active, stage=NodeStage.READY, label=READY, entry=site.entry)
         return active
@@ -85,8 +90,8 @@ def deliver(wish: Wish, site: Site, now: float) -> Leg:
         failed = entry.status == FAILED
         stage = NodeStage.FAILED if failed else NodeStage.ACTIVE
         wait = replace(said, stage=stage, reason=done.reason or "Failed", message=done.message, due=done.next)
-        # What may pass soon is waited for; for what has failed somebody comes back.
-        soon = () if failed else ("another attempt",)
+        # What may pass in a moment is waited for; later attempts are another run's.
+        soon = ("another attempt",) if not failed and done.next - now <= SOON else ()
         return replace(wait, label=FAILED if failed else UPDATING, awaits=soon)
     if stale:  # a Job for what was wanted before may still write: first it has to be gone
         halt = replace(
@@ -97,9 +102,31 @@ def deliver(wish: Wish, site: Site, now: float) -> Leg:
         return replace(said, reason="Stopping", message="a Job is being stopped", awaits=("Jobs to stop",))
     if wish.lacks:
         return replace(said, reason="CABundleNotFound", message=wish.lacks, entry=_updating(entry, wish, done))
+    if (waiting := _without_secret(said, wish, _updating(entry, wish, done))) is not None:
+        return waiting
     before = done if current else Delivered(left=left)
     start = _start(wish, site, FETCH, before, "Starting", "its Job is created next")
     return replace(start, delete=stale)
+
+
+def _without_secret(said: Leg, wish: Wish, entry: ReportEntry | None) -> Leg | None:
+    """The part of a node that waits for the model's Secret: nothing is made; ``None``: it waits for none."""
+    secret = jobs.secret_of(wish.model, wish.home)
+    presence = wish.presence(secret) if secret is not None else None
+    if secret is None or presence in (None, Presence.PRESENT):
+        return None
+    reason, message = _of_secret(secret, presence)
+    return replace(said, reason=reason, message=message, entry=entry, needs=(secret,))
+
+
+def _of_secret(secret: Key, presence: Presence) -> tuple[str, str]:
+    """Reason and message of a Secret that no Job can be handed."""
+    if presence is Presence.ABSENT:
+        return "SecretNotFound", f"Secret {secret} does not exist: create it, or correct spec.storage.key"
+    if presence is Presence.FORBIDDEN:
+        grant = "let its ServiceAccount get this Secret, or correct spec.storage.key"
+        return "SecretForbidden", f"Secret {secret} may not be read by Modelyard: {grant}"
+    return "Queued", f"Secret {secret} is looked up next"
 
 
 def _left(done: Delivered, wish: Wish) -> tuple[str, ...]:
@@ -204,11 +231,12 @@ def _start(wish: Wish, site: Site, purpose: str, done: Delivered, reason: str, m
         (made.manifest,),
         made.hand_over,
         awaits=(f"Job on {site.name}",),
+        needs=tuple(given.secret for given in made.hand_over if given.secret is not None),
         starts=True,
     )
 
 
-def _active(said: Leg, job: ModelJob, site: Site, wish: Wish, done: Delivered) -> Leg:
+def _active(said: Leg, job: ModelJob, site: Site, wish: Wish, done: Delivered, now: float) -> Leg:
     """A Job is there and has not ended."""
     pod = site.pods.get(job.uid)
     status = FAILED if done.failed and done.fingerprint == wish.goal.fingerprint else UPDATING
@@ -219,6 +247,9 @@ def _active(said: Leg, job: ModelJob, site: Site, wish: Wish, done: Delivered) -
         entry = entry.model_copy(update={"progress": site.progress})
     reason, message = "Downloading", told(entry.progress) if entry.progress is not None else "its files are fetched"
     again: tuple[HandOver, ...] = ()
+    needs: tuple[Key, ...] = ()
+    # What a person or the cluster has to mend may take days: a run that waited for it would keep others from theirs.
+    waits = (pod is not None and pod.phase == "Running") or now < job.created + STARTING
     if pod is None or (not pod.node and not pod.waiting):
         reason, message = "Pending", "its Job has no pod on the node yet"
     elif pod.waiting and pod.waiting not in ("ContainerCreating", "PodInitializing"):
@@ -226,9 +257,17 @@ def _active(said: Leg, job: ModelJob, site: Site, wish: Wish, done: Delivered) -
     elif pod.phase == "Pending":
         reason, message = ("CABundleNotFound", wish.lacks) if wish.lacks else ("Starting", "its pod is being prepared")
     if pod is not None and pod.phase == "Pending":
-        again = jobs.credentials(wish.model, job.task, job.key, wish.home)
-        if job.missing and again:
-            reason, message = "SecretNotFound", f"{job.missing}: create it, or correct spec.storage.key"
+        for given in jobs.credentials(wish.model, job.task, job.key, wish.home):
+            copy = Key(job.key.namespace, given.name)
+            needs = (copy,) if given.secret is None else (given.secret, copy)
+            presence = wish.presence(given.secret) if given.secret is not None else None
+            if presence not in (None, Presence.PRESENT):
+                assert given.secret is not None
+                (reason, message), waits = _of_secret(given.secret, presence), False
+            elif wish.presence(copy) is not Presence.PRESENT:  # the run before may have died before it handed it over
+                again = (given,)
+                if job.missing and presence is None:
+                    reason, message = "SecretNotFound", f"{job.missing}: create it, or correct spec.storage.key"
     return replace(
         said,
         stage=NodeStage.ACTIVE,
@@ -237,7 +276,8 @@ def _active(said: Leg, job: ModelJob, site: Site, wish: Wish, done: Delivered) -
         label=status,
         entry=entry,
         hand_over=again,
-        awaits=(f"Job {job.key}",),
+        awaits=(f"Job {job.key}",) if waits else (),
+        needs=needs,
         job=job,
         pod=pod,
     )

@@ -26,7 +26,10 @@ from modelyard.models.world import Delivered, ReportEntry
 
 
 def remove(wish: Wish, site: Site, now: float) -> Leg:
-    """The part of a node that is not to have the model (any more). A node that is gone holds up nothing."""
+    """The part of a node that is not to have the model (any more). A node that is gone holds up nothing.
+
+    A run creates the Job that removes the files, and does not stay for it: the reconcile shift does the rest.
+    """
     model, node = wish.model, site.node
     leg = Leg(site.name, NodeStage.GONE, "Removed", "")
     alive = tuple(job for job in site.jobs if not job.deleting)
@@ -40,7 +43,7 @@ def remove(wish: Wish, site: Site, now: float) -> Leg:
     leg = replace(leg, stage=NodeStage.REMOVING, reason="Removing", message="its files are removed", entry=site.entry)
     lost = not node.ready and now - node.since > GONE_AFTER
     if stale or (not lost and any(one.deleting for one in site.jobs)):
-        return replace(leg, delete=stale, awaits=("Jobs to stop",))
+        return replace(leg, delete=stale)
     if kept:
         left = replace(
             leg, stage=NodeStage.GONE, reason="Retained" if model.retain else "Removed", message="", entry=None
@@ -51,14 +54,14 @@ def remove(wish: Wish, site: Site, now: float) -> Leg:
         return replace(leg, stage=NodeStage.GONE, reason="NodeGone", message=why, entry=None)
     if job is not None and job.state == "Active":
         if lost:
-            return replace(leg, delete=(gone(job),), awaits=("Jobs to stop",))
-        return replace(leg, awaits=(f"Job {job.key}",), job=job, pod=site.pods.get(job.uid))
+            return replace(leg, delete=(gone(job),))
+        return replace(leg, job=job, pod=site.pods.get(job.uid))
     if job is not None:
         said = outcome_of(job, site.pods.get(job.uid))
         if said.outcome == "Removed" and len(roots) > 1:
             rest = done.model_copy(update={"left": done.left[1:]})
             entry = (site.entry or ReportEntry()).model_copy(update={"delivered": rest, "status": UPDATING})
-            return replace(leg, entry=entry, delete=(gone(job),), awaits=("its removal",))
+            return replace(leg, entry=entry, delete=(gone(job),))
         if said.outcome == "Removed":
             return replace(leg, stage=NodeStage.GONE, reason="Removed", message="", entry=None, delete=(gone(job),))
         after, _ = failure(done, said, job.ended or now, site.name, model.subject.uid)
@@ -74,7 +77,13 @@ def remove(wish: Wish, site: Site, now: float) -> Leg:
     if done.failures and done.reason != "" and now < done.next:
         return replace(leg, reason=done.reason, message=done.message, due=done.next)
     made = _removal(wish, site, roots[0], done)
-    return replace(leg, apply=(made.manifest,), awaits=("its removal",))
+    return replace(leg, apply=(made.manifest,))
+
+
+def stand_aside(leg: Leg) -> Leg:
+    """A part that would begin to remove files while too many others of its namespace do."""
+    message = "waits until other removals of its namespace have ended"
+    return replace(leg, apply=(), hand_over=(), reason="Queued", message=message)
 
 
 def tidy(leg: Leg, wish: Wish, site: Site, left: tuple[str, ...], now: float) -> Leg:
@@ -86,9 +95,9 @@ def tidy(leg: Leg, wish: Wish, site: Site, left: tuple[str, ...], now: float) ->
     job = next((one for one in ours if not one.deleting), None)
     if job is None and not ours:
         made = _removal(wish, site, left[0], site.entry.delivered)
-        return replace(leg, apply=(made.manifest,), awaits=("what it has left elsewhere",), entry=entry)
+        return replace(leg, apply=(made.manifest,), entry=entry)
     if job is None or job.state == "Active":
-        return replace(leg, awaits=("what it has left elsewhere",), entry=entry)
+        return replace(leg, entry=entry)
     if outcome_of(job, site.pods.get(job.uid)).outcome == "Removed":
         rest = tuple(root for root in left if root != job.task.root)
         entry = entry.model_copy(update={"delivered": entry.delivered.model_copy(update={"left": rest})})

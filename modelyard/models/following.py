@@ -186,8 +186,8 @@ class Following:
         return next((leg for leg in self._seen.get(key, ()) if leg.node == node), None)
 
     def waits(self, key: Key) -> bool:
-        """Whether nodes of the model wait for their turn, or to become ready."""
-        return any(leg.stage is NodeStage.WAITING for leg in self._seen.get(key, ()))
+        """Return whether nodes of the model are under way, or wait for their turn or to become ready."""
+        return any(leg.stage in (NodeStage.WAITING, NodeStage.ACTIVE) for leg in self._seen.get(key, ()))
 
     async def look(self, key: Key, leg: Leg) -> float | None:
         """What a transfer says of itself, for whoever writes reports; its share (0 to 1), ``None`` while not known."""

@@ -233,9 +233,16 @@ def credentials(model: StoredModel, task: Task, job: Key, home: str) -> tuple[Ha
     token = parameters.get("token", "") if not storage.key else ""
     if not (storage.key or token):
         return ()
-    source = Key(model.key.namespace or home, storage.key) if storage.key else None
+    source = secret_of(model, home)
     extra = {parameters.get("secretKey", "token"): token} if token else {}
     return (HandOver(JOBS, job, job.name, source, extra),)
+
+
+def secret_of(model: StoredModel, home: str) -> Key | None:
+    """Return the Secret with the credentials for a model's source; ``None``: it names none, or fetches nothing."""
+    if model.spec is None or not model.spec.storage.key or model.uri is None or not has_files(model.uri):
+        return None
+    return Key(model.key.namespace or home, model.spec.storage.key)
 
 
 def _volumes(

@@ -19,9 +19,10 @@ from modelyard.models.running import JobOutcome, ModelJob, ModelPod
 from modelyard.models.settings import CONFIG_MAP, DeliverySettings
 from modelyard.models.uri import overlap, parse
 from modelyard.models.world import Delivered, ModelNode, ReportEntry, StoredModel, TransferProgress, has_files
+from modelyard.objects import Key
 from modelyard.objects.documents import amount
 from modelyard.objects.kinds import JOBS
-from modelyard.reconcile.plan import Child, HandOver
+from modelyard.reconcile.plan import Child, HandOver, Presence, Store
 
 GRACE = 300.0
 """Seconds for which failures that may pass by themselves are not told as such."""
@@ -32,8 +33,14 @@ FIRST_PAUSE, LONGEST_PAUSE = 60.0, 3600.0
 _BROKEN = re.compile(r"exit code [12]\b")
 """Ends of a program that could not report: options it does not know, or a module that cannot be loaded."""
 _SETTINGS = f"ConfigMap {CONFIG_MAP}"
+STARTING = 60.0
+"""Seconds for which a run stays for a Job whose pod does not run: after that the wait is for a node, a quota or an
+image, and goes on without a run."""
 GONE_AFTER = 600.0
 """Seconds after which a node that is not ready holds up nobody's deletion."""
+
+PERSON = frozenset(("SecretNotFound", "SecretForbidden", "ClaimNotFound"))
+"""Reasons of a model that waits for a person."""
 
 READY, UPDATING, FAILED = "Ready", "Updating", "Failed"
 """Values of a node's label and of the status in its report, as published."""
@@ -53,7 +60,8 @@ class NodeStage(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Leg:
     """One node's part: how far it is, and what follows. ``label`` and ``entry`` are what the node should say of the
-    model (``None``: nothing). ``starts``: it would begin a Job that takes a turn at the source.
+    model (``None``: nothing). ``starts``: it would begin a Job that takes a turn at the source. ``awaits`` is what a
+    run stays for, ``needs`` are the Secrets that it depends on.
     """
 
     node: str
@@ -66,6 +74,7 @@ class Leg:
     hand_over: tuple[HandOver, ...] = ()
     delete: tuple[Child, ...] = ()
     awaits: tuple[str, ...] = ()
+    needs: tuple[Key, ...] = ()
     due: float | None = None
     starts: bool = False
     job: ModelJob | None = None
@@ -97,6 +106,12 @@ class Wish:
     home: str
     lacks: str = ""
     """What its Jobs are to mount and could not."""
+    secrets: Store[Presence] | None = None
+    """Presence of the Secrets that were looked up; ``None``: nobody looks them up."""
+
+    def presence(self, secret: Key) -> Presence | None:
+        """Return whether a Secret exists; ``None`` where nobody looks."""
+        return self.secrets.get(secret) if self.secrets is not None else None
 
 
 def outcome_of(job: ModelJob, pod: ModelPod | None) -> JobOutcome:

@@ -34,11 +34,15 @@ from modelyard.models.world import (
 from modelyard.objects import Key, ResourceType
 from modelyard.objects.kinds import CONFIG_MAPS, JOBS, NODES, PERSISTENT_VOLUME_CLAIMS, PODS
 from modelyard.objects.parse import epoch
-from modelyard.reconcile.plan import Mark, Plan, Want, World
+from modelyard.reconcile.plan import LOOK_UPS, Mark, Plan, Want, World
 
 REPORTS, SETTINGS = "model-reports", "model-settings"
 MOST_AT_ONCE = 50
 """Nodes that one plan marks, starts or clears; the others come with the next."""
+MOST_REMOVALS = 50
+"""Jobs that remove files of one namespace's models, above which no more are created for its deleted ones."""
+MOST_NEEDS = 50
+"""Secrets that a plan asks for."""
 FLUSH = 30.0
 """Seconds between two notes of a transfer's progress in a node's report."""
 _LARGEST_REPORT = 2 * 1024 * 1024
@@ -103,7 +107,7 @@ class ModelDelivery:
                 JOBS,
                 running.job,
                 label_selector=MODEL,
-                indexes={"model": running.model_of, "source": running.busy_at},
+                indexes={"model": running.model_of, "source": running.busy_at, "removes": running.removes_of},
                 namespace="",
             ),
             Want(
@@ -141,7 +145,7 @@ class ModelDelivery:
                 problem = error.reason, str(error)
         if problem is not None or goal is None:
             return self._refuse(model, problem or ("InvalidSpec", ""), world, now)
-        wish = Wish(model, goal, found, self.home, self._lacks(found, world))
+        wish = Wish(model, goal, found, self.home, self._lacks(found, world), world.get(LOOK_UPS))
         if goal.claim is not None:
             return self._of_claim(wish, world, now)
         parts = self._parts(wish, world, now)
@@ -258,7 +262,7 @@ class ModelDelivery:
         acting = acting[:MOST_AT_ONCE]
         dues = [leg.due for leg in parts if leg.due is not None]
         awaits = {what for leg in parts for what in leg.awaits} | ({"the other nodes"} if left else set())
-        finalizer = names.finalizer(self.about)
+        exists = bool(acting) or any(leg.label or leg.entry is not None or leg.job is not None for leg in parts)
         return replace(
             plan,
             marks=tuple(mark for _, marks in acting for mark in marks),
@@ -267,11 +271,18 @@ class ModelDelivery:
             delete=tuple(child for leg, _ in acting for child in leg.delete),
             homes=frozenset({self.home}),
             awaits=tuple(sorted(awaits))[:10],
+            needs=tuple(sorted({secret for leg in parts for secret in leg.needs}))[:MOST_NEEDS],
             due=min(dues, default=None),
             urgency=len(tuple(world[PODS].by("waits", model.label))),
-            finalizer_name=finalizer,
-            finalizer=None if model.subject.deleting or finalizer in model.finalizers else True,
+            by_shift=True,
+            finalizer_name=names.finalizer(self.about),
+            finalizer=self._finalizer(model, exists),
         )
+
+    def _finalizer(self, model: StoredModel, exists: bool) -> bool | None:
+        """Set the finalizer once something exists that has to be cleared: what is refused before that needs none."""
+        lacks = not model.subject.deleting and names.finalizer(self.about) not in model.finalizers
+        return True if exists and lacks else None
 
     def _marks(self, model: StoredModel, leg: Leg, world: World) -> tuple[Mark, ...]:
         """What the node says otherwise than it should."""
@@ -312,6 +323,9 @@ class ModelDelivery:
         goal = jobs.Goal(found.models_root, found.models_root, "", "")
         wish = Wish(model, goal, found, self.home)
         parts = [clearing.remove(wish, site, now) for site in self._sites(model, world).values()]
+        removals = [job for job in world[JOBS].by("removes", model.key.namespace) if job.key.namespace == self.home]
+        if len(removals) >= MOST_REMOVALS:
+            parts = [clearing.stand_aside(leg) if leg.apply else leg for leg in parts]
         self.seen[model.key] = parts
         plan = self._with(Plan(model.subject, "Removing", story.removing(parts)), model, parts, world)
         claimed = [one for one in world[JOBS].by("model", model.identifier) if one.key.namespace != self.home]
@@ -353,7 +367,8 @@ class ModelDelivery:
         finalizer = names.finalizer(self.about)
         if model.subject.deleting:
             mine = finalizer in model.finalizers
-            return replace(Plan(model.subject, "Removed"), finalizer_name=finalizer, finalizer=False if mine else None)
+            done = Plan(model.subject, "Removed", finalizer_name=finalizer, by_shift=True)
+            return replace(done, finalizer=False if mine else None)
         why = (
             f"nodes would know it by the name that {other.subject.ref} has there ({model.label}): give it another name"
         )
@@ -401,7 +416,9 @@ class ModelDelivery:
             apply=(*plan.apply, *leg.apply),
             delete=(*plan.delete, *leg.delete),
             homes=plan.homes | {goal.claim.namespace},
+            finalizer=plan.finalizer or self._finalizer(model, bool(leg.apply or leg.job)),
             awaits=(*plan.awaits, *leg.awaits),
+            needs=(*plan.needs, *leg.needs),
             due=min((due for due in (plan.due, leg.due) if due is not None), default=None),
         )
 

@@ -133,6 +133,11 @@ def model_of(one: ModelJob) -> tuple[str, ...]:
     return (one.model,)
 
 
+def removes_of(one: ModelJob) -> tuple[str, ...]:
+    """Index of Jobs: the namespace of the model whose files they are removing."""
+    return (one.task.namespace,) if one.state == "Active" and one.task.purpose == "remove" else ()
+
+
 def busy_at(one: ModelJob) -> tuple[str, ...]:
     """Index of Jobs: the source that they are busy with."""
     return (one.task.source,) if one.state == "Active" and one.task.source else ()

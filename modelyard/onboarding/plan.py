@@ -9,6 +9,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from modelyard.benchmarks.values import MeasuredRun
+from modelyard.models.legs import PERSON
 from modelyard.objects.documents import few
 from modelyard.objects.parse import epoch
 from modelyard.onboarding import objects
@@ -77,6 +78,10 @@ def next_steps(asked: OnboardRequest, found: Findings) -> NextSteps:
     if state == "Failed":
         return NextSteps(problem=f"BaseModel {asked.name} cannot be delivered; `modelyard models why` says why")
     if state != "Ready":
+        ready_now = condition(stored, "Ready")
+        if ready_now.get("reason") in PERSON:
+            why = ready_now.get("message") or ready_now["reason"]
+            return NextSteps(problem=f"BaseModel {asked.name} waits: {why}; then start the onboarding again")
         return NextSteps(awaits=(f"BaseModel {asked.name}: its files",))
     if not asked.candidates:
         why = "; ".join(few([f"{name}: {text}" for name, text in found.refused.items()])) or "there is no runtime"

@@ -19,8 +19,9 @@ from modelyard.objects import Key, ResourceType
 from modelyard.reconcile.carry_out import Outcome, carry_out
 from modelyard.reconcile.dispatch import Claim
 from modelyard.reconcile.fence import NotTheWriter, RunFence
+from modelyard.reconcile.look_ups import SecretLookUps
 from modelyard.reconcile.mirror import Mirror, Store
-from modelyard.reconcile.plan import Adapting, Lifecycle, Plan
+from modelyard.reconcile.plan import LOOK_UPS, Adapting, Lifecycle, Plan, World
 from modelyard.reconcile.survey import adapt
 from modelyard.reconcile.tell import Said, tell
 
@@ -57,6 +58,7 @@ async def act(
     Raises ``ClusterError`` when what the lifecycle needs to see cannot be read.
     """
     acted, failures, said = Acted(), dict[Key, int](), Said()
+    secrets, needs = SecretLookUps(cluster), dict[Key, tuple[Key, ...]]()
     left, end = sorted(set(keys)), time.monotonic() + patience
     spaces = {key.namespace for key in left if key.namespace}
     if isinstance(lifecycle, Adapting):
@@ -64,13 +66,16 @@ async def act(
     async with Mirror(cluster, apart=APART) as mirror:
         mirror.follow()
         while True:
-            world = await _world(mirror, lifecycle, spaces)
+            world: World = {**await _world(mirror, lifecycle, spaces), LOOK_UPS: secrets}
             moved = asyncio.create_task(mirror.moved())
             plans = []
             acted.settled = set()
             for key in left:
                 try:
                     plan = lifecycle.plan(key, world, time.time())
+                    needs[key] = plan.needs if plan is not None else ()
+                    if needs[key] and await secrets.refresh(name for some in needs.values() for name in some):
+                        plan = lifecycle.plan(key, world, time.time())
                 except Exception as error:  # one object's failure is never another's
                     acted.failed[key] = f"it cannot be planned: {type(error).__name__}: {error}"
                     log.exception("%s %s", lifecycle.about.kind, key)

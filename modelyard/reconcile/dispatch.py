@@ -1,9 +1,9 @@
-"""Which runs to start: from plans that act, what their objects' claims name, and what became of those runs. Pure.
+"""Which runs to start: from plans that need one, their objects' claims, and the fates of the runs these name. Pure.
 
-The reconcile shift only tells. What a plan makes, deletes or scales is done by a run of the lifecycle's deployment, and
-at most one run at a time may work on an object: the one that the object's annotation ``CLAIM`` names. It is set before
-the run is created, so that whoever dies in between leaves a claim without a run, which is simply replaced; and a run
-that is no longer named stops writing (``fence.RunFence``).
+What a plan creates or scales is done by a run of the lifecycle's deployment (``Plan.needs_run``). What is refused, or
+waits for a person, creates nothing and so starts none. At most one run at a time may work on an object: the one that
+the object's annotation ``CLAIM`` names. It is set before the run is created, so that whoever dies in between leaves a
+claim without a run, which is simply replaced; and a run that is no longer named stops writing (``fence.RunFence``).
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def dispatch(
     Within a namespace the most urgent come first.
     ``runs`` holds what is known of the runs that are ``named``; one that is missing was never created, or is forgotten.
     """
-    first = sorted((plan for plan in plans if plan.acts), key=lambda plan: (-plan.urgency, plan.subject.key))
+    first = sorted((plan for plan in plans if plan.needs_run), key=lambda plan: (-plan.urgency, plan.subject.key))
     due = [(plan.subject, found) for plan in first if (found := _next(plan, runs, now)) is not None]
     starts = []
     ordered, _ = in_turn(due, lambda one: one[0].key.namespace)
@@ -133,7 +133,7 @@ def awaited_run(plan: Plan, acting: Acting, runs: Mapping[str, RunFate], now: fl
 
     A run that starts within ``EXPECTED_START`` seconds is not worth a write of the status.
     """
-    claim = Claim.read(plan.subject.claim) if plan.acts else None
+    claim = Claim.read(plan.subject.claim) if plan.needs_run else None
     if claim is None or claim.at > now:
         return ""
     run = runs.get(claim.run)
@@ -164,6 +164,22 @@ def with_awaited_run(plan: Plan, text: str, now: float) -> Plan:
     status = replace(plan.wanted, conditions=conditions)
     due = is_due(status, plan.stored, now, 0.0, plan.subject.uid)
     return replace(plan, message=f"{plan.message}; {text}", wanted=status, status=status if due else None)
+
+
+def is_free(claim_text: str, runs: Mapping[str, RunFate], now: float) -> bool:
+    """Return whether no run works on an object with this claim: none was created, or it ended or has not started."""
+    claim = Claim.read(claim_text)
+    if claim is None or claim.at > now + LONGEST_PAUSE:
+        return True
+    run = runs.get(claim.run)
+    if run is None:
+        return now >= claim.at + FIRST_PAUSE
+    return run.ended is not None or run.queued is not None
+
+
+def pause_after(attempt: int) -> float:
+    """Return the seconds to wait after so many attempts in vain at the same thing."""
+    return _pause(attempt, died=False)
 
 
 def _next(plan: Plan, runs: Mapping[str, RunFate], now: float) -> Claim | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
@@ -185,7 +186,10 @@ class Plan:
     true. ``apply`` holds manifests; what they make belongs to the subject, and is in its namespace or in one of
     ``homes``. ``finalizer`` is ``True`` to set ours (``finalizer_name``) before anything else, ``False`` to take it off
     when all else is done. ``fill`` is a merge patch for the object itself, written only if nothing of it has changed.
-    ``awaits`` is what a run stays for; ``due`` is when (epoch seconds) to look again though nothing has moved.
+    ``awaits`` is what a run stays for: never a person. ``needs`` are Secrets that have to exist before it can go on
+    (``LOOK_UPS``). ``due`` is when (epoch seconds) to look again though nothing has moved.
+    ``by_shift``: the reconcile shift itself carries it out unless it creates or scales something or edits the object:
+    marks, deletions and the finalizer are a few writes that nobody follows.
     ``urgency`` orders what is started: the highest first. ``noted``: what fails of its deeds is kept in ``FAILED``.
     ``wanted`` is the whole status as it should be and ``stored`` the one there is, whether or not they differ.
     ``news`` is told each time (unless a scale of the plan is: that is the same news), ``notices`` tell what stands and
@@ -211,9 +215,11 @@ class Plan:
     finalizer: bool | None = None
     finalizer_name: str = FINALIZER
     awaits: tuple[str, ...] = ()
+    needs: tuple[Key, ...] = ()
     due: float | None = None
     urgency: int = 0
     noted: bool = False
+    by_shift: bool = False
     wanted: Status | None = field(default=None, compare=False, repr=False)
     stored: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
@@ -224,8 +230,14 @@ class Plan:
 
     @property
     def acts(self) -> bool:
-        """Whether it does more than tell: then a run of the lifecycle carries it out, not the reconcile shift."""
+        """Whether it does more than write the status."""
         return bool(self.deeds) or self.finalizer is not None
+
+    @property
+    def needs_run(self) -> bool:
+        """Whether a run of the lifecycle carries it out, not the reconcile shift."""
+        creates = self.apply or self.hand_over or self.scales or self.fill
+        return self.acts and bool(creates or not self.by_shift)
 
     @property
     def deeds(self) -> tuple[object, ...]:
@@ -282,6 +294,18 @@ class Store(Protocol[T_co]):
 
 World = Mapping[ResourceType | str, Store[Any]]
 """What a plan may look at: the stores of what the lifecycle asked for, by kind or by the name it gave."""
+
+LOOK_UPS = "look-ups"
+"""Name in the ``World`` of the ``Presence`` of the Secrets that plans need, where somebody looks them up."""
+
+
+class Presence(StrEnum):
+    """Result of looking up an object that may be read by its name only."""
+
+    PRESENT = "Present"
+    ABSENT = "Absent"
+    FORBIDDEN = "Forbidden"
+    UNKNOWN = "Unknown"
 
 
 class ServedKind(NamedTuple):

@@ -1,6 +1,8 @@
-"""The reconcile shift's connections: what all lifecycles plan, told where that is all there is to do, and claims.
+"""The reconcile shift's connections: the plans of all lifecycles, and the part of them that needs no run.
 
-What a plan makes, deletes or scales is left to a run. Of such a plan only the status is told here.
+What a plan creates or scales is left to a run; of such a plan only the status is written here. Plans that only mark,
+delete and take the finalizer off are carried out here, a share of each namespace in every tick, unless a run is already
+working on the object.
 """
 
 from __future__ import annotations
@@ -8,22 +10,28 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import Self
 
 from modelyard.cluster import Cluster, ClusterSettings, Holder, Lease
-from modelyard.reconcile.carry_out import carry_out
-from modelyard.reconcile.dispatch import Acting, Start
+from modelyard.reconcile.carry_out import Outcome, carry_out
+from modelyard.reconcile.dispatch import Acting, RunFate, Start, is_free, pause_after
 from modelyard.reconcile.fence import Fence
 from modelyard.reconcile.mirror import Mirror
-from modelyard.reconcile.plan import CLAIM, Lifecycle, Plan
+from modelyard.reconcile.plan import CLAIM, Lifecycle, Plan, Ref
 from modelyard.reconcile.report import Row, table
 from modelyard.reconcile.survey import Survey
 from modelyard.reconcile.tell import Said, row, tell
+from modelyard.reconcile.turns import in_turn
 
 log = logging.getLogger(__name__)
+
+MOST_CARRIED_OUT = 50
+"""Plans of one namespace that the shift itself carries out in a tick; the rest has its turn in the next one."""
+MOST_CHANGES = 1000
+"""Marks and deletions of all such plans of a tick: a tick has to end in time."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +59,8 @@ class Reconciler:
         self._lease: Lease | None = None
         self._fence = Fence(lambda: math.inf if self._lease is None else self._lease.remaining)
         self._said = Said()
+        self._failures: dict[Ref, tuple[int, float]] = {}
+        """Attempts of the shift's own that failed, and when to try again."""
 
     async def __aenter__(self) -> Self:
         self.cluster = await self._stack.enter_async_context(Cluster.connect(ClusterSettings()))
@@ -76,12 +86,30 @@ class Reconciler:
         """By lifecycle, every plan with something to write or to wait for; free while nothing moves."""
         return {one.name: plans for one, plans in (await self._survey.look(time.time())).items()}
 
-    async def tell(self, plans: Sequence[Plan]) -> list[Row]:
-        """Write what the plans say, act on nothing; the table of it. Raises ``NotTheWriter`` without the Lease."""
-        said = [only_told(plan) for plan in plans]
+    def to_write(self, plans: Iterable[Plan], runs: Mapping[str, RunFate] | None = None) -> list[Plan]:
+        """Return what the shift itself writes of these plans (``shares``); without ``runs`` only what no run claims."""
+        now = time.time()
+        paused = {ref for ref, (_, until) in self._failures.items() if now < until}
+        return shares(plans, runs, now, paused)
+
+    async def tell(self, plans: Sequence[Plan], runs: Mapping[str, RunFate] | None = None) -> list[Row]:
+        """Write what the plans say, and carry out those that need no run; the table of it.
+
+        ``runs`` are the fates of the runs that objects name (``None``: not known). Raises ``NotTheWriter`` without the
+        Lease.
+        """
+        said = self.to_write(plans, runs)
         outcome = await carry_out(self.cluster, said, self._fence)
+        self._note_failures(said, outcome)
         await tell(self.cluster, said, outcome, self._said, time.time())
         return table(said, lambda plan: plan.subject.key.namespace, lambda plan: row(plan, outcome))
+
+    def _note_failures(self, plans: Iterable[Plan], outcome: Outcome) -> None:
+        """Remember when to try again what failed."""
+        for ref in [plan.subject.ref for plan in plans if plan.acts]:
+            attempts, _ = self._failures.pop(ref, (0, 0.0))
+            if ref in outcome.errors:
+                self._failures[ref] = attempts + 1, time.time() + pause_after(attempts + 1)
 
     async def claim(self, start: Start) -> Start:
         """Make the run's objects name it; the run with those that could be claimed. Raises ``NotTheWriter``."""
@@ -91,8 +119,42 @@ class Reconciler:
         return replace(start, claims=tuple(one for one in start.claims if one[0].ref not in missed))
 
 
+def shares(
+    plans: Iterable[Plan], runs: Mapping[str, RunFate] | None, now: float, paused: Container[Ref] = ()
+) -> list[Plan]:
+    """Return what a shift writes of these plans: their statuses, and of those that need no run everything.
+
+    Of the latter, each namespace has its share, and none is carried out while a run works on its object or it is
+    ``paused``. Where a run was created and has not started, the object ceases to name it.
+    """
+    some = list(plans)
+    own = [
+        plan
+        for plan in some
+        if plan.acts
+        and not plan.needs_run
+        and plan.subject.ref not in paused
+        and (not plan.subject.claim if runs is None else is_free(plan.subject.claim, runs, now))
+    ]
+    ordered, _ = in_turn(own, lambda plan: plan.subject.key.namespace, MOST_CARRIED_OUT)
+    chosen, changes = set[Ref](), 0
+    for plan in ordered:
+        changes += 1 + len(plan.deeds)
+        if chosen and changes > MOST_CHANGES:
+            break
+        chosen.add(plan.subject.ref)
+    return [_released(plan) if plan.subject.ref in chosen else only_told(plan) for plan in some]
+
+
+def _released(plan: Plan) -> Plan:
+    """The plan, with which its object ceases to name a run. Nothing is written if anything of it has changed."""
+    if not plan.subject.claim:
+        return plan
+    return replace(plan, annotations={**plan.annotations, CLAIM: None}, exact=True)
+
+
 def only_told(plan: Plan) -> Plan:
-    """The plan without what a run has to do; memory goes with the deeds that it remembers."""
+    """The plan without what is to be carried out; memory goes with the deeds that it remembers."""
     if not plan.acts:
         return plan
     return replace(

@@ -19,8 +19,9 @@ from typing import Any
 
 from modelyard.cluster import Cluster, ClusterError
 from modelyard.objects import Key, ResourceType
+from modelyard.reconcile.look_ups import SecretLookUps
 from modelyard.reconcile.mirror import Mirror, Store
-from modelyard.reconcile.plan import Adapting, Lifecycle, Plan, Want
+from modelyard.reconcile.plan import LOOK_UPS, Adapting, Lifecycle, Plan, Want, World
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +57,12 @@ class Survey:
         mine = [one for one in lifecycles if one.about.namespaced or not self._spaces]
         self._adapting = [one for one in mine if isinstance(one, Adapting)]
         self._adapted = -math.inf
-        self._worlds = {one: self._world(one) for one in mine if not isinstance(one, Adapting)}
+        self._look_ups = SecretLookUps(mirror.cluster, clock)
+        self._needs: dict[Lifecycle, dict[Key, tuple[Key, ...]]] = {one: {} for one in mine}
+        """By lifecycle and object, the Secrets that its last plan needs."""
+        self._worlds: dict[Lifecycle, dict[ResourceType | str, Store[Any]]] = {
+            one: self._world(one) for one in mine if not isinstance(one, Adapting)
+        }
         self._settled: dict[Lifecycle, tuple[tuple[object, ...], dict[Key, float]]] = {}
         """What the stores were like, and which objects were settled then, each until when."""
         self._left_off: dict[tuple[Lifecycle, str], Key] = {}
@@ -67,7 +73,9 @@ class Survey:
         await self._mirror.begin()
         await self._adapt()
         await asyncio.gather(*(self._read(want) for lifecycle in self._worlds for want in lifecycle.wants))
-        found = {}
+        await self._look_up()
+        found: dict[Lifecycle, list[Plan]] = {}
+        unread: dict[Lifecycle, Collection[str]] = {}
         for lifecycle, world in self._worlds.items():
             errors = {place: error for store in world.values() for place, error in store.errors.items()}
             if errors:
@@ -83,14 +91,34 @@ class Survey:
             if before != version:
                 settled = {}
                 self._settled[lifecycle] = version, settled
+            unread[lifecycle] = errors.keys()
             plans = await self._plan(lifecycle, world, now, errors.keys(), settled)
             if plans is not None:
                 found[lifecycle] = plans
+        for lifecycle, keys in (await self._look_up()).items():
+            if keys and lifecycle in unread:
+                _, settled = self._settled[lifecycle]
+                again = await self._plan(lifecycle, self._worlds[lifecycle], now, unread[lifecycle], settled, keys)
+                others = [plan for plan in found.get(lifecycle, ()) if plan.subject.key not in keys]
+                found[lifecycle] = others + (again or [])
         return found
 
     def _world(self, lifecycle: Lifecycle) -> dict[ResourceType | str, Store[Any]]:
         mirror, spaces = self._mirror, self._spaces
         return {want.called or want.kind: mirror.store(want, want.spaces(spaces)) for want in lifecycle.wants}
+
+    async def _look_up(self) -> dict[Lifecycle, set[Key]]:
+        """Look up the Secrets that plans need; the objects whose plans they change, which are planned again."""
+        changed = await self._look_ups.refresh(
+            key for needs in self._needs.values() for some in needs.values() for key in some
+        )
+        affected = {}
+        for lifecycle, needs in self._needs.items() if changed else ():
+            affected[lifecycle] = {key for key, some in needs.items() if not changed.isdisjoint(some)}
+            _, settled = self._settled.get(lifecycle, ((), {}))
+            for key in affected[lifecycle]:
+                settled.pop(key, None)
+        return affected
 
     async def _adapt(self) -> None:
         """Ask, now and then, what the server has of what lifecycles ask for."""
@@ -119,10 +147,20 @@ class Survey:
         now: float,
         unread: Collection[str],
         settled: dict[Key, float],
+        only: Collection[Key] | None = None,
     ) -> list[Plan] | None:
-        """The plans of what is not settled, outside of ``unread`` namespaces; ``None`` where everything is."""
+        """The plans of what is not settled (``only`` of these keys), outside of ``unread`` namespaces.
+
+        ``None`` where everything is settled.
+        """
         plans: list[Plan] = []
+        seen: World = {**world, LOOK_UPS: self._look_ups}
         keys = [one.key for one in world[lifecycle.about].all() if one.key.namespace not in unread]
+        needs = self._needs[lifecycle]
+        for key in needs.keys() - set(keys):
+            del needs[key]
+        if only is not None:
+            keys = [key for key in keys if key in only]
         keys = [key for key in keys if key not in settled or settled[key] <= now]
         for space, own in self._in_turn(lifecycle, keys):
             until = self._clock() + self._budget
@@ -134,11 +172,14 @@ class Survey:
                     )
                     break
                 try:
-                    plan = lifecycle.plan(key, world, now)
+                    plan = lifecycle.plan(key, seen, now)
                 except Exception as error:
                     what = f"{lifecycle.about.kind} {key} cannot be planned: {type(error).__name__}: {error}"
                     self._complain((lifecycle, key), what)
                     continue
+                needs.pop(key, None)
+                if plan is not None and plan.needs:
+                    needs[key] = plan.needs
                 if plan is not None and (plan.writes or plan.awaits):
                     plans.append(plan)
                 else:

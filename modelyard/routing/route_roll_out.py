@@ -255,7 +255,7 @@ class _Look:
         elif memory.step < 0:
             if not self._ready():
                 self.reason, self.message = WAITING, f"waits for a ready pod of ModelServer {self.wish.to}"
-                deeds = {"awaits": (self.message,)}
+                deeds = {}  # no run stays for it: once there is one, there is something to do
             else:
                 deeds = self._go(0)
         elif not self._is_set(self._wanted(memory.step)):

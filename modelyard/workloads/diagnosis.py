@@ -20,6 +20,9 @@ OUT_OF_MEMORY, EXITED, IMAGE, UNSCHEDULABLE, PROBE, STARTS, NODE, NO_MODEL = (
 )
 
 
+_OUTSIDE: Final = frozenset((UNSCHEDULABLE, NODE, NO_MODEL, "ReadinessGatesNotReady"))
+
+
 class Trouble(NamedTuple):
     """Why a pod is not ready. ``state`` is how far its model is, as published; ``final``: waiting will not mend it."""
 
@@ -29,6 +32,11 @@ class Trouble(NamedTuple):
     final: bool = False
     exit_code: int | None = None
     time: str = ""
+
+    @property
+    def is_outside(self) -> bool:
+        """Return whether something else has to change first: an object, a quota, a node. That may take days."""
+        return self.final or self.reason in _OUTSIDE
 
 
 def of_pod(obj: Object) -> Trouble:

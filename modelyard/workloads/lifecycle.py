@@ -155,9 +155,10 @@ class RollOut(ABC):
         kept, older = returning.kept(here.aim if here.states else None, good, self.labels, service, world)
         plan = with_spec_warning(self.tell(here, [*deeds.words, *recovery.words], now), service.status)
         again = returning.look_again(service, here.aim, now) if here.aim is not None and not here.done else None
-        waits = deeds.waits or [one.message for one in here.states.values() if self._awaited(here, one, now)]
+        waits = deeds.waits or self._awaited(here, now)
         waits = [*waits, *([here.watch.words] if here.watch is not None else ())]
-        if not waits and here.updates and not (here.canary or here.returned):
+        is_written = all(state.rolled_out for state in here.states.values())
+        if not waits and here.updates and is_written and not (here.canary or here.returned):
             waits = [UNREPORTED]
         return replace(
             plan,
@@ -329,11 +330,17 @@ class RollOut(ABC):
                 return replace(state, trouble=trouble)
         return state
 
-    def _awaited(self, here: Standing, one: ComponentStanding, now: float) -> bool:
-        """Whether a run stays for a component: while it can still become ready, and not for ever."""
-        if one.rolled_out or here.problem is not None or (one.trouble is not None and one.trouble.final):
-            return False
-        return here.aim is None or here.aim.since is None or now < here.aim.since + PATIENCE
+    def _awaited(self, here: Standing, now: float) -> list[str]:
+        """What a run stays for: components that can become ready as things are, and not for ever.
+
+        Where one waits for a person or for nodes, those that come after it do as well: the reconcile shift looks on.
+        """
+        late = here.aim is not None and here.aim.since is not None and now >= here.aim.since + PATIENCE
+        if here.problem is not None or late:
+            return []
+        behind = [state for state in here.states.values() if not state.rolled_out]
+        hindered = [state for state in behind if state.trouble is not None and state.trouble.is_outside]
+        return [state.message for state in behind if state not in hindered and (state.exists or not hindered)]
 
 
 class ServiceRollOut(RollOut):

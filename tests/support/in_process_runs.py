@@ -67,7 +67,9 @@ class Shift:
                 plans = await reconciler.look()
                 writes = any(plan.writes for some in plans.values() for plan in some)
                 self.quiet = 0 if writes else self.quiet + 1
-                await reconciler.tell([plan for some in plans.values() for plan in some])
+                everything = [plan for some in plans.values() for plan in some]
+                before = dict.fromkeys(named(everything), RunFate(self._began, died=True))
+                await reconciler.tell(everything, before | self.fates())
                 for name, some in (await reconciler.look()).items():
                     acting = reconciler.registered[name].acting
                     if acting is None:

@@ -12,10 +12,10 @@ from modelyard.models.lifecycle import REPORTS, SETTINGS, ModelDelivery
 from modelyard.models.running import MODEL
 from modelyard.models.settings import CONFIG_MAP
 from modelyard.objects import Key, ResourceType
-from modelyard.objects.kinds import JOBS, NODES
+from modelyard.objects.kinds import JOBS, NODES, SECRETS
 from modelyard.reconcile import status as statuses
 from modelyard.reconcile.mirror import Store
-from modelyard.reconcile.plan import OWNER, Plan
+from modelyard.reconcile.plan import LOOK_UPS, OWNER, Plan, Presence, Want
 
 NOW = 1_800_000_000.0
 HOME = "modelyard"
@@ -39,6 +39,16 @@ def model(name: str = "llama", namespace: str = "", uri: str = "hf://meta/llama"
         metadata["namespace"] = namespace
     spec = {"storage": {"storageUri": uri, **storage}}
     return {"apiVersion": "ome.io/v1beta1", "kind": kind, "metadata": metadata, "spec": spec}
+
+
+class LookedUp:
+    """Presence of the Secrets of a small cluster."""
+
+    def __init__(self, secrets: Store[Presence]) -> None:
+        self._secrets = secrets
+
+    def get(self, key: Key) -> Presence:
+        return self._secrets.get(key) or Presence.ABSENT
 
 
 class Cluster:
@@ -73,7 +83,7 @@ class Cluster:
     def lifecycle(self, kind: ResourceType) -> ModelDelivery:
         return ModelDelivery(kind, HOME)
 
-    def world(self, lifecycle: ModelDelivery) -> dict[Any, Store[Any]]:
+    def world(self, lifecycle: ModelDelivery) -> dict[Any, Any]:
         stores: dict[Any, Store[Any]] = {}
         for want in lifecycle.wants:
             store = stores[want.called or want.kind] = Store(want)
@@ -88,7 +98,10 @@ class Cluster:
                     continue
                 store.put(obj)
             assert not store.problems, store.problems
-        return stores
+        secrets = Store(Want(SECRETS, lambda _: Presence.PRESENT))
+        for obj in self.all("Secret"):
+            secrets.put(obj)
+        return {**stores, LOOK_UPS: LookedUp(secrets)}
 
     def plan(self, obj: Object) -> Plan | None:
         kind = next(kind for kind in names.KINDS if kind.kind == obj["kind"])
@@ -103,6 +116,10 @@ class Cluster:
             self.plans.append(plan)
             self._carry_out(obj, plan)
         return plan
+
+    def secret(self, name: str, namespace: str = HOME) -> None:
+        """Somebody creates a Secret."""
+        self.put("Secret", {"metadata": {"name": name, "namespace": namespace}})
 
     def settle(self, obj: Object, most: int = 40) -> Plan | None:
         """Step until nothing is written any more."""
@@ -145,6 +162,8 @@ class Cluster:
                     place.pop(name, None)
                     if value is not None:
                         place[name] = value
+        for given in plan.hand_over:
+            self.put("Secret", {"metadata": {"name": given.name, "namespace": given.owner_key.namespace}})
         for manifest in plan.apply:
             self._make(obj, copy.deepcopy(dict(manifest)))
         for child in plan.delete:

@@ -109,6 +109,7 @@ def test_our_own_status_delivers_nothing_again_an_edit_does() -> None:
     obj["spec"]["vendor"] = "meta"
     cluster.settle(obj)
     assert not cluster.jobs()
+    cluster.secret("secret")
     for change in ({"storageUri": "hf://meta/other"}, {"path": "/mnt/models/x"}, {"key": "secret"}):
         edit(obj, **change)
         cluster.settle(obj)
