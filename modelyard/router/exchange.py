@@ -18,8 +18,7 @@ from modelyard.routing.decide import Attempt, Decider, Forward
 from modelyard.routing.errors import ErrorAnswer
 from modelyard.routing.room import Part
 from modelyard.routing.schedule import RoutedPod
-
-STREAMS = ("text/event-stream", "application/x-ndjson")
+from modelyard.routing.usage import STREAMS, Charge, CountedAnswer, charge
 
 
 class KeptAnswer(NamedTuple):
@@ -76,14 +75,15 @@ class Exchange:
         """Processor time of this request."""
         self.headers: dict[str, str] = {}
         self.consumed: frozenset[str] = frozenset()
-        self.reached = False
-        """Whether an engine has worked on it."""
+        self.estimated = 0
+        """Tokens of the prompt, about."""
+        self.sends = 0
+        """Pods that took the request and have not refused it."""
+        self._charge: Charge | None = None
         self.complete = False
         """Whether the last byte was sent."""
         self.among: frozenset[str] | None = None
         """The addresses of the only pods that it may go to."""
-        self.told_in: int | None = None
-        """Tokens of the prompt as the engine counted them."""
         self._response: web.StreamResponse | None = None
         self._leaving = leaving
 
@@ -91,6 +91,16 @@ class Exchange:
     def begun(self) -> bool:
         """Whether something was sent to the client."""
         return self._response is not None
+
+    @property
+    def spent(self) -> Charge | None:
+        """Tokens to charge: by the answer, or the prompt alone once a pod has it; ``None``: no pod worked on it."""
+        return self._charge or (Charge(self.estimated, 0) if self.sends else None)
+
+    def count(self, answer: CountedAnswer) -> None:
+        """Charge for an answer, as far as it came."""
+        self._charge = charge(self.estimated, answer)
+        self.record.tokens_in, self.record.tokens_out = self._charge
 
     def send(
         self, upstream: AttemptMaker, decider: Decider, forward: Forward, attempt: Attempt, *, others: bool

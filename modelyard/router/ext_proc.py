@@ -24,14 +24,14 @@ from google.protobuf import struct_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from multidict import CIMultiDict
 
-from modelyard.router.exchange import STREAMS, AttemptMaker, Broken, Declined, Exchange
+from modelyard.router.exchange import AttemptMaker, Broken, Declined, Exchange
 from modelyard.router.front import Front
 from modelyard.router.settings import RouterSettings
-from modelyard.router.upstream import Upstream, after, count
+from modelyard.router.upstream import Upstream, after
 from modelyard.routing import errors
 from modelyard.routing.decide import Attempt, Decider, Forward
 from modelyard.routing.errors import is_retriable
-from modelyard.routing.usage import Relay, WholeAnswer
+from modelyard.routing.usage import CountedAnswer, answer_reader
 
 DESTINATION = "x-gateway-destination-endpoint"
 SERVED = "x-gateway-destination-endpoint-served"
@@ -208,13 +208,13 @@ class GatewayExchange(Exchange):
         underway = _Underway(decider, forward, attempt)
         try:
             record.sent = asyncio.get_running_loop().time()
-            self.reached = False
             body, prefill = await upstream.prepare(decider, forward, attempt, self)
             headers, unchanged = self._request_headers(forward, listed), body is forward.question.request.raw
             # What is compressed cannot be counted.
             removed = sorted({"accept-encoding", *self.consumed})
             await self.talk.send_on(body, headers, removed, unchanged=unchanged)
             self._response = web.StreamResponse()
+            self.sends += 1
             await self._follow(underway, listed)
             if prefill is not None:
                 await after(prefill)
@@ -245,32 +245,37 @@ class GatewayExchange(Exchange):
     async def _follow(self, underway: _Underway, listed: Sequence[Attempt]) -> None:
         """See the answer pass, and what it says of itself."""
         record, talk, clock = self.record, self.talk, asyncio.get_running_loop().time
-        relay: Relay | WholeAnswer | None = None
+        reader: CountedAnswer | None = None
         seen = False
         try:
             async for kind, message in talk.answers():
                 if kind == "response_headers":
                     seen = True
-                    status, media = _told(message.response_headers)
+                    status, media, encoding, size = _told(message.response_headers)
                     record.status = record.upstream_status = status
                     record.first = clock()
                     tries = underway.served(_served(message), listed)
                     record.pod, record.attempts = underway.attempt.pod.key.name, record.attempts + tries
-                    self.reached = not is_retriable(status, others=False)
+                    self.sends -= is_retriable(status, others=False)
                     underway.answered(status)
-                    if media in STREAMS:
-                        record.streamed = True
-                        relay = Relay(withhold=underway.forward.withhold)
-                    elif status == 200 and media == "application/json":
-                        relay = WholeAnswer()
+                    reader = answer_reader(
+                        media,
+                        status,
+                        encoding,
+                        writes=underway.forward.question.writes,
+                        withhold=underway.forward.withhold,
+                    )
+                    record.streamed = reader.is_stream
+                    if talk.returns == modes.ProcessingMode.NONE:
+                        reader.skip(size)
                     # Where it was the last word, the gateway may end the stream as soon as it is answered.
                     self.complete = message.response_headers.end_of_stream or talk.returns == modes.ProcessingMode.NONE
                     await talk.head({**self.headers, "x-request-id": record.request_id})
                 elif kind == "response_body":
                     chunk, last = message.response_body.body, message.response_body.end_of_stream
                     sent = chunk
-                    if relay is not None:
-                        sent = relay.feed(chunk) + (relay.end() if last else b"")
+                    if reader is not None:
+                        sent = reader.feed(chunk) + (reader.end() if last else b"")
                     record.last, self.complete = clock(), last
                     await talk.piece(sent, changed=sent != chunk, last=last)
                 elif kind == "response_trailers":
@@ -279,9 +284,9 @@ class GatewayExchange(Exchange):
                 if self.complete and talk.returns != modes.ProcessingMode.NONE:
                     return
         finally:
-            if relay is not None:
-                relay.end()  # of an answer that broke off too
-                count(self, relay.counted)
+            if reader is not None:
+                reader.end()  # of an answer that broke off too
+                self.count(reader)
         if not seen:
             raise asyncio.CancelledError  # the client's doing: the gateway has a status for everything else
         if not self.complete:
@@ -386,11 +391,17 @@ def _listed(head: Any) -> Sequence[Any]:
     return cast(Sequence[Any], head.headers.headers)
 
 
-def _told(head: Any) -> tuple[int, str]:
-    """Status and media type of an answer."""
+def _told(head: Any) -> tuple[int, str, str, int]:
+    """Return status, media type, encoding and length (0: not known) of an answer."""
     found = {one.key: (one.raw_value or one.value.encode()).decode("utf-8", "replace") for one in _listed(head)}
-    status, media = found.get(":status", ""), found.get("content-type", "").partition(";")[0].strip().lower()
-    return int(status) if len(status) == 3 and status.isdecimal() else 0, media
+    status, size = found.get(":status", ""), found.get("content-length", "")
+    media = found.get("content-type", "").partition(";")[0].strip().lower()
+    return (
+        int(status) if len(status) == 3 and status.isascii() and status.isdecimal() else 0,
+        media,
+        found.get("content-encoding", ""),
+        int(size) if size.isascii() and size.isdecimal() and len(size) < 16 else 0,
+    )
 
 
 def _served(message: Any) -> str:

@@ -158,6 +158,7 @@ class Front:
         if isinstance(question, ErrorAnswer):
             return await exchange.refuse(question)
         record.model, record.tokens_in = question.model, question.tokens
+        exchange.estimated = question.tokens
         label = self._metrics.label(question.model)
         self._metrics.arrived(label)
         try:
@@ -188,8 +189,8 @@ class Front:
             return await self._in_turn(question, destination, principal, headers, exchange)
         finally:
             # Not even a client that is gone may get its tokens for nothing.
-            if exchange.reached:
-                await self.limits.settle(route.key, question.tokens, exchange.told_in, record.tokens_out)
+            if (spent := exchange.spent) is not None:
+                await self.limits.settle(route.key, question.tokens, *spent)
             else:
                 await self.limits.refund(route.key, question.tokens)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -49,10 +49,12 @@ class PodClient:
         self._place = lru_cache(maxsize=4096)(lambda url: aiohttp.ClientRequest("POST", URL(url), loop=_loop()))
         self._limits = lru_cache(maxsize=64)(lambda limit: aiohttp.ClientTimeout(connect=limit, sock_connect=limit))
 
-    async def post(self, url: str, head: Sequence[str], body: bytes, until: float) -> PodAnswer:
+    async def post(
+        self, url: str, head: Sequence[str], body: bytes, until: float, sent: Callable[[], None] = lambda: None
+    ) -> PodAnswer:
         """Send to the pod at ``url`` and wait for the head of the answer, by the loop's clock until ``until``.
 
-        ``head``: the lines of the request's, but for the length of the body.
+        ``head``: the lines of the request's, but for the length of the body. ``sent`` is called once the pod gets it.
 
         Raises ``aiohttp.ClientError``, of which ``ConnectionTimeoutError`` says that the pod took no connection, and
         ``TimeoutError``.
@@ -76,9 +78,10 @@ class PodClient:
                 raise aiohttp.ServerDisconnectedError
             protocol.set_response_params(read_until_eof=True, auto_decompress=False, read_bufsize=1 << 16)
             timer = loop.call_at(until, protocol.set_exception, TimeoutError()) if until < math.inf else None
-            sent = text.encode("utf-8", "surrogateescape")
+            lines = text.encode("utf-8", "surrogateescape")
             # One call of the system for both; a long body is not copied for it.
-            transport.write(sent + body) if len(body) < _COPIED else transport.writelines((sent, body))
+            transport.write(lines + body) if len(body) < _COPIED else transport.writelines((lines, body))
+            sent()
             while True:
                 message, content = await protocol.read()
                 if not 100 <= message.code < 200 or message.code == 101:

@@ -7,6 +7,7 @@ import contextlib
 import math
 from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import aiohttp
@@ -14,7 +15,7 @@ import orjson
 from aiohttp import web
 from multidict import CIMultiDict
 
-from modelyard.router.exchange import STREAMS, Broken, Declined, Exchange, KeptAnswer, Unanswered
+from modelyard.router.exchange import Broken, Declined, Exchange, KeptAnswer, Unanswered
 from modelyard.router.pod_client import PodAnswer, PodClient
 from modelyard.router.settings import RouterSettings
 from modelyard.router.telemetry import RouterMetrics
@@ -22,7 +23,7 @@ from modelyard.routing.body import Connector
 from modelyard.routing.decide import Attempt, Calls, Decider, Forward
 from modelyard.routing.errors import is_retriable
 from modelyard.routing.schedule import UNREACHABLE_AFTER, RoutedPod
-from modelyard.routing.usage import Relay, Usage, WholeAnswer, usage_of
+from modelyard.routing.usage import CountedAnswer, answer_reader
 
 HOP_BY_HOP = frozenset(
     {
@@ -95,15 +96,14 @@ class Upstream:
         prefill: asyncio.Task[bytes] | None = None
         try:
             record.sent = asyncio.get_running_loop().time()
-            exchange.reached = False
             body, prefill = await self.prepare(decider, forward, attempt, exchange)
             asked = self._ask(attempt.pod.url, body, forward, attempt, exchange)
             answer = await (asked if prefill is None else _together(asked, prefill))
             record.upstream_status = answer.status
             if is_retriable(answer.status, others=others and len(forward.attempts) > 1):
+                exchange.sends -= 1
                 said = await self._kept(answer, attempt.pod)
                 raise Unanswered(attempt.pod, f"answered {answer.status}", kept=said)
-            exchange.reached = True
             answered = True
             decider.answered(forward, attempt, answer.status)
             response = await self._pass_on(answer, attempt.pod, forward, exchange)
@@ -144,13 +144,19 @@ class Upstream:
         pod = attempt.pod
         limit, head = forward.server.timeout, _request_head(url, exchange)
         until = math.inf if limit is None else asyncio.get_running_loop().time() + limit
+        sends = exchange.sends
+
+        def sent() -> None:
+            exchange.sends += 1
+
         try:
             try:
-                answer = await self._pods.post(url, head, body, until)
+                answer = await self._pods.post(url, head, body, until, sent)
             except aiohttp.ClientConnectorError:
                 raise
             except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
-                answer = await self._pods.post(url, head, body, until)
+                exchange.sends = sends
+                answer = await self._pods.post(url, head, body, until, sent)
         except TimeoutError as error:
             if isinstance(error, aiohttp.ClientError):  # it did not take the connection in time
                 pod.failed = max(pod.failed, UNREACHABLE_AFTER)
@@ -182,6 +188,7 @@ class Upstream:
         if not is_retriable(answer.status, others=True) and 400 <= answer.status < 500:
             raise Declined(said)
         if not 200 <= answer.status < 300:
+            exchange.sends -= 1
             raise Unanswered(attempt.prefill, f"answered {answer.status}", kept=said)
         self._metrics.prefilled(exchange.record, clock() - begun)
         return said.body
@@ -209,10 +216,16 @@ class Upstream:
         self, answer: PodAnswer, pod: RoutedPod, forward: Forward, exchange: Exchange
     ) -> web.StreamResponse:
         kind = answer.content_type
-        if kind in STREAMS:
-            return await self._stream(answer, pod, exchange, Relay(withhold=forward.withhold))
+        reader = partial(
+            answer_reader,
+            kind,
+            answer.status,
+            answer.headers.get("Content-Encoding", ""),
+            writes=forward.question.writes,
+            withhold=forward.withhold,
+        )
         if kind != "application/json":
-            return await self._stream(answer, pod, exchange, None)
+            return await self._stream(answer, pod, exchange, reader())
         parts, size, fits = [], 0, True
         try:
             while fits and (chunk := await self._piece(answer, pod)):
@@ -221,11 +234,13 @@ class Upstream:
                 fits = exchange.part.hold(len(chunk)) is None and size <= WHOLE
         finally:
             exchange.part.hold(-size)
-        body = parts[0] if len(parts) == 1 else b"".join(parts)
+            body = parts[0] if len(parts) == 1 else b"".join(parts)
+            counted = reader(most=WHOLE if fits else 0)
+            counted.feed(body)
+            exchange.count(counted)
         if not fits:
-            return await self._stream(answer, pod, exchange, WholeAnswer(0) if answer.status == 200 else None, body)
-        if answer.status == 200:
-            count(exchange, usage_of(parsed(body)))
+            return await self._stream(answer, pod, exchange, counted, body)
+        del counted
         response = await exchange.answer(answer.status, body, _response_headers(answer, length=False))
         exchange.record.last = asyncio.get_running_loop().time()
         return response
@@ -235,27 +250,29 @@ class Upstream:
         answer: PodAnswer,
         pod: RoutedPod,
         exchange: Exchange,
-        relay: Relay | WholeAnswer | None,
+        reader: CountedAnswer,
         ahead: bytes = b"",
     ) -> web.StreamResponse:
-        """Pass pieces on as they come; the head is sent with the first, until which another pod may be tried."""
+        """Pass pieces on as they come; the head is sent with the first, until which another pod may be tried.
+
+        ``ahead`` was read before.
+        """
         record, clock = exchange.record, asyncio.get_running_loop().time
         flow = Flow(exchange, asyncio.current_task(), clock())
         self._flows.add(flow)
         response: web.StreamResponse | None = None
         try:
             chunk = ahead or await answer.content.readany()
-            events = relay is not None and relay.is_stream
-            response = await exchange.begin(answer.status, _response_headers(answer, length=not events))
-            record.first, record.streamed = clock(), events
+            response = await exchange.begin(answer.status, _response_headers(answer, length=not reader.is_stream))
+            record.first, record.streamed = clock(), reader.is_stream
             while chunk:
-                if sent := chunk if relay is None else relay.feed(chunk):
+                if sent := chunk if chunk is ahead else reader.feed(chunk):
                     flow.since, flow.on_client = clock(), True
                     await response.write(sent)
                     flow.on_client = False
                 flow.since = clock()
                 chunk = await answer.content.readany()
-            if relay is not None and (rest := relay.end()):
+            if rest := reader.end():
                 await response.write(rest)
             record.last = clock()
             await response.write_eof()
@@ -277,9 +294,8 @@ class Upstream:
             raise (Unanswered(pod, why, timed_out=True) if response is None else Broken(f"the engine {why}")) from None
         finally:
             self._flows.discard(flow)
-            if relay is not None:
-                relay.end()  # of an answer that broke off too
-                count(exchange, relay.counted)
+            reader.end()  # of an answer that broke off too
+            exchange.count(reader)
 
 
 async def after(prefill: asyncio.Task[bytes]) -> None:
@@ -300,14 +316,6 @@ async def _together(decode: Coroutine[Any, Any, PodAnswer], prefill: asyncio.Tas
         if not asked.done():
             asked.cancel()
             await asyncio.gather(asked, return_exceptions=True)
-
-
-def count(exchange: Exchange, usage: Usage) -> None:
-    """Note what an engine counted."""
-    if usage.input is not None:
-        exchange.told_in = exchange.record.tokens_in = usage.input
-    if usage.output is not None:
-        exchange.record.tokens_out = usage.output
 
 
 def parsed(body: bytes) -> Any:

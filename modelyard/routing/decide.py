@@ -25,6 +25,8 @@ from modelyard.routing.table import Asked, Destination
 
 GENERATES = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"})
 """Paths whose answers are generated token by token: these alone are split into prefill and decode."""
+WRITES = GENERATES | {"/v1/audio/transcriptions", "/v1/audio/translations"}
+"""Paths whose answers are text."""
 PATHS = GENERATES | {
     *("/v1/embeddings", "/v1/rerank", "/v2/rerank", "/rerank", "/v1/score", "/score", "/v1/classify", "/classify"),
     *("/v1/pooling", "/pooling", "/v1/moderations", "/v1/images/generations", "/v1/images/edits"),
@@ -67,6 +69,11 @@ class Question(NamedTuple):
     def model(self) -> str:
         """The model as the client named it."""
         return self.request.model
+
+    @property
+    def writes(self) -> bool:
+        """Return whether answers to it are text."""
+        return self.asked.path in WRITES
 
 
 class Attempt(NamedTuple):

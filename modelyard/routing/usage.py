@@ -1,6 +1,8 @@
-"""The tokens that engines count in their answers, read while these pass through a router. Pure.
+"""Token counts of answers that pass through a router: the engine's own, or an estimate from the bytes. Pure.
 
-Answers in one piece and streams, of OpenAI's completions, Responses API and the Messages API.
+Engines count in the ``usage`` of an answer or of a stream's last events, on every API that they serve. An answer whose
+count is missing or unreadable is estimated by its bytes, and a count far below the bytes is raised to a floor
+(``Charge``), so that no answer passes for free. All of it is the same however the answer is cut into pieces.
 Source: kthena-routing, 14.6 and 23; recordings of vLLM 0.32 in ``tests/data``.
 """
 
@@ -8,10 +10,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import orjson
 
+TEXT_BYTES = 4
+"""Bytes of text for one token, where nothing better is known."""
+OTHER_BYTES = 1 << 10
+"""Bytes for one token of what is not text: vectors, sounds, images, events that announce or repeat."""
+FLOOR = 32
+"""Factor by which a count may be below the estimate: no vocabulary has 128 bytes per token over a whole text."""
+FREE_BYTES = 1 << 16
+"""Bytes of an error, or of a stream's lines without text, that are not charged: engines do not generate them."""
+_PIECE_BYTES = 1 << 12
+"""Most bytes of an event with one token: twenty alternatives with their probabilities are half of it."""
+_PADDING_BYTES = 1 << 16
+"""Bytes of an answer in one piece for one token of its floor: hidden states of large models are as long."""
+_ENVELOPE_BYTES = 1 << 10
+"""Most bytes of an event without text."""
+_LONGEST_TOKEN = 32
+"""Bytes of text in an event that may be one token; more is estimated as text."""
+_LONGEST_NAME = 64
 _LONGEST_LINE = 1 << 20
 _MOST_TOKENS = 10**9
 """Tokens of one answer: larger numbers are no counts. Sums of them are logged, and empty a budget for years."""
@@ -26,6 +45,44 @@ class Usage(NamedTuple):
     def joined(self, other: Usage) -> Usage:
         """Return the larger of each: counts only grow while an answer is made, and some events have but one of them."""
         return Usage(*(max((n for n in pair if n is not None), default=None) for pair in zip(self, other, strict=True)))
+
+
+class Charge(NamedTuple):
+    """Tokens that a request costs."""
+
+    input: int
+    output: int
+
+
+class CountedAnswer(Protocol):
+    """An answer that passes through, and its tokens."""
+
+    @property
+    def is_stream(self) -> bool:
+        """Return whether it comes in events."""
+
+    def feed(self, chunk: bytes) -> bytes:
+        """Take bytes as they come; return those to send on now."""
+
+    def skip(self, size: int) -> None:
+        """Count bytes that pass unseen."""
+
+    def end(self) -> bytes:
+        """Return the bytes left when the answer has ended."""
+
+    @property
+    def counted(self) -> Usage:
+        """Tokens by the engine's count; the output by its bytes where that is missing."""
+
+    def least(self, tokens: int) -> int:
+        """Return the fewest tokens of input and output together that these bytes can be, if ``tokens`` are counted."""
+
+
+def charge(estimated: int, answer: CountedAnswer) -> Charge:
+    """Return the tokens to charge for an answer to a prompt of about ``estimated`` tokens."""
+    usage = answer.counted
+    prompt, output = max(estimated if usage.input is None else usage.input, estimated // FLOOR), usage.output or 0
+    return Charge(prompt, max(output, answer.least(prompt + output) - prompt))
 
 
 def usage_of(data: Any) -> Usage:
@@ -54,8 +111,12 @@ def _usage(counts: Mapping[str, Any]) -> Usage:
         prompt += (_count(counts, "cache_read_input_tokens") or 0) + (
             _count(counts, "cache_creation_input_tokens") or 0
         )
-    elif prompt is None and total is not None and total >= (output or 0):
+    if total is None:
+        return Usage(prompt, output)
+    if prompt is None and total >= (output or 0):
         prompt = total - (output or 0)
+    elif prompt is not None and output is None and total >= prompt:
+        output = total - prompt
     return Usage(prompt, output)
 
 
@@ -66,54 +127,132 @@ def _count(counts: Mapping[str, Any], *names: str) -> int | None:
 
 
 _TELLS = re.compile(rb'"usage"\s*:\s*\{')
-_USAGE = re.compile(rb'"usage"\s*:\s*\{[^{}]{0,4000}(?:\{[^{}]{0,4000}\}[^{}]{0,4000}){0,8}\}')
+_USAGE = re.compile(rb'"usage"\s*:\s*\{[^{}]{0,800}+(?:\{[^{}]{0,800}+\}[^{}]{0,800}+){0,8}+\}')
 """A usage object whose members are numbers, or objects of numbers: a text has its quotation marks escaped."""
 _TAIL = 1 << 14
-"""Bytes at the end of a long answer, or of a long line, in which its usage is sought."""
+"""Bytes in which a usage object fits: so many are kept of an answer that is too long to be kept whole."""
+_TEXT = re.compile(
+    rb'"(?:content|text|delta|reasoning|reasoning_content|arguments|refusal|partial_json|thinking)"\s*:\s*'
+    rb'"((?:[^"\\]++|\\.)*+)',
+    re.DOTALL,
+)
+"""The members in which answers and their events bring text."""
 
 
-def _usage_within(raw: bytes) -> Usage:
-    """Return the usage in a part of a JSON value that is too long to be read."""
+def _last_usage(raw: bytes) -> Usage:
+    """Return the usage in a part of a JSON value: the last, which is behind everything that repeats the request.
+
+    A client can have ``/v1/responses`` repeat a ``usage`` of its own making among the tools.
+    """
     usage = Usage()
-    for match in _USAGE.finditer(raw):
+    for match in _USAGE.finditer(raw) if b'"usage"' in raw else ():
         try:
-            usage = usage.joined(usage_of(orjson.loads(b"{" + match[0] + b"}")))
+            counts = usage_of(orjson.loads(b"{" + match[0] + b"}"))
         except orjson.JSONDecodeError:
             continue
+        usage = counts if counts != Usage() else usage
     return usage
 
 
+class _UsageScan:
+    """Finds the last usage in JSON that is too long to be kept."""
+
+    def __init__(self) -> None:
+        self._kept = bytearray()
+        self._last = Usage()
+        self.size = 0
+
+    def feed(self, chunk: bytes | bytearray) -> None:
+        """Take the next bytes."""
+        self._kept += chunk
+        self.size += len(chunk)
+        if len(self._kept) > 2 * _TAIL:
+            self._last = self.usage
+            del self._kept[:-_TAIL]
+
+    @property
+    def usage(self) -> Usage:
+        """The last usage up to this byte."""
+        usage = _last_usage(bytes(self._kept))
+        return usage if usage != Usage() else self._last
+
+
+def _text_bytes(raw: bytes) -> int:
+    return sum(len(match[1]) for match in _TEXT.finditer(raw))
+
+
 class WholeAnswer:
-    """Passes a non-streaming answer on as it arrives, and reads its usage: beyond ``most`` bytes from its end."""
+    """Reads an answer in one piece as it arrives: as JSON up to ``most`` bytes, beyond that for its usage alone.
+
+    ``writes``: generated text, as opposed to vectors or sounds. ``is_error``: no answer at all. ``is_compressed``:
+    the router asked for no compression, so each byte is charged as a token.
+    """
 
     is_stream = False
 
-    def __init__(self, most: int = _LONGEST_LINE) -> None:
+    def __init__(
+        self, most: int = _LONGEST_LINE, *, writes: bool = True, is_error: bool = False, is_compressed: bool = False
+    ) -> None:
         self._kept = bytearray()
         self._most = most
-        self._cut = False
+        self._scan: _UsageScan | None = None
+        self._writes = writes
+        self._free = FREE_BYTES if is_error else 0
+        self._bytes_per_token = 1 if is_compressed else TEXT_BYTES if writes else OTHER_BYTES
+        self._size = 0
+        self._cut_text_bytes = 0
 
     def feed(self, chunk: bytes) -> bytes:
         """Take bytes as they come; return those to send on now: all."""
-        self._kept += chunk
-        if len(self._kept) > (2 * _TAIL if self._cut else self._most):
-            self._cut = True
-            del self._kept[:-_TAIL]
+        self._size += len(chunk)
+        if self._scan is None:
+            self._kept += chunk
+            if self._size <= self._most:
+                return chunk
+            self._scan, rest, self._kept = _UsageScan(), self._kept, bytearray()
+            self._scan.feed(rest)
+            # Without the chunk's end, so that the floor is the same however the answer is cut.
+            self._cut_text_bytes = _text_bytes(bytes(rest[: self._most])) if self._writes else 0
+        else:
+            self._scan.feed(chunk)
         return chunk
+
+    def skip(self, size: int) -> None:
+        """As every answer."""
+        self._size += size
 
     def end(self) -> bytes:
         """Return the bytes left when the answer has ended: none."""
         return b""
 
     @property
-    def counted(self) -> Usage:
-        """Return the tokens to charge."""
-        if self._cut:
-            return _usage_within(bytes(self._kept))
+    def usage(self) -> Usage:
+        """Tokens as the engine counted them."""
+        if self._scan is not None:
+            return self._scan.usage
         try:
             return usage_of(orjson.loads(self._kept))
         except orjson.JSONDecodeError:
             return Usage()
+
+    @property
+    def counted(self) -> Usage:
+        """As every answer."""
+        usage = self.usage
+        if usage.output is not None or (usage.input is not None and not self._writes):
+            return usage
+        return usage._replace(output=-(-max(0, self._size - self._free) // self._bytes_per_token))
+
+    def least(self, tokens: int) -> int:
+        """As every answer."""
+        if not self._writes or self._free:
+            return 0
+        text = self._cut_text_bytes
+        if self._scan is None and tokens < self._size // (
+            FLOOR * TEXT_BYTES
+        ):  # most answers need no look at their text
+            text = _text_bytes(bytes(self._kept))
+        return max(text // (FLOOR * TEXT_BYTES), self._size // _PADDING_BYTES)
 
 
 _NO_TOKEN = re.compile(rb"event: ?(?:response\.(?!.*delta)|message_|content_block_st|ping)")
@@ -121,74 +260,134 @@ _NO_TOKEN = re.compile(rb"event: ?(?:response\.(?!.*delta)|message_|content_bloc
 
 
 class Relay:
-    """Passes a stream of server-sent events on, counts its usage, and withholds the event that only it asked for.
+    """Passes a stream of events on, counts its tokens, and withholds the event that only it asked for.
 
-    With ``withhold`` a line goes on once it is whole; without, every byte at once.
+    With ``withhold`` a line goes on once it is whole; without, every byte at once. ``writes``: as for ``WholeAnswer``.
     """
 
     is_stream = True
 
-    def __init__(self, *, withhold: bool) -> None:
+    def __init__(self, *, withhold: bool, writes: bool = True) -> None:
         self._withhold = withhold
+        self._writes = writes
         self._rest = b""
-        self._long = False
-        """True while the rest is the end of a line that was too long to keep and has been passed on."""
+        self._long: _UsageScan | None = None
+        """The beginning of a line that is too long to be kept, and has been passed on."""
         self._counts = True
+        self._other_bytes = 0
         self.usage = Usage()
         self.events = 0
-        """Events with data other than those that bring no token: about the tokens of an answer that tells no usage."""
+        """Estimate of the tokens: one for each event with text, and more for a long text."""
 
     def feed(self, chunk: bytes) -> bytes:
         """Take bytes as they come; return those to send on now."""
-        passed = len(self._rest) if self._long else 0
         lines = (self._rest + chunk).split(b"\n") if self._rest else chunk.split(b"\n")
         self._rest = lines.pop()
         withheld = [index for index, line in enumerate(lines) if self._read(line)]
         overflow = b""
-        if self._long or len(self._rest) > _LONGEST_LINE:
-            self._long, overflow, self._rest = True, self._rest, self._rest[-_TAIL:]
+        if self._long is not None or len(self._rest) > _LONGEST_LINE:
+            self._long = self._long or _UsageScan()
+            overflow, self._rest = self._rest, b""
+            self._long.feed(overflow)
         if not self._withhold:
             return chunk
         for index in reversed(withheld):
             del lines[index]
-        return (b"".join(line + b"\n" for line in lines) + overflow)[passed:]
+        return b"".join(line + b"\n" for line in lines) + overflow
+
+    def skip(self, size: int) -> None:
+        """As every answer."""
+        self.events += -(-size // (TEXT_BYTES if self._writes else OTHER_BYTES))
 
     def end(self) -> bytes:
         """Return the bytes left when the stream has ended."""
-        rest, self._rest, passed = self._rest, b"", self._long
-        return b"" if self._read(rest) or passed or not self._withhold else rest
+        rest, self._rest = self._rest, b""
+        return b"" if self._read(rest) or not self._withhold else rest
 
     @property
     def output(self) -> int:
-        """Tokens generated: as told, else the events."""
-        return self.events if self.usage.output is None else self.usage.output
+        """Tokens generated: by the engine's count, else by the events."""
+        if self.usage.output is not None:
+            return self.usage.output
+        return self.events + max(0, self._other_bytes - FREE_BYTES) // OTHER_BYTES
 
     @property
     def counted(self) -> Usage:
-        """Return the tokens to charge."""
+        """As every answer."""
         return Usage(self.usage.input, self.output)
+
+    def least(self, tokens: int) -> int:
+        """As every answer."""
+        return self.events // FLOOR if self._writes else 0
 
     def _read(self, line: bytes) -> bool:
         """Count a line; return whether it is to be withheld."""
-        if self._long:
-            self._long = False
-            self.usage = self.usage.joined(_usage_within(line))
-            self.events += self._counts
+        if self._long is not None or len(line) > _LONGEST_LINE:
+            self._read_long(line)
             return False
-        if not line.startswith(b"data:"):
+        if not line.startswith((b"data:", b"{")):
             if line.startswith(b"event:"):
                 self._counts = _NO_TOKEN.match(line) is None
             elif not self._counts and not line.strip():
                 self._counts = True
+            if not line.startswith(b"event:") or len(line) > _LONGEST_NAME:
+                self._other_bytes += len(line)
             return False
         if _TELLS.search(line) is None:
-            self.events += self._counts and not line.startswith((b"data: [DONE]", b"data:[DONE]"))
+            self._count(line, brings_text=not line.startswith(_DONE) or len(line) > _ENVELOPE_BYTES)
             return False
         try:
-            data = orjson.loads(line[5:])
+            data = orjson.loads(line.removeprefix(b"data:"))
         except orjson.JSONDecodeError:
+            self.usage = self.usage.joined(_last_usage(line))
+            self._count(line)
             return False
         self.usage = self.usage.joined(usage_of(data))
         alone = isinstance(data, dict) and data.get("choices") == []
-        self.events += self._counts and not alone
-        return self._withhold and alone
+        is_withheld = self._withhold and alone
+        self._count(line, brings_text=not alone or (len(line) > _ENVELOPE_BYTES and not is_withheld))
+        return is_withheld
+
+    def _read_long(self, line: bytes) -> None:
+        scan, self._long = self._long or _UsageScan(), None
+        scan.feed(line)
+        self.usage = self.usage.joined(scan.usage)
+        if self._counts:
+            self.skip(scan.size)
+        else:
+            self._other_bytes += scan.size
+
+    def _count(self, line: bytes, *, brings_text: bool = True) -> None:
+        if not (self._counts and brings_text):
+            self._other_bytes += len(line)
+            return
+        if not self._writes:
+            self.events += max(1, len(line) // OTHER_BYTES)
+            return
+        text = _text_bytes(line) or (len(line) if len(line) > _ENVELOPE_BYTES else 0)
+        tokens = -(-text // TEXT_BYTES) if text > _LONGEST_TOKEN else 1
+        self.events += max(tokens, len(line) // _PIECE_BYTES)
+
+
+_DONE = (b"data: [DONE]", b"data:[DONE]")
+STREAMS = ("text/event-stream", "application/x-ndjson")
+_NOT_TEXT = ("audio", "image", "video")
+
+
+def answer_reader(
+    media: str, status: int, encoding: str, *, writes: bool, withhold: bool, most: int = _LONGEST_LINE
+) -> CountedAnswer:
+    """Return the reader for an answer of this media type, status and ``Content-Encoding``.
+
+    ``writes``: its path is one for text. ``most``: bytes of JSON that it may keep.
+    """
+    is_error = not 200 <= status < 300
+    is_compressed = encoding.strip().lower() not in ("", "identity")
+    if media in STREAMS and not is_error and not is_compressed:
+        return Relay(withhold=withhold, writes=writes)
+    return WholeAnswer(
+        most if media == "application/json" else 0,
+        writes=writes and media.partition("/")[0] not in _NOT_TEXT,
+        is_error=is_error,
+        is_compressed=is_compressed,
+    )
