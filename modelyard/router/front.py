@@ -179,6 +179,8 @@ class Front:
         record.route, record.server, record.instead_of = str(route.key), str(destination.server), destination.instead_of
         if self._admission is not None and (no := self._admission.allows(principal, route.key, question.model)):
             return await exchange.refuse(no)
+        if route.budget is not None and question.request.data.get("background"):
+            return await exchange.refuse(errors.in_background())
         if route.budget is None:
             return await self._in_turn(question, destination, principal, headers, exchange)
         admitted = await self.limits.admit(route.key, question.tokens)

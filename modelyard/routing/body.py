@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from modelyard.routing.errors import ErrorAnswer, malformed
+from modelyard.routing.prompt_size import MEDIA_BYTES, TEXT_CHARACTERS, more_characters
 from modelyard.routing.token_ids import MOST_KEPT, cut_token_ids
 
 _STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
@@ -63,11 +64,25 @@ class ModelRequest(NamedTuple):
         return self._replace(data={name: value for name in _ASKED_LATER if _small(value := self.data.get(name))})
 
 
-_ASKED_LATER = ("stream", "stream_options", "max_completion_tokens", "min_tokens")
+_ASKED_LATER = ("stream", "stream_options", "background", "max_completion_tokens", "min_tokens")
+_BOOLEANS = ("stream", "background")
+"""Members that decide how tokens are counted. Engines take 1, "1", "on" and more for true."""
 
 
 def _small(value: Any) -> bool:
-    return isinstance(value, bool) or (value is not None and len(orjson.dumps(value)) <= _LONGEST_OPTIONS)
+    return isinstance(value, bool) or (value is not None and 0 < len(_json(value)) <= _LONGEST_OPTIONS)
+
+
+def _not_boolean(name: str, value: Any) -> ErrorAnswer:
+    return malformed(f"{name} is {_json(value)[:64] or 'no boolean'}; send true or false", name)
+
+
+def _json(value: Any) -> str:
+    """Return JSON for a value; none for one that is nested deeper than can be written."""
+    try:
+        return orjson.dumps(value).decode()
+    except orjson.JSONEncodeError:
+        return ""
 
 
 def read(raw: bytes) -> ModelRequest | ErrorAnswer:
@@ -85,8 +100,17 @@ def read(raw: bytes) -> ModelRequest | ErrorAnswer:
     if not isinstance(data, dict):
         return malformed("invalid request body: not a JSON object")
     options = data.get("stream_options")
-    if isinstance(options, dict) and not _small(options):
+    if options is not None and not isinstance(options, dict):
+        return malformed(
+            f"stream_options is {_json(options)[:64] or 'no object'}; send an object or leave it out", "stream_options"
+        )
+    if options is not None and not _small(options):
         return malformed(f"stream_options is longer than {_LONGEST_OPTIONS} bytes", "stream_options")
+    flags = [(name, data.get(name)) for name in _BOOLEANS]
+    flags.append(("stream_options.include_usage", (options or {}).get("include_usage")))
+    for name, value in flags:
+        if value is not None and not isinstance(value, bool):
+            return _not_boolean(name, value)
     model = data.get("model")
     if not isinstance(model, str) or not model.strip():
         return malformed("model not found in the request body", "model")
@@ -130,8 +154,10 @@ def read_form(raw: bytes, content_type: str) -> ModelRequest | ErrorAnswer:
         return malformed("model is not UTF-8", "model")
     if not model.strip():
         return malformed("model not found in the request body", "model")
-    streams = raw[slice(*found.get("stream", (0, 0)))].strip().lower() == b"true"
-    return ModelRequest(raw, {"model": model, "stream": streams}, model, span)
+    stream = raw[slice(*found.get("stream", (0, 0)))].strip().lower()
+    if stream not in (b"", b"true", b"false"):
+        return _not_boolean("stream", stream.decode("utf-8", "replace"))
+    return ModelRequest(raw, {"model": model, "stream": stream == b"true"}, model, span, -(-len(raw) // MEDIA_BYTES))
 
 
 def with_changes(request: ModelRequest, changes: Mapping[str, Any]) -> bytes:
@@ -157,11 +183,13 @@ _MOST_NESTED_TEXT = 8
 
 
 class Prompt(NamedTuple):
-    """Text of a prompt, and the number of token ids in it. ``head``: the first ids, as text."""
+    """Text of a prompt, and the number of token ids in it. ``head``: the first ids, as text. ``more``: characters that
+    become prompt too, such as those of tools."""
 
     text: str
     ids: int = 0
     head: str = ""
+    more: int = 0
 
     @property
     def hashed(self) -> str:
@@ -188,7 +216,8 @@ def prompt_of(data: Mapping[str, Any]) -> Prompt:
     elif isinstance(items, list):
         turns += [_turn(item) for item in items]
     head = " ".join(str(token) for token in ids[:MOST_KEPT] if isinstance(token, int))
-    return Prompt("".join(texts) + _framed(turns), len(ids), head)
+    text = "".join(texts) + _framed(turns)
+    return Prompt(text, len(ids), head, more_characters(data, len(text)))
 
 
 def _prompt(value: Any, ids: list[Any], depth: int = 0) -> str:
@@ -253,7 +282,7 @@ def _call(function: Any) -> str | None:
     if not isinstance(function, dict):
         return None
     given = function.get("arguments")
-    arguments = orjson.dumps(given).decode() if isinstance(given, dict) else given
+    arguments = _json(given) if isinstance(given, dict) else given
     return _joined([text if isinstance(text, str) else None for text in (function.get("name"), arguments)])
 
 
@@ -264,7 +293,7 @@ def _joined(texts: Sequence[str | None]) -> str | None:
 
 def estimate(prompt: Prompt) -> int:
     """Estimate the tokens of a prompt: a quarter of the code points of its text, rounded up, and one for each id."""
-    return -(-len(prompt.text) // 4) + prompt.ids
+    return -(-(len(prompt.text) + prompt.more) // TEXT_CHARACTERS) + prompt.ids
 
 
 def edited(raw: bytes, changes: Mapping[str, Any]) -> bytes:
@@ -352,8 +381,8 @@ def prefill_changes(data: Mapping[str, Any], connector: Connector, room: int = 0
     if data.get("max_completion_tokens") is not None:
         changes["max_completion_tokens"] = 1
     least = data.get("min_tokens")
-    if isinstance(least, int) and least > 1:
-        changes["min_tokens"] = 1
+    if least is not None:
+        changes["min_tokens"] = min(least, 1) if isinstance(least, int) else None
     if connector is Connector.NIXL:
         away = dict.fromkeys(("remote_engine_id", "remote_block_ids", "remote_host", "remote_port"))
         changes["kv_transfer_params"] = {"do_remote_decode": True, "do_remote_prefill": False, **away}

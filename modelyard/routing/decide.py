@@ -34,6 +34,8 @@ PATHS = GENERATES | {
     *("/tokenize", "/detokenize"),
 }
 """Every path that is passed on. No others: engines are also managed by requests, such as those that load adapters."""
+FORMS = WRITES - GENERATES | {"/v1/images/edits"}
+"""Paths that take a form (``multipart/form-data``)."""
 USAGE_ASKED = frozenset({"/v1/chat/completions", "/v1/completions"})
 """Paths where a stream tells its usage only when it is asked for it."""
 MOST_SESSIONS = 10_000
@@ -133,6 +135,8 @@ class Decider:
         if headers.get("content-encoding", "identity") != "identity":
             return errors.encoded(headers["content-encoding"])
         kind = headers.get("content-type", "")
+        if kind.strip().lower().startswith("multipart/form-data") and path not in FORMS:
+            return errors.not_json(path)
         read = body.read_form(arrival.body, kind) if kind.startswith("multipart/form-data") else body.read(arrival.body)
         if isinstance(read, ErrorAnswer):
             return read

@@ -65,6 +65,11 @@ def encoded(encoding: str) -> ErrorAnswer:
     return ErrorAnswer(415, text, "request_parsing", "invalid_request_error", "unsupported_encoding")
 
 
+def not_json(path: str) -> ErrorAnswer:
+    """400: a form on a path for JSON."""
+    return malformed(f"invalid request body: {path} takes JSON, not multipart/form-data; send application/json")
+
+
 def too_large(most: int) -> ErrorAnswer:
     """413: more bytes than a body may have."""
     text = f"the body is larger than {most} bytes"
@@ -109,6 +114,12 @@ def unknown_model(model: str) -> ErrorAnswer:
     """404: no route, no rule or no target for this name."""
     text = f"route not found: no model {model[:256]!r} is served for this request"
     return ErrorAnswer(404, text, "route_not_found", "invalid_request_error", "model_not_found", "model")
+
+
+def in_background() -> ErrorAnswer:
+    """400: an answer whose tokens nobody would count."""
+    text = "background is true: the tokens of this model are limited, and those of a response in the background cannot "
+    return malformed(f"{text}be counted; leave background out", "background")
 
 
 def no_server(server: object) -> ErrorAnswer:

@@ -35,6 +35,7 @@ from router_world import (
 )
 from yarl import URL
 
+from modelyard.objects import Key
 from modelyard.router.ext_proc import SPARE
 from modelyard.router.service import RouterError
 
@@ -296,6 +297,7 @@ async def test_a_body_beyond_the_limit_is_refused() -> None:
 
 @BOTH
 async def test_a_client_that_leaves_frees_its_pod(world: RouterWorld, mode: Mapping[str, str]) -> None:
+    world.route(rateLimit={"inputTokensPerUnit": 1000, "outputTokensPerUnit": 1000, "unit": "month"})
     silent = await world.recording("silent", hang)
     async with before(world, mode) as envoy:
         asked = asyncio.create_task(envoy.post(chat()))
@@ -312,6 +314,9 @@ async def test_a_client_that_leaves_frees_its_pod(world: RouterWorld, mode: Mapp
         await asyncio.wait_for(engine.cancelled.wait(), 60)
         await eventually(lambda: outstanding(world) == 0, "nothing under way")
     assert {line["error"]["type"] for line in await logged(world, 2)} <= {"client_gone", "proxy"}
+    # Two prompts of 9 tokens, and a token of the second answer.
+    left = await world.router.limits.admit(Key("shop", "route"), 0)
+    assert left == pytest.approx((982, 999), abs=0.9)
 
 
 async def test_a_prompt_is_computed_apart_before_the_gateway_is_told(world: RouterWorld) -> None:

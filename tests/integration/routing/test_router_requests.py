@@ -14,6 +14,7 @@ import pytest
 from router_world import (
     RESPONSES_AND_MESSAGES,
     USAGE,
+    RecordingEngine,
     RouterWorld,
     abort,
     an_address,
@@ -23,10 +24,13 @@ from router_world import (
     everything_of,
     hang,
     logged,
+    replaying,
     running,
     status,
     streaming,
 )
+
+from modelyard.objects import Key
 
 pytestmark = pytest.mark.integration
 
@@ -277,6 +281,56 @@ async def test_responses_and_messages_are_charged_as_the_engine_counted(world: R
     _, headers, _ = await world.post({"model": "m", "prompt": ""}, "/v1/completions")
     left = headers["x-ratelimit-remaining-tokens"], headers["x-ratelimit-remaining-output-tokens"]
     assert left == (str(1000 - spent[0]), str(1000 - spent[1]))
+
+
+async def test_work_of_a_pod_is_charged_however_the_request_ends(world: RouterWorld) -> None:
+    limit = {"inputTokensPerUnit": 1000, "outputTokensPerUnit": 400_000, "unit": "month"}
+    world.route(rateLimit=limit)
+
+    async def is_spent(prompt: int, output: int) -> None:
+        left: Any = None
+        for _ in range(1500):  # a client that has left does not wait for it
+            left = await world.router.limits.admit(Key("shop", "route"), 0)
+            if left == pytest.approx((1000 - prompt, 400_000 - output), abs=4):
+                return
+            await asyncio.sleep(0.02)
+        raise AssertionError(f"{left} is left")
+
+    async def leave(engine: RecordingEngine, events: int) -> None:
+        task = asyncio.create_task(asyncio.wait_for(session.post(url, json=chat(stream=True)), 30))
+        if events:
+            content = (await task).content
+            for _ in range(events):
+                await content.readuntil(b"\n\n")
+        await asyncio.wait_for(engine.began.wait(), 30)
+        task.cancel()
+        await session.close()
+        await asyncio.wait_for(engine.cancelled.wait(), 30)
+
+    url, session = f"{world.url}/v1/chat/completions", aiohttp.ClientSession()
+    await leave(await world.recording("a", hang), 0)
+    await is_spent(9, 0)
+    world.gone("a")
+    session = aiohttp.ClientSession()
+    await leave(await world.recording("a", streaming(*[CONTENT] * 5, after=hang)), 5)
+    await is_spent(18, 5)
+    world.gone("a")
+    # No count in megabytes of JSON.
+    await world.recording("a", replaying(b'"%b"' % (b"x" * 1_199_998), "application/json", 1 << 16))
+    assert (await world.post(chat()))[0] == 200
+    await is_spent(27, 300_005)
+    # Refusals are no work; nor is what the router itself refuses.
+    world.gone("a")
+    await world.recording("a", status(503))
+    assert (await world.post(chat()))[0] == 503
+    for refused in ({"stream": 1}, {"background": True}):
+        assert (await world.post({"model": "m", "input": "hi", **refused}, "/v1/responses"))[0] == 400
+    await is_spent(27, 300_005)
+    # A pod that takes a request and dies has worked on it, once for all attempts.
+    world.gone("a")
+    await world.recording("a", abort)
+    assert (await world.post(chat()))[0] == 502
+    await is_spent(36, 300_005)
 
 
 async def test_both_ends_of_a_real_engine() -> None:

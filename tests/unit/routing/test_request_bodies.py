@@ -45,7 +45,7 @@ from modelyard.routing.objects import RetryPolicy
         ({"input": ["abcd", "efg"]}, 2),
         ({"input": [{"role": "user", "content": [{"type": "input_text", "text": "Hello"}]}]}, 9),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}, {"text": "Hello"}]}]}, 9),
-        ({"query": "a", "documents": ["b"]}, 0),
+        ({"query": "a", "documents": ["b"]}, 1),
         ({"input": [1, 2, 3]}, 3),
         ({"prompt": [1.0, 2.0, 3.0]}, 3),
         ({"prompt": ["abcd", 7]}, 2),
