@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import os
 import struct
 import time
 from collections.abc import Iterator
 from pathlib import Path
-
-import xxhash
 
 from modelyard.objects import Key
 from modelyard.routing.limits import OverBudget, TokenBucket, TokenLimits
@@ -63,7 +62,8 @@ class SharedLimits:
                 os.close(file)
             return
         if route not in self._files:
-            name = f"{xxhash.xxh128_hexdigest(str(route))}.budget"
+            # No two routes share a file, however their names were chosen.
+            name = f"{hashlib.blake2b(f'{route.namespace}/{route.name}'.encode(), digest_size=32).hexdigest()}.budget"
             self._files[route] = os.open(self._folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         with self._locked(route):
             self._limits.configure(route, budget, time.monotonic())

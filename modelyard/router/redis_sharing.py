@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from functools import partial
 from typing import Any, Literal, TypeVar
 from uuid import uuid4
 
@@ -76,8 +79,8 @@ class RedisLink:
                 if gone:
                     pipe.hdel(sharing.IN_FLIGHT, *gone)
                 pipe.hgetall(sharing.IN_FLIGHT)
-                found: Mapping[bytes, bytes] = (await pipe.execute())[-1]
-                return found
+                fields = (await pipe.execute())[-1].items()
+                return {name: text for name, text in fields if isinstance(name, bytes) and isinstance(text, bytes)}
 
         return await self._ask(ask)
 
@@ -97,10 +100,13 @@ class RedisLink:
         try:
             async with asyncio.timeout(self._time_limit):
                 found = await call()
-        except (RedisError, OSError, TimeoutError, ValueError, RecursionError) as error:  # it may be a tenant's own
+        except Exception as error:  # it may be a tenant's own, which answers anything
             self._breaker.failed(time.monotonic())
             if was_up:
                 logger.warning("Redis at %s does not answer, this replica counts alone: %r", self.address, error)
+            if not isinstance(error, RedisError | OSError):
+                # What is still to come on its connections may belong to requests that are over.
+                await self._client.connection_pool.disconnect(inuse_connections=False)
             return None
         if not self.up:
             logger.warning("Redis at %s answers again", self.address)
@@ -111,9 +117,10 @@ class RedisLink:
 class RedisLimits:
     """Budgets of tokens: in Redis for routes that name one, else in the ``local`` store. A ``LimitStore``.
 
-    The local store counts what Redis gave as well, so that it goes on from there. ``servers`` gives the URL, with
-    credentials, for an address as routes name it; one of the route's own namespace may be used without. ``on_failure``
-    is what holds for a request that Redis did not answer for.
+    The local store counts what Redis gave as well, so that it goes on from there, and a request needs the consent of
+    both: whatever a Redis answers and however its clock leaps, a replica gives out no more than the whole budget by its
+    own clock. ``servers`` gives the URL, with credentials, for an address as routes name it; one of the route's own
+    namespace may be used without. ``on_failure`` is what holds for a request that Redis did not answer for.
     """
 
     def __init__(
@@ -131,6 +138,9 @@ class RedisLimits:
         self._shared: dict[Key, tuple[Budget, RedisLink]] = {}
         self._links: dict[tuple[str, str], RedisLink] = {}
         self._closing: set[asyncio.Task[None]] = set()
+        self._asked: Counter[Key] = Counter()
+        """Tokens taken from the local store of which Redis knows nothing yet."""
+        self._marks = map("{}-{}".format, itertools.repeat(uuid4().hex), itertools.count())
 
     @property
     def away(self) -> list[str]:
@@ -176,22 +186,50 @@ class RedisLimits:
         """Close the connections that no route needs."""
         used = {link for _, link in self._shared.values()}
         for name in [name for name, link in self._links.items() if link not in used]:
-            task = asyncio.create_task(self._links.pop(name).close())
-            self._closing.add(task)
-            task.add_done_callback(self._closing.discard)
+            self._finish(self._links.pop(name).close())
+
+    def _finish(self, call: Coroutine[Any, Any, None]) -> None:
+        """Have it done, although nobody waits for it."""
+        task = asyncio.create_task(call)
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
 
     async def admit(self, route: Key, tokens: int) -> Left | OverBudget:
         """Check all, then take ``tokens`` of input; what is left then, or which budget forbids it."""
         if route not in self._shared:
             return await self._local.admit(route, tokens)
-        asked = await self._ask(route, tokens, 0, check=True)
-        if asked is not None:
-            refused, left = asked
-            if refused is None:
-                await self._local.settle(route, 0, tokens, 0)
-            return refused or Left(*left)
-        found = _DENIED if self._on_failure == "deny" else await self._local.admit(route, tokens)
-        return Left() if self._on_failure == "allow" and isinstance(found, OverBudget) else found
+        task = asyncio.ensure_future(self._admit(route, tokens))
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            self._finish(self._give_back(route, tokens, task))
+            raise
+
+    async def _admit(self, route: Key, tokens: int) -> Left | OverBudget:
+        local = await self._local.admit(route, tokens)
+        if isinstance(local, OverBudget):
+            # Asked for nothing, so that its absence is known, and its end.
+            asked = await self._ask(route, 0, 0, check=False)
+            return Left() if asked is None and self._on_failure == "allow" else local
+        self._asked[route] += tokens
+        try:
+            asked = await self._ask(route, tokens, 0, check=True)
+        finally:
+            self._asked[route] -= tokens
+            if not self._asked[route]:
+                del self._asked[route]
+        if asked is None and self._on_failure != "deny":
+            return local
+        refused, left = asked or (_DENIED, Left())
+        if refused is not None:
+            await self._local.refund(route, tokens)
+            return refused
+        return Left(_less(left[0], local.input), _less(left[1], local.output))
+
+    async def _give_back(self, route: Key, tokens: int, task: asyncio.Future[Left | OverBudget]) -> None:
+        """Give back what a request took whose client left meanwhile: it is not settled."""
+        if isinstance(await task, Left):
+            await self.refund(route, tokens)
 
     async def settle(self, route: Key, estimated: int, real: int | None, output: int) -> None:
         """After the answer: put the estimate right, and charge the output."""
@@ -217,10 +255,19 @@ class RedisLimits:
     async def _ask(
         self, route: Key, tokens: int, output: int, *, check: bool
     ) -> tuple[OverBudget | None, sharing.Levels] | None:
-        budget, link = self._shared[route]
-        left = sharing.levels(await self._local.admit(route, 0), budget)
-        told = sharing.arguments(budget, left, tokens, output, check=check)
-        return await link.budget(sharing.key(route), told, lambda reply: sharing.answer(reply, budget, tokens))
+        local = await self._local.admit(route, 0)
+        if route not in self._shared:
+            return None  # its limit was lifted meanwhile
+        (budget, link), mark = self._shared[route], next(self._marks)
+        into, out = sharing.levels(local, budget)
+        left = None if into is None else into + self._asked[route], out
+        told = sharing.arguments(budget, left, tokens, output, check=check, mark=mark)
+        read = partial(sharing.answer, budget=budget, tokens=tokens, check=check, mark=mark)
+        return await link.budget(sharing.key(route), told, read)
+
+
+def _less(first: float | None, second: float | None) -> float | None:
+    return None if first is None or second is None else min(first, second)
 
 
 class SharedLoad:

@@ -14,12 +14,22 @@ from modelyard.objects import Key
 SECONDS: Mapping[str, int] = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "month": 30 * 86_400}
 
 
+_MOST = 10**15
+"""Tokens of a budget: a floating-point number counts single tokens up to nine times as many."""
+
+
 class Budget(NamedTuple):
     """Most tokens of a route per unit; ``None``: no limit. ``seconds`` is the length of the unit."""
 
     input: int | None
     output: int | None
     seconds: int = 1
+
+    @classmethod
+    def of(cls, input_: int | None, output: int | None, seconds: int) -> Budget:
+        """Return a budget that can be counted exactly."""
+        into, out = (None if limit is None else min(limit, _MOST) for limit in (input_, output))
+        return cls(into, out, seconds)
 
     @property
     def limits(self) -> bool:

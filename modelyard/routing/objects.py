@@ -154,7 +154,7 @@ def route(obj: Object) -> Route:
     spec, limit = parsed.spec, parsed.spec.rate_limit
     budget = None
     if limit is not None:
-        budget = Budget(limit.input_tokens_per_unit, limit.output_tokens_per_unit, SECONDS[limit.unit])
+        budget = Budget.of(limit.input_tokens_per_unit, limit.output_tokens_per_unit, SECONDS[limit.unit])
     servers = {t.model_server_name for rule in spec.rules for t in rule.target_models if t.model_server_name}
     if not spec.rules:
         problem = Fault(NO_TARGETS, "spec.rules is empty, so no request could be sent anywhere - add a rule")

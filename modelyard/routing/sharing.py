@@ -2,12 +2,12 @@
 
 Here is what is asked of Redis and what its answers mean; ``modelyard.router.redis_sharing`` asks. A budget is one hash
 and one script, so that both buckets are checked before either is taken, whoever else asks at that moment, by the
-clock of the Redis server. Source: kthena-routing, 10.4 and 23.
+clock of the Redis server. A Redis may be a tenant's own: each of its answers is checked, and one that cannot be true is
+no answer. Source: kthena-routing, 10.4 and 23.
 """
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,11 +24,17 @@ local unit, tokens_in, tokens_out = tonumber(ARGV[2]), tonumber(ARGV[8]), tonumb
 local clock = redis.call('TIME')
 local now = tonumber(ARGV[10]) or clock[1] + clock[2] / 1e6
 local kept = redis.call('HMGET', KEYS[1], 'at', 'unit', 'input', 'input_limit', 'output', 'output_limit')
-local at, old_unit = tonumber(kept[1]) or now, tonumber(kept[2]) or unit
+
+local function number(text, least)
+  local value = tonumber(text)
+  if value and value >= least and value <= 1e16 then return value end
+end
+
+local at, old_unit = number(kept[1], 0) or now, number(kept[2], 1) or unit
 
 local function level(kept_level, kept_limit, limit, first)
-  local value, old = tonumber(kept_level), tonumber(kept_limit)
-  if not value then return math.min(limit, first) end
+  local value, old = number(kept_level, -1e16), number(kept_limit, 1)
+  if not value or not old then return math.min(limit, first) end
   value = math.min(old, value + math.max(0, now - at) * old / old_unit)
   if old == limit and old_unit == unit then return value end
   return value / old * limit
@@ -48,14 +54,20 @@ end
 
 local function text(number) return number and string.format('%.17g', number) or '' end
 redis.call('DEL', KEYS[1])
-redis.call('HSET', KEYS[1], 'at', text(math.max(now, at)), 'unit', unit)
+redis.call('HSET', KEYS[1], 'at', text(now), 'unit', unit)
 if into then redis.call('HSET', KEYS[1], 'input', text(input), 'input_limit', into) end
 if out then redis.call('HSET', KEYS[1], 'output', text(output), 'output_limit', out) end
 redis.call('EXPIRE', KEYS[1], ARGV[3])
-return {refused, text(input), text(output)}
+return {refused, text(input), text(output), ARGV[11]}
 """
 """Key: the budget's hash. Arguments: those of ``arguments``. Answers which bucket refuses, and what is left of both, as
-text, because Redis cuts a number's fraction off."""
+text, because Redis cuts a number's fraction off; and the mark of the request.
+
+Time that the server's clock goes back fills nothing, and costs no more than the filling of that time. A leap forward
+fills the buckets at most once.
+"""
+_MOST_LEVEL = 1e16
+_SLACK = 1e-6
 
 IN_FLIGHT = "modelyard:in-flight"
 """The hash with a field for each replica of the router."""
@@ -85,34 +97,53 @@ def arguments(
     *,
     check: bool = False,
     now: float | None = None,
+    mark: str = "",
 ) -> list[str]:
     """The script's arguments, to take so many tokens, if they are there or (without ``check``) into debt.
 
     ``left`` is how full the buckets are to be where Redis knows nothing of them: what this replica counted itself, so
-    that a Redis that has lost its memory forgives no debt. ``now`` stands in for the server's clock.
+    that a Redis that has lost its memory forgives no debt. ``now`` stands in for the server's clock. ``mark`` is
+    answered as it is: by it an answer is known to be that to this request.
     """
     told = ("take" if check else "settle", budget.seconds, lifetime(budget.seconds))
     buckets = (budget.input, left[0], budget.output, left[1])
-    return ["" if one is None else str(one) for one in (*told, *buckets, tokens, output, now)]
+    return ["" if one is None else str(one) for one in (*told, *buckets, tokens, output, now, mark)]
 
 
-def answer(reply: Any, budget: Budget, tokens: float) -> tuple[OverBudget | None, Levels]:
-    """What the script answered: which bucket refuses, if any, and what is left of both.
+def answer(
+    reply: Any, budget: Budget, tokens: float, *, check: bool = False, mark: str = ""
+) -> tuple[OverBudget | None, Levels]:
+    """Return which bucket refuses, if any, and what is left of both.
 
-    Raises ``ValueError``: the script of another version, or no script.
+    Raises ``ValueError``: the answer of another script, to another request, or one that cannot be true.
     """
-    if not isinstance(reply, list) or len(reply) != 3 or not all(isinstance(one, int | bytes) for one in reply):
+    if not isinstance(reply, list) or len(reply) != 4 or not all(isinstance(part, int | bytes) for part in reply):
         raise ValueError("what it answered is no budget")
-    refused, *left = reply
-    into, out = (float(one) if one else None for one in left)
-    if not all(one is None or math.isfinite(one) for one in (into, out)):
-        raise ValueError("what it answered is no budget")
-    if refused == 1 and budget.input is not None and into is not None:
+    refused, *left, answered = reply
+    if answered != mark.encode():
+        raise ValueError("what it answered is of another request")
+    into, out = (_level(text, limit) for text, limit in zip(left, budget[:2], strict=True))
+    if refused == 1 and into is not None and budget.input is not None and tokens > into:
         wait = None if tokens > budget.input else (tokens - into) * budget.seconds / budget.input
         return OverBudget("input", wait), (into, out)
-    if refused == 2 and budget.output is not None and out is not None:
+    if refused == 2 and out is not None and budget.output is not None and out < 1:
         return OverBudget("output", (1 - out) * budget.seconds / budget.output), (into, out)
+    if refused != 0 or (check and ((into is not None and into < -_SLACK) or (out is not None and out < 1 - _SLACK))):
+        raise ValueError("what it answered contradicts itself")
     return None, (into, out)
+
+
+def _level(text: int | bytes, limit: int | None) -> float | None:
+    if limit is None:
+        if text != b"":
+            raise ValueError("it answered a budget that there is not")
+        return None
+    if not isinstance(text, bytes) or len(text) > 32:
+        raise ValueError("what it answered is no budget")
+    level = float(text)
+    if not -_MOST_LEVEL <= level <= limit + _SLACK * limit:
+        raise ValueError(f"{level:g} tokens are not left of a budget of {limit}")
+    return level
 
 
 def levels(told: Left | OverBudget, budget: Budget) -> Levels:

@@ -238,8 +238,27 @@ async def test_replicas_know_what_the_others_have_under_way(server: RedisServer)
         b"*3\r\n:0\r\n$3\r\nnan\r\n$3\r\nnan\r\n",
         b"*3\r\n:1\r\n$4\r\n-inf\r\n$0\r\n\r\n",
         b"*1\r\n" * 5000,
+        b"*4\r\n:0\r\n$2\r\n99\r\n$0\r\n\r\n$9\r\nanother-0\r\n",
+        b":1" + b"0" * 400 + b"\r\n",
+        b"*-5\r\n",
+        b"$99999999999\r\nx",
+        b"\xff\xfe\r\n\r\n",
+        b"+OK\r\n",
     ],
-    ids=["a number", "too short", "no number", "nan", "infinite", "deep"],
+    ids=[
+        "number",
+        "short",
+        "text",
+        "nan",
+        "infinite",
+        "deep",
+        "of another",
+        "huge",
+        "negative",
+        "endless",
+        "noise",
+        "ok",
+    ],
 )
 async def test_a_tenant_s_redis_that_answers_anything_is_one_that_is_away(reply: bytes) -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -249,7 +268,7 @@ async def test_a_tenant_s_redis_that_answers_anything_is_one_that_is_away(reply:
 
     listening = await asyncio.start_server(answer, "127.0.0.1", 0)
     address = f"127.0.0.1:{listening.sockets[0].getsockname()[1]}"
-    ours = RedisLimits({address: f"redis://{address}"}, LocalLimits(), "local", PATIENT)
+    ours = RedisLimits({address: f"redis://{address}"}, LocalLimits(), "local", 1.0)
     limit = {"inputTokensPerUnit": 100, "unit": "day", "global": {"redis": {"address": address}}}
     rules = [{"targetModels": [{"modelServerName": "server"}]}]
     spec = {"modelName": "m", "rules": rules, "rateLimit": limit}
@@ -263,3 +282,82 @@ async def test_a_tenant_s_redis_that_answers_anything_is_one_that_is_away(reply:
     finally:
         await ours.close()
         listening.close()
+
+
+async def test_a_redis_that_always_has_plenty_gives_no_replica_more_than_its_own_budget() -> None:
+    """It answers as the script would with a full budget: after a leap of its clock, or because it lies."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while line := await reader.readline():
+            words = []
+            for _ in range(int(line[1:])):
+                words.append(await reader.readexactly(int((await reader.readline())[1:])))
+                await reader.readexactly(2)
+            if words[0].upper().startswith(b"EVAL"):
+                parts = [b"$%d\r\n%b\r\n" % (len(part), part) for part in (b"100", b"50", words[-1])]
+                writer.write(b"*4\r\n:0\r\n" + b"".join(parts))
+            else:
+                writer.write(b"+OK\r\n")
+        writer.close()
+
+    listening = await asyncio.start_server(answer, "127.0.0.1", 0)
+    address = f"127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+    ours = RedisLimits({address: f"redis://{address}"}, LocalLimits(), "local", PATIENT)
+    limit = {"inputTokensPerUnit": 100, "outputTokensPerUnit": 50, "unit": "month"}
+    spec = {
+        "modelName": "m",
+        "rules": [{"targetModels": [{"modelServerName": "server"}]}],
+        "rateLimit": {**limit, "global": {"redis": {"address": address}}},
+    }
+    ours.configure(KEY, route({"metadata": {"name": "route", "namespace": "shop", "uid": "u"}, "spec": spec}))
+    try:
+        answers = await asyncio.gather(*(ours.admit(KEY, 9) for _ in range(30)))
+        assert sum(isinstance(each, Left) for each in answers) == 100 // 9
+        left = await ours.admit(KEY, 0)
+        assert left == pytest.approx((1, 50), abs=0.1)
+        await ours.settle(KEY, 0, None, 60)
+        refused = await ours.admit(KEY, 0)
+        assert isinstance(refused, OverBudget)
+        assert refused.kind == "output"
+        assert not ours.away
+    finally:
+        await ours.close()
+        listening.close()
+
+
+@pytest.mark.parametrize(
+    ("kept", "left"),
+    [
+        ({"at": "1e300", "unit": 60, "input": 5, "input_limit": 100}, 5),
+        ({"at": "5000", "unit": 60, "input": 5, "input_limit": 100}, 5),
+        ({"at": "-1e300", "unit": 60, "input": 5, "input_limit": 100}, 5),
+        ({"at": "nan", "unit": 60, "input": 5, "input_limit": 100}, 5),
+        ({"at": "1000", "unit": 0, "input": 5, "input_limit": 100}, 5),
+        ({"at": "1000", "unit": 60, "input": "inf", "input_limit": 100}, 70),
+        ({"at": "1000", "unit": 60, "input": "nan", "input_limit": 100}, 70),
+        ({"at": "1000", "unit": 60, "input": "-1e300", "input_limit": 100}, 70),
+        ({"at": "1000", "unit": 60, "input": 5, "input_limit": 0}, 70),
+        ({"at": "1000", "unit": 60, "input": 5, "input_limit": "x"}, 70),
+        ({"at": "1000", "unit": 60, "input": "9" * 400, "input_limit": 100}, 70),
+    ],
+)
+def test_a_budget_that_somebody_wrote_into_redis_is_mended(
+    server: RedisServer, kept: dict[str, str | int], left: int
+) -> None:
+    """70 tokens are left by the count of the replica that asks."""
+    budget = Budget(100, None, 60)
+    with redis.Redis(port=server.port) as client:
+        client.hset(sharing.key(KEY), mapping=kept)
+        for now, taken, expected in ((1000.0, 5, left - 5), (1006.0, 0, left + 5)):
+            told = sharing.arguments(budget, (70.0, None), taken, check=True, now=now, mark="m")
+            reply = client.eval(sharing.SCRIPT, 1, sharing.key(KEY), *told)
+            assert sharing.answer(reply, budget, taken, check=True, mark="m") == (None, (pytest.approx(expected), None))
+
+
+def test_leaps_of_the_clock_of_redis_fill_a_budget_once_and_never_freeze_it(server: RedisServer) -> None:
+    budget, levels = Budget(60, None, 60), []
+    with redis.Redis(port=server.port) as client:
+        for now in (1e9, 1e9 + 1, 2e9, 2e9 + 1, 1e9 + 2, 1e9 + 12, 1e9 + 22, 0.0, 10.0):
+            told = sharing.arguments(budget, (60.0, None), 20, now=now)
+            levels.append(sharing.answer(client.eval(sharing.SCRIPT, 1, sharing.key(KEY), *told), budget, 20)[1][0])
+    assert levels == pytest.approx([40, 21, 40, 21, 1, -9, -19, -39, -49])

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from routing_world import a_route
 
 from modelyard.objects import Key
+from modelyard.routing import sharing
 from modelyard.routing.limits import Budget, OverBudget, TokenLimits
 from modelyard.routing.objects import route
 from modelyard.routing.sharing import own_address
@@ -126,3 +129,64 @@ def test_no_more_is_taken_than_the_budget_and_a_refund_is_whole(
 )
 def test_a_route_may_name_a_service_of_its_own_namespace(address: str, own: bool) -> None:
     assert own_address(Key("shop", "route"), address) is own
+
+
+def test_a_budget_of_any_size_is_counted_token_by_token() -> None:
+    budget = route(a_route(rateLimit={"inputTokensPerUnit": 2**63 - 1, "unit": "month"})).budget
+    assert budget == Budget(10**15, None, 2_592_000)
+    ours = limits(budget)
+    assert ours.admit(KEY, 1, 0.0) is None
+    assert ours.left(KEY, 0.0) == (10**15 - 1, None)
+
+
+@given(st.lists(st.tuples(st.integers(0, 60), st.floats(-1e9, 1e9)), max_size=40))
+def test_a_clock_that_goes_back_fills_nothing(requests: list[tuple[int, float]]) -> None:
+    ours = limits(Budget(100, None, 60))
+    latest = taken = 0.0
+    for tokens, now in requests:
+        latest = max(latest, now)
+        if ours.admit(KEY, tokens, now) is None:
+            taken += tokens
+        assert taken <= 100 + latest * 100 / 60 + 1e-3
+
+
+_NAME = st.from_regex(r"[a-z0-9]([-a-z0-9.]{0,8}[a-z0-9])?", fullmatch=True)
+
+
+@given(st.tuples(_NAME, _NAME), st.tuples(_NAME, _NAME))
+def test_no_two_routes_share_a_key(first: tuple[str, str], second: tuple[str, str]) -> None:
+    assert (sharing.key(Key(*first)) == sharing.key(Key(*second))) is (first == second)
+    assert sharing.key(Key(*first)) != sharing.IN_FLIGHT
+
+
+@pytest.mark.parametrize(
+    ("reply", "check"),
+    [
+        ([0, b"50", b"50"], True),
+        ([0, b"50", b"50", b"other"], True),
+        ([0, b"50", b"50", 5], True),
+        ([0, 50, b"50", b"m"], True),
+        ([0, 10**400, b"50", b"m"], True),
+        ([0, b"101", b"50", b"m"], True),
+        ([0, b"50", b"1e300", b"m"], True),
+        ([0, b"-1e300", b"50", b"m"], False),
+        ([0, b"nan", b"50", b"m"], False),
+        ([0, b"50", b"", b"m"], False),
+        ([0, b"9" * 400, b"50", b"m"], False),
+        ([0, b"-1", b"50", b"m"], True),
+        ([0, b"50", b"0", b"m"], True),
+        ([1, b"50", b"50", b"m"], True),
+        ([2, b"50", b"50", b"m"], True),
+        ([3, b"50", b"50", b"m"], True),
+        ([-1, b"50", b"50", b"m"], True),
+        ([b"0", b"50", b"50", b"m"], True),
+        ([0, b"50", b"50", b"m", b""], True),
+        ([0, b"50", [b"50"], b"m"], True),
+        ({b"a": b"b"}, True),
+        (None, True),
+    ],
+    ids=repr,
+)
+def test_an_answer_of_redis_that_cannot_be_true_is_none(reply: Any, check: bool) -> None:
+    with pytest.raises(ValueError, match=r"answered|tokens are not left|to float"):
+        sharing.answer(reply, Budget(100, 100, 60), 10, check=check, mark="m")
