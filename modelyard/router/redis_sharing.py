@@ -96,14 +96,13 @@ class RedisLink:
         now = time.monotonic()
         if not self._breaker.asks(now):
             return None
-        was_up = self.up
         try:
             async with asyncio.timeout(self._time_limit):
                 found = await call()
         except Exception as error:  # it may be a tenant's own, which answers anything
-            self._breaker.failed(time.monotonic())
-            if was_up:
+            if self.up:
                 logger.warning("Redis at %s does not answer, this replica counts alone: %r", self.address, error)
+            self._breaker.failed(time.monotonic())
             if not isinstance(error, RedisError | OSError):
                 # What is still to come on its connections may belong to requests that are over.
                 await self._client.connection_pool.disconnect(inuse_connections=False)
@@ -261,9 +260,9 @@ class RedisLimits:
         (budget, link), mark = self._shared[route], next(self._marks)
         into, out = sharing.levels(local, budget)
         left = None if into is None else into + self._asked[route], out
-        told = sharing.arguments(budget, left, tokens, output, check=check, mark=mark)
+        script_arguments = sharing.arguments(budget, left, tokens, output, check=check, mark=mark)
         read = partial(sharing.answer, budget=budget, tokens=tokens, check=check, mark=mark)
-        return await link.budget(sharing.key(route), told, read)
+        return await link.budget(sharing.key(route), script_arguments, read)
 
 
 def _less(first: float | None, second: float | None) -> float | None:

@@ -89,8 +89,13 @@ def usage_of(data: Any) -> Usage:
     """Return the usage that an answer, or an event of one, holds.
 
     It is a member of the answer, of ``response`` in the events of ``/v1/responses`` (``response.completed``,
-    ``response.incomplete``, ``response.failed``) or of ``message`` in the first one of ``/v1/messages``.
+    ``response.incomplete``, ``response.failed``) or of ``message`` in the first one of ``/v1/messages``. SGLang answers
+    rerank requests with a list whose entries have a prompt each.
     """
+    if isinstance(data, list):
+        infos = [entry.get("meta_info") if isinstance(entry, dict) else None for entry in data]
+        prompts = [_count(info, "prompt_tokens") if isinstance(info, dict) else None for info in infos]
+        return Usage(sum(prompt or 0 for prompt in prompts)) if prompts and None not in prompts else Usage()
     if not isinstance(data, dict):
         return Usage()
     for name in ("", "response", "message"):
@@ -198,7 +203,7 @@ class WholeAnswer:
         self._scan: _UsageScan | None = None
         self._writes = writes
         self._free = FREE_BYTES if is_error else 0
-        self._bytes_per_token = 1 if is_compressed else TEXT_BYTES if writes else OTHER_BYTES
+        self._bytes_per_token = 1 if is_compressed else TEXT_BYTES
         self._size = 0
         self._cut_text_bytes = 0
 
@@ -241,7 +246,8 @@ class WholeAnswer:
         usage = self.usage
         if usage.output is not None or (usage.input is not None and not self._writes):
             return usage
-        return usage._replace(output=-(-max(0, self._size - self._free) // self._bytes_per_token))
+        size = max(0, self._size - self._free)
+        return usage._replace(output=-(-size // self._bytes_per_token) if self._writes else size // OTHER_BYTES)
 
     def least(self, tokens: int) -> int:
         """As every answer."""

@@ -139,6 +139,13 @@ async def test_no_usage_is_asked_for_where_it_could_not_be_kept_back(world: Rout
     assert "stream_options" not in engine.bodies[0]
     (line,) = await logged(world)
     assert (line["status_code"], line["selected_pod"]) == (200, "a")
+    world.gone("a")
+    await world.recording("a")
+    async with before(world, REQUESTS_ONLY) as envoy:
+        code, headers, _ = await envoy.post(chat())
+    line = (await logged(world, 2))[1]
+    # No count is seen either.
+    assert (code, line["output_tokens"]) == (200, -(-int(headers["Content-Length"]) // 4))
     await eventually(lambda: outstanding(world) == 0, "nothing under way")
 
 

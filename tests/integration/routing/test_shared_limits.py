@@ -349,8 +349,8 @@ def test_a_budget_that_somebody_wrote_into_redis_is_mended(
     with redis.Redis(port=server.port) as client:
         client.hset(sharing.key(KEY), mapping=kept)
         for now, taken, expected in ((1000.0, 5, left - 5), (1006.0, 0, left + 5)):
-            told = sharing.arguments(budget, (70.0, None), taken, check=True, now=now, mark="m")
-            reply = client.eval(sharing.SCRIPT, 1, sharing.key(KEY), *told)
+            script_arguments = sharing.arguments(budget, (70.0, None), taken, check=True, now=now, mark="m")
+            reply = client.eval(sharing.SCRIPT, 1, sharing.key(KEY), *script_arguments)
             assert sharing.answer(reply, budget, taken, check=True, mark="m") == (None, (pytest.approx(expected), None))
 
 
@@ -358,6 +358,8 @@ def test_leaps_of_the_clock_of_redis_fill_a_budget_once_and_never_freeze_it(serv
     budget, levels = Budget(60, None, 60), []
     with redis.Redis(port=server.port) as client:
         for now in (1e9, 1e9 + 1, 2e9, 2e9 + 1, 1e9 + 2, 1e9 + 12, 1e9 + 22, 0.0, 10.0):
-            told = sharing.arguments(budget, (60.0, None), 20, now=now)
-            levels.append(sharing.answer(client.eval(sharing.SCRIPT, 1, sharing.key(KEY), *told), budget, 20)[1][0])
+            script_arguments = sharing.arguments(budget, (60.0, None), 20, now=now)
+            levels.append(
+                sharing.answer(client.eval(sharing.SCRIPT, 1, sharing.key(KEY), *script_arguments), budget, 20)[1][0]
+            )
     assert levels == pytest.approx([40, 21, 40, 21, 1, -9, -19, -39, -49])

@@ -73,6 +73,9 @@ LOGPROBS = [{"token": "ab", "logprob": -1.25, "bytes": [97, 98], "top_logprobs":
                                          "usage": tokens(7, 0)}), Charge(7, 0)),
         ("/rerank", orjson.dumps({"results": [{"index": 0, "relevance_score": 0.5}], "usage": {"total_tokens": 56}}),
          Charge(56, 0)),
+        ("/v1/rerank", orjson.dumps([{"score": 0.5, "index": index, "meta_info": {"prompt_tokens": 30, "id": "1"}}
+                                     for index in range(3)]), Charge(90, 0)),
+        ("/v1/messages/count_tokens", b'{"input_tokens":5}', Charge(ESTIMATE, 0)),
         ("/v1/score", orjson.dumps({"data": [{"score": 1.0}], "usage": {"prompt_tokens": 30, "total_tokens": 30}}),
          Charge(30, 0)),
         ("/classify", orjson.dumps({"data": [{"label": "a"}], "usage": {"prompt_tokens": 3, "total_tokens": 3,
