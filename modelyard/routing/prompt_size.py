@@ -73,9 +73,7 @@ def more_characters(data: Mapping[str, Any], read: int) -> int:
     characters, turns = 0, 0
     for name, value in data.items():
         if name in _TURNS:
-            # What is no object among messages is no message to any engine.
-            is_messages = name == "messages" and isinstance(value, list)
-            turns += _size([turn for turn in value if isinstance(turn, dict)] if is_messages else value)
+            turns += _messages_size(value) if name == "messages" and isinstance(value, list) else _size(value)
         elif value is None or isinstance(value, bool | int | float) or name in _NOT_PROMPT:
             continue
         elif name in _MEDIA_MEMBERS:
@@ -91,6 +89,19 @@ def more_characters(data: Mapping[str, Any], read: int) -> int:
         if isinstance(pair, str) and isinstance(entries, list):
             characters += len(pair) * max(0, len(entries) - 1)
     return characters + max(0, turns - read)
+
+
+def _messages_size(messages: list[Any]) -> int:
+    """Return the characters of messages. Other values among them are no messages to any engine."""
+    size, rest = 0, []
+    for message in messages:
+        if not isinstance(message, dict):
+            continue
+        if len(message) == 2 and "role" in message and isinstance(content := message.get("content"), str):
+            size += len(content)
+        else:
+            rest.append(message)
+    return size + _size(rest)
 
 
 def _size(value: Any) -> int:

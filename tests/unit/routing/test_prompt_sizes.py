@@ -45,6 +45,7 @@ def tokens(body: dict[str, Any]) -> int:
         {"messages": [{"role": "user", "content": [{"type": "document", "source": {"type": "text", "data": TEXT}}]}]},
         {"messages": [{"role": "tool", "tool_call_id": TEXT, "content": ""}]},
         {"messages": [{"role": TEXT, "content": "a"}]},
+        {"messages": [{"name": TEXT, "content": "a"}]},
         {"system": [{"type": "never_heard_of", "text": TEXT}], "messages": HELLO},
         {"input": "Hello", "text": {"format": {"type": "json_schema", "schema": SCHEMA}}},
         {"input": "Hello", "tools": [{"type": "mcp", "server_description": TEXT}]},
