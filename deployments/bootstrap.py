@@ -13,7 +13,7 @@ import yaml
 from prefect.client.orchestration import PrefectClient, get_client
 from prefect.client.schemas.actions import DeploymentUpdate
 
-from deployments import automations, checks
+from deployments import automations, checks, queues
 from deployments.pool import create_work_pool
 from deployments.profile import POOL, PREFECT_FILE, WORKER_PROFILE, environment
 from flows.forms import Unseen
@@ -44,7 +44,7 @@ async def bootstrap(
     without_authentication: bool = False,
     say: Say = print,
 ) -> None:
-    """Check, create the work pool, deploy, apply the automations, check again. Raises ``BootstrapFailed``.
+    """Check, create the work pool and its queues, deploy, apply the automations, check. Raises ``BootstrapFailed``.
 
     ``autoscale`` is merged into the autoscale deployments' parameters. ``without_authentication``: a server of another
     machine may let anybody in.
@@ -56,6 +56,8 @@ async def bootstrap(
         _fail_on(await checks.version_problems(client))
         say(f"Prefect server: {client.api_url}")
         say(f"work pool {pool}: {await create_work_pool(client, pool)}")
+        for line in await queues.apply(client, pool):
+            say(f"work queue {line}")
         with TemporaryDirectory(prefix="modelyard-bootstrap-") as folder:
             file = prefect_file
             if autoscale:
@@ -64,6 +66,9 @@ async def bootstrap(
             await deploy(client, file)
         names = deployment_names(prefect_file)
         say(f"deployments: {', '.join(sorted(names))}")
+        # Not before: until then the shifts of an older installation are in this queue.
+        for line in await queues.apply(client, pool, [queues.DEFAULT]):
+            say(f"work queue {line}")
         for line in await automations.apply(client):
             say(f"automation {line}")
         _fail_on(await checks.schedule_problems(client, names, SCHEDULE_TIMEOUT))

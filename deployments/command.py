@@ -18,8 +18,8 @@ from deployments.profile import POOL, PREFECT_FILE
 from modelyard.cli import onboard, options
 from modelyard.cli.main import app, main
 
-LIMIT = 9
-"""Flow runs at a time: of both shifts the writer, its standby and the one that follows; a run by hand, two to spare."""
+LIMIT = 16
+"""Flow runs at a time: all work queues full, and of both shifts the writer, its standby and the one that follows."""
 
 demonstrations = typer.Typer(
     help="One model, two accelerators, real traffic, scaled by the deployed flow; or models, services, the router."

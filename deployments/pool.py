@@ -33,7 +33,7 @@ from prefect.client.schemas.filters import (
     WorkPoolFilterName,
 )
 from prefect.client.schemas.objects import FlowRun, State, StateType
-from prefect.client.schemas.responses import DeploymentResponse, WorkerFlowRunResponse
+from prefect.client.schemas.responses import DeploymentResponse
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.exceptions import ObjectAlreadyExists
 from prefect.logging import get_logger
@@ -168,20 +168,6 @@ def passed(runs: Iterable[FlowRun], now: datetime) -> list[FlowRun]:
     return found
 
 
-def submittable(
-    waiting: Iterable[WorkerFlowRunResponse], shifts: Container[UUID | None], free: int, kept: int
-) -> list[WorkerFlowRunResponse]:
-    """Of the runs that wait those that may begin: shifts first, others while more than ``kept`` places are ``free``.
-
-    What tenants have runs started for, however many and however long, leaves every shift its writer and its standby.
-    """
-    first: list[WorkerFlowRunResponse] = []
-    others: list[WorkerFlowRunResponse] = []
-    for one in waiting:
-        (first if one.flow_run.deployment_id in shifts else others).append(one)
-    return [*first, *others[: max(0, free - max(kept, len(first)))]]
-
-
 def _waits(run: FlowRun) -> bool:
     return run.state is not None and run.state.name in ("Scheduled", "Late")
 
@@ -290,8 +276,7 @@ class PoolWorker(
         super().__init__(work_pool_name=pool, limit=limit, base_job_template=TEMPLATE)
         self._pool = pool
         self._before: set[UUID] | None = None
-        self._living: dict[UUID, UUID | None] = {}
-        self._shifts: set[UUID | None] = set()
+        self._living: set[UUID] = set()
         self._patience = Patience()
         self._look_at = float("-inf")
 
@@ -305,21 +290,12 @@ class PoolWorker(
         self, flow_run: FlowRun, configuration: ProcessJobConfiguration, task_status: Any = None
     ) -> ProcessWorkerResult:
         """One run, from its start to its end."""
-        self._living[flow_run.id] = flow_run.deployment_id
+        self._living.add(flow_run.id)
         try:
             return await super().run(flow_run, configuration, task_status)
         finally:
-            self._living.pop(flow_run.id, None)
+            self._living.discard(flow_run.id)
             self._look_at = float("-inf")
-
-    async def _submit_scheduled_flow_runs(self, flow_run_response: list[WorkerFlowRunResponse]) -> list[FlowRun]:
-        """Shifts have their places, whatever else waits."""
-        if self._limiter is not None:
-            total, taken = int(self._limiter.total_tokens), int(self._limiter.borrowed_tokens)
-            alive = sum(deployment in self._shifts for deployment in self._living.values())
-            kept = max(0, min(STANDING * len(self._shifts), total - 1) - alive)
-            flow_run_response = submittable(flow_run_response, self._shifts, total - taken, kept)
-        return await super()._submit_scheduled_flow_runs(flow_run_response)
 
     async def _look(self) -> None:
         log = get_logger("pool")
@@ -327,7 +303,6 @@ class PoolWorker(
             async with asyncio.timeout(LOOK_TIMEOUT):
                 if self._before is None:
                     self._before = await under_way(self.client, self._pool)
-                self._shifts = {one.id for one in await _read_shifts(self.client, self._pool)}
                 now = datetime.now(UTC)
                 found, said = await put_right(self.client, self._pool, now, self._patience, self._before, self._living)
         except Exception as error:

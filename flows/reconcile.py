@@ -17,7 +17,7 @@ from modelyard.benchmarks.lifecycle import BenchmarkRuns
 from modelyard.metrics.client import PrometheusSettings
 from modelyard.models.lifecycle import ModelDelivery
 from modelyard.models.names import KINDS as MODEL_KINDS
-from modelyard.reconcile.dispatch import Acting, RunFate
+from modelyard.reconcile.dispatch import Acting
 from modelyard.reconcile.plan import Lifecycle
 from modelyard.reconcile.reconciler import Reconciler, Registered
 from modelyard.reconcile.report import TickReport
@@ -26,7 +26,7 @@ from modelyard.routing.route_roll_out import RouteRollOuts
 from modelyard.workloads.kthena.lifecycle import ModelRollOut
 from modelyard.workloads.lifecycle import ServiceRollOut
 from modelyard.workloads.runtime_status import RUNTIME_STATUSES
-from tasks.reconcile import RunsUnknown, awaiting, due, look_up, start, tell
+from tasks.reconcile import Runs, RunsUnknown, awaiting, due, look_up, start, tell
 from tasks.stage import Handle
 
 
@@ -64,20 +64,21 @@ class Reconciling(Reconciler):
     async def tick(self, turn: Turn) -> TickReport:
         """Write statuses and what needs no run, then start runs: a task run for each, none where there is nothing."""
         plans, report = await self.look(), TickReport()
-        runs: dict[str, RunFate] | None = None
+        runs: Runs | None = None
         try:
-            runs = await look_up(plans)
+            runs = await look_up(self, plans)
             plans = awaiting(self, plans, runs)
         except RunsUnknown as error:
             get_run_logger().warning("Nothing is started, the next tick tries again (%s)", error)
         everything = [plan for some in plans.values() for plan in some]
-        if any(plan.writes for plan in self.to_write(everything, runs)):
-            report = (await turn.run(tell, self, turn.number, Handle((everything, runs)))).take()
+        fates = None if runs is None else runs.fates
+        if any(plan.writes for plan in self.to_write(everything, fates)):
+            report = (await turn.run(tell, self, turn.number, Handle((everything, fates)))).take()
             plans = await self.look()  # a claim is conditional on the object as it is now
         if runs is None:
             return report
         try:
-            starts = due(self, plans, await look_up(plans, runs))
+            starts = due(self, plans, await look_up(self, plans, runs)).starts
         except RunsUnknown:
             return report
         if starts:

@@ -22,6 +22,7 @@ from prefect.context import FlowRunContext
 from prefect.states import Completed, Failed
 
 from flows.forms import run_parameters
+from flows.own_state import run_unless_ended
 from flows.parameters import ShiftSettings
 from modelyard.reconcile.cadence import Cadence, Slot, shift_cadence
 from modelyard.reconcile.report import TickReport
@@ -335,7 +336,10 @@ async def run_shift(settings: ShiftSettings, opener: Opener, *, table: str, writ
         return Completed(name="Skipped", message=f"{late_by:.0f} s late: its moment has passed, a newer run is due")
     on_schedule = late_by if is_on_schedule(run) else 0.0
     shift = Shift(settings, opener, table=table, log=get_run_logger(), writes=writes, late_by=on_schedule)
-    return final_state(await shift.run())
+    if run is None:
+        return final_state(await shift.run())
+    ended = await run_unless_ended(shift.run(), run.id, get_run_logger())
+    return final_state(ended) if isinstance(ended, ShiftReport) else ended
 
 
 def shift_name(what: str) -> str:

@@ -6,7 +6,7 @@ import asyncio
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
+from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 import httpx
@@ -14,16 +14,26 @@ from prefect import get_run_logger, task
 from prefect.client.orchestration import PrefectClient, get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId, FlowRunFilterIdempotencyKey
 from prefect.client.schemas.objects import FlowRun
-from prefect.exceptions import ObjectNotFound, PrefectException
+from prefect.exceptions import PrefectException
 
-from modelyard.reconcile.dispatch import Acting, RunFate, Start, awaited_run, dispatch, named, with_awaited_run
+from modelyard.reconcile.dispatch import (
+    Acting,
+    Dispatch,
+    RunFate,
+    Start,
+    awaited_run,
+    dispatch,
+    is_due,
+    named,
+    with_awaited_run,
+)
 from modelyard.reconcile.plan import Plan
 from modelyard.reconcile.reconciler import Reconciler
 from modelyard.reconcile.report import TickReport
+from modelyard.reconcile.run_limits import RunLoad
+from tasks.run_load import CALL_TIMEOUT, read_deployments, read_load
 from tasks.stage import STAGE, Handle
 
-CALL_TIMEOUT = 5.0
-"""Seconds that one question to the Prefect API may take."""
 LOOK_UP_TIMEOUT = 60.0
 """Seconds that all questions of a tick for runs may take together."""
 ASKED_AT_ONCE = 100
@@ -53,35 +63,62 @@ class RunsUnknown(Exception):
     """Prefect's API does not say what became of the runs that objects name."""
 
 
-async def look_up(plans: Plans, runs: Mapping[str, RunFate] = MappingProxyType({})) -> dict[str, RunFate]:
-    """Return the fates of the runs that the plans' objects name, those of ``runs`` among them. No task run: there is
-    seldom one to start. Raises ``RunsUnknown``."""
-    asked = named(plan for some in plans.values() for plan in some) - runs.keys()
-    if not asked:
-        return dict(runs)
+@dataclass(frozen=True)
+class Runs:
+    """Fates of the runs that objects name, and the runs that have not ended (``None``: no run has to be started)."""
+
+    fates: Mapping[str, RunFate] = field(default_factory=dict)
+    load: RunLoad | None = None
+
+
+async def look_up(reconciler: Reconciler, plans: Plans, before: Runs | None = None) -> Runs:
+    """Read the fates of the runs that the plans' objects name and, where a run is due, the runs that have not ended.
+
+    What ``before`` holds is not read again. This is no task run: there is seldom a run to start. Raises
+    ``RunsUnknown``.
+    """
+    before = before or Runs()
+    asked = named(plan for some in plans.values() for plan in some) - before.fates.keys()
+    fates, load = dict(before.fates), before.load
     try:
-        async with asyncio.timeout(LOOK_UP_TIMEOUT), get_client() as client:
-            return {**runs, **await _look_up(client, asked)}
+        async with asyncio.timeout(LOOK_UP_TIMEOUT):
+            if asked:
+                async with get_client() as client:
+                    fates |= await _look_up(client, asked)
+            work = _work(reconciler, plans)
+            if load is None and any(is_due(plan, fates, time.time()) for _, some in work for plan in some):
+                names = {one.acting.deployment for one in reconciler.registered.values() if one.acting is not None}
+                async with get_client() as client:
+                    load = replace(await read_load(client, names), last_starts=reconciler.last_starts)
     except (TimeoutError, httpx.HTTPError, PrefectException) as error:
         raise RunsUnknown(repr(error)) from error
+    return Runs(fates, load)
 
 
-def awaiting(reconciler: Reconciler, plans: Plans, runs: Mapping[str, RunFate]) -> dict[str, list[Plan]]:
-    """The plans, with the flow runs that they wait for in their statuses."""
+def awaiting(reconciler: Reconciler, plans: Plans, runs: Runs) -> dict[str, list[Plan]]:
+    """Return the plans with the flow runs, or the turns, that they wait for in their statuses."""
     now = time.time()
+    waiting = due(reconciler, plans, runs).waiting
 
     def each(some: Sequence[Plan], acting: Acting | None) -> list[Plan]:
         if acting is None:
             return list(some)
-        return [with_awaited_run(plan, awaited_run(plan, acting, runs, now), now) for plan in some]
+        texts = (waiting.get(plan.subject.ref) or awaited_run(plan, acting, runs.fates, now) for plan in some)
+        return [with_awaited_run(plan, text, now) for plan, text in zip(some, texts, strict=True)]
 
     return {name: each(some, reconciler.registered[name].acting) for name, some in plans.items()}
 
 
-def due(reconciler: Reconciler, plans: Plans, runs: Mapping[str, RunFate]) -> list[Start]:
-    """The runs to start, by what became of those that objects name."""
-    acting = ((some, reconciler.registered[name].acting) for name, some in plans.items())
-    return [start for some, how in acting if how is not None for start in dispatch(some, how, runs, time.time())]
+def due(reconciler: Reconciler, plans: Plans, runs: Runs) -> Dispatch:
+    """Choose the runs to start, for all lifecycles together, by what became of those that objects name."""
+    if runs.load is None:
+        return Dispatch()
+    return dispatch(_work(reconciler, plans), runs.fates, time.time(), runs.load)
+
+
+def _work(reconciler: Reconciler, plans: Plans) -> list[tuple[Acting, Sequence[Plan]]]:
+    acting = ((reconciler.registered[name].acting, some) for name, some in plans.items())
+    return [(how, some) for how, some in acting if how is not None]
 
 
 @task(
@@ -100,15 +137,16 @@ async def start(reconciler: Reconciler, number: int, starts: Handle[Sequence[Sta
     started: list[str] = []
     async with get_client() as client:
         try:
-            there = await _deployments(client, {one.deployment for one in all_due})
+            deployments = await read_deployments(client, {one.deployment for one in all_due})
             for one in all_due:
-                if one.deployment not in there:
+                if one.deployment not in deployments:
+                    log.error("%s is not started: there is no deployment %s", one.key, one.deployment)
                     continue
                 claimed = await reconciler.claim(one)
                 if not claimed.claims:
                     continue
                 try:
-                    await _create(client, claimed, there[one.deployment])
+                    await _create(client, claimed, deployments[one.deployment].id)
                 except (httpx.HTTPStatusError, PrefectException) as error:
                     log.error("%s is not started: %s", claimed.key, error)
                     continue
@@ -117,18 +155,6 @@ async def start(reconciler: Reconciler, number: int, starts: Handle[Sequence[Sta
         except (TimeoutError, httpx.HTTPError, PrefectException) as error:
             log.warning("Not everything that is due is started, the next tick tries again (%r)", error)
     return started
-
-
-async def _deployments(client: PrefectClient, names: Iterable[str]) -> dict[str, UUID]:
-    """Those that are there, which is looked for before anything is claimed."""
-    there: dict[str, UUID] = {}
-    for name in sorted(names):
-        try:
-            async with asyncio.timeout(CALL_TIMEOUT):
-                there[name] = (await client.read_deployment_by_name(name)).id
-        except ObjectNotFound:
-            get_run_logger().error("There is no deployment %s to act with", name)
-    return there
 
 
 async def _look_up(client: PrefectClient, keys: Iterable[str]) -> dict[str, RunFate]:

@@ -1,4 +1,4 @@
-"""Which runs to start: from plans that need one, their objects' claims, and the fates of the runs these name. Pure.
+"""Choice of runs to start, from plans that need one, their objects' claims and the fates of earlier runs. Pure.
 
 What a plan creates or scales is done by a run of the lifecycle's deployment (``Plan.needs_run``). What is refused, or
 waits for a person, creates nothing and so starts none. At most one run at a time may work on an object: the one that
@@ -17,12 +17,11 @@ from typing import NamedTuple
 
 from modelyard.objects.documents import cut
 from modelyard.reconcile.plan import Plan, Ref, Subject
-from modelyard.reconcile.status import LONGEST_MESSAGE, is_due, timestamp
-from modelyard.reconcile.turns import in_turn
+from modelyard.reconcile.run_limits import RunAdmission, RunLoad
+from modelyard.reconcile.status import LONGEST_MESSAGE, timestamp
+from modelyard.reconcile.status import is_due as is_status_due
 
 MOST_IN_A_BATCH = 50
-MOST_STARTS = 20
-"""Runs of one lifecycle started in one tick. A run costs seconds of a core; the rest is due at the next tick."""
 FIRST_PAUSE = 15.0
 LONGEST_PAUSE = 600.0
 """Seconds between attempts at the same thing: doubled from the first to the longest."""
@@ -108,24 +107,80 @@ def named(plans: Iterable[Plan]) -> set[str]:
     return {claim.run for claim in claims if claim is not None}
 
 
-def dispatch(
-    plans: Iterable[Plan], acting: Acting, runs: Mapping[str, RunFate], now: float, most: int = MOST_STARTS
-) -> list[Start]:
-    """The runs to start for plans of one lifecycle, at most ``most``: every namespace's first before any one's second.
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """Runs to start, in this order, and why other objects that are due wait for their turn."""
 
-    Within a namespace the most urgent come first.
-    ``runs`` holds what is known of the runs that are ``named``; one that is missing was never created, or is forgotten.
+    starts: tuple[Start, ...] = ()
+    waiting: Mapping[Ref, str] = field(default_factory=dict)
+
+
+class _Due(NamedTuple):
+    lifecycle: int
+    acting: Acting
+    plan: Plan
+    claim: Claim
+
+    @property
+    def namespace(self) -> str:
+        return self.plan.subject.key.namespace
+
+
+Work = Iterable[tuple[Acting, Iterable[Plan]]]
+"""Plans of each lifecycle whose plans are carried out by runs."""
+
+
+def is_due(plan: Plan, runs: Mapping[str, RunFate], now: float) -> bool:
+    """Whether the plan needs a new run."""
+    return plan.needs_run and _next(plan, runs, now) is not None
+
+
+def dispatch(work: Work, runs: Mapping[str, RunFate], now: float, load: RunLoad | None = None) -> Dispatch:
+    """Choose the runs to start for the plans of all lifecycles together, in fair order and within the limits.
+
+    ``runs`` holds the fates of the runs that plans name (``named``); a missing one was never created, or is forgotten.
+    ``load`` holds the runs that have not ended. The order is that of ``RunAdmission.order``; urgency counts only within
+    a namespace. Objects of several namespaces share a run where it takes more than one object.
     """
-    first = sorted((plan for plan in plans if plan.needs_run), key=lambda plan: (-plan.urgency, plan.subject.key))
-    due = [(plan.subject, found) for plan in first if (found := _next(plan, runs, now)) is not None]
-    starts = []
-    ordered, _ = in_turn(due, lambda one: one[0].key.namespace)
-    for begin in range(0, len(ordered), acting.batch)[:most]:
-        members = ordered[begin : begin + acting.batch]
-        key = _key(members)
-        claims = tuple((subject, c._replace(run=key)) for subject, c in members)
-        starts.append(Start(acting.deployment, key, claims, acting.parameters))
-    return starts
+    admission = RunAdmission(load or RunLoad())
+    due = [
+        _Due(number, acting, plan, claim)
+        for number, (acting, plans) in enumerate(work)
+        for plan in plans
+        if plan.needs_run and (claim := _next(plan, runs, now)) is not None
+    ]
+    ordered = admission.order(
+        due,
+        lambda item: item.namespace,
+        lambda item: (item.lifecycle, item.acting.deployment, item.acting.batch),
+        lambda item: (-item.plan.urgency, item.plan.subject.key.name),
+    )
+    batches: list[list[_Due]] = []
+    last: dict[int, list[_Due]] = {}
+    waiting = {}
+    for item in ordered:
+        batch = last.get(item.lifecycle)
+        opened = batch is None or len(batch) == item.acting.batch
+        if opened or batch is None:
+            batch = []
+        counted = any(member.namespace == item.namespace for member in batch)
+        if not counted:
+            wait = admission.reason_to_wait if opened else admission.reason_to_join
+            if reason := wait(item.namespace):
+                waiting[item.plan.subject.ref] = reason
+                continue
+            admission.add(item.namespace, opened)
+        if opened:
+            batches.append(batch)
+            last[item.lifecycle] = batch
+        batch.append(item)
+    return Dispatch(tuple(map(_start, batches)), waiting)
+
+
+def _start(batch: Sequence[_Due]) -> Start:
+    key = _key([(item.plan.subject, item.claim) for item in batch])
+    claims = tuple((item.plan.subject, item.claim._replace(run=key)) for item in batch)
+    return Start(batch[0].acting.deployment, key, claims, batch[0].acting.parameters)
 
 
 def awaited_run(plan: Plan, acting: Acting, runs: Mapping[str, RunFate], now: float) -> str:
@@ -162,7 +217,7 @@ def with_awaited_run(plan: Plan, text: str, now: float) -> Plan:
         for one in plan.wanted.conditions
     )
     status = replace(plan.wanted, conditions=conditions)
-    due = is_due(status, plan.stored, now, 0.0, plan.subject.uid)
+    due = is_status_due(status, plan.stored, now, 0.0, plan.subject.uid)
     return replace(plan, message=f"{plan.message}; {text}", wanted=status, status=status if due else None)
 
 

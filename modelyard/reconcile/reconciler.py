@@ -17,7 +17,7 @@ from typing import Self
 
 from modelyard.cluster import Cluster, ClusterSettings, Holder, Lease
 from modelyard.reconcile.carry_out import Outcome, carry_out
-from modelyard.reconcile.dispatch import Acting, RunFate, Start, is_free, pause_after
+from modelyard.reconcile.dispatch import LONGEST_PAUSE, Acting, RunFate, Start, is_free, pause_after
 from modelyard.reconcile.fence import Fence
 from modelyard.reconcile.mirror import Mirror
 from modelyard.reconcile.plan import CLAIM, Lifecycle, Plan, Ref
@@ -61,6 +61,8 @@ class Reconciler:
         self._said = Said()
         self._failures: dict[Ref, tuple[int, float]] = {}
         """Attempts of the shift's own that failed, and when to try again."""
+        self.last_starts: dict[str, float] = {}
+        """When (epoch seconds) each namespace last had a run claimed: a hint for the order of turns, not a decision."""
 
     async def __aenter__(self) -> Self:
         self.cluster = await self._stack.enter_async_context(Cluster.connect(ClusterSettings()))
@@ -116,7 +118,11 @@ class Reconciler:
         marks = [Plan(subject, annotations={CLAIM: str(claim)}, exact=True) for subject, claim in start.claims]
         outcome = await carry_out(self.cluster, marks, self._fence)
         missed = outcome.skipped.keys() | outcome.errors.keys()
-        return replace(start, claims=tuple(one for one in start.claims if one[0].ref not in missed))
+        claims = tuple(one for one in start.claims if one[0].ref not in missed)
+        now = time.time()
+        recent = {name: at for name, at in self.last_starts.items() if now - at < LONGEST_PAUSE}
+        self.last_starts = {**recent, **{subject.key.namespace: now for subject, _ in claims}}
+        return replace(start, claims=claims)
 
 
 def shares(

@@ -11,6 +11,9 @@ from typing import Self
 from modelyard.reconcile.acting import act
 from modelyard.reconcile.dispatch import RunFate, Start, dispatch, named
 from modelyard.reconcile.reconciler import Reconciler, Registered
+from modelyard.reconcile.run_limits import RunLimits, RunLoad
+
+NO_LIMITS = RunLimits(places=10_000)
 
 
 class Shift:
@@ -70,17 +73,21 @@ class Shift:
                 everything = [plan for some in plans.values() for plan in some]
                 before = dict.fromkeys(named(everything), RunFate(self._began, died=True))
                 await reconciler.tell(everything, before | self.fates())
-                for name, some in (await reconciler.look()).items():
-                    acting = reconciler.registered[name].acting
-                    if acting is None:
-                        continue
-                    before = dict.fromkeys(named(some), RunFate(self._began, died=True))
-                    for start in dispatch(some, acting, before | self.fates(), time.time()):
-                        self._start(name, await reconciler.claim(start), reconciler)
+                work = [
+                    (acting, some)
+                    for name, some in (await reconciler.look()).items()
+                    if (acting := reconciler.registered[name].acting) is not None
+                ]
+                before = dict.fromkeys(
+                    named(plan for _, some in work for plan in some), RunFate(self._began, died=True)
+                )
+                for start in dispatch(work, before | self.fates(), time.time(), RunLoad(limits=NO_LIMITS)).starts:
+                    self._start(await reconciler.claim(start), reconciler)
                 await reconciler.wait_for_change(self.every)
 
-    def _start(self, name: str, start: Start, reconciler: Reconciler) -> None:
-        keys = [subject.key for subject, _ in start.claims]
-        if keys:
-            lifecycle = reconciler.registered[name].lifecycle
+    def _start(self, start: Start, reconciler: Reconciler) -> None:
+        if start.claims:
+            kind = start.claims[0][0].kind
+            (lifecycle,) = (one.lifecycle for one in self.registered if one.acting and one.lifecycle.about == kind)
+            keys = [subject.key for subject, _ in start.claims]
             self.runs[start.key] = asyncio.create_task(act(reconciler.cluster, lifecycle, keys, start.key))

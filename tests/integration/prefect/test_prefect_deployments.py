@@ -36,7 +36,7 @@ from prefect.workers.process import ProcessWorker
 from prefect_support import STAGES, Parameters, ticks_of, until
 from recording_loop import FileLease, recorded
 
-from deployments import automations, checks
+from deployments import automations, checks, queues
 from deployments.bootstrap import bootstrap, deploy, deployment_names, write_with_parameters
 from deployments.pool import AGAIN, LATE_AFTER, STUCK_AFTER, TEMPLATE, Amiss, Patience, create_work_pool, put_right
 from deployments.profile import WORKER_PROFILE, environment
@@ -74,6 +74,8 @@ async def test_the_bootstrap_installs_everything_and_may_be_repeated(
     first, second = bootstrapped
     assert "work pool modelyard: created" in first
     assert "automation modelyard-zombies: created" in first
+    assert "work queue runs: created, 5 runs at a time" in first
+    assert "work queue default: updated, 2 runs at a time" in first
     assert "work pool modelyard: exists (type process)" in second
     assert "automation modelyard-zombies: updated" in second
     assert second.splitlines()[-1] == "self-test: every active schedule has planned runs"
@@ -298,6 +300,27 @@ async def test_an_older_pool_is_closed_too(client: PrefectClient) -> None:
     assert (await client.read_work_pool("older")).base_job_template == before
     assert await create_work_pool(client, "older") == "exists (type process)"
     assert (await client.read_work_pool("older")).base_job_template == TEMPLATE
+
+
+async def test_an_older_pool_gets_the_queues_and_a_limit_that_somebody_set_stays(client: PrefectClient) -> None:
+    await create_work_pool(client, "older")
+    await client.create_work_queue("runs", work_pool_name="older")  # as `prefect deploy` does
+    await client.create_work_queue("parents", concurrency_limit=7, is_paused=True, work_pool_name="older")
+    assert await queues.apply(client, "older") == [
+        "shifts: created, no limit",
+        "runs: updated, 5 runs at a time",
+        "parents: updated, 7 runs at a time, paused",
+    ]
+    assert await queues.apply(client, "older", [queues.DEFAULT]) == ["default: updated, 2 runs at a time"]
+    assert (await queues.apply(client, "older"))[0] == "shifts: updated, no limit", "it may be repeated"
+    stored = {queue.name: queue for queue in await client.read_work_queues("older")}
+    assert [queue.name for queue in sorted(stored.values(), key=lambda queue: queue.priority)] == [
+        "shifts", "runs", "parents", "default",
+    ]  # fmt: skip
+    assert {name: queue.concurrency_limit for name, queue in stored.items()} == {
+        "shifts": None, "runs": 5, "parents": 7, "default": 2,
+    }  # fmt: skip
+    assert stored["parents"].is_paused
 
 
 @pytest.fixture(scope="session")

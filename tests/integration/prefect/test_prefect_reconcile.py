@@ -41,6 +41,7 @@ from modelyard.reconcile.dispatch import Acting, Claim
 from modelyard.reconcile.plan import CLAIM
 from modelyard.reconcile.reconciler import Registered
 from modelyard.routing.objects import SERVERS
+from tasks.reconcile import RunsUnknown
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -147,20 +148,21 @@ async def parents(
 
 
 @flow(name="reconcile", persist_result=False)
-async def shift(namespace: str, batch: int, seconds: float, by: str = "copies/copies") -> State[Any]:
+async def shift(namespace: str, batch: int, seconds: float, by: str = "copies/copies", other: str = "") -> State[Any]:
     """The reconcile shift with the copies as its only lifecycle."""
     settings = ReconcileParameters(
         interval_seconds=0.5, shift_seconds=seconds, early_end_seconds=0.1, lease_namespace=namespace
     )
     registered = (Registered(Copies(), Acting(by, batch)),)
-    return await run_shift(settings, lambda: Reconciling(registered, [namespace]), table="reconcile-copies")
+    spaces = [namespace, *([other] if other else [])]
+    return await run_shift(settings, lambda: Reconciling(registered, spaces), table="reconcile-copies")
 
 
 class Shift:
     """The shift in the background, ended as soon as the test has seen what it wanted."""
 
-    def __init__(self, namespace: str, batch: int = 1) -> None:
-        self._running = shift(namespace, batch, 300, return_state=True)
+    def __init__(self, namespace: str, batch: int = 1, other: str = "") -> None:
+        self._running = shift(namespace, batch, 300, other=other, return_state=True)
         self._task: asyncio.Task[Any]
 
     async def __aenter__(self) -> None:
@@ -236,6 +238,41 @@ async def test_many_objects_share_a_run(parents: Parents, copying: PrefectWorker
     assert {(await parents.claim(f"small{number}")).run for number in range(3)} == {run.idempotency_key}
 
 
+@pytest.fixture
+async def one_place(client: PrefectClient, deployment: UUID) -> AsyncIterator[None]:
+    """The runs of the pool have one place."""
+    queue = (await client.read_deployment(deployment)).work_queue_id
+    assert queue is not None
+    await client.update_work_queue(queue, concurrency_limit=1)
+    yield
+    await client.update_work_queue(queue, concurrency_limit=None)
+
+
+async def test_a_neighbour_starts_next_though_a_namespace_has_sixty_objects_without_and_sixty_with_work(
+    parents: Parents, other_namespace: str, copying: PrefectWorker, one_place: None
+) -> None:
+    neighbour = Parents(parents.cluster, other_namespace, parents.client, parents.deployment, parents.record)
+    for number in range(60):
+        await parents.ask(f"settled{number}", 0)
+        await parents.ask(f"valid{number}", 1)
+
+    async def started() -> list[FlowRun]:
+        return [run for run in await parents.runs() if run.start_time is not None]
+
+    async with Shift(parents.namespace, other=other_namespace):
+        await until(started, "the first run has started")
+        before = {run.id for run in await started()}
+        await neighbour.ask("only", 1)
+        await until(lambda: neighbour.copied("only", 1), "the neighbour's copy is made")
+    (only,) = await neighbour.runs()
+    greedy = await parents.runs()
+    assert only.start_time is not None
+    between = [run for run in await started() if run.id not in before and run.start_time < only.start_time]
+    assert len(between) <= 1, "the run that was queued already"
+    assert len(greedy) <= len(before) + len(between) + 1, "one is created ahead"
+    assert not any("settled" in name for run in greedy for name in run.parameters["objects"])
+
+
 async def test_nothing_is_started_while_prefects_api_is_away(parents: Parents, deployment: UUID) -> None:
     await parents.ask("patient", 1)
     await parents.ask("settled", 0)
@@ -243,7 +280,8 @@ async def test_nothing_is_started_while_prefects_api_is_away(parents: Parents, d
         async with Reconciling((Registered(Copies(), Acting("copies/copies")),), [parents.namespace]) as reconciling:
             plans = await reconciling.look()
             await reconciling.tell([plan for some in plans.values() for plan in some])
-            assert await start_runs(reconciling) == []
+            with pytest.raises(RunsUnknown):
+                await start_runs(reconciling)
     assert await parents.copied("settled", 0), "statuses are told all the while"
     patient = await parents.cluster.get(CONFIG_MAPS, "patient", parents.namespace)
     assert CLAIM not in patient["metadata"]["annotations"]
@@ -270,7 +308,7 @@ async def start_runs(reconciling: Reconciling) -> list[str]:
 
     with disable_run_logger():
         plans = await reconciling.look()
-        return await start.fn(reconciling, 0, Handle(due(reconciling, plans, await look_up(plans))))
+        return await start.fn(reconciling, 0, Handle(due(reconciling, plans, await look_up(reconciling, plans)).starts))
 
 
 async def task_runs(client: PrefectClient, state: State[Any]) -> list[str]:

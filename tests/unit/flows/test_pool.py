@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prefect.client.orchestration import PrefectClient
 from prefect.client.schemas.objects import FlowRun, State
-from prefect.client.schemas.responses import DeploymentResponse, WorkerFlowRunResponse
+from prefect.client.schemas.responses import DeploymentResponse
 from prefect.states import Pending, Running, Scheduled
 from prefect.workers.process import ProcessJobConfiguration
 
@@ -26,7 +26,6 @@ from deployments.pool import (
     amiss,
     passed,
     stuck,
-    submittable,
 )
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -155,27 +154,3 @@ async def test_no_job_variable_changes_what_is_executed() -> None:
     assert made == plain
     assert made.command == TEMPLATE["job_configuration"]["command"]
     assert made.env == {}
-
-
-@pytest.mark.parametrize(
-    ("waiting", "free", "kept", "begun"),
-    [
-        ("oooooosos", 5, 0, "ssooo"),
-        ("oooooo", 5, 0, "ooooo"),
-        ("oooooo", 5, 1, "oooo"),
-        ("oooooo", 2, 2, ""),
-        ("ooos", 1, 1, "s"),
-        ("s", 0, 2, "s"),
-        ("", 5, 4, ""),
-    ],
-)
-def test_runs_for_tenants_leave_shifts_their_places(waiting: str, free: int, kept: int, begun: str) -> None:
-    """``s`` is a run of a shift, ``o`` another one; that all places are taken is for the worker to see."""
-    runs = [
-        WorkerFlowRunResponse(
-            work_pool_id=uuid4(), work_queue_id=uuid4(), flow_run=due(DEPLOYMENTS["os".index(one)], 1)
-        )
-        for one in waiting
-    ]
-    found = submittable(runs, {DEPLOYMENTS[1]}, free, kept)
-    assert "".join("os"[DEPLOYMENTS.index(one.flow_run.deployment_id)] for one in found) == begun

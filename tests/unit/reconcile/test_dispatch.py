@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from modelyard.objects import Condition, Key
 from modelyard.objects.kinds import CONFIG_MAPS
+from modelyard.reconcile import dispatch as dispatching
 from modelyard.reconcile.dispatch import (
     EXPECTED_START,
     LONGEST_PAUSE,
@@ -21,12 +23,12 @@ from modelyard.reconcile.dispatch import (
     RunFate,
     Start,
     awaited_run,
-    dispatch,
     fingerprint,
     named,
     with_awaited_run,
 )
 from modelyard.reconcile.plan import Child, Plan, Status, Subject
+from modelyard.reconcile.run_limits import RunLimits, RunLoad
 from modelyard.reconcile.status import condition_body
 
 NOW = 1_800_000_000.0
@@ -44,6 +46,11 @@ def claimed(of: Plan, run: str = "before", attempt: int = 1, at: float = NOW - 5
     """The plan of an object that names ``run``, which was about the same work or about something ``other``."""
     work = "0" * 12 if other else fingerprint(of)
     return replace(of, subject=of.subject._replace(claim=str(Claim(run, work, attempt, at))))
+
+
+def dispatch(plans: Iterable[Plan], acting: Acting, runs: Mapping[str, RunFate], now: float) -> list[Start]:
+    """The starts for plans of one lifecycle, where places are plenty."""
+    return [*dispatching.dispatch([(acting, plans)], runs, now, RunLoad(limits=RunLimits(1000))).starts]
 
 
 def attempts(starts: list[Start]) -> list[int]:
@@ -209,18 +216,6 @@ def test_a_batch_is_one_run_and_its_key_follows_from_its_content() -> None:
     assert dispatch([*plans[:2], plan("c", generation=2)], acting, {}, NOW)[0].key != first.key
 
 
-def test_every_namespace_has_its_turn() -> None:
-    plans = [*(plan(f"n{number}", "greedy") for number in range(30)), plan("a", "modest"), plan("b", "modest")]
-    starts = dispatch(plans, ONE, {}, NOW, most=5)
-    assert [str(start.claims[0][0].key) for start in starts] == [
-        "greedy/n0",
-        "modest/a",
-        "greedy/n1",
-        "modest/b",
-        "greedy/n10",
-    ]
-
-
 def test_a_batch_has_its_limits() -> None:
     with pytest.raises(ValueError, match="1 to 50 objects, not 51"):
         Acting("copies/copies", batch=MOST_IN_A_BATCH + 1)
@@ -241,8 +236,8 @@ objects = st.lists(
 )
 
 
-@given(objects, st.integers(1, 4), st.integers(1, 5))
-def test_nothing_is_started_twice_and_nothing_is_forgotten(those: list[Any], batch: int, most: int) -> None:
+@given(objects, st.integers(1, 4))
+def test_nothing_is_started_twice_and_nothing_is_forgotten(those: list[Any], batch: int) -> None:
     acting, known, plans = Acting("copies/copies", batch), {}, []
     for name, namespace, acts, attempt, other, run in those:
         one = plan(name, namespace) if acts else plan(name, namespace, awaits=("time",))
@@ -251,15 +246,15 @@ def test_nothing_is_started_twice_and_nothing_is_forgotten(those: list[Any], bat
         plans.append(one)
         if run is not None:
             known[f"{namespace}-{name}"] = run
-    starts = dispatch(plans, acting, known, NOW, most)
+    starts = dispatch(plans, acting, known, NOW)
     started = [subject.ref for start in starts for subject, _ in start.claims]
     assert len(started) == len(set(started)), "one run per object"
-    assert len({start.key for start in starts}) == len(starts) <= most
+    assert len({start.key for start in starts}) == len(starts)
     assert all(1 <= len(start.claims) <= batch for start in starts)
     assert all(claim.run == start.key for start in starts for _, claim in start.claims)
     busy = {one.subject.ref for one in plans if known.get((Claim.read(one.subject.claim) or ("",))[0]) == ALIVE}
     assert not busy & set(started)
-    late = dispatch(plans, acting, known, NOW + LONGEST_PAUSE, len(plans) or 1)
+    late = dispatch(plans, acting, known, NOW + LONGEST_PAUSE)
     reached = {subject.ref for start in late for subject, _ in start.claims}
     assert reached == {one.subject.ref for one in plans if one.acts} - busy
 
@@ -268,7 +263,7 @@ def test_nothing_is_started_twice_and_nothing_is_forgotten(those: list[Any], bat
 def test_who_is_there_besides_does_not_change_what_is_due(those: list[Any], batch: int) -> None:
     plans = [plan(name, namespace) for name, namespace, *_ in those]
     alone = [dispatch([one], ONE, {}, NOW) for one in plans]
-    together = dispatch(plans, Acting("copies/copies", batch), {}, NOW, len(plans) or 1)
+    together = dispatch(plans, Acting("copies/copies", batch), {}, NOW)
     members = sorted((s.key, c.fingerprint, c.attempt) for start in together for s, c in start.claims)
     assert members == sorted((s.key, c.fingerprint, c.attempt) for (start,) in alone for s, c in start.claims)
 

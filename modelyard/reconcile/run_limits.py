@@ -1,0 +1,125 @@
+"""Bounds on flow runs, and the order in which namespaces start them. Pure.
+
+A worker starts queued runs in the order of their creation, whoever they are for. So only a few runs are created ahead
+of the places in which they run: then the order of creation is the order of starting, and a namespace whose first object
+becomes due waits for at most one run of each other namespace. All lifecycles share the places and the order.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
+
+PLACES = 5
+"""Runs that are carried out at a time, where the work queue has no concurrency limit."""
+
+T = TypeVar("T")
+
+
+class ActiveRun(NamedTuple):
+    """A flow run that has not ended, and the namespaces of its objects. ``queued``: it has not started."""
+
+    deployment: str
+    namespaces: frozenset[str]
+    queued: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RunLimits:
+    """Limits that follow from the number of runs carried out at a time (``places``)."""
+
+    places: int = PLACES
+
+    @property
+    def per_namespace(self) -> int:
+        """Runs of one namespace that have not ended: half of the places, rounded up, so that none takes all of them."""
+        return max(1, (self.places + 1) // 2)
+
+    @property
+    def total(self) -> int:
+        """Runs that have not ended: one in each place, and as many that wait for a place."""
+        return 2 * self.places
+
+
+@dataclass(frozen=True, slots=True)
+class RunLoad:
+    """Runs that have not ended, the limits, and when (epoch seconds) each namespace last had a run created."""
+
+    active: Sequence[ActiveRun] = ()
+    limits: RunLimits = RunLimits()
+    last_starts: Mapping[str, float] | None = None
+
+
+class RunAdmission:
+    """Count of runs by namespace: says which namespace may have another run, and in which order they take turns."""
+
+    def __init__(self, load: RunLoad) -> None:
+        self.limits = load.limits
+        self._last_starts = load.last_starts or {}
+        self._by_namespace = Counter(name for run in load.active for name in run.namespaces)
+        self._by_deployment = Counter((name, run.deployment) for run in load.active for name in run.namespaces)
+        self._queued_by_namespace = Counter(name for run in load.active if run.queued for name in run.namespaces)
+        self._queued = sum(run.queued for run in load.active)
+        self._total = len(load.active)
+        self._free = max(0, self.limits.places - (self._total - self._queued))
+
+    def reason_to_join(self, namespace: str) -> str:
+        """Return why an object of this namespace may not join a run of others; empty if it may."""
+        count, limit = self._by_namespace[namespace], self.limits.per_namespace
+        if count < limit:
+            return ""
+        runs = "1 run of its namespace is" if count == 1 else f"{count} runs of its namespace are"
+        return f"waits for its turn: {runs} under way (limit {limit})"
+
+    def reason_to_wait(self, namespace: str) -> str:
+        """Return why no run may be created for this namespace now; empty if one may."""
+        if reason := self.reason_to_join(namespace):
+            return reason
+        if self._total >= self.limits.total:
+            return f"waits for its turn: the runs of all namespaces are at their limit ({self.limits.total})"
+        if self._queued >= self._free and self._queued_by_namespace[namespace]:
+            places = self.limits.places
+            return f"waits for its turn: a run of its namespace is queued, and all {places} places are taken"
+        return ""
+
+    def add(self, namespace: str, opened: bool) -> None:
+        """Count a run that is created for this namespace: the namespace's own (``opened``), or one it joins."""
+        self._by_namespace[namespace] += 1
+        self._queued_by_namespace[namespace] += 1
+        self._total += opened
+        self._queued += opened
+
+    def order(
+        self,
+        items: Iterable[T],
+        namespace_of: Callable[[T], str],
+        lifecycle_of: Callable[[T], tuple[Hashable, str, int]],
+        rank: Callable[[T], tuple[float, str]],
+    ) -> list[T]:
+        """Order items by turns: the first run of every namespace, then the second of every namespace, and so on.
+
+        Runs that have not ended are turns taken. In one turn, the namespace that has waited longest comes first. Within
+        a namespace lifecycles take turns, and of each lifecycle the item of the lowest ``rank`` comes first.
+        ``lifecycle_of`` gives a lifecycle's identity, its deployment, and how many items one run takes.
+        """
+        by_lifecycle: dict[tuple[str, Hashable], list[T]] = {}
+        for item in items:
+            by_lifecycle.setdefault((namespace_of(item), lifecycle_of(item)[0]), []).append(item)
+        by_namespace: dict[str, list[tuple[int, tuple[float, str], int, list[T]]]] = {}
+        for number, ((namespace, _), own) in enumerate(by_lifecycle.items()):
+            own.sort(key=rank)
+            _, deployment, batch = lifecycle_of(own[0])
+            taken = self._by_deployment[namespace, deployment]
+            for turn, begin in enumerate(range(0, len(own), batch), taken):
+                members = own[begin : begin + batch]
+                by_namespace.setdefault(namespace, []).append((turn, rank(members[0]), number, members))
+        turns: list[tuple[int, float, str, list[T]]] = []
+        for namespace, batches in by_namespace.items():
+            batches.sort(key=lambda batch: batch[:3])
+            last = self._last_starts.get(namespace, 0.0)
+            first = self._by_namespace[namespace]
+            turns += [(turn, last, namespace, members) for turn, (*_, members) in enumerate(batches, first)]
+        turns.sort(key=lambda turn: turn[:3])
+        return [item for *_, members in turns for item in members]

@@ -1,0 +1,44 @@
+"""Work queues of the pool: declared once, and each deployment in the right one."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from deployments.bootstrap import read
+from deployments.command import LIMIT
+from deployments.pool import STANDING
+from deployments.queues import DEFAULT, QUEUES
+from flows.reconcile import lifecycles
+from modelyard.reconcile.run_limits import PLACES
+
+DECLARED = {queue.name: queue for queue in QUEUES}
+
+
+def deployments_by_queue() -> dict[str, set[str]]:
+    queues = defaultdict(set)
+    for deployment in read()["deployments"]:
+        queues[deployment["work_pool"]["work_queue_name"]].add(deployment["name"])
+    return queues
+
+
+def test_every_deployment_is_in_a_declared_queue_and_runs_that_tenants_cause_never_in_that_of_shifts() -> None:
+    queues = deployments_by_queue()
+    assert set(queues) == set(DECLARED)
+    assert queues["shifts"] == {"autoscale", "autoscale-once", "reconcile"}
+    assert queues["parents"] == {"onboard"}, "it waits for runs of the others"
+    acting = {one.acting.deployment.partition("/")[2] for one in lifecycles("home") if one.acting}
+    assert acting <= queues["runs"]
+    assert acting == {"deliver", "roll-out", "benchmark"}
+
+
+def test_shifts_come_first_without_a_limit_and_the_others_leave_them_room_at_a_worker() -> None:
+    assert [(queue.name, queue.priority) for queue in (*QUEUES, DEFAULT)] == [
+        ("shifts", 1), ("runs", 2), ("parents", 3), ("default", 4),
+    ]  # fmt: skip
+    assert DECLARED["shifts"].limit is None
+    assert DECLARED["runs"].limit == PLACES
+    bounded = sum(queue.limit for queue in (*QUEUES, DEFAULT) if queue.limit is not None)
+    scheduled = [one for one in read()["deployments"] if one["parameters"].get("shift_seconds")]
+    at_a_hand_over = STANDING + 1
+    assert len(scheduled) == 2
+    assert bounded + len(scheduled) * at_a_hand_over <= LIMIT
